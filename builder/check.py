@@ -70,11 +70,6 @@ class Check(StrEnum):
         " others, one CUDA runtime. It finds the libraries of the wheel that Python modules need.",
     )
     WINDOW = "window", "The wheel links with every torch release that its METADATA allows."
-    CLASH = (
-        "clash",
-        "No library, shared object, op library or module of the wheel stands for a different one of a package of"
-        " `verify --beside`.",
-    )
     # In the cell's environment.
     IMPORT = "import", "The wheel can be installed and imported in the cell's environment."
     # The op gate's, in the cell's environment.

@@ -149,8 +149,6 @@ class Code(StrEnum):
     NO_INDEX = "no-index"
     #: The URL is not the address of a server that `buildfarm serve` started.
     NO_INDEX_SERVER = "no-index-server"
-    #: The store has no symbol inventory of a torch release.
-    NO_INVENTORY = "no-inventory"
     #: There is no matrix.yaml, and the command needs one.
     NO_MATRIX = "no-matrix"
     #: The store has no such run, or several that the text could mean.
@@ -201,8 +199,6 @@ class Code(StrEnum):
     PLATFORM_UNSUPPORTED = "platform-unsupported"
     #: The server cannot listen on the port.
     PORT_NOT_USABLE = "port-not-usable"
-    #: The project is quarantined, so the index offers none of its files; or it is archived, so it takes no uploads.
-    PROJECT_CLOSED = "project-closed"
     #: The index has no project of this name.
     PROJECT_UNKNOWN = "project-unknown"
     #: The proofs or the provenance of a wheel cannot be read, or belong to a different file.

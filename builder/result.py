@@ -168,25 +168,7 @@ class PublishResult:
     yanked: str | None = None
     #: What else to say about it, a sentence each.
     notes: tuple[str, ...] = ()
+    #: What else `--json` says about it.
+    about: dict[str, Any] = field(default_factory=dict)
     #: Whether its proofs do not reach a required level.
     below_level: bool = False
-
-
-@dataclass(frozen=True)
-class AdoptResult:
-    """What `adopt` did with one wheel."""
-
-    #: What was published or refused.
-    published: PublishResult
-    #: Where the wheel came from: a URL, or `a file`.
-    origin: str
-    #: The cells that were tested, now or before.
-    cells: tuple[Cell, ...] = ()
-    #: Why other claimed cells could not be tested, by the cell's name.
-    not_run: dict[str, str] = field(default_factory=dict)
-    #: Why the wheel claims no other cell, a sentence each.
-    others: tuple[str, ...] = ()
-    #: The number of claimed cells that the options leave out.
-    left_out: int = 0
-    #: Of the file and of each cell in `cells`.
-    proofs: tuple[Proof, ...] = ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,20 +47,20 @@ def current_environment() -> CurrentEnvironment:
     )
 
 
-def installed_version(site_packages: Path, is_it: Callable[[str], bool]) -> str:
-    """The version of the installed distribution whose name `is_it` accepts, or empty."""
+def installed_version(site_packages: Path, name: str) -> str:
+    """The version of the installed distribution of this name, or empty."""
     from importlib.metadata import distributions  # noqa: PLC0415 - takes long
 
     from builder.wheelfile.installed import distribution_name  # noqa: PLC0415 - takes long
 
     found = distributions(path=[str(site_packages)])
-    return next((each.version for each in found if is_it(distribution_name(each))), "")
+    return next((each.version for each in found if distribution_name(each) == name), "")
 
 
 def torch_here() -> Torch:
     """The release of the current environment's torch. Raises UsageError if it has none."""
     here = current_environment()
-    if not (version := installed_version(here.site_packages, "torch".__eq__)):
+    if not (version := installed_version(here.site_packages, "torch")):
         raise UsageError(
             f"--torch is not given, and the current environment has no torch ({here.prefix})",
             Code.NO_TORCH,

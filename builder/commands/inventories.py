@@ -1,4 +1,4 @@
-"""Makes symbol inventories of torch releases: from the index, from wheels, or from environments."""
+"""Makes symbol inventories of torch releases: from the index, or from wheels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from builder.proofs.inventory import (
     Inventory,
     Release,
     Shelf,
-    inventory_of_environment,
     inventory_of_wheel,
     shelf_of,
 )
@@ -37,7 +36,7 @@ from builder.wheels.sources.official_wheel import download_wheel
 from builder.wheels.sources.ranges import NoRangesError, open_remote
 
 app = typer.Typer(
-    help="Make, show, export and import symbol inventories: which symbols the libraries of a torch release define.",
+    help="Make and show symbol inventories: which symbols the libraries of a torch release define.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -46,20 +45,15 @@ WhatArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TORCH",
-        help="Release or series (2.11.0, 2.11, 2.11.0+cu128), torch wheel, URL of one, or folder of an environment.",
+        help="Release or series (2.11.0, 2.11, 2.11.0+cu128), torch wheel, or URL of one.",
     ),
 ]
 AllOption = Annotated[
     bool, typer.Option("--all", help="The newest release of every torch series that buildfarm knows and the index has.")
 ]
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Archive with the inventories.")]
 
 
-@app.command(
-    epilog=examples(
-        "buildfarm inventory add 2.11 2.12", "buildfarm inventory add --all", "buildfarm inventory add .venv"
-    )
-)
+@app.command(epilog=examples("buildfarm inventory add 2.11 2.12", "buildfarm inventory add --all"))
 def add(
     torch: WhatArgument = None,
     every: AllOption = False,
@@ -92,31 +86,12 @@ def list_(store: StoreOption = None, as_json: JsonOption = False) -> None:
         _print(shelf, shelf.releases, as_json=as_json)
 
 
-@app.command(epilog=examples("buildfarm inventory export torch-symbols.zip"))
-def export(file: FileArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Write all inventories of the store to one file."""
-    shelf = shelf_of(open_store(store))
-    if not shelf.releases:
-        raise UsageError(
-            "the store has no inventory", Code.NO_INVENTORY, hints=["`buildfarm inventory add --all` makes them"]
-        )
-    shelf.export(file, shelf.releases)
-    _print(shelf, shelf.releases, as_json=as_json)
-
-
-@app.command("import", epilog=examples("buildfarm inventory import torch-symbols.zip"))
-def import_(file: FileArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Add the inventories of a file that `export` wrote. Each is compared with its sha256."""
-    shelf = shelf_of(open_store(store))
-    _print(shelf, shelf.take(file), as_json=as_json)
-
-
 def add_inventories(
     what: Sequence[str], store: Store, *, every: bool = False, cudas: Sequence[str] = ()
 ) -> list[Release]:
     """Make the inventories that the store lacks; returns the releases that were added.
 
-    `what` are releases, series, files, URLs or folders of environments. `cudas` are the CUDA versions of releases;
+    `what` are releases, series, files or URLs. `cudas` are the CUDA versions of releases;
     without any, that of torch's wheel on the package index. With `every`, also the newest release of each series, and
     one that cannot be read is a warning. Raises BuildfarmError for each other one.
     """
@@ -192,16 +167,9 @@ def _of_file(text: str, store: Store) -> Inventory:
     if re.match(r"https?://", text):
         return _of_url(Location(text, unquote(Path(split_url(text).path).name), ""), store)
     path = Path(text)
-    if path.is_dir():
-        for site in (path, *sorted(path.glob("lib/python3*/site-packages"))):
-            if (site / "torch").is_dir():
-                return inventory_of_environment(site)
-        raise UsageError(
-            "this folder has no torch; name an environment or its site-packages", Code.NO_TORCH, where=text
-        )
     if not path.is_file():
         raise UsageError(
-            "this is no torch release, file, folder or URL; write a release like 2.11", Code.VALUE_INVALID, where=text
+            "this is no torch release, file or URL; write a release like 2.11", Code.VALUE_INVALID, where=text
         )
     with WheelFile(path) as wheel:
         return inventory_of_wheel(wheel)

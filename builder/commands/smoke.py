@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from packaging.utils import canonicalize_name
 from rich.markup import escape
 from rich.table import Table
 
@@ -45,7 +44,6 @@ from builder.commands.distributed.options import (
 )
 from builder.commands.folders import DIST, open_store
 from builder.commands.run_settings import Settings
-from builder.commands.smoke_here import smoke_here
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.gate.check_table import CHECKS
@@ -64,7 +62,6 @@ from builder.proofs.cells.cell_environment import CellEnvironments, cell_environ
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.op_gate import spec_of
 from builder.proofs.cells.prover import cell_basis
-from builder.proofs.verify.clash import Together, clashes_together, together
 from builder.publish.index.new_wheel import merged, proofs_beside
 from builder.publish.proof_lines import accepted_lines, counts, failed_lines, gpu_lines, not_run_lines, remark_lines
 from builder.publish.provenance import write_if_changed
@@ -74,7 +71,6 @@ from builder.result import SmokeResult
 from builder.storage.runs import save_run
 from builder.store import Store, write_atomic
 from builder.timeline import Recorder
-from builder.wheelfile.facts import open_wheel, read_facts
 from builder.wheels.build_dir import clear_abandoned
 
 if TYPE_CHECKING:
@@ -167,13 +163,11 @@ EXAMPLES = examples(
     "buildfarm smoke NAME.whl --torch 2.11 --cuda 13.0 --python 3.12",
     "buildfarm smoke NAME==VERSION --executor docker --junit smoke.xml",
     "buildfarm smoke --scheduler tls://scheduler.example:8786 --prove-on sm_80,sm_90",
-    "buildfarm smoke --here --ext NAME",
     "buildfarm smoke --ext NAME --pack gate.pyz",
 )
 
-#: Parameters that have an effect with --pack and with --here; `executor` is checked before.
-_PACK_OPTIONS = frozenset({"pack", "ext", "matrix", "executor", "quiet", "verbose"})
-_HERE_OPTIONS = frozenset({"here", "ext", "matrix", "executor", "junit", "as_json", "quiet", "verbose"})
+#: Parameters that have an effect with --pack.
+_PACK_OPTIONS = frozenset({"pack", "ext", "matrix", "quiet", "verbose"})
 _MARKS = {Verdict.PASSED: "ok", Verdict.FAILED: "[red]FAIL[/]", Verdict.NOT_RUN: "-", Verdict.ACCEPTED: "acc"}
 _COLUMNS = (Check.IMPORT, *(Check(name) for name in CHECKS))
 _LEGEND = (
@@ -195,13 +189,6 @@ class SmokeOptions(UsesWorkers, SelectOptions):
     ] = None
     matrix: WheelMatrixOption = None
     index: IndexOption = ""
-    here: Annotated[
-        bool,
-        typer.Option(
-            "--here",
-            help="Test the extensions of the matrix that are installed in the current environment, with its torch.",
-        ),
-    ] = False
     pack: Annotated[
         Path | None,
         typer.Option(
@@ -243,38 +230,29 @@ def smoke(context: typer.Context, options: SmokeOptions) -> None:
     options, with the versions of the current environment.
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
-    if (options.here or options.pack) and options.executor is SmokeExecutor.DOCKER:
-        raise UsageError(
-            "cannot be combined with --here or --pack, which start no container",
-            Code.OPTIONS_CONFLICT,
-            where="--executor docker",
-        )
-    matrix = options.matrix or MATRIX
     if options.pack:
-        _refuse_others(context, "--pack", "--pack runs no check", _PACK_OPTIONS)
-        file = pack_gate(matrix, options.select, options.pack)
+        _refuse_what_pack_ignores(context)
+        file = pack_gate(options.matrix or MATRIX, options.select, options.pack)
         print_line(f"wrote {file}; run `python {file.name}` in an environment with torch and the wheel")
         return
-    if options.here:
-        _refuse_others(context, "--here", "--here tests what is installed", _HERE_OPTIONS)
-        results = smoke_here(matrix, options.select)
-    else:
-        results = list(run_smoke(options))
+    results = list(run_smoke(options))
     if options.junit:
         write_atomic(options.junit.absolute(), smoke_junit(results).encode())
     print_data(smoke_json(results) if options.as_json else smoke_text(results))
     raise typer.Exit(int(_exit(results)))
 
 
-def _refuse_others(context: typer.Context, option: str, reason: str, allowed: frozenset[str]) -> None:
-    """Raise UsageError if the command line has parameters that this option ignores."""
+def _refuse_what_pack_ignores(context: typer.Context) -> None:
+    """Raise UsageError if the command line has parameters that --pack ignores."""
     ignored = [
         "WHEEL" if parameter.name == "wheels" else parameter.opts[0]
         for parameter in context.command.params
-        if parameter.name not in allowed and _is_given(context, str(parameter.name))
+        if parameter.name not in _PACK_OPTIONS and _is_given(context, str(parameter.name))
     ]
     if ignored:
-        raise UsageError(f"cannot be combined with {and_list(ignored)}: {reason}", Code.OPTIONS_CONFLICT, where=option)
+        raise UsageError(
+            f"cannot be combined with {and_list(ignored)}: --pack runs no check", Code.OPTIONS_CONFLICT, where="--pack"
+        )
 
 
 def _is_given(context: typer.Context, parameter: str) -> bool:
@@ -315,7 +293,6 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
         cells = cell_environments(options.executor, matrix, store, python_downloads=downloads, pull=pull)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
     targets, progress, recorder = finder.find(wheels, options.dist), Progress(), Recorder(store.owner(""))
-    _warn_of_clashes(targets)
     results = Results(store, recorder, targets)
     with recorder.recording(), progress.shown():
         if remote:
@@ -331,24 +308,6 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
         from builder.publish.runs.markdown import append_summary  # noqa: PLC0415 - loads slowly
 
         append_summary(options.summary, run)
-
-
-def _warn_of_clashes(targets: Sequence[SmokeTarget]) -> None:
-    """Print what keeps wheels of different projects from being used together. Each cell tests one wheel alone."""
-    if len({_project(target) for target in targets}) < 2:
-        return
-    seen: list[Together] = []
-    for target in targets:
-        facts = read_facts(target.wheel)
-        with open_wheel(target.wheel) as wheel:
-            own = together(wheel, facts, target.cells)
-        for sentence in clashes_together(own, seen):
-            print_warning(f"{target.wheel.name}: {sentence}")
-        seen.append(own)
-
-
-def _project(target: SmokeTarget) -> str:
-    return canonicalize_name(target.wheel.name.partition("-")[0])
 
 
 def _smoke_cell(

@@ -10,13 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 from packaging.utils import canonicalize_name, is_normalized_name
 
-import builder
-from builder.check import Check
 from builder.cli.options import (
     CellOptions,
     IndexOption,
@@ -31,73 +28,26 @@ from builder.commands.folders import open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, ForeignWheels
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import size_text
-from builder.log import print_error, print_warning, set_verbosity
+from builder.log import print_error, set_verbosity
 from builder.matrix.axes import Gpu, Python
 from builder.matrix.compat import Compat
 from builder.proof import Proof, Verdict
 from builder.proofs.inventory import shelf_of
-from builder.proofs.verify.clash import Neighbour, Together, files_of
 from builder.proofs.verify.gpus import gpu_named
-from builder.proofs.verify.judge import Judge, WheelVerdict, with_clashes
+from builder.proofs.verify.judge import Judge, WheelVerdict
 from builder.publish.proof_lines import counts, remarks
 from builder.store import Store, write_atomic
 from builder.wheelfile.archive import WheelContents
-from builder.wheelfile.exports import read_exports
 from builder.wheelfile.facts import WheelFacts, facts_of, open_wheel, read_facts
 from builder.wheelfile.installed import InstalledWheel
-
-# The packages that `verify --beside` names: wheels, and the packages of an environment. None of them is loaded.
-
-#: torch and what it brings: every extension is made to share their libraries. The check `grafted` knows their names.
-_SHARED = re.compile(r"torch|triton|nvidia-.+|cuda-.+")
-
-
-def neighbours(text: str, finder: ForeignWheels) -> Iterator[Neighbour]:
-    """The packages that one argument names. Raises UsageError for an argument that names none."""
-    if sites := _site_packages(Path(text)):
-        for dist_info in (path for site in sites for path in sorted(site.glob("*.dist-info"))):
-            if not _SHARED.fullmatch(canonicalize_name(dist_info.stem.partition("-")[0])):
-                try:
-                    yield _neighbour(dist_info)
-                except UsageError as error:
-                    print_warning(f"{dist_info.name} was not compared: {error.sentence}")
-        return
-    yield from (_neighbour(found.path) for found in finder.find([text]))
-
-
-def _site_packages(folder: Path) -> list[Path]:
-    """The folders with packages of an environment; empty for what is no environment."""
-    inside = sorted(folder.glob("lib/python3*/site-packages"))
-    return inside or ([folder] if any(folder.glob("*.dist-info")) else [])
-
-
-def _neighbour(path: Path) -> Neighbour:
-    with _opened(path) as (wheel, facts):
-        exports, files = tuple(read_exports(wheel, facts.libraries)), files_of(wheel)
-    return Neighbour(canonicalize_name(facts.name), f"{facts.name} {facts.version}", exports, files)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[tuple[WheelContents, WheelFacts]]:
-    """Open a wheel, or an installed package by its `.dist-info` folder. Raises UsageError for a damaged one."""
-    if path.name.endswith(".dist-info"):
-        installed = InstalledWheel(path)
-        yield installed, facts_of(installed, installed.digest, installed.size)
-    else:
-        facts = read_facts(path)
-        with open_wheel(path) as archive:
-            yield archive, facts
-
 
 EXAMPLES = examples(
     "buildfarm verify dist/*.whl",
     "buildfarm verify NAME==VERSION --torch 2.11 --cuda 13.0",
-    "buildfarm verify WHEEL --beside .venv --max-size 300MB",
+    "buildfarm verify WHEEL --max-size 300MB",
     'buildfarm verify WHEEL --gpu B200 --gpu "RTX 4090" --driver 550',
 )
 
-
-_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 #: Sentences of a reason to print.
 _MOST = 4
 #: What is wrong with a file that is no readable wheel; the other wheels of the command line are judged.
@@ -134,25 +84,12 @@ class VerifyOptions(CellOptions):
     driver: Annotated[
         str, typer.Option("--driver", metavar="VERSION", help="NVIDIA driver of the GPUs: 550 or 550.54.14.")
     ] = ""
-    beside: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--beside",
-            metavar="WHEEL|ENV",
-            help="A package that is imported in the same process: another wheel, as for WHEEL, or the folder of an"
-            " environment with packages. Repeatable.",
-        ),
-    ] = None
     max_size: Annotated[
         str,
         typer.Option("--max-size", metavar="SIZE", help="The largest wheel file that passes, such as 300MB or 1GiB."),
     ] = ""
     index: IndexOption = ""
     store: StoreOption = None
-    sarif: Annotated[
-        Path | None,
-        typer.Option("--sarif", metavar="FILE", help="Also write the failures and remarks to FILE as SARIF 2.1.0."),
-    ] = None
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Also write the verdicts to FILE as Markdown.")
     ] = None
@@ -169,9 +106,9 @@ def verify(options: VerifyOptions) -> None:
     """
     set_verbosity(quiet=options.quiet, verbose=False)
     verdicts, unreadable = run_verify(options, open_store(options.store))
-    for file, text in _reports(verdicts, unreadable, options):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, text.encode(errors="replace"))
+    if options.markdown:
+        options.markdown.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(options.markdown, verify_markdown(verdicts, unreadable).encode(errors="replace"))
     print_data(verify_json(verdicts, unreadable) if options.as_json else verify_text(verdicts))
     for one in unreadable:
         print_error(one.error)
@@ -187,16 +124,6 @@ def _bytes(size: str) -> int:
     from builder.matrix.models.fields import parse_size  # noqa: PLC0415 - it needs the models of matrix.yaml
 
     return parse_size(size)
-
-
-def _reports(
-    verdicts: Sequence[WheelVerdict], unreadable: Sequence[Unreadable], options: VerifyOptions
-) -> Iterator[tuple[Path, str]]:
-    """The files to write, and their text."""
-    if options.sarif:
-        yield options.sarif, verify_sarif(verdicts, unreadable)
-    if options.markdown:
-        yield options.markdown, verify_markdown(verdicts, unreadable)
 
 
 def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict], list[Unreadable]]:
@@ -219,28 +146,30 @@ def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict]
             where="--driver",
         )
     finder = ForeignWheels(store.root / "sources", options.index, pythons or [Python(*sys.version_info[:2])])
-    beside = tuple(one for text in options.beside or () for one in neighbours(text, finder))
-    judge = Judge(shelf_of(store), options.select, gpus, options.driver, _bytes(options.max_size), beside)
-    found = [one for text in options.wheels for one in _found(text, finder)]
-    several = len({canonicalize_name(one.path.name.partition("-")[0]) for one in found}) > 1
+    judge = Judge(shelf_of(store), options.select, gpus, options.driver, _bytes(options.max_size))
     verdicts: list[WheelVerdict] = []
-    shared: list[Together] = []
     unreadable: list[Unreadable] = []
-    for one in found:
+    for one in [one for text in options.wheels for one in _found(text, finder)]:
         try:
             with _opened(one.path) as (wheel, facts):
-                verdict = judge.judge(wheel, facts, one.origin)
-                together = judge.together(wheel, facts) if several else None
+                verdicts.append(judge.judge(wheel, facts, one.origin))
         except UsageError as error:
             if error.code not in _UNREADABLE:
                 raise
             unreadable.append(Unreadable(one.path.name, one.origin, error))
-            continue
-        verdicts.append(verdict)
-        shared += [together] if together else []
-    if several:
-        verdicts = [with_clashes(one, own, shared) for one, own in zip(verdicts, shared, strict=True)]
     return verdicts, unreadable
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[WheelContents, WheelFacts]]:
+    """Open a wheel, or an installed package by its `.dist-info` folder. Raises UsageError for a damaged one."""
+    if path.name.endswith(".dist-info"):
+        installed = InstalledWheel(path)
+        yield installed, facts_of(installed, installed.digest, installed.size)
+    else:
+        facts = read_facts(path)
+        with open_wheel(path) as archive:
+            yield archive, facts
 
 
 def _found(text: str, finder: ForeignWheels) -> list[ForeignWheel]:
@@ -265,38 +194,6 @@ def _installed(text: str) -> Path | None:
         Code.PACKAGE_MISSING,
         hints=["name a file, a URL, or NAME==VERSION for the package index"],
     )
-
-
-def verify_sarif(verdicts: Sequence[WheelVerdict], unreadable: Sequence[Unreadable] = ()) -> str:
-    """A result for each failed check (`error`), each remark (`note`) and each check that did not run (`note`).
-
-    A file that is no readable wheel is an `error`.
-    """
-    results = [result for one in verdicts for proof in one.proofs for result in _results(one, proof)]
-    used = {result["ruleId"] for result in results}
-    rules = [{"id": str(check), "shortDescription": {"text": check.meaning}} for check in Check if str(check) in used]
-    results += [_result(str(one.error.code), one.name, "error", one.error.sentence) for one in unreadable]
-    codes = sorted({str(one.error.code) for one in unreadable})
-    rules += [{"id": code, "shortDescription": {"text": "The file is no readable wheel."}} for code in codes]
-    driver = {"name": "buildfarm verify", "version": builder.__version__, "rules": rules}
-    run = {"tool": {"driver": driver}, "results": results}
-    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
-
-
-def _results(verdict: WheelVerdict, proof: Proof) -> Iterator[dict[str, Any]]:
-    found = []
-    if proof.verdict is Verdict.FAILED:
-        found.append(("error", f"{place(proof)}{proof.reason}"))
-    elif proof.verdict is Verdict.NOT_RUN:
-        found.append(("note", f"not run: {place(proof)}{proof.reason}"))
-    for level, text in [*found, *(("note", remark) for remark in remarks(proof))]:
-        result = _result(str(proof.check), verdict.facts.filename, level, text)
-        yield result | {"partialFingerprints": {"wheel": verdict.facts.sha256}}
-
-
-def _result(rule: str, file: str, level: str, text: str) -> dict[str, Any]:
-    location = {"physicalLocation": {"artifactLocation": {"uri": quote(file, safe="+", errors="replace")}}}
-    return {"ruleId": rule, "level": level, "message": {"text": text}, "locations": [location]}
 
 
 def verify_markdown(verdicts: Sequence[WheelVerdict], unreadable: Sequence[Unreadable] = ()) -> str:

@@ -7,8 +7,6 @@ import json
 import os
 import re
 import tempfile
-import zipfile
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,19 +15,15 @@ from typing import Any
 
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
-from builder.log import print_warning
 from builder.matrix.axes import Cuda, Torch
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
 from builder.store import Store, write_atomic
 from builder.untrusted import JsonError, parse_json
-from builder.wheelfile import limits
-from builder.wheelfile.archive import DAMAGE, WheelFile
+from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.elf import Elf, read_elf
 
 #: Version of the file format.
 _FORMAT = 1
-#: Bytes of one inventory. That of torch 2.11 for CUDA 13.0 has 1.2 MB.
-MAX_BYTES = 64 * 2**20
 _NAME = re.compile(r"(torch[\d.]+-cu\d+-\w+)-([0-9a-f]{64})\.json")
 #: Libraries in the folder torch/lib that are torch's own, by file name.
 _OWN = re.compile(r"lib(?:torch|c10|shm|caffe2|gomp)[\w-]*\.so(?:\.\d+)*")
@@ -127,47 +121,6 @@ class Shelf:
             old.unlink(missing_ok=True)
         self._files[inventory.release] = path
         return path
-
-    def export(self, target: Path, releases: Sequence[Release]) -> None:
-        """Write the inventories of these releases to one zip archive."""
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-            for release in releases:
-                info = zipfile.ZipInfo(self._files[release].name)  # without a date, so that the archive is reproducible
-                archive.writestr(info, self._files[release].read_bytes(), zipfile.ZIP_DEFLATED)
-
-    def take(self, source: Path) -> list[Release]:
-        """Add every inventory of an archive that `export` wrote. Raises UsageError for anything else."""
-        try:
-            limits.check_file_list(source)
-            with zipfile.ZipFile(source) as archive:
-                infos = archive.infolist()
-                named = [match for info in infos if (match := _NAME.fullmatch(info.filename))]
-                if not infos or len(named) != len(infos) or len(infos) > limits.MAX_DYNAMIC_ENTRIES:
-                    raise _damaged("this is not an archive of `buildfarm inventory export`", source)
-                return [self._taken(archive, info, source) for info in infos]
-        except FileNotFoundError:
-            raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=str(source)) from None
-        except (OSError, *DAMAGE) as error:
-            raise UsageError(
-                f"this archive cannot be read: {error}", Code.ARCHIVE_UNREADABLE, where=str(source)
-            ) from None
-
-    def _taken(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, source: Path) -> Release:
-        if fault := limits.method_fault(info):
-            raise _damaged(f"{info.filename} {fault}", source)
-        with archive.open(info) as stream:
-            data = stream.read(MAX_BYTES + 1)
-        wanted = _NAME.fullmatch(info.filename)
-        if len(data) > MAX_BYTES or not wanted or hashlib.sha256(data).hexdigest() != wanted[2]:
-            raise _damaged(f"{info.filename} differs from the sha256 in its name", source)
-        inventory = Inventory.from_bytes(data, f"{source}: {info.filename}")
-        if str(inventory.release) != wanted[1]:
-            raise _damaged(f"{info.filename} is of {inventory.release}", source)
-        if inventory.release in self._files and self._files[inventory.release].name != info.filename:
-            print_warning(f"the inventory of {inventory.release} replaces a different one")
-        self.add(inventory)
-        return inventory.release
 
 
 def _damaged(sentence: str, where: str | Path, *hints: str) -> UsageError:

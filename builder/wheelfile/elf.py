@@ -275,10 +275,10 @@ class Tables:
             start += following
         return {library: tuple(sorted(names)) for library, names in sorted(wanted.items())}, by_index
 
-    def symbols(self, name: str, *, local: bool) -> Iterator[tuple[int, str, int, bool, bool, int]]:
-        """Each symbol of a table that has a name; `local` is whether those that are local to the file count.
+    def symbols(self, name: str) -> Iterator[tuple[int, str, int, bool, bool]]:
+        """Each symbol of a table that has a name and is not local to the file.
 
-        Its number and name, its binding, whether other libraries may see it, whether it is defined, its size in bytes.
+        Its number and name, its binding, whether other libraries may see it, and whether it is defined.
         """
         table = self.bytes_of(name)
         if not table:
@@ -289,16 +289,16 @@ class Tables:
         strings, total = self.strings_of(name), 0
         for number, fields in enumerate(layout.iter_unpack(table)):
             if wide:
-                start, info, other, section, _, size = fields
+                start, info, other, section, _, _ = fields
             else:
-                start, _, size, info, other, section = fields
-            if start == 0 or not (local or info >> 4):
+                start, _, _, info, other, section = fields
+            if start == 0 or not info >> 4:
                 continue
             symbol = string_at(strings, start)
             total += len(symbol)
             if total > limits.MAX_SYMBOL_NAMES:
                 raise ValueError(f"more than {limits.MAX_SYMBOL_NAMES} bytes of names")
-            yield number, symbol, info >> 4, other & 3 not in _HIDDEN, section != 0, size
+            yield number, symbol, info >> 4, other & 3 not in _HIDDEN, section != 0
 
     def _bytes(self, header: Container) -> bytes:
         stream, size = self._elf.stream, header["sh_size"]
@@ -325,7 +325,7 @@ def _symbols(
     bound: dict[str, tuple[str, str]] = {}
     versym = tables.bytes_of(".gnu.version")
     indices = struct.unpack(f"{tables.order}{len(versym) // 2}H", versym)
-    for number, name, bind, visible, here, _ in tables.symbols(".dynsym", local=False):
+    for number, name, bind, visible, here in tables.symbols(".dynsym"):
         if here:
             if visible:
                 defined.add(name)

@@ -18,12 +18,10 @@ from uuid import uuid4
 import botocore.session
 import pytest
 
-from builder.errors import Code
 from builder.proof import proofs_path
 from builder.publish.index import bucket as bucket_module
 from builder.publish.index.bucket import Bucket
 from builder.publish.index.integrity import check_index
-from builder.publish.index.pages import Status
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from builder.publish.people.coverage import ProjectPlan
 from builder.wheels.toolchain.uv import find_uv
@@ -31,7 +29,6 @@ from tests.fixtures import object_store
 from tests.fixtures.index_server import clean_environment
 from tests.fixtures.killed import seeded
 from tests.fixtures.object_store import ObjectStore
-from tests.refused import refused
 from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.index.make import ready
 
@@ -152,18 +149,13 @@ def _add(place: str, new: NewWheel) -> None:
         sys.exit(7)
 
 
-def test_a_quarantined_project_and_a_stray_object(place: str, tmp_path: Path) -> None:
+def test_a_stray_object(place: str, tmp_path: Path) -> None:
     repository = Repository(Bucket(place))
     repository.add(ready(tmp_path))
     repository.objects.write("simple/robots.txt", b"")
-    repository.set_status("my-ext", Status("quarantined", "stolen token"))
-    assert repository.listed("my-ext") == []
-    with refused(Code.PROJECT_CLOSED, "stolen token"):
-        repository.add(ready(tmp_path, version="2.0"))
     repository.write_all_pages()
     assert repository.projects_of("simple") == ["my-ext"]
     assert check_index(repository).faults == ()
-    repository.set_status("my-ext", Status())
     assert [str(entry.version) for entry in repository.listed("my-ext")] == ["1.0"]
 
 

@@ -116,9 +116,13 @@ def send(url: str, token: str, wheels: Sequence[Path], store: Path, begun: Conne
     assert all(result.outcome is not PublishOutcome.REFUSED for result in results), results
 
 
-def test_a_killed_publish_leaves_nothing_and_the_next_run_continues(tmp_path: Path) -> None:
+def test_a_killed_publish_leaves_nothing_and_the_next_run_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seed, context = seeded(), context_of(__name__)
-    root, store = tmp_path / "index", tmp_path / "store"
+    root, store, temporary = tmp_path / "index", tmp_path / "store", tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     repository = Repository(Folder(root))
     known: set[str] = set()
     kills = during = continued = 0
@@ -153,7 +157,7 @@ def test_a_killed_publish_leaves_nothing_and_the_next_run_continues(tmp_path: Pa
                 assert again.exitcode == 0
                 known |= {wheel.name for wheel in wheels}
                 continued += 1
-        wait_until(lambda: not any((root / ".uploads").iterdir()), "a server without what killed clients have sent")
+        wait_until(lambda: not any(temporary.glob("buildfarm-upload-*")), "a server without what killed clients sent")
         assert index.stop() == 0
         assert " 500 " not in index.log.read_text()
     check = check_index(repository)

@@ -13,7 +13,6 @@ from typing import Any
 
 from builder.proof import proofs_json, proofs_path
 from builder.publish.index.objects import Folder
-from builder.publish.index.pages import Status
 from builder.publish.index.repository import Repository
 from builder.publish.server.tokens import Tokens
 from builder.storage.runs import save_run
@@ -46,7 +45,6 @@ _VALUES: list[Any] = [
 _COMMANDS: list[list[str]] = [
     ["index", "check", "index"],
     ["index", "prune", "index", "--keep", "1"],
-    ["index", "status", "index", "my-ext", "archived"],
     ["resolve", "my_ext", "--index", "index", "--torch", "2.11", "--cuda", "13.0", "--python", "3.12"],
     ["publish", "--to", "index", "--require", "none"],
     ["yank", "my_ext-1.0-py3-none-any.whl", "--index", "index", "--reason", "bad"],
@@ -75,7 +73,6 @@ def prepare(folder: Path) -> Stored:
     repository = Repository(Folder(folder / "index"))
     repository.add(ready(folder / "dist"))
     repository.add(ready(folder / "dist", version="2.0"))
-    repository.set_status("my-ext", Status("quarantined", "no reason"))
     Tokens(folder / "index").add("ci", ("read",), None)
     for wheel in (folder / "dist").glob("*.whl"):
         proofs_path(wheel).write_bytes(proofs_json(proofs_of(wheel)))

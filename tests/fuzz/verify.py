@@ -1,4 +1,4 @@
-"""What `verify` reads: wheels with planted changes, installed packages, inventories and archives of inventories."""
+"""What `verify` reads: wheels with planted changes, installed packages, and inventories."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.commands.verify import verify_json, verify_markdown, verify_sarif, verify_text
+from builder.commands.verify import verify_json, verify_markdown, verify_text
 from builder.errors import BuildfarmError
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.proofs.inventory import Inventory, Shelf, inventory_of_wheel
-from builder.proofs.verify.clash import Neighbour
 from builder.proofs.verify.gpus import known_gpus
 from builder.proofs.verify.judge import Judge
 from builder.wheelfile.archive import WheelContents, WheelFile
-from builder.wheelfile.exports import read_exports
 from builder.wheelfile.facts import facts_of, open_wheel, read_facts
 from builder.wheelfile.installed import InstalledWheel
 from tests.fuzz.mutate import mutated, mutated_zip
@@ -44,16 +42,13 @@ def prepare(folder: Path) -> Prepared:
     torch |= {"torch-2.11.0.dist-info/METADATA": b"Name: torch\nVersion: 2.11.0\nRequires-Dist: nvidia-cublas\n"}
     shelf = Shelf(folder / "inventories")
     shelf.add(inventory("2.11.0"))
-    path = Wheel(name="other", project="other").write(folder, stubs)
-    with open_wheel(path) as other:
-        beside = Neighbour("other", "other 1.0", tuple(read_exports(other, read_facts(path).libraries)))
-    judge = Judge(shelf, Selection(), tuple(known_gpus(Compat.load())[:2]), "580", max_size=1, beside=(beside,))
+    judge = Judge(shelf, Selection(), tuple(known_gpus(Compat.load())[:2]), "580", max_size=1)
     return Prepared(wheel, torch, judge)
 
 
 def read(prepared: Prepared, rng: random.Random, folder: Path) -> None:
     """Make one input of one kind and read it."""
-    kind = rng.choice([_wheel, _wheel, _installed, _torch, _inventory, _archive])
+    kind = rng.choice([_wheel, _wheel, _installed, _torch, _inventory])
     with contextlib.suppress(BuildfarmError):
         kind(prepared, rng, folder)
 
@@ -76,7 +71,7 @@ def _installed(prepared: Prepared, rng: random.Random, folder: Path) -> None:
 def _judge(prepared: Prepared, wheel: WheelContents, path: Path | None) -> None:
     facts = read_facts(path) if path else facts_of(wheel, "0" * 64, 1)
     verdicts = [prepared.judge.judge(wheel, facts, "fuzz")]
-    for write in (verify_text, verify_json, verify_sarif, verify_markdown):
+    for write in (verify_text, verify_json, verify_markdown):
         write(verdicts).encode()
 
 
@@ -89,12 +84,3 @@ def _torch(prepared: Prepared, rng: random.Random, folder: Path) -> None:
 
 def _inventory(_: Prepared, rng: random.Random, __: Path) -> None:
     Inventory.from_bytes(mutated(inventory("2.11.0").to_bytes(), rng))
-
-
-def _archive(prepared: Prepared, rng: random.Random, folder: Path) -> None:
-    shelf, archive = prepared.judge.shelf, folder / "symbols.zip"
-    shelf.export(archive, shelf.releases)
-    with zipfile.ZipFile(archive) as opened:
-        files = {name: opened.read(name) for name in opened.namelist()}
-    archive.write_bytes(mutated_zip(files, rng))
-    Shelf(folder / "inventories").take(archive)

@@ -52,8 +52,6 @@ class Actions:
             self._upload(given, job.workspace)
         elif action == "actions/download-artifact":
             self._download(given, job.workspace)
-        elif action == "github/codeql-action/upload-sarif":
-            self._upload({"name": given["category"], "path": given["sarif_file"]}, job.workspace)
         elif action == "actions/cache/restore":
             return self._restore(given)
         elif action == "actions/cache/save":

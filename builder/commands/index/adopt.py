@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 import typer
@@ -14,23 +14,19 @@ from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.cli.options import (
-    CudaOption,
-    ExtOption,
     IndexOption,
     JsonOption,
     NoPythonDownloadsOption,
-    PythonOption,
     QuietOption,
+    SelectOptions,
     StoreOption,
-    TorchOption,
     VerboseOption,
     examples,
-    selection,
 )
 from builder.cli.output import print_data
 from builder.commands.folders import new_index, open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, ForeignWheels
-from builder.commands.index.publish import RequireOption, ToOption, publish_data, publish_text, publish_wheel
+from builder.commands.index.publish import RequireOption, ToOption, publish_json, publish_text, publish_wheel
 from builder.commands.index.verification import Verification
 from builder.commands.smoke_targets import empty_recipe, recipe_for, selected_recipes, with_imports
 from builder.errors import Exit, UsageError
@@ -49,7 +45,7 @@ from builder.publish.index.levels import Level, levels_of
 from builder.publish.index.new_wheel import merged, new_wheel
 from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.repository import Repository
-from builder.result import AdoptResult, PublishOutcome, PublishResult
+from builder.result import PublishOutcome, PublishResult
 from builder.store import Store, local_path
 from builder.wheelfile.archive import wheel_fault
 from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
@@ -77,22 +73,23 @@ RecipesOption = Annotated[
 _MOST = 8
 
 
-def adopt(
-    to: ToOption,
-    wheels: ForeignArgument,
-    require: RequireOption = "cpu",
-    torch: TorchOption = None,
-    cuda: CudaOption = None,
-    python: PythonOption = None,
-    ext: ExtOption = None,
-    matrix: RecipesOption = None,
-    index: IndexOption = "",
-    no_python_downloads: NoPythonDownloadsOption = False,
-    store: StoreOption = None,
-    quiet: QuietOption = False,
-    verbose: VerboseOption = False,
-    as_json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class AdoptOptions(SelectOptions):
+    """The options of `buildfarm adopt`."""
+
+    wheels: ForeignArgument
+    to: ToOption
+    require: RequireOption = "cpu"
+    matrix: RecipesOption = None
+    index: IndexOption = ""
+    no_python_downloads: NoPythonDownloadsOption = False
+    store: StoreOption = None
+    quiet: QuietOption = False
+    verbose: VerboseOption = False
+    as_json: JsonOption = False
+
+
+def adopt(options: AdoptOptions) -> None:
     """Test wheels that others built, and put them into a package index. Builds nothing.
 
     Each wheel gets the checks that `build` runs, and the level of `publish --require` applies to each tested cell.
@@ -102,20 +99,20 @@ def adopt(
 
     A cell that this machine cannot make is reported as not run, and the wheel is not published for this cell.
     """
-    set_verbosity(quiet=quiet, verbose=verbose)
-    required, select = levels_of(require), selection(torch, cuda, python, ext)
-    opened = open_store(store)
-    with new_index(local_path(to)):
-        repository, progress = Repository(open_objects(to)), Progress()
+    set_verbosity(quiet=options.quiet, verbose=options.verbose)
+    required, select = levels_of(options.require), options.select
+    opened = open_store(options.store)
+    with new_index(local_path(options.to)):
+        repository, progress = Repository(open_objects(options.to)), Progress()
         pythons = _selected_pythons(select)
-        torch_index, recipes = _read_recipes(matrix, select)
-        environments = Environments(opened, torch_index, python_downloads=not no_python_downloads)
-        found = ForeignWheels(opened.root / "sources", index, pythons).find(wheels)
+        torch_index, recipes = _read_recipes(options.matrix, select)
+        environments = Environments(opened, torch_index, python_downloads=not options.no_python_downloads)
+        found = ForeignWheels(opened.root / "sources", options.index, pythons).find(options.wheels)
         adopter = _Adopter(required, select, repository, opened, recipes, WheelProver(opened, environments), progress)
         with progress.shown():
             results = [adopter.adopt(wheel) for wheel in found]
-    print_data(_json(results) if as_json else _text(results, url_of(to), required))
-    raise typer.Exit(int(Exit.FAILED if any(result.published.reasons for result in results) else Exit.OK))
+    print_data(publish_json(results, ()) if options.as_json else _text(results, url_of(options.to), required))
+    raise typer.Exit(int(Exit.FAILED if any(result.reasons for result in results) else Exit.OK))
 
 
 def _selected_pythons(select: Selection) -> list[Python]:
@@ -148,35 +145,34 @@ class _Adopter:
     prover: WheelProver
     progress: Progress
 
-    def adopt(self, wheel: ForeignWheel) -> AdoptResult:
-        """Check, test and publish one wheel; a wheel that cannot be used is a result with the reason."""
+    def adopt(self, wheel: ForeignWheel) -> PublishResult:
+        """Test and publish one wheel; a wheel that cannot be used is a result with the reason."""
         name = wheel.path.name
         self.progress.start(name, self.store.log(f"adopt-{name}"))
         try:
-            result = self._adopt(wheel)
+            self.progress.stage(name, "check the file")
+            facts = read_facts(wheel.path)
+            reason = self._refusal(facts)
+            if not reason:
+                with open_wheel(wheel.path) as archive:
+                    reason = wheel_fault(archive)
+            result = _refused(wheel, reason) if reason else self._tested(wheel, facts)
         except UsageError as error:
             result = _refused(wheel, error.sentence)
-        self.progress.finish(name, str(result.published.outcome))
+        self.progress.finish(name, str(result.outcome))
         return result
 
-    def _adopt(self, wheel: ForeignWheel) -> AdoptResult:
-        self.progress.stage(wheel.path.name, "check the file")
-        facts = read_facts(wheel.path)
-        if reason := self._refusal(facts):
-            return _refused(wheel, reason)
-        with open_wheel(wheel.path) as archive:
-            if fault := wheel_fault(archive):
-                return _refused(wheel, fault)
-        platform = Platform(f"linux_{os.uname().machine}")
-        claimed = claimed_cells(facts, Compat.load(), platform)
+    def _tested(self, wheel: ForeignWheel, facts: WheelFacts) -> PublishResult:
+        """Test an undamaged wheel in the cells that it claims, and publish it with the proofs of these cells."""
+        claimed = claimed_cells(facts, Compat.load(), Platform(f"linux_{os.uname().machine}"))
         cells = selected(claimed.cells, self.select, Compat.load())
         left_out = len(claimed.cells) - len(cells)
         if not cells and set(self.required) != {Level.NONE}:
             reason = (
                 "the options leave out every cell that the wheel claims" if left_out else "the wheel claims no cell"
             )
-            return replace(_refused(wheel, reason), others=claimed.others, left_out=left_out)
-        subject = replace(foreign_subject(wheel.path, facts, cells, self._recipe(facts)), fault=fault)
+            return _told(_refused(wheel, reason), wheel, claimed.others, left_out)
+        subject = replace(foreign_subject(wheel.path, facts, cells, self._recipe(facts)), fault="")
         proofs = self.prover.prove_wheel(
             subject,
             log=self.store.log(f"adopt-{wheel.path.name}"),
@@ -184,15 +180,15 @@ class _Adopter:
             keep_others=recipe_for(facts.name, self.recipes, self.select) is None,
         )
         verification = Verification(self.store, select=self.select)
-        proofs = verification.added(wheel.path, proofs, facts=facts, fault=fault, recipe=subject.recipe)
-        not_run = _not_run(proofs)
+        proofs = verification.added(wheel.path, proofs, facts=facts, fault="", recipe=subject.recipe)
+        not_run = {str(proof.cell): proof.reason for proof in proofs if _is_unmade(proof)}
         used = [proof for proof in proofs if str(proof.cell) not in not_run]
         earlier = _earlier(self.store.proofs(facts.sha256), set(claimed.cells) - set(cells))
         kept = self.repository.kept(facts.filename, facts.sha256)
         new = new_wheel(wheel.path, merged([*used, *earlier], kept.proofs), origin=wheel.origin)
         published = publish_wheel(self.repository, new, used, self.required)
-        tested = tuple(cell for cell in cells if str(cell) not in not_run)
-        return AdoptResult(published, wheel.origin, tested, not_run, claimed.others, left_out, tuple(used))
+        tested = [str(cell) for cell in cells if str(cell) not in not_run]
+        return _told(published, wheel, claimed.others, left_out, tested, not_run, used)
 
     def _refusal(self, facts: WheelFacts) -> str:
         """Why nothing about this wheel can be proven, or why it can never be published; empty if it can."""
@@ -222,22 +218,14 @@ class _Adopter:
         return with_imports(recipe or empty_recipe(facts.name), facts)
 
 
-def _not_run(proofs: Sequence[Proof]) -> dict[str, str]:
-    """The cells for which there was no environment, with the reason."""
-    return {
-        str(proof.cell): proof.reason
-        for proof in proofs
-        if proof.check is Check.LINKAGE and proof.verdict is Verdict.NOT_RUN
-    }
+def _is_unmade(proof: Proof) -> bool:
+    """Whether there was no environment for the cell of a proof."""
+    return proof.check is Check.LINKAGE and proof.verdict is Verdict.NOT_RUN
 
 
 def _earlier(proofs: Sequence[Proof], cells: Collection[Cell]) -> list[Proof]:
     """The proofs of earlier runs in these cells, without cells in which a check failed or that were not tested."""
-    bad = {
-        proof.cell
-        for proof in proofs
-        if proof.verdict is Verdict.FAILED or (proof.check is Check.LINKAGE and proof.verdict is Verdict.NOT_RUN)
-    }
+    bad = {proof.cell for proof in proofs if proof.verdict is Verdict.FAILED or _is_unmade(proof)}
     return [proof for proof in proofs if proof.cell in cells and proof.cell not in bad]
 
 
@@ -245,61 +233,56 @@ def _is_for(tag: Tag, machine: str) -> bool:
     return tag.platform == "any" or (tag.platform.endswith(f"_{machine}") and "linux" in tag.platform)
 
 
-def _refused(wheel: ForeignWheel, reason: str) -> AdoptResult:
-    published = PublishResult(wheel.path.name, PublishOutcome.REFUSED, {}, reasons=(reason,))
-    return AdoptResult(published, wheel.origin)
+def _refused(wheel: ForeignWheel, reason: str) -> PublishResult:
+    return _told(PublishResult(wheel.path.name, PublishOutcome.REFUSED, {}, reasons=(reason,)), wheel)
 
 
-def _text(results: Sequence[AdoptResult], index: str, required: Sequence[Level]) -> str:
-    """As `publish_text`, and for each wheel where it came from and its cells; what to do about a refusal."""
-    text = publish_text([replace(one.published, notes=tuple(_notes(one))) for one in results], index, None)
-    # A wheel that was refused before a test needs no advice.
-    short = [one for one in results if one.published.reasons and one.proofs]
-    advice = []
-    if short:
-        wanted = " and ".join(map(str, required))
-        advice += [f"Each tested cell must reach {wanted}. `buildfarm publish --help` explains the levels."]
-    if any(proof.verdict is Verdict.FAILED for one in short for proof in one.proofs):
-        advice += ["A failed check refuses a wheel at every level. A recipe accepts a known finding with `accepts`."]
-    return "\n".join([text, *advice, ""]) if advice else text
-
-
-def _json(results: Sequence[AdoptResult]) -> str:
-    """Everything about each wheel."""
-    data = [
-        publish_data(one.published)
-        | {
-            "built_here": False,
-            "origin": one.origin,
-            "tested": [str(cell) for cell in one.cells],
-            "not_run": one.not_run,
-            "not_claimed": list(one.others),
-            "left_out": one.left_out,
-            "proofs": [proof.to_json() for proof in one.proofs],
-        }
-        for one in results
+def _told(
+    result: PublishResult,
+    wheel: ForeignWheel,
+    others: Sequence[str] = (),
+    left_out: int = 0,
+    tested: Sequence[str] = (),
+    not_run: Mapping[str, str] = MappingProxyType({}),
+    proofs: Sequence[Proof] = (),
+) -> PublishResult:
+    """The result of `publish`, with where the wheel came from and what happened in its cells."""
+    notes = [f"not built here; from {wheel.origin}"]
+    if tested:
+        notes.append(f"tested in {_first(tested)}")
+    notes += [
+        f"not run in {_first([cell for cell, why in not_run.items() if why == reason])}: {reason}"
+        for reason in dict.fromkeys(not_run.values())
     ]
-    return json.dumps(data, indent=1) + "\n"
-
-
-def _notes(result: AdoptResult) -> Iterator[str]:
-    yield f"not built here; from {result.origin}"
-    if result.cells:
-        yield f"tested in {_first([str(cell) for cell in result.cells])}"
-    reasons: dict[str, list[str]] = {}
-    for cell, reason in result.not_run.items():
-        reasons.setdefault(reason, []).append(cell)
-    for reason, cells in reasons.items():
-        yield f"not run in {_first(cells)}: {reason}"
-    if result.left_out:
-        yield f"the options leave out {counted(result.left_out, 'more cell')} of the wheel"
-    for sentence in result.others:
-        yield f"not for {sentence}"
+    if left_out:
+        notes.append(f"the options leave out {counted(left_out, 'more cell')} of the wheel")
+    about = {
+        "built_here": False,
+        "origin": wheel.origin,
+        "tested": list(tested),
+        "not_run": dict(not_run),
+        "not_claimed": list(others),
+        "left_out": left_out,
+        "proofs": [proof.to_json() for proof in proofs],
+    }
+    return replace(result, notes=(*notes, *(f"not for {sentence}" for sentence in others)), about=about)
 
 
 def _first(cells: Sequence[str]) -> str:
     shown = ", ".join(cells[:_MOST])
     return f"{shown} and {len(cells) - _MOST} more; --json prints all" if len(cells) > _MOST else shown
+
+
+def _text(results: Sequence[PublishResult], index: str, required: Sequence[Level]) -> str:
+    """As `publish_text`, and what to do about a refusal. A wheel that was refused before a test needs no advice."""
+    short = [one for one in results if one.reasons and one.about["proofs"]]
+    advice = []
+    if short:
+        wanted = " and ".join(map(str, required))
+        advice += [f"Each tested cell must reach {wanted}. `buildfarm publish --help` explains the levels."]
+    if any(proof["verdict"] == Verdict.FAILED for one in short for proof in one.about["proofs"]):
+        advice += ["A failed check refuses a wheel at every level. A recipe accepts a known finding with `accepts`."]
+    return "\n".join([publish_text(results, index, None), *advice, *([""] if advice else [])])
 
 
 def foreign_subject(wheel: Path, facts: WheelFacts, cells: Sequence[Cell], recipe: Recipe) -> Subject:

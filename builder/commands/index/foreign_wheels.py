@@ -106,11 +106,8 @@ def _offered(folder: Path) -> list[Path]:
 
     repository, offered = Repository(Folder(folder)), []
     for project in repository.projects():
-        status = repository.status(project)
         for entry in sorted(repository.entries(project), key=lambda one: one.filename):
-            if not status.offers_files:
-                print_line(f"not taken: {entry.filename}: its project is {status.name}{status.because}")
-            elif entry.yanked is not None:
+            if entry.yanked is not None:
                 print_line(f"not taken: {entry.filename}: yanked{f': {entry.yanked}' if entry.yanked else ''}")
             else:
                 offered.append(folder / entry.path)

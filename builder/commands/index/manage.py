@@ -6,7 +6,6 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -23,7 +22,6 @@ from builder.log import print_warning
 from builder.publish.index.entry import Entry
 from builder.publish.index.integrity import IndexCheck, abandoned_files, check_index
 from builder.publish.index.objects import open_objects
-from builder.publish.index.pages import Status
 from builder.publish.index.repository import Repository
 from builder.untrusted import control_character
 
@@ -45,28 +43,17 @@ KeepOption = Annotated[
     ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing.")]
-ProjectArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the project.")]
-
-
-class ProjectStatus(StrEnum):
-    """The status of a project (PEP 792)."""
-
-    ACTIVE = "active"
-    ARCHIVED = "archived"
-    QUARANTINED = "quarantined"
-    DEPRECATED = "deprecated"
-
-
-StatusArgument = Annotated[
-    ProjectStatus, typer.Argument(metavar="STATUS", help="active, archived, quarantined or deprecated.")
-]
-
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def yank(what: WhatArgument, index: IndexOption, reason: ReasonOption = "", as_json: JsonOption = False) -> None:
     """Mark wheels of an index as yanked: installers choose them only if their exact version is asked for (PEP 592)."""
-    _refuse_control_characters(reason)
+    if found := control_character(reason):  # installers print the reason on a terminal
+        raise UsageError(
+            f"a reason is one line without control characters; this one has {found!a}",
+            Code.VALUE_INVALID,
+            where="--reason",
+        )
     repository = open_index(index)
     chosen = find_wheels(repository, what)
     for entry in chosen:
@@ -121,21 +108,6 @@ def prune(
     _print_names("would delete" if dry_run else "deleted", [*old, *unused], as_json=as_json)
 
 
-@app.command(epilog=examples("buildfarm index status index my_ext deprecated --reason 'use other_ext'"))
-def status(index: IndexArgument, project: ProjectArgument, status: StatusArgument, reason: ReasonOption = "") -> None:
-    """Set the status of a project, which installers may print (PEP 792).
-
-    The index offers no file of a quarantined project. A quarantined or archived project takes no uploads. With the
-    status active, all is as before.
-    """
-    _refuse_control_characters(reason)
-    repository, name = open_index(index), canonicalize_name(project)
-    if not repository.entries(name):
-        raise UsageError("the index has no such project", Code.PROJECT_UNKNOWN, where=project)
-    repository.set_status(name, Status(str(status), reason))
-    print_data(f"{name} is {status}{repository.status(name).because}\n")
-
-
 def open_index(place: str) -> Repository:
     """The index in a folder or bucket that exists; raises UsageError, and MissingToolError as `open_objects` does."""
     objects = open_objects(place)
@@ -147,16 +119,6 @@ def open_index(place: str) -> Repository:
             hints=[f"`buildfarm publish --to {shlex.quote(place)}` makes an index"],
         )
     return Repository(objects)
-
-
-def _refuse_control_characters(reason: str) -> None:
-    """Raise UsageError for a reason with line breaks or control characters: installers print it on a terminal."""
-    if found := control_character(reason):
-        raise UsageError(
-            f"a reason is one line without control characters; this one has {found!a}",
-            Code.VALUE_INVALID,
-            where="--reason",
-        )
 
 
 def find_wheels(repository: Repository, what: str) -> list[Entry]:

@@ -375,7 +375,7 @@ def publish_data(result: PublishResult) -> dict[str, Any]:
         "paths": list(result.paths),
         "yanked": result.yanked,
         "reasons": list(result.reasons),
-    }
+    } | result.about
 
 
 def _levels(result: PublishResult) -> str:

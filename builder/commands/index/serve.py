@@ -24,7 +24,7 @@ from builder.publish.index.levels import levels_of
 EXAMPLES = examples(
     "buildfarm serve index",
     "buildfarm serve /srv/wheels --host 0.0.0.0 --port 443 --tls-cert cert.pem --tls-key key.pem",
-    "buildfarm serve /srv/wheels --proxy-headers --root-path /wheels --read-token-required",
+    "buildfarm serve /srv/wheels --proxy-headers --read-token-required",
 )
 
 IndexArgument = Annotated[
@@ -45,9 +45,6 @@ ProxyOption = Annotated[
         help="Take the address of a client from X-Forwarded-For, if the request comes from a proxy on this machine or"
         " from an address in FORWARDED_ALLOW_IPS.",
     ),
-]
-RootPathOption = Annotated[
-    str, typer.Option("--root-path", metavar="PATH", help="The path under which a proxy offers the server.")
 ]
 ReadTokenOption = Annotated[
     bool, typer.Option("--read-token-required", help="Let nobody read without a token. Uploads always need a token.")
@@ -80,7 +77,6 @@ def serve(
     tls_cert: CertificateOption = None,
     tls_key: KeyOption = None,
     proxy_headers: ProxyOption = False,
-    root_path: RootPathOption = "",
     read_token_required: ReadTokenOption = False,
     max_size: MaxSizeOption = "4GiB",
     require: UploadRequireOption = "none",
@@ -101,15 +97,12 @@ def serve(
     tls = (tls_cert, tls_key) if tls_cert and tls_key else None
     if tls:
         run.check_tls(*tls)
-    if root_path and not root_path.startswith("/"):
-        raise UsageError("the path does not begin with /", Code.VALUE_INVALID, where=f"--root-path {root_path}")
     settings = app.Settings(
         index,
         token_required=read_token_required,
         max_size=parse_size(max_size),
         required=levels_of(require),
         store=open_store(store, run=False, must_exist=True) if store else None,
-        root_path=root_path,
         json_log=as_json,
     )
     if index.exists() and not index.is_dir():
@@ -121,7 +114,7 @@ def serve(
     for project in run.finish_interrupted(index):
         print_line(f"finished an interrupted change of {project}")
     address, number = listening.getsockname()[:2]
-    print_line(f"serving {index} on {'https' if tls else 'http'}://{host_of(address)}:{number}{root_path}/simple/")
+    print_line(f"serving {index} on {'https' if tls else 'http'}://{host_of(address)}:{number}/simple/")
     if not tls and not proxy_headers and not is_loopback(address):
         print_warning("without TLS, everybody on the network can read the tokens that clients send")
     run.run(app.make_app(settings, _log), listening, tls=tls, proxy_headers=proxy_headers)

@@ -29,14 +29,12 @@ from builder.proofs.static.file_checks import static_proofs
 from builder.proofs.static.metadata import read_requirement
 from builder.proofs.static.tags import system_libraries
 from builder.proofs.static.variants import newest_with_gpu_code
-from builder.proofs.verify.clash import Neighbour, Together, check_clash, clashes_together, files_of, together
 from builder.proofs.verify.gpus import check_gpus
 from builder.proofs.verify.torch_window import Linker
 from builder.records import FILE
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.archive import WheelContents, wheel_fault
 from builder.wheelfile.driver import is_driver_library
-from builder.wheelfile.exports import read_exports
 from builder.wheelfile.facts import Library, WheelFacts, always_named, installed_path
 
 # Libraries that a wheel needs and that neither the wheel, torch nor a manylinux system has, but that may be absent.
@@ -165,19 +163,6 @@ class WheelVerdict:
         return any(proof.verdict is Verdict.FAILED for proof in self.proofs)
 
 
-def with_clashes(verdict: WheelVerdict, own: Together, others: Sequence[Together]) -> WheelVerdict:
-    """The verdict with remarks on the other wheels of the run that cannot be used together with this one."""
-    found = clashes_together(own, others)
-    if not found:
-        return verdict
-    made = next((one for one in verdict.proofs if one.check is Check.CLASH), None)
-    proof = made or make_proof(verdict.facts, Check.CLASH, [], good="see the remarks")
-    remarks = [*proof.evidence.get("remarks", ()), *(one for one in found if one not in proof.reason)]
-    proof = replace(proof, evidence={**proof.evidence, "remarks": remarks})
-    proofs = [proof, *(one for one in verdict.proofs if one.check is not Check.CLASH)]
-    return replace(verdict, proofs=tuple(sorted(proofs, key=lambda one: list(Check).index(one.check))))
-
-
 @dataclass(frozen=True)
 class Judge:
     """What the wheels of one run share."""
@@ -192,8 +177,6 @@ class Judge:
     driver: str = ""
     #: Bytes that a wheel file may have; 0: any number.
     max_size: int = 0
-    #: Packages that are used together with the wheels.
-    beside: tuple[Neighbour, ...] = ()
 
     def judge(self, wheel: WheelContents, facts: WheelFacts, origin: str) -> WheelVerdict:
         """Every check of one wheel. Raises UsageError if it is damaged."""
@@ -206,11 +189,6 @@ class Judge:
         """
         proofs = sorted(self._proofs(wheel, facts, fault), key=lambda proof: list(Check).index(proof.check))
         return WheelVerdict(facts, origin, tuple(proofs))
-
-    def together(self, wheel: WheelContents, facts: WheelFacts) -> Together:
-        """What the wheel shares with the other wheels of the run."""
-        cells = claimed_cells(facts, Compat.load(), Linker(facts, self.shelf, self.select).platform).cells
-        return together(wheel, facts, cells)
 
     def _proofs(self, wheel: WheelContents, facts: WheelFacts, fault: str) -> Iterator[Proof]:
         yield check_record(facts, fault)
@@ -231,9 +209,6 @@ class Judge:
             elif proof.check is not Check.LINKAGE:
                 yield proof
         yield check_loader(facts)
-        if self.beside:
-            others = [one for one in self.beside if one.project != canonicalize_name(facts.name)]
-            yield check_clash(facts, read_exports(wheel, facts.libraries), others, files_of(wheel))
         yield check_gpus(newest_with_gpu_code(facts), self.gpus, self.driver, Compat.load(), _driver_floor(linker))
         if facts.libraries and uses_torch(facts):
             yield from linker.linkage()

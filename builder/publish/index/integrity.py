@@ -56,7 +56,7 @@ def check_index(repository: Repository) -> IndexCheck:
     projects = repository.projects()
     for project in projects:
         try:
-            entries, _ = repository.entries(project), repository.status(project)
+            entries = repository.entries(project)
         except UsageError as error:
             faults.append(f"records/{project}/{error}")
             continue

@@ -1,4 +1,4 @@
-"""The pages of an index: HTML (PEP 503, 592, 629, 658, 714, 740, 792) and JSON (PEP 691, 700)."""
+"""The pages of an index: HTML (PEP 503, 592, 629, 658, 714, 740) and JSON (PEP 691, 700)."""
 
 from __future__ import annotations
 
@@ -6,60 +6,34 @@ import html
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
 
 from builder.publish.index.entry import Entry
-from builder.untrusted import parse_json, text
+from builder.untrusted import parse_json
 
-#: PEP 629: the version of the repository API. 1.4 adds the status of a project (PEP 792).
+#: PEP 629: the version of the repository API. Without a status (PEP 792, in 1.4), a project is active.
 API_VERSION = "1.4"
 
 
-@dataclass(frozen=True)
-class Status:
-    """The status of a project (PEP 792): `active`, `archived`, `quarantined` or `deprecated`, and why."""
-
-    name: str = "active"
-    reason: str = ""
-
-    @property
-    def offers_files(self) -> bool:
-        """Whether the index offers the files of the project."""
-        return self.name != "quarantined"
-
-    @property
-    def takes_uploads(self) -> bool:
-        """Whether a wheel of the project can be published."""
-        return self.name not in {"quarantined", "archived"}
-
-    @property
-    def because(self) -> str:
-        """The reason after a colon, for the end of a sentence; empty without a reason."""
-        return f": {self.reason}" if self.reason else ""
-
-
-def project_pages(
-    project: str, listed: Mapping[str, Sequence[Entry]], status: Status | None = None
-) -> Iterator[tuple[str, bytes]]:
+def project_pages(project: str, listed: Mapping[str, Sequence[Entry]]) -> Iterator[tuple[str, bytes]]:
     """The pages of a project, with their names, in each path. `listed` has the entries of each path.
 
-    The entries are sorted by version and file name. The pages of a quarantined project list none of them (PEP 792).
+    The entries are sorted by version and file name.
     """
-    status = status or Status()
     made: dict[tuple[str, str], tuple[str, str]] = {}  # a wheel is in several paths
     for path, entries in listed.items():
         root = "../" * (path.count("/") + 2)
-        shown = sorted(entries, key=lambda entry: (entry.version, entry.filename)) if status.offers_files else []
+        shown = sorted(entries, key=lambda entry: (entry.version, entry.filename))
         for entry in shown:
             if (root, entry.filename) not in made:
                 made[root, entry.filename] = (_line(entry, root), _file(entry, root))
         lines = [made[root, entry.filename] for entry in shown]
-        yield f"{path}/{project}/index.html", _project_html(project, [line for line, _ in lines], status)
+        yield f"{path}/{project}/index.html", _page(f"Links for {project}", [line for line, _ in lines])
         versions = [str(version) for version in dict.fromkeys(entry.version for entry in shown)]
-        yield f"{path}/{project}/index.json", _project_json(project, versions, [file for _, file in lines], status)
+        yield f"{path}/{project}/index.json", _project_json(project, versions, [file for _, file in lines])
 
 
 def root_pages(projects: Sequence[str]) -> dict[str, bytes]:
@@ -70,16 +44,6 @@ def root_pages(projects: Sequence[str]) -> dict[str, bytes]:
         "index.html": _page("Simple index", [f'<a href="{project}/">{project}</a><br>' for project in ordered]),
         "index.json": f"{_json(data)}\n".encode(),
     }
-
-
-def status_of(page: bytes) -> Status:
-    """The status on a project's JSON page; raises JsonError for anything else."""
-
-    def read(data: dict[str, Any]) -> Status:
-        found = data.get("project-status", {})
-        return Status(text(found.get("status", "active")), text(found.get("reason", "")))
-
-    return parse_json(page, read)
 
 
 def entries_of(page: bytes) -> list[Entry]:
@@ -114,33 +78,18 @@ def _file(entry: Entry, root: str) -> str:
     return _json(entry.to_json() | {"url": root + quoted(entry.path)})
 
 
-def _project_html(project: str, lines: Sequence[str], status: Status) -> bytes:
-    head = []
-    if status.name != "active":
-        head.append(f'<meta name="pypi:project-status" content="{html.escape(status.name)}">')
-        head.append(f'<meta name="pypi:project-status-reason" content="{html.escape(status.reason)}">')
-    return _page(f"Links for {project}", lines, head)
-
-
-def _project_json(project: str, versions: Sequence[str], files: Sequence[str], status: Status) -> bytes:
-    about = {"status": status.name} | ({"reason": status.reason} if status.reason else {})
-    data = {
-        "meta": {"api-version": API_VERSION},
-        "name": project,
-        "versions": versions,
-        **({} if status.name == "active" else {"project-status": about}),
-    }
+def _project_json(project: str, versions: Sequence[str], files: Sequence[str]) -> bytes:
+    data = {"meta": {"api-version": API_VERSION}, "name": project, "versions": versions}
     return f'{_json(data)[:-1]},"files":[{",".join(files)}]}}\n'.encode()
 
 
-def _page(title: str, lines: Sequence[str], head: Sequence[str] = ()) -> bytes:
+def _page(title: str, lines: Sequence[str]) -> bytes:
     page = [
         "<!DOCTYPE html>",
         '<html lang="en">',
         "<head>",
         '<meta charset="utf-8">',
         f'<meta name="pypi:repository-version" content="{API_VERSION}">',
-        *head,
         f"<title>{title}</title>",
         "</head>",
         "<body>",

@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.publish.index.entry import Entry
-from builder.publish.index.pages import entries_of, quoted, status_of
+from builder.publish.index.pages import entries_of, quoted
 from builder.publish.index.paths import ALL
 from builder.publish.remote.credentials import (
     VARIABLE,
@@ -57,7 +57,7 @@ class IndexReader:
     def entries(self, name: str) -> list[Entry]:
         """The wheels of a project.
 
-        Raises UsageError for an unknown or a quarantined project or an unreadable page, and if the server wants another
+        Raises UsageError for an unknown project or an unreadable page, and if the server wants another
         token; MissingToolError if the server does not answer.
         """
         if self._folder and not (self._folder / ALL).is_dir():
@@ -74,10 +74,7 @@ class IndexReader:
             if (data := self._get(file)) is not None:
                 found = data
                 with suppress(JsonError):
-                    status = status_of(data)
-                    if status.offers_files:
-                        return entries_of(data)
-                    raise UsageError(f"this project is {status.name}{status.because}", Code.PROJECT_CLOSED, where=name)
+                    return entries_of(data)
         if found is None:
             raise UsageError(
                 f"the index has no project of this name ({self.url}{page})", Code.PROJECT_UNKNOWN, where=name

@@ -32,7 +32,7 @@ from builder.errors import BuildfarmError, Code, UsageError
 from builder.publish.index.entry import Entry, project_of
 from builder.publish.index.kept import NOTHING, Kept, kept_of
 from builder.publish.index.objects import Objects
-from builder.publish.index.pages import Status, entries_of, project_pages, root_pages
+from builder.publish.index.pages import entries_of, project_pages, root_pages
 from builder.publish.index.paths import ALL, is_path, is_torch, is_variant, paths_of
 from builder.publish.people.coverage import ProjectPlan
 from builder.publish.people.people_pages import (
@@ -46,11 +46,11 @@ from builder.publish.people.people_pages import (
     write_changed,
     write_home,
 )
-from builder.untrusted import JsonError, parse_json, texts
+from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.compatibility import check_wheel_name
 
-#: The end of the name of a yank's record, and the name of a status's record.
-_YANK, _STATUS = ".yank", "status"
+#: The end of the name of a yank's record.
+_YANK = ".yank"
 _CONFLICT = "the index has a different wheel of this name; a published file never changes"
 #: Retries while others change the same project. Each retry means that somebody else has finished a change.
 _ATTEMPTS = 1000
@@ -59,10 +59,6 @@ _THREADS = 8
 
 class ConflictError(BuildfarmError):
     """The index has a different wheel under this file name. A published file never changes."""
-
-
-class ClosedProjectError(ConflictError):
-    """The project is quarantined or archived, so it takes no uploads."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +81,8 @@ class Repository:
     def add(self, new: NewWheel, *, update: bool = True) -> bool:
         """Publish a wheel. Return False if it was published before; then its facts are replaced, unless not `update`.
 
-        Raises ConflictError if the index has a different file of this name, or if the project takes no uploads; the
-        index is then unchanged.
+        Raises ConflictError if the index has a different file of this name; the index is then unchanged.
         """
-        self.refuse_closed(new.entry.project)
         entry = replace(new.entry, path=file_path(new.entry.sha256, new.entry.filename))
         name = f"records/{entry.project}/{entry.filename}.json"
         before = self._record(name)
@@ -127,29 +121,6 @@ class Repository:
             return  # the same bytes are also published under another name
         for name in self.objects.names(folder):
             self.objects.delete(f"{folder}/{name}")
-
-    def set_status(self, project: str, status: Status) -> None:
-        """Set the status of a project (PEP 792); `active` needs no record."""
-        with self.changing(project):
-            if status.name == "active":
-                self.objects.delete(f"records/{project}/{_STATUS}")
-            else:
-                self.objects.write(f"records/{project}/{_STATUS}", _status_json(status))
-
-    def status(self, project: str) -> Status:
-        """The status of a project; raises UsageError for a damaged record."""
-        data = read(self.objects, f"records/{project}/{_STATUS}")
-        return _read_status({} if data is None else {_STATUS: data})
-
-    def refuse_closed(self, project: str) -> None:
-        """Raise ClosedProjectError if the project takes no uploads, and UsageError for a damaged record."""
-        status = self.status(project)
-        if not status.takes_uploads:
-            raise ClosedProjectError(
-                f"the project {project} is {status.name}, so it takes no uploads{status.because}",
-                Code.PROJECT_CLOSED,
-                hints=[f"`buildfarm index status DIR {project} active` opens it again"],
-            )
 
     def set_plans(self, plans: Mapping[str, ProjectPlan]) -> None:
         """Keep the plans of the projects of a matrix, and delete those of projects that this matrix no longer has."""
@@ -332,13 +303,13 @@ class Repository:
 
 def _pages(project: str, records: Mapping[str, bytes], plan: ProjectPlan | None) -> Iterator[tuple[str, bytes]]:
     """The pages of a project for installers and for people, by path; raises UsageError for a damaged record."""
-    entries, status = _read_entries(records), _read_status(records)
+    entries = _read_entries(records)
     listed: dict[str, list[Entry]] = {}
     for entry in entries:
         for path in (ALL, *paths_of(entry)):
             listed.setdefault(path, []).append(entry)
-    yield from project_pages(project, listed, status)
-    yield from people_pages(project, entries, status, plan)
+    yield from project_pages(project, listed)
+    yield from people_pages(project, entries, plan)
 
 
 def _path(page: str) -> str:
@@ -388,22 +359,9 @@ def _read_record(name: str, data: bytes) -> Entry:
         raise _damaged(name, error) from None
 
 
-def _read_status(records: Mapping[str, bytes]) -> Status:
-    """The status in the records of a project; raises UsageError for a damaged record."""
-    try:
-        return parse_json(records[_STATUS], lambda data: Status(*texts(data))) if _STATUS in records else Status()
-    except JsonError as error:
-        raise _damaged(_STATUS, error) from None
-
-
 def _entry_json(entry: Entry) -> bytes:
     """The record of a wheel; `_read_record` reads it."""
     return (json.dumps(entry.to_json(), indent=1) + "\n").encode()
-
-
-def _status_json(status: Status) -> bytes:
-    """The record of a status; `_read_status` reads it."""
-    return json.dumps([status.name, status.reason]).encode()
 
 
 def _damaged(name: str, error: Exception) -> UsageError:

@@ -19,7 +19,7 @@ from builder.matrix.axes import Cell
 from builder.publish.index.entry import Entry
 from builder.publish.index.levels import Level
 from builder.publish.index.objects import Objects
-from builder.publish.index.pages import Status, quoted
+from builder.publish.index.pages import quoted
 from builder.publish.people.coverage import MISSING, ROOT, ProjectPlan, cell_fields, coverage
 from builder.untrusted import JsonError, parse_json, text
 
@@ -137,14 +137,10 @@ def _read_summary(data: dict[str, Any]) -> tuple[str, dict[Cell, str]]:
 FOLDER = "projects"
 
 
-def project_page(
-    project: str, entries: Sequence[Entry], status: Status | None = None, plan: ProjectPlan | None = None
-) -> bytes:
+def project_page(project: str, entries: Sequence[Entry], plan: ProjectPlan | None = None) -> bytes:
     """The page of a project: coverage, wheels, evidence, and commands that install."""
     template = _templates().get_template("project.html.j2")
-    return template.render(
-        project=project, versions=coverage(entries, plan), status=status or Status(), root=ROOT
-    ).encode()
+    return template.render(project=project, versions=coverage(entries, plan), root=ROOT).encode()
 
 
 def home_page(projects: Sequence[str], summaries: Mapping[str, bytes] | None = None) -> bytes:
@@ -172,14 +168,11 @@ def people_paths(project: str) -> tuple[str, str]:
     return f"{FOLDER}/{project}/{HOME}", f"{SUMMARIES}/{project}"
 
 
-def people_pages(
-    project: str, entries: Sequence[Entry], status: Status, plan: ProjectPlan | None
-) -> Iterator[tuple[str, bytes]]:
+def people_pages(project: str, entries: Sequence[Entry], plan: ProjectPlan | None) -> Iterator[tuple[str, bytes]]:
     """The page of a project and its part of the first page, by path; those without wheels and plan get none."""
-    plan = plan if status.takes_uploads else None  # the project gets no more wheels
     page, part = people_paths(project)
     if entries or plan:
-        yield page, project_page(project, entries if status.offers_files else (), status, plan)
+        yield page, project_page(project, entries, plan)
     if plan:
         yield part, summary(entries, plan)
 

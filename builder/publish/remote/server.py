@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -47,10 +46,20 @@ _OTHER_PATHS = (f"/{UPLOAD_PATH}", "/simple")
 class UploadBody:
     """The form of an upload: requests asks for its length and sends its parts. The wheel is read while it is sent."""
 
-    def __init__(self, fields: Mapping[str, str], wheel: Path) -> None:
-        """The fields, and the wheel in the field `content`."""
-        empty = {"content": (wheel.name, b"", "application/octet-stream")}
-        form = requests.Request("POST", "http://localhost", data=dict(fields), files=empty).prepare()
+    def __init__(self, new: NewWheel) -> None:
+        """The form of twine, with the files beside the wheel as further files; the wheel is in the field `content`."""
+        wheel, entry = new.wheel, new.entry
+        fields = {
+            ":action": "file_upload",
+            "protocol_version": "1",
+            "filetype": "bdist_wheel",
+            "name": entry.project,
+            "version": str(entry.version),
+            "sha256_digest": entry.sha256,
+        }
+        files = {name: (name, new.attached[suffix]) for name, suffix in EVIDENCE.items() if suffix in new.attached}
+        files["content"] = (wheel.name, b"")
+        form = requests.Request("POST", "http://localhost", data=fields, files=files).prepare()
         self.content_type = str(form.headers["Content-Type"])
         end = f"\r\n--{self.content_type.partition('boundary=')[2]}--\r\n".encode()
         body = form.body if isinstance(form.body, bytes) else b""
@@ -69,20 +78,16 @@ class UploadBody:
 
 
 class _Rights(NamedTuple):
-    """What a token allows for a project: uploads, and proofs with them; and the limit of an upload, bytes.
-
-    `closed` is why nobody can upload to the project, or empty.
-    """
+    """What a token allows for a project: uploads, and proofs with them; and the limit of an upload, bytes."""
 
     uploads: bool
     proofs: bool
     max_size: int
-    closed: str
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> _Rights:
         """Read the answer of a server; raises KeyError, TypeError or ValueError for anything else."""
-        return cls(bool(data["uploads"]), bool(data["proofs"]), int(data["max_size"]), str(data.get("closed", "")))
+        return cls(bool(data["uploads"]), bool(data["proofs"]), int(data["max_size"]))
 
 
 class IndexServer:
@@ -118,15 +123,12 @@ class IndexServer:
         does not know the token, and MissingToolError if it does not answer.
         """
         self._refuse_without_rights(new)
-        fields = _fields(new)
-        return self._repeated(new.wheel.name, lambda: not self._has(new) and self._send(fields, new))
+        return self._repeated(new.wheel.name, lambda: not self._has(new) and self._send(new))
 
     def _refuse_without_rights(self, new: NewWheel) -> None:
         """Ask before the wheel is sent, because a server may end the connection of a refused upload."""
         project, sent = new.entry.project, EVIDENCE.values() & new.attached.keys()
         rights = self._repeated(new.wheel.name, lambda: self._rights(project))
-        if rights.closed:
-            raise ConflictError(rights.closed, Code.PROJECT_CLOSED)
         if not rights.uploads:
             raise ConflictError(f"the token does not allow uploads of {project}", Code.UPLOAD_REFUSED)
         if sent and not rights.proofs:
@@ -180,9 +182,9 @@ class IndexServer:
             return parse_json(answer, proofs_of) if status == requests.codes.ok else []
         return []
 
-    def _send(self, fields: Mapping[str, str], new: NewWheel) -> bool:
+    def _send(self, new: NewWheel) -> bool:
         print_line(f"uploading {new.wheel.name}")
-        body = UploadBody(fields, new.wheel)
+        body = UploadBody(new)
         status, answer = self._ask("POST", f"{UPLOAD_PATH}/", {"Content-Type": body.content_type}, body)
         sentence = answer[:_LONGEST_SENTENCE].decode(errors="replace").strip()
         if status != requests.codes.ok:
@@ -247,20 +249,6 @@ class IndexServer:
                 "for a server of another kind, run `uv publish --publish-url URL WHEEL...`, which sends no proofs",
             ],
         )
-
-
-def _fields(new: NewWheel) -> dict[str, str]:
-    """The form of twine, with the files beside the wheel as further fields."""
-    entry = new.entry
-    form = {
-        ":action": "file_upload",
-        "protocol_version": "1",
-        "filetype": "bdist_wheel",
-        "name": entry.project,
-        "version": str(entry.version),
-        "sha256_digest": entry.sha256,
-    }
-    return form | {name: new.attached[suffix].decode() for name, suffix in EVIDENCE.items() if suffix in new.attached}
 
 
 def _reason(error: Exception) -> str:

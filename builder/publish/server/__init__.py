@@ -1,1 +1,1 @@
-"""The index server: pages and files for installers, uploads by twine and `uv publish`, tokens, log and metrics."""
+"""The index server: pages and files for installers, uploads by twine and `uv publish`, tokens and log."""

@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import stat
-from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
 from pathlib import Path
@@ -15,21 +14,16 @@ from urllib.parse import unquote
 import anyio.to_thread
 import mimeparse
 from packaging.utils import canonicalize_name
-from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
-from starlette.types import Receive, Scope, Send
 
-from builder.errors import UsageError
-from builder.publish.index.entry import project_of
-from builder.publish.index.objects import Folder
 from builder.publish.index.pages import root_pages
 from builder.publish.index.paths import ALL, is_path
-from builder.publish.index.repository import Repository
 from builder.publish.people.people_pages import FOLDER
-from builder.publish.server.replies import refusal, unauthorized
 from builder.publish.server.replies import token_of as find_token
+from builder.publish.server.replies import unauthorized
 from builder.publish.server.tokens import Tokens
 
 _JSON = "application/vnd.pypi.simple.v1+json"
@@ -44,14 +38,10 @@ _OFFERED = {
 _FILE_NAMES = {"index.html": "text/html", "index.json": _JSON}
 _PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,200}[A-Za-z0-9])?")
 _FILE = re.compile(r"[0-9a-f]{2}/[0-9a-f]{62}/[A-Za-z0-9_][A-Za-z0-9_.+!-]{0,250}")
-#: Pages up to this size, bytes, are kept in memory, so that at most 64 MiB are used.
-_KEPT_SIZE, _KEPT_PAGES = 2**19, 128
 #: Installers ask again after this time, and get a 304 if nothing changed.
 _PAGE_SECONDS = 10
 #: A longer header `Accept` is ignored: the time to read it grows with its length. Browsers send about 150 characters.
 _LONGEST_ACCEPT = 400
-#: One range is `2-5`, `2-` or `-5`. No file has a size of more than 18 digits.
-_RANGES = re.compile(r"bytes=((?:[ \t]*(?:\d{1,18}-\d{0,18}|-\d{1,18})[ \t]*(?:,|$))+)", re.IGNORECASE | re.ASCII)
 _FOREVER = "max-age=31536000, immutable"
 #: What a browser may show as text, by the end of the file name; it saves every other file.
 _SHOWN = {".json": "application/json", ".metadata": "text/plain; charset=utf-8"}
@@ -60,23 +50,10 @@ _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancest
 _PEOPLE_POLICY = f"{_POLICY}; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
-def _is_range(header: str) -> bool:
-    """Whether a header `Range` asks for ranges of bytes, of which none ends before it starts."""
-    found = _RANGES.fullmatch(header.strip())
-    parts = [part.strip().partition("-") for part in found[1].split(",")] if found else []
-    return bool(parts) and all(not (start and end) or int(start) <= int(end) for start, _, end in parts)
-
-
 class _Download(FileResponse):
     """A file; larger chunks need fewer threads."""
 
     chunk_size = 2**18
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the file. A range that cannot be read, or in another unit than bytes, is ignored (RFC 9110, 14.2)."""
-        if not _is_range(Headers(scope=scope).get("range", "")):
-            scope = {**scope, "headers": [pair for pair in scope["headers"] if pair[0] != b"range"]}
-        await super().__call__(scope, receive, send)
 
 
 class Pages:
@@ -84,7 +61,6 @@ class Pages:
 
     def __init__(self, root: Path, tokens: Tokens, *, token_required: bool) -> None:
         self._root = root
-        self._repository = Repository(Folder(root))
         self._tokens = tokens
         self._token_required = token_required
         self._cache = "private" if token_required else "public"
@@ -120,40 +96,27 @@ class Pages:
         """Answer `/simple/my-ext/`."""
         self.allow(request)
         path, project = self._public(request), request.path_params["project"]
-        if project in _FILE_NAMES:
-            raise refusal(404, "there is no such page; remove the slash at the end of the URL")
         normal = _normalized(project)
         if normal != project:
             return RedirectResponse(f"../{normal}/", 301)
         return await self._page(request, self._root / path / project)
 
     async def without_slash(self, request: Request) -> Response:
-        """Answer `/simple` and `/simple/my-ext` with a redirect, and `/simple/index.json` with the file."""
+        """Answer `/simple` and `/simple/my-ext` with a redirect."""
         self.allow(request)
         path, project = self._public(request), request.path_params.get("project")
-        if project in _FILE_NAMES:
-            return await self._page(request, self._root / path, project)
         return RedirectResponse(f"{_normalized(project) if project else path.rpartition('/')[2]}/", 301)
-
-    async def project_file(self, request: Request) -> Response:
-        """Answer `/simple/my-ext/index.json`, as a server of static files does."""
-        self.allow(request)
-        path, project, name = self._public(request), request.path_params["project"], request.path_params["name"]
-        if name not in _FILE_NAMES or _normalized(project) != project:
-            raise refusal(404, "the index has no such page")
-        return await self._page(request, self._root / path / project, name)
 
     async def file(self, request: Request) -> Response:
         """Answer `/files/AB/CDEF…/WHEEL` and the files beside a wheel."""
         self.allow(request)
         name = unquote(request.path_params["file"])  # simple-repository-server quotes a URL twice
         if not _FILE.fullmatch(name):
-            raise refusal(404, "the index has no such file")
+            raise HTTPException(404, "the index has no such file")
         path = self._root / "files" / name
         found = await anyio.to_thread.run_sync(_stat, self._root, path)
         if found is None:
-            raise refusal(404, "the index has no such file")
-        await anyio.to_thread.run_sync(self._refuse_quarantined, name)
+            raise HTTPException(404, "the index has no such file")
         headers = {"cache-control": f"{self._cache}, max-age={_PAGE_SECONDS}"}
         if name.endswith((".whl", ".whl.metadata")):  # what these hold never changes, and the path has the hash
             headers["cache-control"] = f"{self._cache}, {_FOREVER}"
@@ -168,23 +131,10 @@ class Pages:
         if find_token(request, self._tokens) is None and self._token_required:
             raise unauthorized("reading this index needs a valid token: user __token__, the token as password")
 
-    def _refuse_quarantined(self, file: str) -> None:
-        """Raise HTTPException for a file of a quarantined project (PEP 792), and if its status cannot be read."""
-        wheel = f"{file[66:].rpartition('.whl')[0]}.whl"
-        try:
-            project = project_of(wheel)
-            status = self._repository.status(project)
-        except ValueError:  # a file that no wheel has
-            return
-        except UsageError as error:
-            raise refusal(403, error.sentence) from None
-        if not status.offers_files:
-            raise refusal(403, f"the project {project} is {status.name}{status.because}", {"cache-control": "no-store"})
-
     def _public(self, request: Request) -> str:
         path = str(request.path_params["path"])
         if not is_path(path):
-            raise refusal(404, "the index has no such path")
+            raise HTTPException(404, "the index has no such path")
         return path
 
     async def _page(self, request: Request, folder: Path, name: str = "", *, policy: str = _POLICY) -> Response:
@@ -193,37 +143,24 @@ class Pages:
         path = folder / name
         found = _stat(self._root, path)
         if found is None:
-            raise refusal(404, "the index has no such project")
+            raise HTTPException(404, "the index has no such project")
         headers = {
             "content-type": f"{media_type}; charset=utf-8" if media_type.startswith("text/") else media_type,
             "cache-control": f"{self._cache}, max-age={_PAGE_SECONDS}",
             "vary": "Accept",
             **_secured(policy),
         }
-        if found.st_size > _KEPT_SIZE:
-            return self._or_not_modified(request, _Download(path, headers=headers, stat_result=found))
-        page = _read(path, found.st_mtime_ns, found.st_size, found.st_ino)
-        headers |= {"etag": page.etag, "last-modified": page.modified}
-        return self._or_not_modified(request, Response(page.data, headers=headers))
+        data = path.read_bytes()  # at once: a publisher may replace the page while it is sent
+        headers |= {
+            "etag": f'"{hashlib.sha256(data).hexdigest()[:32]}"',
+            "last-modified": formatdate(found.st_mtime, usegmt=True),
+        }
+        return self._or_not_modified(request, Response(data, headers=headers))
 
     def _or_not_modified(self, request: Request, response: Response) -> Response:
         if self._static.is_not_modified(response.headers, request.headers):
             return NotModifiedResponse(response.headers)
         return response
-
-
-@dataclass(frozen=True)
-class _Page:
-    data: bytes
-    etag: str
-    modified: str
-
-
-@lru_cache(maxsize=_KEPT_PAGES)
-def _read(path: Path, modified: int, _size: int, _inode: int) -> _Page:
-    """A page of this modification time, size and inode; a new page has a new inode, because it replaces the old."""
-    data = path.read_bytes()
-    return _Page(data, f'"{hashlib.sha256(data).hexdigest()[:32]}"', formatdate(modified / 1e9, usegmt=True))
 
 
 def _stat(root: Path, path: Path) -> os.stat_result | None:
@@ -247,7 +184,7 @@ def _secured(policy: str) -> dict[str, str]:
 
 def _normalized(project: str) -> str:
     if not _PROJECT.fullmatch(project):
-        raise refusal(404, "this is not the name of a project")
+        raise HTTPException(404, "this is not the name of a project")
     return canonicalize_name(project)
 
 
@@ -256,7 +193,7 @@ def _negotiated(request: Request) -> tuple[str, str]:
     accepted = (request.headers.get("accept") or "*/*").lower()
     media_type = _best(accepted if len(accepted) <= _LONGEST_ACCEPT else "*/*")
     if not media_type:
-        raise refusal(
+        raise HTTPException(
             406,
             f"the request accepts none of the media types {', '.join(sorted(set(_OFFERED.values())))}",
             {"vary": "Accept"},

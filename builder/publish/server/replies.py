@@ -1,37 +1,34 @@
-"""What the server answers when it refuses a request, its access log, and what `/metrics` tells Prometheus."""
+"""What the server answers when it refuses a request, and its access log."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+import anyio
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from builder.publish.server.tokens import Token, Tokens
 
-#: A header that never leaves the server: `run.py` makes it the text of the status line, which twine prints.
-REASON = "buildfarm-reason"
-_LONGEST_REASON = 300
 #: The name under which a request's token is kept for the access log.
 TOKEN = "buildfarm.token"  # noqa: S105 - not a secret
-
-
-def refusal(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> HTTPException:
-    """The error that answers a request with this status and this sentence."""
-    reason = "".join(char if " " <= char <= "~" else "?" for char in sentence)[:_LONGEST_REASON]
-    return HTTPException(status, f"{sentence}\n", {REASON: reason, **(headers or {})})
+#: The rest of a refused request is read this long, seconds.
+_REST_SECONDS = 60.0
+_LONGEST = 300
 
 
 def unauthorized(sentence: str) -> HTTPException:
     """The error that asks for a token."""
-    return refusal(401, sentence, {"WWW-Authenticate": 'Basic realm="buildfarm"'})
+    return HTTPException(401, sentence, {"WWW-Authenticate": 'Basic realm="buildfarm"'})
 
 
 def token_of(request: Request, tokens: Tokens) -> Token | None:
@@ -48,56 +45,33 @@ def _secret(header: str) -> str:
     if scheme.lower() == "bearer":
         return value.strip()
     if scheme.lower() == "basic":
-        try:
+        with suppress(binascii.Error, UnicodeDecodeError):
             user, _, password = base64.b64decode(value.strip(), validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
-            return ""
-        return password if user == "__token__" else ""
+            return password if user == "__token__" else ""
     return ""
 
 
-# A line for each request, and what `/metrics` tells Prometheus.
-#
-# The access log of uvicorn has the query of the URL, and lacks the size, the time and the name of the token.
+async def answer(request: Request, error: Exception) -> Response:
+    """Answer a refused request after its rest: most programs read no answer before they have sent everything."""
+    status, sentence, headers = 500, "", None
+    if isinstance(error, HTTPException):
+        status, sentence, headers = error.status_code, error.detail, error.headers
+    if status != 503 and "expect" not in request.headers:
+        with anyio.move_on_after(_REST_SECONDS), suppress(ClientDisconnect, RuntimeError):  # read completely, by a form
+            async for _ in request.stream():
+                pass
+    return PlainTextResponse(f"{sentence}\n", status, headers)
 
-_LONGEST = 300
-_METHODS = {"GET", "HEAD", "POST"}
 
-
-class Metrics:
-    """The metrics of one server."""
-
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
-        self._requests = Counter(
-            "buildfarm_requests", "Requests by method and status.", ["method", "status"], registry=self._registry
-        )
-        self._bytes = Counter("buildfarm_response_bytes", "Bytes of response bodies.", registry=self._registry)
-        self._seconds = Histogram(
-            "buildfarm_request_seconds", "Seconds from a request to its last byte.", registry=self._registry
-        )
-        #: By outcome: `published`, `already published`, or `refused` with the status.
-        self.uploads = Counter("buildfarm_uploads", "Uploads by outcome.", ["outcome"], registry=self._registry)
-        self.uploads_running = Gauge("buildfarm_uploads_running", "Uploads now.", registry=self._registry)
-
-    def count(self, method: str, status: int, size: int, seconds: float) -> None:
-        """Count a request; `size` is the bytes of its answer."""
-        self._requests.labels(method if method in _METHODS else "other", str(status)).inc()
-        self._bytes.inc(size)
-        self._seconds.observe(seconds)
-
-    def text(self) -> bytes:
-        """The metrics in the text format of Prometheus."""
-        return generate_latest(self._registry)
+# A line for each request. The access log of uvicorn has the query of the URL, and lacks the size, the time and the name
+# of the token.
 
 
 class AccessLog:
     """Answers like the app inside, and writes who asked for what; a token is never written, only its name."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, write: Callable[[str], object], *, as_json: bool) -> None:
+    def __init__(self, app: ASGIApp, write: Callable[[str], object], *, as_json: bool) -> None:
         self._app = app
-        self._metrics = metrics
         self._write = write
         self._line = json.dumps if as_json else _line
 
@@ -114,11 +88,10 @@ class AccessLog:
             await send(message)
 
         try:
-            await self._app(scope, receive, counted)
+            with suppress(asyncio.CancelledError):  # the server stops, and waits no longer for this transfer
+                await self._app(scope, receive, counted)
         finally:
-            seconds = time.perf_counter() - started
-            self._metrics.count(scope["method"], status, size, seconds)
-            self._write(self._line(_facts(scope, status, size, seconds)))
+            self._write(self._line(_facts(scope, status, size, time.perf_counter() - started)))
 
 
 def _facts(scope: Scope, status: int, size: int, seconds: float) -> dict[str, object]:

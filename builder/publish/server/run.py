@@ -2,118 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import resource
-import signal
 import socket
 import ssl
-from asyncio import AbstractEventLoop
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
 
 from builder.errors import Code, UsageError
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.publish.server.replies import REASON
-from builder.publish.server.uploads import remove_leftovers
-
-# HTTP connections with time limits, and with a reason in the status line.
-#
-# uvicorn waits for the headers of a request, and for a client that reads nothing, without a limit.
-
-#: Time for the headers of a request, and for the rest of a request that was refused; seconds.
-HEADER_SECONDS = 20.0
-#: Time in which a client must read something of an answer, seconds.
-STALL_SECONDS = 60.0
-
-
-class BoundedProtocol(H11Protocol):
-    """A connection that a slow client cannot hold open."""
-
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self.conn = _Connection(h11.SERVER, self.config.h11_max_incomplete_event_size or 2**14)
-        self._waiting: asyncio.TimerHandle | None = None
-        self._stalled: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start to wait for the first request."""
-        super().connection_made(transport)
-        self._wait()
-
-    def data_received(self, data: bytes) -> None:
-        """Stop waiting when the headers of a request are complete."""
-        before = self.cycle
-        super().data_received(data)
-        if self.cycle is not before:
-            self._cancel()
-
-    def on_response_complete(self) -> None:
-        """Start to wait for the next request, unless the client has sent it already."""
-        before = self.cycle
-        super().on_response_complete()
-        if self.cycle is before:
-            self._wait()
-
-    def pause_writing(self) -> None:
-        """Give the client some time to read."""
-        super().pause_writing()
-        self._stalled = self.loop.call_later(STALL_SECONDS, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        """The client has read something."""
-        super().resume_writing()
-        if self._stalled:
-            self._stalled.cancel()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop all timers."""
-        self._cancel()
-        if self._stalled:
-            self._stalled.cancel()
-        super().connection_lost(exc)
-
-    def _wait(self) -> None:
-        self._cancel()
-        self._waiting = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
-
-    def _cancel(self) -> None:
-        if self._waiting:
-            self._waiting.cancel()
-            self._waiting = None
-
-
-class _Connection(h11.Connection):
-    """Sends the header REASON as the text of the status line: twine prints this text, and not the body."""
-
-    def send(self, event: h11.Event) -> bytes | None:  # type: ignore[override]  # h11 has an overload for each event
-        """The bytes of an event."""
-        if isinstance(event, h11.Response):
-            reason = next((value for name, value in event.headers if name == REASON.encode()), None)
-            if reason is not None:
-                headers = [
-                    (name, value) for name, value in event.headers.raw_items() if name.lower() != REASON.encode()
-                ]
-                event = h11.Response(status_code=event.status_code, headers=headers, reason=reason)
-        return super().send(event)
-
 
 #: Time that running transfers have after a signal, seconds.
 _GRACE = 10
@@ -151,7 +53,6 @@ def finish_interrupted(root: Path) -> list[str]:
     """
     folder = Folder(root)
     projects = Repository(folder).finish_interrupted()
-    remove_leftovers(root)
     Thread(target=folder.remove_leftovers, daemon=True).start()
     return projects
 
@@ -165,11 +66,10 @@ def run(
     says; the variable FORWARDED_ALLOW_IPS names other proxies.
     """
     certificate, key = tls or (None, None)
-    logging.getLogger("uvicorn.error").addFilter(_in_plain_words)
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the answer to the client says what is wrong
     config = uvicorn.Config(
         app,
-        http=BoundedProtocol,
+        http="h11",
         ws="none",
         lifespan="off",
         log_config=None,
@@ -184,28 +84,8 @@ def run(
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
-    _Server(config).run([listening])
-
-
-def _in_plain_words(record: logging.LogRecord) -> bool:
-    """Say in one line that transfers were cut at the end; uvicorn says it for each of them too."""
-    if record.msg == "Cancel %s running task(s), timeout graceful shutdown exceeded" and isinstance(record.args, tuple):
-        record.msg, record.args = f"the server stops, and {_cut(record.args[0])} cut", ()
-    return record.msg != "ASGI callable returned without completing response."
-
-
-def _cut(count: object) -> str:
-    return "1 transfer was" if count == 1 else f"{count} transfers were"
-
-
-class _Server(uvicorn.Server):
-    """Ends without an error after a signal; uvicorn would raise the signal again."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self.handle_exit)
-        yield
+    with suppress(KeyboardInterrupt):  # after its end, uvicorn raises the signal that ended it
+        uvicorn.Server(config).run([listening])
 
 
 def _connections() -> int:

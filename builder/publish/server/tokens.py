@@ -11,7 +11,6 @@ import hmac
 import json
 import re
 import secrets
-import time
 from collections.abc import Set
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,8 +27,6 @@ FOLDER = ".tokens"
 _PREFIX = "buildfarm_"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-#: Two changes of a folder within this time may leave the same modification time.
-_CLOCK_STEP_NS = 2 * 10**9
 
 
 @dataclass(frozen=True)
@@ -69,10 +66,7 @@ class Tokens:
     """The tokens of one index."""
 
     def __init__(self, root: Path) -> None:
-        self._path = root / FOLDER
-        self._folder = Folder(self._path)
-        self._known: list[Token] = []
-        self._stamp = 0
+        self._folder = Folder(root / FOLDER)
 
     def add(self, name: str, scopes: tuple[str, ...], lifetime: timedelta | None) -> tuple[str, Token]:
         """Make a token; return it and what is kept of it. `lifetime` None: it does not expire.
@@ -123,21 +117,10 @@ class Tokens:
         """What is known of a token; None if it is unknown, revoked or expired. Time does not depend on the secret."""
         digest = hashlib.sha256(secret.encode()).hexdigest()
         found = None
-        for token in self._current():
+        for token in self.all():
             if hmac.compare_digest(token.sha256, digest):
                 found = token
         return None if found is None or found.expired(datetime.now(UTC)) else found
-
-    def _current(self) -> list[Token]:
-        """Every token; the files are read again when the folder has changed."""
-        try:
-            stamp = self._path.stat().st_mtime_ns
-        except FileNotFoundError:
-            return []
-        if stamp != self._stamp:
-            settled = time.time_ns() - stamp > _CLOCK_STEP_NS
-            self._known, self._stamp = self.all(), stamp if settled else 0
-        return self._known
 
 
 def parse_scope(text: str) -> str:

@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 
 from builder.check import Check
 from builder.cli.app import app
-from builder.errors import BuildfarmError, Exit, MissingToolError, NothingSelectedError, UsageError
-from builder.gate.outcome import FAILED, Answer, Outcome
+from builder.errors import BuildfarmError, Exit, MissingToolError, NothingSelectedError
+from builder.gate.outcome import FAILED, Outcome
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell, Python
 from builder.matrix.load import load_matrix, load_recipes
@@ -28,7 +28,7 @@ from builder.storage.runs import runs
 from builder.store import Store
 from tests.fixtures.compiled import torch_libraries
 from tests.unit import loopback
-from tests.unit.canned_gate import answer, can_gate
+from tests.unit.canned_gate import can_gate
 from tests.unit.loopback import PYTHON
 
 RECIPE = """\
@@ -62,7 +62,7 @@ class Workspace:
 
     def smoke(self, *arguments: str | Path) -> Result:
         argv = ["smoke", *map(str, arguments), "--matrix", str(self.root / "matrix.yaml")]
-        if not {"--here", "--pack"} & set(argv):
+        if "--pack" not in argv:
             argv += ["--dist", str(self.dist), "--store", str(self.store)]
         return CliRunner().invoke(app, argv)
 
@@ -291,7 +291,7 @@ def test_without_matrix_and_options_the_versions_are_those_of_the_environment(
     assert "fits none of the selected cells: METADATA requires torch==2.11.*, not torch 2.13" in refused.stderr
 
 
-@pytest.mark.parametrize("arguments", [[], ["--ext", "ops"], ["ops==1.0", "--ext", "ops"], ["--here"]])
+@pytest.mark.parametrize("arguments", [[], ["--ext", "ops"], ["ops==1.0", "--ext", "ops"]])
 def test_recipes_and_dist_need_a_matrix(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
@@ -336,55 +336,6 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     shutil.rmtree(folder)
 
 
-def test_here_needs_no_store_and_no_network(
-    workspace: Workspace, environment: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:1/simple")
-    assert isinstance(error_of(workspace.smoke("--here")), NothingSelectedError)
-    (site,) = environment.glob("lib/python3*/site-packages")
-    info = site / "ops-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ops\nVersion: 1.0\n")
-    interpreters: list[Path] = []
-
-    def run_gate(interpreter: Path, *_: object, **__: object) -> Answer:
-        interpreters.append(interpreter)
-        return answer()
-
-    monkeypatch.setattr("builder.commands.smoke_here.run_gate", run_gate)
-    done = workspace.smoke("--here")
-    assert done.exit_code == Exit.OK, done.output
-    assert interpreters == [environment / "bin" / "python"]
-    assert "ops 1.0 in torch2.11.0-cu130-cp312" in done.stdout
-    assert not workspace.store.exists()
-
-
-def test_here_reports_a_torch_that_does_not_import(
-    workspace: Workspace, environment: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (site,) = environment.glob("lib/python3*/site-packages")
-    (site / "ops-1.0.dist-info").mkdir()
-    (site / "ops-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: ops\nVersion: 1.0\n")
-    failure = Outcome("ops", "", "", FAILED, "importing torch ends the process with exit status 1")
-    monkeypatch.setattr("builder.commands.smoke_here.run_gate", lambda *_, **__: Answer({}, [], [failure]))
-    error = error_of(workspace.smoke("--here"))
-    assert error.exit_code == Exit.TOOL_MISSING
-    assert "torch cannot be imported in this environment: importing torch ends" in str(error)
-
-
-def test_here_names_no_log_that_is_deleted(workspace: Workspace, environment: Path) -> None:
-    (site,) = environment.glob("lib/python3*/site-packages")
-    (site / "ops-1.0.dist-info").mkdir()
-    (site / "ops-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: ops\nVersion: 1.0\n")
-    python = environment / "bin" / "python"
-    python.unlink()
-    python.write_text("#!/bin/sh\necho broken; exit 3\n")
-    python.chmod(0o755)
-    error = error_of(workspace.smoke("--here"))
-    assert str(error) == "ops: the op gate exited with status 3 and wrote no results"
-    assert error.hints[-1] == "broken"
-
-
 def test_a_packed_gate_runs_with_any_python(workspace: Workspace) -> None:
     (workspace.root / "ops" / "cases.py").write_text("CASES = []\n")
     done = workspace.smoke("--ext", "ops", "--pack", workspace.root / "gate.pyz")
@@ -393,19 +344,6 @@ def test_a_packed_gate_runs_with_any_python(workspace: Workspace) -> None:
         [sys.executable, "-I", str(workspace.root / "gate.pyz"), "--help"], capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
-
-
-def test_here_refuses_a_cpu_build_of_torch_before_the_gate_runs(workspace: Workspace, environment: Path) -> None:
-    (site,) = environment.glob("lib/python3*/site-packages")
-    for path, text in {
-        "ops-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: ops\nVersion: 1.0\n",
-        "torch/version.py": "__version__ = '2.11.0+cpu'\ncuda: Optional[str] = None\n",
-    }.items():
-        (site / path).parent.mkdir()
-        (site / path).write_text(text)
-    error = error_of(workspace.smoke("--here"))
-    assert isinstance(error, UsageError)
-    assert "CPU build" in str(error)
 
 
 def test_the_run_is_recorded_and_appended_to_the_summary(workspace: Workspace, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Symbol inventories: made from an index, a wheel or an environment; kept, exported and imported."""
+"""Symbol inventories: made from an index or a wheel, and kept."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -17,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from builder.cli.app import app
 from builder.errors import Exit, UsageError
-from builder.proofs.inventory import Shelf
+from builder.proofs.inventory import Shelf, inventory_of_environment
 from builder.store import Store
 from tests.real.verify.made_up_torch import CUDA_CALLS, inventory
 from tests.unit.loopback import PackageIndex, only, pure_wheel, served, serving
@@ -130,10 +131,7 @@ def test_inventory_of_an_environment(stubs: Path, tmp_path: Path) -> None:
         target = runtime if file.name.startswith("libcudart.so.13") else lib
         (target / file.name).write_bytes(file.read_bytes())
     (site / "torch" / "version.py").write_text("__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\n")
-    done = run("add", str(tmp_path / "env"), "--store", str(tmp_path / "store"))
-    assert done.exit_code == Exit.OK, done.output
-    shelf = Shelf(tmp_path / "store" / "inventories")
-    libraries = shelf.read(shelf.releases[0]).table.libraries
+    libraries = inventory_of_environment(site).table.libraries
     assert all(call in libraries["libcudart.so.13"].defined for call in CUDA_CALLS), "the library was read"
 
 
@@ -159,29 +157,11 @@ def test_wheel_of_another_project_is_refused(tmp_path: Path) -> None:
     assert "this is no torch wheel" in str(done.exception)
 
 
-def test_export_and_import(store: Path, tmp_path: Path) -> None:
-    archive, other = tmp_path / "symbols.zip", tmp_path / "other"
-    assert run("export", str(archive), "--store", str(store)).exit_code == Exit.OK
-    done = run("import", str(archive), "--store", str(other))
-    assert done.exit_code == Exit.OK, done.output
-    ours, theirs = Shelf(store / "inventories"), Shelf(other / "inventories")
-    assert ours.releases == theirs.releases
-    assert [ours.path(one).name for one in ours.releases] == [theirs.path(one).name for one in theirs.releases]
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "says"),
-    [
-        (f"{NAME}-{'0' * 64}.json", b"{}", "differs from the sha256 in its name"),
-        ("../escaped.json", b"{}", "not an archive of `buildfarm inventory export`"),
-    ],
-)
-def test_import_refuses_other_files(name: str, data: bytes, says: str, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "symbols.zip", "w") as archive:
-        archive.writestr(name, data)
-    done = run("import", str(tmp_path / "symbols.zip"), "--store", str(tmp_path / "store"))
-    assert isinstance(done.exception, UsageError)
-    assert says in str(done.exception)
+def test_copied_folder_of_inventories_is_used(store: Path, tmp_path: Path) -> None:
+    """A machine without network gets the inventories so."""
+    shutil.copytree(store / "inventories", tmp_path / "other" / "inventories")
+    listed = [run("list", "--store", str(place), "--json").stdout for place in (store, tmp_path / "other")]
+    assert [row["release"] for row in json.loads(listed[0])] == [row["release"] for row in json.loads(listed[1])] != []
 
 
 def test_changed_inventory_is_refused(tmp_path: Path) -> None:

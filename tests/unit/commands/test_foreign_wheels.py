@@ -10,7 +10,6 @@ from builder.commands.index.foreign_wheels import ForeignWheels
 from builder.errors import Code
 from builder.hashing import sha256_of
 from builder.publish.index.objects import Folder
-from builder.publish.index.pages import Status
 from builder.publish.index.repository import Repository
 from tests.refused import refused
 from tests.unit.loopback import pure_wheel
@@ -32,11 +31,10 @@ def test_the_origin_has_no_secret_of_the_url(tmp_path: Path) -> None:
 def test_only_what_an_index_offers_is_taken_from_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "index"
     repository = Repository(Folder(root))
-    for name, version in (("ops", "1.0"), ("ops", "2.0"), ("ops", "3.0"), ("bad", "1.0")):
+    for name, version in (("ops", "1.0"), ("ops", "2.0"), ("ops", "3.0")):
         repository.add(ready(tmp_path, name, version))
     repository.yank("ops-2.0-py3-none-any.whl", "wrong on sm_120")
     repository.yank("ops-3.0-py3-none-any.whl", "")
-    repository.set_status("bad", Status("quarantined", "malware"))
     unfinished = root / "files" / "ab" / "cdef" / "killed-1.0-py3-none-any.whl"
     unfinished.parent.mkdir(parents=True)
     unfinished.write_bytes(b"PK")
@@ -45,7 +43,6 @@ def test_only_what_an_index_offers_is_taken_from_its_folder(tmp_path: Path, caps
         ("ops-1.0-py3-none-any.whl", True, "a file")
     ]
     assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("not taken: ")] == [
-        "not taken: bad-1.0-py3-none-any.whl: its project is quarantined: malware",
         "not taken: ops-2.0-py3-none-any.whl: yanked: wrong on sm_120",
         "not taken: ops-3.0-py3-none-any.whl: yanked",
     ]

@@ -15,7 +15,6 @@ from builder.matrix.plan import make_plan
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.integrity import check_index
 from builder.publish.index.objects import Folder
-from builder.publish.index.pages import Status
 from builder.publish.index.repository import Repository
 from builder.publish.people.coverage import ProjectPlan, coverage, project_plans
 from builder.publish.people.people_pages import home_page, project_page
@@ -177,18 +176,6 @@ def test_pages_show_plans_until_the_matrix_loses_the_project(tmp_path: Path) -> 
     repository.set_plans({"my-ext": PLAN})
     assert not (tmp_path / "index" / "projects" / "other").exists()
     assert check_index(repository).faults == ()
-
-
-def test_an_archived_project_lacks_nothing(tmp_path: Path) -> None:
-    repository = Repository(Folder(tmp_path / "index"))
-    repository.set_plans({"my-ext": PLAN})
-    repository.add(ready(tmp_path, version="1.0+cu130.torch2.11"))
-    page = tmp_path / "index" / "projects" / "my-ext" / "index.html"
-    assert "missing" in Page(page.read_bytes()).texts
-    repository.set_status("my-ext", Status("archived", "use other_ext"))
-    texts = Page(page.read_bytes()).texts
-    assert "missing" not in texts
-    assert {"This project is archived.", "use other_ext"} <= set(texts)
 
 
 def test_check_names_a_damaged_plan_and_a_missing_page(tmp_path: Path) -> None:

@@ -20,5 +20,5 @@ def test_a_damaged_project_has_no_name_and_hides_no_other(tmp_path: Path, metada
     if metadata is not None:
         (damaged / "METADATA").write_bytes(metadata)
     assert distribution_name(PathDistribution(damaged)) == ""
-    assert installed_version(tmp_path, "torch".__eq__) == "2.11.0"
-    assert installed_version(tmp_path, "damaged".__eq__) == ""
+    assert installed_version(tmp_path, "torch") == "2.11.0"
+    assert installed_version(tmp_path, "damaged") == ""

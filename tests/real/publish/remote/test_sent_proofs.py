@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -30,7 +30,7 @@ from tests.real.publish.server.test_uploads import nothing_published
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import ON_CPU
 from tests.unit.publish.index.make import proofs_of as made_proofs
-from tests.unit.publish.server.client import Client
+from tests.unit.publish.server.client import Client, form_of
 
 PROOFS, STATEMENT = "buildfarm_proofs", "buildfarm_statement"
 
@@ -195,9 +195,9 @@ def test_proofs_of_a_token_without_the_scope_are_not_received(client: Client, wh
 
 
 def test_two_fields_with_proofs(client: Client, wheel: Path) -> None:
-    fields: Mapping[str, Any] = {PROOFS: [proofs_path(wheel).read_text(), "[]"]}
-    refused = client.upload(wheel, client.token("prove"), fields)
-    assert (refused.status_code, refused.text) == (400, f"the form has two fields `{PROOFS}`\n")
+    files = [(PROOFS, (PROOFS, "[]"))] * 2
+    refused = client.post("/legacy/", auth=client.token("prove"), data=form_of(wheel), files=files)
+    assert (refused.status_code, refused.text) == (400, "the form has two files in one field\n")
     assert nothing_published(client)
 
 

@@ -18,13 +18,9 @@ permissions: {{contents: read}}
 jobs:
   verify:
     runs-on: ubuntu-latest
-    permissions: {{contents: read, security-events: write}}
-    outputs:
-      sarif: ${{{{ steps.verify.outputs.sarif }}}}
     steps:
       - uses: actions/checkout@v7
       - uses: owner/buildfarm/.github/actions/verify@v1
-        id: verify
         with:
           wheels: dist more/x.whl
           args: --gpu "$(touch evil)"
@@ -37,14 +33,14 @@ printf '%s\\n' "$@" > "$HOME/words-$1"
 if [ "$1" = inventory ]; then mkdir -p "$HOME/.cache/buildfarm/inventories"; exit; fi
 [ -f "$HOME/unreadable" ] && exit 2
 while [ $# -gt 0 ]; do
-  case $1 in --sarif) echo '{}' > "$2" ;; --markdown) echo '### a wheel' > "$2" ;; esac
+  [ "$1" = --markdown ] && echo '### a wheel' > "$2"
   shift
 done
 exit "$(cat "$HOME/code")"
 """
 
 
-def started(folder: Path, code: int, inputs: str = "upload-sarif: true") -> WorkflowRun:
+def started(folder: Path, code: int, inputs: str = "") -> WorkflowRun:
     (folder / "repository").mkdir()
     (folder / "repository" / "use.yml").write_text(USE.format(inputs=inputs))
     (folder / "programs").mkdir()
@@ -60,36 +56,33 @@ def started(folder: Path, code: int, inputs: str = "upload-sarif: true") -> Work
 
 
 @pytest.mark.parametrize(("code", "ends"), [(0, "success"), (1, "failure")])
-def test_verdicts_are_uploaded_and_decide(code: int, ends: str, tmp_path: Path) -> None:
+def test_verdicts_are_in_the_summary_and_decide(code: int, ends: str, tmp_path: Path) -> None:
     done = started(tmp_path, code)
     assert done.run() == ends, done.jobs
     words = (tmp_path / "home" / "words-verify").read_text().splitlines()
     assert words[:4] == ["verify", "--gpu", '"$(touch', 'evil)"']
     assert words[-3:] == ["--", "dist", "more/x.whl"]
     assert not list(tmp_path.rglob("evil"))
-    assert [file.name for file in (done.actions.artifacts / "buildfarm-verify").iterdir()] == ["verify.sarif"]
     assert "### a wheel" in done.jobs["verify"].summary
     assert not (tmp_path / "home" / "words-inventory").exists()
 
 
-def test_unreadable_wheel_uploads_nothing_and_fails(tmp_path: Path) -> None:
+def test_unreadable_wheel_fails(tmp_path: Path) -> None:
     done = started(tmp_path, 0)
     (tmp_path / "home" / "unreadable").write_text("")
     assert done.run() == "failure"
     assert "exit code 2" in done.jobs["verify"].output
-    assert not done.actions.artifacts.exists()
 
 
 def test_inputs(tmp_path: Path) -> None:
-    done = started(tmp_path, 0, "upload-sarif: false\n          torch: 2.11 2.12")
+    done = started(tmp_path, 0, "torch: 2.11 2.12")
     assert done.run() == "success", done.jobs
     words = (tmp_path / "home" / "words-inventory").read_text().splitlines()
     assert words == ["inventory", "add", "2.11", "2.12"]
-    assert not done.actions.artifacts.exists()
 
 
 def test_symbols_are_read_once_also_if_a_wheel_is_refused(tmp_path: Path) -> None:
-    done = started(tmp_path, 1, "upload-sarif: false\n          torch: 2.11 2.12")
+    done = started(tmp_path, 1, "torch: 2.11 2.12")
     for _ in range(2):
         assert done.run() == "failure", done.jobs
         assert "exit code 1" in done.jobs["verify"].output

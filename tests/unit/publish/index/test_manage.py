@@ -274,26 +274,14 @@ def test_prune_counts_neither_yanked_versions_nor_pre_releases(
 
 
 @pytest.mark.parametrize("reason", ["two\nlines", "a\ttab", "red \x1b[31m", "\x07", "\x9b31m", "\u202e"])
-@pytest.mark.parametrize(
-    "words", [("yank", "my_ext==3.0", "--index", "{index}"), ("index", "status", "{index}", "my_ext", "deprecated")]
-)
-def test_a_reason_has_no_control_characters(index: Path, run: Run, words: tuple[str, ...], reason: str) -> None:
-    code, _, err = run(*(word.format(index=index) for word in words), "--reason", reason)
+def test_a_reason_has_no_control_characters(index: Path, run: Run, reason: str) -> None:
+    words = ("yank", "my_ext==3.0", "--index", index, "--reason")
+    code, _, err = run(*words, reason)
     assert code == 2
     assert "error[value-invalid]: --reason: " in err
     assert "\x1b" not in err
     assert not list(index.glob("records/my-ext/*.yank"))
-    assert not (index / "records/my-ext/status").exists()
-    assert run(*(word.format(index=index) for word in words), "--reason", "größer als 1 ✓")[0] == 0
-
-
-def test_the_status_of_a_project(index: Path, run: Run) -> None:
-    words = ("index", "status", index, "My.Ext")
-    assert run(*words, "deprecated", "--reason", "use other") == (0, "my-ext is deprecated: use other\n", "")
-    page = json.loads((index / "simple" / "my-ext" / "index.json").read_bytes())
-    assert page["project-status"] == {"status": "deprecated", "reason": "use other"}
-    assert run(*words, "active") == (0, "my-ext is active\n", "")
-    assert run("index", "status", index, "none", "deprecated")[0] == 2
+    assert run(*words, "größer als 1 ✓")[0] == 0
 
 
 def test_the_folder_of_an_index_is_named_in_three_ways(index: Path, run: Run, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from builder.publish.index import new_wheel as index_new_wheel
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.integrity import check_index
 from builder.publish.index.objects import Folder
-from builder.publish.index.pages import Status
 from builder.publish.index.paths import path_to_install, paths_of
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from builder.wheelfile.facts import Library
@@ -218,19 +217,6 @@ def test_removed_wheels_and_projects_leave_the_pages(repository: Repository, tmp
     assert "my-ext" not in repository.objects.read("simple/index.html").decode()
     assert not list((tmp_path / "index").rglob("my_ext*"))
     assert listed(repository, "simple", "other") == [other.wheel.name]
-
-
-def test_the_status_of_a_project(repository: Repository, tmp_path: Path) -> None:
-    repository.add(ready(tmp_path))
-    repository.set_status("my-ext", Status("deprecated", "use other"))
-    page = json.loads(repository.objects.read("simple/my-ext/index.json"))
-    assert page["project-status"] == {"status": "deprecated", "reason": "use other"}
-    assert (
-        'name="pypi:project-status" content="deprecated"'
-        in repository.objects.read("simple/my-ext/index.html").decode()
-    )
-    repository.set_status("my-ext", Status())
-    assert "project-status" not in json.loads(repository.objects.read("simple/my-ext/index.json"))
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a/.hidden"])

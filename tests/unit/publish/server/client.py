@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
+from builder.publish.remote.fields import EVIDENCE
 from builder.publish.server.app import Settings, make_app
 from builder.publish.server.tokens import Tokens
 from tests.unit.publish.index.make import ready
@@ -37,12 +38,14 @@ class Client(TestClient):
         return repository.find(new.wheel.name).path
 
     def upload(self, wheel: Path, auth: tuple[str, str] | None, fields: Mapping[str, str] | None = None) -> Any:
-        """Upload a wheel as twine does; `fields` replace what the form says."""
+        """Upload a wheel as twine does. `fields` replace what the form says; proofs and provenance become files."""
+        more = dict(fields or {})
+        evidence = {name: (name, more.pop(name)) for name in EVIDENCE if name in more}
         return self.post(
             "/legacy/",
             headers={} if auth is None else {"authorization": "Basic " + b64encode(":".join(auth).encode()).decode()},
-            data=form_of(wheel) | dict(fields or {}),
-            files={"content": (wheel.name, wheel.read_bytes())},
+            data=form_of(wheel) | more,
+            files={**evidence, "content": (wheel.name, wheel.read_bytes())},
         )
 
 

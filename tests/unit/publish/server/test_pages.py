@@ -48,11 +48,6 @@ def test_the_form_of_a_page(client: Client, accept: str | None, answer: str) -> 
         assert ("versions" in response.text or "projects" in response.text) == (answer == JSON)
 
 
-@pytest.mark.parametrize("path", ["/cu130/torch2.11/index.json", "/cu130/torch2.11/my-ext/index.json"])
-def test_the_file_of_a_page(client: Client, path: str) -> None:
-    assert client.get(path).headers["content-type"] == JSON
-
-
 @pytest.mark.parametrize("accept", ["image/png", "application/vnd.pypi.simple.v2+json", f"{JSON};q=0"])
 def test_a_form_that_the_server_lacks(client: Client, accept: str) -> None:
     response = client.get("/simple/my-ext/", headers={"accept": accept})
@@ -130,7 +125,8 @@ def test_redirects_are_relative(client: Client, path: str, place: str) -> None:
         "/simple/my-ext/..%2f..%2f.tokens%2fci.json",
         "/simple/my-ext/%2e%2e",
         "/simple/my-ext/other.html",
-        "/simple/index.html/",
+        "/simple/my-ext/index.html",
+        "/metrics",
         "/cu999/",
         "/cu130/torch2.9/",
         "/cu130/torch2.11/other/",
@@ -185,10 +181,6 @@ def test_a_symbolic_link_leads_to_nothing(client: Client, tmp_path: Path) -> Non
     assert other.get("/simple/my-ext/").status_code == 200, "the folder of the index may be a link"
 
 
-def test_a_long_path_is_refused(client: Client) -> None:
-    assert client.get("/simple/" + "x" * 1000).status_code == 414
-
-
 def test_unchanged_pages_are_not_sent_again(client: Client, tmp_path: Path) -> None:
     first = client.get("/simple/my-ext/", headers={"accept": JSON})
     assert "max-age=10" in first.headers["cache-control"]
@@ -219,19 +211,6 @@ def test_files(client: Client, tmp_path: Path) -> None:
     assert client.get(path, headers={"range": "bytes= 2-3, 5-5"}).status_code == 206
     assert client.get(path, headers={"range": "bytes=2-3,"}).content == whole.content[2:4]
     assert client.get(path, headers={"range": "bytes=-4"}).content == whole.content[-4:]
-    bad = (
-        "bytes=abc",
-        "bytes=9-2",
-        "bytes=",
-        "bytes=-",
-        "bytes=0-1,9-2",
-        "bytes=,",
-        "bytes=1-2-3",
-        f"bytes={'9' * 5000}-",
-    )
-    for unknown in ("items=0-5", "seconds=1-", "bytes", "", *bad):
-        ignored = client.get(path, headers={"range": unknown})
-        assert (ignored.status_code, ignored.content) == (200, whole.content), unknown
     head = client.head(path)
     assert (head.headers["content-length"], head.content) == (str(len(whole.content)), b"")
     metadata = client.get(f"{path}.metadata")
@@ -245,14 +224,6 @@ def test_pages_that_link_to_each_other(client: Client) -> None:
     assert client.get(f"/cu130/my-ext/{file['url']}").content[:2] == b"PK"
 
 
-def test_large_pages_are_streamed(client: Client) -> None:
-    page = client.root / "simple/my-ext/index.html"
-    page.write_bytes(b"x" * 600_000)
-    response = client.get("/simple/my-ext/")
-    assert len(response.content) == 600_000
-    assert client.get("/simple/my-ext/", headers={"if-none-match": response.headers["etag"]}).status_code == 304
-
-
 def test_an_empty_index(tmp_path: Path) -> None:
     client = Client(tmp_path / "index")
     assert client.get("/simple/").status_code == 200
@@ -262,7 +233,7 @@ def test_an_empty_index(tmp_path: Path) -> None:
 
 def test_reading_with_a_token_only(client: Client) -> None:
     closed = Client(client.root, token_required=True)
-    for path in ("/", "/simple/", "/simple/my-ext/", "/simple/My_Ext", "/simple/my-ext/index.json", "/metrics"):
+    for path in ("/", "/simple/", "/simple/my-ext/", "/simple/My_Ext"):
         refused = closed.get(path)
         assert refused.status_code == 401
         assert refused.headers["www-authenticate"].startswith("Basic")
@@ -278,20 +249,7 @@ def test_reading_with_a_token_only(client: Client) -> None:
         assert closed.get("/simple/", headers={"authorization": header}).status_code == 401
 
 
-def test_a_prefix_of_the_proxy(client: Client) -> None:
-    behind = Client(client.root, root_path="/wheels/")
-    for path in ("/wheels/simple/my-ext/", "/simple/my-ext/"):  # a proxy may keep or remove the prefix
-        assert behind.get(path).status_code == 200
-    assert behind.get("/wheels/simple").headers["location"] == "simple/"
-    assert behind.get("/wheels", follow_redirects=True).url.path == "/wheels/"
-    assert behind.get("/wheels").headers["location"] == "wheels/"
-    assert behind.get("/wheelsx/simple/").status_code == 404
-    assert behind.get("/wheels/simple/", auth=client.token("read", name="reader")).status_code == 200
-    assert behind.log[-1].split()[3] == "/wheels/simple/"
-    assert behind.log[-1].split()[-1] == "reader"
-
-
-def test_the_log_and_the_metrics(client: Client) -> None:
+def test_the_log(client: Client) -> None:
     user, secret = client.token("read", name="reader")
     client.get("/simple/my-ext/?x=secret", auth=(user, secret))
     client.get("/simple/none/", auth=(user, "unknown-token"))
@@ -303,10 +261,6 @@ def test_the_log_and_the_metrics(client: Client) -> None:
     assert second.split()[-1] == "-"
     assert "secret" not in "".join(client.log)
     assert secret not in "".join(client.log)
-    metrics = client.get("/metrics").text
-    assert 'buildfarm_requests_total{method="GET",status="200"} 1.0' in metrics
-    assert 'buildfarm_requests_total{method="other",status="405"} 1.0' in metrics
-    assert "buildfarm_request_seconds_bucket" in metrics
 
 
 def test_a_client_cannot_forge_lines_of_the_log(client: Client) -> None:
