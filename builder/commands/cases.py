@@ -77,7 +77,7 @@ def _summary(result: CasesResult) -> str:
     was = "was" if len(drafts) == 1 else "were"
     lines = [f"{name}: {len(called)} of {_ops(len(drafts))}{without} {was} called successfully in {result.cell}"]
     lines += [f"  {_why_not(draft)}" for draft in drafts if draft.state != CALLED]
-    lines += [f"  {line}" for line in _not_claimed(drafts)]
+    lines += [f"  {line}".rstrip() for line in _not_claimed(drafts)]
     if result.file:
         move = (
             ""

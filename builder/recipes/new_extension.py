@@ -13,15 +13,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from builder.errors import Code, UsageError
 from builder.gate.imports.registration import backward_of
 from builder.recipes.gradients import gradients_of
-from builder.recipes.host_functions import ACCEPTED, Function, plain_code, read_functions, without_comments
-from builder.recipes.inspection.native_code import COMPLETE_TORCH
+from builder.recipes.host_functions import ACCEPTED, Function, plain_code, read_functions
+from builder.recipes.inspection.native_code import COMPLETE_TORCH, has_needless_header, too_many_headers
 
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)")
 _LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)")
 _KERNEL = re.compile(
     r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)"
 )
-_EXTENSION_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]torch/extension\.h", re.MULTILINE)
 _ERROR = r"(?:throw|TORCH_CHECK|AT_ERROR|AT_ASSERT\w*|C10_THROW_ERROR)\b"
 _TEXT = r"(?:[^(){};]|\((?:[^()]|\([^()]*\))*\))*"
 _DEVICE = r"(?:\bis_(?:cuda|cpu)\(\)|\.device\(\)|\.device_type\(\))"
@@ -124,18 +123,7 @@ class Sources:
 
     def header_notes(self) -> list[str]:
         """Which files include all of torch for nothing."""
-        return [
-            f"{name} includes <torch/extension.h>, and with it pybind11 and all of torch: <torch/types.h> is enough for"
-            f" this file and compiles in about half the time"
-            for name, text in self.texts.items()
-            if includes_extension_header_for_nothing(text)
-        ]
-
-
-def includes_extension_header_for_nothing(text: str) -> bool:
-    """Whether a file includes torch/extension.h and uses nothing of pybind11 and of torch's C++ frontend."""
-    code = without_comments(text)
-    return bool(_EXTENSION_HEADER.search(text)) and not re.search(r"\b(?:PYBIND11_|pybind11|py::|torch::nn\b)", code)
+        return [too_many_headers([name]) for name, text in self.texts.items() if has_needless_header(text)]
 
 
 def check_object_names(sources: Iterable[str]) -> None:
