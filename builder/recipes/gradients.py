@@ -60,6 +60,8 @@ def _join(forward: Function, backward: Function) -> JoinedGradient | str:
     """The pair, or why its signatures do not show how to join it."""
     if forward.written or backward.written or not forward.count or not backward.count:
         return "it is not clear how many tensors the two return"
+    if "*" in forward.schema:
+        return "torch gives the parameters after `*` to another function"
     inputs = dict(zip(_names(forward), forward.kinds, strict=True))
     arguments: list[str] = []
     tensors: list[str] = []

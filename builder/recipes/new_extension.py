@@ -12,8 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.errors import Code, UsageError
 from builder.gate.imports.registration import backward_of
-from builder.recipes.gradients import gradients_of
-from builder.recipes.host_functions import ACCEPTED, Function, plain_code, read_functions
+from builder.recipes.gradients import JoinedGradient, gradients_of
+from builder.recipes.host_functions import ACCEPTED, Function, defined_ops, plain_code, read_functions
 from builder.recipes.inspection.native_code import COMPLETE_TORCH, has_needless_header, too_many_headers
 
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)")
@@ -151,28 +151,28 @@ def _with_module(files: Sources, source: str, module: str) -> NewExtension:
     ]
     bound = re.findall(r"\bm\.def\(\s*\"(\w+)\"", files.text)
     notes = [f"{source} has a pybind11 module, which becomes {name}.{module}", *files.header_notes()]
-    pairs = _pairs_to_join(name, bound, "with a torch.autograd.Function whose backward calls it")
+    pairs = [
+        f"src/{name}/__init__.py: {op} has no gradient: {partner} seems to compute it; join them in a"
+        " torch.autograd.Function, or say in cases.py that it needs none"
+        for op in bound
+        if (partner := backward_of(op, bound))
+    ]
     return NewExtension(name, written, notes, [*([] if has_device_branch(files.text) else gaps), *pairs])
 
 
 def _with_library(files: Sources, source: str, namespace: str) -> NewExtension:
     name = files.name
-    init = _render("library_init.py", name=name, namespace=namespace, source=files.title, ops=[], gradients=[])
+    # Code that registers kernels for autograd has a gradient of its own.
+    gradients, unjoined = ([], []) if "Autograd" in plain_code(files.text) else gradients_of(defined_ops(files.text))
+    init = _render("library_init.py", name=name, namespace=namespace, source=files.title, ops=[], gradients=gradients)
     written = {f"src/{name}/__init__.py": init, **files.packaging()}
-    notes = [f"{source} registers ops in the namespace {namespace}", *files.header_notes()]
+    notes = [f"{source} registers ops in the namespace {namespace}", *_joined_notes(gradients), *files.header_notes()]
     gaps = [f"src/{name}/__init__.py: for torch.compile, write a fake kernel for each op, as the file shows"]
-    defined = re.findall(r"\bm\.def\(\s*\"(\w+)[.(]", files.text)
-    return NewExtension(name, written, notes, gaps + _pairs_to_join(name, defined, "with register_autograd"))
+    return NewExtension(name, written, notes, gaps + [f"src/{name}/__init__.py: {each}" for each in unjoined])
 
 
-def _pairs_to_join(name: str, ops: Sequence[str], how: str) -> list[str]:
-    """What to do for each op whose backward is an op too."""
-    return [
-        f"src/{name}/__init__.py: {op} has no gradient unless the source registers one: {partner} may compute it; join"
-        f" the two {how}"
-        for op in ops
-        if (partner := backward_of(op, ops))
-    ]
+def _joined_notes(gradients: Sequence[JoinedGradient]) -> list[str]:
+    return [f"{each.forward.name} gets its gradient from {each.backward.name}" for each in gradients]
 
 
 def _with_ops(files: Sources) -> NewExtension:
@@ -203,7 +203,13 @@ def _with_ops(files: Sources) -> NewExtension:
         **files.packaging([binding, *template], own=not one),
     }
     notes = [f"op torch.ops.{name}.{op.function.schema}" for op in ops]
-    notes += [f"{each.forward.name} gets its gradient from {each.backward.name}" for each in gradients]
+    notes += _joined_notes(gradients)
+    known = [function.name for each in gradients for function in (each.forward, each.backward)]
+    if alone := [op.function.name for op in ops if op.function.name not in known]:
+        notes.append(
+            f"no gradient for {', '.join(alone)}: to train with {'it' if len(alone) == 1 else 'them'}, call"
+            f" torch.library.register_autograd in src/{name}/__init__.py"
+        )
     notes += [f"no op for {each}" for each in refused]
     if refused:
         notes.append(
@@ -255,7 +261,7 @@ def _gaps(name: str, binding: str, functions: Sequence[Function]) -> list[str]:
     ]
     gaps += [
         f"src/{name}/__init__.py: for torch.compile, complete the fake kernel of {each.name} at GAP: the shape of its"
-        " result is not known"
+        " result is not known (`buildfarm cases` prints the function, if calls show the shape)"
         for each in functions
         if not each.fake
     ]

@@ -306,8 +306,14 @@ def test_a_forward_is_joined_to_its_backward(tmp_path: Path) -> None:
             PAIR.replace("float slope) { return grad", "float other) { return grad"),
             "register_autograd, or say in cases",
         ),
-        ('TORCH_LIBRARY(a, m) { m.def("f_fwd(Tensor x) -> Tensor"); m.def("f_bwd(Tensor g) -> Tensor"); }', "the two"),
-        ('PYBIND11_MODULE(a, m) { m.def("forward", &f); m.def("backward", &b); }', "with a torch.autograd.Function"),
+        (
+            'TORCH_LIBRARY(a, m) { m.def("f_fwd(Tensor x) -> Tensor"); m.def("f_bwd(Tensor v) -> Tensor"); }',
+            "its parameter v is neither",
+        ),
+        (
+            'PYBIND11_MODULE(a, m) { m.def("forward", &f); m.def("backward", &b); }',
+            "join them in a torch.autograd.Function",
+        ),
     ],
     ids=["functions", "library", "pybind"],
 )
@@ -316,6 +322,26 @@ def test_a_pair_that_cannot_be_joined_is_a_step_before_the_build(tmp_path: Path,
     assert "src/mine/__init__.py: " in step
     assert "has no gradient" in step
     assert how in step
+
+
+def test_the_schemas_of_a_library_show_how_a_pair_is_joined(tmp_path: Path) -> None:
+    code = """TORCH_LIBRARY(space, m) {
+      m.def("f_fwd(Tensor x, Tensor w, float eps=1e-5) -> (Tensor, Tensor)");
+      m.def("f_bwd(Tensor grad_a, Tensor grad_b, Tensor x, Tensor w, "
+            "float eps) -> (Tensor grad_x, Tensor grad_w)");
+    }"""
+    text = printed(tmp_path, code)
+    assert "f_fwd gets its gradient from f_bwd" in text
+    package = (tmp_path / "src" / "mine" / "__init__.py").read_text()
+    compile(package, "mine", "exec")
+    assert "    x, w, eps = inputs\n    ctx.save_for_backward(x, w)\n" in package
+    assert "torch.ops.space.f_bwd(grads[0].contiguous(), grads[1].contiguous(), x, w, ctx.eps)\n" in package
+    assert "    return found[0], found[1], None\n" in package
+
+
+def test_ops_without_a_backward_are_named(tmp_path: Path) -> None:
+    text = printed(tmp_path, PAIR + FUNCTIONS)
+    assert "\n  no gradient for same, other, two: to train with them, call torch.library.register_autograd in" in text
 
 
 def test_numbers_of_other_types_are_cast(tmp_path: Path) -> None:
