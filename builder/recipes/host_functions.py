@@ -118,16 +118,6 @@ class Function:
         every = len(lists) == len(re.findall(r"\breturn\b", self.body))
         return counts.pop() if every and len(counts) == 1 else 0
 
-    @property
-    def result_without_shape(self) -> str:
-        """What the fake kernel of its op returns, in Python, without the shapes."""
-        if self.fake:
-            return self.result or "None"
-        new = f"{self.tensors[0]}.new_empty(SHAPE)"
-        if self.returns == "Tensor[]":
-            return f"[{new}, {new}]"
-        return ", ".join([new] * self.returns.count("Tensor"))
-
 
 def _of_aten(parameters: Sequence[str]) -> str:
     return re.sub(rf"(?<![\w:]){_TENSOR.pattern}\b", "at::Tensor", ", ".join(parameters))

@@ -167,8 +167,11 @@ def _with_library(files: Sources, source: str, namespace: str) -> NewExtension:
     init = _render("library_init.py", name=name, namespace=namespace, source=files.title, ops=[], gradients=gradients)
     written = {f"src/{name}/__init__.py": init, **files.packaging()}
     notes = [f"{source} registers ops in the namespace {namespace}", *_joined_notes(gradients), *files.header_notes()]
-    gaps = [f"src/{name}/__init__.py: for torch.compile, write a fake kernel for each op, as the file shows"]
-    return NewExtension(name, written, notes, gaps + [f"src/{name}/__init__.py: {each}" for each in unjoined])
+    notes.append(
+        "for torch.compile, each op needs a fake kernel: add what `buildfarm cases` prints after the build to"
+        f" src/{name}/__init__.py"
+    )
+    return NewExtension(name, written, notes, [f"src/{name}/__init__.py: {each}" for each in unjoined])
 
 
 def _joined_notes(gradients: Sequence[JoinedGradient]) -> list[str]:
@@ -203,6 +206,11 @@ def _with_ops(files: Sources) -> NewExtension:
         **files.packaging([binding, *template], own=not one),
     }
     notes = [f"op torch.ops.{name}.{op.function.schema}" for op in ops]
+    if lacks_fake := [op.function.name for op in ops if not op.function.fake]:
+        notes.append(
+            f"no fake kernel for {', '.join(lacks_fake)}: for torch.compile, add what `buildfarm cases` prints after"
+            f" the build to src/{name}/__init__.py"
+        )
     notes += _joined_notes(gradients)
     known = [function.name for each in gradients for function in (each.forward, each.backward)]
     if alone := [op.function.name for op in ops if op.function.name not in known]:
@@ -258,12 +266,6 @@ def _gaps(name: str, binding: str, functions: Sequence[Function]) -> list[str]:
         f" and in the fake kernel in src/{name}/__init__.py"
         for each in functions
         if each.lost
-    ]
-    gaps += [
-        f"src/{name}/__init__.py: for torch.compile, complete the fake kernel of {each.name} at GAP: the shape of its"
-        " result is not known (`buildfarm cases` prints the function, if calls show the shape)"
-        for each in functions
-        if not each.fake
     ]
     return gaps
 
