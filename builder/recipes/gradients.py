@@ -62,6 +62,9 @@ def _join(forward: Function, backward: Function) -> JoinedGradient | str:
         return "it is not clear how many tensors the two return"
     if "*" in forward.schema:
         return "torch gives the parameters after `*` to another function"
+    if forward.returns == "Tensor[]" and any("=" in each for each in forward.parameters):
+        # Where a list is returned, torch (2.11) wants a gradient for each argument that the caller gave.
+        return "torch joins no op that returns a list and has defaults (return a std::tuple)"
     inputs = dict(zip(_names(forward), forward.kinds, strict=True))
     arguments: list[str] = []
     tensors: list[str] = []

@@ -66,5 +66,14 @@ def test_parameters_given_by_name_are_left_to_a_person() -> None:
     assert "torch gives the parameters after `*` to another function" in left
 
 
+def test_a_list_as_result_and_defaults_do_not_go_together() -> None:
+    forward = "std::vector<at::Tensor> f_fwd(at::Tensor x{}) {{ return {{x, x}}; }}"
+    backward = "at::Tensor f_bwd(at::Tensor grad_a, at::Tensor grad_b, at::Tensor x) { return x; }"
+    assert pair(forward.format(", double s"), backward) == ([("f_fwd", "f_bwd")], [])
+    joined, (left,) = pair(forward.format(", double s = 1.0"), backward)
+    assert joined == []
+    assert "torch joins no op that returns a list and has defaults (return a std::tuple)" in left
+
+
 def test_functions_without_a_partner_are_no_pair() -> None:
     assert pair(FORWARD, "at::Tensor other_backward(at::Tensor grad) { return grad; }") == ([], [])
