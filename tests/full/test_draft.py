@@ -120,10 +120,16 @@ def test_a_draft_claims_no_check_that_fails(gate_python: Callable[[str], Path]) 
 @pytest.mark.parametrize(
     ("schema", "kernel", "returned"),
     [
-        ("f(Tensor x) -> Tensor", "lambda x: x.exp()", "x.new_empty(x.shape)"),
+        ("f(Tensor x) -> Tensor", "lambda x: x.exp()", "torch.empty_like(x)"),
+        ("f(Tensor x) -> Tensor", "lambda x: x.exp().contiguous()", "x.new_empty(x.shape)"),
+        (
+            "f(Tensor x, Tensor y) -> Tensor[]",
+            "lambda x, y: [x * y, x.reshape(-1, x.size(-1)).sum(0)]",
+            "[torch.empty_like(x), x.new_empty((x.shape[-1],))]",
+        ),
         (
             "f(Tensor x, Tensor y) -> (Tensor, Tensor)",
-            "lambda x, y: (x @ y, (x @ y).argmax(1))",
+            "lambda x, y: (x.mm(y), x.mm(y).argmax(1))",
             "x.new_empty((x.shape[0], y.shape[1])), x.new_empty((x.shape[0],), dtype=torch.int64)",
         ),
         (
@@ -134,7 +140,7 @@ def test_a_draft_claims_no_check_that_fails(gate_python: Callable[[str], Path]) 
         ("f(Tensor x) -> Tensor", "lambda x: x[x > 0]", ""),
         ("f(Tensor x) -> Tensor", "lambda x: x.repeat(2, 1)", ""),
     ],
-    ids=["like", "several", "number", "contents", "multiple"],
+    ids=["strides", "contiguous", "ranks", "several", "number", "contents", "multiple"],
 )
 def test_the_fake_kernel_follows_from_the_shapes_of_several_calls(
     gate_python: Callable[[str], Path], schema: str, kernel: str, returned: str
