@@ -168,7 +168,7 @@ def too_many_headers(files: Sequence[str]) -> str:
     one = len(files) == 1
     return (
         f"{', '.join(files)} include{'s' * one} <torch/extension.h>, and with it pybind11 and all of torch:"
-        f" <torch/types.h> is enough for {'this file' if one else 'these files'} and compiles in about half the time"
+        f" <torch/types.h> is enough for {'this file' if one else 'these files'} and compiles much faster"
     )
 
 
