@@ -77,7 +77,7 @@ def _summary(result: CasesResult) -> str:
     was = "was" if len(drafts) == 1 else "were"
     lines = [f"{name}: {len(called)} of {_ops(len(drafts))}{without} {was} called successfully in {result.cell}"]
     lines += [f"  {_why_not(draft)}" for draft in drafts if draft.state != CALLED]
-    lines += [f"  {line}" for line in _not_claimed(drafts)]
+    lines += [f"  {line}".rstrip() for line in _not_claimed(drafts)]
     if result.file:
         move = (
             ""
@@ -105,12 +105,22 @@ def _not_claimed(drafts: Sequence[OpDraft]) -> Iterator[str]:
     """Name the checks that the drafted cases turn off, so that no defect is hidden."""
     cases = [draft for draft in drafts if is_case(draft)]
     checks = and_list(TRACING_CHECKS)
-    if lacking := [draft.op for draft in cases if draft.lacks_fake_kernel]:
+    lacking = [draft for draft in cases if draft.lacks_fake_kernel]
+    if unknown := [draft.op for draft in lacking if not draft.fake]:
         yield (
-            f"no fake kernel: {', '.join(lacking)}: the cases do not claim {checks}; to claim them, register a function"
-            f' in the Python package with torch.library.register_fake("{lacking[0]}"), which compares the devices of'
+            f"no fake kernel: {', '.join(unknown)}: the cases do not claim {checks}; to claim them, register a function"
+            f' in the Python package with torch.library.register_fake("{unknown[0]}"), which compares the devices of'
             " the tensors and returns an empty tensor like the result, and remove `not_claimed`"
         )
+    if learned := [draft for draft in lacking if draft.fake]:
+        yield (
+            f"no fake kernel: {', '.join(draft.op for draft in learned)}: the cases do not claim {checks}; to claim"
+            " them, add these functions, which fit the shapes of every call, to the Python package, and remove"
+            " `not_claimed`:"
+        )
+        for draft in learned:
+            yield from ("", *draft.fake.splitlines())
+        yield ""
     for draft in cases:
         for check, reason in {**draft.empty_unclaimed, **draft.unclaimed}.items():
             yield f"not claimed: {draft.op}: {check} fails: {reason}"

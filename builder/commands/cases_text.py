@@ -138,10 +138,11 @@ def _case(draft: OpDraft, name: str, comment: Sequence[str], gap: str, *more: st
     if draft.mutates:
         lines.append(f"        mutates={list(draft.mutates)},")
     if draft.untraced:
-        lines.append(f"        not_claimed=untraced({_quoted(draft.untraced, 300)}),")
+        reason = _quoted(draft.untraced, 300, 8)
+        lines.append(f"        not_claimed=untraced{reason if reason[0] == '(' else f'({reason})'},")
     elif draft.unclaimed:
         lines.append("        not_claimed={")
-        lines += [f'            "{check}": {_quoted(reason, 300)},' for check, reason in draft.unclaimed.items()]
+        lines += [f'            "{check}": {_quoted(reason, 300, 12)},' for check, reason in draft.unclaimed.items()]
         lines.append("        },")
     return "    Case(\n" + "\n".join(lines) + "\n    ),"
 
@@ -149,17 +150,21 @@ def _case(draft: OpDraft, name: str, comment: Sequence[str], gap: str, *more: st
 def _not_claimed(left: Sequence[OpDraft]) -> Iterator[str]:
     for draft in left:
         reason = draft.reason or "a keyword-only argument is a tensor, which a case cannot pass"
-        yield f'    "{draft.op}": {_quoted(reason, 400)},\n'
+        yield f'    "{draft.op}": {_quoted(reason, 400, 4)},\n'
 
 
-def _quoted(text: str, most: int) -> str:
-    """Return a Python string of at most `most` characters; a long one in several lines."""
+def _quoted(text: str, most: int, indent: int) -> str:
+    """Return a Python string of at most `most` characters; a long one in several lines and parentheses.
+
+    `indent` is the number of spaces before the line that has the string.
+    """
     plain = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     plain = shortened(plain, most)
     if len(plain) <= 90:
         return _literal(plain)
-    parts = textwrap.wrap(plain, 100, break_on_hyphens=False, drop_whitespace=False)
-    return "(\n" + "".join(f"        {_literal(part)}\n" for part in parts) + "    )"
+    parts = textwrap.wrap(plain, 96, break_on_hyphens=False, drop_whitespace=False)
+    spaces = " " * indent
+    return "(\n" + "".join(f"{spaces}    {_literal(part)}\n" for part in parts) + f"{spaces})"
 
 
 def _literal(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`buildfarm init`: write a small extension, or one around the CUDA file in the folder, with recipe and matrix.yaml."""
+"""`buildfarm init`: write a small extension, or one around the CUDA files of the folder, with a recipe."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import keyword
 import re
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -40,7 +41,8 @@ class InitOptions(NewMatrixOptions):
         typer.Option(
             "--name",
             metavar="NAME",
-            help="Name of the extension. Default: the name of the .cu file, else of the folder.",
+            help="Name of the extension. Default: that of the .cu file; of several files the one with which all names "
+            "begin, such as op for op.cpp and op_kernel.cu; else of the folder.",
         ),
     ] = None
     as_json: JsonOption = False
@@ -55,7 +57,7 @@ class Started:
 
 
 def init(options: InitOptions) -> None:
-    """Start a project with a small example extension, or with the only .cu file of the folder."""
+    """Start a project with a small example extension, or with the .cu and .cpp files of the folder."""
     started = run_init(options)
     folder, extension = options.folder, started.extension
     print_data(started_json(folder, extension) if options.as_json else started_text(folder, extension, started.axes))
@@ -67,12 +69,9 @@ def run_init(options: InitOptions) -> Started:
     if folder.is_file():
         raise UsageError("this is a file, not a folder", Code.PATH_NOT_USABLE, where=str(folder))
     axes = new_axes(options.select, architectures(options.arch))
-    source = _cuda_file(folder)
-    name = _name(options.name or (source.stem if source else folder.resolve().name), given=options.name is not None)
-    if source:
-        extension = wrapped_extension(name, source.name, source.read_text(encoding="utf-8", errors="replace"))
-    else:
-        extension = small_extension(name)
+    sources = _sources(folder)
+    name = _name(options.name or _default_name(folder, sources), given=options.name is not None)
+    extension = wrapped_extension(name, sources) if sources else small_extension(name)
     files = {path: text for path, text in extension.files.items() if path != ".gitignore" or not _exists(folder, path)}
     if taken := [path for path in (*files, _MATRIX) if _exists(folder, path)]:
         raise UsageError(
@@ -97,17 +96,19 @@ def _exists(folder: Path, path: str) -> bool:
     return (folder / path).exists()
 
 
-def _cuda_file(folder: Path) -> Path | None:
-    """The only CUDA file of the folder, or None. Raises UsageError if there are several."""
-    found = sorted(folder.glob("*.cu"))
-    if len(found) > 1:
-        raise UsageError(
-            f"the folder has {len(found)} .cu files; `buildfarm init` makes an extension from one file",
-            Code.SOURCE_UNSUPPORTED,
-            where=str(folder.resolve()),
-            hints=[f"write a setup.py that compiles them, and run `buildfarm add {shlex.quote(str(folder))}`"],
-        )
-    return found[0] if found else None
+def _sources(folder: Path) -> dict[str, str]:
+    """The texts of the CUDA files of the folder, and of the C++ files beside them, by name; empty without CUDA."""
+    found = [path for ending in ("*.cpp", "*.cc", "*.cxx", "*.cu") for path in sorted(folder.glob(ending))]
+    if not any(path.suffix == ".cu" for path in found):
+        return {}
+    return {path.name: path.read_text(encoding="utf-8", errors="replace") for path in found}
+
+
+def _default_name(folder: Path, sources: Mapping[str, str]) -> str:
+    """The name of the only file; of several, that of the file that the others are named after, or of the folder."""
+    stems = [Path(name).stem for name in sources]
+    whole = [stem for stem in stems if all(other.startswith(stem) for other in stems)]
+    return whole[0] if whole else folder.resolve().name
 
 
 def _name(text: str, *, given: bool) -> str:

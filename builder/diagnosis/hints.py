@@ -30,10 +30,11 @@ def hints_for(
     requirements.
     """
     message = plain_quotes(error.message)
+    shown = plain_quotes("\n".join((error.message, *error.excerpt)))  # some rows name a macro, which gcc only shows
     for known in (each for each in knowledge().errors if each.section != "imports"):
         if not (known.torch and torch < known.torch) and not (known.cuda and cuda < known.cuda):
             for form in known.forms:
-                if found := form.search(message):
+                if found := form.search(shown if known.section == "missing_include" else message):
                     return [_hint(known, found, torch, cuda)]
     installed = {canonicalize_name(package.partition("==")[0]) for package in packages}
     return next((hints for hints in _missing(message, cuda, installed, container=container) if hints), [])

@@ -76,7 +76,8 @@ _TABLE = (
     Check(
         "gradients",
         "grad",
-        "Gradients agree with the reference and, if the case asks for gradcheck, with finite differences.",
+        "Each op with floating-point tensors has a gradient, which agrees with the reference and, if the case asks for "
+        "gradcheck, with finite differences.",
         "gradients:gradients",
         together=True,
     ),

@@ -105,7 +105,10 @@ def _keep_or_delete(dist: Path, result: BuildResult, published: Published) -> No
             published.events.append(f"kept {wheel.name}: only cases.py is wrong")
         else:
             _delete_wheel(wheel)
-            published.removed.append(f"removed {wheel.name}: a check of this wheel failed")
+            published.removed.append(
+                f"removed {wheel.name}: a check of this wheel failed; the next `build` in which no check fails adds it"
+                " again, without a compile"
+            )
 
 
 def is_of(wheel: Path, build: Build) -> bool:

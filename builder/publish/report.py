@@ -11,6 +11,7 @@ from builder.gate.report import junit
 from builder.matrix.plan import Plan
 from builder.proof import Proof
 from builder.publish.gpu_models import models_json
+from builder.publish.gradients import gradients_of
 from builder.publish.proof_lines import failed_lines, problem_of
 from builder.publish.provenance import statement_path
 from builder.result import BuildResult, SmokeResult
@@ -59,6 +60,7 @@ def smoke_report_json(results: Sequence[SmokeResult], known: Mapping[str, Sequen
                 "hints": [],
                 "proofs": [proof.to_json() for proof in proofs],
                 **models_json(proofs),
+                "gradients": gradients_of(proofs),
             }
         )
     return json.dumps({"builds": entries, "skips": []}, indent=1) + "\n"
@@ -107,6 +109,7 @@ def _entry(result: BuildResult) -> dict[str, Any]:
             "provenance": _provenance(result.stored),
             "proofs": [proof.to_json() for proof in result.proofs],
             **models_json(result.proofs),
+            "gradients": gradients_of(result.proofs),
         }
     return entry
 

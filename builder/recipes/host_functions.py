@@ -1,17 +1,18 @@
-"""Host functions of one CUDA file, read from its text: which become ops, and why the others do not."""
+"""Host functions of C++ and CUDA files, read from their text: which become ops, and why the others do not."""
 
 from __future__ import annotations
 
 import keyword
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from string import ascii_lowercase
 
 _COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'", re.DOTALL)
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL)
 _SCOPE = re.compile(r"(?:inline )?namespace(?: ([\w:]+))?|extern \"\"")
 _HEADER = re.compile(r"(?P<before>[^()=]*[\s>&*])(?P<name>\w+) ?\((?P<listed>[^()]*)\)(?: noexcept)?")
+_SCHEMA = re.compile(r"(?P<name>\w+)\((?P<listed>[^()]*(?:\([a-z]!\)[^()]*)*)\) ?-> ?(?P<returned>.+)")
 _TEMPLATE = re.compile(r"template ?<[^>]*>")
 _SPECIFIER = re.compile(r"\b(?:static|inline|constexpr|__host__|__forceinline__|extern \"\")")
 _TENSOR = re.compile(r"(?:(?:torch|at)::)?Tensor")
@@ -19,9 +20,17 @@ _TENSORS = re.compile(
     rf"std::(?:vector ?< ?{_TENSOR.pattern} ?>|tuple ?< ?{_TENSOR.pattern}(?: ?, ?{_TENSOR.pattern})* ?>)"
 )
 _WRITTEN = re.compile(r"(?:(?:torch|at)::)?Tensor ?& ?\w+")
-_TYPES = {"int64_t": "int", "double": "float", "bool": "bool"}
-#: Types that no schema has, and the types to use instead.
-_CURES = {"float": "double", "int": "int64_t", "int32_t": "int64_t", "long": "int64_t", "size_t": "int64_t"}
+#: The types of TORCH_LIBRARY. `long` is another name of int64_t on Linux.
+_TYPES = {"int64_t": "int", "long": "int", "double": "float", "bool": "bool"}
+#: Types that the ops file casts to, from those of TORCH_LIBRARY.
+_NARROW = {
+    **dict.fromkeys(("int", "int32_t", "int16_t", "int8_t", "short", "size_t", "unsigned", "long long"), "int"),
+    **dict.fromkeys(("uint64_t", "uint32_t", "uint16_t", "uint8_t", "unsigned int", "unsigned long"), "int"),
+    "float": "float",
+}
+_IN_SCHEMA = {"int": "int64_t", "float": "double"}
+#: What a function may take to become an op.
+ACCEPTED = "`torch::Tensor`, `double`, `float`, `bool` and integers"
 #: An expression that makes a tensor with the shape, dtype and device of another one.
 _LIKE = (
     (re.compile(r"(?:at|torch)::(?:empty|zeros|ones)_like\( ?(\w+) ?\)|(\w+)\.clone\(\)"), False),
@@ -55,6 +64,8 @@ class Function:
     declared: tuple[str, ...] = ()
     #: Their names in C++.
     arguments: tuple[str, ...] = ()
+    #: The types of its numbers that TORCH_LIBRARY does not take, by the position of the parameter.
+    narrow: Mapping[int, str] = field(default_factory=dict)
     #: Its code in one line.
     body: str = ""
 
@@ -70,19 +81,46 @@ class Function:
         return types.get(self.returns, f"std::tuple<{self.returns.strip('()').replace('Tensor', 'at::Tensor')}>")
 
     @property
-    def cpu_parameters(self) -> str:
-        """Its parameters in C++ for a file that includes ATen only."""
-        return re.sub(rf"(?<![\w:]){_TENSOR.pattern}\b", "at::Tensor", ", ".join(self.declared))
+    def declaration(self) -> str:
+        """Its declaration for a file that includes ATen only."""
+        return f"{self.returned} {self.name}({_of_aten(self.declared)});"
 
     @property
-    def result_without_shape(self) -> str:
-        """What the fake kernel of its op returns, in Python, without the shapes."""
-        if self.fake:
-            return self.result or "None"
-        new = f"{self.tensors[0]}.new_empty(SHAPE)"
-        if self.returns == "Tensor[]":
-            return f"[{new}, {new}]"
-        return ", ".join([new] * self.returns.count("Tensor"))
+    def op_parameters(self) -> str:
+        """The parameters of its op in C++, in the types of TORCH_LIBRARY."""
+        return _of_aten(
+            [
+                f"{_IN_SCHEMA[self.kinds[at]]} {name}" if at in self.narrow else part
+                for at, (part, name) in enumerate(zip(self.declared, self.arguments, strict=True))
+            ]
+        )
+
+    @property
+    def narrows_integers(self) -> bool:
+        """Whether it takes integers that must be in the range of a smaller type."""
+        return any(self.kinds[at] == "int" for at in self.narrow)
+
+    def call(self, names: Sequence[str]) -> str:
+        """The call of the function in C++ with arguments of these names, in the types of TORCH_LIBRARY."""
+        given = list(names)
+        for at, kind in self.narrow.items():
+            cast = f'narrow_to<{kind}>({names[at]}, "{names[at]}")'
+            given[at] = cast if self.kinds[at] == "int" else f"static_cast<{kind}>({names[at]})"
+        return f"{self.name}({', '.join(given)})"
+
+    @property
+    def count(self) -> int:
+        """The number of tensors that it returns; 0 if it is not known."""
+        if self.returns != "Tensor[]":
+            return self.returns.count("Tensor")
+        lists = re.findall(r"\breturn ?\{((?:[^{};()]|\((?:[^()]|\([^()]*\))*\))*)\}", self.body)
+        counts = {len(re.sub(r"\((?:[^()]|\([^()]*\))*\)", "", each).split(",")) for each in lists}
+        every = len(lists) == len(re.findall(r"\breturn\b", self.body))
+        return counts.pop() if every and len(counts) == 1 else 0
+
+
+def _of_aten(parameters: Sequence[str]) -> str:
+    return re.sub(rf"(?<![\w:]){_TENSOR.pattern}\b", "at::Tensor", ", ".join(parameters))
 
 
 def plain_code(text: str) -> str:
@@ -141,6 +179,24 @@ def read_functions(text: str) -> tuple[list[Function], list[str]]:
     return list(functions.values()), [f"{name}: {why}" for name, why in refused.items() if name not in called]
 
 
+def defined_ops(text: str) -> list[Function]:
+    """The ops whose schemas the code gives to `m.def`, as functions without code."""
+    defined = re.findall(r'\bm\.def\(\s*((?:"[^"]*"\s*)+)', text)
+    found = [_SCHEMA.fullmatch("".join(re.findall(r'"([^"]*)"', each)).strip()) for each in defined]
+    return [_of_schema(each) for each in found if each]
+
+
+def _of_schema(schema: re.Match[str]) -> Function:
+    parts = [part.strip().rpartition(" ") for part in schema["listed"].split(",") if part.strip() not in ("", "*")]
+    names = tuple(name.partition("=")[0] for _, _, name in parts)
+    kinds = tuple({"Tensor": "tensor", "SymInt": "int"}.get(kind, kind) for kind, _, _ in parts)
+    written = tuple(name for name, kind in zip(names, kinds, strict=True) if "!" in kind)
+    returned = re.sub(r"(Tensor) \w+", r"\1", schema["returned"])
+    return Function(
+        schema["name"], schema[0], names, (), written=written, returns=returned, kinds=kinds, arguments=names
+    )
+
+
 def _function(name: str, parts: Sequence[str], known: Sequence[tuple[str, str]], returned: str, body: str) -> Function:
     defaults, lost = _defaults(parts, known)
     tensors = [each for kind, each in known if kind in ("tensor", "output")]
@@ -157,6 +213,7 @@ def _function(name: str, parts: Sequence[str], known: Sequence[tuple[str, str]],
         tuple(kind for kind, _ in known),
         tuple(part.partition("=")[0].strip() for part in parts),
         tuple(each for _, each in known),
+        {at: kind for at, part in enumerate(parts) if (kind := _parameter(part)[0]) in _NARROW},
         line,
     )
 
@@ -227,12 +284,21 @@ def _result_of(returned: str) -> str:
 
 
 def _schema_of(text: str, *, may_write: bool) -> tuple[str, str] | None:
-    """The kind and the name of one parameter for `op_schema`: only the types that TORCH_LIBRARY takes."""
-    found = re.fullmatch(r"(?:const )?([\w:]+) ?&? ?(\w+)", text.partition("=")[0].strip())
-    kind = found and ("tensor" if _TENSOR.fullmatch(found[1]) else _TYPES.get(found[1]))
+    """The kind and the name of one parameter for `op_schema`; None for a type that no op can have."""
+    declared, name = _parameter(text)
+    kind = "tensor" if _TENSOR.fullmatch(declared) else _TYPES.get(declared) or _NARROW.get(declared)
     if may_write and _WRITTEN.fullmatch(text):
         kind = "output"
-    return (kind, found[2]) if found and kind else None
+    if kind not in ("tensor", "output") and "&" in text and "const" not in text:
+        return None  # the function writes to a number
+    return (kind, name) if kind else None
+
+
+def _parameter(text: str) -> tuple[str, str]:
+    """The type and the name of a parameter, without `const`, `std::` and a default; two empty texts for others."""
+    pattern = r"(?:const )?(?:std::)?((?:unsigned |long )?[\w:]+) ?(?:const )?&? ?(\w+)"
+    found = re.fullmatch(pattern, text.partition("=")[0].strip())
+    return (found[1], found[2]) if found else ("", "")
 
 
 def _why_not(before: str, parts: Sequence[str], parameters: Sequence[tuple[str, str] | None], space: str) -> str:
@@ -242,9 +308,7 @@ def _why_not(before: str, parts: Sequence[str], parameters: Sequence[tuple[str, 
         return f"it returns `{returned}`; only a function that returns tensors or `void` becomes an op"
     for part, parameter in zip(parts, parameters, strict=True):
         if parameter is None:
-            kind = part.partition("=")[0].removeprefix("const ").split()[0]
-            cure = f"; use {_CURES[kind]}" if kind in _CURES else ""
-            return f"the parameter `{part}` has no equivalent in the schema of an op{cure}"
+            return f"the parameter `{part}` has no equivalent in the schema of an op; an op takes {ACCEPTED}"
     kinds = {parameter[0] for parameter in parameters if parameter}
     if not kinds & {"tensor", "output"}:
         return "it has no tensor as parameter"

@@ -1,9 +1,9 @@
-"""The files of a new extension: a small one that works, or one around a CUDA file of the user."""
+"""The files of a new extension: a small one that works, or one around CUDA files of the user."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -11,8 +11,10 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.errors import Code, UsageError
-from builder.recipes.host_functions import Function, plain_code, read_functions
-from builder.recipes.inspection.native_code import COMPLETE_TORCH
+from builder.gate.imports.registration import backward_of
+from builder.recipes.gradients import JoinedGradient, gradients_of
+from builder.recipes.host_functions import ACCEPTED, Function, defined_ops, plain_code, read_functions
+from builder.recipes.inspection.native_code import COMPLETE_TORCH, has_needless_header, too_many_headers
 
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)")
 _LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)")
@@ -49,12 +51,17 @@ class FunctionOp:
 
     #: What defines its name, its schema and its fake kernel.
     function: Function
-    #: The name of the function for CUDA.
-    cuda: str
-    #: The name of the function for the CPU, or empty.
-    cpu: str = ""
+    #: The function for CUDA.
+    cuda: Function
+    #: The function for the CPU, or None.
+    cpu: Function | None = None
     #: Why `cpu` is a function for the CPU, one sentence, or empty.
     why: str = ""
+
+    @property
+    def functions(self) -> list[Function]:
+        """The functions that its kernels call."""
+        return [each for each in (self.cuda, self.cpu) if each]
 
 
 def small_extension(name: str) -> NewExtension:
@@ -69,61 +76,153 @@ def small_extension(name: str) -> NewExtension:
     return NewExtension(name, files | packaging, [f"one op, torch.ops.{name}.axpby, for the CPU and the GPU"])
 
 
-def wrapped_extension(name: str, source: str, text: str) -> NewExtension:
-    """An extension around the CUDA file `source` of the user, which is not changed.
+def wrapped_extension(name: str, sources: Mapping[str, str]) -> NewExtension:
+    """An extension around C++ and CUDA files of the user, their texts by their names; no file is changed.
 
-    Raises UsageError if the file has nothing that can become an op.
+    Raises UsageError if the files have nothing that can become an op.
     """
-    complete = any(header in text for header in COMPLETE_TORCH)
-    code = plain_code(text)
-    if bound := _PYBIND.search(code):
-        module = "_C" if bound[1] == "TORCH_EXTENSION_NAME" else bound[1]
-        init = _render("module_init.py", name=name, module=module, source=source)
-        files = {
-            f"src/{name}/__init__.py": init,
-            **_packaging(name, [source], module=module, complete_headers=complete),
-        }
-        gaps = [
-            f'{source}: its functions need a GPU. Without one, their checks are "not run", and `buildfarm publish`'
-            " needs `--require static`. To test them here, begin each function with a branch for CPU tensors: "
-            "`if (!x.is_cuda()) { ... }`"
-        ]
-        notes = [f"{source} has a pybind11 module, which becomes {name}.{module}"]
-        return NewExtension(name, files, notes, [] if has_device_branch(text) else gaps)
-    if library := _LIBRARY.search(code):
-        init = _render("library_init.py", name=name, namespace=library[1], source=source, ops=[])
-        files = {f"src/{name}/__init__.py": init, **_packaging(name, [source], module="_C", complete_headers=complete)}
-        notes = [f"{source} registers ops in the namespace {library[1]}"]
-        gaps = [f"src/{name}/__init__.py: for torch.compile, write a fake kernel for each op, as the file shows"]
-        return NewExtension(name, files, notes, gaps)
-    return _with_ops(name, source, text, complete_headers=complete)
+    check_object_names(sources)
+    files = Sources(name, sources)
+    for source, text in sources.items():
+        code = plain_code(text)
+        if bound := _PYBIND.search(code):
+            return _with_module(files, source, "_C" if bound[1] == "TORCH_EXTENSION_NAME" else bound[1])
+        if library := _LIBRARY.search(code):
+            return _with_library(files, source, library[1])
+    return _with_ops(files)
 
 
-def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> NewExtension:
-    functions, refused = read_functions(text)
+@dataclass(frozen=True)
+class Sources:
+    """The files of the user around which an extension is written."""
+
+    #: The name of the extension.
+    name: str
+    #: The texts by the names of the files.
+    texts: Mapping[str, str]
+
+    @property
+    def title(self) -> str:
+        """The names of the files."""
+        return ", ".join(self.texts)
+
+    @property
+    def text(self) -> str:
+        """All texts."""
+        return "\n".join(self.texts.values())
+
+    @property
+    def complete_headers(self) -> bool:
+        """Whether a file includes all of torch's headers."""
+        return any(header in self.text for header in COMPLETE_TORCH)
+
+    def packaging(self, more: Sequence[str] = (), *, module: str = "_C", own: bool = True) -> dict[str, str]:
+        """The files that make a wheel of the user's files (if `own`) and of more sources."""
+        sources = [*(self.texts if own else ()), *more]
+        return _packaging(self.name, sources, module=module, complete_headers=self.complete_headers)
+
+    def header_notes(self) -> list[str]:
+        """Which files include all of torch for nothing."""
+        return [too_many_headers([name]) for name, text in self.texts.items() if has_needless_header(text)]
+
+
+def check_object_names(sources: Iterable[str]) -> None:
+    """Raise UsageError if two files would compile to one object, such as op.cpp and op.cu to op.o."""
+    first: dict[str, str] = {}
+    for name in sources:
+        other = first.setdefault(name.rpartition(".")[0], name)
+        if other != name:
+            raise UsageError(
+                f"{other} and {name} have the same name without the ending, and would compile to the same object file",
+                Code.SOURCE_UNSUPPORTED,
+                where=name,
+                hints=[f"rename one of them, such as {name.replace('.', '_kernel.', 1)}"],
+            )
+
+
+def _with_module(files: Sources, source: str, module: str) -> NewExtension:
+    name = files.name
+    init = _render("module_init.py", name=name, module=module, source=files.title)
+    written = {f"src/{name}/__init__.py": init, **files.packaging(module=module)}
+    gaps = [
+        f'{files.title}: its functions need a GPU. Without one, their checks are "not run", and `buildfarm publish`'
+        " needs `--require static`. To test them here, begin each function with a branch for CPU tensors: "
+        "`if (!x.is_cuda()) { ... }`"
+    ]
+    bound = re.findall(r"\bm\.def\(\s*\"(\w+)\"", files.text)
+    notes = [f"{source} has a pybind11 module, which becomes {name}.{module}", *files.header_notes()]
+    pairs = [
+        f"src/{name}/__init__.py: {op} has no gradient: {partner} seems to compute it; join them in a"
+        " torch.autograd.Function, or say in cases.py that it needs none"
+        for op in bound
+        if (partner := backward_of(op, bound))
+    ]
+    return NewExtension(name, written, notes, [*([] if has_device_branch(files.text) else gaps), *pairs])
+
+
+def _with_library(files: Sources, source: str, namespace: str) -> NewExtension:
+    name = files.name
+    # Code that registers kernels for autograd has a gradient of its own.
+    gradients, unjoined = ([], []) if "Autograd" in plain_code(files.text) else gradients_of(defined_ops(files.text))
+    init = _render("library_init.py", name=name, namespace=namespace, source=files.title, ops=[], gradients=gradients)
+    written = {f"src/{name}/__init__.py": init, **files.packaging()}
+    notes = [f"{source} registers ops in the namespace {namespace}", *_joined_notes(gradients), *files.header_notes()]
+    notes.append(
+        "for torch.compile, each op needs a fake kernel: add what `buildfarm cases` prints after the build to"
+        f" src/{name}/__init__.py"
+    )
+    return NewExtension(name, written, notes, [f"src/{name}/__init__.py: {each}" for each in unjoined])
+
+
+def _joined_notes(gradients: Sequence[JoinedGradient]) -> list[str]:
+    return [f"{each.forward.name} gets its gradient from {each.backward.name}" for each in gradients]
+
+
+def _with_ops(files: Sources) -> NewExtension:
+    name = files.name
+    functions, refused = read_functions(files.text)
     if not functions:
         raise UsageError(
-            "the file has no function that can become an op",
+            "the file has no function that can become an op"
+            if len(files.texts) == 1
+            else "the files have no function that can become an op",
             Code.SOURCE_UNSUPPORTED,
-            where=source,
-            hints=_ways_out(text, refused),
+            where=files.title,
+            hints=_ways_out(files.text, refused),
         )
     ops = ops_of(functions)
     binding, cpu = f"csrc/{name}_ops.cu", f"csrc/{name}_cpu.cpp"
     lacking = [op for op in ops if not op.cpu]
     template = {cpu: _render("ops_cpu.cpp", name=name, binding=binding, ops=lacking)} if lacking else {}
-    files = {
-        binding: _render("ops.cu", name=name, source=source, ops=ops),
+    # One file is included, so that its functions need no declaration; several may have helpers of the same name.
+    one = len(files.texts) == 1
+    declared = [] if one else {each.name: each for op in ops for each in op.functions}.values()
+    gradients, unjoined = gradients_of([op.function for op in ops])
+    init = _render("library_init.py", name=name, namespace=name, source=files.title, ops=ops, gradients=gradients)
+    written = {
+        binding: _render("ops.cu", name=name, source=files.title, ops=ops, include=one, declared=declared),
         **template,
-        f"src/{name}/__init__.py": _render("library_init.py", name=name, namespace=name, source=source, ops=ops),
-        **_packaging(name, [binding, *template], module="_C", complete_headers=complete_headers),
+        f"src/{name}/__init__.py": init,
+        **files.packaging([binding, *template], own=not one),
     }
     notes = [f"op torch.ops.{name}.{op.function.schema}" for op in ops]
+    if lacks_fake := [op.function.name for op in ops if not op.function.fake]:
+        notes.append(
+            f"no fake kernel for {', '.join(lacks_fake)}: for torch.compile, add what `buildfarm cases` prints after"
+            f" the build to src/{name}/__init__.py"
+        )
+    notes += _joined_notes(gradients)
+    known = [function.name for each in gradients for function in (each.forward, each.backward)]
+    if alone := [op.function.name for op in ops if op.function.name not in known]:
+        notes.append(
+            f"no gradient for {', '.join(alone)}: to train with {'it' if len(alone) == 1 else 'them'}, call"
+            f" torch.library.register_autograd in src/{name}/__init__.py"
+        )
     notes += [f"no op for {each}" for each in refused]
     if refused:
         notes.append(
             f"to make an op of {'one of these functions' if len(refused) > 1 else 'this function'}, write a function in"
-            f" {source} that calls it, takes `torch::Tensor` and numbers, and returns tensors"
+            f" {files.title} that calls it, takes {ACCEPTED}, and returns tensors"
         )
     notes += [op.why for op in ops if op.why]
     if lacking:
@@ -133,12 +232,18 @@ def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> N
             f'{which}: on a machine without a GPU their checks are "not run", and `buildfarm publish`'
             f" needs `--require static`; {cpu} shows how to add CPU kernels"
         )
-    return NewExtension(name, files, notes, _gaps(name, binding, [op.function for op in ops]))
+    gaps = _gaps(name, binding, [op.function for op in ops]) + [f"src/{name}/__init__.py: {each}" for each in unjoined]
+    return NewExtension(name, written, notes + files.header_notes(), gaps)
 
 
 def _ways_out(text: str, refused: Sequence[str]) -> list[str]:
     """What to do with a file without a function that can become an op."""
-    kernels = list(dict.fromkeys(_KERNEL.findall(plain_code(text))))
+    code = plain_code(text)
+    kernels = [
+        kernel
+        for kernel in dict.fromkeys(_KERNEL.findall(code))
+        if not re.search(rf"\b{kernel}\s*(?:<[^;{{}}]*>)?\s*<<<", code)  # a function launches it already
+    ]
     launch = [
         f"write a function that launches {' or '.join(kernels[:3])}, such as `torch::Tensor {kernels[0]}_op(const"
         " torch::Tensor& x)`: it checks its tensors, and chooses blocks and threads"
@@ -161,12 +266,6 @@ def _gaps(name: str, binding: str, functions: Sequence[Function]) -> list[str]:
         f" and in the fake kernel in src/{name}/__init__.py"
         for each in functions
         if each.lost
-    ]
-    gaps += [
-        f"src/{name}/__init__.py: for torch.compile, complete the fake kernel of {each.name} at GAP: the shape of its"
-        " result is not known"
-        for each in functions
-        if not each.fake
     ]
     return gaps
 
@@ -220,9 +319,9 @@ def ops_of(functions: Sequence[Function]) -> list[FunctionOp]:
             continue
         elif cuda and cpu and not whole:
             if function is cuda:
-                ops.append(FunctionOp(_renamed(cuda, base), cuda.name, cpu.name, _says(base, cpu)))
+                ops.append(FunctionOp(_renamed(cuda, base), cuda, cpu, _says(base, cpu)))
         else:
-            ops.append(FunctionOp(function, function.name))
+            ops.append(FunctionOp(function, function))
     return ops
 
 
@@ -232,10 +331,10 @@ def _of_one(function: Function, cuda: Function | None, cpu: Function | None) -> 
         function = replace(function, result=cuda.result)
     if _BRANCH.search(function.body) and not _ELSE_ERROR.search(function.body):
         why = f"{function.name} looks at the device of its tensors: it is used for CUDA and for the CPU"
-        return FunctionOp(function, function.name, function.name, why)
+        return FunctionOp(function, function, function, why)
     if cpu:
-        return FunctionOp(function, function.name, cpu.name, _says(function.name, cpu))
-    return FunctionOp(function, function.name)
+        return FunctionOp(function, function, cpu, _says(function.name, cpu))
+    return FunctionOp(function, function)
 
 
 def _says(op: str, cpu: Function) -> str:

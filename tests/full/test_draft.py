@@ -92,6 +92,8 @@ def drafted_here(interpreter: Path, schema: str, kernel: str, device: str = "CPU
         "import json, torch\n"
         "from dataclasses import asdict\n"
         "from builder.gate.draft.draft import draft_op\n"
+        "from builder.gate.processes.fork_server import PRELOAD, import_all, warm_up_tracing\n"
+        "import_all(PRELOAD), warm_up_tracing()\n"
         "library = torch.library.Library('drafted', 'DEF')\n"
         f"library.define({schema!r})\n"
         f"library.impl({name!r}, {kernel}, {device!r})\n"
@@ -113,6 +115,45 @@ def test_a_draft_claims_no_check_that_fails(gate_python: Callable[[str], Path]) 
     sized = drafted_here(python, "sized(Tensor x) -> Tensor", fixed, "CompositeExplicitAutograd")
     assert "export" in sized.unclaimed
     assert "export" in cases_text("sized", "a cell", Drafts({}, drafts=[sized]))
+
+
+@pytest.mark.parametrize(
+    ("schema", "kernel", "returned"),
+    [
+        ("f(Tensor x) -> Tensor", "lambda x: x.exp()", "torch.empty_like(x)"),
+        ("f(Tensor x) -> Tensor", "lambda x: x.exp().contiguous()", "x.new_empty(x.shape)"),
+        (
+            "f(Tensor x, Tensor y) -> Tensor[]",
+            "lambda x, y: [x * y, x.reshape(-1, x.size(-1)).sum(0)]",
+            "[torch.empty_like(x), x.new_empty((x.shape[-1],))]",
+        ),
+        (
+            "f(Tensor x, Tensor y) -> (Tensor, Tensor)",
+            "lambda x, y: (x.mm(y), x.mm(y).argmax(1))",
+            "x.new_empty((x.shape[0], y.shape[1])), x.new_empty((x.shape[0],), dtype=torch.int64)",
+        ),
+        (
+            "f(Tensor x, int count=3) -> Tensor",
+            "lambda x, count=3: x.new_ones(count, x.shape[1] + 1)",
+            "x.new_empty((count, x.shape[1] + 1))",
+        ),
+        ("f(Tensor x) -> Tensor", "lambda x: x[x > 0]", ""),
+        ("f(Tensor x) -> Tensor", "lambda x: x.repeat(2, 1)", ""),
+    ],
+    ids=["strides", "contiguous", "ranks", "several", "number", "contents", "multiple"],
+)
+def test_the_fake_kernel_follows_from_the_shapes_of_several_calls(
+    gate_python: Callable[[str], Path], schema: str, kernel: str, returned: str
+) -> None:
+    draft = drafted_here(gate_python("2.11.0"), schema, kernel)
+    assert draft.state == CALLED, draft.reason
+    if not returned:
+        assert draft.fake == ""
+        return
+    assert f"    return {returned}\n" in draft.fake
+    assert draft.fake.startswith('@torch.library.register_fake("drafted::f")\ndef _fake_f(')
+    text = cases_text("drafted", "a cell", Drafts({}, drafts=[draft]))
+    assert '        not_claimed=untraced(\n            "no fake kernel' in text
 
 
 @pytest.mark.parametrize(("device", "state"), [("CPU", CALLED), ("CUDA", CUDA_ONLY)])

@@ -63,6 +63,7 @@ from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.acceptance import unused_accepts
 from builder.proofs.cells.prover import WheelProver
 from builder.publish.dist import locked, publish_wheels
+from builder.publish.gradients import gradient_text, gradients_of
 from builder.publish.index.install import commands_of_cells, install_lines
 from builder.publish.plan_text import architectures_hint, dry_run_json, dry_run_text
 from builder.publish.proof_lines import (
@@ -478,6 +479,8 @@ def _notes(result: BuildResult) -> list[str]:
         lines += [f"  hint: {hint}" for hint in problem.hints]
     lines += [f"remark: {result.build}: {line}" for line in remark_lines(result.proofs)]
     lines += [f"accepted: {result.build}: {line}" for line in accepted_lines(result.proofs)]
+    if gradients := gradient_text(gradients_of(result.proofs)):
+        lines.append(f"{result.build}: gradients: {gradients}")
     lines += [f"{result.build}: {line}" for line in gpu_lines(result.proofs)] + not_run_lines(result.proofs)
     if result.toolchain and (wanted := result.toolchain.requested_cuda):
         lines.append(f"{result.build}: compiled with CUDA {result.toolchain.nvcc} instead of CUDA {wanted}")

@@ -23,6 +23,7 @@ from builder.process import Interrupted, kill_all, raise_if_interrupted
 from builder.progress.display import Progress
 from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
+from builder.recipes.inspection.native_code import needless_headers, too_many_headers
 from builder.records import Toolchain
 from builder.result import BuildResult
 from builder.store import Store, StoredBuild, work_name, write_atomic
@@ -42,6 +43,8 @@ from builder.wheels.sources.prepare import (
 
 #: Seconds between two looks for a signal.
 _WAIT_SECONDS = 0.5
+#: Seconds of a build after which a cure is named.
+_SLOW = 60
 #: File names to print; the others are a number.
 _MOST = 3
 
@@ -239,6 +242,8 @@ class BuildRun:
             lambda text: self._progress.stage(name, text),
             minor_mismatch=self._minor_mismatch,
         )
+        if record.seconds >= _SLOW and (files := needless_headers(folder)):
+            self._warn_once(build, f"the build took {record.seconds:.0f} s: {too_many_headers(files)}")
         return self._store.add(digest, wheel, record)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,11 +16,15 @@ from builder.gate.amounts import counted
 from builder.gate.case import Case
 from builder.gate.checks.dispatch import has_kernel
 from builder.gate.checks.guard_pages import mutable
-from builder.gate.checks.outputs import outputs_of
-from builder.gate.checks.values import compare, expected_outputs
+from builder.gate.checks.outputs import Outputs, outputs_of
+from builder.gate.checks.values import EITHER_SIDE, REFERENCE, compare, expected_outputs
 from builder.gate.context import Context, TensorPath, dtype_name, flatten, iter_tensors, map_tensors, sentence
-from builder.gate.imports.registration import no_autograd, no_formula
-from builder.gate.outcome import Outcome
+from builder.gate.coverage import without_overload
+from builder.gate.imports.registration import autograd_in_python, backward_of, lost_gradient, no_autograd, no_formula
+from builder.gate.outcome import CHECKED, LOST, REFUSED, Outcome
+
+#: The node that torch records for an op without a formula for its gradient, since torch 2.1.
+_NO_FORMULA = "WarnNotImplemented"
 
 
 def gradients(context: Context, case: Case) -> list[Outcome]:
@@ -48,12 +55,12 @@ def gradients(context: Context, case: Case) -> list[Outcome]:
         figures.append("gradcheck")
     if not figures:  # no dtype has gradients, or gradcheck needs a CPU kernel
         return context.not_run(case, "there is nothing to compare with: add a reference to the case")
-    return context.passed(case, ", ".join(figures))
+    return context.passed(case, ", ".join(figures), gradient=CHECKED)
 
 
 def requires_gradient(context: Context, case: Case) -> bool:
     """Whether an input of the case requires a gradient."""
-    return any(tensor.requires_grad for _, tensor in iter_tensors(context.arguments(case)))
+    return any(tensor.requires_grad for tensor in _tensors(context, case))
 
 
 def _comparable(case: Case) -> bool:
@@ -65,31 +72,74 @@ def _same_op(context: Context, case: Case) -> list[Case]:
 
 
 def _not_required(context: Context, case: Case) -> list[Outcome]:
-    """Handle an op that registers a gradient although no case has an input with `grad=True`; once for each op.
+    """Find out whether an op has a gradient although no case has an input with `grad=True`; once for each op.
 
     The op passes if its backward raises, as the backward of a backward may. A gradient that no case tests is "not run",
-    also if the op refuses inputs that require one.
+    also if the op refuses inputs that require one. An op without a gradient loses those of its inputs.
     """
     same = _same_op(context, case)
-    if case is not same[0] or any(requires_gradient(context, other) for other in same) or not _registers(context, case):
+    floating = [other for other in same if any(map(_can_require, _tensors(context, other)))]
+    if not floating or case is not min(floating, key=lambda one: bool(one.edge)):
         return []
-    given = context.arguments(case)
-    args = map_tensors(given, lambda _, one: one.detach().requires_grad_() if one.is_floating_point() else one)
+    if any(requires_gradient(context, other) for other in same):
+        return []
+    args = map_tensors(context.arguments(case), lambda _, one: one.detach().requires_grad_(_can_require(one)))
     inputs = leaves(args)
     context.step("an op whose cases require no gradient, with inputs that require one")
     try:
-        outputs = differentiable(outputs_of(context, case, args).tensors)
+        done = outputs_of(context, case, args)
     except Exception as error:  # noqa: BLE001 (an op may raise anything)
+        if not _registers(context, case):
+            return []  # no gradient is lost: the op refuses such inputs
         return context.not_run(case, f"no case requires a gradient, and with one the op raises {sentence(error)}")
-    if not outputs:
-        return []
+    outputs = differentiable(done.tensors)
+    if not _recorded(done):
+        return _without_gradient(context, case) if any(map(_can_require, done.tensors)) else []
     context.step("backward of an op whose cases require no gradient")
     try:
         backward(outputs, inputs, seeds(outputs))
     except Exception as error:  # noqa: BLE001 (an op may raise anything)
-        return context.passed(case, f"no case requires a gradient, and backward raises {sentence(error)}")
-    reason = "the op registers a gradient, but no case tests it: make an input with grad=True"
-    return context.not_run(case, reason)
+        reason = f"no case requires a gradient, and backward raises {sentence(error)}"
+        return context.passed(case, reason, gradient=REFUSED)
+    return context.not_run(case, "the op has a gradient, but no case tests it: make an input with grad=True")
+
+
+def _tensors(context: Context, case: Case) -> list[Tensor]:
+    return [tensor for _, tensor in iter_tensors(context.arguments(case))]
+
+
+def _can_require(tensor: Tensor) -> bool:
+    """Whether tensors of this dtype can have a gradient."""
+    return bool(tensor.is_floating_point() or tensor.is_complex())
+
+
+def _recorded(done: Outputs) -> bool:
+    """Whether autograd recorded the call: an argument that the op wrote to has the copy of `outputs_of` else."""
+    copies = {id(one) for one in flatten(list(done.written.values())) if _node(one).startswith("CloneBackward")}
+    return any(id(one) not in copies and _NO_FORMULA not in _node(one) for one in differentiable(done.tensors))
+
+
+def _without_gradient(context: Context, case: Case) -> list[Outcome]:
+    """Report an op that loses gradients: it fails if another op computes them, and is a remark else.
+
+    No outcome for a backward itself, and none if code of the package may join the op to its backward.
+    """
+    space, _, name = without_overload(case.op).rpartition("::" if "::" in case.op else ".")
+    others = [without_overload(op).rpartition("::" if "::" in op else ".") for op in context.ops]
+    names = {other for place, _, other in others if place == space}
+    if any(backward_of(other, {name}) for other in names) or autograd_in_python(_folders(context), name):
+        return []
+    partner = backward_of(name, names)
+    if partner:
+        return context.failed(case, lost_gradient(case.op, partner), gradient=LOST)
+    [outcome] = context.not_run(case, lost_gradient(case.op, ""), gradient=LOST)
+    return [replace(outcome, remark=True)]
+
+
+def _folders(context: Context) -> list[Path]:
+    """The folders of the imported packages."""
+    modules = [sys.modules.get(name.partition(".")[0]) for name in context.spec.imports]
+    return [Path(folder) for module in modules for folder in getattr(module, "__path__", ())]
 
 
 def _registers(context: Context, case: Case) -> bool:
@@ -162,15 +212,20 @@ def _against_reference(context: Context, case: Case, dtype: torch.dtype) -> str 
         torch.cuda.synchronize()
     wanted_gradients = backward(wanted, their_leaves, [one.to(like.dtype) for one, like in zip(given, wanted)])
     for name, one, other in zip(names, found, wanted_gradients):
-        failure = compare(one, other, case, dtype, subject=f"the gradient of {name}", scaled=True)
+        failure = compare(one, other, case, dtype, f"the gradient of {name}", scaled=True, other=REFERENCE)
         if failure:
-            return failure
+            return failure + EITHER_SIDE
     return None
 
 
 def _without_formula(outputs: Sequence[Tensor]) -> bool:
     """Whether torch put its own node in the place of a missing gradient formula; its backward only warns."""
-    return any(one.grad_fn is not None and "WarnNotImplemented" in one.grad_fn.name() for one in outputs)
+    return any(_NO_FORMULA in _node(one) for one in outputs)
+
+
+def _node(tensor: Tensor) -> str:
+    """The name of the node that autograd recorded for a tensor, or ""."""
+    return str(tensor.grad_fn.name()) if tensor.grad_fn is not None else ""
 
 
 def _gradcheck_dtype(case: Case) -> torch.dtype:

@@ -21,6 +21,9 @@ from builder.gate.checks.outputs import Outputs, outputs, writable
 from builder.gate.context import SIXTEEN_BITS, Context, dtype_name, flatten, iter_tensors, widened
 from builder.gate.outcome import Outcome
 
+#: How a sentence of `compare` names the other side, and what it must add: a reference is code of a person, too.
+REFERENCE = "the reference has"
+EITHER_SIDE = "; if the reference in cases.py is the wrong side, correct it and test again"
 #: Judges one dtype: returns what is wrong or None, and adds the largest error to the dictionary.
 OneDtype = Callable[[Context, Case, torch.dtype, dict[str, float]], "str | None"]
 
@@ -98,10 +101,10 @@ def judge_result(
     expected = expected_outputs(context, case, args, result.written)
     if flatten(result.value) or flatten(expected.value):
         errors[dtype_name(dtype)] = largest_error(result.value, expected.value)
-    failure = compare(result.value, expected.value, case, dtype)
+    failure = compare(result.value, expected.value, case, dtype, other=REFERENCE)
     for position, arg in sorted(result.beside.items()):
         failure = failure or _wrong_argument(context, case, dtype, position, arg, expected.written.get(position))
-    return failure
+    return failure and failure + EITHER_SIDE
 
 
 def _wrong_argument(
@@ -113,7 +116,7 @@ def _wrong_argument(
     expected: Any,  # noqa: ANN401
 ) -> str | None:
     """Return what is wrong with an argument that the op has written to and does not return, or None."""
-    failure = compare(actual, expected, case, dtype, argument_after(position))
+    failure = compare(actual, expected, case, dtype, argument_after(position), other=REFERENCE)
     if failure is None or expected is None:
         return failure
     before = widened(context.arguments(case, dtype, grad=False))[position]
@@ -156,8 +159,11 @@ def compare(
     subject: str = "the result",
     *,
     scaled: bool = False,
+    other: str = "expected",
 ) -> str | None:
     """Return the difference as a sentence with the largest error and its index; None if the results agree.
+
+    `subject` and `other` name the two sides in the sentence.
 
     Compares tensors, or nested tuples, lists and dicts of them. Shapes and dtypes must be equal, but a float32
     reference may stand for a 16-bit result. NaN equals NaN. The tolerance is that of the case for `dtype`:
@@ -166,10 +172,10 @@ def compare(
     """
     have, want = flatten(actual), flatten(expected)
     if len(have) != len(want):
-        return f"{subject} has {len(have)} tensors, expected {len(want)}"
-    for index, (one, other) in enumerate(zip(have, want)):
+        return f"{subject} has {len(have)} tensors, {other} {len(want)}"
+    for index, (one, wanted) in enumerate(zip(have, want)):
         name = subject if len(have) == 1 else f"{subject}[{index}]"
-        failure = _compare_tensors(dense(one), dense(other), case, dtype, name, scaled)
+        failure = _compare_tensors(dense(one), dense(wanted), case, dtype, (name, other), scaled)
         if failure:
             return failure
     return None
@@ -194,11 +200,14 @@ def argument_after(position: int) -> str:
     return f"argument {position} after the call"
 
 
-def _compare_tensors(have: Tensor, want: Tensor, case: Case, dtype: torch.dtype, name: str, scaled: bool) -> str | None:
+def _compare_tensors(
+    have: Tensor, want: Tensor, case: Case, dtype: torch.dtype, sides: tuple[str, str], scaled: bool
+) -> str | None:
+    name, other = sides
     if have.shape != want.shape:
-        return f"{name} has shape {tuple(have.shape)}, expected {tuple(want.shape)}"
+        return f"{name} has shape {tuple(have.shape)}, {other} {tuple(want.shape)}"
     if have.dtype != want.dtype and not (have.dtype in SIXTEEN_BITS and want.dtype == torch.float32):
-        return f"{name} is {have.dtype}, expected {want.dtype}".replace("torch.", "")
+        return f"{name} is {have.dtype}, {other} {want.dtype}".replace("torch.", "")
     if have.dtype == torch.complex32:  # torch compares none
         have, want = have.to(torch.complex64), want.to(torch.complex64)
     if have.numel() == 0 or torch.equal(have, want):
@@ -219,10 +228,14 @@ def _compare_tensors(have: Tensor, want: Tensor, case: Case, dtype: torch.dtype,
     # NaN against a number counts as infinity, so that argmax finds it.
     size = torch.where(wrong, torch.nan_to_num(size, nan=float("inf"), posinf=float("inf")), torch.zeros_like(size))
     worst = int(size.argmax())
-    where = _unravel(worst, have.shape)
     actual, expected = have.reshape(-1)[worst].item(), want.reshape(-1)[worst].item()
+    form = "" if have.dtype == torch.bool else ".6g"
+    where = f" at {_unravel(worst, have.shape)}" if have.shape else ""
+    text = f"{name} is {actual:{form}}{where}, {other} {expected:{form}}"
+    if have.numel() == 1:
+        return text if have.dtype == torch.bool else f"{text} ({allowed})"
     return (
-        f"{name} is {actual:.6g} at {where}, expected {expected:.6g}; {int(wrong.sum())} of {have.numel()} elements "
+        f"{text}; {int(wrong.sum())} of {have.numel()} elements "
         f"differ, at most by {float(size.reshape(-1)[worst]):.3g} ({allowed})"
     )
 

@@ -27,8 +27,18 @@ from builder.gate.draft.refine import (
     with_different_sizes,
     with_empty_tensor,
 )
-from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Argument, Drafts, OpDraft, shortened
+from builder.gate.draft.result import (
+    CALLED,
+    CUDA_ONLY,
+    NO_FAKE_KERNEL,
+    NOT_CALLED,
+    Argument,
+    Drafts,
+    OpDraft,
+    shortened,
+)
 from builder.gate.draft.search import Found, Search
+from builder.gate.draft.shapes import fake_kernel
 from builder.gate.draft.signatures import STR, Parameter, Signature, likely_written, signature_of, takes_tensor
 from builder.gate.draft.trial import TrialProcess
 from builder.gate.imports.cases_file import CasesFile, load_cases
@@ -222,6 +232,8 @@ def _try(op: str, signature: Signature, device: str) -> OpDraft:
             candidate, fact = with_different_sizes(process, candidate, found.fact, from_end=from_end)
             candidate, fact = with_different_numbers(process, candidate, fact, called=True)
             facts = {**fact, **facts_about(process, op, candidate)}
+            if "::" in op and facts["untraced"].startswith(NO_FAKE_KERNEL):
+                facts["fake"] = fake_kernel(process, op, signature.parameters, candidate, facts)
         elif found.only_cuda:
             candidate, _ = with_different_numbers(process, candidate, {}, called=False)
             facts = {"changed": likely_written(op, signature), "untraced": of_compiled_module(process, op)}
@@ -247,6 +259,7 @@ def _try(op: str, signature: Signature, device: str) -> OpDraft:
         empty=_arguments(signature, empty, []) if empty and (found.called or found.only_cuda) else [],
         empty_error=empty_error,
         unclaimed=facts.get("unclaimed", {}),
+        fake=facts.get("fake", ""),
         empty_unclaimed=facts.get("empty_unclaimed", {}),
     )
 

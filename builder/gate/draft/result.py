@@ -63,6 +63,8 @@ class OpDraft:
     unclaimed: Mapping[str, str] = field(default_factory=dict)
     #: Those that fail for the call with an empty tensor.
     empty_unclaimed: Mapping[str, str] = field(default_factory=dict)
+    #: Python code that registers the missing fake kernel, or "".
+    fake: str = ""
 
     @property
     def lacks_fake_kernel(self) -> bool:

@@ -231,6 +231,11 @@ class Caller:
             self._call(map_tensors(self._values(candidate), lambda _, one: mode.from_tensor(one)))
         return True
 
+    def register(self, _candidate: Sequence[Guess], *, code: str) -> bool:
+        """Execute the code of a fake kernel."""
+        exec(code, {"torch": torch})  # noqa: S102 (written by this program)
+        return True
+
     def check(
         self,
         candidate: Sequence[Guess],

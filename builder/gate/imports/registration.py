@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 #: torch's message for an op without a kernel for the device of its arguments.
 _NO_KERNEL = re.compile(r"Could not run '(\w+)::([\w.]+)' with arguments from the '(CPU|CUDA)' backend")
 
 #: torch's message for a second TORCH_LIBRARY of one name.
 _TWICE = re.compile(r"Only a single (?:STABLE_)?TORCH_LIBRARY can be used to register the namespace (\w+)")
+
+#: A class whose backward is code of the package.
+_FUNCTION = re.compile(r"^\s*class \w+\([\w.]*\bFunction\)", re.MULTILINE)
 
 
 def registered_twice(message: str) -> str:
@@ -57,6 +62,28 @@ def no_autograd(op: str) -> str:
     if "::" not in op:
         return "compute the result in a `torch.autograd.Function`, whose `backward` returns the gradients"
     return f'add `torch.library.register_autograd("{op}", BACKWARD, setup_context=SETUP)` to the package'
+
+
+def backward_of(name: str, names: Collection[str]) -> str:
+    """Which of these names is that of the backward of `name`, such as `leaky_backward` of `leaky_forward`; or ""."""
+    base = re.sub(r"(?:^|_)(?:forward|fwd)$", "", name)
+    wanted = [f"{base}_{end}".lstrip("_") for end in ("backward", "bwd", "grad")]
+    return next((one for one in wanted if one in names and one != name), "")
+
+
+def autograd_in_python(folders: Sequence[Path], name: str) -> bool:
+    """Whether Python files in these folders name an op and define an autograd function, which may call the op."""
+    texts = [path.read_text(encoding="utf-8", errors="replace") for one in folders for path in one.rglob("*.py")]
+    return any(_FUNCTION.search(text) for text in texts) and any(re.search(rf"\b{name}\b", text) for text in texts)
+
+
+def lost_gradient(op: str, backward: str) -> str:
+    """That an op loses the gradients of its inputs, and the cures; `backward` is the op that computes them, or ""."""
+    although = f", although {backward} computes them" if backward else ""
+    return (
+        f"it has no gradient: the gradients of its inputs are lost{although}; {no_autograd(op)}, or, if it needs none,"
+        ' write `not_claimed={"gradients": REASON}` in its Case'
+    )
 
 
 def no_formula(op: str) -> str:

@@ -283,7 +283,7 @@ def _evidence(outcome: Outcome) -> dict[str, object]:
     evidence: dict[str, object] = {"op": outcome.op, "case": outcome.case, "verdict": outcome.verdict}
     if outcome.reason:
         evidence["reason"] = outcome.reason
-    if outcome.verdict in (FAILED, ACCEPTED) or outcome.check.startswith("gpu-"):
+    if outcome.verdict in (FAILED, ACCEPTED) or outcome.check.startswith("gpu-") or "gradient" in outcome.evidence:
         evidence["evidence"] = outcome.evidence
     if outcome.remark:
         evidence["remark"] = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.message import Message
@@ -51,6 +52,8 @@ class FarmFacts:
     platform: str = ""
     #: The lines of Requires-Dist that require torch; None: unknown, because an earlier version wrote the record.
     requires_torch: tuple[str, ...] | None = None
+    #: What is known of the gradient of each op, by its name: a value of `publish.gradients.Gradient`.
+    gradients: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; `from_json` reads it."""
@@ -67,6 +70,7 @@ class FarmFacts:
             **({"cuda_unknown": True} if self.cuda_unknown else {}),
             **({"platform": self.platform} if self.platform else {}),
             **({} if self.requires_torch is None else {"requires_torch": list(self.requires_torch)}),
+            **({"gradients": dict(self.gradients)} if self.gradients else {}),
         }
 
     @classmethod
@@ -85,6 +89,7 @@ class FarmFacts:
             bool(data.get("cuda_unknown", False)),
             str(data.get("platform", "")),
             texts(data["requires_torch"]) if "requires_torch" in data else None,
+            {str(op): str(gradient) for op, gradient in data.get("gradients", {}).items()},
         )
 
 

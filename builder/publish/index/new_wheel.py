@@ -16,6 +16,7 @@ from builder.errors import Code, UsageError
 from builder.matrix.local_version import read_local
 from builder.proof import PROOFS_SUFFIX, Proof, proofs_json, proofs_of, proofs_path
 from builder.publish.gpu_models import proven_on
+from builder.publish.gradients import gradients_of
 from builder.publish.index.entry import Entry, FarmFacts, iso_time, read_entry
 from builder.publish.index.kept import NOTHING, Kept
 from builder.publish.index.levels import levels
@@ -74,6 +75,7 @@ def new_wheel(
         built_here=STATEMENT_SUFFIX in attached,
         origin=origin,
         gpus=proven_on(proofs),
+        gradients=gradients_of(proofs),
         cuda_unknown=not variants and not _is_without_cuda(wheel),
         platform=_platform(wheel.name, proofs),
         requires_torch=requires_torch,
@@ -192,6 +194,7 @@ def _usable(data: list[dict[str, Any]]) -> list[Proof]:
         raise ValueError("it is nested too deeply")
     proofs = proofs_of(data)
     gpu_code(proofs)
+    gradients_of(proofs)
     return proofs
 
 

@@ -15,6 +15,7 @@ from builder.gate.amounts import size_text
 from builder.matrix.axes import Cell, Python
 from builder.matrix.local_version import current_form
 from builder.matrix.plan import Build, Plan
+from builder.publish.gradients import gradient_text
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.install import wheel_url
 from builder.publish.index.levels import Level
@@ -175,6 +176,7 @@ class WheelLine:
     """One wheel: its file name, links, and facts as text; `cells` are the names of the cells it was tested in.
 
     `origin` is where an adopted wheel came from: a name and a URL, which may be empty; None for other wheels.
+    `gradients` says which ops have one.
     """
 
     filename: str
@@ -186,6 +188,7 @@ class WheelLine:
     cells: tuple[str, ...]
     evidence: tuple[tuple[str, str], ...]
     origin: tuple[str, str] | None = None
+    gradients: str = ""
 
 
 @dataclass(frozen=True)
@@ -337,6 +340,7 @@ def _wheel(entry: Entry) -> WheelLine:
         cells=tuple(farm.cells) if farm else (),
         evidence=tuple((name, path) for name, path in evidence if path),
         origin=_origin(farm.origin) if farm and farm.origin else None,
+        gradients=gradient_text(farm.gradients) if farm else "",
     )
 
 

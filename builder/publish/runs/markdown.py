@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from builder.log import print_warning
 from builder.proof import Verdict
 from builder.publish.people.coverage import Field
 from builder.publish.people.people_pages import LABELS
-from builder.publish.proof_lines import failed_lines, not_run_lines
+from builder.publish.proof_lines import failed_lines, not_run_lines, remark_lines
 from builder.publish.runs.view import (
     BuildView,
     Excerpt,
@@ -92,12 +92,15 @@ def _parts(report: Report) -> Iterator[str]:
     for run in report.runs:
         yield from _machines(run)
     proofs = [proof for build in report.builds for cell in build.cells for proof in cell.proofs]
-    if lines := not_run_lines(proofs):
-        yield "\n#### Checks that did not run\n\n"
-        yield from (f"- {code(line)}\n" for line in lines)
-    if report.skips:
-        yield "\n#### Skipped cells\n\n"
-        yield from (f"- {count}: {code(reason)}\n" for reason, count in report.skips)
+    yield from _list("Remarks", map(code, remark_lines(proofs)))
+    yield from _list("Checks that did not run", map(code, not_run_lines(proofs)))
+    yield from _list("Skipped cells", (f"{count}: {code(reason)}" for reason, count in report.skips))
+
+
+def _list(title: str, items: Iterable[str]) -> Iterator[str]:
+    """A list below its title; nothing without items."""
+    lines = [f"- {item}\n" for item in items]
+    yield from [f"\n#### {title}\n\n", *lines] if lines else []
 
 
 def _machines(run: RunView) -> Iterator[str]:

@@ -105,6 +105,27 @@ def test_an_op_without_a_fake_kernel_is_named_with_the_cure() -> None:
     assert "fake kernel" not in summary_text([result(Drafts({}, drafts=[ON_CUDA, UNKNOWN]))])
 
 
+def test_a_fake_kernel_that_was_learned_is_printed() -> None:
+    code = '@torch.library.register_fake("toy::add")\ndef _fake_add(x):\n    return x.new_empty(x.shape)\n'
+    text = summary_text([result(Drafts({}, drafts=[replace(ADD, fake=code), replace(ADD, op="toy::sub")]))])
+    assert "no fake kernel: toy::sub: the cases do not claim" in text
+    assert "no fake kernel: toy::add: the cases do not claim" in text
+    assert (
+        '\n  @torch.library.register_fake("toy::add")\n  def _fake_add(x):\n      return x.new_empty(x.shape)\n' in text
+    )
+
+
+def test_long_reasons_are_indented_as_a_formatter_does_it() -> None:
+    reason = "no fake kernel: " + "word " * 30
+    traced = replace(ADD, untraced="", unclaimed={"opcheck": reason})
+    text = cases_text("toy", "a cell", Drafts({}, drafts=[replace(ADD, untraced=reason), traced]))
+    assert '\n        not_claimed=untraced(\n            "no fake kernel: word' in text
+    assert '"\n        ),\n' in text
+    assert '\n            "opcheck": (\n                "no fake kernel: word' in text
+    assert '"\n            ),\n' in text
+    assert "untraced((" not in text
+
+
 def test_without_a_successful_call_there_is_no_gap_to_replace() -> None:
     drafts = Drafts({}, drafts=[UNKNOWN])
     text = cases_text("toy", "a cell", drafts)

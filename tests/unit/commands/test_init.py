@@ -144,19 +144,16 @@ def test_ops_get_fake_kernels_that_refuse_two_devices(tmp_path: Path, monkeypatc
             fakes[op](cuda, cpu, *more)
 
 
-def test_what_init_could_not_derive_is_a_step_before_the_build(tmp_path: Path) -> None:
+def test_what_init_could_not_derive_is_told(tmp_path: Path) -> None:
     text = printed(tmp_path, FUNCTIONS)
     assert "op torch.ops.mine.two(Tensor x) -> Tensor[]" in text
     assert "no op for sizes: it returns `std::vector<int64_t>`" in text
     assert "to make an op of this function, write a function in mine.cu that calls it" in text
-    step = text.partition("Before the build, check these files. The extension compiles without a change:")[2]
-    step = step.partition("buildfarm build")[0]
-    assert "If you change one of these files after the build, buildfarm compiles the extension again." in step
-    assert "src/mine/__init__.py: for torch.compile, complete the fake kernel of other at GAP" in step
-    assert "fake kernel of same" not in text
-    text = (tmp_path / "src" / "mine" / "__init__.py").read_text()
-    assert '# @torch.library.register_fake("mine::other")\n# def _fake_other(x, y):\n' in text
-    assert "\n#     return [x.new_empty(SHAPE), x.new_empty(SHAPE)]\n" in text
+    assert "no fake kernel for other, two: for torch.compile, add what `buildfarm cases` prints" in text
+    assert "Before the build" not in text
+    package = (tmp_path / "src" / "mine" / "__init__.py").read_text()
+    assert "# For each other op, register a fake kernel here." in package
+    assert package.count("@torch.library.register_fake(") == 2  # of same, and the example
     assert "// static std::vector<at::Tensor> two_cpu(at::Tensor x) {" in (tmp_path / "csrc/mine_cpu.cpp").read_text()
 
 
@@ -192,6 +189,7 @@ def test_a_default_that_no_schema_can_have_is_a_step_before_the_build(tmp_path: 
     text = printed(tmp_path, "at::Tensor f(at::Tensor x, int64_t n = 2, double eps = EPS) { return x.clone(); }")
     assert "op torch.ops.mine.f(Tensor x, int n, float eps) -> Tensor" in text
     assert "csrc/mine_ops.cu: the schema of f has no default for n, eps: write it there and in the fake kernel" in text
+    assert "If you change one of these files after the build, buildfarm compiles the extension again." in text
 
 
 def test_several_written_tensors_are_a_question(tmp_path: Path) -> None:
@@ -206,7 +204,7 @@ def test_a_file_without_a_function_for_an_op_says_what_to_write(tmp_path: Path) 
     with pytest.raises(UsageError, check=coded(Code.SOURCE_UNSUPPORTED)) as caught:
         printed(tmp_path, WRITES.replace("void norm(", "static void norm("))
     assert caught.value.hints[0] == "norm: it is static; remove `static` to make it an op"
-    assert "write a function that launches norm_kernel or other_kernel, such as" in caught.value.hints[1]
+    assert "write a function that launches other_kernel, such as" in caught.value.hints[1]  # norm launches norm_kernel
     assert [path.name for path in tmp_path.iterdir()] == ["mine.cu"]
 
 
@@ -278,6 +276,122 @@ def test_architectures_of_the_new_matrix(tmp_path: Path) -> None:
 def test_without_architectures_the_build_with_one_is_named(tmp_path: Path) -> None:
     assert "  buildfarm build --arch 9.0    (one GPU architecture" in printed(tmp_path, WRITES)
     assert "\n# archs: [9.0]\n" in (tmp_path / "matrix.yaml").read_text()
+
+
+PAIR = """\
+torch::Tensor leaky_forward(const torch::Tensor& x, float slope, int n) { return x; }
+torch::Tensor leaky_backward(const torch::Tensor& grad, const torch::Tensor& x, float slope) { return grad; }
+"""
+
+
+def test_a_forward_is_joined_to_its_backward(tmp_path: Path) -> None:
+    text = printed(tmp_path, PAIR)
+    assert "leaky_forward gets its gradient from leaky_backward" in text
+    package = (tmp_path / "src" / "mine" / "__init__.py").read_text()
+    compile(package, "mine", "exec")
+    assert "    x, slope, n = inputs\n    ctx.save_for_backward(x)\n    ctx.slope = slope\n" in package
+    assert "    (x,) = ctx.saved_tensors\n" in package
+    assert (
+        "torch.ops.mine.leaky_backward(grads[0].contiguous(), x, ctx.slope)\n    return found, None, None\n" in package
+    )
+    assert '"mine::leaky_forward", _call_leaky_backward, setup_context=_keep_for_leaky_backward' in package
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        (
+            PAIR.replace("float slope) { return grad", "float other) { return grad"),
+            "register_autograd, or say in cases",
+        ),
+        (
+            'TORCH_LIBRARY(a, m) { m.def("f_fwd(Tensor x) -> Tensor"); m.def("f_bwd(Tensor v) -> Tensor"); }',
+            "its parameter v is neither",
+        ),
+        (
+            'PYBIND11_MODULE(a, m) { m.def("forward", &f); m.def("backward", &b); }',
+            "join them in a torch.autograd.Function",
+        ),
+    ],
+    ids=["functions", "library", "pybind"],
+)
+def test_a_pair_that_cannot_be_joined_is_a_step_before_the_build(tmp_path: Path, code: str, how: str) -> None:
+    step = " ".join(printed(tmp_path, code).partition("Before the build, check these files.")[2].split())
+    assert "src/mine/__init__.py: " in step
+    assert "has no gradient" in step
+    assert how in step
+
+
+def test_the_schemas_of_a_library_show_how_a_pair_is_joined(tmp_path: Path) -> None:
+    code = """TORCH_LIBRARY(space, m) {
+      m.def("f_fwd(Tensor x, Tensor w, float eps=1e-5) -> (Tensor, Tensor)");
+      m.def("f_bwd(Tensor grad_a, Tensor grad_b, Tensor x, Tensor w, "
+            "float eps) -> (Tensor grad_x, Tensor grad_w)");
+    }"""
+    text = printed(tmp_path, code)
+    assert "f_fwd gets its gradient from f_bwd" in text
+    package = (tmp_path / "src" / "mine" / "__init__.py").read_text()
+    compile(package, "mine", "exec")
+    assert "    x, w, eps = inputs\n    ctx.save_for_backward(x, w)\n" in package
+    assert "torch.ops.space.f_bwd(grads[0].contiguous(), grads[1].contiguous(), x, w, ctx.eps)\n" in package
+    assert "    return found[0], found[1], None\n" in package
+
+
+def test_ops_without_a_backward_are_named(tmp_path: Path) -> None:
+    text = printed(tmp_path, PAIR + FUNCTIONS)
+    assert "\n  no gradient for same, other, two: to train with them, call torch.library.register_autograd in" in text
+
+
+def test_numbers_of_other_types_are_cast(tmp_path: Path) -> None:
+    printed(tmp_path, PAIR)
+    binding = (tmp_path / "csrc" / "mine_ops.cu").read_text()
+    assert "static T narrow_to(int64_t value, const char* name)" in binding
+    assert 'm.impl("leaky_forward", [](const at::Tensor& x, double slope, int64_t n) {' in binding
+    assert 'return leaky_forward(x, static_cast<float>(slope), narrow_to<int>(n, "n"));' in binding
+
+
+def test_several_files_are_one_extension(tmp_path: Path) -> None:
+    """The usual layout: declarations and the module in C++, kernels in CUDA."""
+    (tmp_path / "op.cpp").write_text('PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("f", &f); }')
+    (tmp_path / "op_kernel.cu").write_text("at::Tensor f(at::Tensor x) { if (!x.is_cuda()) { return x; } return x; }")
+    started = run_init(replace(CELL, folder=tmp_path))
+    assert started.extension.name == "op"
+    assert '["op.cpp", "op_kernel.cu"]' in (tmp_path / "setup.py").read_text()
+    assert started.extension.gaps == []
+
+
+def test_functions_of_several_files_are_declared(tmp_path: Path) -> None:
+    (tmp_path / "a.cu").write_text("at::Tensor f(const torch::Tensor& x, float s = 1.f) { return x; }")
+    (tmp_path / "b.cu").write_text("std::vector<at::Tensor> g(at::Tensor x) { return {x, x}; }")
+    started = run_init(replace(CELL, folder=tmp_path, name="both"))
+    assert started.extension.name == "both"
+    binding = (tmp_path / "csrc" / "both_ops.cu").read_text()
+    assert "at::Tensor f(const at::Tensor& x, float s);\nstd::vector<at::Tensor> g(at::Tensor x);\n\n" in binding
+    assert '#include "' not in binding
+    assert '["a.cu", "b.cu", "csrc/both_ops.cu", "csrc/both_cpu.cpp"]' in (tmp_path / "setup.py").read_text()
+
+
+def test_files_of_one_object_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "op.cpp").write_text("PYBIND11_MODULE(a, m) {}")
+    (tmp_path / "op.cu").touch()
+    with pytest.raises(UsageError, check=coded(Code.SOURCE_UNSUPPORTED)) as caught:
+        start(tmp_path)
+    assert "op.cpp and op.cu have the same name without the ending" in str(caught.value)
+    assert caught.value.hints == ("rename one of them, such as op_kernel.cu",)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("#include <torch/extension.h>\n" + PAIR, True),
+        ("#include <torch/types.h>\n" + PAIR, False),
+        ("#include <torch/extension.h>\nPYBIND11_MODULE(a, m) {}", False),
+        ("// PYBIND11_MODULE\n#include <torch/extension.h>\n" + PAIR, True),
+    ],
+)
+def test_a_header_of_all_of_torch_that_the_file_does_not_need_is_named(tmp_path: Path, code: str, said: bool) -> None:
+    text = " ".join(printed(tmp_path, code).split())
+    assert ("mine.cu includes <torch/extension.h>" in text) is said
 
 
 def test_functions_that_an_op_calls_are_not_named(tmp_path: Path) -> None:

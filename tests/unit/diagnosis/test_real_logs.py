@@ -61,6 +61,16 @@ EXPECTED = {
         "    3 |     atomicAdd(x, x[1]);",
         "gpuAtomicAdd",
     ),
+    "nvcc-pybind": (
+        "mine.cu(2): error: this declaration has no storage class or type specifier (5 errors in all)",
+        "    2 |   PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {",
+        "include `<torch/extension.h>`",
+    ),
+    "gcc-pybind": (
+        "a.cpp:2:16: error: expected constructor, destructor, or type conversion before ‘(’ token (2 errors",
+        "    2 | PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {",
+        "include `<torch/extension.h>`",
+    ),
     "nvcc-texture": ("tex.cu(1): error: texture is not a template", "    1 | ", "texture object"),
     "nvcc-shfl": ('shfl.cu(2): error: identifier "__shfl_down" is', "    2 | ", "__shfl_down_sync with a mask"),
     "nvcc-thc": ('thc2.cu(2): error: identifier "THCState" is undefined (3 errors', "    2 | ", "removed THCState"),

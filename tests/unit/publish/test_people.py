@@ -12,6 +12,7 @@ from builder.matrix.axes import AbiClass, Cuda, Python
 from builder.matrix.compat import Compat
 from builder.matrix.config import Exclude, Selection
 from builder.matrix.plan import make_plan
+from builder.publish.gradients import Gradient
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.integrity import check_index
 from builder.publish.index.objects import Folder
@@ -198,6 +199,13 @@ def test_the_pages_are_well_formed_and_need_no_other_host() -> None:
         page = Page(data)
         assert page.open == []
         assert page.external == []
+
+
+def test_the_page_says_which_ops_lose_gradients() -> None:
+    farm = FarmFacts(("cu130",), {}, gradients={"ns::add": "yes, checked", "ns::sub": str(Gradient.LOST)})
+    listed = Entry.from_json(replace(entry("1.0+cu130", {}), farm=farm).to_json())
+    page = project_page("ops", [listed]).decode()
+    assert "gradients: none: the gradients of the inputs are lost (ns::sub); yes, checked (ns::add)" in page
 
 
 def test_hostile_text_stays_text() -> None:

@@ -12,12 +12,13 @@ import pytest
 
 from builder.commands.building.build import build_text, distinct_errors
 from builder.errors import BuildError, BuildfarmError, Code, Exit
-from builder.gate.outcome import MISTAKE_IN_CASES, Outcome
+from builder.gate.outcome import CHECKED, LOST, MISTAKE_IN_CASES, REFUSED, Outcome
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.plan import Build, Plan, Skip
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.op_gate import outcome_evidence, summary
 from builder.publish.dist import publish_wheels
+from builder.publish.gradients import Gradient, gradients_of
 from builder.publish.report import build_junit, report_json
 from builder.records import CacheStatistics, Toolchain
 from builder.result import BuildResult
@@ -230,6 +231,9 @@ def test_only_a_wheel_without_a_failed_check_is_published(
     assert (dist / "report.json").is_file()
 
 
+WHY = "a check of this wheel failed; the next `build` in which no check fails adds it again, without a compile"
+
+
 def test_what_happens_to_the_wheel_of_an_earlier_run(stored: StoredBuild, tmp_path: Path) -> None:
     dist, name = tmp_path / "dist", stored.wheel.name
     good, bad = result(stored, proofs(NOT_RUN)), result(stored, proofs(linkage=FAILED))
@@ -249,7 +253,7 @@ def test_what_happens_to_the_wheel_of_an_earlier_run(stored: StoredBuild, tmp_pa
     stored.wheel.write_bytes(b"new")
     assert run(bad) == ([f"kept {name} of an earlier run: a check of the new wheel failed"], True)
     assert run(good) == ([f"replaced {name}"], True)
-    assert run(bad) == ([f"removed {name}: a check of this wheel failed"], False)
+    assert run(bad) == ([f"removed {name}: {WHY}"], False)
 
 
 def test_a_wheel_with_the_earlier_form_of_the_version_is_of_the_same_build(stored: StoredBuild, tmp_path: Path) -> None:
@@ -275,6 +279,34 @@ def of_gate(*outcomes: Outcome, cell: Cell = CELLS[0]) -> list[Proof]:
         for check in dict.fromkeys(one.check for one in outcomes)
         if (found := [one for one in outcomes if one.check == check])
     ]
+
+
+def test_the_gradient_of_each_op_is_told(stored: StoredBuild, tmp_path: Path) -> None:
+    made = of_gate(
+        Outcome("gradients", "ns::good", "plain", PASSED, "1 dtype", evidence={"gradient": CHECKED}),
+        Outcome("gradients", "ns::good", "other", NOT_RUN, "no GPU"),
+        Outcome("gradients", "ns::lost", "plain", NOT_RUN, "it has none", evidence={"gradient": LOST}, remark=True),
+        Outcome("gradients", "ns::first", "plain", PASSED, "backward raises", evidence={"gradient": REFUSED}),
+        Outcome("gradients", "ns::untested", "plain", NOT_RUN, "no case tests it"),
+        Outcome("gradients", "ns::meant", "plain", NOT_RUN, "not claimed: for inference"),
+        Outcome("gradients", "", "", NOT_RUN, "no cases"),
+        Outcome("values", "ns::other", "plain", PASSED),
+    )
+    elsewhere = of_gate(Outcome("gradients", "ns::untested", "plain", FAILED, "1 is not 2"), cell=CELLS[1])
+    assert gradients_of(made + elsewhere) == {
+        "ns::good": Gradient.CHECKED,
+        "ns::lost": Gradient.LOST,
+        "ns::first": Gradient.REFUSED,
+        "ns::untested": Gradient.WRONG,
+        "ns::meant": Gradient.NOT_CLAIMED,
+    }
+    text = " ".join(build_text(tmp_path, PLAN, [result(stored, made)]).split())
+    assert (
+        "gradients: none: the gradients of the inputs are lost (ns::lost); yes, checked (ns::good); none: backward"
+        " raises an error (ns::first); not claimed in cases.py (ns::meant); not run (ns::untested)" in text
+    )
+    report = json.loads(report_json(PLAN, [result(stored, made)]))
+    assert report["builds"][0]["gradients"]["ns::lost"] == "none: the gradients of the inputs are lost"
 
 
 MISTAKE = dict(MISTAKE_IN_CASES)
@@ -323,7 +355,7 @@ def test_a_wheel_stays_if_only_cases_py_is_wrong(
         assert "hint: correct cases.py and run the same command again" in text
         assert "refused" not in text
     else:
-        assert published.removed == [f"removed {name}: a check of this wheel failed"]
+        assert published.removed == [f"removed {name}: {WHY}"]
 
 
 def test_publishing_again_writes_only_changed_files(stored: StoredBuild, tmp_path: Path) -> None:

@@ -54,9 +54,10 @@ def test_function_that_returns_nothing_writes_to_its_tensor_references(
     [
         ("static at::Tensor f(at::Tensor x) {}", "it is static; remove `static` to make it an op"),
         (
-            "at::Tensor f(at::Tensor x, float a) {}",
-            "the parameter `float a` has no equivalent in the schema of an op; use",
+            "at::Tensor f(at::Tensor x, char a) {}",
+            "the parameter `char a` has no equivalent in the schema of an op; an op takes `torch::Tensor`, `double`,",
         ),
+        ("at::Tensor f(at::Tensor x, int& n) {}", "the parameter `int& n` has no equivalent"),
         (
             "void f(const at::Tensor& x, at::Tensor y) {}",
             "it returns `void` and has no parameter `Tensor&`; use `Tensor&` for each tensor that it writes to",
@@ -87,6 +88,34 @@ def test_host_function_that_becomes_no_op_is_named_with_the_reason(code: str, re
 def test_function_that_returns_several_tensors(returned: str, result: str) -> None:
     functions, _ = read_functions(f"{returned} f(at::Tensor x) {{ return {{x, x}}; }}")
     assert [each.schema for each in functions] == ([f"f(Tensor x) -> {result}"] if result else [])
+
+
+def test_numbers_of_other_types_are_cast_from_those_of_the_op() -> None:
+    code = "at::Tensor f(Tensor x, float a, const int& n, std::size_t m, bool b, unsigned int k = 3, long l = 1) {}"
+    ((function,), refused) = read_functions(code)
+    assert refused == []
+    assert function.schema == "f(Tensor x, float a, int n, int m, bool b, int k=3, int l=1) -> Tensor"
+    assert function.op_parameters == ("at::Tensor x, double a, int64_t n, int64_t m, bool b, int64_t k, long l")
+    assert function.call(function.arguments) == (
+        'f(x, static_cast<float>(a), narrow_to<int>(n, "n"), narrow_to<size_t>(m, "m"), b,'
+        ' narrow_to<unsigned int>(k, "k"), l)'
+    )
+
+
+@pytest.mark.parametrize(
+    ("returned", "body", "count"),
+    [
+        ("std::vector<at::Tensor>", "if (n) { return {x, at::stack({x, y}, 0)}; } return {x, y};", 2),
+        ("std::vector<at::Tensor>", "if (n) { return {x}; } return {x, y};", 0),
+        ("std::vector<at::Tensor>", "return results;", 0),
+        ("std::tuple<at::Tensor, at::Tensor>", "return f(x);", 2),
+        ("at::Tensor", "return x;", 1),
+        ("void", "", 0),
+    ],
+)
+def test_the_number_of_results_is_read_if_each_return_shows_it(returned: str, body: str, count: int) -> None:
+    ((function,), _) = read_functions(f"{returned} f(at::Tensor& x, at::Tensor y, int64_t n) {{ {body} }}")
+    assert function.count == count
 
 
 def test_the_second_function_of_a_name_becomes_no_op() -> None:

@@ -14,6 +14,7 @@ from builder.matrix.config import GitSource, PathSource, Recipe
 from builder.recipes.fetch import PinnedSource
 from builder.recipes.inspection.draft_recipe import inspect_source
 from builder.recipes.inspection.findings import Draft
+from builder.recipes.inspection.native_code import needless_headers, too_many_headers
 from builder.wheels.failures import no_library_hints
 from tests.conftest import coded
 
@@ -742,3 +743,24 @@ def test_options_of_the_command_line(tree: Path) -> None:
     (question,) = draft.questions
     assert "--no-cuda, --blas=… and --cpu_only" in question
     assert "[--cuda_ext, --no-cuda]" in question
+
+
+@pytest.mark.parametrize(
+    ("code", "needless"),
+    [
+        ("#include <torch/extension.h>\nat::Tensor f(at::Tensor x) { return x; }", True),
+        ("  #  include <torch/extension.h>\n// no PYBIND11_MODULE here", True),
+        ("#include <torch/types.h>", False),
+        ("#include <torch/extension.h>\nvoid f(py::object x) {}", False),
+        ("#include <torch/extension.h>\nTORCH_LIBRARY(a, m) {}", False),
+        ("#include <torch/extension.h>\nstruct F : torch::autograd::Function<F> {};", False),
+    ],
+)
+def test_a_cuda_file_that_needs_only_the_types_of_torch_is_known(tmp_path: Path, code: str, needless: bool) -> None:
+    (tmp_path / "csrc").mkdir()
+    (tmp_path / "csrc" / "a.cu").write_text(code)
+    assert needless_headers(tmp_path) == (["csrc/a.cu"] if needless else [])
+
+
+def test_several_files_with_a_needless_header_share_a_sentence() -> None:
+    assert too_many_headers(["a.cu", "b.cu"]).startswith("a.cu, b.cu include <torch/extension.h>, and with it pybind11")

@@ -45,6 +45,14 @@ def test_failed_builds_come_first_with_reason_hint_and_log(tmp_path: Path) -> No
     assert f"`GPU: not run in {CELL}: no GPU`" in text
 
 
+def test_remarks_have_a_heading_of_their_own(tmp_path: Path) -> None:
+    lost = proof("gradients", "not run", reason="ns::op (plain): it has no gradient", remark=True)
+    builds = [entry(GOOD, "built", lost, proof("values", "not run", reason="no cases"))]
+    text = report_markdown(report_of([run(tmp_path, report={"builds": builds, "skips": []}, unfinished=())]))
+    assert f"#### Remarks\n\n- `gradients in {CELL}: ns::op (plain): it has no gradient`\n\n#### Checks that" in text
+    assert text.count("it has no gradient") == 1
+
+
 def test_cells_of_two_platforms_are_in_rows_of_their_own(tmp_path: Path) -> None:
     cells = (CELL, f"{CELL}-linux_aarch64")
     builds = [entry(f"good-1.0-{cell}", "built", proof("import", "passed", cell), cell=cell) for cell in cells]
