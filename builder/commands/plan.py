@@ -33,7 +33,7 @@ class PlanOptions(SelectOptions):
 
     arch: ArchOption = None
     matrix: MatrixOption = MATRIX
-    explain: Annotated[bool, typer.Option("--explain", help="List each skipped cell on its own line.")] = False
+    explain: Annotated[bool, typer.Option("--explain", help="Name the skipped cells of each reason.")] = False
     github: Annotated[
         Scope | None,
         typer.Option(

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
+from builder.matrix.axes import Python
 from builder.untrusted import texts
-from builder.wheelfile.compatibility import check_wheel_name
+from builder.wheelfile.compatibility import admits, check_wheel_name
 
 #: PEP 691 reserves keys that start with an underscore for the index itself.
 OWN_KEY = "_buildfarm"
@@ -118,6 +120,10 @@ class Entry:
     def version(self) -> Version:
         """The version of the file name."""
         return parse_wheel_filename(self.filename)[1]
+
+    def tags_for(self, python: Python, machine: str) -> list[Tag]:
+        """The tags of the file name that suit a Python on a processor, such as `x86_64`."""
+        return [tag for tag in parse_wheel_filename(self.filename)[3] if admits(tag, python, machine)]
 
     def to_json(self) -> dict[str, Any]:
         """Return the file object of PEP 691 and 700; `url` is the path from the root of the index."""

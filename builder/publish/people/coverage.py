@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder.gate.amounts import size_text
@@ -21,7 +21,6 @@ from builder.publish.index.install import wheel_url
 from builder.publish.index.levels import Level
 from builder.publish.index.paths import ALL, cell_named, path_to_install
 from builder.untrusted import parse_json, texts
-from builder.wheelfile.compatibility import admits
 
 # What a matrix plans for one project: the cells that get a wheel, and the reasons of those that get none.
 
@@ -43,11 +42,8 @@ class ProjectPlan:
         """Whether a wheel is the one that is planned for a cell, by its version and its tags."""
         planned = (f"{self.version}+{local}" for local, cells in self.wheels.items() if cell in cells)
         versions = {Version(current_form(version)) for version in planned}
-        machine = cell.platform.removeprefix("linux_")
-        tags = parse_wheel_filename(entry.filename)[3]
-        return Version(current_form(str(entry.version))) in versions and any(
-            admits(tag, cell.python, machine) for tag in tags
-        )
+        is_version = Version(current_form(str(entry.version))) in versions
+        return is_version and bool(entry.tags_for(cell.python, cell.platform.machine))
 
     @property
     def cells(self) -> list[Cell]:
