@@ -29,7 +29,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipes, read_plan
 from builder.proof import Proof, Verdict
-from builder.publish.index.entry import Entry
+from builder.publish.index.entry import Entry, project_of
 from builder.publish.index.install import commands_from_index, install_lines
 from builder.publish.index.kept import Kept
 from builder.publish.index.levels import Level, levels_of, shortfalls
@@ -352,33 +352,25 @@ def _result_lines(results: Sequence[PublishResult]) -> Iterator[str]:
 
 
 def _install_commands(results: Sequence[PublishResult], root: str) -> list[str]:
-    """The commands of pip and uv for the newest version of each project, as the index lists its wheels now."""
-    published = _offered(results)
-    newest: dict[str, Version] = {}
-    for result in published:
-        name, version = _identity(result)
-        newest[name] = max(newest.get(name, version), version)
+    """The commands of pip and uv for the newest version of each project, as the index lists its wheels now.
+
+    None for a project whose page cannot be read.
+    """
+    wheels = {result.wheel for result in _offered(results)}
     reader, commands = IndexReader(root), dict[str, None]()
-    for name, version in newest.items():
-        wanted = {result.wheel for result in published if _identity(result) == (name, version)}
-        entries = reader.entries(name)
-        for entry in entries:
-            if entry.filename in wanted:
-                cells = [Cell.parse(cell) for cell in entry.farm.cells] if entry.farm else []
-                machine = cells[0].platform.machine if cells else ""
-                commands |= dict.fromkeys(commands_from_index(reader, entries, entry, cells, machine))
+    for project in dict.fromkeys(project_of(result.wheel) for result in _offered(results)):
+        with suppress(BuildfarmError):  # the wheels are published, also if the server does not answer any more
+            entries = reader.entries(project)
+            ours = [(Version(entry.version.public), entry) for entry in entries if entry.filename in wheels]
+            newest = max((version for version, _ in ours), default=None)
+            for entry in (entry for version, entry in ours if version == newest):
+                commands |= dict.fromkeys(commands_from_index(reader, entries, entry, entry.cells))
     return list(commands)
 
 
 def _offered(results: Sequence[PublishResult]) -> list[PublishResult]:
     """The published wheels that are not yanked."""
     return [result for result in results if result.paths and result.yanked is None]
-
-
-def _identity(result: PublishResult) -> tuple[str, Version]:
-    """The project of a wheel and the public part of its version."""
-    name, version = result.wheel.split("-")[:2]
-    return name, Version(Version(version).public)
 
 
 def publish_json(results: Sequence[PublishResult], failed: Sequence[BuildfarmError]) -> str:

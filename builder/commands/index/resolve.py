@@ -21,11 +21,11 @@ from builder.commands.axes import with_selected
 from builder.commands.current_environment import cuda_here, python_here, torch_here
 from builder.errors import Code, Exit, NothingSelectedError, UsageError
 from builder.log import print_line
-from builder.matrix.axes import Arch, Cell, Cuda, Python, Torch
+from builder.matrix.axes import Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import load_matrix, load_recipes
-from builder.matrix.local_version import current_form, read_local
+from builder.matrix.local_version import current_form
 from builder.matrix.plan import make_plan
 from builder.matrix.selection import additions
 from builder.proofs.claimed_cells import StatedTorch
@@ -89,7 +89,7 @@ def resolve(
         torch=compat.resolve_torch(torch) if torch else torch_here(),
         cuda=compat.resolve_cuda(cuda) if cuda else cuda_here(),
         python=compat.resolve_python(python) if python else python_here(),
-        machine=os.uname().machine,
+        platform=Platform(f"linux_{os.uname().machine}"),
         glibc=_glibc(glibc) if glibc else None if complete else _own_glibc(),
         gpu=gpu_named(gpu, compat) if gpu else None if complete else min(own_gpus(), default=None),
     )
@@ -101,7 +101,7 @@ def resolve(
     reader = IndexReader(index)
     entries = reader.entries(name)
     found = best_wheel(entries, reader.requires, target)
-    commands = commands_from_index(reader, entries, found.best, [target.cell], target.machine) if found.best else []
+    commands = commands_from_index(reader, entries, found.best, [target.cell]) if found.best else []
     cure = Cure() if found.best or why else how_to_build(name, target, entries)
     print_data(_json(target, found, commands, cure) if as_json else _text(target, found, commands, cure, index))
     if found.best and reader.login:
@@ -116,8 +116,7 @@ class Target:
     torch: Torch
     cuda: Cuda
     python: Python
-    #: The processor, such as `x86_64`.
-    machine: str
+    platform: Platform
     #: None: any.
     glibc: tuple[int, int] | None = None
     #: The compute capability; None: any.
@@ -126,7 +125,7 @@ class Target:
     @property
     def cell(self) -> Cell:
         """The cell of this target."""
-        return Cell(self.torch, self.cuda, self.python)
+        return Cell(self.torch, self.cuda, self.python, self.platform)
 
 
 @dataclass(frozen=True)
@@ -164,9 +163,7 @@ def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[st
 
     def newest(entry: Entry) -> tuple[Version, int, Version, tuple[object, ...], tuple[int, int]]:
         build = parse_wheel_filename(entry.filename)[2]
-        glibc = max(
-            (glibc_of(tag.platform) or (0, 0) for tag in entry.tags_for(target.python, target.machine)), default=(0, 0)
-        )
+        glibc = max((glibc_of(tag.platform) or (0, 0) for tag in entry.tags_for(target.cell)), default=(0, 0))
         version = Version(current_form(str(entry.version)))
         return Version(entry.version.public), _rank(entry, target), version, build, glibc
 
@@ -234,7 +231,7 @@ def how_to_build(name: str, target: Target, entries: Sequence[Entry]) -> Cure:
 
 def _blocks(entry: Entry, target: Target) -> bool:
     """Whether a wheel has the Python tag and the CUDA of a target, and is yanked or has no code for its GPU."""
-    fits = entry.tags_for(target.python, target.machine) and not _cuda_misfit(entry, target.cuda)
+    fits = entry.tags_for(target.cell) and not _cuda_misfit(entry, target.cuda)
     return bool(fits and (entry.yanked is not None or _gpu_misfit(entry, target.gpu)))
 
 
@@ -242,8 +239,8 @@ def misfit(entry: Entry, requires: Callable[[Entry], Sequence[str]], target: Tar
     """The first reason why a wheel does not fit a target; empty if the wheel fits."""
     if entry.yanked is not None:
         return f"yanked: {entry.yanked}" if entry.yanked else "yanked"
-    if not (suitable := entry.tags_for(target.python, target.machine)):
-        return f"its tag is not for Python {target.python} on {target.machine}"
+    if not (suitable := entry.tags_for(target.cell)):
+        return f"its tag is not for Python {target.python} on {target.platform.machine}"
     if not requires_admit(entry.requires_python, target.python):
         return f"it requires Python {entry.requires_python}"
     own = entry.farm.platform if entry.farm else ""  # a tag such as linux_x86_64 promises no glibc
@@ -262,7 +259,7 @@ def _cuda_misfit(entry: Entry, cuda: Cuda) -> str:
     if not variants or cuda.variant in variants or f"cu{cuda.major}" in variants:
         return ""
     # A wheel for one CUDA major version, such as one of the stable ABI, says so in its local version.
-    if read_local(entry.version.local or "").cuda == f"cu{cuda.major}":
+    if entry.local.cuda == f"cu{cuda.major}":
         return ""
     return f"it is for {', '.join(variants)}, not {cuda.variant}"
 
@@ -297,7 +294,7 @@ def _text(target: Target, found: Resolution, commands: Sequence[str], cure: Cure
     if found.best:
         tested = f"tested in this cell: {found.level}" if found.level else "not tested in this cell"
         newer = [f"passed over: {found.newer.filename} is newer, but {found.reason}"] if found.newer else []
-        remark = read_local(found.best.version.local or "").remark
+        remark = found.best.local.remark
         doubt = [f"the version {found.best.version} {remark}"] if remark else []
         return "\n".join([f"{found.best.filename} ({tested})", *newer, *doubt, "", *commands, ""])
     lines = [f"no wheel fits {_describe(target)}:"]
@@ -329,7 +326,7 @@ def _json(target: Target, found: Resolution, commands: Sequence[str], cure: Cure
 
 
 def _describe(target: Target) -> str:
-    parts = [str(target.cell), target.machine]
+    parts = [str(target.cell), target.platform.machine]
     parts += [f"glibc {target.glibc[0]}.{target.glibc[1]}"] if target.glibc else []
     parts += [f"a GPU of compute capability {target.gpu.major}.{target.gpu.minor}"] if target.gpu else []
     return ", ".join(parts)

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.message import Message
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +19,8 @@ from packaging.version import Version
 
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
-from builder.matrix.axes import Python
+from builder.matrix.axes import Cell
+from builder.matrix.local_version import LocalVersion, read_local
 from builder.untrusted import texts
 from builder.wheelfile.compatibility import admits, check_wheel_name
 
@@ -121,9 +122,20 @@ class Entry:
         """The version of the file name."""
         return parse_wheel_filename(self.filename)[1]
 
-    def tags_for(self, python: Python, machine: str) -> list[Tag]:
-        """The tags of the file name that suit a Python on a processor, such as `x86_64`."""
-        return [tag for tag in parse_wheel_filename(self.filename)[3] if admits(tag, python, machine)]
+    @cached_property
+    def local(self) -> LocalVersion:
+        """What the local version says about torch and CUDA."""
+        return read_local(self.version.local or "")
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """The cells in which the wheel was tested, sorted."""
+        return sorted(map(_cell_named, self.farm.cells)) if self.farm else []
+
+    def tags_for(self, cell: Cell) -> list[Tag]:
+        """The tags of the file name that suit the Python and the processor of a cell."""
+        machine = cell.platform.machine
+        return [tag for tag in parse_wheel_filename(self.filename)[3] if admits(tag, cell.python, machine)]
 
     def to_json(self) -> dict[str, Any]:
         """Return the file object of PEP 691 and 700; `url` is the path from the root of the index."""
@@ -158,6 +170,12 @@ class Entry:
         )
         parse_wheel_filename(entry.filename)
         return entry
+
+
+@lru_cache(maxsize=2**14)
+def _cell_named(name: str) -> Cell:
+    """The cell of a name; the wheels of a project name the same cells again and again."""
+    return Cell.parse(name)
 
 
 def project_of(filename: str) -> str:

@@ -44,7 +44,7 @@ def install_lines(cells: Collection[Cell], commands: Sequence[str]) -> list[str]
 
 
 def commands_from_index(
-    reader: IndexReader, entries: Sequence[Entry], wheel: Entry, cells: Collection[Cell], machine: str
+    reader: IndexReader, entries: Sequence[Entry], wheel: Entry, cells: Collection[Cell]
 ) -> list[str]:
     """The commands of pip and of uv that install a wheel of an index for the newest of these cells, which may be none.
 
@@ -57,7 +57,7 @@ def commands_from_index(
         path = path.partition("/")[0]
     asked = SpecifierSet(f"=={wheel.version}", prereleases=True)  # ==1.0 admits 1.0+cu130
     others = [one for one in entries if one != wheel and one.yanked is None and one.version in asked]
-    rivals = [one for one in others if cell and path in (ALL, *paths_of(one)) and one.tags_for(cell.python, machine)]
+    rivals = [one for one in others if cell and path in (ALL, *paths_of(one)) and one.tags_for(cell)]
     url = wheel_url(reader.url, wheel.path, wheel.sha256)
     place, name, version = f"{reader.url}{path}/", wheel.project, str(wheel.version)
     if not cells:

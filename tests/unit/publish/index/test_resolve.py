@@ -12,7 +12,7 @@ import pytest
 
 from builder.commands.index.resolve import Target, best_wheel, misfit
 from builder.errors import Code
-from builder.matrix.axes import Arch, Cuda, Python, Torch
+from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.index.entry import Entry, FarmFacts
@@ -25,7 +25,7 @@ from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.index.make import ready
 
-TARGET = Target(Torch(2, 6, 0), Cuda(12, 4), Python(3, 11), "x86_64", (2, 31), Arch(8, 9))
+TARGET = Target(Torch(2, 6, 0), Cuda(12, 4), Python(3, 11), Platform.LINUX_X86_64, (2, 31), Arch(8, 9))
 
 
 def entry(filename: str = "my_ext-1.0+cu124-cp311-cp311-manylinux_2_28_x86_64.whl", **changes: object) -> Entry:
