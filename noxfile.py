@@ -16,6 +16,8 @@ nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 
 LOCK = "requirements.lock"
+#: What the workflows of `buildfarm ci` install: a part of the lock.
+WORKFLOW_LOCK = "builder/publish/ci/requirements.txt"
 
 
 def install(session: nox.Session) -> None:
@@ -72,11 +74,18 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def lock(session: nox.Session) -> None:
-    """Write requirements.lock: the newest versions that pyproject.toml allows, for every supported Python."""
+    """Write requirements.lock: the newest versions that pyproject.toml allows, for every supported Python.
+
+    Also the part of it that the jobs of `buildfarm ci` install with Python 3.12.
+    """
     session.install("uv")
-    options = ["--all-extras", "--universal", "--python-version", "3.11", "--generate-hashes", "--upgrade"]
-    options += ["--no-strip-extras", "--no-emit-index-url", "--no-annotate", "--custom-compile-command", "nox -s lock"]
-    session.run("uv", "pip", "compile", "pyproject.toml", *options, "--output-file", LOCK)
+    compile_ = ["uv", "pip", "compile", "pyproject.toml", "--generate-hashes", "--no-emit-index-url", "--no-annotate"]
+    compile_ += ["--custom-compile-command", "nox -s lock"]
+    every = ["--all-extras", "--universal", "--python-version", "3.11", "--upgrade", "--no-strip-extras"]
+    session.run(*compile_, *every, "--output-file", LOCK)
+    jobs = ["--extra", "cache", "--group", "build", "--constraint", LOCK, "--python-version", "3.12"]
+    jobs += ["--python-platform", "x86_64-manylinux_2_28"]
+    session.run(*compile_, *jobs, "--output-file", WORKFLOW_LOCK)
 
 
 @nox.session

@@ -92,8 +92,13 @@ def _command_line_error(error: Any) -> UsageError:  # noqa: ANN401 (a class of t
     for pattern, ours in _SENTENCES.items():
         sentence = re.sub(pattern, ours, sentence)
     command = error.ctx.command_path if error.ctx else " ".join(["buildfarm", *sys.argv[1:2]])
-    hint = f"`{command} --help` lists the commands, arguments and options"
-    return UsageError(sentence[:1].lower() + sentence[1:], Code.COMMAND_LINE_INVALID, hints=[hint])
+    hints = [f"`{command} --help` lists the commands, arguments and options"]
+    if type(error).__name__ == "MissingParameter" and error.param and error.ctx:
+        # The examples of the help, each on a line: the first one that gives what is missing.
+        examples = [line for line in (error.ctx.command.epilog or "").split("\n\n") if line.startswith("buildfarm ")]
+        fitting = [line for line in examples if not set(line.split()).isdisjoint(error.param.opts)]
+        hints[:0] = [f"for example: `{line}`" for line in [*fitting, *examples][:1]]
+    return UsageError(sentence[:1].lower() + sentence[1:], Code.COMMAND_LINE_INVALID, hints=hints)
 
 
 def _disk_full(error: OSError) -> BuildfarmError:

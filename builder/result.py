@@ -158,10 +158,6 @@ class PublishResult:
     cells: dict[str, str]
     #: The paths of the index that list the wheel.
     paths: tuple[str, ...] = ()
-    #: That of the command that installs the wheel.
-    path: str = ""
-    #: Of the file, hex; "" if it was not published now.
-    sha256: str = ""
     #: Why it was refused, a sentence each.
     reasons: tuple[str, ...] = ()
     #: Why it was yanked before, maybe empty; None if it is not yanked.
@@ -172,3 +168,5 @@ class PublishResult:
     about: dict[str, Any] = field(default_factory=dict)
     #: Whether its proofs do not reach a required level.
     below_level: bool = False
+    #: Why the check `window`, of the torch releases that METADATA allows, did not run; empty if it did.
+    unverified: str = ""

@@ -54,7 +54,7 @@ def matrix_or_options(file: Path | None, select: Selection, wheels: Sequence[str
     if file or path.exists() or select.extensions or not wheels:
         try:
             matrix = load_matrix(path)
-            return _with_selected(matrix, select) if wheels else matrix
+            return with_selected(matrix, select) if wheels else matrix
         except UsageError as error:
             if path.exists() or file or select.extensions:
                 raise
@@ -71,7 +71,7 @@ def matrix_or_options(file: Path | None, select: Selection, wheels: Sequence[str
     return Matrix(path, axes.torch, axes.cuda, axes.python, platforms=(Platform(f"linux_{os.uname().machine}"),))
 
 
-def _with_selected(matrix: Matrix, select: Selection) -> Matrix:
+def with_selected(matrix: Matrix, select: Selection) -> Matrix:
     """The matrix with all selected versions: for a wheel that others built, they need not be in the file."""
     compat = Compat.load()
     selected([], select, compat)  # raises the errors, which then name the option

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,14 +14,14 @@ from builder.cli.output import print_data
 from builder.errors import Code, UsageError
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
-from builder.publish.ci.install import check_install
-from builder.publish.ci.shards import Scope, shards_json
-from builder.publish.ci.workflows import MARK, WorkflowOptions, workflows
-from builder.publish.index.levels import levels_of
+from builder.publish.ci.install import check_install, own_install
+from builder.publish.ci.jobs import Scope, jobs_json
+from builder.publish.ci.workflows import IMAGE, MARK, STALE, WorkflowOptions, workflows
 from builder.store import write_atomic
 
 EXAMPLES = examples(
-    'buildfarm ci --install "buildfarm[cache] @ git+https://git.example/buildfarm@COMMIT"',
+    "buildfarm ci --require cpu --install ./tools/buildfarm",
+    'buildfarm ci --install "buildfarm @ git+https://HOST/OWNER/buildfarm@COMMIT"',
     "buildfarm ci --install ./tools/buildfarm --runner-labels my-arc-runners",
 )
 
@@ -37,36 +37,57 @@ class CiOptions(WorkflowOptions):
 
 
 def ci(options: CiOptions) -> None:
-    """Write workflows for GitHub Actions that build, test on GPUs and publish.
+    """Write workflows for GitHub Actions that build, test and publish, with or without a GPU.
 
-    The files are buildfarm.yml, buildfarm-shard.yml, buildfarm-wheel.yml and buildfarm-torch.yml in .github/workflows.
-    A pull request builds the newest cell of each extension. Every night, everything is built and published. Every
-    Monday, an issue is opened if there is a new torch. Pull requests of forks start no job on a GPU runner.
+    The files are buildfarm.yml in .github/workflows, and .github/buildfarm-requirements.txt with the packages that the
+    jobs install. With gpu in --require, buildfarm-wheel.yml tests each wheel on a runner with a GPU.
+
+    A pull request and a push to --branch build the newest cell of each extension. Every night, everything is built and
+    published, and an issue is opened if there is a new torch. Pull requests of forks start no job on a GPU runner.
     """
-    levels_of(options.require)
-    written = run_ci(options.directory, options)
+    written, removed = run_ci(options.directory, options)
     if options.as_json:
         print_data(json.dumps({"files": [str(path) for path in written]}) + "\n")
         return
-    next_step = (
+    lines = [f"wrote {path}" for path in written] + [f"removed {path}" for path in removed]
+    print_data("\n".join([*lines, "", *_needs(options)]) + "\n")
+
+
+def _needs(options: WorkflowOptions) -> list[str]:
+    """What each job needs: a runner, and settings of the repository."""
+    hosted = "plan, build, new torch" + (", publish" if options.publish_labels == IMAGE else "")
+    lines = ["What the jobs need:", f"  {hosted}: {IMAGE}, a machine of GitHub"]
+    if options.publish_labels != IMAGE:
+        lines.append(f"  publish: a runner with the labels {options.publish_labels}")
+    if options.needs_gpu:
+        lines += [
+            f"  smoke: a runner with a GPU and the labels {options.runner_labels}",
+            "    Without one, its jobs wait for a day, and fail. `--require cpu` writes a workflow that needs none.",
+        ]
+    else:
+        lines.append("  No job needs a GPU: each wheel is tested on the CPU.")
+    return [
+        *lines,
+        "  No job needs a secret.",
         f"Before the first run, make the environment {options.environment} in the settings of the repository on GitHub,"
-        " and allow only the default branch to deploy to it."
-    )
-    print_data("\n".join([*(f"wrote {path}" for path in written), next_step]) + "\n")
+        " and",
+        f"allow only the branch {options.branch} to deploy to it: the job publish runs in it.",
+    ]
 
 
-def run_ci(folder: Path, options: WorkflowOptions) -> list[Path]:
-    """Write the workflows below `folder`, the root of a repository with a matrix.yaml; return their paths.
+def run_ci(folder: Path, options: WorkflowOptions) -> tuple[list[Path], list[Path]]:
+    """Write the files below `folder`, the root of a repository with a matrix.yaml; return them, and removed older ones.
 
     Raises UsageError before it writes anything: for a wrong matrix.yaml or option, for a plan that the workflows cannot
     build, and for a file of this name that `buildfarm ci` did not write.
     """
     _, _, plan = read_plan(folder / "matrix.yaml", Selection())
-    shards_json(plan, Scope.FULL)
+    jobs_json(plan, Scope.FULL)
+    options = replace(options, install=options.install or own_install())
     files = {folder / path: text for path, text in workflows(options).items()}
     check_install(options.install, folder)
     for path in files:
-        if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(MARK):
+        if path.exists() and not _is_ours(path):
             raise UsageError(
                 "`buildfarm ci` did not write this file, and does not overwrite it",
                 Code.FILE_EXISTS,
@@ -76,4 +97,12 @@ def run_ci(folder: Path, options: WorkflowOptions) -> list[Path]:
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text.encode())
-    return list(files)
+    stale = [path for name in STALE if (path := folder / name) not in files and path.is_file() and _is_ours(path)]
+    for path in stale:
+        path.unlink()
+    return list(files), stale
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether `buildfarm ci` wrote a file."""
+    return path.read_text(encoding="utf-8", errors="replace").startswith(MARK)

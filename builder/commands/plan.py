@@ -16,7 +16,7 @@ from builder.log import print_warning
 from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import read_plan
 from builder.matrix.plan import Build, Plan, Skip
-from builder.publish.ci.shards import Scope, shards_json
+from builder.publish.ci.jobs import Scope, jobs_json
 from builder.publish.plan_text import architectures_hint, plan_text
 from builder.recipes.inspection.metadata import other_versions
 
@@ -33,13 +33,13 @@ class PlanOptions(SelectOptions):
 
     arch: ArchOption = None
     matrix: MatrixOption = MATRIX
-    explain: Annotated[bool, typer.Option("--explain", help="List each skipped cell on its own line.")] = False
+    explain: Annotated[bool, typer.Option("--explain", help="Name the skipped cells of each reason.")] = False
     github: Annotated[
         Scope | None,
         typer.Option(
             "--github",
-            help="Print the jobs for GitHub Actions as JSON: a list with a matrix for each 256 jobs. full: a job for"
-            " each build. newest: a job for the newest cell of each extension.",
+            help="Print the jobs for GitHub Actions as JSON: a matrix with at most 256 jobs. full: every build, one in"
+            " each job if this is enough. newest: a job for the newest cell of each extension.",
         ),
     ] = None
     new_torch: Annotated[
@@ -74,7 +74,7 @@ def plan(options: PlanOptions) -> None:
     for problem in other_versions(recipes[name] for name in dict.fromkeys(one.extension for one in planned.builds)):
         print_warning(f"`buildfarm build` will fail: {problem}; {'; '.join(problem.hints)}")
     if github:
-        print_data(shards_json(planned, github, archs))
+        print_data(jobs_json(planned, github, archs))
         return
     hint = "" if options.arch else architectures_hint(planned.builds)
     print_data(plan_to_json(planned) if as_json else plan_text(planned, explain=options.explain, hint=hint))

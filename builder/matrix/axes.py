@@ -133,6 +133,11 @@ class Arch:
         """The name of its machine code (SASS): `sm_90a`."""
         return f"sm_{self.number}{self.suffix}"
 
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The names of the code that is compiled for it: `sm_90`, and `compute_90` with PTX."""
+        return (self.sm, f"compute_{self.number}{self.suffix}") if self.ptx else (self.sm,)
+
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}{self.suffix}{'+PTX' if self.ptx else ''}"
 

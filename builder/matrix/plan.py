@@ -237,8 +237,8 @@ class SkipSummary:
     reason: str
     #: Number of skips.
     count: int
-    #: Number of different cells.
-    cells: int
+    #: The different cells, sorted.
+    cells: tuple[Cell, ...]
     #: The extensions; empty if the reason is about every extension.
     extensions: tuple[str, ...]
 
@@ -284,7 +284,7 @@ def no_cell_left(matrix: Matrix, plan: Plan) -> NothingSelectedError:
     What a recipe or the matrix says comes first: a user can change that, but not which combinations torch has.
     """
     said = sorted(summarise_skips(plan), key=lambda s: 0 if s.extensions else 1 if s.code == "excluded" else 2)
-    reasons = [(f"{s.about}: " if s.about else "") + f"{s.reason} ({counted(s.cells, 'cell')})" for s in said[:3]]
+    reasons = [(f"{s.about}: " if s.about else "") + f"{s.reason} ({counted(len(s.cells), 'cell')})" for s in said[:3]]
     return NothingSelectedError(
         "every selected cell is skipped", Code.NO_CELL_LEFT, where=str(matrix.path), hints=reasons
     )
@@ -330,7 +330,7 @@ def summarise_skips(plan: Plan) -> tuple[SkipSummary, ...]:
             code,
             reason,
             len(members),
-            len({(one.torch, one.cuda, one.python, one.platform) for one in members}),
+            tuple(sorted({Cell(one.torch, one.cuda, one.python, one.platform) for one in members})),
             tuple(dict.fromkeys(one.extension for one in members)) if all(one.extension for one in members) else (),
         )
         for (code, reason), members in groups.items()

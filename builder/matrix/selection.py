@@ -59,11 +59,10 @@ def select_versions(
 ) -> tuple[tuple[Torch, ...], tuple[Cuda, ...], tuple[Python, ...]]:
     """Narrow torch, CUDA and Python of the matrix to a selection. Raises what `select_axes` raises for them."""
     # Read before the matrix is: the hint to add an impossible combination to matrix.yaml would be wrong.
-    torch, cuda, python = _values(select, compat, matrix.torch)
-    _refuse_unlisted(
-        matrix, {"torch": (matrix.torch, torch), "cuda": (matrix.cuda, cuda), "python": (matrix.python, python)}
-    )
-    return _narrowed(matrix.torch, torch), _narrowed(matrix.cuda, cuda), _narrowed(matrix.python, python)
+    axes = _axes(matrix, select, compat)
+    _refuse_unlisted(matrix, axes)
+    torch, cuda, python = (_narrowed(listed, selected) for listed, selected in axes.values())
+    return torch, cuda, python
 
 
 def selected(cells: Sequence[Cell], select: Selection, compat: Compat) -> list[Cell]:
@@ -136,15 +135,18 @@ def _recipes(recipes: Sequence[Recipe], names: Sequence[str]) -> tuple[Recipe, .
 _NAMES = {"torch": "torch", "cuda": "CUDA", "python": "Python"}
 
 
-def _refuse_unlisted(matrix: Matrix, axes: Mapping[str, tuple[Sequence[Any], Sequence[Sequence[Any]]]]) -> None:
+_ListedAndSelected = Mapping[str, tuple[Sequence[Any], Sequence[Sequence[Any]]]]
+
+
+def _axes(matrix: Matrix, select: Selection, compat: Compat) -> _ListedAndSelected:
+    """What the matrix lists of each axis, and what is selected of it. Raises UsageError as `_values`."""
+    torch, cuda, python = _values(select, compat, matrix.torch)
+    return {"torch": (matrix.torch, torch), "cuda": (matrix.cuda, cuda), "python": (matrix.python, python)}
+
+
+def _refuse_unlisted(matrix: Matrix, axes: _ListedAndSelected) -> None:
     """Raise NothingSelectedError for the selected values of which the matrix lists none; `axes` has both, by name."""
-    missing = [
-        (axis, values[-1], listed)
-        for axis, (listed, selected) in axes.items()
-        for values in selected
-        if not any(value in listed for value in values)
-    ]
-    if not missing:
+    if not (missing := _missing(axes)):
         return
     first, _, listed = missing[0]
     alone = all(axis == first for axis, _, _ in missing)
@@ -157,6 +159,21 @@ def _refuse_unlisted(matrix: Matrix, axes: Mapping[str, tuple[Sequence[Any], Seq
             *([f"the matrix lists {and_list(sorted(listed))}"] if alone else []),
         ],
     )
+
+
+def _missing(axes: _ListedAndSelected) -> list[tuple[str, Any, Sequence[Any]]]:
+    """The axis and the newest value of each selection of which the matrix lists nothing, and what it lists."""
+    return [
+        (axis, values[-1], listed)
+        for axis, (listed, selected) in axes.items()
+        for values in selected
+        if not any(value in listed for value in values)
+    ]
+
+
+def additions(matrix: Matrix, select: Selection, compat: Compat) -> list[str]:
+    """What to add to matrix.yaml, so that it has every selected value: `add 2.12.1 under `torch``; empty: nothing."""
+    return [_to_add(matrix, axis, value) for axis, value, _ in _missing(_axes(matrix, select, compat))]
 
 
 def _narrowed(listed: Sequence[Axis], selected: Sequence[Sequence[Axis]]) -> tuple[Axis, ...]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from builder.gate.amounts import counted
-from builder.matrix.axes import Cell
+from builder.matrix.axes import Cell, Cuda, Platform, Torch
 from builder.matrix.plan import Build, Plan, summarise_skips
 
 
 def plan_text(plan: Plan, *, explain: bool, hint: str = "") -> str:
-    """The plan for a person; with `explain` each skipped cell has its own line, else they are counted by reason.
+    """The plan for a person: skipped cells are counted by reason, and with `explain` named too.
 
     `hint` is a line after the builds, such as that of `architectures_hint`.
     """
@@ -21,24 +22,30 @@ def plan_text(plan: Plan, *, explain: bool, hint: str = "") -> str:
         f"{counted(builds, 'build')} {'serves' if builds == 1 else 'serve'} {counted(cells, 'cell')};"
         f" {counted(skips, 'cell')} {'is' if skips == 1 else 'are'} skipped."
     ]
+    lines += [""] if plan.builds else []
+    width = max((len(str(build)) for build in plan.builds), default=0)
     for build in plan.builds:
-        lines.append("")
-        lines.append(f"{build}")
-        lines.append(f"  archs   {' '.join(map(str, build.archs))}")
-        lines += [f"  {'serves' if n == 0 else '':7} {cell}" for n, cell in enumerate(build.serves)]
+        lines.append(f"{build!s:{width}}  archs {' '.join(map(str, build.archs))}")
+        is_in_name = len(build.serves) == 1 and str(build).endswith(f"-{build.serves[0]}")
+        lines += [] if is_in_name else [f"  serves  {cells}" for cells in _by_torch(build.serves)]
     if hint:
         lines += ["", hint]
     if plan.skips:
         lines += ["", "skipped:"]
-        if explain:
-            for skip in plan.skips:
-                cell = Cell(skip.torch, skip.cuda, skip.python, skip.platform)
-                lines.append(f"  {cell!s:26}  {_reason(skip.extension, skip.reason)}")
-        else:
-            for group in summarise_skips(plan):
-                lines.append(f"  {group.cells:4}  {_reason(group.about, group.reason)}")
-            lines.append("  (number of cells and reason; `--explain` lists each cell)")
+        for group in summarise_skips(plan):
+            lines.append(f"  {len(group.cells):4}  {_reason(group.about, group.reason)}")
+            lines += [f"        {cells}" for cells in _by_torch(group.cells)] if explain else []
+        lines.append(f"  (number of cells and reason; {'`--json`' if explain else '`--explain`'} lists each cell)")
     return "\n".join(lines) + "\n"
+
+
+def _by_torch(cells: Iterable[Cell]) -> Iterator[str]:
+    """The cells, a text for each torch, CUDA and platform: `torch2.11.0-cu130-cp311, cp312`."""
+    rows: dict[tuple[Torch, Cuda, Platform], list[Cell]] = defaultdict(list)
+    for cell in sorted(cells):
+        rows[cell.torch, cell.cuda, cell.platform].append(cell)
+    for first, *others in rows.values():
+        yield ", ".join([str(first), *(cell.python.tag for cell in others)])
 
 
 def architectures_hint(builds: Collection[Build]) -> str:

@@ -166,6 +166,24 @@ def test_axe_finds_nothing_serious(browser: Browser, site: str, scheme: Literal[
             assert page.evaluate("document.documentElement.scrollWidth") <= width, path
 
 
+@pytest.mark.parametrize("width", [360, PHONE, DESKTOP])
+def test_no_column_of_the_wheels_is_cut(browser: Browser, site: str, width: int) -> None:
+    with opened(browser, site, width=width) as page:
+        for path in PAGES[1:]:
+            page.goto(site + path)
+            # As long as those of real wheels: name, GPU code and evidence.
+            page.evaluate("""for (const row of document.querySelectorAll("[aria-label^='Wheels of'] tbody tr")) {
+                const cells = row.querySelectorAll('td');
+                cells[0].querySelector('code').textContent =
+                    'a_long_project-1.0.3+cu130.torch2.11-cp312-cp312-manylinux_2_34_x86_64.whl';
+                cells[3].textContent = 'sm_75, sm_80, sm_86, sm_90, sm_100, sm_120, compute_120';
+                cells[4].append(', provenance, SBOM');
+            }""")
+            width_of = "scrolled => scrolled.scrollWidth - scrolled.clientWidth"
+            cut = page.evaluate(f"""[...document.querySelectorAll("[aria-label^='Wheels of']")].map({width_of})""")
+            assert all(pixels <= 0 for pixels in cut), path
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of the report of a made-up run, and `all.html` of two runs, on a plain web server."""

@@ -60,7 +60,7 @@ def test_published_through_a_server_and_installed(tmp_path: Path) -> None:
         done = publish(index.url, wheels, tmp_path, token)
         assert done.code == 0, done.all
         assert done.out.count("published  ") == 2
-        assert f"pip install --extra-index-url {index.url}/cu130/torch2.11/ my_ext==1.0+cu130.torch2.11" in done.out
+        assert f"pip install --extra-index-url {index.url}/cu130/torch2.11/ my-ext==1.0+cu130.torch2.11" in done.out
         again = publish(index.url, wheels, tmp_path, token)
         assert (again.code, again.out.count("already published")) == (0, 2), again.all
         assert index.log.read_text().count("POST /legacy/ 200") == 2

@@ -151,8 +151,8 @@ def test_native_means_the_gpus_of_this_machine(
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\n[ $1 = --query-gpu=index,compute_cap ] && printf '0, 9.0\\n1, 8.6\\n2, 9.0\\n'\n")
     program.chmod(0o755)
-    assert "  archs   8.6 9.0\n" in call("plan", "--matrix", matrix, "--arch", "native")[1]
-    assert "  archs   8.0 8.6 9.0\n" in call("plan", "--matrix", matrix, "--arch", "8.0,native")[1]
+    assert "  archs 8.6 9.0\n" in call("plan", "--matrix", matrix, "--arch", "native")[1]
+    assert "  archs 8.0 8.6 9.0\n" in call("plan", "--matrix", matrix, "--arch", "8.0,native")[1]
 
 
 def test_a_deleted_current_folder_is_named(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,3 +401,35 @@ def test_plan_warns_of_a_version_with_which_the_build_fails(call: Call, tmp_path
     assert "`buildfarm build` will fail" in said[2]
     assert "the recipe has version 1.0, and setup.py or pyproject.toml has 1.1" in said[2]
     assert "set `version: 1.1` in extension.yaml" in said[2]
+
+
+def test_a_new_matrix_keeps_the_architectures_of_the_first_build(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "source" / "ops").mkdir(parents=True)
+    setup = 'setup(name="ops", version="1.0", ext_modules=[CUDAExtension("ops._C", ["ops.cu"])])\n'
+    for name, text in {"setup.py": setup, "ops.cu": "", "ops/__init__.py": ""}.items():
+        (tmp_path / "source" / name).write_text(text)
+    monkeypatch.setattr(build, "run_build", lambda _: BuildOutcome(Plan((BUILD,), ()), [], TORCH_INDEX))
+    cell = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12")
+    code, _, err = call("build", "./source", *cell, "--arch", "9.0", "--store", tmp_path / "store")
+    assert code == 0, err
+    assert "archs: [9.0]" in (tmp_path / "matrix.yaml").read_text()
+    code, out, err = call("build", "--dry-run", "--store", tmp_path / "store")
+    assert (code, out.splitlines()[1].rpartition("  ")[2]) == (0, "archs 9.0"), err
+
+
+@pytest.mark.parametrize(
+    ("words", "example"),
+    [
+        (("publish",), "buildfarm publish --to index"),
+        (("resolve", "my_ext"), "buildfarm resolve my_ext --index index"),
+        (("unyank", "my_ext"), "buildfarm unyank my_ext==1.0+cu130 --index index"),
+        (("rebuild",), "buildfarm rebuild dist/NAME.whl --verify"),
+    ],
+)
+def test_a_missing_option_or_argument_has_an_example(words: tuple[str, ...], example: str, call: Call) -> None:
+    code, _, err = call(*words)
+    assert (code, "missing " in err) == (2, True)
+    assert f"hint: for example: `{example}`\n" in err

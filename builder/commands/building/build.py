@@ -222,6 +222,7 @@ def _added(options: BuildOptions) -> Added | None:
         torch=options.torch,
         cuda=options.cuda,
         python=options.python,
+        arch=options.arch,
         matrix=options.matrix,
         store=options.store,
     )

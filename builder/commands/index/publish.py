@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, Protocol
 
 import typer
+from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
+from builder.check import Check
 from builder.cli.options import DistOption, JsonOption, StoreOption, examples
 from builder.cli.output import print_data
 from builder.commands.building.published_builds import PublishedBuilds
@@ -22,23 +24,25 @@ from builder.commands.smoke_targets import unpublished_builds
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError, raise_problems
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
-from builder.log import print_error
+from builder.log import print_error, print_line
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipes, read_plan
-from builder.proof import Proof
-from builder.publish.index.entry import Entry
-from builder.publish.index.install import commands_of_cells, install_commands, install_lines, wheel_url
+from builder.proof import Proof, Verdict
+from builder.publish.index.entry import Entry, project_of
+from builder.publish.index.install import commands_from_index, install_lines
 from builder.publish.index.kept import Kept
 from builder.publish.index.levels import Level, levels_of, shortfalls
 from builder.publish.index.new_wheel import check_statement, merged, new_wheel, proofs_beside
 from builder.publish.index.objects import open_objects, url_of
-from builder.publish.index.paths import ALL, path_to_install, paths_of
-from builder.publish.index.repository import ConflictError, NewWheel, Repository, file_path
+from builder.publish.index.paths import ALL, paths_of
+from builder.publish.index.reader import IndexReader
+from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from builder.publish.people.coverage import ProjectPlan, project_plans
 from builder.publish.remote.server import IndexServer
 from builder.result import PublishOutcome, PublishResult
 from builder.store import Store, local_path
+from builder.wheelfile.compatibility import check_wheel_name
 
 EXAMPLES = examples(
     "buildfarm publish --to index",
@@ -131,6 +135,7 @@ def publish(
     A published file never changes: a different wheel of the same file name is refused too.
 
     Without WHEEL, each build that failed in the last run of `buildfarm build` is an error: its wheel is not in --dist.
+    A wheel that --dist also has in a newer version is left out; name it to publish it.
 
     A server gets the token in the environment variable BUILDFARM_TOKEN, or in the netrc file. It must have the scope
     prove: see `buildfarm token add --help`.
@@ -138,7 +143,7 @@ def publish(
     If there is a matrix, the pages for people also show for which of its cells a wheel is missing, and why others get
     none. A server gets no plan.
     """
-    found = list(wheels or read_dist(dist))
+    found = list(wheels or _newest_versions(read_dist(dist)))
     failed = [] if wheels else unpublished_builds(dist)
     if not found:
         raise_problems(failed)
@@ -147,6 +152,22 @@ def publish(
     index, results = _publish(to, found, opened, required, matrix)
     print_data(publish_json(results, failed) if as_json else publish_text(results, index, required))
     _finish(results, failed)
+
+
+def _newest_versions(wheels: Sequence[Path]) -> Iterator[Path]:
+    """The wheels without those of an older version for the same torch, CUDA and Python: that of an earlier release."""
+    newest: dict[tuple[object, ...], tuple[Version, Path]] = {}
+    for wheel in wheels:
+        check_wheel_name(wheel.name, str(wheel))
+        name, version, _, tags = parse_wheel_filename(wheel.name)
+        key = (name, version.local, frozenset((tag.interpreter, tag.abi) for tag in tags))
+        newest[key] = max(newest.get(key, (version, wheel)), (version, wheel))
+    last = {wheel for _, wheel in newest.values()}
+    for wheel in wheels:
+        if wheel in last:
+            yield wheel
+        else:
+            print_line(f"left out {wheel.name}: --dist has a newer version of it")
 
 
 def _publish(
@@ -264,10 +285,14 @@ def publish_wheel(target: Target, new: NewWheel, proofs: Sequence[Proof], requir
         PublishOutcome.PUBLISHED if added else PublishOutcome.UNCHANGED,
         cells,
         (ALL, *paths_of(new.entry)),
-        path_to_install(new.entry),
-        new.entry.sha256,
         yanked=published.yanked if published else None,
+        unverified=next((one.reason for one in proofs if _is_unverified(one)), ""),
     )
+
+
+def _is_unverified(proof: Proof) -> bool:
+    """Whether the check of the torch releases that METADATA allows did not run."""
+    return proof.check is Check.WINDOW and proof.verdict is Verdict.NOT_RUN
 
 
 def _sha256(wheel: Path) -> str:
@@ -289,7 +314,9 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
     `index` is the URL of its root for pip and uv; empty for an index in a bucket, which they read through a web server.
     Without `required`, the text does not mention levels.
     """
-    lines = list(_result_lines(results))
+    lines = list(_result_lines(sorted(results, key=lambda one: one.outcome is PublishOutcome.REFUSED)))
+    for reason, count in Counter(filter(None, (result.unverified for result in results))).items():
+        lines.append(f"window: not run for {counted(count, 'wheel')}: {reason}")
     low = [result for result in results if result.below_level]
     if required is not None and low:
         reasons = [reason for result in low for reason in result.reasons]
@@ -307,8 +334,6 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
     elif commands := _install_commands(results, index):
         cells = [Cell.parse(cell) for result in _offered(results) for cell in result.cells]
         lines += ["", *(install_lines(cells, commands) if cells else ["To install:", *commands])]
-        if any(" --extra-index-url file:" in command for command in commands):
-            lines.append("pip warns of each project that is not in this folder, and takes it from its default index.")
     return "\n".join(lines) + "\n"
 
 
@@ -327,36 +352,25 @@ def _result_lines(results: Sequence[PublishResult]) -> Iterator[str]:
 
 
 def _install_commands(results: Sequence[PublishResult], root: str) -> list[str]:
-    """The commands of pip and uv for the newest version of each project, from the path of its newest CUDA variant."""
-    commands: dict[str, None] = {}
-    published = _offered(results)
-    newest: dict[str, Version] = {}
-    for result in published:
-        name, version = _identity(result)
-        newest[name] = max(newest.get(name, version), version)
-    for result in published:
-        name, version = _identity(result)
-        if version == newest[name]:
-            text = str(Version(result.wheel.split("-")[1]))
-            index, cells = f"{root}{result.path}/", [Cell.parse(cell) for cell in result.cells]
-            url = wheel_url(root, file_path(result.sha256, result.wheel), result.sha256)
-            if cells:
-                made = commands_of_cells(index, name, text, cells, url=url)
-            else:
-                made = install_commands(index, name, text, [], url=url)
-            commands |= dict.fromkeys(made)
+    """The commands of pip and uv for the newest version of each project, as the index lists its wheels now.
+
+    None for a project whose page cannot be read.
+    """
+    wheels = {result.wheel for result in _offered(results)}
+    reader, commands = IndexReader(root), dict[str, None]()
+    for project in dict.fromkeys(project_of(result.wheel) for result in _offered(results)):
+        with suppress(BuildfarmError):  # the wheels are published, also if the server does not answer any more
+            entries = reader.entries(project)
+            ours = [(Version(entry.version.public), entry) for entry in entries if entry.filename in wheels]
+            newest = max((version for version, _ in ours), default=None)
+            for entry in (entry for version, entry in ours if version == newest):
+                commands |= dict.fromkeys(commands_from_index(reader, entries, entry, entry.cells))
     return list(commands)
 
 
 def _offered(results: Sequence[PublishResult]) -> list[PublishResult]:
     """The published wheels that are not yanked."""
     return [result for result in results if result.paths and result.yanked is None]
-
-
-def _identity(result: PublishResult) -> tuple[str, Version]:
-    """The project of a wheel and the public part of its version."""
-    name, version = result.wheel.split("-")[:2]
-    return name, Version(Version(version).public)
 
 
 def publish_json(results: Sequence[PublishResult], failed: Sequence[BuildfarmError]) -> str:

@@ -7,34 +7,36 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
-from packaging.specifiers import SpecifierSet
-from packaging.tags import Tag
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from builder.cli.options import JsonOption, examples
 from builder.cli.output import print_data
+from builder.commands.axes import with_selected
 from builder.commands.current_environment import cuda_here, python_here, torch_here
-from builder.errors import Code, Exit, UsageError
+from builder.errors import Code, Exit, NothingSelectedError, UsageError
 from builder.log import print_line
-from builder.matrix.axes import Arch, Cell, Cuda, Python, Torch
+from builder.matrix.axes import Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
-from builder.matrix.config import TORCH_INDEX
-from builder.matrix.local_version import current_form, read_local
+from builder.matrix.config import MATRIX, Selection
+from builder.matrix.load import load_matrix, load_recipes
+from builder.matrix.local_version import current_form
+from builder.matrix.plan import make_plan
+from builder.matrix.selection import additions
 from builder.proofs.claimed_cells import StatedTorch
 from builder.proofs.static.metadata import requires_admit
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.index.entry import Entry
-from builder.publish.index.install import install_commands, wheel_url
+from builder.publish.index.install import commands_from_index
 from builder.publish.index.levels import Level
-from builder.publish.index.paths import ALL, path_to_install, paths_of
 from builder.publish.index.reader import IndexReader
 from builder.resources import own_gpus
-from builder.wheelfile.compatibility import admits, glibc_of, runs_on
+from builder.wheelfile.compatibility import glibc_of, runs_on
 
 EXAMPLES = examples(
     "buildfarm resolve my_ext --index index",
@@ -87,11 +89,10 @@ def resolve(
         torch=compat.resolve_torch(torch) if torch else torch_here(),
         cuda=compat.resolve_cuda(cuda) if cuda else cuda_here(),
         python=compat.resolve_python(python) if python else python_here(),
-        machine=os.uname().machine,
+        platform=Platform(f"linux_{os.uname().machine}"),
         glibc=_glibc(glibc) if glibc else None if complete else _own_glibc(),
         gpu=gpu_named(gpu, compat) if gpu else None if complete else min(own_gpus(), default=None),
     )
-    cell = ["--torch", str(target.torch), "--cuda", str(target.cuda), "--python", str(target.python)]
     why = None
     if target.torch in compat.torches:  # that of the current environment may be newer
         why = compat.why_not_cuda(target.torch, target.cuda) or compat.why_not_python(target.torch, target.python)
@@ -100,13 +101,9 @@ def resolve(
     reader = IndexReader(index)
     entries = reader.entries(name)
     found = best_wheel(entries, reader.requires, target)
-    commands = _commands(reader, entries, found.best, target) if found.best else []
-    build_command = "" if why else shlex.join(["buildfarm", "build", *cell, "--ext", name])
-    print_data(
-        _json(target, found, commands, build_command)
-        if as_json
-        else _text(target, found, commands, build_command, index)
-    )
+    commands = commands_from_index(reader, entries, found.best, [target.cell]) if found.best else []
+    cure = Cure() if found.best or why else how_to_build(name, target, entries)
+    print_data(_json(target, found, commands, cure) if as_json else _text(target, found, commands, cure, index))
     if found.best and reader.login:
         print_line("The commands contain no password: pip and uv read it from ~/.netrc.")
     raise typer.Exit(int(Exit.OK if found.best else Exit.FAILED))
@@ -119,8 +116,7 @@ class Target:
     torch: Torch
     cuda: Cuda
     python: Python
-    #: The processor, such as `x86_64`.
-    machine: str
+    platform: Platform
     #: None: any.
     glibc: tuple[int, int] | None = None
     #: The compute capability; None: any.
@@ -129,7 +125,7 @@ class Target:
     @property
     def cell(self) -> Cell:
         """The cell of this target."""
-        return Cell(self.torch, self.cuda, self.python)
+        return Cell(self.torch, self.cuda, self.python, self.platform)
 
 
 @dataclass(frozen=True)
@@ -167,7 +163,7 @@ def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[st
 
     def newest(entry: Entry) -> tuple[Version, int, Version, tuple[object, ...], tuple[int, int]]:
         build = parse_wheel_filename(entry.filename)[2]
-        glibc = max((glibc_of(tag.platform) or (0, 0) for tag in _suitable(entry, target)), default=(0, 0))
+        glibc = max((glibc_of(tag.platform) or (0, 0) for tag in entry.tags_for(target.cell)), default=(0, 0))
         version = Version(current_form(str(entry.version)))
         return Version(entry.version.public), _rank(entry, target), version, build, glibc
 
@@ -180,12 +176,71 @@ def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[st
     return replace(found, newer=newer, reason="a pre-release" if is_worse else "not tested in this cell")
 
 
+@dataclass(frozen=True)
+class Cure:
+    """How to build a wheel for a target."""
+
+    #: Empty if no wheel can be built.
+    command: str = ""
+    #: Where to run it: empty for this folder.
+    place: str = ""
+    #: What to do before, each as the start of a sentence.
+    first: tuple[str, ...] = ()
+    #: Why no wheel can be built.
+    impossible: str = ""
+
+    def __str__(self) -> str:
+        if not self.command:
+            return self.impossible and f"no wheel can be built: {self.impossible}"
+        place = f" {self.place}" if self.place else ""
+        return f"to build one{place}, {''.join(f'{step}, then ' for step in self.first)}run: {self.command}"
+
+
+def how_to_build(name: str, target: Target, entries: Sequence[Entry]) -> Cure:
+    """The command that builds a wheel for a target, with the matrix.yaml of this folder if it has the extension.
+
+    A GPU for which the matrix does not compile is added to its architectures. A published file never changes, so the
+    version must be raised if a wheel of this version is for the same Python, torch and CUDA, and does not fit.
+    """
+    compat = Compat.load()
+    if target.gpu and (reason := compat.why_not_arch(target.cuda, target.gpu)):
+        return Cure(impossible=reason.reason)
+    place, first, archs = f"in the project of {name}", list[str](), list[Arch]()
+    taken = any(_blocks(entry, target) for entry in entries)
+    lacks_code = any(_gpu_misfit(entry, target.gpu) for entry in entries)
+    with suppress(UsageError, StopIteration):  # no matrix.yaml here, or one without the extension
+        matrix = load_matrix(MATRIX)
+        recipes = load_recipes(matrix)
+        name = next(recipe.name for recipe in recipes if recipe.makes(name))
+        select = Selection((str(target.torch),), (str(target.cuda),), (str(target.python),), (name,))
+        try:
+            build = make_plan(with_selected(matrix, select), recipes, select, compat).builds[0]
+        except NothingSelectedError as error:
+            return Cure(impossible="; ".join(error.hints))
+        place, first, archs = "", additions(matrix, select, compat), list(build.archs)
+        version = Version(f"{build.version}+{build.local_version}")
+        taken = any(entry.version == version and _blocks(entry, target) for entry in entries)
+        lacks_code = not runs_on((code for arch in archs for code in arch.codes), target.gpu) if target.gpu else False
+    words = ["buildfarm", "build", "--torch", str(target.torch), "--cuda", str(target.cuda)]
+    words += ["--python", str(target.python), "--ext", name]
+    if target.gpu and lacks_code:
+        archs = sorted({*archs, target.gpu}, key=lambda arch: arch.number)
+        words += [word for arch in archs for word in ("--arch", str(arch))]
+    return Cure(shlex.join(words), place, (*first, *(["raise its version in the recipe"] if taken else [])))
+
+
+def _blocks(entry: Entry, target: Target) -> bool:
+    """Whether a wheel has the Python tag and the CUDA of a target, and is yanked or has no code for its GPU."""
+    fits = entry.tags_for(target.cell) and not _cuda_misfit(entry, target.cuda)
+    return bool(fits and (entry.yanked is not None or _gpu_misfit(entry, target.gpu)))
+
+
 def misfit(entry: Entry, requires: Callable[[Entry], Sequence[str]], target: Target) -> str:
     """The first reason why a wheel does not fit a target; empty if the wheel fits."""
     if entry.yanked is not None:
         return f"yanked: {entry.yanked}" if entry.yanked else "yanked"
-    if not (suitable := _suitable(entry, target)):
-        return f"its tag is not for Python {target.python} on {target.machine}"
+    if not (suitable := entry.tags_for(target.cell)):
+        return f"its tag is not for Python {target.python} on {target.platform.machine}"
     if not requires_admit(entry.requires_python, target.python):
         return f"it requires Python {entry.requires_python}"
     own = entry.farm.platform if entry.farm else ""  # a tag such as linux_x86_64 promises no glibc
@@ -199,17 +254,12 @@ def misfit(entry: Entry, requires: Callable[[Entry], Sequence[str]], target: Tar
     return StatedTorch(str(entry.version), requires(entry)).why_not(target.cell)
 
 
-def _suitable(entry: Entry, target: Target) -> list[Tag]:
-    """The tags of a wheel that suit the Python and the processor."""
-    return [tag for tag in parse_wheel_filename(entry.filename)[3] if admits(tag, target.python, target.machine)]
-
-
 def _cuda_misfit(entry: Entry, cuda: Cuda) -> str:
     variants = entry.farm.cuda if entry.farm else ()
     if not variants or cuda.variant in variants or f"cu{cuda.major}" in variants:
         return ""
     # A wheel for one CUDA major version, such as one of the stable ABI, says so in its local version.
-    if read_local(entry.version.local or "").cuda == f"cu{cuda.major}":
+    if entry.local.cuda == f"cu{cuda.major}":
         return ""
     return f"it is for {', '.join(variants)}, not {cuda.variant}"
 
@@ -229,28 +279,6 @@ def _level(entry: Entry, target: Target) -> str:
     return entry.farm.cells.get(str(target.cell), "") if entry.farm else ""
 
 
-def _commands(reader: IndexReader, entries: Sequence[Entry], wheel: Entry, target: Target) -> list[str]:
-    """The commands of pip and of uv that install a wheel."""
-    compat, variant = Compat.load(), target.cuda.variant
-    path = path_to_install(wheel, variant)
-    if "/" in path and not reader.lists(path, wheel):
-        path = path.partition("/")[0]
-    torch = [compat.torch_requirement(target.torch, target.cuda)]
-    torch_index = "" if compat.is_default_variant(target.torch, target.cuda) else TORCH_INDEX
-    asked = SpecifierSet(f"=={wheel.version}", prereleases=True)  # ==1.0 admits 1.0+cu130
-    others = [one for one in entries if one != wheel and one.yanked is None and one.version in asked]
-    rivals = [one for one in others if path in (ALL, *paths_of(one)) and _suitable(one, target)]
-    return install_commands(
-        f"{reader.url}{path}/",
-        wheel.project,
-        str(wheel.version),
-        torch,
-        torch_index.replace("{variant}", variant),
-        wheel_url(reader.url, wheel.path, wheel.sha256),
-        by_url=bool(rivals),
-    )
-
-
 def _glibc(text: str) -> tuple[int, int]:
     if not (match := re.fullmatch(r"(\d+)\.(\d+)", text)):
         raise UsageError(f"{text!r} is not a glibc version; write it like 2.31", Code.VALUE_INVALID, where="--glibc")
@@ -261,30 +289,27 @@ def _own_glibc() -> tuple[int, int]:
     return _glibc((os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0").rpartition(" ")[2])
 
 
-def _text(target: Target, found: Resolution, commands: Sequence[str], build_command: str, index: str) -> str:
+def _text(target: Target, found: Resolution, commands: Sequence[str], cure: Cure, index: str) -> str:
     """The wheel and the commands that install it; else why each wheel does not fit, and the command that builds one."""
     if found.best:
         tested = f"tested in this cell: {found.level}" if found.level else "not tested in this cell"
         newer = [f"passed over: {found.newer.filename} is newer, but {found.reason}"] if found.newer else []
-        remark = read_local(found.best.version.local or "").remark
+        remark = found.best.local.remark
         doubt = [f"the version {found.best.version} {remark}"] if remark else []
         return "\n".join([f"{found.best.filename} ({tested})", *newer, *doubt, "", *commands, ""])
     lines = [f"no wheel fits {_describe(target)}:"]
     lines += [f"  {name}: {reason}" for name, reason in list(found.misfits.items())[:_MOST]]
     if len(found.misfits) > _MOST:
         lines.append(f"  and {len(found.misfits) - _MOST} more; --json prints all")
-    lines += [""] if build_command or found.yanked else []
+    lines += [""] if str(cure) or found.yanked else []
     if found.yanked:
         folder = "DIR" if "://" in index else index  # a server changes nothing
         unyank = shlex.join(["buildfarm", "unyank", found.yanked.filename, "--index", folder])
         lines.append(f"to offer the yanked wheel again, run: {unyank}")
-    if build_command:
-        first = "raise its version in the recipe, then " if found.yanked else ""
-        lines.append(f"to build one, {first}run: {build_command}")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *filter(None, [str(cure)]), ""])
 
 
-def _json(target: Target, found: Resolution, commands: Sequence[str], build_command: str) -> str:
+def _json(target: Target, found: Resolution, commands: Sequence[str], cure: Cure) -> str:
     """Everything about the answer."""
     data: dict[str, Any] = {
         "cell": str(target.cell),
@@ -294,13 +319,14 @@ def _json(target: Target, found: Resolution, commands: Sequence[str], build_comm
         "install": dict(zip(("pip", "uv"), commands, strict=False)),
         "newer": {"wheel": found.newer.filename, "reason": found.reason} if found.newer else None,
         "misfits": found.misfits,
-        "build": build_command or None,
+        "build": cure.command or None,
+        "before_build": list(cure.first),
     }
     return json.dumps(data, indent=1) + "\n"
 
 
 def _describe(target: Target) -> str:
-    parts = [str(target.cell), target.machine]
+    parts = [str(target.cell), target.platform.machine]
     parts += [f"glibc {target.glibc[0]}.{target.glibc[1]}"] if target.glibc else []
     parts += [f"a GPU of compute capability {target.gpu.major}.{target.gpu.minor}"] if target.gpu else []
     return ", ".join(parts)

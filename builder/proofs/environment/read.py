@@ -191,14 +191,14 @@ def _package(found: Distribution, folder: Path) -> Package | None:
         folder=folder,
         requires=tuple(metadata.get_all("Requires-Dist") or ()),
         installer=(found.read_text("INSTALLER") or "").strip(),
-        source=_source(found.read_text("direct_url.json")),
+        source=source_url(found.read_text("direct_url.json")),
         libraries=files,
         backends=tuple(point.value for point in found.entry_points.select(group="torch.backends")),
     )
 
 
-def _source(text: str | None) -> str:
-    """The requirement URL of a package that does not come from an index (PEP 610); empty for others."""
+def source_url(text: str | None) -> str:
+    """The requirement URL in a file direct_url.json (PEP 610); empty for a package that comes from an index."""
 
     def url_of(data: dict[str, Any]) -> str:
         vcs = data.get("vcs_info")

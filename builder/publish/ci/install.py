@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from builder.errors import Code, UsageError
 from builder.masking import mask_credentials
+from builder.proofs.environment.read import source_url
 
 #: The form `NAME[EXTRAS] @ URL`, and a path with extras.
 _NAMED = re.compile(r"[A-Za-z0-9][\w.-]*\s*(?:\[[^\]]*\])?\s*@\s*(?P<url>.+)")
@@ -16,8 +18,30 @@ _COMMIT = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
 _IN_ARCHIVE_URL = re.compile(rf"(?<![0-9a-fA-F])(?:{_COMMIT.pattern})(?![0-9a-fA-F])")
 _SHA256 = re.compile(r"(?:^|&)sha256=[0-9a-fA-F]{64}(?:&|$)")
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
-_URL_HINT = 'write a URL with a commit: "buildfarm[cache] @ git+https://git.example/buildfarm@COMMIT"'
-_PATH_HINT = "write the path of buildfarm in the repository: ./tools/buildfarm, or with extras ./tools/buildfarm[cache]"
+_URL_HINT = (
+    'write a URL with a commit: `--install "buildfarm @ git+https://HOST/OWNER/buildfarm@COMMIT"`, with the address of'
+    " the repository that you cloned (`git remote get-url origin`) and the 40 digits of `git rev-parse HEAD`"
+)
+_PATH_HINT = "copy buildfarm into your repository, and write its path: `--install ./tools/buildfarm`"
+
+
+def own_install() -> str:
+    """The URL and the commit that this buildfarm was installed from, as `--install` takes it.
+
+    Raises UsageError for a buildfarm that was installed from a folder or from a package index.
+    """
+    try:
+        url = source_url(distribution("buildfarm").read_text("direct_url.json"))
+    except PackageNotFoundError:
+        url = ""
+    if not url or url.startswith("file:"):
+        raise _refusal(
+            "the option is missing, and this buildfarm was not installed from a URL with a commit, which would be used",
+            _URL_HINT,
+            _PATH_HINT,
+            code=Code.OPTION_MISSING,
+        )
+    return f"buildfarm @ {url}"
 
 
 def check_install(value: str, folder: Path) -> None:

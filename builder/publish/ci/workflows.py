@@ -1,4 +1,4 @@
-"""The workflows that `buildfarm ci` writes, from the templates in this folder."""
+"""The files that `buildfarm ci` writes: workflows from the templates in this folder, and what their jobs install."""
 
 from __future__ import annotations
 
@@ -14,9 +14,18 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.errors import Code, UsageError
+from builder.publish.index.levels import Level, levels_of
 
 #: The first words of every written file. `buildfarm ci` overwrites only files that begin with them.
 MARK = "# Written by `buildfarm ci"
+
+#: The workflows, and the packages that their jobs install, with hashes; by their path in the repository.
+MAIN, WHEEL = ".github/workflows/buildfarm.yml", ".github/workflows/buildfarm-wheel.yml"
+REQUIREMENTS = ".github/buildfarm-requirements.txt"
+#: Files that only other options or earlier versions write.
+STALE = (WHEEL, ".github/workflows/buildfarm-shard.yml", ".github/workflows/buildfarm-torch.yml")
+#: The image of the machines of GitHub. Wheels need its glibc, so it does not follow `ubuntu-latest`.
+IMAGE = "ubuntu-24.04"
 
 #: The actions, each pinned to the commit of its release: a tag can be moved, a commit cannot.
 ACTIONS = {
@@ -34,6 +43,7 @@ _PLAIN = {
     "publish_labels": re.compile(r"[\w.-]+(,[\w.-]+)*"),
     "index": re.compile(r"/?\w[\w./-]*"),
     "environment": re.compile(r"[\w.-]+"),
+    "branch": re.compile(r"\w[\w./-]*"),
     "require": re.compile(r"[a-z]+(,[a-z]+)*"),
     "install": re.compile(r"[^\s`$]+( [^\s`$]+)*"),
 }
@@ -41,9 +51,9 @@ _EXAMPLES = "write labels like self-hosted,gpu, a folder like /srv/wheels, and a
 
 
 def workflows(options: WorkflowOptions) -> dict[str, str]:
-    """The text of each workflow, by its path in the repository.
+    """The text of each file, by its path in the repository. `options.install` must not be empty.
 
-    Raises UsageError for a value with characters that cannot be in it.
+    Raises UsageError for a value with characters that cannot be in it, and for an unknown level.
     """
     given = {field.name: str(getattr(options, field.name)) for field in fields(WorkflowOptions)}
     for name, value in given.items():
@@ -67,14 +77,19 @@ def workflows(options: WorkflowOptions) -> dict[str, str]:
         "mark": MARK,
         "command": _command(given),
         "actions": ACTIONS,
+        "gpu": options.needs_gpu,
+        "image": IMAGE,
+        "requirements": REQUIREMENTS,
         "install": shlex.quote(options.install),
         "runner_labels": _runs_on(options.runner_labels),
         "publish_labels": _runs_on(options.publish_labels),
         "environment": _scalar(options.environment),
+        "branch": _scalar(options.branch),
         "index_is_artifact": not Path(options.index).is_absolute(),
     }
-    names = ("buildfarm.yml", "buildfarm-shard.yml", "buildfarm-wheel.yml", "buildfarm-torch.yml")
-    return {f".github/workflows/{name}": templates.get_template(f"{name}.j2").render(values) for name in names}
+    paths = (MAIN, WHEEL) if options.needs_gpu else (MAIN,)
+    texts = {path: templates.get_template(f"{Path(path).name}.j2").render(values) for path in paths}
+    return texts | {REQUIREMENTS: f"{MARK}`.\n{(Path(__file__).parent / 'requirements.txt').read_text()}"}
 
 
 def _option(name: str) -> str:
@@ -108,21 +123,23 @@ class WorkflowOptions:
             "--install",
             metavar="REQUIREMENT",
             help="What the jobs install as buildfarm, with pip: a URL with a commit, or a path in the repository. A"
-            " name of the package index, and a URL with a password or a token, are refused.",
+            " name of the package index, and a URL with a password or a token, are refused. Default: the URL and the"
+            " commit that this buildfarm was installed from.",
         ),
-    ]
+    ] = ""
     runner_labels: Annotated[
         str,
         typer.Option(
             "--runner-labels",
             metavar="LABELS",
-            help="Labels of the runners with a GPU, with commas, or the name of one ARC runner scale set.",
+            help="Labels of the runners with a GPU, with commas, or the name of one ARC runner scale set. Only with gpu"
+            " in --require.",
         ),
     ] = "self-hosted,linux,x64,gpu"
     publish_labels: Annotated[
         str,
         typer.Option("--publish-labels", metavar="LABELS", help="Labels of the runner that publishes, with commas."),
-    ] = "ubuntu-latest"
+    ] = IMAGE
     index: Annotated[
         str,
         typer.Option(
@@ -135,7 +152,21 @@ class WorkflowOptions:
     environment: Annotated[
         str, typer.Option("--environment", metavar="NAME", help="Environment of GitHub in which the job publishes.")
     ] = "wheels"
+    branch: Annotated[
+        str,
+        typer.Option("--branch", metavar="NAME", help="The default branch. A push to it builds the newest cells."),
+    ] = "main"
     require: Annotated[
         str,
-        typer.Option("--require", metavar="LEVELS", help="Levels that publishing requires, as in `publish --require`."),
+        typer.Option(
+            "--require",
+            metavar="LEVELS",
+            help="Levels that publishing requires, as in `publish --require`. Without gpu, no job needs a runner with a"
+            " GPU: the machines of GitHub build, and test on the CPU.",
+        ),
     ] = "gpu"
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether a job runs on a GPU. Raises UsageError for an unknown level."""
+        return Level.GPU in levels_of(self.require)

@@ -9,18 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.message import Message
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
+from builder.matrix.axes import Cell
+from builder.matrix.local_version import LocalVersion, read_local
 from builder.untrusted import texts
-from builder.wheelfile.compatibility import check_wheel_name
+from builder.wheelfile.compatibility import admits, check_wheel_name
 
 #: PEP 691 reserves keys that start with an underscore for the index itself.
 OWN_KEY = "_buildfarm"
@@ -124,6 +127,21 @@ class Entry:
         """The version of the file name."""
         return parse_wheel_filename(self.filename)[1]
 
+    @cached_property
+    def local(self) -> LocalVersion:
+        """What the local version says about torch and CUDA."""
+        return read_local(self.version.local or "")
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """The cells in which the wheel was tested, sorted."""
+        return sorted(map(_cell_named, self.farm.cells)) if self.farm else []
+
+    def tags_for(self, cell: Cell) -> list[Tag]:
+        """The tags of the file name that suit the Python and the processor of a cell."""
+        machine = cell.platform.machine
+        return [tag for tag in parse_wheel_filename(self.filename)[3] if admits(tag, cell.python, machine)]
+
     def to_json(self) -> dict[str, Any]:
         """Return the file object of PEP 691 and 700; `url` is the path from the root of the index."""
         return {
@@ -157,6 +175,12 @@ class Entry:
         )
         parse_wheel_filename(entry.filename)
         return entry
+
+
+@lru_cache(maxsize=2**14)
+def _cell_named(name: str) -> Cell:
+    """The cell of a name; the wheels of a project name the same cells again and again."""
+    return Cell.parse(name)
 
 
 def project_of(filename: str) -> str:

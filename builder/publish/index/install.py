@@ -5,13 +5,22 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
+from builder.publish.index.entry import Entry
 from builder.publish.index.pages import quoted
+from builder.publish.index.paths import ALL, path_to_install, paths_of
 from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import uv_command
+
+if TYPE_CHECKING:
+    from builder.publish.index.reader import IndexReader
 
 
 def install_lines(cells: Collection[Cell], commands: Sequence[str]) -> list[str]:
@@ -34,6 +43,28 @@ def install_lines(cells: Collection[Cell], commands: Sequence[str]) -> list[str]
     ]
 
 
+def commands_from_index(
+    reader: IndexReader, entries: Sequence[Entry], wheel: Entry, cells: Collection[Cell]
+) -> list[str]:
+    """The commands of pip and of uv that install a wheel of an index for the newest of these cells, which may be none.
+
+    `entries` are all wheels of the project in the index. If another one of the same version fits this Python and this
+    processor too, the commands name the URL of the wheel: installers differ in which file they take.
+    """
+    cell = max(cells, key=lambda one: (one.torch, one.cuda, one.python), default=None)
+    path = path_to_install(wheel, cell.cuda.variant if cell else "")
+    if "/" in path and not reader.lists(path, wheel):  # an earlier version of buildfarm wrote the pages
+        path = path.partition("/")[0]
+    asked = SpecifierSet(f"=={wheel.version}", prereleases=True)  # ==1.0 admits 1.0+cu130
+    others = [one for one in entries if one != wheel and one.yanked is None and one.version in asked]
+    rivals = [one for one in others if cell and path in (ALL, *paths_of(one)) and one.tags_for(cell)]
+    url = wheel_url(reader.url, wheel.path, wheel.sha256)
+    place, name, version = f"{reader.url}{path}/", wheel.project, str(wheel.version)
+    if not cells:
+        return install_commands(place, name, version, [], url=url)
+    return commands_of_cells(place, name, version, cells, url=url, by_url=bool(rivals))
+
+
 def commands_of_cells(
     place: str | Path,
     name: str,
@@ -41,15 +72,18 @@ def commands_of_cells(
     cells: Collection[Cell],
     torch_index: str = TORCH_INDEX,
     url: str = "",
+    *,
+    by_url: bool = False,
 ) -> list[str]:
     """The commands of pip and of uv for the newest torch and CUDA of the cells.
 
-    `torch_index` is the index of torch's CUDA variants, as in matrix.yaml.
+    `torch_index` is the index of torch's CUDA variants, as in matrix.yaml. Other arguments: see `install_commands`.
     """
     compat = Compat.load()
     torch, cuda = max((cell.torch, cell.cuda) for cell in cells)
     variants = "" if compat.is_default_variant(torch, cuda) else torch_index.replace("{variant}", cuda.variant)
-    return install_commands(place, name, version, compat.cell_requirements(torch, cuda), variants, url)
+    requirements = compat.cell_requirements(torch, cuda)
+    return install_commands(place, name, version, requirements, variants, url, by_url=by_url)
 
 
 def install_commands(
@@ -75,11 +109,14 @@ def install_commands(
     """
     commands = []
     for program, index_option in (("pip", "--extra-index-url"), ("uv pip", "--index")):
-        option = "--find-links" if isinstance(place, Path) else index_option
+        option, where = "--find-links" if isinstance(place, Path) else index_option, str(place)
+        if program == "pip" and where.startswith("file:"):
+            # Of an index in a folder, pip would warn of each project that the index does not have.
+            option, where = "--find-links", f"{where}{canonicalize_name(name)}/index.html"
         if url and (by_url or (program == "pip" and "+" not in version)):
             options, wheel = [], f"{name} @ {url}"
         else:
-            options, wheel = [option, str(place)], f"{name}=={version}"
+            options, wheel = [option, where], f"{name}=={version}"
         options += [index_option, torch_index] if torch_index else []
         commands.append(shlex.join([*program.split(), "install", *options, wheel, *torch]))
     return commands

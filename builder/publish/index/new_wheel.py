@@ -13,7 +13,6 @@ from packaging.utils import parse_wheel_filename
 
 from builder.check import Check
 from builder.errors import Code, UsageError
-from builder.matrix.local_version import read_local
 from builder.proof import PROOFS_SUFFIX, Proof, proofs_json, proofs_of, proofs_path
 from builder.publish.gpu_models import proven_on
 from builder.publish.gradients import gradients_of
@@ -100,8 +99,7 @@ def cuda_variants(entry: Entry, proofs: Iterable[Proof]) -> tuple[str, ...]:
     tested = {proof.cell.cuda.variant for proof in proofs if proof.cell}
     if tested:
         return tuple(sorted(tested))
-    named = read_local(entry.version.local or "").cuda
-    return (named,) if named else ()
+    return (entry.local.cuda,) if entry.local.cuda else ()
 
 
 #: Files with machine code.

@@ -8,7 +8,6 @@ from functools import lru_cache
 
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
-from builder.matrix.local_version import read_local
 from builder.publish.index.entry import Entry
 
 #: The path with every wheel, and the path of wheels without CUDA. Each CUDA variant has a path of its name.
@@ -30,13 +29,11 @@ def paths_of(entry: Entry) -> tuple[str, ...]:
 
 
 def _series(entry: Entry, variant: str) -> Collection[str]:
-    farm, local = entry.farm, entry.version.local or ""
-    cells = [cell_named(name) for name in farm.cells] if farm else []
-    tested = dict.fromkeys(cell.torch.series for cell in sorted(cells) if cell.cuda.variant == variant)
-    requires = farm.requires_torch if farm else None
-    if requires is None and not read_local(local).series:  # an earlier version of buildfarm wrote the record
+    tested = dict.fromkeys(cell.torch.series for cell in entry.cells if cell.cuda.variant == variant)
+    requires = entry.farm.requires_torch if entry.farm else None
+    if requires is None and not entry.local.series:  # an earlier version of buildfarm wrote the record
         return tested
-    admitted, is_every = _admitted(local, requires or (), variant)
+    admitted, is_every = _admitted(entry.version.local or "", requires or (), variant)
     return tested if is_every and tested else admitted
 
 
@@ -56,12 +53,6 @@ def _admitted(local: str, requires: tuple[str, ...], variant: str) -> tuple[tupl
             elif variant in (cuda.variant, f"cu{cuda.major}"):
                 admitted[torch.series] = None
     return tuple(admitted), not excluded
-
-
-@lru_cache(maxsize=2**14)
-def cell_named(name: str) -> Cell:
-    """The cell of a name; the wheels of a project name the same cells again and again."""
-    return Cell.parse(name)
 
 
 def path_to_install(entry: Entry, variant: str = "") -> str:

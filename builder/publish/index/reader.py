@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from email import message_from_bytes
 from urllib.parse import urljoin
@@ -86,8 +87,10 @@ class IndexReader:
         data = self._get(f"{path}/{entry.project}/{'index.json' if self._folder else ''}")
         return data is not None and entry.filename.encode() in data
 
-    def requires(self, entry: Entry) -> list[str]:
-        """The Requires-Dist lines of a wheel; empty if the index has no METADATA of it."""
+    def requires(self, entry: Entry) -> Sequence[str]:
+        """The Requires-Dist lines of a wheel that require torch, or all of them; empty if the index has none."""
+        if entry.farm and entry.farm.requires_torch is not None:
+            return entry.farm.requires_torch
         path = f"{entry.path}.metadata"
         data = self._get(path) if self._folder else self._get(quoted(path))
         return message_from_bytes(data or b"").get_all("Requires-Dist", [])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder.gate.amounts import size_text
@@ -19,9 +19,8 @@ from builder.publish.gradients import gradient_text
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.install import wheel_url
 from builder.publish.index.levels import Level
-from builder.publish.index.paths import ALL, cell_named, path_to_install
+from builder.publish.index.paths import ALL, path_to_install
 from builder.untrusted import parse_json, split_url, texts
-from builder.wheelfile.compatibility import admits
 
 # What a matrix plans for one project: the cells that get a wheel, and the reasons of those that get none.
 
@@ -43,11 +42,8 @@ class ProjectPlan:
         """Whether a wheel is the one that is planned for a cell, by its version and its tags."""
         planned = (f"{self.version}+{local}" for local, cells in self.wheels.items() if cell in cells)
         versions = {Version(current_form(version)) for version in planned}
-        machine = cell.platform.removeprefix("linux_")
-        tags = parse_wheel_filename(entry.filename)[3]
-        return Version(current_form(str(entry.version))) in versions and any(
-            admits(tag, cell.python, machine) for tag in tags
-        )
+        is_version = Version(current_form(str(entry.version))) in versions
+        return is_version and bool(entry.tags_for(cell))
 
     @property
     def cells(self) -> list[Cell]:
@@ -235,11 +231,11 @@ def cell_fields(entries: Iterable[Entry], plan: ProjectPlan | None) -> dict[Cell
     found: dict[Cell, Field] = {}
     offered = [entry for entry in entries if entry.yanked is None]
     for entry in offered:
-        for name, level in (entry.farm.cells if entry.farm else {}).items():
-            cell = cell_named(name)
+        farm = entry.farm or FarmFacts()
+        for cell in entry.cells:
+            level = farm.cells[str(cell)]
             if cell not in found or _LEVELS.index(level) > _LEVELS.index(found[cell].state):
-                farm = entry.farm or FarmFacts()
-                found[cell] = Field(level, farm.proofs, gpus=farm.gpus.get(name, ()))
+                found[cell] = Field(level, farm.proofs, gpus=farm.gpus.get(str(cell), ()))
     for cell in plan.cells if plan else ():
         if cell not in found:
             there = plan is not None and any(plan.serves(entry, cell) for entry in offered)
@@ -298,11 +294,10 @@ def _installs(entries: Sequence[Entry]) -> tuple[Install, ...]:
         if entry.yanked is None:
             if not entry.version.local:
                 wheels[str(entry.version)].append((entry.filename, wheel_url("", entry.path, entry.sha256)))
-            tested = [cell_named(name) for name in entry.farm.cells] if entry.farm else []
             for variant in (entry.farm.cuda if entry.farm else ()) or (ALL,):
                 path = path_to_install(entry, variant) if variant != ALL else ALL
                 known = cells.setdefault((path, str(entry.version)), [])
-                known += [cell for cell in tested if variant in {cell.cuda.variant, ALL}]
+                known += [cell for cell in entry.cells if variant in {cell.cuda.variant, ALL}]
 
     def rank(key: tuple[str, str]) -> tuple[object, ...]:
         found = cells[key]

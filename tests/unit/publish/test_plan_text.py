@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
-from builder.matrix.plan import Build, Plan, Skip
+from builder.matrix.config import Selection
+from builder.matrix.load import read_plan
+from builder.matrix.plan import Build, Plan, Skip, summarise_skips
 from builder.publish.plan_text import architectures_hint, dry_run_json, dry_run_text, plan_text
+from tests.conftest import ROOT
 
 CELLS = tuple(Cell.parse(f"torch2.11.0-cu130-cp3{minor}") for minor in (11, 12))
 BUILD = Build(
@@ -29,11 +34,13 @@ def test_each_build_is_listed_with_its_cells() -> None:
     assert plan_text(Plan((BUILD,), ()), explain=False) == (
         "1 build serves 2 cells; 0 cells are skipped.\n"
         "\n"
-        "ops-1.0-abi3-torch2.11.0-cu130-py3\n"
-        "  archs   8.0 9.0+PTX\n"
-        "  serves  torch2.11.0-cu130-cp311\n"
-        "          torch2.11.0-cu130-cp312\n"
+        "ops-1.0-abi3-torch2.11.0-cu130-py3  archs 8.0 9.0+PTX\n"
+        "  serves  torch2.11.0-cu130-cp311, cp312\n"
     )
+    alone = replace(BUILD, abi=AbiClass.CPYTHON, serves=CELLS[:1])
+    assert plan_text(Plan((alone,), ()), explain=False).splitlines()[2:] == [
+        "ops-1.0-cpython-torch2.11.0-cu130-cp311  archs 8.0 9.0+PTX"
+    ], "the name has the cell"
 
 
 def test_the_first_line_counts_cells_per_extension() -> None:
@@ -45,16 +52,31 @@ def test_the_first_line_counts_cells_per_extension() -> None:
 def test_skipped_cells_are_counted_by_reason_or_listed() -> None:
     plan = Plan(
         (BUILD,),
-        (skip(Python(3, 12)), skip(Python(3, 13, free_threaded=True), "ops", Platform.LINUX_AARCH64)),
+        (
+            skip(Python(3, 12), "ops"),
+            skip(Python(3, 14), "ops"),
+            skip(Python(3, 13, free_threaded=True), "ops", Platform.LINUX_AARCH64),
+        ),
     )
     short = plan_text(plan, explain=False)
-    assert "     2  there is no such wheel\n" in short
+    assert "     3  ops: there is no such wheel\n  (" in short
     assert "--explain" in short
     explained = plan_text(plan, explain=True).splitlines()
-    assert explained[-2:] == [
-        "  torch2.2.2-cu121-cp312      there is no such wheel",
-        "  torch2.2.2-cu121-cp313t-linux_aarch64  ops: there is no such wheel",
+    assert explained[-4:] == [
+        "     3  ops: there is no such wheel",
+        "        torch2.2.2-cu121-cp312, cp314",
+        "        torch2.2.2-cu121-cp313t-linux_aarch64",
+        "  (number of cells and reason; `--json` lists each cell)",
     ]
+
+
+def test_the_explained_plan_of_a_large_matrix_can_be_read() -> None:
+    _, _, plan = read_plan(ROOT / "matrix.yaml", Selection())
+    assert len(plan.skips) > 700
+    lines = plan_text(plan, explain=True).splitlines()
+    assert len(lines) < 700
+    reasons = [line for line in lines if re.match(r" +\d+  ", line)]
+    assert len(reasons) == len(set(reasons)) == len(summarise_skips(plan)), "each reason once"
 
 
 def test_the_hint_names_the_number_of_architectures_and_the_option(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from builder.cli.app import app
 from builder.errors import MissingToolError
-from builder.publish.ci.workflows import WorkflowOptions, workflows
+from builder.publish.ci.workflows import MAIN, WorkflowOptions, workflows
 from tests.conftest import BUILDFARM
-from tests.github_actions.actions import Actions
-from tests.github_actions.workflow import WorkflowRun
 from tests.unit.loopback import PackageIndex, only, pure_wheel, served
 from tests.unit.publish.ci.conftest import MATRIX, RECIPE
+from tests.unit.publish.ci.steps import program, run_step, step_named
 
 NEWEST = MATRIX.replace("2.11.0", "2.15.0").replace("13.0", "13.2")
 
@@ -101,7 +101,6 @@ def test_an_index_that_does_not_answer_is_an_error(matrix: Path, monkeypatch: py
 
 #: `gh`, which keeps the titles of issues in a file.
 GH = """\
-#!/bin/bash
 set -eu
 [ "$GH_TOKEN" = token ] && [ "$GH_REPO" = owner/name ]
 case "$1 $2" in
@@ -113,25 +112,16 @@ esac
 
 def test_one_issue_is_opened_for_a_release(index: PackageIndex, matrix: Path, tmp_path: Path) -> None:
     add_torch(index, "2.99.0")
-    for path, text in workflows(WorkflowOptions("./buildfarm")).items():
-        (matrix.parent / path).parent.mkdir(parents=True, exist_ok=True)
-        (matrix.parent / path).write_text(text)
-    programs = tmp_path / "programs"
-    programs.mkdir()
+    steps = yaml.safe_load(workflows(WorkflowOptions("./buildfarm"))[MAIN])["jobs"]["new-torch"]["steps"]
+    programs = program(matrix.parent, "gh", GH)
     (programs / "buildfarm").symlink_to(BUILDFARM)
-    (programs / "gh").write_text(GH)
-    (programs / "gh").chmod(0o755)
     (tmp_path / "issues").write_text("New torch release: 2.9\n")
-    for night in ("first", "second"):
-        done = WorkflowRun(
-            ".github/workflows/buildfarm-torch.yml",
-            tmp_path / night,
-            Actions(matrix.parent, tmp_path / "artifacts", tmp_path / "caches"),
-            {"event_name": "schedule", "repository": "owner/name", "token": "token"},
-            env={"HOME": str(tmp_path)},
-            programs=programs,
-        )
-        assert done.run() == "success", done.jobs
-        assert "New torch release: 2.99.0" in done.jobs["new torch"].summary
+    for _ in ("first night", "second night"):
+        look = step_named(steps, "Look for a release of torch that matrix.yaml does not have")
+        looked = run_step(look, matrix.parent, programs)
+        assert "New torch release: 2.99.0" in looked.summary, looked.printed
+        given = {"GH_TOKEN": "token", "GH_REPO": "owner/name", "HOME": str(tmp_path)}
+        opened = run_step(step_named(steps, "Open an issue"), matrix.parent, programs, **given)
+        assert opened.code == 0, opened.printed
     assert (tmp_path / "issues").read_text() == "New torch release: 2.9\nNew torch release: 2.99.0\n"
     assert "releases: [2.99.0]" in (tmp_path / "body").read_text()

@@ -20,6 +20,9 @@ import pytest
 import uv
 
 from builder.publish.index.install import install_commands
+from builder.publish.index.new_wheel import new_wheel
+from builder.publish.index.objects import Folder
+from builder.publish.index.repository import Repository
 from tests.unit import loopback
 from tests.unit.publish.index.test_pages_of_index import make_wheel, write_index
 
@@ -146,12 +149,15 @@ def test_uv_ignores_the_upper_bounds_of_requires_python(tmp_path: Path, install:
 
 
 @pytest.mark.parametrize("installer", INSTALLERS)
-@pytest.mark.parametrize("torch", ["2.11.0", "2.4.1+cu124"])
+@pytest.mark.parametrize(("torch", "in_index"), [("2.11.0", False), ("2.4.1+cu124", False), ("2.11.0", True)])
 def test_the_install_command_works_in_an_empty_environment(
-    tmp_path: Path, pip: list[str], installer: str, torch: str
+    tmp_path: Path, pip: list[str], installer: str, torch: str, in_index: bool
 ) -> None:
-    dist = tmp_path / "it's a dist"
-    make_wheel(dist, requires=["torch>=2.4"])
+    dist: Path | str = tmp_path / "it's a dist"
+    wheel = make_wheel(tmp_path / "it's a dist", requires=["torch>=2.4"])
+    if in_index:
+        Repository(Folder(tmp_path / "it's an index")).add(new_wheel(wheel, []))
+        dist = (tmp_path / "it's an index").as_uri() + "/simple/"
     with loopback.served(tmp_path / "index") as index:
         for version, channel in {"2.11.0": "default", "2.4.1": "default", "2.4.1+cu124": "whl/cu124"}.items():
             index.add("torch", version, channel=channel)
@@ -177,6 +183,7 @@ def test_the_install_command_works_in_an_empty_environment(
             check=False,
         )
     assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr, "pip warns of each project that a folder lacks, given as --extra-index-url"
     assert [path.name for path in (tmp_path / "site").glob("my_ext-*")] == ["my_ext-1.0+cu13.dist-info"]
     assert (tmp_path / "site" / "my_ext.py").exists()
     assert (tmp_path / "site" / f"torch-{torch}.dist-info").is_dir()

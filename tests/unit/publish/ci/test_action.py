@@ -1,4 +1,4 @@
-"""The action of this repository, used by a workflow of a different repository."""
+"""The actions of this repository: their scripts, with a `buildfarm` that notes its arguments."""
 
 from __future__ import annotations
 
@@ -7,122 +7,79 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import ROOT
-from tests.github_actions.actions import Actions
-from tests.github_actions.expressions import NotEmulated
-from tests.github_actions.workflow import WorkflowRun
+from tests.unit.publish.ci.steps import StepRun, program, run_step, step_named
+from tests.unit.publish.ci.test_workflows import ACTION, VERIFY
 
-USE = """\
-on: push
-permissions: {contents: read}
-jobs:
-  wheels:
-    runs-on: ubuntu-latest
-    outputs:
-      dist: ${{ steps.buildfarm.outputs.dist }}
-    steps:
-      - uses: actions/checkout@v7
-      - uses: owner/buildfarm@v1
-        id: buildfarm
-        with:
-          args: build --torch 2.11 --ext "$(touch evil)"
-          working-directory: kernels
-      - uses: actions/upload-artifact@v7
-        with:
-          name: wheels
-          path: ${{ steps.buildfarm.outputs.dist }}
-"""
-
+STEPS = yaml.safe_load(ACTION.read_text())["runs"]["steps"]
+VERIFY_STEPS = yaml.safe_load(VERIFY.read_text())["runs"]["steps"]
+#: Notes its arguments; writes the files that it is asked for, unless the file `unreadable` exists.
 FAKE = """\
-#!/bin/bash
-if [ "$1" = store ]; then echo "pruned $*"; exit; fi
 printf '%s\\n' "$@" > "$HOME/words"
-if [ -d "$HOME/.cache/buildfarm/builds" ]; then echo reused; fi
-mkdir -p dist "$HOME/.cache/buildfarm/builds"
-touch dist/x.whl "$HOME/.cache/buildfarm/builds/x"
-[ ! -e "$HOME/defect" ]
+[ -f "$HOME/unreadable" ] && exit 2
+while [ $# -gt 0 ]; do
+  case $1 in --sarif) echo '{}' > "$2" ;; --markdown) echo '### a wheel' > "$2" ;; esac
+  shift
+done
+exit "$(cat "$HOME/code")"
 """
 
 
-@pytest.fixture
-def done(tmp_path: Path) -> WorkflowRun:
-    (tmp_path / "repository" / "kernels").mkdir(parents=True)
-    (tmp_path / "repository" / "use.yml").write_text(USE)
-    (tmp_path / "programs").mkdir()
-    (tmp_path / "programs" / "buildfarm").write_text(FAKE)
-    (tmp_path / "programs" / "buildfarm").chmod(0o755)
-    home = tmp_path / "home"
-    home.mkdir()
-    actions = Actions(
-        tmp_path / "repository", tmp_path / "artifacts", tmp_path / "caches", published={"owner/buildfarm": ROOT}
-    )
-    github = {"event_name": "push", "sha": "1234"}
-    return WorkflowRun(
-        "use.yml", tmp_path / "run", actions, github, env={"HOME": str(home)}, programs=tmp_path / "programs"
-    )
+def run(step: str, home: Path, code: int = 0, **env: str) -> StepRun:
+    """Run a step of an action with a `buildfarm` that ends with this code."""
+    (home / "code").write_text(str(code))
+    # The actions put their own programs first.
+    program(home, "buildfarm", FAKE)
+    (home / "runner" / "buildfarm").mkdir(parents=True, exist_ok=True)
+    (home / "runner" / "buildfarm" / "bin").symlink_to(home / "programs")
+    steps = STEPS if step == "Run buildfarm" else VERIFY_STEPS
+    return run_step(step_named(steps, step), home, home / "programs", HOME=str(home), **env)
 
 
-def test_the_action_runs_the_command_and_names_the_wheels(done: WorkflowRun) -> None:
-    assert done.run() == "success", done.jobs
-    home = Path(done.env["HOME"])
-    assert (home / "words").read_text().split("\n")[:4] == ["build", "--torch", "2.11", "--ext"]
-    assert not list(done.folder.rglob("evil"))
-    assert Path(done.jobs["wheels"].outputs["dist"]).parent.name == "kernels"
-    assert [file.name for file in (done.actions.artifacts / "wheels").iterdir()] == ["x.whl"]
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_action_runs_the_command_and_names_the_wheels(tmp_path: Path, code: int) -> None:
+    (tmp_path / "kernels").mkdir()
+    ran = run("Run buildfarm", tmp_path, code, ARGS='build --torch 2.11 --ext "$(touch evil)"', FOLDER="kernels")
+    assert ran.code == code
+    assert (tmp_path / "words").read_text().split("\n")[:4] == ["build", "--torch", "2.11", "--ext"]
+    assert not list(tmp_path.rglob("evil"))
+    assert f"dist={tmp_path}/kernels/dist\n" in ran.output
 
 
-def test_the_next_run_has_the_store_of_the_run_before(done: WorkflowRun) -> None:
-    done.run()
-    home = Path(done.env["HOME"])
-    (home / ".cache").rename(home / "gone")
-    done.jobs, done.github = {}, {**done.github, "sha": "5678"}
-    (done.actions.artifacts / "wheels").rename(home / "old")
-    assert done.run() == "success", done.jobs
-    assert "reused" in done.jobs["wheels"].output
+@pytest.mark.parametrize("code", [0, 1])
+def test_verdicts_are_kept_and_decide_at_the_end(tmp_path: Path, code: int) -> None:
+    ran = run("Verify the wheels", tmp_path, code, WHEELS="dist more/x.whl", ARGS='--gpu "$(touch evil)"')
+    words = (tmp_path / "words").read_text().splitlines()
+    assert words[:4] == ["verify", "--gpu", '"$(touch', 'evil)"']
+    assert words[-3:] == ["--", "dist", "more/x.whl"]
+    assert not list(tmp_path.rglob("evil"))
+    assert (ran.code, ran.summary) == (0, "### a wheel\n"), "the findings are uploaded before the job fails"
+    assert ran.output == f"code={code}\nsarif={tmp_path}/runner/verify.sarif\n"
+    last = step_named(VERIFY_STEPS, "Exit with the code of verify")
+    assert last is VERIFY_STEPS[-1]
+    assert run_step(last, tmp_path, tmp_path, CODE=str(code)).code == code
 
 
-def test_a_run_with_a_failed_check_keeps_its_store(done: WorkflowRun) -> None:
-    home = Path(done.env["HOME"])
-    (home / "defect").touch()
-    assert done.run() == "failure"
-    assert "reused" not in done.jobs["wheels"].output
-    (home / ".cache").rename(home / "gone")
-    done.jobs = {}
-    assert done.run() == "failure", "the same commit"
-    assert "reused" in done.jobs["wheels"].output
-    assert "pruned store prune" in done.jobs["wheels"].output
+def test_an_unreadable_wheel_has_no_sarif_file(tmp_path: Path) -> None:
+    (tmp_path / "unreadable").touch()
+    assert run("Verify the wheels", tmp_path, WHEELS="dist", ARGS="").output == "code=2\n"
+    (upload,) = [step for step in VERIFY_STEPS if "upload-sarif" in step.get("uses", "")]
+    assert upload["if"] == "inputs.upload-sarif == 'true' && steps.verify.outputs.sarif != ''"
 
 
-def test_the_action_twice_in_one_job_saves_twice(done: WorkflowRun) -> None:
-    workflow = done.actions.repository / "use.yml"
-    again = (
-        "      - uses: owner/buildfarm@v1\n        with:\n          args: smoke\n          working-directory: kernels\n"
-    )
-    workflow.write_text(workflow.read_text() + again)
-    assert done.run() == "success", done.jobs
-    assert len(list(done.actions.caches.iterdir())) == 2
+def test_symbols_are_read_for_each_torch_and_once(tmp_path: Path) -> None:
+    run("Read the symbols of torch releases", tmp_path, TORCH="2.11 2.12")
+    assert (tmp_path / "words").read_text().split() == ["inventory", "add", "2.11", "2.12"]
+    names = [step.get("name", "") for step in VERIFY_STEPS]
+    assert names.index("Save the symbols for later runs") < names.index("Verify the wheels"), "which can fail the job"
+    assert step_named(VERIFY_STEPS, "Save the symbols for later runs")["if"].endswith("cache-hit != 'true'")
 
 
-def test_no_script_of_the_action_holds_an_expression() -> None:
-    steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
-    assert len([step for step in steps if "run" in step]) == 3
-    assert not [step for step in steps if "${{" in step.get("run", "")]
+def test_a_run_with_a_failed_check_keeps_its_store() -> None:
+    for name in ("Remove older builds from the store", "Save the wheels and proofs for later runs"):
+        assert step_named(STEPS, name)["if"] == "${{ !cancelled() }}"
+    key = step_named(STEPS, "Save the wheels and proofs for later runs")["with"]["key"]
+    assert key.endswith("${{ github.run_id }}-${{ steps.run.outputs.time }}"), "GitHub never changes an entry"
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("actions/checkout@v7", "actions/setup-node@v7"),
-        ("      - uses: actions/checkout@v7\n", "      - run: echo ${{ github.sha }}\n"),
-        ("      - uses: actions/checkout@v7\n", "      - run: Get-Item .\n        shell: pwsh\n"),
-        ("        id: buildfarm\n", "        id: buildfarm\n        continue-on-error: true\n"),
-        ("    runs-on: ubuntu-latest\n", "    runs-on: ubuntu-latest\n    container: debian\n"),
-        ("on: push", "on: pull_request"),
-    ],
-)
-def test_a_run_refuses_what_it_does_not_emulate(done: WorkflowRun, old: str, new: str) -> None:
-    workflow = done.actions.repository / "use.yml"
-    assert old in workflow.read_text()
-    workflow.write_text(workflow.read_text().replace(old, new))
-    with pytest.raises(NotEmulated):
-        done.run()
+def test_no_script_holds_an_expression() -> None:
+    assert not [step for step in (*STEPS, *VERIFY_STEPS) if "${{" in step.get("run", "")]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import pytest
 import yaml
 
-from builder.errors import Code
+from builder.errors import Code, UsageError
 from builder.publish.ci.install import check_install
+from builder.publish.ci.workflows import MAIN
 from tests.refused import refused
+from tests.unit.publish.ci.steps import step_named
 from tests.unit.publish.ci.test_workflows import ci
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -96,10 +100,8 @@ def test_code_without_tls_is_refused(project: Path, scheme: str) -> None:
 def test_a_path_may_have_signs_that_yaml_reads(project: Path) -> None:
     (project / "buildfarm").rename(project / "a #b")
     assert ci(project, "--install", "./a #b").exit_code == 0
-    for path in (project / ".github" / "workflows").iterdir():
-        for job in yaml.safe_load(path.read_text())["jobs"].values():
-            for step in job.get("steps", []):
-                assert step.get("name") != "Collect buildfarm for the GPU machines" or "'./a #b'" in step["run"]
+    plan = yaml.safe_load((project / MAIN).read_text())["jobs"]["plan"]
+    assert "'./a #b'" in step_named(plan["steps"], "Install buildfarm")["run"]
 
 
 def test_a_link_out_of_the_repository_is_refused(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -126,4 +128,36 @@ def test_a_secret_is_refused_and_is_in_no_message_and_no_file(project: Path, val
     assert "tok3n" not in str(told.value)
     done = ci(project, "--install", value)
     assert "tok3n" not in f"{done.output}{done.exception}"
+    assert not (project / ".github").exists()
+
+
+def installed_from(direct_url: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let buildfarm be installed with this direct_url.json (PEP 610)."""
+    text = None if direct_url is None else json.dumps(direct_url)
+    monkeypatch.setattr(PathDistribution, "read_text", lambda *_: text)
+
+
+def test_the_default_is_the_commit_that_this_buildfarm_was_installed_from(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vcs = {"vcs": "git", "requested_revision": "main", "commit_id": COMMIT}
+    installed_from({"url": "https://git.example/buildfarm", "vcs_info": vcs}, monkeypatch)
+    done = ci(project, "--require", "cpu")
+    assert done.exit_code == 0, done.exception
+    requirement = f"buildfarm @ git+https://git.example/buildfarm@{COMMIT}"
+    assert (
+        (project / MAIN).read_text().startswith(f"# Written by `buildfarm ci --install '{requirement}' --require cpu`.")
+    )
+
+
+@pytest.mark.parametrize("direct_url", [None, {"url": "file:///home/me/buildfarm", "dir_info": {}}])
+def test_without_such_a_commit_the_option_is_asked_for_with_an_example(
+    direct_url: dict[str, object] | None, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed_from(direct_url, monkeypatch)
+    error = ci(project).exception
+    assert isinstance(error, UsageError)
+    assert error.code is Code.OPTION_MISSING
+    assert 'buildfarm @ git+https://HOST/OWNER/buildfarm@COMMIT"' in error.hints[0]
+    assert "`--install ./tools/buildfarm`" in error.hints[1]
     assert not (project / ".github").exists()

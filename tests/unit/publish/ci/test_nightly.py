@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tests.conftest import ROOT
+from tests.unit.publish.ci.steps import program, run_step
 
 #: `gh`, which knows no issue, and keeps a new one.
 GH = """\
-#!/bin/bash
 case "$1 $2" in "issue create") echo "$4" > "$RUNNER_TEMP/title" ;; esac
 """
 
@@ -24,13 +22,11 @@ def steps() -> dict[str, dict[str, Any]]:
 
 
 def test_a_failure_before_the_session_opens_an_issue(tmp_path: Path) -> None:
-    (tmp_path / "gh").write_text(GH)
-    (tmp_path / "gh").chmod(0o755)
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "RUNNER_TEMP": str(tmp_path), "SESSION": "all", "RUN": "URL"}
-    script = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", steps()["Open an issue"]["run"]]
-    done = subprocess.run(script, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "title").read_text() == "nox -s all fails\n"
+    programs = program(tmp_path, "gh", GH)
+    given = {"GH_TOKEN": "token", "GH_REPO": "owner/name", "SESSION": "all", "RUN": "URL"}
+    ran = run_step(steps()["Open an issue"], tmp_path, programs, **given)
+    assert ran.code == 0, ran.printed
+    assert (tmp_path / "runner" / "title").read_text() == "nox -s all fails\n"
 
 
 def test_a_session_that_takes_too_long_fails_before_the_job_is_cancelled() -> None:

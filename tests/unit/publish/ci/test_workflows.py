@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from typer.testing import CliRunner, Result
 
 from builder.cli.app import app
 from builder.errors import UsageError
-from builder.publish.ci.workflows import ACTIONS, WorkflowOptions, workflows
-from tests.conftest import ROOT
-from tests.github_actions.expressions import holds
+from builder.publish.ci.workflows import ACTIONS, REQUIREMENTS, WorkflowOptions, workflows
+from tests.conftest import BUILDFARM, ROOT, lacking
+from tests.unit.publish.ci.steps import StepRun, program, run_step, step_named
 
 WORKFLOWS = ROOT / ".github" / "workflows"
 ACTION = ROOT / "action.yml"
@@ -35,29 +38,102 @@ def written(project: Path, *arguments: str) -> dict[str, dict[Any, Any]]:
 
 
 def test_the_workflow_of_this_repository_is_what_the_command_writes() -> None:
-    for path, text in workflows(WorkflowOptions(".[cache]")).items():
-        assert (ROOT / path).read_text() == text, "run `buildfarm ci --install '.[cache]'`"
+    for path, text in workflows(WorkflowOptions(".")).items():
+        assert (ROOT / path).read_text() == text, "run `buildfarm ci --install .`"
 
 
-@pytest.mark.parametrize(
-    ("select", "published"),
-    [
-        (None, True),
-        ("", True),
-        ("--ext ops --python 3.12", True),
-        ("--ext ops --arch 9.0", False),
-        ("--torch=2.11", False),
-        ("--ext ops --cuda 13.0", False),
-    ],
-)
-def test_a_part_of_a_wheel_is_not_published(select: str | None, published: bool, project: Path) -> None:
-    condition = written(project)["buildfarm"]["jobs"]["publish"]["if"]
-    contexts = {
-        "github": {"event_name": "workflow_dispatch"},
-        "needs": {"plan": {"result": "success"}},
-        "inputs": {"select": select},
-    }
-    assert holds(condition, contexts, {"cancelled": lambda: False}) is published
+def test_a_part_of_a_wheel_and_what_nobody_reviewed_is_not_published(project: Path) -> None:
+    condition = " ".join(written(project)["buildfarm"]["jobs"]["publish"]["if"].split())
+    parts = ["!cancelled()", "needs.plan.result == 'success'"]
+    parts += [f"!contains(inputs.select, '{option}')" for option in ("--torch", "--cuda", "--arch")]
+    parts += ["(github.event_name == 'schedule' || github.event_name == 'workflow_dispatch')"]
+    assert condition == f"${{{{ {' && '.join(parts)} }}}}"
+
+
+def test_without_gpu_no_job_needs_a_runner_of_the_project(project: Path) -> None:
+    first = ci(project, "--install", "./buildfarm")
+    assert "smoke: a runner with a GPU and the labels self-hosted,linux,x64,gpu" in first.output
+    assert "`--require cpu` writes a workflow that needs none" in first.output
+    made = written(project, "--require", "cpu")
+    assert list(made) == ["buildfarm"], "that of the GPU runners is removed"
+    jobs = made["buildfarm"]["jobs"]
+    assert {name: job["runs-on"] for name, job in jobs.items()} == dict.fromkeys(
+        ("plan", "wheels", "publish", "new-torch"), "ubuntu-24.04"
+    )
+    assert "buildfarm build" in step_named(jobs["wheels"]["steps"], "Build")["run"]
+    assert "--require cpu " in step_named(jobs["publish"]["steps"], "Publish")["run"]
+    for job in jobs.values():
+        assert not [step for step in job["steps"] if "GPU" in step.get("name", "")]
+
+
+def test_the_files_of_an_earlier_version_are_removed(project: Path) -> None:
+    folder = project / ".github" / "workflows"
+    folder.mkdir(parents=True)
+    for name in ("buildfarm-shard.yml", "buildfarm-torch.yml"):
+        (folder / name).write_text("# Written by `buildfarm ci --install ./buildfarm`.\non: push\n")
+    (folder / "buildfarm-wheel.yml").write_text("# mine\non: push\n")
+    done = ci(project, "--install", "./buildfarm", "--require", "cpu")
+    assert done.output.count("removed ") == 2
+    assert {path.name for path in folder.iterdir()} == {"buildfarm.yml", "buildfarm-wheel.yml"}
+
+
+def test_the_jobs_install_locked_versions_with_hashes(project: Path) -> None:
+    written(project)
+    locked = dict(re.findall(r"^([\w.-]+)==([^ ]+) \\$", (project / REQUIREMENTS).read_text(), re.M))
+    every = dict(re.findall(r"^([\w.-]+?)(?:\[.*\])?==([^ ]+)", (ROOT / "requirements.lock").read_text(), re.M))
+    assert locked.items() <= every.items(), "run `nox -s lock`"
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project_table, groups = declared["project"], declared["dependency-groups"]
+    direct = [*project_table["dependencies"], *project_table["optional-dependencies"]["cache"], *groups["build"]]
+    assert {Requirement(one).name for one in direct} <= locked.keys(), "run `nox -s lock`"
+    assert groups["build"] == declared["build-system"]["requires"]
+    for workflow in workflows(WorkflowOptions("./buildfarm")).values():
+        installs = re.findall(r"pip\S* (?:install|wheel) .*", workflow)
+        assert all(re.search(r"--require-hashes|--no-build-isolation|--no-index", line) for line in installs)
+
+
+#: A `buildfarm` that notes its options, and ends with an error for cp313.
+NOTING = 'echo "$*" >> "$HOME/calls"\n[[ "$*" != *3.13* ]]\n'
+
+
+@pytest.mark.parametrize(("job", "name"), [("build", "Build"), ("smoke", "Smoke")])
+def test_a_job_of_several_builds_goes_on_after_a_failed_one(project: Path, job: str, name: str) -> None:
+    step = step_named(written(project)["buildfarm-wheel"]["jobs"][job]["steps"], name)
+    lines = [f"--ext ops --python {python}" for python in ("3.12", "3.13", "3.14")]
+    archs = {"ARCHS": "--arch 9.0"} if job == "build" else {}
+    programs = program(project, "buildfarm", NOTING)
+
+    def ran(*select: str) -> StepRun:
+        return run_step(step, project, programs, HOME=str(project), SELECT="\n".join(select), **archs)
+
+    assert ran(*lines).code == 1
+    calls = (project / "calls").read_text().splitlines()
+    assert calls == [" ".join([job, "--summary", f"{project}/runner/summary", line, *archs.values()]) for line in lines]
+    assert ran(lines[0]).code == 0
+
+
+def test_a_wheel_that_is_refused_fails_the_step_that_publishes(project: Path) -> None:
+    steps = written(project)["buildfarm"]["jobs"]["publish"]["steps"]
+    programs = program(project, "buildfarm", 'echo "refused 1.0"\nexit 1\n')
+    assert run_step(step_named(steps, "Publish"), project, programs).code == 1
+    summary = step_named(steps, "Summary")
+    assert summary["if"] == "${{ !cancelled() }}"
+    assert "refused 1.0" in run_step(summary, project, programs).summary
+
+
+def test_the_plan_becomes_a_line_of_the_outputs(project: Path) -> None:
+    if not BUILDFARM.exists():
+        lacking("the command buildfarm is not installed beside this Python")
+    step = step_named(written(project)["buildfarm"]["jobs"]["plan"]["steps"], "Plan")
+    ran = run_step(step, project, BUILDFARM.parent, SCOPE="full", SELECT="--python 3.12")
+    name, _, value = ran.output.partition("=")
+    assert (ran.code, name, ran.output.count("\n")) == (0, "jobs", 1), ran.printed
+    assert [job["name"] for job in json.loads(value)["include"]] == ["ops-1.0-cpython-torch2.11.0-cu130-cp312"]
+    assert "1 build serves 1 cell" in ran.summary
+    (project / "matrix.yaml").write_text("cudo: [13.0]\n")
+    wrong = run_step(step, project, BUILDFARM.parent, SCOPE="full", SELECT="")
+    assert wrong.code != 0
+    assert "cudo" in wrong.printed
 
 
 @pytest.mark.parametrize("name", ["1.10", "2026", "on", "null", "0x10", "1e3", "-", "gpu"])
@@ -71,7 +147,7 @@ def test_names_that_yaml_reads_as_numbers_stay_names(name: str, project: Path) -
 def test_every_action_of_this_repository_is_a_pinned_one() -> None:
     for path in (*WORKFLOWS.iterdir(), ACTION, VERIFY):
         used = re.findall(r"uses: ([^.\s].*)", path.read_text())
-        assert used or path.name == "buildfarm-shard.yml", path
+        assert used, path
         assert set(used) <= set(ACTIONS.values()), path
     pinned = re.compile(r"actions/[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
     assert all(map(pinned.fullmatch, ACTIONS.values()))
@@ -91,43 +167,41 @@ def test_a_cache_is_saved_from_the_paths_that_it_is_restored_to(project: Path) -
 def test_a_fork_reaches_no_gpu_runner_and_no_environment(project: Path) -> None:
     made = written(project, "--runner-labels", "self-hosted,gpu")
     jobs = {name: job for workflow in made.values() for name, job in workflow["jobs"].items()}
-    assert {name for name, job in jobs.items() if job.get("runs-on") != "ubuntu-latest"} == {"smoke", "wheels", "wheel"}
+    assert {name for name, job in jobs.items() if job.get("runs-on") != "ubuntu-24.04"} == {"smoke", "wheels"}
     assert jobs["smoke"]["runs-on"] == ["self-hosted", "gpu"]
     condition = " ".join(jobs["smoke"]["if"].split())
-    assert condition == f"${{{{ github.event_name != 'pull_request' || {SAME_REPOSITORY} }}}}"
+    safe = f"(github.event_name != 'pull_request' || {SAME_REPOSITORY})"
+    assert condition == f"${{{{ github.event_name != 'push' && {safe} }}}}"
     assert {name for name, job in jobs.items() if "environment" in job} == {"publish"}
-    assert "github.event_name != 'pull_request'" in jobs["publish"]["if"].split(" && ")[-1]
     assert [set(workflow[True]) for workflow in made.values() if "pull_request" in workflow[True]] == [
-        {"pull_request", "schedule", "workflow_dispatch"}
+        {"pull_request", "push", "schedule", "workflow_dispatch"}
     ]
+    assert made["buildfarm"][True]["push"] == {"branches": ["main"]}
 
 
 def test_no_job_sees_a_secret_and_only_the_job_that_opens_issues_can_write(project: Path) -> None:
-    made = written(project)
-    torch = made.pop("buildfarm-torch")
-    for workflow in made.values():
+    for workflow in written(project).values():
+        torch = workflow["jobs"].pop("new-torch", None)
         assert workflow["permissions"] == {"contents": "read"}
         assert not any("permissions" in job for job in workflow["jobs"].values())
         assert "token" not in yaml.safe_dump(workflow["jobs"])
-    assert not any("secrets" in yaml.safe_dump(workflow) for workflow in (*made.values(), torch))
-    assert torch["permissions"] == {}
-    assert torch["jobs"]["torch"]["permissions"] == {"contents": "read", "issues": "write"}
-    assert set(torch[True]) == {"schedule", "workflow_dispatch"}
+        assert "secrets" not in yaml.safe_dump(workflow)
+        if torch:
+            assert torch["permissions"] == {"contents": "read", "issues": "write"}
+            assert torch["if"] == "github.event_name == 'schedule'"
 
 
 def test_each_job_needs_the_one_before(project: Path) -> None:
     made = written(project)
-    jobs, shard, wheel = (made[name]["jobs"] for name in ("buildfarm", "buildfarm-shard", "buildfarm-wheel"))
+    jobs, wheel = made["buildfarm"]["jobs"], made["buildfarm-wheel"]["jobs"]
     assert (jobs["wheels"]["needs"], jobs["publish"]["needs"], wheel["smoke"]["needs"]) == (
         "plan",
         ["plan", "wheels"],
         "build",
     )
-    assert jobs["wheels"]["uses"] == "./.github/workflows/buildfarm-shard.yml"
-    assert jobs["wheels"]["strategy"]["matrix"] == {"shard": "${{ fromJSON(needs.plan.outputs.shards) }}"}
-    assert shard["wheel"]["uses"] == "./.github/workflows/buildfarm-wheel.yml"
-    assert shard["wheel"]["strategy"] == {"fail-fast": False, "matrix": "${{ fromJSON(inputs.jobs) }}"}
-    assert set(shard["wheel"]["with"]) == set(made["buildfarm-wheel"][True]["workflow_call"]["inputs"])
+    assert jobs["wheels"]["uses"] == "./.github/workflows/buildfarm-wheel.yml"
+    assert jobs["wheels"]["strategy"] == {"fail-fast": False, "matrix": "${{ fromJSON(needs.plan.outputs.jobs) }}"}
+    assert set(jobs["wheels"]["with"]) == set(made["buildfarm-wheel"][True]["workflow_call"]["inputs"])
     uploads = [step["with"]["path"] for step in wheel["smoke"]["steps"] if "upload" in step.get("uses", "")]
     assert uploads == ["dist/*.whl.proofs.json"], "no wheel comes from a GPU machine"
 
@@ -188,7 +262,7 @@ def test_the_first_line_is_the_command_that_wrote_the_file(project: Path) -> Non
 def test_files_of_the_user_are_kept(project: Path) -> None:
     written(project)
     written(project, "--environment", "release")
-    path = project / ".github" / "workflows" / "buildfarm-shard.yml"
+    path = project / ".github" / "workflows" / "buildfarm-wheel.yml"
     path.write_text("on: push\n")
     error = ci(project, "--install", "./buildfarm").exception
     assert isinstance(error, UsageError)
@@ -205,6 +279,7 @@ def test_files_of_the_user_are_kept(project: Path) -> None:
         ("--index", "a b"),
         ("--index", "-x"),
         ("--environment", "a: b"),
+        ("--branch", "a b"),
         ("--require", "all"),
         ("--install", "x\n      - run: evil"),
         ("--install", "$(evil)"),

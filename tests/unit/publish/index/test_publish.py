@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from builder.store import Store
 from builder.wheels.toolchain.uv import uv_command
 from tests.refused import refused
 from tests.unit.loopback import pure_wheel
+from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.index.make import CELL, ON_CPU, proofs_of
 
 TORCH = "torch==2.11.0"
@@ -216,8 +218,8 @@ def test_the_text_says_how_to_install_and_what_is_missing(wheel: Path, tmp_path:
     published = publish_wheels(repository, [wheel], store, [Level.CPU])
     text = publish_text(published, url_of(str(tmp_path / "index")), [Level.CPU])
     pages = (tmp_path / "index" / "cu130").as_uri()
-    assert f"  pip install --extra-index-url {pages}/ my_ext==1.0+cu130 {TORCH}" in text.splitlines()
-    assert f"  {uv_command()} pip install --index {pages}/ my_ext==1.0+cu130 {TORCH}" in text.splitlines()
+    assert f"  pip install --find-links {pages}/my-ext/index.html my-ext==1.0+cu130 {TORCH}" in text.splitlines()
+    assert f"  {uv_command()} pip install --index {pages}/ my-ext==1.0+cu130 {TORCH}" in text.splitlines()
 
 
 def test_a_wheel_without_a_local_version_is_installed_by_its_url(tmp_path: Path) -> None:
@@ -226,14 +228,69 @@ def test_a_wheel_without_a_local_version_is_installed_by_its_url(tmp_path: Path)
     results = publish_wheels(repository, wheels, store, [Level.NONE])
     lines = publish_text(results, url_of(str(tmp_path / "index")), [Level.NONE]).splitlines()
     (entry,) = repository.entries("my-ext")
-    direct = f"my_ext @ {(tmp_path / 'index' / entry.path).as_uri()}#sha256={entry.sha256}"
+    direct = f"my-ext @ {(tmp_path / 'index' / entry.path).as_uri()}#sha256={entry.sha256}"
     assert f"pip install '{direct}'" in lines
-    assert "pip warns of each project that is not in this folder, and takes it from its default index." in lines
-    assert [line for line in lines if line.startswith("uv") and line.endswith("my_ext==1.0")]
-    assert [line for line in lines if line.startswith("pip install --extra") and line.endswith("other==1.0+cu130")]
+    assert [line for line in lines if line.startswith("uv") and line.endswith("my-ext==1.0")]
+    assert [line for line in lines if line.startswith("pip install --find-links") and line.endswith("other==1.0+cu130")]
     (page,) = (tmp_path / "index").glob("projects/my-ext/index.html")
     assert f'pip install \'my-ext @ <span data-path="{entry.path}#sha256={entry.sha256}"' in html.unescape(
         page.read_text()
     )
     assert 'data-path="simple/"' in page.read_text()
     assert "pip install --extra-index-url <span" in (tmp_path / "index/projects/other/index.html").read_text()
+
+
+def test_the_next_release_leaves_out_the_wheel_of_the_last_one(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for version in ("0.9+cu130", "0.10+cu130", "0.9+cu126"):
+        made = pure_wheel(tmp_path / "dist", "my_ext", version)
+        if version == "0.10+cu130":
+            proofs_path(made).write_bytes(proofs_json(proofs_of(made)))
+    words = ("publish", "--to", "index", "--store", tmp_path / "store", "--require", "none")
+    code, out, err = run(*words)
+    assert code == 0, err
+    published = [line.split()[1].split("-")[1] for line in out.splitlines() if line.startswith("published")]
+    assert published == ["0.10+cu130", "0.9+cu126"], "cu126 has no newer release"
+    assert "left out my_ext-0.9+cu130-py3-none-any.whl: --dist has a newer version of it" in err
+    code, out, _ = run(*words[:-1], "cpu", "dist/my_ext-0.9+cu130-py3-none-any.whl")
+    assert (code, out.partition(" ")[0]) == (1, "refused"), "it was named"
+    code, out, _ = run(*words[:-1], "cpu")
+    assert code == 1
+    outcomes = [line.partition("  ")[0] for line in out.splitlines() if "my_ext-0" in line.partition(": ")[0]]
+    assert outcomes[:2] == ["already published", "already published"]
+
+
+def test_of_two_files_of_a_version_publish_names_the_url(tmp_path: Path) -> None:
+    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
+    for tag in ("py3-none-any", "cp312-cp312-linux_x86_64"):
+        wheel = pure_wheel(tmp_path / "dist", "my_ext", "1.0+cu130", {"my_ext.py": tag}, tag=tag)
+        store.save_proofs(proofs_of(wheel))
+        results = publish_wheels(repository, [wheel], store, [Level.CPU])
+        text = publish_text(results, url_of(str(tmp_path / "index")), [Level.CPU])
+        (pip,) = [line for line in text.splitlines() if line.startswith("  pip install")]
+        assert (" @ file:" in pip) is (tag != "py3-none-any"), "the index has both then"
+
+
+def test_a_path_that_the_index_lacks_is_not_printed(tmp_path: Path) -> None:
+    """A server with an earlier version of buildfarm has no page for one torch."""
+    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
+    wheel = pure_wheel(tmp_path / "dist", "my_ext", "1.0+cu130.torch2.11")
+    store.save_proofs(proofs_of(wheel))
+    results = publish_wheels(repository, [wheel], store, [Level.CPU])
+    index = url_of(str(tmp_path / "index"))
+    assert f"--index {index}cu130/torch2.11/ " in publish_text(results, index, [Level.CPU])
+    shutil.rmtree(tmp_path / "index" / "cu130" / "torch2.11")
+    assert f"--index {index}cu130/ " in publish_text(results, index, [Level.CPU])
+
+
+def test_a_check_of_verify_that_did_not_run_is_named_once(tmp_path: Path) -> None:
+    wheels = [pure_wheel(tmp_path / "dist", name, "1.0+cu130") for name in ("my_ext", "other")]
+    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
+    for wheel in wheels:
+        not_run = Proof(sha256_of(wheel), None, Check.WINDOW, Verdict.NOT_RUN, "the symbols of torch 2.11 are unknown")
+        store.save_proofs([*proofs_of(wheel), not_run])
+    results = publish_wheels(repository, wheels, store, [Level.CPU])
+    text = publish_text(results, url_of(str(tmp_path / "index")), [Level.CPU])
+    assert text.count("window: not run for 2 wheels: the symbols of torch 2.11 are unknown") == 1

@@ -66,7 +66,7 @@ def test_the_token_comes_from_variable_url_or_netrc(url: str, tmp_path: Path, mo
         IndexReader(url).entries("my_ext")
     monkeypatch.setenv("BUILDFARM_TOKEN", "right")
     (entry,) = IndexReader(url).entries("my_ext")
-    assert IndexReader(url).requires(entry) == []
+    assert IndexReader(url).requires(entry) == ()
 
 
 def test_an_index_that_asks_for_no_token_does_not_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from builder.commands.index.resolve import Target, best_wheel, misfit
 from builder.errors import Code
-from builder.matrix.axes import Arch, Cuda, Python, Torch
+from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.index.entry import Entry, FarmFacts
@@ -24,7 +25,7 @@ from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.index.make import ready
 
-TARGET = Target(Torch(2, 6, 0), Cuda(12, 4), Python(3, 11), "x86_64", (2, 31), Arch(8, 9))
+TARGET = Target(Torch(2, 6, 0), Cuda(12, 4), Python(3, 11), Platform.LINUX_X86_64, (2, 31), Arch(8, 9))
 
 
 def entry(filename: str = "my_ext-1.0+cu124-cp311-cp311-manylinux_2_28_x86_64.whl", **changes: object) -> Entry:
@@ -188,7 +189,7 @@ def test_the_command_prints_how_to_install(tmp_path: Path, run: Run) -> None:
     assert out.splitlines() == [
         "my_ext-1.0+cu130-py3-none-any.whl (tested in this cell: cpu)",
         "",
-        f"pip install --extra-index-url {pages}/ my-ext==1.0+cu130 torch==2.11.0",
+        f"pip install --find-links {pages}/my-ext/index.html my-ext==1.0+cu130 torch==2.11.0",
         f"uv pip install --index {pages}/ my-ext==1.0+cu130 torch==2.11.0",
     ]
     (folder := Repository(Folder(tmp_path / "index"))).add(ready(tmp_path, version="2.0"))
@@ -272,7 +273,7 @@ def test_a_wheel_for_one_torch_is_installed_from_the_path_of_this_torch(tmp_path
     ]
     pages = (tmp_path / "index" / "cu130" / "torch2.11").as_uri()
     assert run(*words)[1].splitlines()[2:] == [
-        f"pip install --extra-index-url {pages}/ my-ext==1.0+cu130.torch2.11 torch==2.11.0",
+        f"pip install --find-links {pages}/my-ext/index.html my-ext==1.0+cu130.torch2.11 torch==2.11.0",
         f"uv pip install --index {pages}/ my-ext==1.0+cu130.torch2.11 torch==2.11.0",
     ]
     shutil.rmtree(tmp_path / "index" / "cu130" / "torch2.11")  # an earlier version of buildfarm wrote the pages
@@ -305,7 +306,7 @@ def test_a_yanked_wheel_is_offered_again_or_built_with_a_new_version(tmp_path: P
         [
             "to offer the yanked wheel again, run:"
             f" buildfarm unyank my_ext-1.0+cu130-py3-none-any.whl --index {tmp_path / 'index'}",
-            "to build one, raise its version in the recipe, then run:"
+            "to build one in the project of my_ext, raise its version in the recipe, then run:"
             " buildfarm build --torch 2.11.0 --cuda 13.0 --python 3.11 --ext my_ext",
         ],
     )
@@ -321,7 +322,8 @@ def test_the_command_prints_why_nothing_fits(tmp_path: Path, run: Run) -> None:
             "no wheel fits torch2.6.0-cu124-cp311, x86_64, a GPU of compute capability 8.9:",
             "  my_ext-1.0+cu130-py3-none-any.whl: it is for cu130, not cu124",
             "",
-            "to build one, run: buildfarm build --torch 2.6.0 --cuda 12.4 --python 3.11 --ext my_ext",
+            "to build one in the project of my_ext, run:"
+            " buildfarm build --torch 2.6.0 --cuda 12.4 --python 3.11 --ext my_ext",
         ],
     )
     code, _, err = run(*words, "--torch", "2.2", "--cuda", "13.0", "--python", "3.12")
@@ -329,6 +331,66 @@ def test_the_command_prints_why_nothing_fits(tmp_path: Path, run: Run) -> None:
     code, _, err = run("resolve", "other", *words[2:], "--torch", "2.6", "--cuda", "12.4", "--python", "3.11")
     assert code == 2
     assert "the index has no project of this name" in " ".join(err.split())
+
+
+MATRIX = "torch: [2.11.0]\ncuda: [13.0]\npython: [3.12]\narchs: [9.0]\nextensions: [my_ext]\n"
+RECIPE = "name: my_ext\nversion: 1.0\nabi: cpython\ncuda: required\nsource: {path: .}\nimports: [my_ext]\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with an index, whose wheel has code for an H100."""
+    folder = tmp_path / "project"
+    (folder / "my_ext").mkdir(parents=True)
+    (folder / "my_ext" / "extension.yaml").write_text(RECIPE)
+    (folder / "matrix.yaml").write_text(MATRIX)
+    made = ready(tmp_path, version="1.0+cu130.torch2.11")
+    assert made.entry.farm
+    entry = replace(made.entry, farm=replace(made.entry.farm, archs=("sm_90",)))
+    Repository(Folder(folder / "index")).add(replace(made, entry=entry))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def printed_command(out: str) -> tuple[str, list[str]]:
+    """What to do before the printed command, and the words of the command."""
+    before, _, command = out.splitlines()[-1].partition("run: ")
+    return before, shlex.split(command)[1:]
+
+
+@pytest.mark.usefixtures("project")
+def test_the_printed_command_compiles_for_a_gpu_that_the_wheel_lacks(run: Run) -> None:
+    cell = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12")
+    code, out, _ = run("resolve", "my-ext", "--index", "index", *cell, "--gpu", "RTX 4090")
+    before, words = printed_command(out)
+    assert (code, before) == (1, "to build one, raise its version in the recipe, then ")
+    assert words[-4:] == ["--arch", "8.9", "--arch", "9.0"]
+    code, out, err = run(*words, "--dry-run")
+    assert (code, out.splitlines()[0]) == (0, "1 to compile, 0 already built"), err
+    assert out.splitlines()[1].endswith("archs 8.9 9.0")
+
+
+def test_a_torch_that_the_matrix_does_not_list_is_added_first(project: Path, run: Run) -> None:
+    words = ("resolve", "my-ext", "--index", "index", "--cuda", "13.0", "--python", "3.12", "--gpu", "H100")
+    code, out, _ = run(*words, "--torch", "2.12")
+    before, command = printed_command(out)
+    newest = Compat.load().resolve_torch("2.12")
+    assert (code, before) == (1, f"to build one, add {newest} under `torch`, then ")
+    assert "--arch" not in command
+    assert run(*command, "--dry-run")[0] == 3, "the matrix does not list it yet"
+    (project / "matrix.yaml").write_text(MATRIX.replace("[2.11.0]", f"[2.11.0, {newest}]"))
+    code, out, err = run(*command, "--dry-run")
+    assert (code, out.splitlines()[0]) == (0, "1 to compile, 0 already built"), err
+
+
+@pytest.mark.usefixtures("project")
+def test_no_command_is_printed_for_what_cannot_be_built(run: Run) -> None:
+    words = ("resolve", "my-ext", "--index", "index", "--torch", "2.11", "--cuda", "13.0", "--python", "3.12")
+    assert "no wheel can be built: " in run(*words, "--gpu", "6.0")[1], "CUDA 13 compiles for no such GPU"
+    (Path("my_ext") / "extension.yaml").write_text(RECIPE + 'python: ">=3.13"\n')
+    out = run(*words, "--gpu", "8.9")[1]
+    assert "no wheel can be built: my_ext" in out
+    assert "buildfarm build" not in out
 
 
 def test_the_current_environment_is_the_default(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
