@@ -17,7 +17,7 @@ FAKE = """\
 printf '%s\\n' "$@" > "$HOME/words"
 [ -f "$HOME/unreadable" ] && exit 2
 while [ $# -gt 0 ]; do
-  case $1 in --sarif) echo '{}' > "$2" ;; --markdown) echo '### a wheel' > "$2" ;; esac
+  case $1 in --markdown) echo '### a wheel' > "$2" ;; esac
   shift
 done
 exit "$(cat "$HOME/code")"
@@ -46,24 +46,19 @@ def test_the_action_runs_the_command_and_names_the_wheels(tmp_path: Path, code: 
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_verdicts_are_kept_and_decide_at_the_end(tmp_path: Path, code: int) -> None:
+def test_verdicts_are_in_the_summary_and_decide(tmp_path: Path, code: int) -> None:
     ran = run("Verify the wheels", tmp_path, code, WHEELS="dist more/x.whl", ARGS='--gpu "$(touch evil)"')
     words = (tmp_path / "words").read_text().splitlines()
     assert words[:4] == ["verify", "--gpu", '"$(touch', 'evil)"']
     assert words[-3:] == ["--", "dist", "more/x.whl"]
     assert not list(tmp_path.rglob("evil"))
-    assert (ran.code, ran.summary) == (0, "### a wheel\n"), "the findings are uploaded before the job fails"
-    assert ran.output == f"code={code}\nsarif={tmp_path}/runner/verify.sarif\n"
-    last = step_named(VERIFY_STEPS, "Exit with the code of verify")
-    assert last is VERIFY_STEPS[-1]
-    assert run_step(last, tmp_path, tmp_path, CODE=str(code)).code == code
+    assert (ran.code, ran.summary) == (code, "### a wheel\n")
 
 
-def test_an_unreadable_wheel_has_no_sarif_file(tmp_path: Path) -> None:
+def test_an_unreadable_wheel_fails_the_step_without_a_summary(tmp_path: Path) -> None:
     (tmp_path / "unreadable").touch()
-    assert run("Verify the wheels", tmp_path, WHEELS="dist", ARGS="").output == "code=2\n"
-    (upload,) = [step for step in VERIFY_STEPS if "upload-sarif" in step.get("uses", "")]
-    assert upload["if"] == "inputs.upload-sarif == 'true' && steps.verify.outputs.sarif != ''"
+    ran = run("Verify the wheels", tmp_path, WHEELS="dist", ARGS="")
+    assert (ran.code, ran.summary) == (2, "")
 
 
 def test_symbols_are_read_for_each_torch_and_once(tmp_path: Path) -> None:

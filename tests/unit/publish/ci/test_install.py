@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from importlib.metadata import PathDistribution
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from builder.errors import Code, UsageError
+from builder.publish.ci import install
 from builder.publish.ci.install import check_install
 from builder.publish.ci.workflows import MAIN
 from tests.refused import refused
@@ -134,7 +135,7 @@ def test_a_secret_is_refused_and_is_in_no_message_and_no_file(project: Path, val
 def installed_from(direct_url: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let buildfarm be installed with this direct_url.json (PEP 610)."""
     text = None if direct_url is None else json.dumps(direct_url)
-    monkeypatch.setattr(PathDistribution, "read_text", lambda *_: text)
+    monkeypatch.setattr(install, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
 
 
 def test_the_default_is_the_commit_that_this_buildfarm_was_installed_from(
