@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
+from builder.gate.causes import Finding, causes_of
 from builder.gate.check_table import CHECKS
 from builder.gate.coverage import without_overload
 from builder.gate.outcome import (
@@ -30,13 +31,11 @@ _LEGEND = (
     "ok: all passed   part: some passed, others not run   FAIL: some failed   acc: a finding is accepted   "
     "-: not run   blank: not applicable"
 )
-_MAX_NAMES = 6  # names in a list before "and N more"; --json has all of them
-_MAX_LINES = 12  # lines of one reason
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def table(title: str, answer: Answer, width: int = 120) -> str:
-    """Return the answer as text: the machine, a row for each op, each failure, and what was not run and why.
+    """Return the answer as text: the machine, a row for each op, what was not run and why, and last what failed.
 
     Args:
         title: the first line: what was tested, and the counts.
@@ -44,15 +43,14 @@ def table(title: str, answer: Answer, width: int = 120) -> str:
         width: of the text in characters; if the checks do not fit, the table is split into blocks.
 
     """
-    parts = [
-        [title, *_where(answer.where)],
-        *_grid(answer, width),
-        _listed("REMARKS", [one for one in answer.outcomes if one.remark and one.verdict == NOT_RUN], width),
-        _listed("FAILED", [one for one in answer.outcomes if one.verdict == FAILED], width),
-        _listed("ACCEPTED", [one for one in answer.outcomes if one.verdict == ACCEPTED], width),
-        _not_run(answer, width),
-    ]
+    causes = causes_of(Finding(one) for one in answer.outcomes)
+    parts = [[title, *where_lines(answer.where)], *_grid(answer, width), [*causes.lines(width, every=True)]]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+
+
+def op_table(title: str, answer: Answer, width: int) -> str:
+    """Return a row for each op under a title, with a column for each check that ran."""
+    return "\n\n".join([f"\n{title}", *("\n".join(lines) for lines in _grid(answer, width))])
 
 
 def junit(suites: Mapping[str, Answer]) -> str:
@@ -106,7 +104,7 @@ def count_checks(outcomes: Iterable[Outcome], checks: Iterable[str]) -> str:
     )
 
 
-def _where(where: Mapping[str, Any]) -> list[str]:
+def where_lines(where: Mapping[str, Any]) -> list[str]:
     """Return a line for the machine, and a line for each GPU."""
     known = [("torch", "torch"), ("cuda", "CUDA"), ("python", "Python"), ("glibc", "glibc"), ("machine", "")]
     facts = [f"{label} {where[key]}".strip() for key, label in known if where.get(key)]
@@ -124,7 +122,7 @@ def _where(where: Mapping[str, Any]) -> list[str]:
 
 
 def _grid(answer: Answer, width: int) -> list[list[str]]:
-    """Return the table in blocks of columns. A check that ran for no op has no column; "NOT RUN" lists it."""
+    """Return the table in blocks of columns. A check that ran for no op has no column; a line below says why."""
     cells: dict[tuple[str, str], list[str]] = {}
     for one in answer.outcomes:
         cells.setdefault((one.op or WHOLE, one.check), []).append(one.verdict)
@@ -193,67 +191,6 @@ def _cell(verdicts: Sequence[str]) -> str:
     if PASSED not in verdicts:
         return "-"
     return "part" if NOT_RUN in verdicts else "ok"
-
-
-def _listed(title: str, outcomes: Sequence[Outcome], width: int) -> list[str]:
-    """Return each finding once, with its cases or libraries, and why it is accepted.
-
-    Failures of one op with the same cause, such as a crash, share one entry for all checks.
-    """
-    alike: dict[tuple[str, str, str, str], list[Outcome]] = {}
-    for one in outcomes:
-        check = "" if one.op and one.verdict == FAILED else one.check
-        alike.setdefault((check, one.op, one.cause, one.accepted), []).append(one)
-    lines = [title] if outcomes else []
-    for (_, op, _, accepted), group in alike.items():
-        checks = ", ".join(dict.fromkeys(one.check for one in group))
-        cases = _list([case for case in dict.fromkeys(one.case for one in group) if case])
-        subject = f"{op} ({cases})" if op and cases else op or cases
-        text = ": ".join(part for part in (checks, subject, group[0].bare_reason or "no reason given") if part)
-        lines += _wrapped(text + (f" (accepted: {accepted})" if accepted else ""), "  ", "      ", width)
-    return lines
-
-
-def _not_run(answer: Answer, width: int) -> list[str]:
-    """Return the reasons; under each reason the checks and their ops."""
-    by_reason: dict[str, dict[str, list[str]]] = {}
-    for one in answer.outcomes:
-        if one.verdict == NOT_RUN and not one.remark:
-            ops = by_reason.setdefault(one.reason or "no reason given", {}).setdefault(one.check, [])
-            if (one.op or WHOLE) not in ops:
-                ops.append(one.op or WHOLE)
-    if not by_reason:
-        return []
-    all_ops = [row for row in _rows(answer) if row != WHOLE]
-    lines = ["NOT RUN"]
-    for reason, by_check in by_reason.items():
-        lines += _wrapped(reason, "  ", "  ", width)
-        by_ops: dict[str, list[str]] = {}
-        for check, ops in by_check.items():
-            every = len(all_ops) > 1 and set(all_ops) <= set(ops)
-            by_ops.setdefault("every op" if every else _list(ops), []).append(check)
-        for names, checks in by_ops.items():
-            lines += _wrapped(f"{', '.join(checks)}: {names}", "      ", "          ", width)
-    return lines
-
-
-def _list(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_MAX_NAMES])
-    return shown if len(names) <= _MAX_NAMES else f"{shown} and {len(names) - _MAX_NAMES} more"
-
-
-def _wrapped(text: str, first: str, rest: str, width: int) -> list[str]:
-    """Wrap the text to the width, without control characters."""
-    plain = "".join(c if c.isprintable() else " " for c in text)
-    return textwrap.wrap(
-        " ".join(plain.split()),
-        max(width, 40),
-        initial_indent=first,
-        subsequent_indent=rest,
-        max_lines=_MAX_LINES,
-        break_on_hyphens=False,
-        placeholder=" ...",
-    )
 
 
 def _evidence(evidence: Mapping[str, Any]) -> Iterable[str]:

@@ -9,16 +9,16 @@ from itertools import accumulate
 from pathlib import Path
 
 from builder.gate.amounts import size_text
+from builder.gate.outcome import FAILED, NOT_RUN
 from builder.log import print_warning
-from builder.proof import Verdict
 from builder.publish.people.coverage import Field
 from builder.publish.people.people_pages import LABELS
-from builder.publish.proof_lines import failed_lines, not_run_lines
 from builder.publish.runs.view import (
     BuildView,
     Excerpt,
     Report,
     RunView,
+    causes_of_report,
     grids,
     plain,
     report_of,
@@ -91,8 +91,7 @@ def _parts(report: Report) -> Iterator[str]:
             yield f"| {row.torch} | {row.cuda} {platform}| {states} |\n"
     for run in report.runs:
         yield from _machines(run)
-    proofs = [proof for build in report.builds for cell in build.cells for proof in cell.proofs]
-    if lines := not_run_lines(proofs):
+    if lines := causes_of_report(report.builds).sentences(NOT_RUN):
         yield "\n#### Checks that did not run\n\n"
         yield from (f"- {code(line)}\n" for line in lines)
     if report.skips:
@@ -135,9 +134,7 @@ def _row(build: BuildView) -> str:
 def _failure(build: BuildView) -> Iterator[str]:
     """Why a build failed, and the parts of its log."""
     yield f"\n#### {code(build.name)}: {build.result}\n\n"
-    proofs = [proof for cell in build.cells for proof in cell.proofs if proof.verdict is Verdict.FAILED]
-    proofs += [proof for proof in build.proofs if proof.verdict is Verdict.FAILED]
-    reasons = failed_lines(proofs) or ([build.error] if build.error else [])
+    reasons = causes_of_report([build]).sentences(FAILED) or ([build.error] if build.error else [])
     yield from (f"- {code(reason)}\n" for reason in reasons)
     yield from (f"- hint: {code(hint)}\n" for hint in build.hints)
     if build.excerpt:

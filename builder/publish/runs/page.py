@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.gate.amounts import size_text
+from builder.gate.causes import KINDS
 from builder.progress.display import clock
 from builder.proof import Proof, Verdict
 from builder.publish.people.people_pages import LEVELS, templates
 from builder.publish.proof_lines import counts
 from builder.publish.runs.timeline_picture import STYLE, by_machine, picture
 from builder.publish.runs.view import (
+    BuildView,
     Report,
+    causes_of_report,
     grids,
     plain,
     results_text,
@@ -64,6 +67,12 @@ def report_page(report: Report) -> str:
     )
 
 
+def _why(build: BuildView) -> list[tuple[str, str]]:
+    """Each cause as its kind and a sentence, what failed first."""
+    causes = causes_of_report([build])
+    return [(kind, sentence) for kind in reversed(KINDS) for sentence in causes.sentences(kind)]
+
+
 def _worst_first(proofs: Sequence[Proof]) -> list[Proof]:
     return sorted(proofs, key=lambda proof: _ORDER.index(proof.verdict))
 
@@ -81,6 +90,7 @@ def _templates() -> Environment:
         "size": size_text,
         "use": use_text,
         "verdicts": verdicts_text,
+        "why": _why,
         "worst_first": _worst_first,
     }
     return environment

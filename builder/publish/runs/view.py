@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -13,13 +13,14 @@ from typing import Any
 
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.gate.amounts import counted, size_text
+from builder.gate.causes import Causes, causes_of
 from builder.matrix.axes import Cell
 from builder.progress.display import clock
 from builder.proof import Proof, Verdict
 from builder.publish.gpu_models import proven_on
 from builder.publish.index.levels import levels
 from builder.publish.people.coverage import Field, Grid, grid_of
-from builder.publish.proof_lines import counts
+from builder.publish.proof_lines import counts, findings
 from builder.storage.runs import FAILED, NOT_FINISHED, ORDER, REFUSED, REUSED, Run
 from builder.timeline import Timeline, Use
 from builder.untrusted import JsonError, parse_plain, without_escapes
@@ -182,6 +183,11 @@ class BuildView:
     def bad(self) -> bool:
         """Whether it has no good wheel."""
         return self.result in (FAILED, REFUSED, NOT_FINISHED)
+
+    @property
+    def all_proofs(self) -> tuple[Proof, ...]:
+        """The checks of the file and of each cell."""
+        return (*self.proofs, *(proof for cell in self.cells for proof in cell.proofs))
 
 
 @dataclass(frozen=True)
@@ -358,8 +364,12 @@ def seconds_text(seconds: float) -> str:
 
 def verdicts_text(build: BuildView) -> str:
     """How many checks of a build have which verdict; empty without checks."""
-    proofs: Sequence[Proof] = (*build.proofs, *(proof for cell in build.cells for proof in cell.proofs))
-    return counts(proofs) if proofs else ""
+    return counts(build.all_proofs) if build.all_proofs else ""
+
+
+def causes_of_report(builds: Iterable[BuildView]) -> Causes:
+    """Why checks of builds failed, did not run, are accepted or are remarked on."""
+    return causes_of(each for build in builds for each in findings(build.all_proofs, build.name))
 
 
 def use_text(timeline: Timeline) -> str:

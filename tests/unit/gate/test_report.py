@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from builder.gate.causes import Finding, causes_of
 from builder.gate.check_table import CHECKS
 from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, PASSED, Answer, Outcome
 from builder.gate.report import count_checks, junit, table
@@ -116,41 +118,68 @@ def test_failures_with_the_same_reason_share_an_entry_that_names_each_case() -> 
     reason = "the fake kernel returns strides (8, 1), the real kernel (1, 4)"
     cases = ["plain", "two levels"]
     text = table("x", answer(*(Outcome("fake", OP, case, FAILED, f"{OP} ({case}): {reason}") for case in cases)))
-    assert f"  fake: {OP} (plain, two levels): {reason}" in text.splitlines()
+    assert f"  FAILED    fake          {OP} (plain, two levels): {reason}" in " ".join(text.split("\n            "))
     assert text.count("FAILED") == 1
 
 
 def test_a_failure_of_the_extension() -> None:
     text = table("x", answer(Outcome("ops", "", "", FAILED, "a::b has no case in cases.py: write one")))
-    assert "  ops: a::b has no case in cases.py: write one" in text.splitlines()
+    assert "  FAILED    ops           a::b has no case in cases.py: write one" in text.splitlines()
 
 
 def test_a_failure_without_a_reason_is_shown() -> None:
-    assert "values: a::b: no reason given" in table("x", answer(Outcome("values", "a::b", "", FAILED)))
+    assert "values        a::b: no reason given" in table("x", answer(Outcome("values", "a::b", "", FAILED)))
 
 
-def test_not_run_is_grouped_by_reason() -> None:
+def test_what_was_not_run_is_one_line_for_each_cause() -> None:
     ops = ("a::b", "a::c", "a::d")
     no_gpu = [Outcome(check, op, "", NOT_RUN, "no GPU on this machine") for check in list(CHECKS)[-2:] for op in ops]
     no_fake = [Outcome("fake", op, case, NOT_RUN, "no fake kernel") for op in ops[:2] for case in ("plain", "edge")]
     lines = table("x", answer(*no_gpu, *no_fake, ops=ops)).splitlines()
-    assert lines[lines.index("NOT RUN") + 1 :] == [
-        "  no GPU on this machine",
-        "      gpu-device, gpu-sanitizer: every op",
-        "  no fake kernel",
-        "      fake: a::b, a::c",
+    assert lines[-2:] == [
+        "  not run   GPU           no GPU on this machine",
+        "  not run   fake          a::b, a::c: no fake kernel",
     ]
 
 
-def test_a_long_list_is_shortened_and_counted() -> None:
+def test_what_failed_stands_last_and_names_all_checks() -> None:
+    found = [
+        Outcome("values", "a::b", "", FAILED, "1 is not 2"),
+        Outcome("fake", "a::b", "", NOT_RUN, "no fake kernel"),
+        Outcome("export", "a::b", "", ACCEPTED, "fails", accepted="known"),
+        Outcome("edges", "a::b", "", NOT_RUN, "no case is empty", remark=True),
+    ]
+    lines = table("x", answer(*found)).splitlines()[-4:]
+    assert [each.split()[0] for each in lines] == ["not", "accepted", "remark", "FAILED"]
+
+
+def test_without_every_a_cause_has_one_line_and_the_others_are_counted() -> None:
     ops = [f"a::op{i}" for i in range(9)]
-    text = table("x", answer(*(Outcome("fake", op, "", NOT_RUN, "no") for op in ops[:8]), ops=tuple(ops)))
-    assert "a::op5 and 2 more" in text
+    found = [Outcome("fake", op, "", NOT_RUN, "why " * 50) for op in ops[:8]] + [Outcome("fake", ops[8], "", PASSED)]
+    found += [Outcome("values", "", "", NOT_RUN, f"reason {number}") for number in range(7)]
+    causes = causes_of(map(Finding, found))
+    lines = list(causes.lines(100))
+    assert lines[0].startswith("  not run   fake          8 of 9 ops: why")
+    assert lines[0].endswith(" …")
+    assert lines[-1] == "  not run   4 more        `--verbose` shows them"
+    assert len(lines) == 5
+    assert len(list(causes.lines(100, every=True))) > 8
+
+
+def test_a_cell_is_named_only_if_there_are_others() -> None:
+    one = Outcome("linkage", "", "", FAILED, "undefined symbol")
+    assert causes_of([Finding(one, "cp312")]).sentences(FAILED) == ["linkage: undefined symbol"]
+    others = [Finding(replace(one, verdict=PASSED), cell) for cell in ("cp313", "cp314")]
+    assert causes_of([Finding(one, "cp312"), *others]).sentences(FAILED) == ["linkage in cp312: undefined symbol"]
+    two = [Finding(one, "cp312"), Finding(one, "cp313"), *others]
+    assert causes_of(two).sentences(FAILED) == ["linkage in 2 of 3 cells: undefined symbol"]
+    wheels = [Finding(one, "cp312", "a"), Finding(replace(one, verdict=PASSED), "cp313", "b")]
+    assert causes_of(wheels).sentences(FAILED) == ["linkage in a: undefined symbol"]
 
 
 def test_control_characters_are_not_printed() -> None:
     text = table("x", answer(Outcome("values", OP, "", FAILED, "killed\x1b[2J\nby\x07 SIGSEGV")))
-    assert f"  values: {OP}: killed [2J by SIGSEGV" in text.splitlines()
+    assert f"  FAILED    values        {OP}: killed [2J by SIGSEGV" in text.splitlines()
 
 
 def test_an_empty_answer() -> None:
@@ -201,7 +230,7 @@ def test_one_crash_in_many_checks_is_one_entry() -> None:
     ]
     text = table("toy", Answer({}, ["ns::f"], outcomes))
     assert text.count("dies with SIGSEGV") == 1
-    assert "  values, gradients, layouts, memory: ns::f (plain, empty): dies" in text
+    assert "  FAILED    values, gradients, layouts, memory  ns::f (plain, empty): dies" in text
 
 
 def test_the_gate_and_build_count_each_check_once() -> None:

@@ -42,7 +42,7 @@ def test_failed_builds_come_first_with_reason_hint_and_log(tmp_path: Path) -> No
     assert "The first error in the log, from line 39:" in text
     assert "(99600 more characters)" not in text, "line 61 is not in the excerpt"
     assert "| 2.11.0 | 13.0 | CPU |" in text
-    assert f"`GPU: not run in {CELL}: no GPU`" in text
+    assert f"- `GPU in {GOOD}: no GPU`\n" in text.partition("#### Checks that did not run")[2]
 
 
 def test_cells_of_two_platforms_are_in_rows_of_their_own(tmp_path: Path) -> None:

@@ -1,0 +1,188 @@
+"""Outcomes grouped by cause, and the lines that show them: the same for every command, the report and the gate."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, REMARK, Outcome
+
+#: The kinds of causes in the order in which they are printed: what failed stands last.
+KINDS = (NOT_RUN, ACCEPTED, REMARK, FAILED)
+#: Causes of each kind that are printed without `every`, and lines of one failure.
+_MOST, _FAILURE_LINES, _MOST_LINES = 5, 4, 12
+#: Names in a list before "and N more".
+_NAMES = 3
+#: Letters of names of checks that stand in a column of their own.
+_COLUMN = 40
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One outcome, and where it was found."""
+
+    outcome: Outcome
+    #: The cell; empty for what the file alone shows.
+    cell: str = ""
+    #: The build or the wheel, if a text is about several.
+    wheel: str = ""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why something failed, did not run, is accepted or is remarked on, with everything that it affects."""
+
+    #: One of KINDS.
+    kind: str
+    #: One sentence, without op and case.
+    reason: str
+    #: Why the recipe accepts it, or empty.
+    accepted: str
+    #: Each once, in the order of the outcomes.
+    checks: Sequence[str]
+    #: Without "" for the extension as a whole.
+    ops: Sequence[str]
+    cases: Sequence[str]
+    cells: Sequence[str]
+    wheels: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Causes:
+    """The causes of some outcomes, and all ops and cells that they are about."""
+
+    found: Sequence[Cause]
+    ops: Sequence[str]
+    #: The cells of each wheel.
+    cells: dict[str, list[str]]
+
+    def of(self, kind: str) -> list[Cause]:
+        """The causes of one kind."""
+        return [cause for cause in self.found if cause.kind == kind]
+
+    def sentence(self, cause: Cause, *, every: bool = True) -> str:
+        """`linkage in 2 of 3 cells: REASON`, for one line of a report."""
+        place = self._place(cause)
+        return f"{_checks(cause, every=every)}{f' in {place}' if place else ''}: {self._text(cause, every=every)}"
+
+    def sentences(self, kind: str) -> list[str]:
+        """A sentence for each cause of a kind, with all that it affects."""
+        return [self.sentence(cause) for cause in self.of(kind)]
+
+    def lines(self, width: int, *, every: bool = False, kinds: Sequence[str] = KINDS) -> Iterator[str]:
+        """`  not run   GPU           no GPU on this machine`: a line for each cause, what failed last.
+
+        Args:
+            width: of the lines, in characters.
+            every: whether nothing is shortened and no cause is left out.
+            kinds: the kinds to show.
+
+        """
+        for kind in kinds:
+            causes = self.of(kind)
+            shown = causes if every or len(causes) <= _MOST else causes[: _MOST - 1]
+            most = _MOST_LINES if every else _FAILURE_LINES if kind == FAILED else 1
+            for cause in shown:
+                text = ": ".join(filter(None, (self._place(cause), self._text(cause, every=every))))
+                yield from line(kind, _checks(cause, every=every), text, width, most)
+            if more := len(causes) - len(shown):
+                yield from line(kind, f"{more} more", "`--verbose` shows them", width)
+
+    def _place(self, cause: Cause) -> str:
+        """The wheels and the cells of a cause; empty if these are all."""
+        parts = []
+        if len(self.cells) > 1 and len(cause.wheels) < len(self.cells):
+            parts.append(cause.wheels[0] if len(cause.wheels) == 1 else f"{len(cause.wheels)} of {len(self.cells)}")
+        cells = {cell for wheel in cause.wheels for cell in self.cells[wheel]}
+        if cause.cells and len(cause.cells) < len(cells):
+            few = len(cause.cells) == 1
+            parts.append(cause.cells[0] if few else f"{len(cause.cells)} of {len(cells)} cells")
+        return ": ".join(parts)
+
+    def _text(self, cause: Cause, *, every: bool) -> str:
+        """Ops and cases, the reason, and why it is accepted."""
+        ops, cases = cause.ops, listed(cause.cases, every=every) if cause.kind == FAILED else ""
+        if cause.kind == FAILED or every or len(ops) <= _NAMES:
+            names = listed(ops, every=every)
+        else:
+            names = f"{len(ops)} of {len(self.ops)} ops"
+        if cause.kind != FAILED and set(self.ops) <= set(ops):
+            names = ""  # all ops
+        subject = f"{names} ({cases})" if names and cases else names or cases
+        text = ": ".join(filter(None, (subject, cause.reason or "no reason given")))
+        return text + (f" (accepted: {cause.accepted})" if cause.accepted else "")
+
+
+def causes_of(findings: Iterable[Finding]) -> Causes:
+    """Group outcomes. Those that passed only say which ops and cells there are."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    ops: dict[str, None] = {}
+    cells: dict[str, list[str]] = {}
+    for finding in findings:
+        one = finding.outcome
+        ops.update(dict.fromkeys(filter(None, [one.op])))
+        of_wheel = cells.setdefault(finding.wheel, [])
+        if finding.cell and finding.cell not in of_wheel:
+            of_wheel.append(finding.cell)
+        if kind := kind_of(one):
+            # Every check of an op that crashes fails for the same cause.
+            check = "" if kind == NOT_RUN or (kind == FAILED and one.op) else one.check
+            groups.setdefault((kind, check, one.cause, one.accepted), []).append(finding)
+    found = []
+    for (kind, _, _, accepted), group in groups.items():
+        outcomes = [each.outcome for each in group]
+        found.append(
+            Cause(
+                kind,
+                outcomes[0].bare_reason,
+                accepted,
+                _distinct(one.check for one in outcomes),
+                _distinct(one.op for one in outcomes),
+                _distinct(one.case for one in outcomes),
+                _distinct(each.cell for each in group),
+                list(dict.fromkeys(each.wheel for each in group)),
+            )
+        )
+    return Causes(sorted(found, key=lambda cause: KINDS.index(cause.kind)), list(ops), cells)
+
+
+def kind_of(outcome: Outcome) -> str | None:
+    """The kind of the cause of an outcome; None if it passed."""
+    if outcome.verdict == NOT_RUN and outcome.remark:
+        return REMARK
+    return outcome.verdict if outcome.verdict in KINDS else None
+
+
+def line(word: str, checks: str, text: str, width: int, most: int = 1) -> list[str]:
+    """`  passed    tags          TEXT`, in at most `most` lines, without control characters; FAILED is in capitals."""
+    shown = f"  {word.upper() if word == FAILED else word:<8}  "
+    if len(checks) <= _COLUMN:
+        shown = f"{shown}{checks:<12}  "
+    elif text:
+        text = f"{checks}: {text}"
+    plain = "".join(c if c.isprintable() else " " for c in text)
+    return textwrap.wrap(
+        " ".join(plain.split()),
+        max(width, 60),
+        initial_indent=shown,
+        subsequent_indent=" " * 12,
+        max_lines=most,
+        break_on_hyphens=False,
+        placeholder=" …",
+    ) or [shown.rstrip()]
+
+
+def listed(names: Sequence[str], *, every: bool = False) -> str:
+    """The names, or the first of them and the number of the others."""
+    if every or len(names) <= _NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[:_NAMES])} and {len(names) - _NAMES} more"
+
+
+def _checks(cause: Cause, *, every: bool) -> str:
+    return listed(_distinct("GPU" if one.startswith("gpu-") else one for one in cause.checks), every=every)
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(filter(None, names)))
