@@ -47,7 +47,8 @@ from builder.commands.run_settings import Settings
 from builder.commands.smoke_here import smoke_here
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import Code, Exit, MissingToolError, UsageError
-from builder.gate.outcome import PASSED, Answer
+from builder.gate.coverage import without_overload
+from builder.gate.outcome import NOT_RUN, Answer
 from builder.gate.pack import pack_file
 from builder.gate.report import junit, op_table, where_lines
 from builder.log import print_line, print_warning, set_verbosity, verbosity
@@ -69,7 +70,7 @@ from builder.publish.provenance import write_if_changed
 from builder.publish.report import outcomes_of, smoke_report_json
 from builder.publish.terminal import cause_lines, coloured_counts, marked, output_width, plain_table, to_text
 from builder.result import SmokeResult
-from builder.storage.runs import save_run
+from builder.storage.runs import last_steps, save_run
 from builder.store import Store, write_atomic
 from builder.timeline import Recorder
 from builder.wheelfile.facts import open_wheel, read_facts
@@ -82,6 +83,8 @@ if TYPE_CHECKING:
 
 #: Checks of a file that ask about other cells than those of `smoke`.
 _NOT_FOR_CELLS = (Check.WINDOW, Check.GPUS, Check.LINKAGE)
+#: Checks of ops that call none.
+_NO_CALL = (Check.OPS, Check.DISPATCH)
 
 
 class Results:
@@ -305,7 +308,8 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
     if not remote:
         cells = cell_environments(options.executor, matrix, store, python_downloads=downloads, pull=pull)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
-    targets, progress, recorder = finder.find(wheels, options.dist), Progress(), Recorder(store.owner(""))
+    targets, progress = finder.find(wheels, options.dist), Progress(last=last_steps(store))
+    recorder = Recorder(store.owner(""))
     _warn_of_clashes(targets)
     results = Results(store, recorder, targets)
     with recorder.recording(), progress.shown():
@@ -428,13 +432,14 @@ def _failed(result: SmokeResult) -> bool:
 
 
 def _cells_table(results: Sequence[SmokeResult]) -> Table:
-    """A row for each cell: of how many ops the cases were called, and the counts of the checks."""
-    table = plain_table("cell", "ops", "checks")
+    """A row for each cell: how many of the ops were called, and the counts of the checks."""
+    table = plain_table("cell", "ops called", "checks")
     for result in results:
-        ops = [one for one in result.answer.outcomes if one.check == Check.OPS and one.op] if result.answer else []
-        passed = sum(one.verdict == PASSED for one in ops)
-        called = f"{passed} of {len(ops)}" if ops else "-"
-        table.add_row(str(result.cell), called, coloured_counts(counts(result.all_proofs)))
+        outcomes = [one for one in result.answer.outcomes if one.op] if result.answer else []
+        ops = {without_overload(one.op) for one in outcomes}
+        called = {without_overload(one.op) for one in outcomes if one.verdict != NOT_RUN and one.check not in _NO_CALL}
+        row = (f"{len(called)} of {len(ops)}" if ops else "-", coloured_counts(counts(result.all_proofs)))
+        table.add_row(str(result.cell), *row)
     return table
 
 

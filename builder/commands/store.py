@@ -117,16 +117,14 @@ def history_text(runs: Sequence[Run], *, as_json: bool) -> str:
         return json.dumps(data, indent=1) + "\n"
     if not runs:
         return "No run is recorded in this store.\n"
-    table = plain_table("run", "started (UTC)", "time", "result", "command")
-    rows = [
-        (run.id, f"{run.started:%Y-%m-%d %H:%M}", f"{run.seconds:.0f} s", _result(run), escape(run.command))
-        for run in runs
-    ]
+    table = plain_table("run", "time", "result", "extensions", "folder", "command")
+    rows = [(run.id, f"{run.seconds:.0f} s", _result(run), run.extensions, run.folder, run.command) for run in runs]
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     if fits(table):
         return to_text(table)
-    return to_text(*(f"{run}  {time}  {result}\n  {command}" for run, _, time, result, command in rows))
+    lines = (f"{run}  {time}  {of}: {result}\n  {command}\n  in {at}" for run, time, result, of, at, command in rows)
+    return to_text(*map(escape, lines))
 
 
 def _result(run: Run) -> str:

@@ -338,10 +338,11 @@ def _wheel_lines(verdict: WheelVerdict) -> Iterator[str]:
     yield f"{escape(facts.filename)}  {size_text(facts.size)}: {coloured_counts(counts(verdict.proofs))}"
     for proof in verdict.proofs:
         if proof.verdict is Verdict.PASSED:
-            yield from map(marked, line(Verdict.PASSED, proof.check, place(proof) + proof.reason, output_width()))
+            text = place(proof) + proof.reason
+            yield from map(marked, line(Verdict.PASSED, proof.check, text, output_width(), most=4))
         if sizes := proof.evidence.get("sizes"):
             yield f"  {'':<8}  {'':<12}  {', '.join(f'{code} {size_text(size)}' for code, size in sizes.items())}"
-    yield from cause_lines(causes(verdict.proofs))
+    yield from cause_lines(causes(verdict.proofs, name_cells=True))
 
 
 def word(proof: Proof) -> str:

@@ -10,8 +10,12 @@ from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, REMARK, Outcome
 
 #: The kinds of causes in the order in which they are printed: what failed stands last.
 KINDS = (NOT_RUN, ACCEPTED, REMARK, FAILED)
-#: Causes of each kind that are printed without `every`, and lines of one failure.
-_MOST, _FAILURE_LINES, _MOST_LINES = 5, 4, 12
+#: Causes of each kind that are printed without `every`: the end of a command about one wheel has at most 25 lines.
+_MOST = {NOT_RUN: 5, ACCEPTED: 2, REMARK: 3, FAILED: 4}
+#: With so many causes in all, each may have two lines.
+_FEW = 6
+#: Lines of the only failure, and of any text with `every`.
+_LINES_OF_FAILURE, _MOST_LINES = 4, 12
 #: Names in a list before "and N more".
 _NAMES = 3
 #: Letters of names of checks that stand in a column of their own.
@@ -56,6 +60,8 @@ class Causes:
     ops: Sequence[str]
     #: The cells of each wheel.
     cells: dict[str, list[str]]
+    #: Whether a cell is named even if it is the only one.
+    name_cells: bool = False
 
     def of(self, kind: str) -> list[Cause]:
         """The causes of one kind."""
@@ -81,11 +87,12 @@ class Causes:
         """
         for kind in kinds:
             causes = self.of(kind)
-            shown = causes if every or len(causes) <= _MOST else causes[: _MOST - 1]
-            most = _MOST_LINES if every else _FAILURE_LINES if kind == FAILED else 1
+            shown = causes if every or len(causes) <= _MOST[kind] else causes[: _MOST[kind] - 1]
+            few = len(self.found) <= _FEW
+            most = _LINES_OF_FAILURE if kind == FAILED and len(causes) == 1 else 2 if few or kind == FAILED else 1
             for cause in shown:
                 text = ": ".join(filter(None, (self._place(cause), self._text(cause, every=every))))
-                yield from line(kind, _checks(cause, every=every), text, width, most)
+                yield from line(kind, _checks(cause, every=every), text, width, _MOST_LINES if every else most)
             if more := len(causes) - len(shown):
                 yield from line(kind, f"{more} more", "`--verbose` shows them", width)
 
@@ -95,7 +102,7 @@ class Causes:
         if len(self.cells) > 1 and len(cause.wheels) < len(self.cells):
             parts.append(cause.wheels[0] if len(cause.wheels) == 1 else f"{len(cause.wheels)} of {len(self.cells)}")
         cells = {cell for wheel in cause.wheels for cell in self.cells[wheel]}
-        if cause.cells and len(cause.cells) < len(cells):
+        if cause.cells and (self.name_cells or len(cause.cells) < len(cells)):
             few = len(cause.cells) == 1
             parts.append(cause.cells[0] if few else f"{len(cause.cells)} of {len(cells)} cells")
         return ": ".join(parts)
@@ -103,7 +110,7 @@ class Causes:
     def _text(self, cause: Cause, *, every: bool) -> str:
         """Ops and cases, the reason, and why it is accepted."""
         ops, cases = cause.ops, listed(cause.cases, every=every) if cause.kind == FAILED else ""
-        if cause.kind == FAILED or every or len(ops) <= _NAMES:
+        if cause.kind == FAILED or every or len(ops) == 1:
             names = listed(ops, every=every)
         else:
             names = f"{len(ops)} of {len(self.ops)} ops"
@@ -114,7 +121,7 @@ class Causes:
         return text + (f" (accepted: {cause.accepted})" if cause.accepted else "")
 
 
-def causes_of(findings: Iterable[Finding]) -> Causes:
+def causes_of(findings: Iterable[Finding], *, name_cells: bool = False) -> Causes:
     """Group outcomes. Those that passed only say which ops and cells there are."""
     groups: dict[tuple[str, ...], list[Finding]] = {}
     ops: dict[str, None] = {}
@@ -144,7 +151,8 @@ def causes_of(findings: Iterable[Finding]) -> Causes:
                 list(dict.fromkeys(each.wheel for each in group)),
             )
         )
-    return Causes(sorted(found, key=lambda cause: KINDS.index(cause.kind)), list(ops), cells)
+    found.sort(key=lambda cause: (KINDS.index(cause.kind), -len(cause.checks) if cause.kind == NOT_RUN else 0))
+    return Causes(found, list(ops), cells, name_cells)
 
 
 def kind_of(outcome: Outcome) -> str | None:

@@ -23,9 +23,9 @@ _CODE = re.compile(r"(sm|compute)_(\d+)(\d[af]?)")
 _TEXTS = {"reason", "remark", "accepted"}
 
 
-def causes(proofs: Iterable[Proof], wheel: str = "") -> Causes:
+def causes(proofs: Iterable[Proof], *, name_cells: bool = False) -> Causes:
     """Why checks of one wheel failed, did not run, are accepted or are remarked on."""
-    return causes_of(findings(proofs, wheel))
+    return causes_of(findings(proofs), name_cells=name_cells)
 
 
 def findings(proofs: Iterable[Proof], wheel: str = "") -> Iterator[Finding]:

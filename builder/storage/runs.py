@@ -17,6 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from builder.errors import Code, UsageError
+from builder.gate.causes import listed
 from builder.log import print_warning
 from builder.masking import mask_credentials
 from builder.proof import Verdict
@@ -57,6 +58,12 @@ class Run:
     reused: tuple[str, ...] = ()
     #: When what happened; None for a run of an earlier version of buildfarm.
     timeline: Timeline | None = None
+
+    @property
+    def extensions(self) -> str:
+        """The names of the extensions of its builds: `a, b and 2 more`."""
+        builds = self.report["builds"]
+        return listed(sorted({str(build.get("extension") or build["build"]) for build in builds}))
 
     def counts(self) -> dict[str, int]:
         """How many builds of the report have each result, in ORDER."""
@@ -154,10 +161,23 @@ def _quoted(path: Path) -> str:
     return json.dumps(str(path))[1:-1]
 
 
-def runs(store: Store) -> list[Run]:
-    """All runs that the store knows, the newest first; warns of records that cannot be read."""
+#: Runs that are read to know how long a step takes.
+_RECENT = 10
+
+
+def last_steps(store: Store) -> dict[tuple[str, str], float]:
+    """The seconds of each stage of each build in the newest run that had it."""
+    found: dict[tuple[str, str], float] = {}
+    for run in reversed(runs(store, most=_RECENT)):
+        for stage in run.timeline.stages if run.timeline else ():
+            found[stage.build, stage.stage] = stage.end - stage.start
+    return found
+
+
+def runs(store: Store, *, most: int = 0) -> list[Run]:
+    """The runs that the store knows, the newest first; warns of records that cannot be read. `most`: 0 for all."""
     found = []
-    for path in sorted((store.root / "runs").glob("*/run.json")):
+    for path in sorted((store.root / "runs").glob("*/run.json"))[-most:]:
         try:
             found.append(read_json(path, Run.from_json, limit=MAX_OWN_JSON))
         except FileNotFoundError:  # deleted meanwhile

@@ -25,6 +25,7 @@ from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.records import Toolchain
 from builder.result import BuildResult
+from builder.storage.runs import last_steps
 from builder.store import Store, StoredBuild, work_name, write_atomic
 from builder.timeline import Recorder, Timeline
 from builder.untrusted import JsonError, read_json
@@ -73,7 +74,7 @@ class BuildRun:
         self._jobs = jobs
         self._minor_mismatch = minor_mismatch
         self._source_cache = store.root / "sources"
-        self._progress = progress or Progress()
+        self._progress = progress or Progress(last=last_steps(store))
         self._recorder = Recorder(store.owner(""))
         self._last = LastSources(store)
         self._said: set[str] = set()  # hints that this run has printed
@@ -142,7 +143,7 @@ class BuildRun:
         toolchain: Toolchain | None = None
         stored: StoredBuild | None = None
         try:
-            self._progress.stage(name, "resolve")
+            self._progress.stage(name, "prepare")
             recipe = self._recipes[build.extension]
             toolchain = self._executor.toolchain(build, recipe, log=log)
             stored = self._store.take(self._digest(build, toolchain))
@@ -164,7 +165,7 @@ class BuildRun:
             raise
         self._recorder.name_cells(name, proofs)
         failed = [proof for proof in proofs if proof.verdict is Verdict.FAILED]
-        outcome = f"failed: {failed[0].check}" if failed else "already built" if reused else "built"
+        outcome = f"failed: {failed[0].check}" if failed else "already built, checked" if reused else "built"
         self._progress.finish(name, outcome)
         seconds = time.monotonic() - started
         return BuildResult(

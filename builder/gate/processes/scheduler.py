@@ -16,6 +16,7 @@ from typing import Any
 
 from builder.gate import tasks
 from builder.gate.acceptance import Accept, accept, cell_name
+from builder.gate.amounts import counted
 from builder.gate.check_table import TASK_CHECKS, Check
 from builder.gate.outcome import FAILED, NOT_RUN, Answer, Outcome, Spec
 from builder.gate.processes import journal, verdicts
@@ -55,8 +56,8 @@ class TaskQueue:
         self._alone: set[tuple[str, int | None]] = set()
         self._share = -(-sum(map(self._together, planned)) // jobs)
 
-    def __bool__(self) -> bool:
-        return bool(self._first or self._rest or self._exclusive)
+    def __len__(self) -> int:
+        return len(self._first) + len(self._rest) + len(self._exclusive)
 
     @property
     def sends_more(self) -> bool:
@@ -176,6 +177,7 @@ class Scheduler:
         self._pool = ServerPool(partial(command, root), self._new_task_dir)
         self._judging = Judging(self._pool)
         self._parent = parent
+        self._said = 0.0  # when the last line was printed
         self._queue = TaskQueue()
         self._looking_for_gpu = False  # the tasks are planned when this is answered
         self._gpu_processes = 1
@@ -344,6 +346,15 @@ class Scheduler:
     def _start_step(self, server: ForkServerProcess, step: tasks.Step, *, exclusive: bool = False) -> None:
         folder = self._new_task_dir()
         self._running[self._count] = start(self._count, step, server, folder, self.spec, exclusive=exclusive)
+        self._say(step.task)
+
+    def _say(self, task: Task) -> None:
+        """Print which op is checked, at most once a second; `builder.progress` shows the line."""
+        if not self._parent or time.monotonic() - self._said < 1:
+            return
+        self._said = time.monotonic()
+        what = f"{task.check.name} of {task.op or 'all ops'}"
+        print(f"gate: {what}; {counted(len(self._queue), 'task')} to start", flush=True)  # noqa: T201
 
     def _handle_task_exit(self, running: RunningTask, status: int) -> None:
         record = running.record()

@@ -65,7 +65,7 @@ def report_markdown(report: Report, limit: int = LIMIT) -> str:
 
 def _parts(report: Report) -> Iterator[str]:
     """The parts of the Markdown, the most important first. What comes from logs and wheels is always inside of code."""
-    yield f"### {title_of(report)}\n\n"
+    yield f"### {title_of(report, code)}\n\n"
     if len(report.runs) == 1:
         yield f"{code(report.runs[0].command)} took {seconds_text(report.runs[0].seconds)}\n\n"
     else:

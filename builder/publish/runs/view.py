@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -341,11 +341,12 @@ def grids(builds: Sequence[BuildView]) -> list[tuple[str, Grid]]:
     return [(" ".join(key).strip(), grid_of(by_version[key], lambda _: Field())) for key in tested]
 
 
-def title_of(report: Report) -> str:
-    """`buildfarm build: 1 failed, 2 built`; of several runs their number."""
+def title_of(report: Report, name: Callable[[str], str] = plain) -> str:
+    """`buildfarm build of NAME: 1 failed, 2 built`; of several runs their number. `name` makes a name harmless."""
     if len(report.runs) == 1:
-        words = report.runs[0].command.split()
-        return f"{' '.join(words[:2])}: {results_text(report.runs[0])}"
+        run = report.runs[0]
+        of = f" of {name(run.extensions)}" if run.extensions else ""
+        return f"{' '.join(run.command.split()[:2])}{of}: {results_text(run)}"
     builds = len(report.builds)
     return f"{len(report.runs)} runs of buildfarm, {counted(builds, 'build')}"
 

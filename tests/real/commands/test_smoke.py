@@ -164,10 +164,10 @@ def test_each_cell_is_a_row(workspace: Workspace) -> None:
     done = workspace.smoke(workspace.wheel())
     assert done.exit_code == Exit.OK, done.output
     tested, unavailable = (line for line in done.stdout.splitlines() if line.startswith("torch2.11.0"))
-    assert tested.split() == [f"torch2.11.0-cu130-{PYTHON.tag}", *["ok"] * 16]
-    assert unavailable.split() == ["torch2.11.0-cu130-cp314", *["-"] * 16]
-    assert "no Python 3.14 on this machine" in done.stdout
-    assert "GPU: not run in torch2.11.0" in done.stdout
+    assert tested.split()[:4] == [f"torch2.11.0-cu130-{PYTHON.tag}", "1", "of", "1"]
+    assert unavailable.split()[:2] == ["torch2.11.0-cu130-cp314", "-"]
+    assert "torch2.11.0-cu130-cp314: no Python 3.14 on this machine" in done.stdout
+    assert f"  not run   GPU           torch2.11.0-cu130-{PYTHON.tag}: no GPU on this machine" in done.stdout
 
 
 def test_a_run_in_which_no_check_ran_is_an_error(workspace: Workspace) -> None:
@@ -432,7 +432,7 @@ def test_stray_packages_of_a_wheel_are_named_and_not_imported(workspace: Workspa
     wheel = loopback.pure_wheel(workspace.dist, "stranger", "1.0", files, requires=["torch"])
     done = workspace.smoke(wheel, "--python", str(PYTHON), "--torch", "2.11")
     assert done.exit_code == Exit.OK, done.output
-    assert "remark: contents: the wheel installs tests at the top of site-packages" in done.stdout
+    assert "  remark    contents      the wheel installs tests at the top of site-packages" in done.stdout
 
 
 def test_a_failed_check_of_the_file_fails_the_run(workspace: Workspace) -> None:

@@ -247,3 +247,13 @@ def test_the_gate_and_build_count_each_check_once() -> None:
     assert counted == f"1 passed, 1 failed, {1 + others} not run, 1 accepted, 1 remark"
     assert counted == counts(gate_proofs(found, "", None))
     assert count_checks(found.outcomes, ["values"]) == "1 passed, 1 failed, 1 not run, 1 accepted, 1 remark"
+
+
+def test_the_lines_of_one_wheel_fit_a_screen() -> None:
+    kinds = [(FAILED, False, ""), (NOT_RUN, False, ""), (NOT_RUN, True, ""), (ACCEPTED, False, "known")]
+    found = [
+        Finding(Outcome("values", f"a::op{number}", "", verdict, f"why {number} " * 40, remark=remark, accepted=known))
+        for verdict, remark, known in kinds
+        for number in range(20)
+    ]
+    assert len(list(causes_of(found).lines(100))) <= 18
