@@ -18,6 +18,8 @@ _FEW = 6
 _LINES_OF_FAILURE, _MOST_LINES = 4, 12
 #: Names in a list before "and N more".
 _NAMES = 3
+#: How the reasons begin that `not_claimed` and NOT_CLAIMED in cases.py give.
+_NOT_CLAIMED = "not claimed"
 #: Letters of names of checks that stand in a column of their own.
 _COLUMN = 40
 
@@ -86,7 +88,7 @@ class Causes:
 
         """
         for kind in kinds:
-            causes = self.of(kind)
+            causes = self.of(kind) if every else _joined(self.of(kind))
             shown = causes if every or len(causes) <= _MOST[kind] else causes[: _MOST[kind] - 1]
             few = len(self.found) <= _FEW
             most = _LINES_OF_FAILURE if kind == FAILED and len(causes) == 1 else 2 if few or kind == FAILED else 1
@@ -153,6 +155,24 @@ def causes_of(findings: Iterable[Finding], *, name_cells: bool = False) -> Cause
         )
     found.sort(key=lambda cause: (KINDS.index(cause.kind), -len(cause.checks) if cause.kind == NOT_RUN else 0))
     return Causes(found, list(ops), cells, name_cells)
+
+
+def _joined(causes: Sequence[Cause]) -> list[Cause]:
+    """The causes, of which those that the author of cases.py gives share one."""
+    claimed = [cause for cause in causes if cause.reason.startswith(_NOT_CLAIMED)]
+    if len(claimed) < 2:
+        return list(causes)
+    joined = Cause(
+        claimed[0].kind,
+        f"{_NOT_CLAIMED}, for {len(claimed)} reasons in cases.py",
+        "",
+        _distinct(each for cause in claimed for each in cause.checks),
+        _distinct(each for cause in claimed for each in cause.ops),
+        [],
+        _distinct(each for cause in claimed for each in cause.cells),
+        list(dict.fromkeys(each for cause in claimed for each in cause.wheels)),
+    )
+    return [*(cause for cause in causes if cause not in claimed), joined]
 
 
 def kind_of(outcome: Outcome) -> str | None:

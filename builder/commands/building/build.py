@@ -329,7 +329,11 @@ def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bo
     executor = choose_executor(settings, plan.builds, environments, check_images=False)
     run = BuildRun(store, executor, WheelProver(store, environments), recipes, minor_mismatch=options.minor_mismatch)
     stored = run.stored(plan.builds)
-    check_recipes([build for build, there in stored.items() if not there], recipes)
+    missing = [build for build, there in stored.items() if not there]
+    check_recipes(missing, recipes)
+    for build in missing:
+        if why := run.why(build):
+            print_line(f"{build}: {why}")
     return stored
 
 

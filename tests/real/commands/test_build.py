@@ -41,6 +41,7 @@ from builder.matrix.config import Selection
 from builder.matrix.load import load_recipe, read_plan
 from builder.process import OWNER_VARIABLE
 from builder.proof import Check, Verdict
+from builder.proofs.inventory import shelf_of
 from builder.publish.index.levels import Level
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
@@ -271,6 +272,12 @@ def test_a_second_run_builds_nothing_and_sends_no_request(runs: Runs) -> None:
     assert runs.warm.report == runs.first.report
     assert runs.first.requests > 0
     assert runs.warm.requests == 0
+
+
+def test_the_symbols_of_the_torch_of_a_cell_are_kept_for_verify(runs: Runs) -> None:
+    """`verify` then needs no download to check the linkage with this torch."""
+    (release,) = shelf_of(open_store(runs.project.options().store)).releases
+    assert str(release) == "torch2.11.0-cu130-x86_64"
 
 
 def test_only_an_edited_source_is_built_again(runs: Runs) -> None:

@@ -257,3 +257,15 @@ def test_the_lines_of_one_wheel_fit_a_screen() -> None:
         for number in range(20)
     ]
     assert len(list(causes_of(found).lines(100))) <= 18
+
+
+def test_reasons_of_the_author_share_a_line_unless_every_reason_is_wanted() -> None:
+    why = ["not claimed: no tensor", "not claimed: torch cannot trace it"]
+    found = [Finding(Outcome("fake", f"a::op{number}", "", NOT_RUN, reason)) for number, reason in enumerate(why)]
+    assert list(causes_of(found).lines(100)) == [
+        "  not run   fake          not claimed, for 2 reasons in cases.py",
+    ]
+    assert [each.rpartition(": ")[2] for each in causes_of(found).lines(100, every=True)] == [
+        "no tensor",
+        "torch cannot trace it",
+    ]
