@@ -50,7 +50,7 @@ from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.gate.coverage import without_overload
 from builder.gate.outcome import NOT_RUN, Answer
 from builder.gate.pack import pack_file
-from builder.gate.report import junit, op_table, where_lines
+from builder.gate.report import junit, op_lines, where_lines
 from builder.log import print_line, print_warning, set_verbosity, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.compat import and_list
@@ -410,7 +410,7 @@ def pack_gate(matrix: Path, select: Selection, target: Path) -> Path:
 def smoke_text(results: Sequence[SmokeResult]) -> str:
     """For each wheel its cells, why checks did not run, and what failed; wheels with a failure last.
 
-    With `--verbose` there is also a table of the checks of each op.
+    With `--verbose` there is also a line for each op.
     """
     by_wheel: dict[str, list[SmokeResult]] = {}
     for result in sorted(results, key=_failed):
@@ -422,7 +422,7 @@ def smoke_text(results: Sequence[SmokeResult]) -> str:
         if len(cells) == 1 and (answer := cells[0].answer):
             parts += map(escape, where_lines(answer.where))
         for result in cells if verbosity.verbose else ():
-            parts += [escape(op_table(str(result.cell), result.answer, output_width()))] if result.answer else []
+            parts += ["", *map(escape, [str(result.cell), *op_lines(result.answer)])] if result.answer else []
         parts += ["", *(marked(text) for text in gpu_lines(proofs, output_width())), *cause_lines(causes(proofs)), ""]
     return to_text(*parts[:-1])
 

@@ -87,10 +87,11 @@ class Causes:
             kinds: the kinds to show.
 
         """
+        joined = {kind: self.of(kind) if every else _joined(self.of(kind)) for kind in KINDS}
+        few = sum(map(len, joined.values())) <= _FEW
         for kind in kinds:
-            causes = self.of(kind) if every else _joined(self.of(kind))
+            causes = joined[kind]
             shown = causes if every or len(causes) <= _MOST[kind] else causes[: _MOST[kind] - 1]
-            few = len(self.found) <= _FEW
             most = _LINES_OF_FAILURE if kind == FAILED and len(causes) == 1 else 2 if few or kind == FAILED else 1
             for cause in shown:
                 text = ": ".join(filter(None, (self._place(cause), self._text(cause, every=every))))

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
 from builder.gate.causes import Finding, causes_of
-from builder.gate.check_table import CHECKS
 from builder.gate.coverage import without_overload
 from builder.gate.outcome import (
     ACCEPTED,
     FAILED,
     NOT_RUN,
-    PASSED,
     REMARK,
     Answer,
     Outcome,
@@ -27,30 +24,30 @@ from builder.gate.outcome import (
 #: The row for outcomes that are about the extension and not about one op.
 WHOLE = "(whole extension)"
 
-_LEGEND = (
-    "ok: all passed   part: some passed, others not run   FAIL: some failed   acc: a finding is accepted   "
-    "-: not run   blank: not applicable"
-)
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def table(title: str, answer: Answer, width: int = 120) -> str:
-    """Return the answer as text: the machine, a row for each op, what was not run and why, and last what failed.
+    """Return the answer as text: the machine, a line for each op, what was not run and why, and last what failed.
 
     Args:
         title: the first line: what was tested, and the counts.
         answer: the answer of a run.
-        width: of the text in characters; if the checks do not fit, the table is split into blocks.
+        width: of the text in characters.
 
     """
     causes = causes_of(Finding(one) for one in answer.outcomes)
-    parts = [[title, *where_lines(answer.where)], *_grid(answer, width), [*causes.lines(width, every=True)]]
+    parts = [[title, *where_lines(answer.where)], op_lines(answer), [*causes.lines(width, every=True)]]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
-def op_table(title: str, answer: Answer, width: int) -> str:
-    """Return a row for each op under a title, with a column for each check that ran."""
-    return "\n\n".join([f"\n{title}", *("\n".join(lines) for lines in _grid(answer, width))])
+def op_lines(answer: Answer) -> list[str]:
+    """Return a line for each op: how many of its checks have which verdict."""
+    by_op: dict[str, list[Outcome]] = {op: [] for op in _rows(answer)}
+    for one in answer.outcomes:
+        by_op[one.op or WHOLE].append(one)
+    label = max(map(len, by_op), default=0)
+    return [f"{op:<{label}}  {count_checks(outcomes, ())}" for op, outcomes in by_op.items()]
 
 
 def junit(suites: Mapping[str, Answer]) -> str:
@@ -121,31 +118,6 @@ def where_lines(where: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _grid(answer: Answer, width: int) -> list[list[str]]:
-    """Return the table in blocks of columns. A check that ran for no op has no column; a line below says why."""
-    cells: dict[tuple[str, str], list[str]] = {}
-    for one in answer.outcomes:
-        cells.setdefault((one.op or WHOLE, one.check), []).append(one.verdict)
-    rows = _rows(answer)
-    ran = {one.check for one in answer.outcomes if one.verdict != NOT_RUN}
-    columns = [check for check in CHECKS if check in ran] + sorted(ran.difference(CHECKS))
-    if not rows or not columns:
-        return []
-    label = max(len(row) for row in rows)
-    blocks: list[list[str]] = []
-    for block in _blocks(columns, width - label):
-        heading = " " * label + "".join(f" {_heading(check):<{_column_width(check)}}" for check in block)
-        lines = [heading.rstrip()]
-        for row in rows:
-            marks = "".join(f" {_cell(cells.get((row, check), [])):<{_column_width(check)}}" for check in block)
-            if row == WHOLE and not marks.strip():
-                continue
-            lines.append(f"{row:<{label}}{marks}".rstrip())
-        blocks.append(lines)
-    blocks[-1] += textwrap.wrap(_LEGEND, max(width, 40))
-    return blocks
-
-
 def _rows(answer: Answer) -> list[str]:
     """Return the extension's row first, then the discovered ops, then names that only outcomes have."""
     named = list(dict.fromkeys(one.op or WHOLE for one in answer.outcomes))
@@ -158,39 +130,6 @@ def _row_of(op: str, named: Sequence[str]) -> str:
     """Return the row of a discovered op: if cases name it without its overload, the name without it."""
     bare = without_overload(op)
     return bare if op not in named and bare in named else op
-
-
-def _heading(check: str) -> str:
-    return CHECKS[check].title if check in CHECKS else check
-
-
-def _column_width(check: str) -> int:
-    return max(4, len(_heading(check)))
-
-
-def _blocks(checks: Sequence[str], width: int) -> list[list[str]]:
-    """Split the checks into blocks whose columns fit into the width; each block has at least one check."""
-    blocks: list[list[str]] = [[]]
-    used = 0
-    for check in checks:
-        if blocks[-1] and used + 1 + _column_width(check) > width:
-            blocks.append([])
-            used = 0
-        blocks[-1].append(check)
-        used += 1 + _column_width(check)
-    return blocks
-
-
-def _cell(verdicts: Sequence[str]) -> str:
-    if not verdicts:
-        return ""
-    if FAILED in verdicts:
-        return "FAIL"
-    if ACCEPTED in verdicts:
-        return "acc"
-    if PASSED not in verdicts:
-        return "-"
-    return "part" if NOT_RUN in verdicts else "ok"
 
 
 def _evidence(evidence: Mapping[str, Any]) -> Iterable[str]:

@@ -78,7 +78,7 @@ class FileCount:
         elif match := _UV.match(line):
             self._read_uv(match[1], match[2], float(match[3] or 0) * _UNITS[match[4] or ""])
         elif match := _GATE.match(line):
-            self._step = match[1]
+            self._step = f"({match[1]})"
         elif match := _BUILDX.match(line):
             self._step = f"step {match[1]} of {match[2]} of the image"
 

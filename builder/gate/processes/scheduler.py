@@ -151,7 +151,7 @@ def _key(task: Task) -> int | None:
 _TICK = 0.05  # seconds between two looks at the limits of running tasks
 
 #: The task that looks for GPUs; it runs before the others are planned.
-_WHERE = Check("where", "", "", "gpu:where", device="none", per_extension=True, time_factor=2.0)
+_WHERE = Check("where", "", "gpu:where", device="none", per_extension=True, time_factor=2.0)
 
 
 class Scheduler:

@@ -68,7 +68,7 @@ def text_of(lines: Sequence[str], *, calls: Sequence[str] = ()) -> str:
         (DOWNLOADS[:4], "download torch, triton: 0 bytes of 680.0 MiB complete"),
         (DOWNLOADS[:5], "download torch: 150.0 MiB of 680.0 MiB complete"),
         (DOWNLOADS, ""),
-        (["gate: values of ns::f; 34 tasks to start"], "values of ns::f; 34 tasks to start"),
+        (["gate: values of ns::f; 34 tasks to start"], "(values of ns::f; 34 tasks to start)"),
         (["#9 [build 2/5] RUN dnf install --assumeyes which", "#9 1.204 Complete!"], "step 2 of 5 of the image"),
     ],
 )
