@@ -117,16 +117,9 @@ def report_data(report: Report) -> str:
 
 
 def _run(run: RunView) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "started": run.started.isoformat(timespec="seconds"),
-        "seconds": run.seconds,
-        "command": run.command,
-        "folder": run.folder,
-        "interrupted": run.interrupted,
-        "results": dict(run.results),
-        "timeline": run.timeline.to_json() if run.timeline else None,
-    }
+    keys = ("id", "started", "seconds", "command", "folder", "interrupted", "timeline")
+    data = run.to_json()
+    return {key: data[key] for key in keys} | {"results": dict(run.results)}
 
 
 def _build(build: BuildView) -> dict[str, Any]:

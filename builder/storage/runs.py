@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from pydantic import TypeAdapter
+
 from builder.errors import Code, UsageError
 from builder.gate.causes import listed
 from builder.log import print_warning
@@ -81,36 +83,16 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; `from_json` reads it."""
-        return {
-            "id": self.id,
-            "started": self.started.isoformat(),
-            "seconds": self.seconds,
-            "command": self.command,
-            "folder": self.folder,
-            "interrupted": self.interrupted,
-            "unfinished": list(self.unfinished),
-            "logs": dict(self.logs),
-            "reused": list(self.reused),
-            "timeline": self.timeline.to_json() if self.timeline else None,
-            "report": dict(self.report),
-        }
+        data: dict[str, Any] = _RUN.dump_python(self, mode="json")
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Run:
-        """Read what `to_json` wrote; raises KeyError, ValueError or TypeError on anything else."""
-        return cls(
-            id=text(data["id"]),
-            started=datetime.fromisoformat(data["started"]),
-            seconds=float(data["seconds"]),
-            command=text(data["command"]),
-            folder=text(data["folder"]),
-            report=dict(data["report"]),
-            interrupted=bool(data["interrupted"]),
-            unfinished=tuple(map(text, data["unfinished"])),
-            logs={build: text(log) for build, log in dict(data["logs"]).items()},
-            reused=tuple(data.get("reused", ())),
-            timeline=Timeline.from_json(data["timeline"]) if data.get("timeline") else None,
-        )
+        """Read what `to_json` wrote; raises ValueError on anything else."""
+        return _RUN.validate_python(data)
+
+
+_RUN = TypeAdapter(Run)
 
 
 def save_run(
