@@ -17,7 +17,7 @@ from builder.errors import Code, NothingSelectedError, UsageError
 from builder.log import print_line
 from builder.publish.runs.markdown import report_markdown
 from builder.publish.runs.page import report_page
-from builder.publish.runs.view import BuildView, CellView, Report, RunView, report_of, title_of
+from builder.publish.runs.view import BuildView, CellView, Report, report_of, title_of
 from builder.storage.runs import Run, find_run, runs
 from builder.store import write_atomic
 
@@ -116,10 +116,10 @@ def report_data(report: Report) -> str:
     return json.dumps(data, indent=1) + "\n"
 
 
-def _run(run: RunView) -> dict[str, Any]:
+def _run(run: Run) -> dict[str, Any]:
     keys = ("id", "started", "seconds", "command", "folder", "interrupted", "timeline")
     data = run.to_json()
-    return {key: data[key] for key in keys} | {"results": dict(run.results)}
+    return {key: data[key] for key in keys} | {"results": run.counts()}
 
 
 def _build(build: BuildView) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from builder.log import print_line
 from builder.publish.terminal import fits, plain_table, to_text
 from builder.storage.prune import Item, Pruned, folder_sizes
 from builder.storage.prune import prune as prune_store
-from builder.storage.runs import NOT_FINISHED, ORDER, Run, runs
+from builder.storage.runs import Run, runs
 from builder.store import Store
 
 DU_EXAMPLES = examples("buildfarm store du", "buildfarm store du --json")
@@ -118,16 +118,13 @@ def history_text(runs: Sequence[Run], *, as_json: bool) -> str:
     if not runs:
         return "No run is recorded in this store.\n"
     table = plain_table("run", "time", "result", "extensions", "folder", "command")
-    rows = [(run.id, f"{run.seconds:.0f} s", _result(run), run.extensions, run.folder, run.command) for run in runs]
+    rows = []
+    for run in runs:
+        result = f"interrupted: {run.results}" if run.interrupted else run.results
+        rows.append((run.id, f"{run.seconds:.0f} s", result, run.extensions, run.folder, run.command))
     for row in rows:
         table.add_row(*map(escape, row))
     if fits(table):
         return to_text(table)
     lines = (f"{run}  {time}  {of}: {result}\n  {command}\n  in {at}" for run, time, result, of, at, command in rows)
     return to_text(*map(escape, lines))
-
-
-def _result(run: Run) -> str:
-    counts = run.counts() | ({NOT_FINISHED: len(run.unfinished)} if run.unfinished else {})
-    shown = ", ".join(f"{counts[result]} {result}" for result in ORDER if result in counts) or "no builds"
-    return f"interrupted: {shown}" if run.interrupted else shown

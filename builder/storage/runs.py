@@ -68,9 +68,14 @@ class Run:
         return listed(sorted({str(build.get("extension") or build["build"]) for build in builds}))
 
     def counts(self) -> dict[str, int]:
-        """How many builds of the report have each result, in ORDER."""
-        counts = Counter(map(self.result, self.report["builds"]))
+        """How many builds have each result, in ORDER."""
+        counts = Counter(map(self.result, self.report["builds"])) + Counter({NOT_FINISHED: len(self.unfinished)})
         return {result: counts[result] for result in ORDER if counts[result]}
+
+    @property
+    def results(self) -> str:
+        """`1 failed, 2 built`."""
+        return ", ".join(f"{count} {result}" for result, count in self.counts().items()) or "no builds"
 
     def result(self, build: Mapping[str, Any]) -> str:
         """The result of a build of the report, one of ORDER."""

@@ -17,12 +17,10 @@ from builder.publish.runs.view import (
     BuildView,
     Excerpt,
     Report,
-    RunView,
     causes_of_report,
     grids,
     plain,
     report_of,
-    results_text,
     seconds_text,
     title_of,
     verdicts_text,
@@ -71,7 +69,7 @@ def _parts(report: Report) -> Iterator[str]:
     else:
         yield "| run | result | time | command |\n| --- | --- | --- | --- |\n"
         for run in report.runs:
-            yield f"| {run.id} | {results_text(run)} | {seconds_text(run.seconds)} | {code(run.command, cell=True)} |\n"
+            yield f"| {run.id} | {run.results} | {seconds_text(run.seconds)} | {code(run.command, cell=True)} |\n"
     if report.builds:
         yield "\n| build | result | time | memory | steps from compiler cache | checks |\n"
         yield f"|{' --- |' * 6}\n"
@@ -99,7 +97,7 @@ def _parts(report: Report) -> Iterator[str]:
         yield from (f"- {count}: {code(reason)}\n" for reason, count in report.skips)
 
 
-def _machines(run: RunView) -> Iterator[str]:
+def _machines(run: Run) -> Iterator[str]:
     """What each worker did, as a table; nothing for a run on one machine."""
     if not run.timeline or not run.timeline.machines:
         return

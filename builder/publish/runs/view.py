@@ -191,20 +191,13 @@ class BuildView:
 
 
 @dataclass(frozen=True)
-class RunView(Run):
-    """One run with its results: how many of its builds have each of ORDER."""
-
-    results: tuple[tuple[str, int], ...] = ()
-
-
-@dataclass(frozen=True)
 class Report:
     """The report of one run, or of several: then with the newest result of each build.
 
     `skips` are reasons, each with the number of cells that the run skipped for it.
     """
 
-    runs: tuple[RunView, ...]
+    runs: tuple[Run, ...]
     builds: tuple[BuildView, ...]
     skips: tuple[tuple[str, int], ...]
 
@@ -214,7 +207,6 @@ def report_of(runs: Sequence[Run]) -> Report:
 
     Raises UsageError for a run whose report in the store is damaged.
     """
-    views = []
     newest: dict[str, BuildView] = {}
     skips: Mapping[str, int] = {}
     for run in runs:
@@ -225,18 +217,11 @@ def report_of(runs: Sequence[Run]) -> Report:
             raise UsageError(
                 f"the report in the store is damaged: {error}", Code.REPORT_DAMAGED, where=run.id, hints=[hint]
             ) from None
-        views.append(_run(run, builds))
         for build in builds:
             newest.setdefault(build.name, build)
         skips = skips or skipped
     ordered = sorted(newest.values(), key=lambda build: (ORDER.index(build.result), build.name))
-    return Report(tuple(views), tuple(ordered), tuple(sorted(skips.items(), key=lambda item: (-item[1], item[0]))))
-
-
-def _run(run: Run, builds: Sequence[BuildView]) -> RunView:
-    counts = Counter(build.result for build in builds)
-    results = tuple((result, counts[result]) for result in ORDER if counts[result])
-    return RunView(**vars(run), results=results)
+    return Report(tuple(runs), tuple(ordered), tuple(sorted(skips.items(), key=lambda item: (-item[1], item[0]))))
 
 
 def _skips(run: Run) -> Mapping[str, int]:
@@ -346,14 +331,9 @@ def title_of(report: Report, name: Callable[[str], str] = plain) -> str:
     if len(report.runs) == 1:
         run = report.runs[0]
         of = f" of {name(run.extensions)}" if run.extensions else ""
-        return f"{' '.join(run.command.split()[:2])}{of}: {results_text(run)}"
+        return f"{' '.join(run.command.split()[:2])}{of}: {run.results}"
     builds = len(report.builds)
     return f"{len(report.runs)} runs of buildfarm, {counted(builds, 'build')}"
-
-
-def results_text(run: RunView) -> str:
-    """`1 failed, 2 built`."""
-    return ", ".join(f"{count} {result}" for result, count in run.results) or "no builds"
 
 
 def seconds_text(seconds: float) -> str:
