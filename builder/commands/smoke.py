@@ -47,6 +47,7 @@ from builder.commands.run_settings import Settings
 from builder.commands.smoke_here import smoke_here
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import Code, Exit, MissingToolError, UsageError
+from builder.gate.causes import Finding, causes_of
 from builder.gate.coverage import without_overload
 from builder.gate.outcome import NOT_RUN, Answer
 from builder.gate.pack import pack_file
@@ -65,7 +66,7 @@ from builder.proofs.cells.op_gate import spec_of
 from builder.proofs.cells.prover import cell_basis
 from builder.proofs.verify.clash import Together, clashes_together, together
 from builder.publish.index.new_wheel import merged, proofs_beside
-from builder.publish.proof_lines import causes, counts, gpu_lines
+from builder.publish.proof_lines import counts, findings, gpu_lines
 from builder.publish.provenance import write_if_changed
 from builder.publish.report import outcomes_of, smoke_report_json
 from builder.publish.terminal import cause_lines, coloured_counts, marked, output_width, plain_table, to_text
@@ -408,23 +409,23 @@ def pack_gate(matrix: Path, select: Selection, target: Path) -> Path:
 
 
 def smoke_text(results: Sequence[SmokeResult]) -> str:
-    """For each wheel its cells, why checks did not run, and what failed; wheels with a failure last.
+    """The cells of each wheel, why checks did not run, and last what failed; with `--verbose` also a line for each op.
 
-    With `--verbose` there is also a line for each op.
+    A cause that several wheels share has one line.
     """
-    by_wheel: dict[str, list[SmokeResult]] = {}
-    for result in sorted(results, key=_failed):
-        by_wheel.setdefault(result.subject, []).append(result)
     parts: list[Table | str] = []
-    for subject, cells in by_wheel.items():
+    found: list[Finding] = []
+    for subject in dict.fromkeys(result.subject for result in results):
+        cells = [result for result in results if result.subject == subject]
         proofs = [*cells[0].file_proofs, *(proof for result in cells for proof in (*result.linkage, *result.proofs))]
+        found += findings(proofs, subject)
         parts += [escape(subject), _cells_table(cells)]
         if len(cells) == 1 and (answer := cells[0].answer):
             parts += map(escape, where_lines(answer.where))
         for result in cells if verbosity.verbose else ():
             parts += ["", *map(escape, [str(result.cell), *op_lines(result.answer)])] if result.answer else []
-        parts += ["", *(marked(text) for text in gpu_lines(proofs, output_width())), *cause_lines(causes(proofs)), ""]
-    return to_text(*parts[:-1])
+        parts += [*(marked(text) for text in gpu_lines(proofs, output_width())), ""]
+    return to_text(*parts, *cause_lines(causes_of(found)))
 
 
 def _failed(result: SmokeResult) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, REMARK, Outcome
@@ -56,12 +56,11 @@ class Cause:
 
 @dataclass(frozen=True)
 class Causes:
-    """The causes of some outcomes, and all ops and cells that they are about."""
+    """The causes of some outcomes, and the ops and the cells of each wheel that they are about."""
 
     found: Sequence[Cause]
-    ops: Sequence[str]
-    #: The cells of each wheel.
-    cells: dict[str, list[str]]
+    ops: Mapping[str, Collection[str]]
+    cells: Mapping[str, Collection[str]]
     #: Whether a cell is named even if it is the only one.
     name_cells: bool = False
 
@@ -112,12 +111,13 @@ class Causes:
 
     def _text(self, cause: Cause, *, every: bool) -> str:
         """Ops and cases, the reason, and why it is accepted."""
+        known = {op for wheel in cause.wheels for op in self.ops[wheel]}
         ops, cases = cause.ops, listed(cause.cases, every=every) if cause.kind == FAILED else ""
         if cause.kind == FAILED or every or len(ops) == 1:
             names = listed(ops, every=every)
         else:
-            names = f"{len(ops)} of {len(self.ops)} ops"
-        if cause.kind != FAILED and set(self.ops) <= set(ops):
+            names = f"{len(ops)} of {len(known)} ops"
+        if cause.kind != FAILED and known <= set(ops):
             names = ""  # all ops
         subject = f"{names} ({cases})" if names and cases else names or cases
         text = ": ".join(filter(None, (subject, cause.reason or "no reason given")))
@@ -127,14 +127,12 @@ class Causes:
 def causes_of(findings: Iterable[Finding], *, name_cells: bool = False) -> Causes:
     """Group outcomes. Those that passed only say which ops and cells there are."""
     groups: dict[tuple[str, ...], list[Finding]] = {}
-    ops: dict[str, None] = {}
-    cells: dict[str, list[str]] = {}
+    ops: dict[str, set[str]] = {}
+    cells: dict[str, set[str]] = {}
     for finding in findings:
         one = finding.outcome
-        ops.update(dict.fromkeys(filter(None, [one.op])))
-        of_wheel = cells.setdefault(finding.wheel, [])
-        if finding.cell and finding.cell not in of_wheel:
-            of_wheel.append(finding.cell)
+        ops.setdefault(finding.wheel, set()).update(filter(None, [one.op]))
+        cells.setdefault(finding.wheel, set()).update(filter(None, [finding.cell]))
         if kind := kind_of(one):
             # Every check of an op that crashes fails for the same cause.
             check = "" if kind == NOT_RUN or (kind == FAILED and one.op) else one.check
@@ -155,7 +153,7 @@ def causes_of(findings: Iterable[Finding], *, name_cells: bool = False) -> Cause
             )
         )
     found.sort(key=lambda cause: (KINDS.index(cause.kind), -len(cause.checks) if cause.kind == NOT_RUN else 0))
-    return Causes(found, list(ops), cells, name_cells)
+    return Causes(found, ops, cells, name_cells)
 
 
 def _joined(causes: Sequence[Cause]) -> list[Cause]:

@@ -49,3 +49,8 @@ def test_several_cells_have_a_row_each_and_what_was_not_run_a_line() -> None:
     assert [each.split()[0] for each in lines[1:4]] == ["cell", *map(str, CELLS)]
     assert lines[-1] == "  not run   GPU           no reason given"
     assert all(len(line) <= 80 for line in lines)
+
+
+def test_a_reason_that_all_wheels_share_is_printed_once() -> None:
+    results = [SmokeResult(wheel, CELLS[0], proofs(CELLS[0]), None) for wheel in (WHEEL, WHEEL.replace("0.1", "0.2"))]
+    assert smoke_text(results).count("no reason given") == 1
