@@ -177,7 +177,7 @@ class Scheduler:
         self._pool = ServerPool(partial(command, root), self._new_task_dir)
         self._judging = Judging(self._pool)
         self._parent = parent
-        self._said = 0.0  # when the last line was printed
+        self._said = (0.0, "")  # when the last line was printed, and its text
         self._queue = TaskQueue()
         self._looking_for_gpu = False  # the tasks are planned when this is answered
         self._gpu_processes = 1
@@ -250,6 +250,7 @@ class Scheduler:
         for server in enforce(self.spec, self._running, self._pool.importing()):
             self._handle_server_exit(server)
         self._start_tasks()
+        self._say()
         if self._import_orders and self._import_orders.ended() is not None:
             self.outcomes += verdicts.import_order_outcomes(self._import_orders)
             self._import_orders = None
@@ -346,15 +347,16 @@ class Scheduler:
     def _start_step(self, server: ForkServerProcess, step: tasks.Step, *, exclusive: bool = False) -> None:
         folder = self._new_task_dir()
         self._running[self._count] = start(self._count, step, server, folder, self.spec, exclusive=exclusive)
-        self._say(step.task)
 
-    def _say(self, task: Task) -> None:
-        """Print which op is checked, at most once a second; `builder.progress` shows the line."""
-        if not self._parent or time.monotonic() - self._said < 1:
+    def _say(self) -> None:
+        """Print what runs longest, when it changes, at most once a second; `builder.progress` shows the line."""
+        if not self._parent or not self._running or time.monotonic() - self._said[0] < 1:
             return
-        self._said = time.monotonic()
-        what = f"{task.check.name} of {task.op or 'all ops'}"
-        print(f"gate: {what}; {counted(len(self._queue), 'task')} to start", flush=True)  # noqa: T201
+        task = next(iter(self._running.values())).task
+        text = f"{task.check.name} of {task.op or 'all ops'}; {counted(len(self._queue), 'task')} to start"
+        if text != self._said[1]:
+            self._said = (time.monotonic(), text)
+            print(f"gate: {text}", flush=True)  # noqa: T201
 
     def _handle_task_exit(self, running: RunningTask, status: int) -> None:
         record = running.record()
