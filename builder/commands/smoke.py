@@ -66,10 +66,18 @@ from builder.proofs.cells.op_gate import spec_of
 from builder.proofs.cells.prover import cell_basis
 from builder.proofs.verify.clash import Together, clashes_together, together
 from builder.publish.index.new_wheel import merged, proofs_beside
-from builder.publish.proof_lines import counts, findings, gpu_lines
+from builder.publish.proof_lines import counts, findings, gpu_lines, hints_of
 from builder.publish.provenance import write_if_changed
 from builder.publish.report import outcomes_of, smoke_report_json
-from builder.publish.terminal import cause_lines, coloured_counts, marked, output_width, plain_table, to_text
+from builder.publish.terminal import (
+    cause_lines,
+    coloured_counts,
+    hint_lines,
+    marked,
+    output_width,
+    plain_table,
+    to_text,
+)
 from builder.result import SmokeResult
 from builder.storage.runs import last_steps, save_run
 from builder.store import Store, write_atomic
@@ -425,7 +433,8 @@ def smoke_text(results: Sequence[SmokeResult]) -> str:
         for result in cells if verbosity.verbose else ():
             parts += ["", *map(escape, [str(result.cell), *op_lines(result.answer)])] if result.answer else []
         parts += [*(marked(text) for text in gpu_lines(proofs, output_width())), ""]
-    return to_text(*parts, *cause_lines(causes_of(found)))
+    hints = hint_lines(hint for result in results for hint in hints_of(result.all_proofs))
+    return to_text(*parts, *cause_lines(causes_of(found)), *hints)
 
 
 def _failed(result: SmokeResult) -> bool:

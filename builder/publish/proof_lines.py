@@ -87,13 +87,6 @@ def problem_of(result: BuildResult) -> BuildfarmError | None:
     """The error that stopped a build, or why its wheel was refused; None for a wheel without a failed check."""
     if result.error or not result.refused:
         return result.error
-    failed = [proof for proof in result.proofs if proof.verdict is Verdict.FAILED]
-    hints = dict.fromkeys(hint for proof in failed for hint in proof.evidence.get("hints", ()))
-    hints |= dict.fromkeys(
-        f'if the op does not support `{proof.check}`, write `not_claimed={{"{proof.check}": REASON}}` in its Case'
-        for proof in failed
-        if proof.check in _OPTIONAL
-    )
     where = []
     if result.stored:
         where.append(f"the refused wheel is {result.stored.wheel}")
@@ -102,8 +95,24 @@ def problem_of(result: BuildResult) -> BuildfarmError | None:
     if result.log:
         where.append(f"the full output is in {result.log}")
     return BuildError(
-        "; ".join(failed_lines(failed)), stage="verify", log=result.log, where=str(result.build), hints=[*hints, *where]
+        "; ".join(failed_lines(result.proofs)),
+        stage="verify",
+        log=result.log,
+        where=str(result.build),
+        hints=[*hints_of(result.proofs), *where],
     )
+
+
+def hints_of(proofs: Iterable[Proof]) -> list[str]:
+    """What to do about failed checks."""
+    failed = [proof for proof in proofs if proof.verdict is Verdict.FAILED]
+    hints = [hint for proof in failed for hint in proof.evidence.get("hints", ())]
+    hints += [
+        f'if the op does not support `{proof.check}`, write `not_claimed={{"{proof.check}": REASON}}` in its Case'
+        for proof in failed
+        if proof.check in _OPTIONAL
+    ]
+    return list(dict.fromkeys(hints))
 
 
 def causes_of_builds(results: Iterable[BuildResult]) -> Causes:

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -29,6 +29,11 @@ def output_width() -> int:
 def cause_lines(causes: Causes, kinds: Sequence[str] = KINDS) -> list[str]:
     """The lines of causes as rich markup; with `--verbose` each of them, and nothing is shortened."""
     return [marked(line) for line in causes.lines(output_width(), every=verbosity.verbose, kinds=kinds)]
+
+
+def hint_lines(hints: Iterable[str]) -> list[str]:
+    """The hints as rich markup, each once."""
+    return [f"  [cyan]hint:[/] {escape(hint)}" for hint in dict.fromkeys(hints)]
 
 
 def marked(line: str) -> str:

@@ -63,9 +63,9 @@ class Run:
 
     @property
     def extensions(self) -> str:
-        """The names of the extensions of its builds: `a, b and 2 more`."""
+        """The names of the extensions of its builds, and of builds that did not finish: `a, b and 2 more`."""
         builds = self.report["builds"]
-        return listed(sorted({str(build.get("extension") or build["build"]) for build in builds}))
+        return listed(sorted({*(str(build.get("extension") or build["build"]) for build in builds), *self.unfinished}))
 
     def counts(self) -> dict[str, int]:
         """How many builds have each result, in ORDER."""

@@ -69,7 +69,16 @@ from builder.publish.plan_text import architectures_hint, dry_run_json, dry_run_
 from builder.publish.proof_lines import causes_of_builds, counts, gpu_lines, problem_of
 from builder.publish.provenance import SUFFIX
 from builder.publish.report import build_junit, report_json
-from builder.publish.terminal import cause_lines, coloured_counts, fits, marked, output_width, plain_table, to_text
+from builder.publish.terminal import (
+    cause_lines,
+    coloured_counts,
+    fits,
+    hint_lines,
+    marked,
+    output_width,
+    plain_table,
+    to_text,
+)
 from builder.result import BuildResult
 from builder.storage.runs import Run, save_run
 from builder.store import Store, write_atomic
@@ -418,14 +427,10 @@ def build_text(dist: Path, plan: Plan, results: Sequence[BuildResult], torch_ind
     if plan.skips:
         cells = "1 cell is skipped" if len(plan.skips) == 1 else f"{len(plan.skips)} cells are skipped"
         blocks.append([f"{cells}; `buildfarm plan` with the same selection gives the reasons."])
-    blocks.append([*cause_lines(causes, [FAILED]), *(f"  [cyan]hint:[/] {escape(hint)}" for hint in _hints(results))])
-    return to_text(*[part for block in blocks if block for part in ["", *block]][1:])
-
-
-def _hints(results: Sequence[BuildResult]) -> list[str]:
-    """What to do about refused wheels."""
     problems = [problem_of(result) for result in results if result.refused]
-    return list(dict.fromkeys(hint for problem in problems if problem for hint in problem.hints))
+    hints = hint_lines(hint for problem in problems if problem for hint in problem.hints)
+    blocks.append([*cause_lines(causes, [FAILED]), *hints])
+    return to_text(*[part for block in blocks if block for part in ["", *block]][1:])
 
 
 def distinct_errors(results: Sequence[BuildResult]) -> list[tuple[BuildfarmError, list[str]]]:

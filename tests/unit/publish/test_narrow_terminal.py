@@ -54,3 +54,9 @@ def test_several_cells_have_a_row_each_and_what_was_not_run_a_line() -> None:
 def test_a_reason_that_all_wheels_share_is_printed_once() -> None:
     results = [SmokeResult(wheel, CELLS[0], proofs(CELLS[0]), None) for wheel in (WHEEL, WHEEL.replace("0.1", "0.2"))]
     assert smoke_text(results).count("no reason given") == 1
+
+
+def test_what_failed_stands_last_with_what_to_do() -> None:
+    failed = Proof("ab", CELLS[0], Check.IMPORT, Verdict.FAILED, "no module", {"hints": ["import torch first"]})
+    lines = smoke_text([SmokeResult(WHEEL, CELLS[0], (*proofs(CELLS[0])[:3], failed), None)]).splitlines()
+    assert lines[-2:] == ["  FAILED    import        no module", "  hint: import torch first"]

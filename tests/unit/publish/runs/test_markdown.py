@@ -35,7 +35,7 @@ def test_hostile_text_is_only_inside_of_code(tmp_path: Path) -> None:
 def test_failed_builds_come_first_with_reason_hint_and_log(tmp_path: Path) -> None:
     text = report_markdown(report_of([run(tmp_path)]))
     assert text.startswith(
-        "### buildfarm build of `failed, good, refused`: 1 failed, 1 refused, 1 not finished, 1 built\n"
+        "### buildfarm build of `failed, good, refused and 1 more`: 1 failed, 1 refused, 1 not finished, 1 built\n"
     )
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows[:2]] == [FAILED, REFUSED]
