@@ -107,8 +107,10 @@ class FileCount:
     def text(self) -> str:
         """`17 of 46: rasterize.cu`, or what is known of it; empty when nothing is known."""
         if self._loading:
+            names = sorted(self._loading, key=lambda name: -self._loading[name])
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             total = self._loaded + sum(self._loading.values())
-            return f"download {_few([*self._loading])}: {size_text(self._loaded)} of {size_text(total)} complete"
+            return f"download {size_text(self._loaded)} of {size_text(total)}: {names[0]}{more}"
         return ": ".join(part for part in (self._count(), _few(self._running())) if part) or self._step
 
     def _count(self) -> str:
@@ -200,11 +202,11 @@ class _Line:
         return ended
 
     def state(self) -> str:
-        """`compile 17 of 46: rasterize.cu (2:10; this step took 3:05 in the last run)`."""
+        """`compile 17 of 46: rasterize.cu (2:10; this step took 3:05 last time)`."""
         files = self.files.text()
         if self.files.downloading and (speed := self.speed.text()):
             files += f", {speed}"
-        last = f"; this step took {clock(self.expected)} in the last run" if self.expected >= SHORTEST_SHOWN else ""
+        last = f"; this step took {clock(self.expected)} last time" if self.expected >= SHORTEST_SHOWN else ""
         elapsed = f"({clock(self.now() - self.started)}{last})"
         return " ".join(part for part in (self.stage, files, elapsed, self.place()) if part)
 

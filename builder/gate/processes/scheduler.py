@@ -350,7 +350,7 @@ class Scheduler:
 
     def _say(self) -> None:
         """Print what runs longest, when it changes, at most once a second; `builder.progress` shows the line."""
-        if not self._parent or not self._running or time.monotonic() - self._said[0] < 1:
+        if not self._parent or self._looking_for_gpu or not self._running or time.monotonic() - self._said[0] < 1:
             return
         task = next(iter(self._running.values())).task
         text = f"{task.check.name} of {task.op or 'all ops'}; {counted(len(self._queue), 'task')} to start"

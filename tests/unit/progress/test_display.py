@@ -62,7 +62,7 @@ def test_a_stage_says_how_long_it_took_in_the_last_run(output: io.StringIO) -> N
             progress.stage("one", stage)
         progress.finish("one", "")
     assert output.getvalue().splitlines() == [
-        "one: compile (0:00; this step took 2:05 in the last run)",
+        "one: compile (0:00; this step took 2:05 last time)",
         "one: repair (0:00)",
     ]
 
