@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, astuple, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import psutil
 
@@ -17,8 +17,7 @@ from builder.proof import Proof
 from builder.store import work_name
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """What was used at one moment, or on average since the sample before."""
 
     #: Seconds since the start of the run.
@@ -62,32 +61,6 @@ class Timeline:
     def machines(self) -> tuple[str, ...]:
         """The names of the workers; empty for a run on this machine."""
         return tuple(sorted({stage.machine for stage in self.stages if stage.machine}))
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain data; `from_json` reads it."""
-        return {
-            "stages": [_stage(stage) for stage in self.stages],
-            "samples": [astuple(sample) for sample in self.samples],
-            "uses": {name: asdict(use) for name, use in self.uses.items()},
-            "cores": self.cores,
-            "memory": self.memory,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Timeline:
-        """Read what `to_json` wrote; raises KeyError, ValueError or TypeError on anything else."""
-        return cls(
-            stages=tuple(StageTime(**stage) for stage in data["stages"]),
-            samples=tuple(Sample(*sample) for sample in data["samples"]),
-            uses={name: Use(**use) for name, use in data["uses"].items()},
-            cores=int(data["cores"]),
-            memory=int(data["memory"]),
-        )
-
-
-def _stage(stage: StageTime) -> dict[str, Any]:
-    """One stage as plain data; without a worker it has no key for it."""
-    return {key: value for key, value in asdict(stage).items() if key != "machine" or value}
 
 
 def thinned(samples: Sequence[Sample]) -> list[Sample]:

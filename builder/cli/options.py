@@ -105,7 +105,7 @@ QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print no progress to stderr, only warnings and errors.")
 ]
 VerboseOption = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Print every line of the programs that run, such as compilers.")
+    bool, typer.Option("--verbose", "-v", help="Print every line of the programs that run, and every reason in full.")
 ]
 
 NoPythonDownloadsOption = Annotated[

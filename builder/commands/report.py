@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,8 +17,8 @@ from builder.errors import Code, NothingSelectedError, UsageError
 from builder.log import print_line
 from builder.publish.runs.markdown import report_markdown
 from builder.publish.runs.page import report_page
-from builder.publish.runs.view import BuildView, CellView, Report, RunView, report_of, title_of
-from builder.storage.runs import find_run, runs
+from builder.publish.runs.view import BuildView, CellView, Report, report_of, title_of
+from builder.storage.runs import Run, find_run, runs
 from builder.store import write_atomic
 
 EXAMPLES = examples(
@@ -39,8 +40,8 @@ class ReportOptions:
         str | None,
         typer.Argument(
             metavar="RUN",
-            help="The id of a run, or the first characters of the id; `buildfarm store history` lists them. Default:"
-            " the newest run.",
+            help="The id of a run, or its first characters, as `buildfarm store history` lists them. Default:"
+            " the newest run that was started in this folder.",
         ),
     ] = None
     all_runs: Annotated[
@@ -75,7 +76,7 @@ def report(options: ReportOptions) -> None:
             where=str(opened.root),
             hints=["run `buildfarm build` or `smoke` first"],
         )
-    chosen = report_of(found if options.all_runs else [find_run(found, run) if run else found[0]])
+    chosen = report_of(found if options.all_runs else [find_run(found, run) if run else _newest_here(found)])
     if options.markdown:
         print_data(report_markdown(chosen))
     if options.as_json:
@@ -83,7 +84,26 @@ def report(options: ReportOptions) -> None:
     if out or not (options.markdown or options.as_json):
         page = out or PAGE
         write_atomic(page.absolute(), report_page(chosen).encode())
-        print_line(f"wrote {page}: {title_of(chosen)}")
+        folders = dict.fromkeys(run.folder for run in chosen.runs)
+        print_line(f"wrote {page}: {title_of(chosen)}" + (f", in {next(iter(folders))}" if len(folders) == 1 else ""))
+
+
+def _newest_here(found: Sequence[Run]) -> Run:
+    """The newest run of this folder; raises NothingSelectedError if all runs are of other folders."""
+    here = str(Path.cwd())
+    for run in found:
+        if run.folder == here:
+            return run
+    raise NothingSelectedError(
+        "no run was started in this folder",
+        Code.NO_RUN,
+        where=here,
+        hints=[
+            f"the newest run is of {found[0].extensions or 'no build'}, in {found[0].folder}: `buildfarm report"
+            f" {found[0].id}`",
+            "`buildfarm store history` lists the runs; `--all` reports all of them",
+        ],
+    )
 
 
 def report_data(report: Report) -> str:
@@ -96,17 +116,10 @@ def report_data(report: Report) -> str:
     return json.dumps(data, indent=1) + "\n"
 
 
-def _run(run: RunView) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "started": run.started.isoformat(timespec="seconds"),
-        "seconds": run.seconds,
-        "command": run.command,
-        "folder": run.folder,
-        "interrupted": run.interrupted,
-        "results": dict(run.results),
-        "timeline": run.timeline.to_json() if run.timeline else None,
-    }
+def _run(run: Run) -> dict[str, Any]:
+    keys = ("id", "started", "seconds", "command", "folder", "interrupted", "timeline")
+    data = run.to_json()
+    return {key: data[key] for key in keys} | {"results": run.counts()}
 
 
 def _build(build: BuildView) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -46,11 +45,12 @@ from builder.commands.folders import DIST, open_store
 from builder.commands.run_settings import Settings
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import Code, Exit, MissingToolError, UsageError
-from builder.gate.check_table import CHECKS
-from builder.gate.outcome import Answer
+from builder.gate.causes import Finding, causes_of
+from builder.gate.coverage import without_overload
+from builder.gate.outcome import NOT_RUN, Answer
 from builder.gate.pack import pack_file
-from builder.gate.report import junit, table
-from builder.log import print_line, print_warning, set_verbosity
+from builder.gate.report import junit, op_lines, where_lines
+from builder.log import print_line, print_warning, set_verbosity, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.compat import and_list
 from builder.matrix.config import MATRIX, Selection
@@ -63,12 +63,20 @@ from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.op_gate import spec_of
 from builder.proofs.cells.prover import cell_basis
 from builder.publish.index.new_wheel import merged, proofs_beside
-from builder.publish.proof_lines import accepted_lines, counts, failed_lines, gpu_lines, not_run_lines, remark_lines
+from builder.publish.proof_lines import counts, findings, gpu_lines, hints_of
 from builder.publish.provenance import write_if_changed
 from builder.publish.report import outcomes_of, smoke_report_json
-from builder.publish.terminal import fits, output_width, to_text
+from builder.publish.terminal import (
+    cause_lines,
+    coloured_counts,
+    hint_lines,
+    marked,
+    output_width,
+    plain_table,
+    to_text,
+)
 from builder.result import SmokeResult
-from builder.storage.runs import save_run
+from builder.storage.runs import last_steps, save_run
 from builder.store import Store, write_atomic
 from builder.timeline import Recorder
 from builder.wheels.build_dir import clear_abandoned
@@ -80,6 +88,8 @@ if TYPE_CHECKING:
 
 #: Checks of a file that ask about other cells than those of `smoke`.
 _NOT_FOR_CELLS = (Check.WINDOW, Check.GPUS, Check.LINKAGE)
+#: Checks of ops that call none.
+_NO_CALL = (Check.OPS, Check.DISPATCH)
 
 
 class Results:
@@ -168,12 +178,6 @@ EXAMPLES = examples(
 
 #: Parameters that have an effect with --pack.
 _PACK_OPTIONS = frozenset({"pack", "ext", "matrix", "quiet", "verbose"})
-_MARKS = {Verdict.PASSED: "ok", Verdict.FAILED: "[red]FAIL[/]", Verdict.NOT_RUN: "-", Verdict.ACCEPTED: "acc"}
-_COLUMNS = (Check.IMPORT, *(Check(name) for name in CHECKS))
-_LEGEND = (
-    "ok: every op passed   part: some ops passed, others not run   FAIL: some op failed   acc: a finding is accepted   "
-    "-: not run"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,8 +271,7 @@ def _exit(results: Sequence[SmokeResult]) -> Exit:
         raise MissingToolError(
             "no check could run in any of the cells", Code.NO_CELL_HERE, hints=["the output above gives the reasons"]
         )
-    failed = any(proof.verdict is Verdict.FAILED for result in results for proof in result.all_proofs)
-    return Exit.FAILED if failed else Exit.OK
+    return Exit.FAILED if any(map(_failed, results)) else Exit.OK
 
 
 def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
@@ -292,7 +295,8 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
     if not remote:
         cells = cell_environments(options.executor, matrix, store, python_downloads=downloads, pull=pull)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
-    targets, progress, recorder = finder.find(wheels, options.dist), Progress(), Recorder(store.owner(""))
+    targets, progress = finder.find(wheels, options.dist), Progress(last=last_steps(store))
+    recorder = Recorder(store.owner(""))
     results = Results(store, recorder, targets)
     with recorder.recording(), progress.shown():
         if remote:
@@ -372,26 +376,40 @@ def pack_gate(matrix: Path, select: Selection, target: Path) -> Path:
 
 
 def smoke_text(results: Sequence[SmokeResult]) -> str:
-    """A single result op by op; several as a row for each cell, with every failure and why checks did not run."""
-    if len(results) == 1 and (answer := results[0].answer) is not None:
-        title = f"{results[0].subject} in {results[0].cell}: {counts(results[0].all_proofs)}"
-        lines = [*_finding_lines(results[0].file_proofs), *gpu_lines(results[0].proofs)]
-        return table(title, answer, min(output_width(), 120)) + "".join(f"{line}\n" for line in lines)
+    """The cells of each wheel, why checks did not run, and last what failed; with `--verbose` also a line for each op.
+
+    A cause that several wheels share has one line.
+    """
     parts: list[Table | str] = []
+    found: list[Finding] = []
     for subject in dict.fromkeys(result.subject for result in results):
         cells = [result for result in results if result.subject == subject]
-        proofs = [proof for result in cells for proof in result.proofs]
-        proofs += cells[0].file_proofs
-        lines = [*_finding_lines(proofs), *gpu_lines(proofs), *not_run_lines(proofs)]
-        parts += [escape(subject), *_tables(cells), "", *map(escape, lines), ""]
-    return to_text(*parts, *textwrap.wrap(_LEGEND, output_width(), drop_whitespace=True))
+        proofs = [*cells[0].file_proofs, *(proof for result in cells for proof in (*result.linkage, *result.proofs))]
+        found += findings(proofs, subject)
+        parts += [escape(subject), _cells_table(cells)]
+        if len(cells) == 1 and (answer := cells[0].answer):
+            parts += map(escape, where_lines(answer.where))
+        for result in cells if verbosity.verbose else ():
+            parts += ["", *map(escape, [str(result.cell), *op_lines(result.answer)])] if result.answer else []
+        parts += [*(marked(text) for text in gpu_lines(proofs, output_width())), ""]
+    hints = hint_lines(hint for result in results for hint in hints_of(result.all_proofs))
+    return to_text(*parts, *cause_lines(causes_of(found)), *hints)
 
 
-def _finding_lines(proofs: Sequence[Proof]) -> list[str]:
-    """Each remark, failure and accepted finding."""
-    lines = [f"remark: {line}" for line in remark_lines(proofs)]
-    lines += [f"failed: {line}" for line in failed_lines(proofs)]
-    return lines + [f"accepted: {line}" for line in accepted_lines(proofs)]
+def _failed(result: SmokeResult) -> bool:
+    return any(proof.verdict is Verdict.FAILED for proof in result.all_proofs)
+
+
+def _cells_table(results: Sequence[SmokeResult]) -> Table:
+    """A row for each cell: how many of the ops were called, and the counts of the checks."""
+    table = plain_table("cell", "ops called", "checks")
+    for result in results:
+        outcomes = [one for one in result.answer.outcomes if one.op] if result.answer else []
+        ops = {without_overload(one.op) for one in outcomes}
+        called = {without_overload(one.op) for one in outcomes if one.verdict != NOT_RUN and one.check not in _NO_CALL}
+        row = (f"{len(called)} of {len(ops)}" if ops else "-", coloured_counts(counts(result.all_proofs)))
+        table.add_row(str(result.cell), *row)
+    return table
 
 
 def smoke_json(results: Sequence[SmokeResult]) -> str:
@@ -418,32 +436,3 @@ def smoke_junit(results: Sequence[SmokeResult]) -> str:
         answer = result.answer or Answer({}, [], outcomes_of(result.proofs))
         suites[name] = replace(answer, outcomes=[*outcomes_of(result.file_proofs), *answer.outcomes])
     return junit(suites)
-
-
-def _tables(results: Sequence[SmokeResult]) -> list[Table]:
-    """Rows of cells and columns of checks; several tables where a single one is too wide."""
-    ran = {proof.check for result in results for proof in result.proofs if proof.has_run}
-    blocks: list[list[Check]] = [[]]
-    for check in (check for check in _COLUMNS if check in ran):
-        if blocks[-1] and not fits(_table(results, [*blocks[-1], check])):
-            blocks.append([])
-        blocks[-1].append(check)
-    return [_table(results, block) for block in blocks]
-
-
-def _table(results: Sequence[SmokeResult], checks: Sequence[Check]) -> Table:
-    grid = Table(box=None, pad_edge=False, padding=(0, 1))
-    grid.add_column("cell", no_wrap=True)
-    for check in checks:
-        grid.add_column(CHECKS[check].title if check in CHECKS else str(check), no_wrap=True)
-    for result in results:
-        marks = {proof.check: _mark(proof) for proof in result.proofs}
-        grid.add_row(str(result.cell), *(marks.get(check, "") for check in checks))
-    return grid
-
-
-def _mark(proof: Proof) -> str:
-    outcomes = proof.evidence.get("outcomes", ())
-    if proof.verdict is Verdict.NOT_RUN and any(outcome["verdict"] == "passed" for outcome in outcomes):
-        return "part"
-    return _MARKS[proof.verdict]

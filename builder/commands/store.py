@@ -18,7 +18,7 @@ from builder.log import print_line
 from builder.publish.terminal import fits, plain_table, to_text
 from builder.storage.prune import Item, Pruned, folder_sizes
 from builder.storage.prune import prune as prune_store
-from builder.storage.runs import NOT_FINISHED, ORDER, Run, runs
+from builder.storage.runs import Run, runs
 from builder.store import Store
 
 DU_EXAMPLES = examples("buildfarm store du", "buildfarm store du --json")
@@ -117,19 +117,14 @@ def history_text(runs: Sequence[Run], *, as_json: bool) -> str:
         return json.dumps(data, indent=1) + "\n"
     if not runs:
         return "No run is recorded in this store.\n"
-    table = plain_table("run", "started (UTC)", "time", "result", "command")
-    rows = [
-        (run.id, f"{run.started:%Y-%m-%d %H:%M}", f"{run.seconds:.0f} s", _result(run), escape(run.command))
-        for run in runs
-    ]
+    table = plain_table("run", "time", "result", "extensions", "folder", "command")
+    rows = []
+    for run in runs:
+        result = f"interrupted: {run.results}" if run.interrupted else run.results
+        rows.append((run.id, f"{run.seconds:.0f} s", result, run.extensions, run.folder, run.command))
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     if fits(table):
         return to_text(table)
-    return to_text(*(f"{run}  {time}  {result}\n  {command}" for run, _, time, result, command in rows))
-
-
-def _result(run: Run) -> str:
-    counts = run.counts() | ({NOT_FINISHED: len(run.unfinished)} if run.unfinished else {})
-    shown = ", ".join(f"{counts[result]} {result}" for result in ORDER if result in counts) or "no builds"
-    return f"interrupted: {shown}" if run.interrupted else shown
+    lines = (f"{run}  {time}  {of}: {result}\n  {command}\n  in {at}" for run, time, result, of, at, command in rows)
+    return to_text(*map(escape, lines))

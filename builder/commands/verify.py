@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 from packaging.utils import canonicalize_name, is_normalized_name
+from rich.markup import escape
 
 from builder.cli.options import (
     CellOptions,
@@ -20,6 +21,7 @@ from builder.cli.options import (
     JsonOption,
     QuietOption,
     StoreOption,
+    VerboseOption,
     examples,
 )
 from builder.cli.output import print_data
@@ -28,6 +30,7 @@ from builder.commands.folders import open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, ForeignWheels
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import size_text
+from builder.gate.causes import line
 from builder.log import print_error, set_verbosity
 from builder.matrix.axes import Gpu, Python
 from builder.matrix.compat import Compat
@@ -35,7 +38,8 @@ from builder.proof import Proof, Verdict
 from builder.proofs.inventory import shelf_of
 from builder.proofs.verify.gpus import gpu_named
 from builder.proofs.verify.judge import Judge, WheelVerdict
-from builder.publish.proof_lines import counts, remarks
+from builder.publish.proof_lines import causes, counts, remarks
+from builder.publish.terminal import cause_lines, coloured_counts, marked, output_width, to_text
 from builder.store import Store, write_atomic
 from builder.wheelfile.archive import WheelContents
 from builder.wheelfile.facts import WheelFacts, facts_of, open_wheel, read_facts
@@ -48,8 +52,6 @@ EXAMPLES = examples(
     'buildfarm verify WHEEL --gpu B200 --gpu "RTX 4090" --driver 550',
 )
 
-#: Sentences of a reason to print.
-_MOST = 4
 #: What is wrong with a file that is no readable wheel; the other wheels of the command line are judged.
 _UNREADABLE = {Code.LIBRARY_DAMAGED, Code.WHEEL_DAMAGED, Code.WHEEL_MISLABELLED, Code.WHEEL_NAME_INVALID}
 
@@ -94,6 +96,7 @@ class VerifyOptions(CellOptions):
         Path | None, typer.Option("--markdown", metavar="FILE", help="Also write the verdicts to FILE as Markdown.")
     ] = None
     quiet: QuietOption = False
+    verbose: VerboseOption = False
     as_json: JsonOption = False
 
 
@@ -104,7 +107,7 @@ def verify(options: VerifyOptions) -> None:
 
     Without --torch and --cuda, the wheel is linked with every inventory of its CUDA major version.
     """
-    set_verbosity(quiet=options.quiet, verbose=False)
+    set_verbosity(quiet=options.quiet, verbose=options.verbose)
     verdicts, unreadable = run_verify(options, open_store(options.store))
     if options.markdown:
         options.markdown.parent.mkdir(parents=True, exist_ok=True)
@@ -223,31 +226,25 @@ def _cell(text: str) -> str:
 
 
 def verify_text(verdicts: Sequence[WheelVerdict]) -> str:
-    """For each wheel its name and size, then a line for each check and each remark."""
-    return "\n".join("\n".join(_wheel_lines(one)) + "\n" for one in verdicts)
+    """For each wheel its name and size, a line for each check that passed, and last what failed."""
+    return to_text(*[part for one in verdicts for part in ("", *_wheel_lines(one))][1:])
 
 
 def _wheel_lines(verdict: WheelVerdict) -> Iterator[str]:
     facts = verdict.facts
-    yield f"{facts.filename}  {size_text(facts.size)}: {counts(verdict.proofs)}"
+    yield f"{escape(facts.filename)}  {size_text(facts.size)}: {coloured_counts(counts(verdict.proofs))}"
     for proof in verdict.proofs:
-        yield f"  {word(proof):<8}  {proof.check:<12}  {place(proof)}{_shortened(proof.reason)}".rstrip()
+        if proof.verdict is Verdict.PASSED:
+            text = place(proof) + proof.reason
+            yield from map(marked, line(Verdict.PASSED, proof.check, text, output_width(), most=4))
         if sizes := proof.evidence.get("sizes"):
             yield f"  {'':<8}  {'':<12}  {', '.join(f'{code} {size_text(size)}' for code, size in sizes.items())}"
-        for remark in remarks(proof):
-            yield f"  {'remark':<8}  {proof.check:<12}  {remark}"
+    yield from cause_lines(causes(verdict.proofs, name_cells=True))
 
 
 def word(proof: Proof) -> str:
     """The verdict as a word; a failure is in capitals."""
     return "FAILED" if proof.verdict is Verdict.FAILED else str(proof.verdict)
-
-
-def _shortened(reason: str) -> str:
-    """The first sentences of a reason, and the number of the others."""
-    parts = reason.split("; ")
-    more = len(parts) - _MOST
-    return f"{'; '.join(parts[:_MOST])}; and {more} more, which --json prints" if more > 1 else reason
 
 
 def place(proof: Proof) -> str:

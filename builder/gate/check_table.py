@@ -1,6 +1,6 @@
-"""The checks of the op gate: name, column title, meaning, and how each one runs. Standard library only, no torch.
+"""The checks of the op gate: name, meaning, and how each one runs. Standard library only, no torch.
 
-Every other list of checks derives from `CHECKS`: the tasks, the columns of the table, and `builder.proof.Check`.
+Every other list of checks derives from `CHECKS`: the tasks, and `builder.proof.Check`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ class Check:
 
     #: The name in reports and for `--check`.
     name: str
-    #: The heading of its column, at most 8 letters, so that a row with every CPU check fits 120 columns.
-    title: str
     #: What a passed check shows, in one sentence.
     meaning: str
     #: `module:function` in `builder.gate.checks`, called as `(context, case) -> list of outcomes`, or as `(context)` if
@@ -46,14 +44,12 @@ class Check:
 _TABLE = (
     Check(
         "ops",
-        "ops",
         "Every dispatcher op, every pybind function and every public callable of the modules listed in `PUBLIC` in "
         "cases.py has a case.",
     ),
-    Check("loaded", "libs", "The imports of the recipe load every shared library of the wheel for this CUDA."),
+    Check("loaded", "The imports of the recipe load every shared library of the wheel for this CUDA."),
     Check(
         "dispatch",
-        "keys",
         "Every op has a kernel for each dispatch key that the recipe lists under `libraries`. If the recipe lists no "
         "key, every op has a kernel for each device of its own cases.",
         "dispatch:dispatch",
@@ -62,12 +58,10 @@ _TABLE = (
     ),
     Check(
         "import-order",
-        "order",
         "torch, the extension and the `companions` can be imported in different orders, and then an op runs.",
     ),
     Check(
         "values",
-        "value",
         "Results agree with the reference or the invariant of the case, in every dtype that the case lists.",
         "values:values",
         edges="without",
@@ -75,7 +69,6 @@ _TABLE = (
     ),
     Check(
         "gradients",
-        "grad",
         "Each op with floating-point tensors has a gradient, which agrees with the reference and, if the case asks for "
         "gradcheck, with finite differences.",
         "gradients:gradients",
@@ -83,7 +76,6 @@ _TABLE = (
     ),
     Check(
         "layouts",
-        "layout",
         "Non-contiguous inputs and output gradients give the same results as contiguous ones.",
         "layouts:layouts",
         edges="without",
@@ -91,7 +83,6 @@ _TABLE = (
     ),
     Check(
         "edges",
-        "edge",
         "Empty inputs and batches of one element give the expected results.",
         "values:values",
         edges="only",
@@ -99,14 +90,12 @@ _TABLE = (
     ),
     Check(
         "repeat",
-        "repeat",
         "Repeated runs give the same bits, on the devices that the case lists in `deterministic`.",
         "memory:repeat",
         edges="without",
     ),
     Check(
         "memory",
-        "mem",
         "The op does not access memory outside its tensors, and results do not depend on uninitialised memory.",
         "memory:memory",
         heap_checks=True,
@@ -114,7 +103,6 @@ _TABLE = (
     ),
     Check(
         "opcheck",
-        "opchk",
         "torch.library.opcheck passes: schema, autograd registration, fake tensors, AOT dispatch.",
         "compile_export:opcheck",
         time_factor=2.0,
@@ -123,7 +111,6 @@ _TABLE = (
     ),
     Check(
         "fake",
-        "fake",
         "The fake kernel returns the same shapes, dtypes, strides and devices as the real kernel.",
         "fake_tensor:fake",
         cost=1,
@@ -131,7 +118,6 @@ _TABLE = (
     ),
     Check(
         "devices",
-        "device",
         "Under FakeTensorMode the op refuses tensors on two devices, except where the case allows them.",
         "fake_tensor:devices",
         device="none",
@@ -139,7 +125,6 @@ _TABLE = (
         together=True,
     ),
     Check(
-        "export",
         "export",
         "torch.export captures the op with fixed and with dynamic shapes, and the program gives the same results.",
         "compile_export:export",
@@ -150,7 +135,6 @@ _TABLE = (
     ),
     Check(
         "compile",
-        "comp",
         "torch.compile(fullgraph=True) gives the same results and gradients, with static and with dynamic shapes.",
         "compile_export:compiled",
         edges="without",
@@ -160,14 +144,12 @@ _TABLE = (
     ),
     Check(
         "gpu-values",
-        "g:value",
         "Results on CUDA agree with the reference or the invariant of the case, and with the CPU kernel.",
         "gpu:values",
         device="cuda",
     ),
     Check(
         "gpu-stream",
-        "g:stream",
         "Kernels run on the current CUDA stream.",
         "gpu:stream",
         device="cuda",
@@ -175,7 +157,6 @@ _TABLE = (
     ),
     Check(
         "gpu-graph",
-        "g:graph",
         "A CUDA graph captures the op, and a replay with other inputs gives the right results.",
         "gpu:graph",
         device="cuda",
@@ -183,7 +164,6 @@ _TABLE = (
     ),
     Check(
         "gpu-device",
-        "g:device",
         "The op works on a second GPU while the first GPU is the current device. Needs two GPUs.",
         "gpu:second_device",
         device="cuda",
@@ -191,7 +171,6 @@ _TABLE = (
     ),
     Check(
         "gpu-sanitizer",
-        "g:sanit",
         "compute-sanitizer's memcheck reports no errors.",
         "sanitizer:sanitizer",
         device="cuda",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
+from typing import Any
 
 from builder.gate.amounts import counted
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED, Outcome
@@ -16,13 +18,14 @@ _NO_CASE = (
 )
 _UNKNOWN = "NOT_CLAIMED in cases.py names this op, but the extension has no such op: remove the entry"
 
+_PLAIN_TYPE = r"(?:int|float|bool|str|typing\.Supports\w+)"
+#: `f(arg0: int, arg1: float = 1.0) -> Tensor`, as pybind11 writes it, without tensors among the parameters.
+_PLAIN = re.compile(rf"(?:\d+\. )?\w+\((?:\w+: {_PLAIN_TYPE}(?: \| {_PLAIN_TYPE})*(?: = [^,()]+)?(?:, )?)*\) -> .*")
+
 
 def no_cases(extension: str) -> str:
     """Return why the checks of a recipe without cases.py are not run; a project can have several recipes."""
-    return (
-        f"no cases: there is no cases.py for {extension}, so no op was called;"
-        f" for a recipe of matrix.yaml, `buildfarm cases --ext {extension}` drafts one"
-    )
+    return f"there is no cases.py for {extension}, so no op was called: `buildfarm cases --ext {extension}` drafts one"
 
 
 def not_covered(ops: Sequence[str], reason: str) -> list[Outcome]:
@@ -78,12 +81,22 @@ def _missing(case: CaseFacts, ops: Sequence[str]) -> str:
 
 
 def missing_empty_cases(cases: Sequence[CaseFacts]) -> list[Outcome]:
-    """Return a "not run" outcome of "edges" for each op without a case for empty input."""
-    with_empty = {case.op for case in cases if case.edge == "empty"}
+    """Return a "not run" outcome of "edges" for each op without a case for empty input, unless it takes no tensor."""
+    without = {case.op for case in cases if case.edge == "empty" or not case.takes_tensor}
     return [
         Outcome("edges", case.op, "", NOT_RUN, 'no case has edge="empty": add a case with empty input')
-        for case in _first_case_of_each_op(case for case in cases if case.op not in with_empty)
+        for case in _first_case_of_each_op(case for case in cases if case.op not in without)
     ]
+
+
+def may_take_tensor(op: Any) -> bool:  # noqa: ANN401
+    """Return False if a schema, or the docstring that pybind11 writes, shows that each parameter is a plain value."""
+    overloads = getattr(op, "overloads", None)
+    if callable(overloads):  # an op of the dispatcher
+        arguments = [one.type for name in overloads() for one in getattr(op, name)._schema.arguments]
+        return any(re.search("Tensor|__torch__|Any", str(one)) for one in arguments)
+    lines = re.findall(r"^(?:\d+\. )?\w+\(.*\) -> .*$", str(getattr(op, "__doc__", None) or ""), re.MULTILINE)
+    return not lines or not all(map(_PLAIN.fullmatch, lines))
 
 
 def without_overload(op: str) -> str:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from builder.gate.check_table import CHECKS
+from builder.gate.causes import Finding, causes_of
 from builder.gate.coverage import without_overload
 from builder.gate.outcome import (
     ACCEPTED,
     FAILED,
     NOT_RUN,
-    PASSED,
     REMARK,
     Answer,
     Outcome,
@@ -26,33 +24,30 @@ from builder.gate.outcome import (
 #: The row for outcomes that are about the extension and not about one op.
 WHOLE = "(whole extension)"
 
-_LEGEND = (
-    "ok: all passed   part: some passed, others not run   FAIL: some failed   acc: a finding is accepted   "
-    "-: not run   blank: not applicable"
-)
-_MAX_NAMES = 6  # names in a list before "and N more"; --json has all of them
-_MAX_LINES = 12  # lines of one reason
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def table(title: str, answer: Answer, width: int = 120) -> str:
-    """Return the answer as text: the machine, a row for each op, each failure, and what was not run and why.
+    """Return the answer as text: the machine, a line for each op, what was not run and why, and last what failed.
 
     Args:
         title: the first line: what was tested, and the counts.
         answer: the answer of a run.
-        width: of the text in characters; if the checks do not fit, the table is split into blocks.
+        width: of the text in characters.
 
     """
-    parts = [
-        [title, *_where(answer.where)],
-        *_grid(answer, width),
-        _listed("REMARKS", [one for one in answer.outcomes if one.remark and one.verdict == NOT_RUN], width),
-        _listed("FAILED", [one for one in answer.outcomes if one.verdict == FAILED], width),
-        _listed("ACCEPTED", [one for one in answer.outcomes if one.verdict == ACCEPTED], width),
-        _not_run(answer, width),
-    ]
+    causes = causes_of(Finding(one) for one in answer.outcomes)
+    parts = [[title, *where_lines(answer.where)], op_lines(answer), [*causes.lines(width, every=True)]]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+
+
+def op_lines(answer: Answer) -> list[str]:
+    """Return a line for each op: how many of its checks have which verdict."""
+    by_op: dict[str, list[Outcome]] = {op: [] for op in _rows(answer)}
+    for one in answer.outcomes:
+        by_op[one.op or WHOLE].append(one)
+    label = max(map(len, by_op), default=0)
+    return [f"{op:<{label}}  {count_checks(outcomes, ())}" for op, outcomes in by_op.items()]
 
 
 def junit(suites: Mapping[str, Answer]) -> str:
@@ -106,7 +101,7 @@ def count_checks(outcomes: Iterable[Outcome], checks: Iterable[str]) -> str:
     )
 
 
-def _where(where: Mapping[str, Any]) -> list[str]:
+def where_lines(where: Mapping[str, Any]) -> list[str]:
     """Return a line for the machine, and a line for each GPU."""
     known = [("torch", "torch"), ("cuda", "CUDA"), ("python", "Python"), ("glibc", "glibc"), ("machine", "")]
     facts = [f"{label} {where[key]}".strip() for key, label in known if where.get(key)]
@@ -123,31 +118,6 @@ def _where(where: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _grid(answer: Answer, width: int) -> list[list[str]]:
-    """Return the table in blocks of columns. A check that ran for no op has no column; "NOT RUN" lists it."""
-    cells: dict[tuple[str, str], list[str]] = {}
-    for one in answer.outcomes:
-        cells.setdefault((one.op or WHOLE, one.check), []).append(one.verdict)
-    rows = _rows(answer)
-    ran = {one.check for one in answer.outcomes if one.verdict != NOT_RUN}
-    columns = [check for check in CHECKS if check in ran] + sorted(ran.difference(CHECKS))
-    if not rows or not columns:
-        return []
-    label = max(len(row) for row in rows)
-    blocks: list[list[str]] = []
-    for block in _blocks(columns, width - label):
-        heading = " " * label + "".join(f" {_heading(check):<{_column_width(check)}}" for check in block)
-        lines = [heading.rstrip()]
-        for row in rows:
-            marks = "".join(f" {_cell(cells.get((row, check), [])):<{_column_width(check)}}" for check in block)
-            if row == WHOLE and not marks.strip():
-                continue
-            lines.append(f"{row:<{label}}{marks}".rstrip())
-        blocks.append(lines)
-    blocks[-1] += textwrap.wrap(_LEGEND, max(width, 40))
-    return blocks
-
-
 def _rows(answer: Answer) -> list[str]:
     """Return the extension's row first, then the discovered ops, then names that only outcomes have."""
     named = list(dict.fromkeys(one.op or WHOLE for one in answer.outcomes))
@@ -160,100 +130,6 @@ def _row_of(op: str, named: Sequence[str]) -> str:
     """Return the row of a discovered op: if cases name it without its overload, the name without it."""
     bare = without_overload(op)
     return bare if op not in named and bare in named else op
-
-
-def _heading(check: str) -> str:
-    return CHECKS[check].title if check in CHECKS else check
-
-
-def _column_width(check: str) -> int:
-    return max(4, len(_heading(check)))
-
-
-def _blocks(checks: Sequence[str], width: int) -> list[list[str]]:
-    """Split the checks into blocks whose columns fit into the width; each block has at least one check."""
-    blocks: list[list[str]] = [[]]
-    used = 0
-    for check in checks:
-        if blocks[-1] and used + 1 + _column_width(check) > width:
-            blocks.append([])
-            used = 0
-        blocks[-1].append(check)
-        used += 1 + _column_width(check)
-    return blocks
-
-
-def _cell(verdicts: Sequence[str]) -> str:
-    if not verdicts:
-        return ""
-    if FAILED in verdicts:
-        return "FAIL"
-    if ACCEPTED in verdicts:
-        return "acc"
-    if PASSED not in verdicts:
-        return "-"
-    return "part" if NOT_RUN in verdicts else "ok"
-
-
-def _listed(title: str, outcomes: Sequence[Outcome], width: int) -> list[str]:
-    """Return each finding once, with its cases or libraries, and why it is accepted.
-
-    Failures of one op with the same cause, such as a crash, share one entry for all checks.
-    """
-    alike: dict[tuple[str, str, str, str], list[Outcome]] = {}
-    for one in outcomes:
-        check = "" if one.op and one.verdict == FAILED else one.check
-        alike.setdefault((check, one.op, one.cause, one.accepted), []).append(one)
-    lines = [title] if outcomes else []
-    for (_, op, _, accepted), group in alike.items():
-        checks = ", ".join(dict.fromkeys(one.check for one in group))
-        cases = _list([case for case in dict.fromkeys(one.case for one in group) if case])
-        subject = f"{op} ({cases})" if op and cases else op or cases
-        text = ": ".join(part for part in (checks, subject, group[0].bare_reason or "no reason given") if part)
-        lines += _wrapped(text + (f" (accepted: {accepted})" if accepted else ""), "  ", "      ", width)
-    return lines
-
-
-def _not_run(answer: Answer, width: int) -> list[str]:
-    """Return the reasons; under each reason the checks and their ops."""
-    by_reason: dict[str, dict[str, list[str]]] = {}
-    for one in answer.outcomes:
-        if one.verdict == NOT_RUN and not one.remark:
-            ops = by_reason.setdefault(one.reason or "no reason given", {}).setdefault(one.check, [])
-            if (one.op or WHOLE) not in ops:
-                ops.append(one.op or WHOLE)
-    if not by_reason:
-        return []
-    all_ops = [row for row in _rows(answer) if row != WHOLE]
-    lines = ["NOT RUN"]
-    for reason, by_check in by_reason.items():
-        lines += _wrapped(reason, "  ", "  ", width)
-        by_ops: dict[str, list[str]] = {}
-        for check, ops in by_check.items():
-            every = len(all_ops) > 1 and set(all_ops) <= set(ops)
-            by_ops.setdefault("every op" if every else _list(ops), []).append(check)
-        for names, checks in by_ops.items():
-            lines += _wrapped(f"{', '.join(checks)}: {names}", "      ", "          ", width)
-    return lines
-
-
-def _list(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_MAX_NAMES])
-    return shown if len(names) <= _MAX_NAMES else f"{shown} and {len(names) - _MAX_NAMES} more"
-
-
-def _wrapped(text: str, first: str, rest: str, width: int) -> list[str]:
-    """Wrap the text to the width, without control characters."""
-    plain = "".join(c if c.isprintable() else " " for c in text)
-    return textwrap.wrap(
-        " ".join(plain.split()),
-        max(width, 40),
-        initial_indent=first,
-        subsequent_indent=rest,
-        max_lines=_MAX_LINES,
-        break_on_hyphens=False,
-        placeholder=" ...",
-    )
 
 
 def _evidence(evidence: Mapping[str, Any]) -> Iterable[str]:

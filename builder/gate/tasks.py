@@ -26,7 +26,8 @@ class CaseFacts:
 
     `missing` says why the case's op cannot be called; "" if it can. `unknown` is whether the reason is that nothing has
     this name. `line` is the line of the name in cases.py, or 0. `cpu_kernel` is whether the op has a CPU kernel, but
-    every case excludes the CPU. The other fields are those of `case.Case`.
+    every case excludes the CPU. `takes_tensor` is False if the op is known to take no tensor. The other fields are
+    those of `case.Case`.
     """
 
     number: int
@@ -40,6 +41,7 @@ class CaseFacts:
     line: int = 0
     cpu_kernel: bool = False
     side_effects: bool = False
+    takes_tensor: bool = True
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,20 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from uuid import uuid4
 
+import psutil
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
 from builder.build_log import complete_lines, log_size, text_since
+from builder.gate.amounts import size_text
 from builder.log import console, print_line, verbosity
 from builder.progress.stages import StageTime
 
@@ -33,7 +36,10 @@ _MAKE = re.compile(r"\[ {0,2}(\d+)%\] (Building|Linking) \w+ .*?([^\s/]+)$")
 _SETUPTOOLS = re.compile(r"\S*?(?:gcc|g\+\+|cc|c\+\+|clang|clang\+\+|nvcc)(?:-\d+)? .*\s-c\s")
 _COMPILED = re.compile(rf"\s(?:-c|-dc|-dw|--compile|--device-c)\s+(?:-c\s+)?({_SOURCE})(?=['\"\s]|$)")
 _CMAKE_OBJECT = re.compile(r"Building \w+ object (\S+)\.o(?:bj)?$")
-_UV = re.compile(r"\s*((?:Resolved|Downloading|Prepared|Installed) .+)")
+_UV = re.compile(r"\s*(Resolved|Downloading|Downloaded|Prepared|Installed) (\S+)(?: \(([\d.]+)([KMGT]?)i?B\))?")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+#: The op gate prints a line when it starts a task.
+_GATE = re.compile(r"gate: (.+; \d+ tasks? to start)$")
 _BUILDX = re.compile(r"#\d+ \[(?:\S+ )?(\d+)/(\d+)\] \S")
 #: Files that CMake compiles to try a compiler, and the one of buildfarm's own self-test.
 _TRIAL = re.compile(r"(?:^|/)CMakeFiles/|/cmake[^/]*/Modules/|/CMakeScratch/|(?:^|/)buildfarm-check\.")
@@ -52,6 +58,13 @@ class FileCount:
     _finished: Counter[str] = field(default_factory=Counter)
     _last: str = ""  # the file that was finished last
     _step: str = ""
+    _loading: dict[str, float] = field(default_factory=dict)  # packages that uv downloads, and their bytes
+    _loaded: float = 0  # bytes of packages that are complete
+
+    @property
+    def downloading(self) -> bool:
+        """Whether uv downloads packages."""
+        return bool(self._loading)
 
     def read(self, line: str) -> None:
         """Read one line of the build's output."""
@@ -63,7 +76,9 @@ class FileCount:
         elif _SETUPTOOLS.match(line) and (compiled := _COMPILED.search(line)) and not _TRIAL.search(compiled[1]):
             self._started.append(PurePosixPath(compiled[1]).name)
         elif match := _UV.match(line):
-            self._step = match[1]
+            self._read_uv(match[1], match[2], float(match[3] or 0) * _UNITS[match[4] or ""])
+        elif match := _GATE.match(line):
+            self._step = f"({match[1]})"
         elif match := _BUILDX.match(line):
             self._step = f"step {match[1]} of {match[2]} of the image"
 
@@ -71,6 +86,15 @@ class FileCount:
         """Read the path of a source file that a compiler was called for (`launch.sh`)."""
         if not _TRIAL.search(source):
             self._called.append(PurePosixPath(source).name)
+
+    def _read_uv(self, word: str, package: str, size: float) -> None:
+        """Read `Downloading torch (530.1MiB)`, `Downloaded torch`, or what uv did with all packages."""
+        if word == "Downloading":
+            self._loading[package] = size
+        elif word == "Downloaded":
+            self._loaded += self._loading.pop(package, 0)
+        else:
+            self._loading, self._loaded = {}, 0
 
     def _read_ninja(self, done: int, total: int, rest: str) -> None:
         if total != self._total or done < self._done:
@@ -82,9 +106,12 @@ class FileCount:
 
     def text(self) -> str:
         """`17 of 46: rasterize.cu`, or what is known of it; empty when nothing is known."""
-        names = self._running()
-        shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
-        return ": ".join(part for part in (self._count(), shown) if part) or self._step
+        if self._loading:
+            names = sorted(self._loading, key=lambda name: -self._loading[name])
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            total = self._loaded + sum(self._loading.values())
+            return f"download {size_text(self._loaded)} of {size_text(total)}: {names[0]}{more}"
+        return ": ".join(part for part in (self._count(), _few(self._running())) if part) or self._step
 
     def _count(self) -> str:
         if self._total:
@@ -103,12 +130,38 @@ class FileCount:
         return (self._called if len(self._called) > len(self._started) else self._started)[-1:]
 
 
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+
+
+class UvSpeed:
+    """How many bytes the running uv programs of this process write each second, which they unpack while they load."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, int] | None = None
+        self._text = ""
+
+    def text(self) -> str:
+        """`uv unpacks 85 MiB/s`, measured over a second or more; empty while that is unknown."""
+        at, written = time.monotonic(), 0
+        if self._before and at - self._before[0] < 1:
+            return self._text
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                written += process.io_counters().write_chars if process.name() == "uv" else 0
+        rate = (written - self._before[1]) / (at - self._before[0]) if self._before else 0
+        self._before, self._text = (at, written), f"uv unpacks {size_text(rate)}/s" if rate > 0 else ""
+        return self._text
+
+
 #: Without a terminal, a line is printed at each stage and then at this interval: CI stops silent jobs.
 HEARTBEAT_SECONDS = 30.0
 #: How often the logs of running builds are read.
 READ_SECONDS = 0.25
 #: Seconds; shorter stages are not kept.
 SHORTEST_STAGE = 0.05
+#: Seconds; the time of a shorter stage in the last run is not shown.
+SHORTEST_SHOWN = 10.0
 #: A longer output is cut at its beginning: GitHub shows large logs slowly.
 MOST_LINES = 4000
 
@@ -134,6 +187,8 @@ class _Line:
     begin: int = 0  # size of the log before this run, in bytes
     calls: Path | None = None  # of the compiler launcher: the path of a source file in each line
     calls_offset: int = 0
+    speed: UvSpeed = field(default_factory=UvSpeed)
+    expected: float = 0.0  # seconds that this stage took in the last run; 0 if unknown
 
     def __post_init__(self) -> None:
         self.started = self.stage_started = self.now()
@@ -147,9 +202,13 @@ class _Line:
         return ended
 
     def state(self) -> str:
-        """`compile 17 of 46: rasterize.cu (2:10)`."""
-        elapsed = clock(self.now() - self.started)
-        return " ".join(part for part in (self.stage, self.files.text(), f"({elapsed})", self.place()) if part)
+        """`compile 17 of 46: rasterize.cu (2:10; this step took 3:05 last time)`."""
+        files = self.files.text()
+        if self.files.downloading and (speed := self.speed.text()):
+            files += f", {speed}"
+        last = f"; this step took {clock(self.expected)} last time" if self.expected >= SHORTEST_SHOWN else ""
+        elapsed = f"({clock(self.now() - self.started)}{last})"
+        return " ".join(part for part in (self.stage, files, elapsed, self.place()) if part)
 
     def place(self) -> str:
         """`on MACHINE`, or empty for this machine."""
@@ -178,9 +237,12 @@ class Progress:
     Nothing is printed while `_lock` is held: rich draws the live lines at each print, and `__rich__` takes the lock.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        """`now` is the clock, in seconds."""
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, last: Mapping[tuple[str, str], float] = MappingProxyType({})
+    ) -> None:
+        """`now` is the clock, in seconds. `last` are the seconds of each build and stage in an earlier run."""
         self._now = now
+        self._last = last
         self._lines: dict[str, _Line] = {}
         self._stages: list[StageTime] = []
         self._lock = threading.Lock()
@@ -203,6 +265,7 @@ class Progress:
             texts = self._read(line)
             self._stages.append(line.end_stage())
             line.stage, line.machine = stage, machine
+            line.expected = self._last.get((name, stage), 0.0)
             line.files = FileCount()
             texts += self._state(line)
         _print(texts)

@@ -4,22 +4,50 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from builder.log import PlainConsole
+from builder.gate.causes import KINDS, Causes
+from builder.log import PlainConsole, verbosity
 
 #: Columns of the text where stdout is not a terminal: enough for the longest wheel name and its figures.
 PLAIN_WIDTH = 200
+_COLOURS = {"passed": "green", "remark": "yellow", "FAILED": "red"}
 
 
 def output_width() -> int:
     """How many columns a line on stdout may have."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_WIDTH
+
+
+def cause_lines(causes: Causes, kinds: Sequence[str] = KINDS) -> list[str]:
+    """The lines of causes as rich markup; with `--verbose` each of them, and nothing is shortened."""
+    return [marked(line) for line in causes.lines(output_width(), every=verbosity.verbose, kinds=kinds)]
+
+
+def hint_lines(hints: Iterable[str]) -> list[str]:
+    """The hints as rich markup, each once."""
+    return [f"  [cyan]hint:[/] {escape(hint)}" for hint in dict.fromkeys(hints)]
+
+
+def marked(line: str) -> str:
+    """A line that begins with a verdict, as rich markup with a coloured verdict."""
+    verdict = line.strip().partition("  ")[0]
+    colour = _COLOURS.get(verdict)
+    return escape(line).replace(verdict, f"[{colour}]{verdict}[/]", 1) if colour else escape(line)
+
+
+def coloured_counts(counts: str) -> str:
+    """`20 passed, 1 failed, 1 remark` as rich markup."""
+    for pattern, colour in ((r"[1-9]\d* passed", "green"), (r"[1-9]\d* failed", "red"), (r"\d+ remarks?", "yellow")):
+        counts = re.sub(pattern, rf"[{colour}]\g<0>[/]", counts)
+    return counts
 
 
 def plain_table(*columns: str, right: Collection[str] = ()) -> Table:

@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from pydantic import TypeAdapter
+
 from builder.errors import Code, UsageError
+from builder.gate.causes import listed
 from builder.log import print_warning
 from builder.masking import mask_credentials
 from builder.proof import Verdict
@@ -58,10 +61,21 @@ class Run:
     #: When what happened; None for a run of an earlier version of buildfarm.
     timeline: Timeline | None = None
 
+    @property
+    def extensions(self) -> str:
+        """The names of the extensions of its builds, and of builds that did not finish: `a, b and 2 more`."""
+        builds = self.report["builds"]
+        return listed(sorted({*(str(build.get("extension") or build["build"]) for build in builds), *self.unfinished}))
+
     def counts(self) -> dict[str, int]:
-        """How many builds of the report have each result, in ORDER."""
-        counts = Counter(map(self.result, self.report["builds"]))
+        """How many builds have each result, in ORDER."""
+        counts = Counter(map(self.result, self.report["builds"])) + Counter({NOT_FINISHED: len(self.unfinished)})
         return {result: counts[result] for result in ORDER if counts[result]}
+
+    @property
+    def results(self) -> str:
+        """`1 failed, 2 built`."""
+        return ", ".join(f"{count} {result}" for result, count in self.counts().items()) or "no builds"
 
     def result(self, build: Mapping[str, Any]) -> str:
         """The result of a build of the report, one of ORDER."""
@@ -74,36 +88,16 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; `from_json` reads it."""
-        return {
-            "id": self.id,
-            "started": self.started.isoformat(),
-            "seconds": self.seconds,
-            "command": self.command,
-            "folder": self.folder,
-            "interrupted": self.interrupted,
-            "unfinished": list(self.unfinished),
-            "logs": dict(self.logs),
-            "reused": list(self.reused),
-            "timeline": self.timeline.to_json() if self.timeline else None,
-            "report": dict(self.report),
-        }
+        data: dict[str, Any] = _RUN.dump_python(self, mode="json")
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Run:
-        """Read what `to_json` wrote; raises KeyError, ValueError or TypeError on anything else."""
-        return cls(
-            id=text(data["id"]),
-            started=datetime.fromisoformat(data["started"]),
-            seconds=float(data["seconds"]),
-            command=text(data["command"]),
-            folder=text(data["folder"]),
-            report=dict(data["report"]),
-            interrupted=bool(data["interrupted"]),
-            unfinished=tuple(map(text, data["unfinished"])),
-            logs={build: text(log) for build, log in dict(data["logs"]).items()},
-            reused=tuple(data.get("reused", ())),
-            timeline=Timeline.from_json(data["timeline"]) if data.get("timeline") else None,
-        )
+        """Read what `to_json` wrote; raises ValueError on anything else."""
+        return _RUN.validate_python(data)
+
+
+_RUN = TypeAdapter(Run)
 
 
 def save_run(
@@ -154,10 +148,23 @@ def _quoted(path: Path) -> str:
     return json.dumps(str(path))[1:-1]
 
 
-def runs(store: Store) -> list[Run]:
-    """All runs that the store knows, the newest first; warns of records that cannot be read."""
+#: Runs that are read to know how long a step takes.
+_RECENT = 10
+
+
+def last_steps(store: Store) -> dict[tuple[str, str], float]:
+    """The seconds of each stage of each build in the newest run that had it."""
+    found: dict[tuple[str, str], float] = {}
+    for run in reversed(runs(store, most=_RECENT)):
+        for stage in run.timeline.stages if run.timeline else ():
+            found[stage.build, stage.stage] = stage.end - stage.start
+    return found
+
+
+def runs(store: Store, *, most: int = 0) -> list[Run]:
+    """The runs that the store knows, the newest first; warns of records that cannot be read. `most`: 0 for all."""
     found = []
-    for path in sorted((store.root / "runs").glob("*/run.json")):
+    for path in sorted((store.root / "runs").glob("*/run.json"))[-most:]:
         try:
             found.append(read_json(path, Run.from_json, limit=MAX_OWN_JSON))
         except FileNotFoundError:  # deleted meanwhile

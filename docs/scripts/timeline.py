@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from builder.publish.runs.timeline_picture import picture
 from builder.timeline import Timeline
 
@@ -12,4 +14,4 @@ from builder.timeline import Timeline
 def timeline_picture(recording: Path) -> str:
     """The SVG of a recording: the `timeline` of a run.json of the store, and the results of its builds."""
     data = json.loads(recording.read_text(encoding="utf-8"))
-    return picture(Timeline.from_json(data["timeline"]), data["results"])
+    return picture(TypeAdapter(Timeline).validate_python(data["timeline"]), data["results"])

@@ -75,7 +75,7 @@ def test_wheels_are_tested_on_workers(tmp_path: Path, monkeypatch: pytest.Monkey
 
         done = run(farm, "smoke", foreign, "--scheduler", farm.address)
         assert done.code == 0, done.all
-        assert re.search(rf"{re.escape(foreign.name)} in {CELL}: \d+ passed, ", done.out)
+        assert re.search(rf"^{re.escape(foreign.name)}\n.*\n{CELL} .* \d+ passed, ", done.out, re.MULTILINE)
         assert ") on plain" in done.err or ") on with-gpu" in done.err
         versions = ("--torch", "2.11", "--cuda", "13.0", "--python", str(PYTHON))
         store = ("--store", farm.store("client"), "--json")

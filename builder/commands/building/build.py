@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +51,9 @@ from builder.commands.folders import DIST, check_output, new_folder, open_store
 from builder.commands.run_settings import Settings
 from builder.errors import BuildfarmError, Exit
 from builder.gate.amounts import size_text
-from builder.log import print_error, print_line, print_warning, set_verbosity
+from builder.gate.causes import KINDS
+from builder.gate.outcome import FAILED
+from builder.log import print_error, print_line, print_warning, set_verbosity, verbosity
 from builder.matrix.axes import Arch, Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, TORCH_INDEX, Matrix, Recipe
@@ -66,19 +67,19 @@ from builder.publish.dist import locked, publish_wheels
 from builder.publish.gradients import gradient_text, gradients_of
 from builder.publish.index.install import commands_of_cells, install_lines
 from builder.publish.plan_text import architectures_hint, dry_run_json, dry_run_text
-from builder.publish.proof_lines import (
-    accepted_lines,
-    beyond_plan_line,
-    counts,
-    failed_lines,
-    gpu_lines,
-    not_run_lines,
-    problem_of,
-    remark_lines,
-)
+from builder.publish.proof_lines import causes_of_builds, counts, gpu_lines, problem_of
 from builder.publish.provenance import SUFFIX
 from builder.publish.report import build_junit, report_json
-from builder.publish.terminal import fits, plain_table, to_text
+from builder.publish.terminal import (
+    cause_lines,
+    coloured_counts,
+    fits,
+    hint_lines,
+    marked,
+    output_width,
+    plain_table,
+    to_text,
+)
 from builder.result import BuildResult
 from builder.storage.runs import Run, save_run
 from builder.store import Store, write_atomic
@@ -200,12 +201,12 @@ def build(options: BuildOptions) -> None:
         return
     options = replace(options, dist=options.dist.absolute())
     plan, results, torch_index = run_build(options)
-    for error, failed in distinct_errors(results):
-        print_error(error, who=failed)
     if options.junit:
         write_atomic(options.junit.absolute(), build_junit(results).encode())
     text = report_json(plan, results) if options.as_json else build_text(options.dist, plan, results, torch_index)
     print_data(text)
+    for error, failed in distinct_errors(results):  # after the table, which would hide them
+        print_error(error, who=failed)
     raise typer.Exit(int(max((result.exit for result in results), default=Exit.OK)))
 
 
@@ -339,7 +340,11 @@ def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bo
     executor = choose_executor(settings, plan.builds, environments, check_images=False)
     run = BuildRun(store, executor, WheelProver(store, environments), recipes, minor_mismatch=options.minor_mismatch)
     stored = run.stored(plan.builds)
-    check_recipes([build for build, there in stored.items() if not there], recipes)
+    missing = [build for build, there in stored.items() if not there]
+    check_recipes(missing, recipes)
+    for build in missing:
+        if why := run.why(build):
+            print_line(f"{build}: {why}")
     return stored
 
 
@@ -399,26 +404,35 @@ class _Row(NamedTuple):
 
 
 def build_text(dist: Path, plan: Plan, results: Sequence[BuildResult], torch_index: str = TORCH_INDEX) -> str:
-    """The table, why checks failed or did not run, and the commands that install the wheels.
+    """The table, why checks did not run, the commands that install the wheels, and last why checks failed.
 
     `torch_index` is the index of torch's CUDA variants, as in matrix.yaml. The text is empty when no build made a
-    wheel: the errors were printed before.
+    wheel: the errors are printed after it.
     """
     if not any(result.stored for result in results):
         return ""
-    parts = _table([_row(result) for result in results])
-    if notes := [note for result in results for note in _notes(result)]:
-        parts += ["", *map(_marked, dict.fromkeys(notes))]
+    causes = causes_of_builds(results)
+    blocks: list[list[Table | str]] = [
+        _table([_row(result) for result in results]),
+        [
+            *cause_lines(causes, [kind for kind in KINDS if kind != FAILED]),
+            *(marked(each) for result in results for each in gpu_lines(result.proofs, output_width())),
+            *(escape(note) for note in dict.fromkeys(note for result in results for note in _notes(result))),
+        ],
+    ]
     if commands := _install_commands(dist, results, torch_index):
-        parts += [
-            "",
-            *map(escape, install_lines(_cells(results), commands)),
-            f"The provenance of each wheel (SLSA, unsigned) is next to the wheel, in NAME.whl{SUFFIX}",
-        ]
+        blocks.append([*map(escape, install_lines(_cells(results), commands))])
+        if verbosity.verbose:
+            blocks[-1].append(
+                f"The provenance of each wheel (SLSA, unsigned) is next to the wheel, in NAME.whl{SUFFIX}"
+            )
     if plan.skips:
         cells = "1 cell is skipped" if len(plan.skips) == 1 else f"{len(plan.skips)} cells are skipped"
-        parts += ["", f"{cells}; `buildfarm plan` with the same selection gives the reasons."]
-    return to_text(*parts)
+        blocks.append([f"{cells}; `buildfarm plan` with the same selection gives the reasons."])
+    problems = [problem_of(result) for result in results if result.refused]
+    hints = hint_lines(hint for problem in problems if problem for hint in problem.hints)
+    blocks.append([*cause_lines(causes, [FAILED]), *hints])
+    return to_text(*[part for block in blocks if block for part in ["", *block]][1:])
 
 
 def distinct_errors(results: Sequence[BuildResult]) -> list[tuple[BuildfarmError, list[str]]]:
@@ -450,13 +464,11 @@ def _row(result: BuildResult) -> _Row:
     if result.stored is None:
         return _Row(f"[red]{escape(str(result.build))}[/] (failed)", "-", cells, "-", "-", seconds)
     name = escape(result.stored.wheel.name)
-    checks = re.sub(r"[1-9]\d* failed", r"[red]\g<0>[/]", counts(result.proofs))
-    checks = re.sub(r"\d+ remarks?", r"[yellow]\g<0>[/]", checks)
     return _Row(
         f"[red]{name}[/] ({_refusal(result)})" if result.exit else name,
         size_text(result.stored.wheel.stat().st_size),
         cells,
-        checks,
+        coloured_counts(counts(result.proofs)),
         _gpu(result.proofs),
         seconds,
     )
@@ -474,19 +486,12 @@ def _gpu(proofs: Sequence[Proof]) -> str:
 
 
 def _notes(result: BuildResult) -> list[str]:
-    """Why the wheel was refused, which checks did not run, and what is special about its compile."""
-    lines = [f"{_refusal(result)}: {result.build}: {line}" for line in failed_lines(result.proofs)]
-    if result.refused and (problem := problem_of(result)):
-        lines += [f"  hint: {hint}" for hint in problem.hints]
-    lines += [f"remark: {result.build}: {line}" for line in remark_lines(result.proofs)]
-    lines += [f"accepted: {result.build}: {line}" for line in accepted_lines(result.proofs)]
+    """What is special about its compile."""
+    lines = []
     if gradients := gradient_text(gradients_of(result.proofs)):
         lines.append(f"{result.build}: gradients: {gradients}")
-    lines += [f"{result.build}: {line}" for line in gpu_lines(result.proofs)] + not_run_lines(result.proofs)
     if result.toolchain and (wanted := result.toolchain.requested_cuda):
         lines.append(f"{result.build}: compiled with CUDA {result.toolchain.nvcc} instead of CUDA {wanted}")
-    if beyond := beyond_plan_line(result):
-        lines.append(f"remark: {beyond}")
     if result.stored and not result.reused and (objects := result.stored.record.objects):
         # The reason why the cache was not used is that of many builds, and is shown once.
         lines.append(objects.sentence() if objects.refused else f"{result.build}: {objects.sentence()}")
@@ -496,14 +501,6 @@ def _notes(result: BuildResult) -> list[str]:
 def _refusal(result: BuildResult) -> str:
     """What the failed checks found: a fault of the wheel, or a mistake in cases.py."""
     return "cases.py is wrong" if result.mistake_in_cases else "refused"
-
-
-def _marked(note: str) -> str:
-    """The line as rich markup, with a coloured first word."""
-    for word, colour in (("refused:", "red"), ("cases.py is wrong:", "red"), ("remark:", "yellow")):
-        if note.startswith(word):
-            return f"[{colour}]{word}[/]{escape(note.removeprefix(word))}"
-    return escape(note)
 
 
 def _cells(results: Sequence[BuildResult]) -> list[Cell]:

@@ -26,6 +26,7 @@ from builder.proofs.cells.prover import WheelProver
 from builder.recipes.inspection.native_code import needless_headers, too_many_headers
 from builder.records import Toolchain
 from builder.result import BuildResult
+from builder.storage.runs import last_steps
 from builder.store import Store, StoredBuild, work_name, write_atomic
 from builder.timeline import Recorder, Timeline
 from builder.untrusted import JsonError, read_json
@@ -33,12 +34,12 @@ from builder.wheels.build_digest import build_digest
 from builder.wheels.job import WAITS, CompileJob, Executor
 from builder.wheels.sccache.configure import find_sccache
 from builder.wheels.sources.prepare import (
-    PreparedSource,
     changed_files,
     ignored_settings,
     prepare_source,
     project_folder,
     source_digest,
+    source_entries,
 )
 
 #: Seconds between two looks for a signal.
@@ -76,7 +77,7 @@ class BuildRun:
         self._jobs = jobs
         self._minor_mismatch = minor_mismatch
         self._source_cache = store.root / "sources"
-        self._progress = progress or Progress()
+        self._progress = progress or Progress(last=last_steps(store))
         self._recorder = Recorder(store.owner(""))
         self._last = LastSources(store)
         self._said: set[str] = set()  # hints that this run has printed
@@ -126,6 +127,11 @@ class BuildRun:
         except BuildfarmError:  # the preflight reports it, with all other problems
             return False
 
+    def why(self, build: Build) -> str:
+        """Why a build that the store lacks is compiled again; empty for the first time."""
+        recipe = self._recipes[build.extension]
+        return self._last.why(build, recipe, source_entries(recipe))
+
     def _digest(self, build: Build, toolchain: Toolchain) -> str:
         recipe = self._recipes[build.extension]
         return build_digest(build, recipe, toolchain, source_digest(recipe))
@@ -145,7 +151,7 @@ class BuildRun:
         toolchain: Toolchain | None = None
         stored: StoredBuild | None = None
         try:
-            self._progress.stage(name, "resolve")
+            self._progress.stage(name, "prepare")
             recipe = self._recipes[build.extension]
             toolchain = self._executor.toolchain(build, recipe, log=log)
             stored = self._store.take(self._digest(build, toolchain))
@@ -167,7 +173,7 @@ class BuildRun:
             raise
         self._recorder.name_cells(name, proofs)
         failed = [proof for proof in proofs if proof.verdict is Verdict.FAILED]
-        outcome = f"failed: {failed[0].check}" if failed else "already built" if reused else "built"
+        outcome = f"failed: {failed[0].check}" if failed else "already built, checked" if reused else "built"
         self._progress.finish(name, outcome)
         seconds = time.monotonic() - started
         return BuildResult(
@@ -196,7 +202,7 @@ class BuildRun:
             with self._store.work(work_name(digest)) as work:
                 if stored := self._store.take(digest):  # the other process made it
                     return stored
-                if why := self._last.why(build, recipe, source):
+                if why := self._last.why(build, recipe, source.files):
                     print_line(f"{name}: {why}")
                     if (hint := without_cache(toolchain.executor)) and hint not in self._said:
                         self._said.add(hint)
@@ -206,7 +212,7 @@ class BuildRun:
                 self._warn_once(build, ignored_settings(project_folder(recipe, scratch / "src")))
                 (scratch / "src").rename(work / "src")
                 stored = self._make(build, recipe, toolchain, log, source.digest, digest, work)
-                self._last.remember(build, recipe, source)
+                self._last.remember(build, recipe, source.files)
         if changed := changed_files(recipe, source):
             print_warning(
                 f"{recipe.folder}: {and_list(changed[:3])} changed during the build. The wheel contains the earlier"
@@ -320,32 +326,33 @@ class LastSources:
     def __init__(self, store: Store) -> None:
         self._folder = store.root / "sources" / "last"
 
-    def why(self, build: Build, recipe: Recipe, source: PreparedSource) -> str:
-        """Why a wheel is compiled again: which files changed since the last wheel; empty if that is not known."""
+    def why(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> str:
+        """Why a wheel must be compiled again: which files changed since the last wheel; empty if that is not known."""
         try:
             before: dict[str, Any] = read_json(self._path(build, recipe), dict)
         except (OSError, JsonError):
             return ""
-        now = _digests(source)
+        now = _digests(files)
         changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
         if not now:
             return ""
         if not changed:
             return (
-                "compiled again: no source file changed;"
+                "must be compiled again: no source file changed;"
                 " the recipe, the GPU architectures, the tools or buildfarm itself changed"
             )
         more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
-        return f"compiled again, because these files changed since the last wheel: {', '.join(changed[:_MOST])}{more}"
+        names = f"{', '.join(changed[:_MOST])}{more}"
+        return f"must be compiled again, because these files changed since the last wheel: {names}"
 
-    def remember(self, build: Build, recipe: Recipe, source: PreparedSource) -> None:
+    def remember(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> None:
         """Keep the files of a source folder from which a wheel was made."""
-        if source.files:
-            write_atomic(self._path(build, recipe), json.dumps(_digests(source)).encode())
+        if files:
+            write_atomic(self._path(build, recipe), json.dumps(_digests(files)).encode())
 
     def _path(self, build: Build, recipe: Recipe) -> Path:
         return self._folder / f"{digest_of([str(recipe.folder.resolve()), str(build)])[:16]}.json"
 
 
-def _digests(source: PreparedSource) -> dict[str, str]:
-    return {name: digest_of(line.hex()) for name, line in source.files.items()}
+def _digests(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: digest_of(line.hex()) for name, line in files.items()}

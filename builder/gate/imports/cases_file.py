@@ -10,6 +10,7 @@ from typing import Any
 
 from builder.gate.case import Case
 from builder.gate.context import CaseError, resolve, sentence
+from builder.gate.coverage import may_take_tensor
 from builder.gate.discover import one_line
 from builder.gate.imports.cases_fault import is_mistake, line_of
 from builder.gate.imports.registration import no_schema
@@ -77,10 +78,10 @@ def case_facts(
 
     `on_cpu` names the ops that have a CPU kernel although every case excludes the CPU.
     """
-    missing, unknown = "the extension does not import", False
+    missing, unknown, tensor = "the extension does not import", False, True
     if imported:
         try:
-            resolve(case.op)
+            tensor = may_take_tensor(resolve(case.op))
             missing = ""
         except CaseError as error:
             missing = f"{case.op}: {no_schema(case.op)}" if "::" in case.op else str(error)
@@ -100,4 +101,5 @@ def case_facts(
         "line": lines.get(case.op, 0),
         "cpu_kernel": case.op in on_cpu,
         "side_effects": case.side_effects,
+        "takes_tensor": tensor,
     }

@@ -16,6 +16,7 @@ from typing import Any
 
 from builder.gate import tasks
 from builder.gate.acceptance import Accept, accept, cell_name
+from builder.gate.amounts import counted
 from builder.gate.check_table import TASK_CHECKS, Check
 from builder.gate.outcome import FAILED, NOT_RUN, Answer, Outcome, Spec
 from builder.gate.processes import journal, verdicts
@@ -55,8 +56,8 @@ class TaskQueue:
         self._alone: set[tuple[str, int | None]] = set()
         self._share = -(-sum(map(self._together, planned)) // jobs)
 
-    def __bool__(self) -> bool:
-        return bool(self._first or self._rest or self._exclusive)
+    def __len__(self) -> int:
+        return len(self._first) + len(self._rest) + len(self._exclusive)
 
     @property
     def sends_more(self) -> bool:
@@ -150,7 +151,7 @@ def _key(task: Task) -> int | None:
 _TICK = 0.05  # seconds between two looks at the limits of running tasks
 
 #: The task that looks for GPUs; it runs before the others are planned.
-_WHERE = Check("where", "", "", "gpu:where", device="none", per_extension=True, time_factor=2.0)
+_WHERE = Check("where", "", "gpu:where", device="none", per_extension=True, time_factor=2.0)
 
 
 class Scheduler:
@@ -176,6 +177,7 @@ class Scheduler:
         self._pool = ServerPool(partial(command, root), self._new_task_dir)
         self._judging = Judging(self._pool)
         self._parent = parent
+        self._said = (0.0, "")  # when the last line was printed, and its text
         self._queue = TaskQueue()
         self._looking_for_gpu = False  # the tasks are planned when this is answered
         self._gpu_processes = 1
@@ -248,6 +250,7 @@ class Scheduler:
         for server in enforce(self.spec, self._running, self._pool.open()):
             self._handle_server_exit(server)
         self._start_tasks()
+        self._say()
         if self._import_orders and self._import_orders.end_if_stopped():
             self.outcomes += verdicts.import_order_outcomes(self._import_orders)
             self._import_orders = None
@@ -344,6 +347,16 @@ class Scheduler:
     def _start_step(self, server: ForkServerProcess, step: tasks.Step, *, exclusive: bool = False) -> None:
         folder = self._new_task_dir()
         self._running[self._count] = start(self._count, step, server, folder, self.spec, exclusive=exclusive)
+
+    def _say(self) -> None:
+        """Print what runs longest, when it changes, at most once a second; `builder.progress` shows the line."""
+        if not self._parent or self._looking_for_gpu or not self._running or time.monotonic() - self._said[0] < 1:
+            return
+        task = next(iter(self._running.values())).task
+        text = f"{task.check.name} of {task.op or 'all ops'}; {counted(len(self._queue), 'task')} to start"
+        if text != self._said[1]:
+            self._said = (time.monotonic(), text)
+            print(f"gate: {text}", flush=True)  # noqa: T201
 
     def _handle_task_exit(self, running: RunningTask, status: int) -> None:
         record = running.record()

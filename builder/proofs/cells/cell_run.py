@@ -90,6 +90,7 @@ class CellRunner:
         self, environment: CellEnvironment, cell: Cell, wheel: Path, sha256: str, recipe: Recipe
     ) -> tuple[tuple[Proof, ...], Answer | None]:
         """Install the wheel, import it and run the op gate."""
+        self.stage(f"import in {cell}")
         if reason := _install_failure(lambda: environment.install(wheel)):
             return _import_failed(reason, {}, sha256, cell), None
         outcome, lacking = environment.try_import(recipe.modules), ""
@@ -120,7 +121,7 @@ class CellRunner:
 
     @contextmanager
     def _environment(self, cell: Cell, sha256: str, *, cases: bool) -> Iterator[CellEnvironment]:
-        self.stage(f"prove in {cell}")
+        self.stage(f"install in {cell}")
         name = f"prove-{work_name(sha256)}-{cell}"
         with (
             self.store.work(name) as folder,

@@ -22,6 +22,7 @@ from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.acceptance import judge
 from builder.proofs.cells.driver import gpu_here
 from builder.proofs.cells.op_gate import GATE_CHECKS, gate_basis
+from builder.proofs.inventory import Inventory, Release, shelf_of
 from builder.proofs.static.claim import WheelClaim
 from builder.proofs.static.metadata import read_requirement
 from builder.records import CudaSources
@@ -192,12 +193,20 @@ class WheelProver:
             made += run.proofs
             if run.symbols is not None:
                 symbols[cell] = run.symbols
+                self._keep(cell, run.symbols)
         static = static_proofs(subject.facts, subject.claim, subject.provided, symbols)
         # Linkage needs a symbol table. In other cells an earlier proof holds, or the run has given its reason.
         made += [proof for proof in static if proof.cell is None or proof.cell in symbols]
         if not all(self._decided(known.get((None, check)), subject.facts) for check in OF_ANY_WHEEL):
             made += any_wheel_proofs(subject.path, subject.facts, subject.fault)
         return made
+
+    def _keep(self, cell: Cell, symbols: SymbolTable) -> None:
+        """Keep what a cell's torch defines as an inventory, for `verify`; one that the store has stays."""
+        shelf = shelf_of(self._store)
+        release = Release(cell.torch, cell.cuda, cell.platform.removeprefix("linux_"))
+        if release not in shelf.releases:
+            shelf.add(Inventory(release, symbols))
 
     def _run(
         self, subject: Subject, cell: Cell, missing: set[Check], log: Path, stage: Callable[[str], None]

@@ -9,20 +9,18 @@ from itertools import accumulate
 from pathlib import Path
 
 from builder.gate.amounts import size_text
+from builder.gate.outcome import FAILED, NOT_RUN, REMARK
 from builder.log import print_warning
-from builder.proof import Verdict
 from builder.publish.people.coverage import Field
 from builder.publish.people.people_pages import LABELS
-from builder.publish.proof_lines import failed_lines, not_run_lines, remark_lines
 from builder.publish.runs.view import (
     BuildView,
     Excerpt,
     Report,
-    RunView,
+    causes_of_report,
     grids,
     plain,
     report_of,
-    results_text,
     seconds_text,
     title_of,
     verdicts_text,
@@ -65,13 +63,13 @@ def report_markdown(report: Report, limit: int = LIMIT) -> str:
 
 def _parts(report: Report) -> Iterator[str]:
     """The parts of the Markdown, the most important first. What comes from logs and wheels is always inside of code."""
-    yield f"### {title_of(report)}\n\n"
+    yield f"### {title_of(report, code)}\n\n"
     if len(report.runs) == 1:
         yield f"{code(report.runs[0].command)} took {seconds_text(report.runs[0].seconds)}\n\n"
     else:
         yield "| run | result | time | command |\n| --- | --- | --- | --- |\n"
         for run in report.runs:
-            yield f"| {run.id} | {results_text(run)} | {seconds_text(run.seconds)} | {code(run.command, cell=True)} |\n"
+            yield f"| {run.id} | {run.results} | {seconds_text(run.seconds)} | {code(run.command, cell=True)} |\n"
     if report.builds:
         yield "\n| build | result | time | memory | steps from compiler cache | checks |\n"
         yield f"|{' --- |' * 6}\n"
@@ -91,9 +89,9 @@ def _parts(report: Report) -> Iterator[str]:
             yield f"| {row.torch} | {row.cuda} {platform}| {states} |\n"
     for run in report.runs:
         yield from _machines(run)
-    proofs = [proof for build in report.builds for cell in build.cells for proof in cell.proofs]
-    yield from _list("Remarks", map(code, remark_lines(proofs)))
-    yield from _list("Checks that did not run", map(code, not_run_lines(proofs)))
+    causes = causes_of_report(report.builds)
+    yield from _list("Remarks", map(code, causes.sentences(REMARK)))
+    yield from _list("Checks that did not run", map(code, causes.sentences(NOT_RUN)))
     yield from _list("Skipped cells", (f"{count}: {code(reason)}" for reason, count in report.skips))
 
 
@@ -103,7 +101,7 @@ def _list(title: str, items: Iterable[str]) -> Iterator[str]:
     yield from [f"\n#### {title}\n\n", *lines] if lines else []
 
 
-def _machines(run: RunView) -> Iterator[str]:
+def _machines(run: Run) -> Iterator[str]:
     """What each worker did, as a table; nothing for a run on one machine."""
     if not run.timeline or not run.timeline.machines:
         return
@@ -138,9 +136,7 @@ def _row(build: BuildView) -> str:
 def _failure(build: BuildView) -> Iterator[str]:
     """Why a build failed, and the parts of its log."""
     yield f"\n#### {code(build.name)}: {build.result}\n\n"
-    proofs = [proof for cell in build.cells for proof in cell.proofs if proof.verdict is Verdict.FAILED]
-    proofs += [proof for proof in build.proofs if proof.verdict is Verdict.FAILED]
-    reasons = failed_lines(proofs) or ([build.error] if build.error else [])
+    reasons = causes_of_report([build]).sentences(FAILED) or ([build.error] if build.error else [])
     yield from (f"- {code(reason)}\n" for reason in reasons)
     yield from (f"- hint: {code(hint)}\n" for hint in build.hints)
     if build.excerpt:

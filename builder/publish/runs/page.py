@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.gate.amounts import size_text
+from builder.gate.causes import KINDS
 from builder.progress.display import clock
 from builder.proof import Proof, Verdict
 from builder.publish.people.people_pages import LEVELS, templates
 from builder.publish.proof_lines import counts
 from builder.publish.runs.timeline_picture import STYLE, by_machine, picture
 from builder.publish.runs.view import (
+    BuildView,
     Report,
+    causes_of_report,
     grids,
     plain,
-    results_text,
     seconds_text,
     title_of,
     use_text,
@@ -64,6 +66,12 @@ def report_page(report: Report) -> str:
     )
 
 
+def _why(build: BuildView) -> list[tuple[str, str]]:
+    """Each cause as its kind and a sentence, what failed first."""
+    causes = causes_of_report([build])
+    return [(kind, sentence) for kind in reversed(KINDS) for sentence in causes.sentences(kind)]
+
+
 def _worst_first(proofs: Sequence[Proof]) -> list[Proof]:
     return sorted(proofs, key=lambda proof: _ORDER.index(proof.verdict))
 
@@ -76,37 +84,19 @@ def _templates() -> Environment:
         "counts": counts,
         "evidence": evidence_text,
         "plain": plain,
-        "results": results_text,
         "seconds": seconds_text,
         "size": size_text,
         "use": use_text,
         "verdicts": verdicts_text,
+        "why": _why,
         "worst_first": _worst_first,
     }
     return environment
 
 
 def evidence_text(evidence: Mapping[str, Any]) -> str:
-    """The outcomes of the op gate, a line each, then the other data as JSON; cut at LONGEST characters."""
-    lines = [_outcome(one) for one in evidence.get("outcomes", ()) if isinstance(one, dict)]
-    rest = {key: value for key, value in evidence.items() if key != "outcomes"}
-    if rest:
-        lines += json.dumps(rest, indent=1, ensure_ascii=False).splitlines()
-    text = plain("\n".join(lines))
+    """The evidence of a proof as JSON, cut at LONGEST characters."""
+    text = plain(json.dumps(evidence, indent=1, ensure_ascii=False))
     if len(text) <= LONGEST:
         return text
     return f"{text[:LONGEST]}\n… ({len(text) - LONGEST} more characters; `buildfarm report --json` prints all)"
-
-
-def _outcome(outcome: Mapping[str, Any]) -> str:
-    """`passed  ns::op (case): reason (1.2 s)`, then what the evidence says, indented."""
-    case = f" ({outcome['case']})" if outcome.get("case") else ""
-    what = f"{outcome.get('op') or 'all ops'}{case}"
-    reason = str(outcome.get("reason", "")).removeprefix(f"{what}: ")
-    line = f"{outcome.get('verdict', '')}  {what}" + (f": {reason}" if reason else "")
-    details = outcome.get("evidence")
-    if outcome.get("verdict") == "passed" or not details:
-        return line
-    return "\n".join(
-        [line, *(f"    {text}" for text in json.dumps(details, indent=1, ensure_ascii=False).splitlines())]
-    )

@@ -27,6 +27,8 @@ _KINDS = {
     "waiting": "wait",
     "compile": "compile",
     "prove": "check",
+    "install": "check",
+    "import": "check",
     "run every op": "check",
     "repair": "repair",
     "test": "repair",

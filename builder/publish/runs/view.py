@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -13,13 +13,14 @@ from typing import Any
 
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.gate.amounts import counted, size_text
+from builder.gate.causes import Causes, causes_of
 from builder.matrix.axes import Cell
 from builder.progress.display import clock
 from builder.proof import Proof, Verdict
 from builder.publish.gpu_models import proven_on
 from builder.publish.index.levels import levels
 from builder.publish.people.coverage import Field, Grid, grid_of
-from builder.publish.proof_lines import counts
+from builder.publish.proof_lines import counts, findings
 from builder.storage.runs import FAILED, NOT_FINISHED, ORDER, REFUSED, REUSED, Run
 from builder.timeline import Timeline, Use
 from builder.untrusted import JsonError, parse_plain, without_escapes
@@ -183,12 +184,10 @@ class BuildView:
         """Whether it has no good wheel."""
         return self.result in (FAILED, REFUSED, NOT_FINISHED)
 
-
-@dataclass(frozen=True)
-class RunView(Run):
-    """One run with its results: how many of its builds have each of ORDER."""
-
-    results: tuple[tuple[str, int], ...] = ()
+    @property
+    def all_proofs(self) -> tuple[Proof, ...]:
+        """The checks of the file and of each cell."""
+        return (*self.proofs, *(proof for cell in self.cells for proof in cell.proofs))
 
 
 @dataclass(frozen=True)
@@ -198,7 +197,7 @@ class Report:
     `skips` are reasons, each with the number of cells that the run skipped for it.
     """
 
-    runs: tuple[RunView, ...]
+    runs: tuple[Run, ...]
     builds: tuple[BuildView, ...]
     skips: tuple[tuple[str, int], ...]
 
@@ -208,7 +207,6 @@ def report_of(runs: Sequence[Run]) -> Report:
 
     Raises UsageError for a run whose report in the store is damaged.
     """
-    views = []
     newest: dict[str, BuildView] = {}
     skips: Mapping[str, int] = {}
     for run in runs:
@@ -219,18 +217,11 @@ def report_of(runs: Sequence[Run]) -> Report:
             raise UsageError(
                 f"the report in the store is damaged: {error}", Code.REPORT_DAMAGED, where=run.id, hints=[hint]
             ) from None
-        views.append(_run(run, builds))
         for build in builds:
             newest.setdefault(build.name, build)
         skips = skips or skipped
     ordered = sorted(newest.values(), key=lambda build: (ORDER.index(build.result), build.name))
-    return Report(tuple(views), tuple(ordered), tuple(sorted(skips.items(), key=lambda item: (-item[1], item[0]))))
-
-
-def _run(run: Run, builds: Sequence[BuildView]) -> RunView:
-    counts = Counter(build.result for build in builds)
-    results = tuple((result, counts[result]) for result in ORDER if counts[result])
-    return RunView(**vars(run), results=results)
+    return Report(tuple(runs), tuple(ordered), tuple(sorted(skips.items(), key=lambda item: (-item[1], item[0]))))
 
 
 def _skips(run: Run) -> Mapping[str, int]:
@@ -335,18 +326,14 @@ def grids(builds: Sequence[BuildView]) -> list[tuple[str, Grid]]:
     return [(" ".join(key).strip(), grid_of(by_version[key], lambda _: Field())) for key in tested]
 
 
-def title_of(report: Report) -> str:
-    """`buildfarm build: 1 failed, 2 built`; of several runs their number."""
+def title_of(report: Report, name: Callable[[str], str] = plain) -> str:
+    """`buildfarm build of NAME: 1 failed, 2 built`; of several runs their number. `name` makes a name harmless."""
     if len(report.runs) == 1:
-        words = report.runs[0].command.split()
-        return f"{' '.join(words[:2])}: {results_text(report.runs[0])}"
+        run = report.runs[0]
+        of = f" of {name(run.extensions)}" if run.extensions else ""
+        return f"{' '.join(run.command.split()[:2])}{of}: {run.results}"
     builds = len(report.builds)
     return f"{len(report.runs)} runs of buildfarm, {counted(builds, 'build')}"
-
-
-def results_text(run: RunView) -> str:
-    """`1 failed, 2 built`."""
-    return ", ".join(f"{count} {result}" for result, count in run.results) or "no builds"
 
 
 def seconds_text(seconds: float) -> str:
@@ -358,8 +345,12 @@ def seconds_text(seconds: float) -> str:
 
 def verdicts_text(build: BuildView) -> str:
     """How many checks of a build have which verdict; empty without checks."""
-    proofs: Sequence[Proof] = (*build.proofs, *(proof for cell in build.cells for proof in cell.proofs))
-    return counts(proofs) if proofs else ""
+    return counts(build.all_proofs) if build.all_proofs else ""
+
+
+def causes_of_report(builds: Iterable[BuildView]) -> Causes:
+    """Why checks of builds failed, did not run, are accepted or are remarked on."""
+    return causes_of(each for build in builds for each in findings(build.all_proofs, build.name))
 
 
 def use_text(timeline: Timeline) -> str:

@@ -63,7 +63,7 @@ class PreparedSource:
 
     #: Its `source_digest`.
     digest: str
-    #: Of a folder, the line of the digest for each file; empty for sources that cannot change.
+    #: Its `source_entries`.
     files: Mapping[str, bytes]
 
 
@@ -118,9 +118,7 @@ def project_folder(recipe: Recipe, tree: Path) -> Path:
 
 def changed_files(recipe: Recipe, prepared: PreparedSource) -> list[str]:
     """The files of a source folder that were changed, added or deleted since it was copied."""
-    if not isinstance(recipe.source, PathSource):
-        return []
-    now = _entries(recipe.source.path)
+    now = source_entries(recipe)
     return sorted(name for name in {*now, *prepared.files} if now.get(name) != prepared.files.get(name))
 
 
@@ -131,7 +129,12 @@ def source_digest(recipe: Recipe) -> str:
     declared sha256; for git, commit and subdirectory; and every patch, in order. Nothing is downloaded or executed.
     Raises UsageError when a file of the recipe cannot be read.
     """
-    return _digest(recipe, _entries(recipe.source.path) if isinstance(recipe.source, PathSource) else {})
+    return _digest(recipe, source_entries(recipe))
+
+
+def source_entries(recipe: Recipe) -> Mapping[str, bytes]:
+    """Of a source folder, the line of the digest for each file; empty for sources that cannot change."""
+    return _entries(recipe.source.path) if isinstance(recipe.source, PathSource) else {}
 
 
 def _entries(folder: Path) -> dict[str, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -109,7 +110,7 @@ def test_the_default_is_the_wheels_of_dist(workspace: Workspace) -> None:
     workspace.wheel()
     done = workspace.smoke("--python", str(PYTHON))
     assert done.exit_code == Exit.OK, done.output
-    assert f"ops-1.0-py3-none-any.whl in torch2.11.0-cu130-{PYTHON.tag}: 21 passed, 0 failed, 5 not run" in done.stdout
+    assert "21 passed, 0 failed, 5 not run" in done.stdout
 
 
 def test_a_wheel_of_an_earlier_version_is_tested_only_by_its_name(workspace: Workspace) -> None:
@@ -164,10 +165,10 @@ def test_each_cell_is_a_row(workspace: Workspace) -> None:
     done = workspace.smoke(workspace.wheel())
     assert done.exit_code == Exit.OK, done.output
     tested, unavailable = (line for line in done.stdout.splitlines() if line.startswith("torch2.11.0"))
-    assert tested.split() == [f"torch2.11.0-cu130-{PYTHON.tag}", *["ok"] * 16]
-    assert unavailable.split() == ["torch2.11.0-cu130-cp314", *["-"] * 16]
-    assert "no Python 3.14 on this machine" in done.stdout
-    assert "GPU: not run in torch2.11.0" in done.stdout
+    assert tested.split()[:4] == [f"torch2.11.0-cu130-{PYTHON.tag}", "1", "of", "1"]
+    assert unavailable.split()[:2] == ["torch2.11.0-cu130-cp314", "-"]
+    assert "no Python 3.14 on this machine" in done.stdout, done.stdout
+    assert f"  not run   GPU           torch2.11.0-cu130-{PYTHON.tag}: no GPU on this machine" in done.stdout
 
 
 def test_a_run_in_which_no_check_ran_is_an_error(workspace: Workspace) -> None:
@@ -205,7 +206,7 @@ def test_a_failure_is_printed_and_sets_the_exit_code(workspace: Workspace, monke
     can_gate(monkeypatch, FAILURE)
     done = workspace.smoke(workspace.wheel(), "--junit", workspace.root / "junit.xml")
     assert done.exit_code == Exit.FAILED
-    assert "failed: values in torch2.11.0-cu130-" in done.stdout
+    assert "  FAILED    values " in done.stdout
     assert "tiny::op (plain): the result is 3 where 2 is expected" in done.stdout
     suites = ElementTree.parse(workspace.root / "junit.xml").getroot().findall("testsuite")
     assert [suite.get("failures") for suite in suites] == ["1", "0"]
@@ -256,7 +257,7 @@ def test_a_named_wheel_needs_no_matrix(workspace: Workspace, monkeypatch: pytest
             workspace, monkeypatch, wheel, "--torch", "2.11", "--cuda", "13.0", "--python", str(PYTHON)
         )
         assert done.exit_code == Exit.OK, done.output
-        assert f"ops-1.0-py3-none-any.whl in torch2.11.0-cu130-{PYTHON.tag}" in done.stdout
+        assert done.stdout.startswith("ops-1.0-py3-none-any.whl\n")
         assert "there is no recipe for ops" in done.stderr
 
 
@@ -306,7 +307,7 @@ def test_the_official_wheel_of_a_recipe_is_downloaded(workspace: Workspace) -> N
     workspace.wheel(folder=workspace.index.root / "default")
     done = workspace.smoke("--ext", "ops", "--python", str(PYTHON))
     assert done.exit_code == Exit.OK, done.output
-    assert "ops-1.0-py3-none-any.whl in torch2.11.0" in done.stdout
+    assert done.stdout.startswith("ops-1.0-py3-none-any.whl\n")
     assert len(list((workspace.store / "sources" / "wheels").rglob("*.whl"))) == 1
 
 
@@ -359,7 +360,7 @@ def test_the_run_is_recorded_and_appended_to_the_summary(workspace: Workspace, t
     assert {"tags", "import", "values"} <= checks, "with those of the file, which smoke does not check"
     assert run.timeline
     (cell,) = entry["serves"]
-    assert "prove" in {each.stage for each in run.timeline.stages}, "the canned gate is too fast to be seen"
+    assert "install" in {each.stage for each in run.timeline.stages}, "the canned gate is too fast to be seen"
     assert {each.build for each in run.timeline.stages} == {f"{wheel.name} in {cell}"}
     summary = (tmp_path / "summary.md").read_text()
     assert f"| `{wheel.name}` | tested |" in summary
@@ -370,7 +371,9 @@ def test_stray_packages_of_a_wheel_are_named_and_not_imported(workspace: Workspa
     wheel = loopback.pure_wheel(workspace.dist, "stranger", "1.0", files, requires=["torch"])
     done = workspace.smoke(wheel, "--python", str(PYTHON), "--torch", "2.11")
     assert done.exit_code == Exit.OK, done.output
-    assert "remark: contents: the wheel installs tests at the top of site-packages" in done.stdout
+    assert re.search("  remark    contents .*the wheel installs tests at the top of site-packages", done.stdout), (
+        done.stdout
+    )
 
 
 def test_a_failed_check_of_the_file_fails_the_run(workspace: Workspace) -> None:
@@ -378,6 +381,6 @@ def test_a_failed_check_of_the_file_fails_the_run(workspace: Workspace) -> None:
     renamed = wheel.rename(wheel.with_name("ops-1.0+cu130-py3-none-any.whl"))
     done = workspace.smoke(renamed, "--python", str(PYTHON), "--junit", workspace.root / "junit.xml")
     assert done.exit_code == Exit.FAILED
-    assert "failed: metadata: the version is 1.0+cu130 in the file name and 1.0 in METADATA" in done.stdout
+    assert "  FAILED    metadata      the version is 1.0+cu130 in the file name and 1.0 in METADATA" in done.stdout
     (suite,) = ElementTree.parse(workspace.root / "junit.xml").getroot().findall("testsuite")
     assert int(str(suite.get("failures"))) >= 1

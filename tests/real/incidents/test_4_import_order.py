@@ -59,7 +59,7 @@ def test_smoke_names_the_signal_and_both_orders(links: Path, tmp_path: Path, far
     assert done.code == 1, done.all
     says(
         done.out,
-        "import-order: toy_codec 1.0, then toy_reader 1.0: import toy_reader dies with SIGSEGV (a segmentation fault) "
+        "import-order toy_codec 1.0, then toy_reader 1.0: import toy_reader dies with SIGSEGV (a segmentation fault) "
         "in reader_open of libreader.so, at <module> (__init__.py:9). The failure occurs only if toy_codec 1.0 is "
         "imported before toy_reader: import toy_reader first; the order torch, toy_reader, toy_codec works",
         PAGE,

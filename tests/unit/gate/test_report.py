@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from builder.gate.causes import Finding, causes_of
 from builder.gate.check_table import CHECKS
 from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, PASSED, Answer, Outcome
 from builder.gate.report import count_checks, junit, table
@@ -33,10 +35,7 @@ def line_of(text: str, start: str) -> str:
     return next(line for line in text.splitlines() if line.startswith(start))
 
 
-def test_titles_are_short_and_unique_and_every_check_has_a_meaning() -> None:
-    titles = [check.title for check in CHECKS.values()]
-    assert len(set(titles)) == len(titles)
-    assert max(map(len, titles)) <= 8
+def test_every_check_has_a_meaning() -> None:
     assert all(check.meaning.endswith(".") for check in CHECKS.values())
 
 
@@ -55,34 +54,13 @@ def test_a_gpu_has_a_line_of_its_own() -> None:
     assert "no GPU" not in text
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "cell"),
-    [
-        ([PASSED, PASSED], "ok"),
-        ([PASSED, NOT_RUN], "part"),
-        ([PASSED, FAILED, NOT_RUN], "FAIL"),
-    ],
-)
-def test_a_cell_is_the_worst_of_its_cases(verdicts: list[str], cell: str) -> None:
-    text = table("x", answer(*(Outcome("values", OP, str(i), verdict) for i, verdict in enumerate(verdicts))))
-    assert line_of(text, OP).split() == [OP, cell]
-
-
-def test_not_run_is_a_dash_and_never_ok() -> None:
-    text = table("x", answer(Outcome("values", OP, "", PASSED), Outcome("fake", OP, "", NOT_RUN, "no fake")))
-    assert line_of(text, OP).split() == [OP, "ok"]  # a check that ran for no op has no column
-    other = Outcome("fake", "a::b", "", PASSED)
-    text = table("x", answer(Outcome("values", OP, "", PASSED), Outcome("fake", OP, "", NOT_RUN, "no fake"), other))
-    assert line_of(text, OP).split() == [OP, "ok", "-"]
-
-
-def test_columns_are_in_the_order_of_the_checks() -> None:
-    shown = [check for check in CHECKS if check != "fake" and not check.startswith("gpu")]
-    text = table("x", answer(*(Outcome(check, OP, "", PASSED) for check in shown[::-1])))
-    heading = line_of(text, " ")
-    assert heading.split() == [CHECKS[check].title for check in shown]
-    row = line_of(text, OP)
-    assert all(row[heading.index(title) :].startswith("ok") for title in heading.split())
+def test_each_op_has_a_line_with_the_counts_of_its_checks() -> None:
+    found = [Outcome("values", OP, str(case), verdict) for case, verdict in enumerate([PASSED, NOT_RUN])]
+    found += [Outcome("fake", OP, "", FAILED), Outcome("ops", OP, "", PASSED), Outcome("import-order", "", "", PASSED)]
+    text = table("x", answer(*found, ops=("a::forgotten", OP)))
+    assert line_of(text, OP) == f"{OP}  1 passed, 1 failed, 1 not run"
+    assert line_of(text, "(whole extension)").split("  ")[-1] == "1 passed, 0 failed, 0 not run"
+    assert line_of(text, "a::forgotten").split("  ")[-1].strip() == "0 passed, 0 failed, 0 not run"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -95,19 +73,7 @@ def test_no_line_is_wider_than_the_width(width: int) -> None:
     assert max(map(len, lines)) <= width
 
 
-def test_a_block_without_outcomes_of_the_extension_has_no_row_for_it() -> None:
-    every = [Outcome(check, OP, "", PASSED) for check in CHECKS]
-    text = table("x", answer(Outcome("import-order", "", "", PASSED), *every), 60)
-    assert text.count("(whole extension)") == 1
-    assert text.count(f"\n{OP} ") > 1
-
-
-def test_an_op_without_an_outcome_still_has_a_row() -> None:
-    text = table("x", answer(Outcome("values", OP, "", PASSED), ops=("a::forgotten", OP)))
-    assert line_of(text, "a::forgotten").split() == ["a::forgotten"]
-
-
-def test_a_case_that_omits_the_overload_is_in_the_row_of_the_op() -> None:
+def test_a_case_that_omits_the_overload_is_in_the_line_of_the_op() -> None:
     text = table("x", answer(Outcome("values", OP, "", PASSED), ops=(f"{OP}.default",)))
     assert f"{OP}.default" not in text
 
@@ -116,41 +82,68 @@ def test_failures_with_the_same_reason_share_an_entry_that_names_each_case() -> 
     reason = "the fake kernel returns strides (8, 1), the real kernel (1, 4)"
     cases = ["plain", "two levels"]
     text = table("x", answer(*(Outcome("fake", OP, case, FAILED, f"{OP} ({case}): {reason}") for case in cases)))
-    assert f"  fake: {OP} (plain, two levels): {reason}" in text.splitlines()
+    assert f"  FAILED    fake          {OP} (plain, two levels): {reason}" in " ".join(text.split("\n            "))
     assert text.count("FAILED") == 1
 
 
 def test_a_failure_of_the_extension() -> None:
     text = table("x", answer(Outcome("ops", "", "", FAILED, "a::b has no case in cases.py: write one")))
-    assert "  ops: a::b has no case in cases.py: write one" in text.splitlines()
+    assert "  FAILED    ops           a::b has no case in cases.py: write one" in text.splitlines()
 
 
 def test_a_failure_without_a_reason_is_shown() -> None:
-    assert "values: a::b: no reason given" in table("x", answer(Outcome("values", "a::b", "", FAILED)))
+    assert "values        a::b: no reason given" in table("x", answer(Outcome("values", "a::b", "", FAILED)))
 
 
-def test_not_run_is_grouped_by_reason() -> None:
+def test_what_was_not_run_is_one_line_for_each_cause() -> None:
     ops = ("a::b", "a::c", "a::d")
     no_gpu = [Outcome(check, op, "", NOT_RUN, "no GPU on this machine") for check in list(CHECKS)[-2:] for op in ops]
     no_fake = [Outcome("fake", op, case, NOT_RUN, "no fake kernel") for op in ops[:2] for case in ("plain", "edge")]
     lines = table("x", answer(*no_gpu, *no_fake, ops=ops)).splitlines()
-    assert lines[lines.index("NOT RUN") + 1 :] == [
-        "  no GPU on this machine",
-        "      gpu-device, gpu-sanitizer: every op",
-        "  no fake kernel",
-        "      fake: a::b, a::c",
+    assert lines[-2:] == [
+        "  not run   GPU           no GPU on this machine",
+        "  not run   fake          a::b, a::c: no fake kernel",
     ]
 
 
-def test_a_long_list_is_shortened_and_counted() -> None:
+def test_what_failed_stands_last_and_names_all_checks() -> None:
+    found = [
+        Outcome("values", "a::b", "", FAILED, "1 is not 2"),
+        Outcome("fake", "a::b", "", NOT_RUN, "no fake kernel"),
+        Outcome("export", "a::b", "", ACCEPTED, "fails", accepted="known"),
+        Outcome("edges", "a::b", "", NOT_RUN, "no case is empty", remark=True),
+    ]
+    lines = table("x", answer(*found)).splitlines()[-4:]
+    assert [each.split()[0] for each in lines] == ["not", "accepted", "remark", "FAILED"]
+
+
+def test_without_every_a_cause_has_one_line_and_the_others_are_counted() -> None:
     ops = [f"a::op{i}" for i in range(9)]
-    text = table("x", answer(*(Outcome("fake", op, "", NOT_RUN, "no") for op in ops[:8]), ops=tuple(ops)))
-    assert "a::op5 and 2 more" in text
+    found = [Outcome("fake", op, "", NOT_RUN, "why " * 50) for op in ops[:8]] + [Outcome("fake", ops[8], "", PASSED)]
+    found += [Outcome("values", "", "", NOT_RUN, f"reason {number}") for number in range(7)]
+    causes = causes_of(map(Finding, found))
+    lines = list(causes.lines(100))
+    assert lines[0].startswith("  not run   fake          8 of 9 ops: why")
+    assert lines[0].endswith(" …")
+    assert lines[-1] == "  not run   4 more        `--verbose` shows them"
+    assert len(lines) == 5
+    assert len(list(causes.lines(100, every=True))) > 8
+
+
+def test_a_cell_is_named_only_if_there_are_others() -> None:
+    one = Outcome("linkage", "", "", FAILED, "undefined symbol")
+    assert causes_of([Finding(one, "cp312")]).sentences(FAILED) == ["linkage: undefined symbol"]
+    others = [Finding(replace(one, verdict=PASSED), cell) for cell in ("cp313", "cp314")]
+    assert causes_of([Finding(one, "cp312"), *others]).sentences(FAILED) == ["linkage in cp312: undefined symbol"]
+    two = [Finding(one, "cp312"), Finding(one, "cp313"), *others]
+    assert causes_of(two).sentences(FAILED) == ["linkage in 2 of 3 cells: undefined symbol"]
+    wheels = [Finding(one, "cp312", "a"), Finding(replace(one, verdict=PASSED), "cp313", "b")]
+    assert causes_of(wheels).sentences(FAILED) == ["linkage in a: undefined symbol"]
 
 
 def test_control_characters_are_not_printed() -> None:
     text = table("x", answer(Outcome("values", OP, "", FAILED, "killed\x1b[2J\nby\x07 SIGSEGV")))
-    assert f"  values: {OP}: killed [2J by SIGSEGV" in text.splitlines()
+    assert f"  FAILED    values        {OP}: killed [2J by SIGSEGV" in text.splitlines()
 
 
 def test_an_empty_answer() -> None:
@@ -201,7 +194,7 @@ def test_one_crash_in_many_checks_is_one_entry() -> None:
     ]
     text = table("toy", Answer({}, ["ns::f"], outcomes))
     assert text.count("dies with SIGSEGV") == 1
-    assert "  values, gradients, layouts, memory: ns::f (plain, empty): dies" in text
+    assert "  FAILED    values, gradients, layouts, memory  ns::f (plain, empty): dies" in text
 
 
 def test_the_gate_and_build_count_each_check_once() -> None:
@@ -218,3 +211,25 @@ def test_the_gate_and_build_count_each_check_once() -> None:
     assert counted == f"1 passed, 1 failed, {1 + others} not run, 1 accepted, 1 remark"
     assert counted == counts(gate_proofs(found, "", None))
     assert count_checks(found.outcomes, ["values"]) == "1 passed, 1 failed, 1 not run, 1 accepted, 1 remark"
+
+
+def test_the_lines_of_one_wheel_fit_a_screen() -> None:
+    kinds = [(FAILED, False, ""), (NOT_RUN, False, ""), (NOT_RUN, True, ""), (ACCEPTED, False, "known")]
+    found = [
+        Finding(Outcome("values", f"a::op{number}", "", verdict, f"why {number} " * 40, remark=remark, accepted=known))
+        for verdict, remark, known in kinds
+        for number in range(20)
+    ]
+    assert len(list(causes_of(found).lines(100))) <= 18
+
+
+def test_reasons_of_the_author_share_a_line_unless_every_reason_is_wanted() -> None:
+    why = ["not claimed: no tensor", "not claimed: torch cannot trace it"]
+    found = [Finding(Outcome("fake", f"a::op{number}", "", NOT_RUN, reason)) for number, reason in enumerate(why)]
+    assert list(causes_of(found).lines(100)) == [
+        "  not run   fake          not claimed, for 2 reasons in cases.py",
+    ]
+    assert [each.rpartition(": ")[2] for each in causes_of(found).lines(100, every=True)] == [
+        "no tensor",
+        "torch cannot trace it",
+    ]

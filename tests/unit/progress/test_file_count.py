@@ -28,6 +28,17 @@ SETUPTOOLS = [
     "/o/cuda/bin/nvcc -Icsrc -c csrc/cuda/scatter_cuda.cu -o build/temp/csrc/cuda/scatter_cuda.o",
     "g++ -shared -Wl,-O1 build/temp/csrc/scatter.o -L/e/lib -lc10 -o build/lib/_scatter.so",
 ]
+#: uv without a terminal.
+DOWNLOADS = [
+    "Resolved 34 packages in 2.1s",
+    "Downloading torch (530.0MiB)",
+    "Building demo @ file:///demo",
+    "Downloading triton (153600.0KiB)",
+    " Downloaded triton",
+    " Downloaded torch",
+    "Prepared 34 packages in 31.20s",
+    "Installed 34 packages in 838ms",
+]
 
 
 def text_of(lines: Sequence[str], *, calls: Sequence[str] = ()) -> str:
@@ -53,7 +64,11 @@ def text_of(lines: Sequence[str], *, calls: Sequence[str] = ()) -> str:
         ([*MAKE, "[100%] Linking CXX shared library libx.so"], "100%: linking libx.so"),
         (SETUPTOOLS[:1], "file 1: scatter.cpp"),
         (SETUPTOOLS, "file 2: scatter_cuda.cu"),
-        (["Resolved 34 packages in 2.1s", "Downloading torch (530.1MiB)"], "Downloading torch (530.1MiB)"),
+        (DOWNLOADS[:2], "download 0 bytes of 530.0 MiB: torch"),
+        (DOWNLOADS[:4], "download 0 bytes of 680.0 MiB: torch and 1 more"),
+        (DOWNLOADS[:5], "download 150.0 MiB of 680.0 MiB: torch"),
+        (DOWNLOADS, ""),
+        (["gate: values of ns::f; 34 tasks to start"], "(values of ns::f; 34 tasks to start)"),
         (["#9 [build 2/5] RUN dnf install --assumeyes which", "#9 1.204 Complete!"], "step 2 of 5 of the image"),
     ],
 )

@@ -238,5 +238,5 @@ def test_one_crash_is_one_sentence_and_one_line() -> None:
     made = proofs(*outcomes)
     assert made[Check.VALUES].reason == f"a::f (plain, empty): {crash} (step: values, plain)"
     assert failed_lines(list(made.values())) == [
-        f"values, gradients, memory in {CELL}: a::f (plain, empty): {crash} (step: values, plain)"
+        f"values, gradients, memory: a::f (plain, empty): {crash} (step: values, plain)"
     ]

@@ -43,29 +43,20 @@ def test_a_build_has_a_line_for_its_wheel_and_a_line_for_its_figures(tmp_path: P
     assert lines[1] == f"  5 KiB, 2 cells; checks: {passed} passed, 0 failed, 5 not run; GPU: not run; reused"
 
 
-def test_the_checks_of_several_cells_are_split_into_several_tables() -> None:
+def test_several_cells_have_a_row_each_and_what_was_not_run_a_line() -> None:
     lines = smoke_text([SmokeResult(WHEEL, cell, proofs(cell), None) for cell in CELLS]).splitlines()
     assert lines[0] == WHEEL
-    headings = [line.split() for line in lines if line.startswith("cell ")]
-    assert len(headings) == 2
-    assert [*headings[0], *headings[1][1:]] == [
-        *(
-            "cell",
-            "import",
-            "ops",
-            "libs",
-            "keys",
-            "order",
-            "value",
-            "grad",
-            "layout",
-            "edge",
-            "repeat",
-            "mem",
-            "opchk",
-        ),
-        *("fake", "device", "export", "comp"),
-    ]
-    rows = [line.split() for line in lines if line.startswith(str(CELLS[1]))]
-    assert [len(row) for row in rows] == [len(heading) for heading in headings]
+    assert [each.split()[0] for each in lines[1:4]] == ["cell", *map(str, CELLS)]
+    assert lines[-1] == "  not run   GPU           no reason given"
     assert all(len(line) <= 80 for line in lines)
+
+
+def test_a_reason_that_all_wheels_share_is_printed_once() -> None:
+    results = [SmokeResult(wheel, CELLS[0], proofs(CELLS[0]), None) for wheel in (WHEEL, WHEEL.replace("0.1", "0.2"))]
+    assert smoke_text(results).count("no reason given") == 1
+
+
+def test_what_failed_stands_last_with_what_to_do() -> None:
+    failed = Proof("ab", CELLS[0], Check.IMPORT, Verdict.FAILED, "no module", {"hints": ["import torch first"]})
+    lines = smoke_text([SmokeResult(WHEEL, CELLS[0], (*proofs(CELLS[0])[:3], failed), None)]).splitlines()
+    assert lines[-2:] == ["  FAILED    import        no module", "  hint: import torch first"]

@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
+from builder.commands.folders import open_store
+from builder.commands.report import ReportOptions, report
 from builder.commands.store import history_text
-from builder.errors import UsageError
-from builder.storage.runs import find_run, runs, save_run
+from builder.errors import NothingSelectedError, UsageError
+from builder.progress.stages import StageTime
+from builder.storage.runs import find_run, last_steps, runs, save_run
 from builder.store import Store
+from builder.timeline import Timeline
 
 REPORT: dict[str, Any] = {
     "builds": [
@@ -36,13 +40,19 @@ def test_the_report_of_each_run_is_kept(
     found = runs(store)
     assert "20261120/run.json is damaged or of a different version" in "".join(capsys.readouterr().err.split("\n"))
     assert [run.id[:15] for run in found] == ["20261122-093000", "20261121-093000"]
+    monkeypatch.setattr("builder.publish.terminal.PLAIN_WIDTH", 500)
     line = history_text(found, as_json=False).splitlines()[2]
     assert [part.strip() for part in line.split("  ") if part.strip()][1:] == [
-        "2026-11-21 09:30",
         "12 s",
         "1 failed, 1 built",
+        "a, b",
+        str(Path.cwd()),
         "buildfarm build --ext https://***@host/x",
     ]
+    monkeypatch.setattr("builder.publish.terminal.PLAIN_WIDTH", 80)
+    shown = history_text(found, as_json=False).splitlines()[3:]
+    assert shown[0].endswith("  12 s  a, b: 1 failed, 1 built")
+    assert shown[1:] == ["  buildfarm build --ext https://***@host/x", f"  in {Path.cwd()}"]
     assert json.loads(history_text(found, as_json=True))[1]["builds"] == {"built": 1, "failed": 1}
     one = find_run(found, "20261121")
     assert one.report == REPORT
@@ -66,3 +76,44 @@ def test_an_id_must_name_one_run(name: str, problem: str, tmp_path: Path) -> Non
         save_run(store, datetime(2026, 11, day, tzinfo=UTC), 1.0, json.dumps(REPORT))
     with pytest.raises(UsageError, match=problem):
         find_run(runs(store), name)
+
+
+def test_the_steps_of_the_newest_run_say_how_long_a_step_takes(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for day, seconds in ((20, 90.0), (21, 70.0)):
+        timeline = Timeline((StageTime("a", "compile", 1.0, 1.0 + seconds),))
+        save_run(store, datetime(2026, 11, day, tzinfo=UTC), 1, json.dumps(REPORT), timeline=timeline)
+    save_run(store, datetime(2026, 11, 22, tzinfo=UTC), 1, json.dumps(REPORT))
+    assert last_steps(store) == {("a", "compile"): 70.0}
+
+
+def test_report_takes_the_newest_run_of_this_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Several projects share a store; a page about another project would look like one about this."""
+    store = tmp_path / "store"
+    for day, name in ((20, "mine"), (21, "other")):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        built: dict[str, Any] = {
+            "build": name,
+            "wheel": f"{name}.whl",
+            "status": "built",
+            "error": None,
+            "hints": [],
+            "serves": [],
+        }
+        save_run(
+            open_store(store), datetime(2026, 11, day, tzinfo=UTC), 1, json.dumps({"builds": [built], "skips": []})
+        )
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(NothingSelectedError, match="no run was started in this folder") as caught:
+        report(ReportOptions(store=store))
+    assert f"the newest run is of other, in {tmp_path / 'other'}: `buildfarm report 20261121" in caught.value.hints[0]
+    assert not list(Path.cwd().iterdir())
+    monkeypatch.chdir(tmp_path / "mine")
+    monkeypatch.setattr("sys.argv", ["buildfarm", "build"])
+    report(ReportOptions(store=store))
+    assert f"of mine: 1 built, in {tmp_path / 'mine'}" in "".join(capsys.readouterr().err.split("\n"))
+    assert Path("buildfarm-report.html").is_file()

@@ -10,6 +10,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from builder import process
 from builder import timeline as module
@@ -73,7 +74,8 @@ def test_memory_and_processor_time_of_a_program_and_its_children(tmp_path: Path)
     assert first.machine_memory >= first.memory
     assert last.memory == 0
     assert timeline.cores >= 1
-    assert Timeline.from_json(timeline.to_json()) == timeline
+    adapter = TypeAdapter(Timeline)
+    assert adapter.validate_json(adapter.dump_json(timeline)) == timeline
 
 
 @pytest.mark.parametrize(

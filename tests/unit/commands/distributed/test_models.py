@@ -15,7 +15,7 @@ from builder.proofs.cells.cell_run import not_run_in_cell
 from builder.proofs.cells.prover import Subject, cell_basis
 from builder.proofs.static.claim import WheelClaim
 from builder.publish.gpu_models import models_of, proven_on
-from builder.publish.proof_lines import gpu_lines, not_run_lines
+from builder.publish.proof_lines import causes, gpu_lines
 from builder.records import CudaSources
 from builder.wheelfile.facts import read_facts
 from tests.unit import loopback
@@ -158,15 +158,15 @@ def test_a_cell_opens_when_its_basis_changes(subject: Subject) -> None:
 
 def test_people_see_the_models() -> None:
     both = merge_models({"sm_90": PASSED, "sm_120": PASSED, "sm_80": MISSING})
-    assert gpu_lines(both) == [f"GPU: sm_90, sm_120 in {CELL}"]
-    assert f"GPU sm_80: not run in {CELL}: {NOBODY}" in not_run_lines(both)
+    assert gpu_lines(both, 100) == ["  passed    GPU           sm_90, sm_120"]
+    assert f"GPU sm_80: {NOBODY}" in causes(both).sentences("not run")
     assert proven_on(both) == {str(CELL): ("sm_90", "sm_120")}
-    assert gpu_lines(merge_models({"sm_90": FAILED})) == []
+    assert gpu_lines(merge_models({"sm_90": FAILED}), 100) == []
 
 
 def test_one_machine_names_its_gpu() -> None:
     where = {"gpus": [{"sm": "sm_90"}, {"sm": "sm_80"}]}
-    assert gpu_lines(proofs(Verdict.PASSED, where=where)) == [f"GPU: sm_90 in {CELL}"]
+    assert gpu_lines(proofs(Verdict.PASSED, where=where), 100) == ["  passed    GPU           sm_90"]
 
 
 @pytest.mark.parametrize(

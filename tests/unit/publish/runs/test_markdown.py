@@ -34,7 +34,9 @@ def test_hostile_text_is_only_inside_of_code(tmp_path: Path) -> None:
 
 def test_failed_builds_come_first_with_reason_hint_and_log(tmp_path: Path) -> None:
     text = report_markdown(report_of([run(tmp_path)]))
-    assert text.startswith("### buildfarm build: 1 failed, 1 refused, 1 not finished, 1 built\n")
+    assert text.startswith(
+        "### buildfarm build of `failed, good, refused and 1 more`: 1 failed, 1 refused, 1 not finished, 1 built\n"
+    )
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows[:2]] == [FAILED, REFUSED]
     assert f"| `{GOOD}` | built | 1:30 min | 1.0 GiB | 1 of 2 | 6 passed, 0 failed, 1 not run |" in rows
@@ -42,7 +44,7 @@ def test_failed_builds_come_first_with_reason_hint_and_log(tmp_path: Path) -> No
     assert "The first error in the log, from line 39:" in text
     assert "(99600 more characters)" not in text, "line 61 is not in the excerpt"
     assert "| 2.11.0 | 13.0 | CPU |" in text
-    assert f"`GPU: not run in {CELL}: no GPU`" in text
+    assert f"- `GPU in {GOOD}: no GPU`\n" in text.partition("#### Checks that did not run")[2]
 
 
 def test_remarks_have_a_heading_of_their_own(tmp_path: Path) -> None:

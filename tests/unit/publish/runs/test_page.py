@@ -115,7 +115,7 @@ def test_figures_proofs_and_the_log(page: Page) -> None:
     assert row in page.text
     assert f"{CELL}: CPU 5 passed, 0 failed, 1 not run; 20.0 s; 512.0 MiB of memory" in page.text
     assert "stages resolve 2.0 s, compile 1:08 min" in page.text
-    assert "failed ns::op (plain): " in page.text
+    assert "failed values: ns::op (plain): " in page.text
     assert '"shape": [ 1, 2 ]' in page.text
     assert "The first error in the log" in page.text
     assert "41 /tmp/src/</pre>" in page.text

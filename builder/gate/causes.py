@@ -1,0 +1,215 @@
+"""Outcomes grouped by cause, and the lines that show them: the same for every command, the report and the gate."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, REMARK, Outcome
+
+#: The kinds of causes in the order in which they are printed: what failed stands last.
+KINDS = (NOT_RUN, ACCEPTED, REMARK, FAILED)
+#: Causes of each kind that are printed without `every`: the end of a command about one wheel has at most 25 lines.
+_MOST = {NOT_RUN: 5, ACCEPTED: 2, REMARK: 3, FAILED: 4}
+#: With so many causes in all, each may have two lines.
+_FEW = 6
+#: Lines of the only failure, and of any text with `every`.
+_LINES_OF_FAILURE, _MOST_LINES = 4, 12
+#: Names in a list before "and N more".
+_NAMES = 3
+#: How the reasons begin that `not_claimed` and NOT_CLAIMED in cases.py give.
+_NOT_CLAIMED = "not claimed"
+#: Letters of names of checks that stand in a column of their own.
+_COLUMN = 40
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One outcome, and where it was found."""
+
+    outcome: Outcome
+    #: The cell; empty for what the file alone shows.
+    cell: str = ""
+    #: The build or the wheel, if a text is about several.
+    wheel: str = ""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why something failed, did not run, is accepted or is remarked on, with everything that it affects."""
+
+    #: One of KINDS.
+    kind: str
+    #: One sentence, without op and case.
+    reason: str
+    #: Why the recipe accepts it, or empty.
+    accepted: str
+    #: Each once, in the order of the outcomes.
+    checks: Sequence[str]
+    #: Without "" for the extension as a whole.
+    ops: Sequence[str]
+    cases: Sequence[str]
+    cells: Sequence[str]
+    wheels: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Causes:
+    """The causes of some outcomes, and the ops and the cells of each wheel that they are about."""
+
+    found: Sequence[Cause]
+    ops: Mapping[str, Collection[str]]
+    cells: Mapping[str, Collection[str]]
+    #: Whether a cell is named even if it is the only one.
+    name_cells: bool = False
+
+    def of(self, kind: str) -> list[Cause]:
+        """The causes of one kind."""
+        return [cause for cause in self.found if cause.kind == kind]
+
+    def sentence(self, cause: Cause, *, every: bool = True) -> str:
+        """`linkage in 2 of 3 cells: REASON`, for one line of a report."""
+        place = self._place(cause)
+        return f"{_checks(cause, every=every)}{f' in {place}' if place else ''}: {self._text(cause, every=every)}"
+
+    def sentences(self, kind: str) -> list[str]:
+        """A sentence for each cause of a kind, with all that it affects."""
+        return [self.sentence(cause) for cause in self.of(kind)]
+
+    def lines(self, width: int, *, every: bool = False, kinds: Sequence[str] = KINDS) -> Iterator[str]:
+        """`  not run   GPU           no GPU on this machine`: a line for each cause, what failed last.
+
+        Args:
+            width: of the lines, in characters.
+            every: whether nothing is shortened and no cause is left out.
+            kinds: the kinds to show.
+
+        """
+        joined = {kind: self.of(kind) if every else _joined(self.of(kind)) for kind in KINDS}
+        few = sum(map(len, joined.values())) <= _FEW
+        for kind in kinds:
+            causes = joined[kind]
+            shown = causes if every or len(causes) <= _MOST[kind] else causes[: _MOST[kind] - 1]
+            most = _LINES_OF_FAILURE if kind == FAILED and len(causes) == 1 else 2 if few or kind == FAILED else 1
+            for cause in shown:
+                text = ": ".join(filter(None, (self._place(cause), self._text(cause, every=every))))
+                yield from line(kind, _checks(cause, every=every), text, width, _MOST_LINES if every else most)
+            if more := len(causes) - len(shown):
+                yield from line(kind, f"{more} more", "`--verbose` shows them", width)
+
+    def _place(self, cause: Cause) -> str:
+        """The wheels and the cells of a cause; empty if these are all."""
+        parts = []
+        if len(self.cells) > 1 and len(cause.wheels) < len(self.cells):
+            parts.append(cause.wheels[0] if len(cause.wheels) == 1 else f"{len(cause.wheels)} of {len(self.cells)}")
+        cells = {cell for wheel in cause.wheels for cell in self.cells[wheel]}
+        if cause.cells and (self.name_cells or len(cause.cells) < len(cells)):
+            few = len(cause.cells) == 1
+            parts.append(cause.cells[0] if few else f"{len(cause.cells)} of {len(cells)} cells")
+        return ": ".join(parts)
+
+    def _text(self, cause: Cause, *, every: bool) -> str:
+        """Ops and cases, the reason, and why it is accepted."""
+        known = {op for wheel in cause.wheels for op in self.ops[wheel]}
+        ops, cases = cause.ops, listed(cause.cases, every=every) if cause.kind == FAILED else ""
+        if cause.kind == FAILED or every or len(ops) == 1:
+            names = listed(ops, every=every)
+        else:
+            names = f"{len(ops)} of {len(known)} ops"
+        if cause.kind != FAILED and known <= set(ops):
+            names = ""  # all ops
+        subject = f"{names} ({cases})" if names and cases else names or cases
+        text = ": ".join(filter(None, (subject, cause.reason or "no reason given")))
+        return text + (f" (accepted: {cause.accepted})" if cause.accepted else "")
+
+
+def causes_of(findings: Iterable[Finding], *, name_cells: bool = False) -> Causes:
+    """Group outcomes. Those that passed only say which ops and cells there are."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    ops: dict[str, set[str]] = {}
+    cells: dict[str, set[str]] = {}
+    for finding in findings:
+        one = finding.outcome
+        ops.setdefault(finding.wheel, set()).update(filter(None, [one.op]))
+        cells.setdefault(finding.wheel, set()).update(filter(None, [finding.cell]))
+        if kind := kind_of(one):
+            # Every check of an op that crashes fails for the same cause.
+            check = "" if kind == NOT_RUN or (kind == FAILED and one.op) else one.check
+            groups.setdefault((kind, check, one.cause, one.accepted), []).append(finding)
+    found = []
+    for (kind, _, _, accepted), group in groups.items():
+        outcomes = [each.outcome for each in group]
+        found.append(
+            Cause(
+                kind,
+                outcomes[0].bare_reason,
+                accepted,
+                _distinct(one.check for one in outcomes),
+                _distinct(one.op for one in outcomes),
+                _distinct(one.case for one in outcomes),
+                _distinct(each.cell for each in group),
+                list(dict.fromkeys(each.wheel for each in group)),
+            )
+        )
+    found.sort(key=lambda cause: (KINDS.index(cause.kind), -len(cause.checks) if cause.kind == NOT_RUN else 0))
+    return Causes(found, ops, cells, name_cells)
+
+
+def _joined(causes: Sequence[Cause]) -> list[Cause]:
+    """The causes, of which those that the author of cases.py gives share one."""
+    claimed = [cause for cause in causes if cause.reason.startswith(_NOT_CLAIMED)]
+    if len(claimed) < 2:
+        return list(causes)
+    joined = Cause(
+        claimed[0].kind,
+        f"{_NOT_CLAIMED}, for {len(claimed)} reasons in cases.py",
+        "",
+        _distinct(each for cause in claimed for each in cause.checks),
+        _distinct(each for cause in claimed for each in cause.ops),
+        [],
+        _distinct(each for cause in claimed for each in cause.cells),
+        list(dict.fromkeys(each for cause in claimed for each in cause.wheels)),
+    )
+    return [*(cause for cause in causes if cause not in claimed), joined]
+
+
+def kind_of(outcome: Outcome) -> str | None:
+    """The kind of the cause of an outcome; None if it passed."""
+    if outcome.verdict == NOT_RUN and outcome.remark:
+        return REMARK
+    return outcome.verdict if outcome.verdict in KINDS else None
+
+
+def line(word: str, checks: str, text: str, width: int, most: int = 1) -> list[str]:
+    """`  passed    tags          TEXT`, in at most `most` lines, without control characters; FAILED is in capitals."""
+    shown = f"  {word.upper() if word == FAILED else word:<8}  "
+    if len(checks) <= _COLUMN:
+        shown = f"{shown}{checks:<12}  "
+    elif text:
+        text = f"{checks}: {text}"
+    plain = "".join(c if c.isprintable() else " " for c in text)
+    return textwrap.wrap(
+        " ".join(plain.split()),
+        max(width, 60),
+        initial_indent=shown,
+        subsequent_indent=" " * 12,
+        max_lines=most,
+        break_on_hyphens=False,
+        placeholder=" …",
+    ) or [shown.rstrip()]
+
+
+def listed(names: Sequence[str], *, every: bool = False) -> str:
+    """The names, or the first of them and the number of the others."""
+    if every or len(names) <= _NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[:_NAMES])} and {len(names) - _NAMES} more"
+
+
+def _checks(cause: Cause, *, every: bool) -> str:
+    return listed(_distinct("GPU" if one.startswith("gpu-") else one for one in cause.checks), every=every)
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(filter(None, names)))
