@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.distributed.client.prove import merge_models, open_cells, usable
+from builder.commands.distributed.client.prove import merge_models, open_cells
 from builder.matrix.axes import AbiClass, Arch
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.cell_run import not_run_in_cell
@@ -100,13 +100,6 @@ def test_a_worker_that_used_another_gpu_proves_nothing_for_the_model() -> None:
     where = {"gpus": [{"name": "NVIDIA H200", "sm": "sm_90"}]}
     merged = on(GPU, merge_models({"sm_80": proofs(Verdict.PASSED, where=where)}))
     assert (merged.verdict, merged.reason) == (Verdict.NOT_RUN, "the worker tested on sm_90 and not on sm_80")
-
-
-def test_earlier_proofs_count_only_with_the_same_basis() -> None:
-    basis = cell_basis(RECIPE)
-    current = [replace(proof, basis=basis[proof.check]) for proof in PASSED]
-    assert usable(current, CELL, basis) == current
-    assert usable([replace(proof, basis="old") for proof in current], CELL, basis) == []
 
 
 @pytest.fixture
