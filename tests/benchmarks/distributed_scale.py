@@ -37,7 +37,7 @@ import psutil
 
 from builder.commands.distributed.client.transfer import fetch_log
 from builder.commands.distributed.cluster import Cluster
-from builder.commands.distributed.protocol import BUILDS, MEMORY, PROOF_MEMORY, PROOFS, Answer, Need, Task
+from builder.commands.distributed.protocol import BUILDS, MEMORY, PROOF_MEMORY, PROOFS, Answer, Needs, Task
 from tests.benchmarks.simulated_farm import PROOF_FIGURES, Job, facts_of, jobs, parcel, seconds_of, sleep_for
 
 #: At least so many processes of workers; more where a process would have more workers. A process of 250 workers ran out
@@ -49,7 +49,7 @@ PROCESSES, WORKERS_OF_ONE = 2, 50
 class Run:
     """What happened: the recorded seconds of each task and its need, and when tasks ended."""
 
-    tasks: list[tuple[float, Need]] = field(default_factory=list)
+    tasks: list[tuple[float, Needs]] = field(default_factory=list)
     chains: list[float] = field(default_factory=list)
     ended: list[tuple[float, float, bool]] = field(default_factory=list)
     first_proof: float = 0.0
@@ -112,8 +112,8 @@ async def run_all(cluster: Cluster, todo: Sequence[Job], log: Path, *, parcels: 
     async def compute(job: Job, task: Task) -> Answer:
         parts = parcel(job.task.build.extension) if parcels else {}
         answer = await cluster.compute(task, parts)
-        run.tasks.append((seconds_of(task), task.need))
-        run.ended.append((time.monotonic() - began, seconds_of(task), PROOFS in task.need.resources))
+        run.tasks.append((seconds_of(task), task.needs))
+        run.ended.append((time.monotonic() - began, seconds_of(task), PROOFS in task.needs))
         if answer.error:
             run.failures[answer.error.sentence] += 1
         log.unlink(missing_ok=True)
@@ -139,9 +139,9 @@ def lower_bounds(run: Run, count: int) -> dict[str, float]:
     """Recorded seconds below which no order of the tasks can end, by what limits it."""
     offers = [offer.resources for n in range(count) for offer in facts_of(n).offers()]
     work: dict[str, float] = defaultdict(float)
-    for seconds, need in run.tasks:
-        kind = PROOFS if PROOFS in need.resources else BUILDS
-        for name, amount in need.resources.items():
+    for seconds, needs in run.tasks:
+        kind = PROOFS if PROOFS in needs else BUILDS
+        for name, (amount, _) in needs.items():
             if name == MEMORY:
                 work[f"{kind}, {MEMORY}"] += seconds * amount
             elif name == kind:
@@ -161,10 +161,10 @@ def _capacity(name: str, offers: Sequence[Mapping[str, float]]) -> float:
 def expected(todo: Sequence[Job], count: int) -> float:
     """About the lower bound, before the run."""
     run = Run()
-    usual = Need({PROOFS: 1, MEMORY: PROOF_MEMORY}, {})
+    usual: Needs = {PROOFS: (1, ""), MEMORY: (PROOF_MEMORY, "")}
     mean = sum(seconds for seconds, _ in PROOF_FIGURES) / len(PROOF_FIGURES)
     for job in todo:
-        run.tasks.append((seconds_of(job.task), job.task.need))
+        run.tasks.append((seconds_of(job.task), job.task.needs))
         run.tasks += [(mean, usual)] * len(job.proofs)
     return max(lower_bounds(run, count).values())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -22,12 +22,12 @@ from builder.commands.distributed.protocol import (
     TOPIC,
     Answer,
     BuildTask,
-    Need,
+    Needs,
     Task,
     version_resource,
     version_text,
 )
-from builder.commands.distributed.worker.service import keep, run_task
+from builder.commands.distributed.worker.service import keep, run_task, serve
 from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.hashing import digest_of
 from builder.log import print_line, print_warning
@@ -160,39 +160,44 @@ class Cluster:
         self._foreign = foreign
         self._seen = max(self._seen, len(self._workers))
 
-    async def call(self, address: str, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
-        """Call a function on one worker now. Raises OSError when the worker is gone, and what the function raises."""
-        answer = (await self.ask([address], function, *arguments)).get(address, OSError("the worker is gone"))
+    async def call(self, address: str, method: str, *arguments: object) -> Any:  # noqa: ANN401
+        """Call a method of `Service` on one worker now; raises OSError when the worker is gone, and what it raises."""
+        answer = (await self._call([address], method, *arguments)).get(address, OSError("the worker is gone"))
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    async def ask(
-        self, workers: Sequence[str] | None, function: Callable[..., Any], *arguments: object
-    ) -> dict[str, Any]:
-        """Call a function on some workers, or on all of the same version; its answers, or exceptions, by address."""
+    async def _call(self, workers: list[str], method: str, *arguments: object) -> dict[str, Any]:
+        """Call a method of `Service` on some workers; the answers, or exceptions, by address."""
         async with self._connected:
-            addresses = list(self._workers if workers is None else workers)
-        if not addresses:
-            return {}
-        found: dict[str, Any] = await self._client.run(function, *arguments, workers=addresses, on_error="return")
+            client = self._client
+        found: dict[str, Any] = await client.run(serve, method, *arguments, workers=workers, on_error="return")
         return found
+
+    async def finished(self, digests: Sequence[str]) -> dict[str, Answer]:
+        """Those of these builds whose wheel a worker has, by the digest of the task."""
+        workers = list(self._workers)
+        answers = await self._call(workers, "finished", list(digests)) if digests and workers else {}
+        return {
+            digest: Answer(worker, wheel=wheel, reused=True)
+            for worker, wheels in answers.items()
+            if isinstance(wheels, dict)  # else an error of the worker
+            for digest, wheel in wheels.items()
+        }
 
     async def compute(
         self,
         task: Task,
         parts: Mapping[str, bytes],
-        lost: Callable[[], Awaitable[Answer | None]] | None = None,
         *,
         only: str = "",
     ) -> Answer:
         """Let a worker run a task, the worker `only` if it is still there.
 
         The answer says why if no worker can. A worker that cannot run the task, for example because its disk is full,
-        is left out, and the next one tries. `lost` is asked for the answer after the scheduler ended. Raises
-        UnreachableError if it does not come back.
+        is left out, and the next one tries. Raises UnreachableError if the scheduler ended and does not come back.
         """
-        if not task.need.waits and not self._able(task):
+        if task.gpu and not self._able(task):
             return Answer(error=missing(task, self._workers, self._foreign))
         pending = self._pending[task.key] = _Pending(task)
         tried: dict[str, Answer] = {}
@@ -201,7 +206,7 @@ class Cluster:
                 pending.workers = [only] if only in self._workers else None
                 if tried:
                     pending.workers = [address for address in self._able(task) if address not in tried]
-                answer = await self._submitted(task, parts, pending, lost)
+                answer = await self._submitted(task, parts, pending)
                 if answer is None:
                     continue
                 if not answer.machine_fault:
@@ -219,7 +224,6 @@ class Cluster:
         task: Task,
         parts: Mapping[str, bytes],
         pending: _Pending,
-        lost: Callable[[], Awaitable[Answer | None]] | None,
     ) -> Answer | None:
         """Submit a task once, and wait for its answer; None: submit it again."""
         workers = pending.workers
@@ -231,8 +235,11 @@ class Cluster:
                 task,
                 *(self._part(name, data) for name, data in parts.items()),
                 key=f"{key}-alone" if pending.alone else key,  # a worker may still end the run that was stopped
-                resources={**task.need.resources, version_resource(): MANY if pending.alone else 1},
-                priority=task.need.priority,
+                resources={
+                    **{name: amount for name, (amount, _) in task.needs.items()},
+                    version_resource(): MANY if pending.alone else 1,
+                },
+                priority=task.priority,
                 workers=workers,
             )
         try:
@@ -244,7 +251,7 @@ class Cluster:
                 return Answer(error=missing(task, self._workers, self._foreign))
             if not pending.stopped:
                 await self._restored()
-                return await lost() if lost else None
+                return (await self.finished([task.digest])).get(task.digest) if isinstance(task, BuildTask) else None
         finally:
             future.release()  # type: ignore[no-untyped-call]
         if len(pending.runs) >= DEATHS:
@@ -262,8 +269,8 @@ class Cluster:
 
     def _able(self, task: Task) -> list[str]:
         """The workers that offered what a task needs at the last look."""
-        need = task.need
-        return [address for address, worker in self._workers.items() if not _lacks(worker, need)]
+        needs = task.needs
+        return [address for address, worker in self._workers.items() if not _lacks(worker, needs)]
 
     async def _look(self) -> None:
         """Look at the workers again and again; give up the tasks that no worker could run for too long."""
@@ -273,12 +280,12 @@ class Cluster:
                 await self.refresh()
             only_foreign = self._foreign and not self._workers
             patience = min(self._patience, SECONDS_FOR_VERSION) if only_foreign else self._patience
-            able: dict[tuple[tuple[str, float], ...], bool] = {}
+            able: dict[tuple[object, ...], bool] = {}
             for pending in [each for each in self._pending.values() if each.future]:
-                resources = tuple(sorted(pending.task.need.resources.items()))
-                if resources not in able:
-                    able[resources] = bool(self._able(pending.task))
-                pending.since = 0.0 if able[resources] else pending.since or time.monotonic()
+                needs = tuple(pending.task.needs.items())
+                if needs not in able:
+                    able[needs] = bool(self._able(pending.task))
+                pending.since = 0.0 if able[needs] else pending.since or time.monotonic()
                 pending.stuck = pending.since > 0 and time.monotonic() - pending.since >= patience
                 gone = pending.workers is not None and self._workers.keys().isdisjoint(pending.workers)
                 if pending.stuck or gone:
@@ -311,9 +318,10 @@ class Cluster:
                 await self.refresh()
 
 
-def _lacks(worker: Mapping[str, Any], need: Need) -> list[str]:
-    """The resources of which a worker offers too little."""
-    return [name for name, amount in need.resources.items() if worker["resources"].get(name, 0) < amount]
+def _lacks(worker: Mapping[str, Any], needs: Needs) -> list[str]:
+    """What is to say of a worker that offers too little for a task."""
+    offered = worker["resources"]
+    return [reason for name, (amount, reason) in needs.items() if offered.get(name, 0) < amount]
 
 
 def other_version(worker: Mapping[str, Any]) -> str:
@@ -328,12 +336,12 @@ def missing(task: Task, workers: Mapping[str, Mapping[str, Any]], foreign: Seque
 
     `workers` are those of the same version, and `foreign` is what is to say about the others.
     """
-    need, lacks = task.need, dict[str, list[str]]()
-    kinds = need.resources.keys() & {BUILDS, PROOFS}
+    lacks: dict[str, list[str]] = {}
+    kind = BUILDS if isinstance(task, BuildTask) else PROOFS
     for worker in workers.values():
-        if not kinds <= worker["resources"].keys():
+        if kind not in worker["resources"]:
             continue  # the other Dask worker of the same machine
-        reason = " and ".join(need.reasons.get(name, f"too little of {name}") for name in _lacks(worker, need))
+        reason = " and ".join(_lacks(worker, task.needs))
         if isinstance(task, BuildTask) and (compiler := worker[PLUGIN].get("compilers", {}).get(str(task.build.cuda))):
             reason = reason.replace(f"no CUDA {task.build.cuda} toolkit", compiler)
         lacks.setdefault(reason, []).append(worker[PLUGIN]["name"])

@@ -45,18 +45,8 @@ def version_resource() -> str:
     return f"buildfarm-{__version__}-{PROTOCOL}-{_FORMATS}"
 
 
-@dataclass(frozen=True)
-class Need:
-    """What a task needs of a worker."""
-
-    #: Dask resources, the amount of each.
-    resources: Mapping[str, float]
-    #: What to say of a worker that offers too little of a resource, by the resource's name.
-    reasons: Mapping[str, str]
-    #: The task with the highest starts first.
-    priority: float = 0
-    #: Whether to wait for a worker that can run the task, if there is none now.
-    waits: bool = True
+#: Resources that a task needs: the amount, and what to say of a worker that offers less.
+Needs = dict[str, tuple[float, str]]
 
 
 def compile_resource(executor: str, cuda: Cuda, *, minor_mismatch: bool) -> str:
@@ -80,6 +70,9 @@ class BuildTask:
 
     #: What the task is, in an error that is printed once for all builds that it stops.
     what = "this build"
+    #: gpu, priority: as in `CheckTask`.
+    gpu = ""
+    priority = 0
 
     @property
     def key(self) -> str:
@@ -92,13 +85,13 @@ class BuildTask:
         return str(self.build)
 
     @property
-    def need(self) -> Need:
+    def needs(self) -> Needs:
         """One of the worker's builds, memory, and a compiler for the CUDA version."""
         settings, cuda, memory = self.settings, self.build.cuda, self.recipe.memory_per_job
-        resource = compile_resource(settings.executor, cuda, minor_mismatch=settings.minor_mismatch)
+        compiler = compile_resource(settings.executor, cuda, minor_mismatch=settings.minor_mismatch)
         toolkit = f"no CUDA {cuda} toolkit"
         lack = {"docker": "no Docker", "local": toolkit}.get(settings.executor, f"{toolkit} and no Docker")
-        return Need({BUILDS: 1, MEMORY: memory, resource: 1}, {MEMORY: _less_than(memory), resource: lack})
+        return {BUILDS: (1, "no builds"), MEMORY: (memory, _less_than(memory)), compiler: (1, lack)}
 
 
 @dataclass(frozen=True)
@@ -160,17 +153,20 @@ class CheckTask:
         return f"{self.build or self.wheel.filename} in {self.cell}{self.gpu and ' on '}{self.gpu}"
 
     @property
-    def need(self) -> Need:
+    def needs(self) -> Needs:
         """The worker's op gate, memory, and Docker and the GPU model if the task names them."""
         memory = max(PROOF_MEMORY, self.recipe.memory_per_job)
-        resources: dict[str, float] = {PROOFS: 1, MEMORY: memory}
-        reasons = {MEMORY: _less_than(memory)}
+        needs: Needs = {PROOFS: (1, "no proofs"), MEMORY: (memory, _less_than(memory))}
         if self.gpu:
-            resources[f"gpu-{self.gpu}"], reasons[f"gpu-{self.gpu}"] = 1, f"no GPU of the model {self.gpu}"
+            needs[f"gpu-{self.gpu}"] = (1, f"no GPU of the model {self.gpu}")
         if self.settings.executor == "docker":
-            resources["docker"], reasons["docker"] = 1, "no Docker"
-        # A finished wheel is tested before another one is built. Checks that fewer workers can run come first.
-        return Need(resources, reasons, priority=len(reasons), waits=not self.gpu)
+            needs["docker"] = (1, "no Docker")
+        return needs
+
+    @property
+    def priority(self) -> int:
+        """A finished wheel is tested before another one is built; checks that fewer workers can run come first."""
+        return len(self.needs)
 
 
 def _less_than(memory: int) -> str:

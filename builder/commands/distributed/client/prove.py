@@ -12,11 +12,10 @@ from builder.commands.distributed.client.transfer import fetch_log, send_wheel
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.protocol import Answer, CheckTask
 from builder.hashing import digest_of
-from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.proof import Check, Proof, Verdict, now
 from builder.proofs.cells.cell_run import not_run_in_cell
-from builder.proofs.cells.prover import CELL_CHECKS, Subject, cell_basis, timed_out
+from builder.proofs.cells.prover import CELL_CHECKS, cell_basis, timed_out
 from builder.publish.gpu_models import KEY, OnModel, models_of
 
 #: How often checks are tried on workers that lack the wheel.
@@ -47,25 +46,30 @@ class CellChecks:
     #: Gets the logs of the workers.
     log: Path
 
+    @property
+    def known(self) -> dict[Check, Proof]:
+        """The earlier proofs of the cell that still count."""
+        cell, basis = self.task.cell, cell_basis(self.task.recipe)
+        proofs = [p for p in self.earlier if p.cell == cell and p.basis == basis.get(p.check) and not timed_out(p)]
+        return {proof.check: proof for proof in proofs}
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The GPU models on which to test; "": on any worker. Empty if every check is decided."""
+        return (self.gpus or ("",)) if self.task.again else open_models(self.known, self.gpus)
+
     async def run(self, cluster: Cluster) -> tuple[tuple[Proof, ...], list[Answer]]:
         """One proof for each check, and the answers of the workers; "not run" with the reason where no worker can.
 
-        Without GPU models, and where no worker has one of them, the checks run on any worker.
+        Where no worker has one of the GPU models, the checks run on any worker.
         """
-        task, basis = self.task, cell_basis(self.task.recipe)
-        earlier = [
-            p for p in self.earlier if p.cell == task.cell and p.basis == basis.get(p.check) and not timed_out(p)
-        ]
-        decided = [proof for proof in earlier if proof.check.on_gpu]
-        gpus = self.gpus
-        if not task.again and {proof.check for proof in decided} == {check for check in CELL_CHECKS if check.on_gpu}:
-            gpus = tuple(gpu for gpu in gpus if any(_open_models(proof, [gpu]) for proof in decided))
-        answers = list(await asyncio.gather(*(self._on(cluster, gpu) for gpu in gpus or ("",))))
-        found = {gpu: self._proofs(answer) for gpu, answer in zip(gpus or ("",), answers, strict=True)}
-        if "" not in found and not any(answer.proofs for answer in answers):  # no such GPU: test what needs none
+        models = self.models
+        answers = list(await asyncio.gather(*(self._on(cluster, model) for model in models)))
+        found = {model: self._proofs(answer) for model, answer in zip(models, answers, strict=True)}
+        if "" not in models and not any(answer.proofs for answer in answers):  # test what needs no GPU
             answers.append(await self._on(cluster, ""))
             found[""] = self._proofs(answers[-1])
-        return merge_models(found, earlier), answers
+        return merge_models(found, self.known), answers
 
     async def _on(self, cluster: Cluster, gpu: str) -> Answer:
         """Let a worker run the checks; send it the wheel, if it lacks it."""
@@ -90,33 +94,22 @@ class CellChecks:
         return not_run_in_cell(reason, self.task.wheel.sha256, self.task.cell).proofs
 
 
-def open_cells(proofs: Sequence[Proof], subject: Subject, gpus: Sequence[str], *, again: bool) -> list[Cell]:
-    """The cells with a check that another machine could decide.
+def open_models(earlier: Mapping[Check, Proof], gpus: tuple[str, ...]) -> tuple[str, ...]:
+    """The GPU models on which a check could be decided; "": on any worker. Empty if each check is decided.
 
-    `proofs` are those of the store, `gpus` the GPU models that were asked for, and `again` is whether every check runs
-    again.
+    `earlier` are the proofs of the cell that still count, and `gpus` the models that were asked for.
     """
-    basis = cell_basis(subject.recipe)
-    known = {(p.cell, p.check): p for p in proofs}
-
-    def is_open(cell: Cell, check: Check) -> bool:
-        proof = known.get((cell, check))
-        if again or proof is None or proof.basis != basis[check] or timed_out(proof):
-            return True
-        if check.on_gpu and gpus:
-            return bool(_open_models(proof, gpus))
-        return not proof.has_run and not proof.evidence.get("settled")
-
-    return [cell for cell in subject.claim.cells if any(is_open(cell, check) for check in CELL_CHECKS)]
+    on_gpu = {check for check in CELL_CHECKS if check.on_gpu} if gpus else set[Check]()
+    if on_gpu - earlier.keys():
+        return gpus
+    tables = [models_of(earlier[check]) for check in on_gpu]
+    models = tuple(gpu for gpu in gpus if any(gpu not in table or not table[gpu].decided for table in tables))
+    others = [earlier.get(check) for check in CELL_CHECKS if check not in on_gpu]
+    is_open = any(proof is None or not (proof.has_run or proof.evidence.get("settled")) for proof in others)
+    return models or (("",) if is_open else ())
 
 
-def _open_models(proof: Proof, gpus: Sequence[str]) -> list[str]:
-    """The GPU models on which a check is not decided."""
-    models = models_of(proof)
-    return [gpu for gpu in gpus if gpu not in models or not models[gpu].decided]
-
-
-def merge_models(by_model: Mapping[str, Sequence[Proof]], earlier: Sequence[Proof] = ()) -> tuple[Proof, ...]:
+def merge_models(by_model: Mapping[str, Sequence[Proof]], earlier: Mapping[Check, Proof]) -> tuple[Proof, ...]:
     """One verdict for each check of a cell from the verdicts on several GPU models ("": a worker of any kind).
 
     A check on a GPU failed if it failed on one model, and passed if it passed on one model and failed on none. Its
@@ -124,7 +117,6 @@ def merge_models(by_model: Mapping[str, Sequence[Proof]], earlier: Sequence[Proo
     did not run now keep their verdicts. Other checks take the verdict of the first worker that ran them, but a failure
     on any worker counts.
     """
-    before = {proof.check: proof for proof in earlier}
     used = {model for model, proofs in by_model.items() if any(proof.has_run for proof in proofs)}
     merged = []
     for check in CELL_CHECKS:
@@ -132,7 +124,7 @@ def merge_models(by_model: Mapping[str, Sequence[Proof]], earlier: Sequence[Proo
         if not found:
             continue
         if check.on_gpu:
-            merged.append(_on_gpu(found, before.get(check)))
+            merged.append(_on_gpu(found, earlier.get(check)))
         else:
             # A model that no worker has says nothing about a check that needs no GPU.
             found = {model: p for model, p in found.items() if model in used or not used}

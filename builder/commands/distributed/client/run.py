@@ -13,13 +13,12 @@ from uuid import uuid4
 
 from builder.commands.building.build_run import WheelBuilder
 from builder.commands.distributed.client.jobs import TaskLines, run_jobs
-from builder.commands.distributed.client.prove import CellChecks, basis_text, open_cells
+from builder.commands.distributed.client.prove import CellChecks, basis_text
 from builder.commands.distributed.client.transfer import fetch_log, fetch_wheel
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.options import RemoteOptions
 from builder.commands.distributed.parcel import keep_locks, packed
 from builder.commands.distributed.protocol import Answer, BuildTask, CheckTask, SentWheel, version_resource
-from builder.commands.distributed.worker.service import find_finished
 from builder.commands.run_settings import Settings
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.hashing import digest_of
@@ -79,7 +78,7 @@ class RemoteRun(WheelBuilder):
         missing = [self._task(build).digest for build, there in builds.items() if not there]
 
         async def jobs(cluster: Cluster) -> list[Coroutine[Any, Any, None]]:
-            self._made = await _finished(cluster, missing)
+            self._made = await cluster.finished(missing)
             return [self._one(cluster, build) for build in builds]
 
         folder = self._store.work(f"remote-{digest_of(time.time())[:12]}")
@@ -122,13 +121,9 @@ class RemoteRun(WheelBuilder):
     async def _build(self, cluster: Cluster, task: BuildTask, log: Path) -> tuple[StoredBuild, bool]:
         """Let a worker build, and collect the wheel and whether the worker had it; again if the worker is gone."""
         log.write_bytes(b"")
-
-        async def lost() -> Answer | None:
-            return (await _finished(cluster, [task.digest])).get(task.digest)
-
         for _ in range(ATTEMPTS):
             answer = self._made.pop(task.digest, None)
-            answer = answer or await cluster.compute(task, self._parts(task.recipe), lost)
+            answer = answer or await cluster.compute(task, self._parts(task.recipe))
             await fetch_log(cluster, answer, log)
             if answer.error is not None:
                 raise _with_log(answer.error, log)
@@ -148,12 +143,13 @@ class RemoteRun(WheelBuilder):
         wheel, parts, basis = SentWheel.of(stored), self._parts(recipe), basis_text(recipe)
         # A container's wheel may need a newer glibc than a worker has.
         settings = replace(self._settings, executor=stored.record.record.toolchain.executor)
-        cells = open_cells(earlier, subject, gpus, again=again)
-        if cells:
+        tasks = [CheckTask(wheel, recipe, cell, settings, basis, build, again=again) for cell in subject.claim.cells]
+        checks = [CellChecks(task, stored.wheel, parts, gpus, earlier, log) for task in tasks]
+        checks = [each for each in checks if each.models]
+        if checks:
             self._lines.stage(str(build), "", "prove in its cells")
-        tasks = [CheckTask(wheel, recipe, cell, settings, basis, build, again=again) for cell in cells]
-        checks = [CellChecks(task, stored.wheel, parts, gpus, earlier, log).run(cluster) for task in tasks]
-        made = {cell: proofs for cell, (proofs, _) in zip(cells, await asyncio.gather(*checks), strict=True)}
+        found = await asyncio.gather(*(each.run(cluster) for each in checks))
+        made = {each.task.cell: proofs for each, (proofs, _) in zip(checks, found, strict=True)}
         return await asyncio.to_thread(self._prover.prove_wheel, subject, log=log, stage=lambda _: None, made=made)
 
     def _task(self, build: Build) -> BuildTask:
@@ -210,17 +206,6 @@ class RemoteRun(WheelBuilder):
             named = work / wheel.filename
             partial.rename(named)
             return self._store.add(wheel.digest, named, cast("BuildRecord", wheel.record))
-
-
-async def _finished(cluster: Cluster, digests: Sequence[str]) -> dict[str, Answer]:
-    """Those of these tasks whose wheel a worker has, with the worker."""
-    answers = await cluster.ask(None, find_finished, list(digests)) if digests else {}
-    return {
-        digest: Answer(worker, wheel=wheel, reused=True)
-        for worker, wheels in answers.items()
-        if isinstance(wheels, dict)  # else an error of the worker
-        for digest, wheel in wheels.items()
-    }
 
 
 def _with_log(error: BuildfarmError, log: Path) -> BuildfarmError:

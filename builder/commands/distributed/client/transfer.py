@@ -10,7 +10,7 @@ from pathlib import Path
 
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.protocol import Answer, SentWheel
-from builder.commands.distributed.worker.service import CHUNK, place_of, read_file, write_file
+from builder.commands.distributed.worker.service import CHUNK, place_of
 
 #: How many wheels move at the same time.
 _MOVES = asyncio.Semaphore(4)
@@ -38,7 +38,7 @@ async def fetch_log(cluster: Cluster, answer: Answer, target: Path) -> None:
 async def _read(cluster: Cluster, worker: str, kind: str, name: str, size: int) -> AsyncIterator[bytes]:
     """A file of a worker in parts, up to a size in bytes; raises OSError when the worker is gone."""
     offset = 0
-    while offset < size and (data := await cluster.call(worker, read_file, kind, name, offset)):
+    while offset < size and (data := await cluster.call(worker, "read", kind, name, offset)):
         yield data[: size - offset]
         offset += len(data)
 
@@ -50,4 +50,4 @@ async def send_wheel(cluster: Cluster, worker: str, wheel: SentWheel, path: Path
             for offset in range(0, wheel.size, CHUNK):
                 data = await asyncio.to_thread(stream.read, CHUNK)
                 last = wheel.sha256 if offset + len(data) >= wheel.size else ""
-                await cluster.call(worker, write_file, place_of(wheel), offset, data, last)
+                await cluster.call(worker, "write", place_of(wheel), offset, data, last)

@@ -8,9 +8,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,7 +40,7 @@ SECONDS_TO_END = 15.0
 PROGRAM = (sys.executable, "-m", "builder.commands.distributed.worker.child")
 #: Bytes of a file in one message.
 CHUNK = 4 << 20
-#: Seconds after the end of a task in which the client copies its log and its wheel.
+#: Seconds after the end of the last task in which clients copy logs and wheels.
 SECONDS_TO_COPY = 3600.0
 
 
@@ -64,8 +64,7 @@ class Service(WorkerPlugin):
         self._lock = threading.Lock()
         self._running: dict[str, subprocess.Popen[bytes]] = {}  # by the Dask key of the task
         self._ended: set[int] = set()  # ids of processes that this worker ended
-        loop = worker.loop
-        self._holds = Holds(self._store, lambda delay, function: loop.add_callback(loop.call_later, delay, function))
+        self._marks: dict[str, float] = {}  # paths of the store that are kept, and until when
         worker.startup_information[PLUGIN] = lambda _: self._facts.announced()
 
     def teardown(self, worker: Worker) -> None:  # noqa: ARG002
@@ -106,14 +105,36 @@ class Service(WorkerPlugin):
 
     def _run(self, task: Task, parts: Sequence[bytes], report: Callable[[str], None]) -> Answer:
         sent = task.wheel if isinstance(task, CheckTask) else None
-        with self._holds.held(RUN, *([f"builds/{sent.digest}", f"received/{sent.sha256}"] if sent else [])):
-            file = self.path_of("wheel", place_of(sent)) if sent else None
-            if sent and file and not (file.is_file() and sha256_of(file) == sent.sha256):
-                return Answer(no_wheel=True)
+        marks = [RUN, *([f"builds/{sent.digest}", f"received/{sent.sha256}"] if sent else [])]
+        self._keep(*marks)
+        file = self.path_of("wheel", place_of(sent)) if sent else None
+        if sent and file and not (file.is_file() and sha256_of(file) == sent.sha256):
+            return Answer(no_wheel=True)
+        try:
             answer = self._in_process(Work(task, parts, self._root, self._facts.jobs, file), report)
-            if isinstance(task, BuildTask) and answer.wheel is not None:
-                self._finished.remember(task.digest, answer.wheel.digest)
-            return answer
+        finally:
+            self._keep(*marks)
+        if isinstance(task, BuildTask) and answer.wheel is not None:
+            self._finished.remember(task.digest, answer.wheel.digest)
+        return answer
+
+    def _keep(self, *targets: str) -> None:
+        """Keep paths of the store, or RUN, from `store prune` until no task has run for SECONDS_TO_COPY.
+
+        Waits while `store prune` deletes one of them.
+        """
+        with self._lock:
+            for target in targets:
+                self._store.use(target)
+                self._marks[target] = time.monotonic() + SECONDS_TO_COPY
+        self._worker.loop.add_callback(self._worker.loop.call_later, SECONDS_TO_COPY + 1, self.release)
+
+    def release(self) -> None:
+        """Give up the marks that are too old, unless a task runs: its end marks again what it uses."""
+        with self._lock:
+            for target in [] if self._running else [t for t, end in self._marks.items() if end <= time.monotonic()]:
+                del self._marks[target]
+                self._store.release(target)
 
     def _in_process(self, work: Work, report: Callable[[str], None]) -> Answer:
         """The answer of a process, or why it ended without one.
@@ -138,8 +159,7 @@ class Service(WorkerPlugin):
                     report(message)
                 answer = message
                 if answer.wheel is not None:  # the process, which has marked it so far, ends now
-                    with self._holds.held(f"builds/{answer.wheel.digest}"):
-                        pass
+                    self._keep(f"builds/{answer.wheel.digest}")
             status = process.wait()
         finally:
             with self._lock:
@@ -157,17 +177,24 @@ class Service(WorkerPlugin):
         found: dict[str, SentWheel] = {}
         for digest in digests:
             if name := self._finished.build_of(digest):
-                with self._holds.held(f"builds/{name}"), suppress(OSError):
+                self._keep(f"builds/{name}")
+                with suppress(OSError):
                     if stored := self._store.find(name):
                         found[digest] = SentWheel.of(stored)
         return found
+
+    def read(self, kind: str, name: str, offset: int) -> bytes:
+        """Up to CHUNK bytes of a file that `path_of` names."""
+        with self.path_of(kind, name).open("rb") as stream:
+            stream.seek(offset)
+            return stream.read(CHUNK)
 
     def write(self, name: str, offset: int, data: bytes, sha256: str) -> None:
         """Write a part of a wheel that a client sends; the last part has the sha256 of the file."""
         path = self.path_of("wheel", name)
         partial = path.with_name(f".{path.name}.partial")
-        with self._holds.held(f"received/{path.parent.name}"):
-            path.parent.mkdir(parents=True, exist_ok=True)
+        self._keep(f"received/{path.parent.name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("r+b" if offset else "wb") as stream:
             stream.seek(offset)
             stream.write(data)
@@ -217,55 +244,6 @@ def keep(part: bytes) -> bytes:
     return part
 
 
-# What a client calls on one worker at once, whatever tasks run there. Dask fills in `dask_worker`.
-
-
-def find_finished(digests: Sequence[str], dask_worker: Worker | None = None) -> dict[str, SentWheel]:
-    """`Service.finished`."""
-    return service_of(dask_worker).finished(digests)
-
-
-def read_file(kind: str, name: str, offset: int, dask_worker: Worker | None = None) -> bytes:
-    """Up to CHUNK bytes of a file that `Service.path_of` names."""
-    with service_of(dask_worker).path_of(kind, name).open("rb") as stream:
-        stream.seek(offset)
-        return stream.read(CHUNK)
-
-
-def write_file(name: str, offset: int, data: bytes, sha256: str, dask_worker: Worker | None = None) -> None:
-    """`Service.write`."""
-    service_of(dask_worker).write(name, offset, data, sha256)
-
-
-class Holds:
-    """The marks of one worker on paths of its store, counted."""
-
-    def __init__(self, store: Store, later: Callable[[float, Callable[[], None]], object]) -> None:
-        """`later` calls a function after some seconds."""
-        self._store = store
-        self._later = later
-        self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
-
-    @contextmanager
-    def held(self, *targets: str) -> Iterator[None]:
-        """Mark paths of the store, or RUN, as used, until SECONDS_TO_COPY after the body ended.
-
-        Waits while `store prune` deletes one of them.
-        """
-        for target in targets:
-            with self._lock:
-                self._counts[target] += 1
-                self._store.use(target)
-        try:
-            yield
-        finally:
-            self._later(SECONDS_TO_COPY, lambda: self._drop(targets))
-
-    def _drop(self, targets: tuple[str, ...]) -> None:
-        for target in targets:
-            with self._lock:
-                self._counts[target] -= 1
-                if not self._counts[target]:
-                    del self._counts[target]
-                    self._store.release(target)
+def serve(method: str, *arguments: object, dask_worker: Worker | None = None) -> Any:  # noqa: ANN401
+    """What Dask calls on a worker at once, whatever tasks run there: `finished`, `read` or `write` of its plugin."""
+    return getattr(service_of(dask_worker), method)(*arguments)

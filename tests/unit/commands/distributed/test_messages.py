@@ -133,11 +133,9 @@ def test_checks_need_what_they_use() -> None:
         replace(PROOF_TASK, gpu="sm_80"),
         replace(SMOKE_TASK, settings=replace(SETTINGS, executor="docker")),
     )
-    assert not gpu.need.waits
-    assert PROOF_TASK.need.waits
-    assert in_docker.need.resources["docker"] == 1
-    assert "docker" not in SMOKE_TASK.need.resources
-    assert BUILD_TASK.need.priority < PROOF_TASK.need.priority < gpu.need.priority
+    assert gpu.needs["gpu-sm_80"][0] == in_docker.needs["docker"][0] == 1
+    assert "docker" not in SMOKE_TASK.needs
+    assert BUILD_TASK.priority < PROOF_TASK.priority < gpu.priority
 
 
 @pytest.mark.parametrize(
