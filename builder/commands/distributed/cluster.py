@@ -52,6 +52,8 @@ class _Pending:
     """A task that has no answer yet."""
 
     task: Task
+    #: The files of its recipe.
+    parts: Mapping[str, bytes]
     #: The only workers that may run it; None: any.
     workers: list[str] | None = None
     future: Future[Answer] | None = None
@@ -185,13 +187,7 @@ class Cluster:
             for digest, wheel in wheels.items()
         }
 
-    async def compute(
-        self,
-        task: Task,
-        parts: Mapping[str, bytes],
-        *,
-        only: str = "",
-    ) -> Answer:
+    async def compute(self, task: Task, parts: Mapping[str, bytes], *, only: str = "") -> Answer:
         """Let a worker run a task, the worker `only` if it is still there.
 
         The answer says why if no worker can. A worker that cannot run the task, for example because its disk is full,
@@ -199,14 +195,14 @@ class Cluster:
         """
         if task.gpu and not self._able(task):
             return Answer(error=missing(task, self._workers, self._foreign))
-        pending = self._pending[task.key] = _Pending(task)
+        pending = self._pending[task.key] = _Pending(task, parts)
         tried: dict[str, Answer] = {}
         try:
             while True:
                 pending.workers = [only] if only in self._workers else None
                 if tried:
                     pending.workers = [address for address in self._able(task) if address not in tried]
-                answer = await self._submitted(task, parts, pending)
+                answer = await self._submitted(pending)
                 if answer is None:
                     continue
                 if not answer.machine_fault:
@@ -219,26 +215,19 @@ class Cluster:
             del self._pending[task.key]
             self._on_stage(task.title, "", "")
 
-    async def _submitted(
-        self,
-        task: Task,
-        parts: Mapping[str, bytes],
-        pending: _Pending,
-    ) -> Answer | None:
+    async def _submitted(self, pending: _Pending) -> Answer | None:
         """Submit a task once, and wait for its answer; None: submit it again."""
-        workers = pending.workers
-        key = task.key if workers is None else f"{task.key}-{digest_of(sorted(workers))[:8]}"
+        task, workers = pending.task, pending.workers
         pending.alone, pending.stopped = len(pending.runs) == DEATHS - 1, False
+        key = task.key if workers is None else f"{task.key}-{digest_of(sorted(workers))[:8]}"
+        resources = {name: amount for name, (amount, _) in task.needs.items()}
         async with self._connected:
             future = pending.future = self._client.submit(
                 self._function,
                 task,
-                *(self._part(name, data) for name, data in parts.items()),
+                *(self._part(name, data) for name, data in pending.parts.items()),
                 key=f"{key}-alone" if pending.alone else key,  # a worker may still end the run that was stopped
-                resources={
-                    **{name: amount for name, (amount, _) in task.needs.items()},
-                    version_resource(): MANY if pending.alone else 1,
-                },
+                resources={**resources, version_resource(): MANY if pending.alone else 1},
                 priority=task.priority,
                 workers=workers,
             )
@@ -276,8 +265,9 @@ class Cluster:
         """Look at the workers again and again; give up the tasks that no worker could run for too long."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            with suppress(OSError):
-                await self.refresh()
+            async with self._connected:
+                with suppress(OSError):
+                    await self.refresh()
             only_foreign = self._foreign and not self._workers
             patience = min(self._patience, SECONDS_FOR_VERSION) if only_foreign else self._patience
             able: dict[tuple[object, ...], bool] = {}
