@@ -68,14 +68,15 @@ class RemoteRun(WheelBuilder):
 
     def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
         """Each build, and whether the store has its wheel from an earlier run."""
-        return {build: self._known(self._task(build)) is not None for build in builds}
+        self._tasks = {build: self._task(build) for build in builds}
+        return {build: self._known(task) is not None for build, task in self._tasks.items()}
 
     def build_all(self, builds: Mapping[Build, bool]) -> list[BuildResult]:
         """Build and prove each build once; the results have the order of `builds`, the value of `stored`.
 
         Raises UnreachableError when the scheduler does not answer. A build that fails is a result with its error.
         """
-        missing = [self._task(build).digest for build, there in builds.items() if not there]
+        missing = [self._tasks[build].digest for build, there in builds.items() if not there]
 
         async def jobs(cluster: Cluster) -> list[Coroutine[Any, Any, None]]:
             self._made = await cluster.finished(missing)
@@ -94,7 +95,7 @@ class RemoteRun(WheelBuilder):
         """One build from its recipe to its proofs; an error becomes the result, and the other builds go on."""
         name, started, log = str(build), time.monotonic(), self._store.log(str(build))
         self._lines.expect(name)
-        task, stored, reused = self._task(build), None, True
+        task, stored, reused = self._tasks[build], None, True
         proofs: list[Proof] = []
         error: BuildfarmError | None = None
         try:
@@ -154,11 +155,6 @@ class RemoteRun(WheelBuilder):
 
     def _task(self, build: Build) -> BuildTask:
         """The task of a build; its digest covers everything that this machine knows about the build."""
-        if build not in self._tasks:
-            self._tasks[build] = self._new_task(build)
-        return self._tasks[build]
-
-    def _new_task(self, build: Build) -> BuildTask:
         recipe, settings, matrix = self._recipes[build.extension], self._settings, self._settings.matrix
         lock = lock_path(matrix.path)
         digest = digest_of(
