@@ -16,6 +16,8 @@ from builder.errors import Code, MissingToolError, UsageError
 
 #: Seconds to wait for a scheduler that ended, and for a worker that can run a task.
 PATIENCE = 60.0
+#: The heading of these options in the help.
+PANEL = "Several machines"
 
 
 @dataclass(frozen=True)
@@ -38,17 +40,25 @@ class WorkersOptions:
         str | None,
         typer.Option(
             envvar="BUILDFARM_SCHEDULER",
+            rich_help_panel=PANEL,
             help="Build and test on the workers of this Dask scheduler, tls://HOST:PORT; see `buildfarm worker`.",
         ),
     ] = None
     prove_on: Annotated[
         list[str] | None,
         typer.Option(
-            "--prove-on", help="With --scheduler: test each cell on workers with these GPU models, `sm_80,sm_90`."
+            "--prove-on",
+            rich_help_panel=PANEL,
+            help="With --scheduler: test each cell on workers with these GPU models, `sm_80,sm_90`.",
         ),
     ] = None
     plain_tcp: Annotated[
-        bool, typer.Option("--plain-tcp", help="With --scheduler: allow a connection to another machine without TLS.")
+        bool,
+        typer.Option(
+            "--plain-tcp",
+            rich_help_panel=PANEL,
+            help="With --scheduler: allow a connection to another machine without TLS.",
+        ),
     ] = False
     worker_timeout: Annotated[
         float,
@@ -56,6 +66,7 @@ class WorkersOptions:
             "--worker-timeout",
             min=0,
             envvar="BUILDFARM_WORKER_TIMEOUT",
+            rich_help_panel=PANEL,
             help="With --scheduler: seconds to wait for a worker that can run a task, and for a scheduler that ended.",
         ),
     ] = PATIENCE
