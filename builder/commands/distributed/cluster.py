@@ -101,6 +101,8 @@ class Cluster:
     async def __aenter__(self) -> Cluster:
         quiet_dask()
         self._client = await self._connect()
+        if self._client.dashboard_link:
+            print_line(f"Dask's dashboard: {self._client.dashboard_link}")
         await self.refresh()
         self._looking = asyncio.create_task(self._look())
         return self
@@ -109,11 +111,6 @@ class Cluster:
         """Give up every task that still runs: the workers end their processes."""
         self._looking.cancel()
         await self._close()
-
-    @property
-    def dashboard(self) -> str:
-        """The URL of Dask's dashboard."""
-        return str(self._client.dashboard_link or "")
 
     async def _connect(self) -> Client:
         """Raises UnreachableError."""

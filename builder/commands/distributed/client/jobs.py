@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.options import RemoteOptions
-from builder.log import print_line
 from builder.progress.display import Progress
 
 #: What a client does with workers: from the connection to the jobs that run together.
@@ -32,8 +31,6 @@ async def _run(options: RemoteOptions, on_stage: Callable[[str, str, str], None]
         loop.add_signal_handler(number, main.cancel)
     try:
         async with Cluster(options.scheduler, patience=options.patience, on_stage=on_stage) as cluster:
-            if cluster.dashboard:
-                print_line(f"Dask's dashboard: {cluster.dashboard}")
             tasks = [asyncio.create_task(job) for job in await jobs(cluster)]
             try:
                 await asyncio.gather(*tasks)

@@ -117,20 +117,16 @@ def merge_models(by_model: Mapping[str, Sequence[Proof]], earlier: Mapping[Check
     did not run now keep their verdicts. Other checks take the verdict of the first worker that ran them, but a failure
     on any worker counts.
     """
-    used = {model for model, proofs in by_model.items() if any(proof.has_run for proof in proofs)}
+    used = [model for model, proofs in by_model.items() if any(proof.has_run for proof in proofs)]
     merged = []
     for check in CELL_CHECKS:
         found = {model: p for model, proofs in by_model.items() for p in proofs if p.check is check}
-        if not found:
-            continue
-        if check.on_gpu:
+        # A model that no worker has says nothing about a check that needs no GPU.
+        ran = [proof for model, proof in found.items() if model in used or not used]
+        if check.on_gpu and found:
             merged.append(_on_gpu(found, earlier.get(check)))
-        else:
-            # A model that no worker has says nothing about a check that needs no GPU.
-            found = {model: p for model, p in found.items() if model in used or not used}
-            if not found:
-                continue
-            merged.append(min(found.values(), key=lambda proof: _RANK[proof.verdict]))
+        elif ran:
+            merged.append(min(ran, key=lambda proof: _RANK[proof.verdict]))
     return tuple(merged)
 
 
@@ -138,7 +134,8 @@ def _on_gpu(found: Mapping[str, Proof], earlier: Proof | None) -> Proof:
     found = {model: _on_its_model(model, proof) for model, proof in found.items()}
     table: dict[str, OnModel] = {}
     for model, proof in found.items():
-        table |= {model: _entry(proof)} if model else models_of(proof)
+        settled = bool(proof.evidence.get("settled"))
+        table |= {model: OnModel(proof.verdict, proof.reason, settled=settled)} if model else models_of(proof)
     candidates = sorted(found.items(), key=lambda item: (_RANK[item[1].verdict], item[0] == ""))
     kept: dict[str, OnModel] = {}
     if earlier is not None and earlier.has_run:
@@ -163,7 +160,3 @@ def _on_its_model(model: str, proof: Proof) -> Proof:
         return proof
     reason = f"the worker tested on {', '.join(used)} and not on {model}"
     return replace(proof, verdict=Verdict.NOT_RUN, reason=reason, evidence={})
-
-
-def _entry(proof: Proof) -> OnModel:
-    return OnModel(proof.verdict, proof.reason, settled=bool(proof.evidence.get("settled")))
