@@ -17,6 +17,9 @@ from builder.commands.distributed.worker.service import Service, run_task
 from tests.conftest import PATIENCE
 from tests.unit.commands.distributed.made_up import BUILD_TASK
 
+# Dask warns on a busy machine.
+pytestmark = pytest.mark.filterwarnings("ignore:Creating scratch directories")
+
 #: Stands for the program that runs a task: it notes its start, waits while a file exists, and answers. Another file
 #: delays the effect of SIGTERM.
 PROGRAM = """\

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import cast
 
+import pytest
 from distributed import Scheduler, Worker, get_worker
 
 from builder.commands.distributed.cluster import Cluster
@@ -21,6 +22,8 @@ from tests.conftest import PATIENCE
 from tests.unit.commands.distributed.made_up import BUILD_TASK
 from tests.unit.wheels.make_record import build_record
 
+# Dask warns on a busy machine.
+pytestmark = pytest.mark.filterwarnings("ignore:Creating scratch directories")
 DIGEST = "d" * 64
 
 
