@@ -318,6 +318,10 @@ class BuildfarmError(Exception):
     def __str__(self) -> str:
         return f"{self.where}: {self.sentence}" if self.where else self.sentence
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a pickle keep every attribute: workers of a scheduler send their errors."""
+        return type(self).__new__, (type(self), *self.args), self.__dict__
+
     def to_json(self) -> dict[str, Any]:
         """The error as `--json` prints it."""
         return {"code": self.code, "error": self.sentence, "where": self.where, "hints": list(self.hints)}

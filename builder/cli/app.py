@@ -82,7 +82,8 @@ def with_parameters(function: Callable[..., None]) -> Callable[..., None]:
         function(options=options(**values), **given)
 
     kinds = get_type_hints(options, include_extras=True)
-    for one in fields(options):
+    # Options with a heading of their own in the help, which several commands inherit, come last.
+    for one in sorted(fields(options), key=lambda one: bool(kinds[one.name].__metadata__[0].rich_help_panel)):
         default = Parameter.empty if one.default is MISSING else one.default
         parameters.append(Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=kinds[one.name]))
     run.__doc__ = function.__doc__

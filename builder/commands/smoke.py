@@ -32,15 +32,7 @@ from builder.cli.options import (
 )
 from builder.cli.output import print_data
 from builder.commands.axes import matrix_or_options
-from builder.commands.distributed.options import (
-    PATIENCE,
-    PlainTcpOption,
-    ProveOnOption,
-    RemoteOptions,
-    SchedulerOption,
-    UsesWorkers,
-    WorkerTimeoutOption,
-)
+from builder.commands.distributed.options import RemoteOptions, WorkersOptions
 from builder.commands.folders import DIST, open_store
 from builder.commands.run_settings import Settings
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
@@ -181,7 +173,7 @@ _PACK_OPTIONS = frozenset({"pack", "ext", "matrix", "quiet", "verbose"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmokeOptions(UsesWorkers, SelectOptions):
+class SmokeOptions(WorkersOptions, SelectOptions):
     """The options of `buildfarm smoke`."""
 
     wheels: Annotated[
@@ -212,10 +204,6 @@ class SmokeOptions(UsesWorkers, SelectOptions):
     ] = SmokeExecutor.LOCAL
     no_pull: NoPullOption = False
     no_python_downloads: NoPythonDownloadsOption = False
-    scheduler: SchedulerOption = None
-    prove_on: ProveOnOption = None
-    plain_tcp: PlainTcpOption = False
-    worker_timeout: WorkerTimeoutOption = PATIENCE
     dist: Annotated[
         Path, typer.Option("--dist", metavar="DIR", help="Folder whose wheels are tested if no WHEEL is given.")
     ] = DIST
@@ -341,7 +329,7 @@ def _on_workers(
     progress: Progress,
 ) -> list[SmokeResult]:
     """Test every wheel in its cells on workers; the results have the order of `targets`."""
-    from builder.commands.distributed.client.smoke import RemoteSmoke  # noqa: PLC0415 - imports Dask
+    from builder.commands.distributed.client.smoke import smoke_on_workers  # noqa: PLC0415 - imports Dask
 
     made: dict[tuple[int, Cell], SmokeResult] = {}
 
@@ -349,7 +337,7 @@ def _on_workers(
         made[id(target), cell] = result = results.add(target, cell, proofs, answer)
         return outcome_of(result)
 
-    RemoteSmoke(store, settings, remote, progress, keep).run(targets)
+    smoke_on_workers(remote, settings, store, targets, progress, keep)
     results.all = [made[id(target), cell] for target in targets for cell in target.cells]
     for target in targets:
         for cell in target.cells:

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.distributed_scale --builds 10000 --workers 500 --minutes 6
 
-The scheduler is the real one, in a process of its own. The client is `Cluster` with the needs of `placement.py`. The
+The scheduler is the real one, in a process of its own. The client is `Cluster` with the needs of `protocol.py`. The
 workers are Dask workers in processes of their own, which sleep in place of building; see `simulated_farm.py` for the
 recorded durations. `--minutes` is the lower bound of the time that the run takes: it sets the factor by which the
 durations are scaled.
@@ -35,12 +35,10 @@ from typing import cast
 
 import psutil
 
-from builder.commands.distributed.client.placement import Uses, first_builds, need_of_build, need_of_proof
 from builder.commands.distributed.client.transfer import fetch_log
-from builder.commands.distributed.cluster import Cluster, Need
-from builder.commands.distributed.protocol import BUILDS, MEMORY, PROOF_MEMORY, PROOFS, Answer, BuildTask, ProofTask
-from builder.store import Store
-from tests.benchmarks.simulated_farm import PROOF_FIGURES, Job, facts_of, figure, jobs, parcel, seconds_of, sleep_for
+from builder.commands.distributed.cluster import Cluster
+from builder.commands.distributed.protocol import BUILDS, MEMORY, PROOF_MEMORY, PROOFS, Answer, Needs, Task
+from tests.benchmarks.simulated_farm import PROOF_FIGURES, Job, facts_of, jobs, parcel, seconds_of, sleep_for
 
 #: At least so many processes of workers; more where a process would have more workers. A process of 250 workers ran out
 #: of 20,000 open files, because each worker has connections to the others.
@@ -51,7 +49,7 @@ PROCESSES, WORKERS_OF_ONE = 2, 50
 class Run:
     """What happened: the recorded seconds of each task and its need, and when tasks ended."""
 
-    tasks: list[tuple[float, Need]] = field(default_factory=list)
+    tasks: list[tuple[float, Needs]] = field(default_factory=list)
     chains: list[float] = field(default_factory=list)
     ended: list[tuple[float, float, bool]] = field(default_factory=list)
     first_proof: float = 0.0
@@ -107,29 +105,28 @@ def workers(address: str, folder: Path, count: int, scale: float) -> Iterator[li
             process.wait()
 
 
-async def run_all(cluster: Cluster, todo: Sequence[Job], uses: Uses, log: Path, *, parcels: bool) -> Run:
+async def run_all(cluster: Cluster, todo: Sequence[Job], log: Path, *, parcels: bool) -> Run:
     """Every build, and its proofs as soon as it has ended, as `RemoteRun` does."""
     run, began = Run(), time.monotonic()
-    first = first_builds((job.task for job in todo), uses)
 
-    async def compute(job: Job, task: BuildTask | ProofTask, need: Need) -> Answer:
+    async def compute(job: Job, task: Task) -> Answer:
         parts = parcel(job.task.build.extension) if parcels else {}
-        answer = await cluster.compute(task, parts, need)
-        run.tasks.append((seconds_of(task), need))
-        run.ended.append((time.monotonic() - began, seconds_of(task), PROOFS in need.resources))
-        if answer.failure:
-            run.failures[answer.failure.sentence] += 1
+        answer = await cluster.compute(task, parts)
+        run.tasks.append((seconds_of(task), task.needs))
+        run.ended.append((time.monotonic() - began, seconds_of(task), PROOFS in task.needs))
+        if answer.error:
+            run.failures[answer.error.sentence] += 1
         log.unlink(missing_ok=True)
         await fetch_log(cluster, answer, log)
         return answer
 
     async def one(job: Job) -> None:
-        answer = await compute(job, job.task, need_of_build(job.task, uses, first))
+        answer = await compute(job, job.task)
         run.last_build = time.monotonic() - began
         if answer.wheel is None:
             return
-        proofs = [job.proof(answer, cell, gpu) for cell, gpu in job.proofs]
-        await asyncio.gather(*(compute(job, proof, need_of_proof(proof)) for proof in proofs))
+        proofs = [job.proof(answer.wheel, cell, gpu) for cell, gpu in job.proofs]
+        await asyncio.gather(*(compute(job, proof) for proof in proofs))
         run.first_proof = run.first_proof or time.monotonic() - began
         run.chains.append(seconds_of(job.task) + max(map(seconds_of, proofs)))
         run.bytes = {"build": len(pickle.dumps(job.task)), "proof": len(pickle.dumps(proofs[0]))}
@@ -142,9 +139,9 @@ def lower_bounds(run: Run, count: int) -> dict[str, float]:
     """Recorded seconds below which no order of the tasks can end, by what limits it."""
     offers = [offer.resources for n in range(count) for offer in facts_of(n).offers()]
     work: dict[str, float] = defaultdict(float)
-    for seconds, need in run.tasks:
-        kind = PROOFS if PROOFS in need.resources else BUILDS
-        for name, amount in need.resources.items():
+    for seconds, needs in run.tasks:
+        kind = PROOFS if PROOFS in needs else BUILDS
+        for name, (amount, _) in needs.items():
             if name == MEMORY:
                 work[f"{kind}, {MEMORY}"] += seconds * amount
             elif name == kind:
@@ -161,13 +158,13 @@ def _capacity(name: str, offers: Sequence[Mapping[str, float]]) -> float:
     return sum(offer.get(of or kind, 0) for offer in offers if offer.get(kind))
 
 
-def expected(todo: Sequence[Job], uses: Uses, count: int) -> float:
+def expected(todo: Sequence[Job], count: int) -> float:
     """About the lower bound, before the run."""
     run = Run()
-    usual = Need({PROOFS: 1, MEMORY: PROOF_MEMORY})
+    usual: Needs = {PROOFS: (1, ""), MEMORY: (PROOF_MEMORY, "")}
     mean = sum(seconds for seconds, _ in PROOF_FIGURES) / len(PROOF_FIGURES)
     for job in todo:
-        run.tasks.append((seconds_of(job.task), need_of_build(job.task, uses)))
+        run.tasks.append((seconds_of(job.task), job.task.needs))
         run.tasks += [(mean, usual)] * len(job.proofs)
     return max(lower_bounds(run, count).values())
 
@@ -179,17 +176,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=10)
     parser.add_argument("--minutes", type=float, default=2.0, help="about the lower bound of the run's time")
     parser.add_argument("--no-parcel", action="store_true", help="tasks need no files of their extension")
-    parser.add_argument("--unknown", action="store_true", help="the client has seen no build before")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a variable for the scheduler")
     options = parser.parse_args()
     todo = jobs(options.builds)
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
-        uses = Uses(Store(folder / "client"))
-        if not options.unknown:
-            for job in todo:
-                _remember(uses, job)
-        factor = options.minutes * 60 / expected(todo, uses, options.workers)
+        factor = options.minutes * 60 / expected(todo, options.workers)
         # Dask moves waiting tasks once a second; the tasks are shorter than real ones by this factor.
         stealing = {"DASK_DISTRIBUTED__SCHEDULER__WORK_STEALING_INTERVAL": f"{max(20, round(1000 * factor))}ms"}
         settings = stealing | dict(item.split("=", 1) for item in options.set)
@@ -197,7 +189,7 @@ def main() -> None:
         farm = stack.enter_context(workers(address, folder / "workers", options.workers, factor))
         before = _cpu([process, *farm])
         client = time.process_time()
-        run, makespan = asyncio.run(_measure(address, todo, uses, folder / "log", parcels=not options.no_parcel))
+        run, makespan = asyncio.run(_measure(address, todo, folder / "log", parcels=not options.no_parcel))
         client = time.process_time() - client
         of_scheduler, *of_farm = [new - old for new, old in zip(_cpu([process, *farm]), before, strict=True)]
         show(run, makespan, factor, options)
@@ -218,11 +210,11 @@ def _peak(pid: int) -> float:
     return int(line.split()[1]) / 1e6
 
 
-async def _measure(address: str, todo: Sequence[Job], uses: Uses, log: Path, *, parcels: bool) -> tuple[Run, float]:
+async def _measure(address: str, todo: Sequence[Job], log: Path, *, parcels: bool) -> tuple[Run, float]:
     function = cast("Callable[..., Answer]", sleep_for)
     async with Cluster(address, patience=600, on_stage=lambda *_: None, function=function) as cluster:
         began = time.monotonic()
-        run = await run_all(cluster, todo, uses, log, parcels=parcels)
+        run = await run_all(cluster, todo, log, parcels=parcels)
         return run, time.monotonic() - began
 
 
@@ -254,12 +246,6 @@ def _by_tenth(ended: Sequence[tuple[float, float]], makespan: float) -> list[flo
     """Seconds of work in each tenth of the run, from when each task ended and how long it took."""
     edges = [(makespan * n / 10, makespan * (n + 1) / 10) for n in range(10)]
     return [sum(max(0.0, min(at, high) - max(at - seconds, low)) for at, seconds in ended) for low, high in edges]
-
-
-def _remember(uses: Uses, job: Job) -> None:
-    seconds, memory = figure(job.task.build)
-    answer = Answer(wheel=cast("object", 1), seconds=round(seconds, 1), memory=memory)  # type: ignore[arg-type]
-    uses.remember(job.task.build, answer)
 
 
 def _cpu(processes: Sequence[psutil.Process]) -> list[float]:

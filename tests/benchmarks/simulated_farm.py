@@ -17,12 +17,13 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import cast
 from uuid import uuid4
 
 import dask
 from distributed import Worker, get_worker
 
-from builder.commands.distributed.protocol import TOPIC, Answer, BuildTask, ProofTask, WheelRef, version_text
+from builder.commands.distributed.protocol import TOPIC, Answer, BuildTask, CheckTask, SentWheel, Task
 from builder.commands.distributed.worker.facts import Offer, WorkerFacts
 from builder.commands.distributed.worker.service import Service
 from builder.commands.run_settings import Settings
@@ -91,30 +92,26 @@ def facts_of(number: int) -> WorkerFacts:
     docker, builds, memory, gpus, toolkits = WORKER_KINDS[number % len(WORKER_KINDS)]
     return WorkerFacts(
         name=f"machine-{number}",
-        version=version_text(),
         cores=4 * builds,
         memory=memory * GIB,
-        free_disk=10**12,
         builds=builds,
         jobs=4,
-        gpus=tuple({"sm": sm, "name": sm} for sm in gpus),
+        gpus=tuple((sm, sm) for sm in gpus),
         docker="28.0" if docker else "",
         toolkits=toolkits,
     )
 
 
-def figure(build: Build) -> tuple[float, int]:
-    """Seconds and bytes of a build. All builds of an extension take about as long."""
-    at = int(hashlib.sha256(build.extension.encode()).hexdigest(), 16)
-    seconds, memory, _ = BUILD_FIGURES[at % len(BUILD_FIGURES)]
-    return seconds * _around(str(build)), memory * GIB
+def _number(name: str) -> int:
+    return int(hashlib.sha256(name.encode()).hexdigest(), 16)
 
 
-def seconds_of(task: BuildTask | ProofTask) -> float:
-    """Seconds of a task."""
+def seconds_of(task: Task) -> float:
+    """Seconds of a task. All builds of an extension take about as long."""
     if isinstance(task, BuildTask):
-        return figure(task.build)[0]
-    at = int(hashlib.sha256(task.build.extension.encode()).hexdigest(), 16)
+        at = _number(task.build.extension)
+        return BUILD_FIGURES[at % len(BUILD_FIGURES)][0] * _around(str(task.build))
+    at = _number(cast("Build", task.build).extension)
     return PROOF_FIGURES[at // 97 % len(PROOF_FIGURES)][0] * _around(task.key)
 
 
@@ -135,12 +132,11 @@ class Job:
     task: BuildTask
     proofs: tuple[tuple[Cell, str], ...]
 
-    def proof(self, answer: Answer, cell: Cell, gpu: str) -> ProofTask:
+    def proof(self, wheel: SentWheel, cell: Cell, gpu: str) -> CheckTask:
         """The task of one proof."""
-        assert answer.wheel
-        return ProofTask(
-            answer.wheel, self.task.build, self.task.recipe, cell, self.task.settings, self.task.digest, gpu
-        )
+        assert wheel.record
+        settings = replace(self.task.settings, executor=wheel.record.record.toolchain.executor)
+        return CheckTask(wheel, self.task.recipe, cell, settings, self.task.digest, self.task.build, gpu)
 
 
 def jobs(count: int) -> list[Job]:
@@ -176,7 +172,7 @@ def parcel(extension: str) -> Mapping[str, bytes]:
     return {f"parcel-{hashlib.sha256(data).hexdigest()[:32]}": data}
 
 
-async def sleep_for(task: BuildTask | ProofTask, *_parts: bytes) -> Answer:
+async def sleep_for(task: Task, *_parts: bytes) -> Answer:
     """What a worker does in place of a task: report its stages, sleep, and answer."""
     worker = get_worker()
     run = {"run": uuid4().hex, "worker": worker.address, "machine": worker.name}
@@ -186,14 +182,13 @@ async def sleep_for(task: BuildTask | ProofTask, *_parts: bytes) -> Answer:
     seconds = seconds_of(task)
     await asyncio.sleep(seconds * float(os.environ["FARM_SCALE"]))
     worker.log_event(TOPIC, about | {"stage": "end"})
-    answer = Answer(worker.address, str(worker.name), log=("sleep.log", LOG_BYTES), seconds=seconds)
-    if isinstance(task, ProofTask):
+    answer = Answer(worker.address, str(worker.name), log=("sleep.log", LOG_BYTES))
+    if isinstance(task, CheckTask):
         return answer
     executor = "docker" if "docker" in worker.state.total_resources else "local"
     name = f"{task.build.extension}-1.0-py3-none-any.whl"
     sha256 = hashlib.sha256(task.digest.encode()).hexdigest()
-    wheel = WheelRef(task.digest, name, sha256, 10**7, holders=(worker.address,), record=_records()[executor])
-    return replace(answer, wheel=wheel, memory=figure(task.build)[1])
+    return replace(answer, wheel=SentWheel(name, sha256, 10**7, task.digest, _records()[executor]))
 
 
 async def serve(scheduler: str, folder: Path, first: int, last: int) -> None:

@@ -36,17 +36,10 @@ from builder.cli.options import (
     examples,
 )
 from builder.cli.output import print_data
-from builder.commands.building.build_run import BuildRun
+from builder.commands.building.build_run import BuildRun, WheelBuilder
 from builder.commands.building.executor_choice import choose_executor, override_base_image
 from builder.commands.building.preflight import check_recipes
-from builder.commands.distributed.options import (
-    PATIENCE,
-    PlainTcpOption,
-    ProveOnOption,
-    SchedulerOption,
-    UsesWorkers,
-    WorkerTimeoutOption,
-)
+from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, check_output, new_folder, open_store
 from builder.commands.run_settings import Settings
 from builder.errors import BuildfarmError, Exit
@@ -91,7 +84,6 @@ from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
     from builder.commands.add import Added
-    from builder.commands.distributed.client.run import RemoteRun
 
 
 EXAMPLES = examples(
@@ -103,7 +95,7 @@ EXAMPLES = examples(
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildOptions(UsesWorkers, SelectOptions):
+class BuildOptions(WorkersOptions, SelectOptions):
     """The options of `buildfarm build`."""
 
     source: Annotated[
@@ -154,10 +146,6 @@ class BuildOptions(UsesWorkers, SelectOptions):
             "--allow-empty", help="Exit with 0, not 3, if every selected cell is skipped, such as by `exclude`."
         ),
     ] = False
-    scheduler: SchedulerOption = None
-    prove_on: ProveOnOption = None
-    plain_tcp: PlainTcpOption = False
-    worker_timeout: WorkerTimeoutOption = PATIENCE
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -298,7 +286,7 @@ def _run(
     plan: Plan,
     store: Store,
     environments: Environments,
-) -> BuildRun | RemoteRun:
+) -> WheelBuilder:
     """The run on this machine, or on the workers of a scheduler."""
     if options.remote:
         from builder.commands.distributed.client.run import RemoteRun  # noqa: PLC0415 - imports Dask

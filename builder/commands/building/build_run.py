@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from builder.commands.building.preflight import Parallelism, preflight
 from builder.commands.building.published_builds import PublishedBuilds
@@ -50,8 +50,27 @@ _SLOW = 60
 _MOST = 3
 
 
-class BuildRun:
-    """Builds the wheels of one run, several at a time."""
+class WheelBuilder(Protocol):
+    """Builds and proves the wheels of one run, on this machine or on workers."""
+
+    #: The results so far; after an interrupt, the builds that ended before it.
+    finished: dict[Build, BuildResult]
+
+    def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
+        """Each build, and whether the store has its wheel."""
+        ...
+
+    def build_all(self, builds: Mapping[Build, bool]) -> list[BuildResult]:
+        """Build and prove each build once; the results have the order of `builds`, the value of `stored`."""
+        ...
+
+    def timeline(self) -> Timeline:
+        """What happened when, until now."""
+        ...
+
+
+class BuildRun(WheelBuilder):
+    """Builds the wheels of one run on this machine, several at a time."""
 
     def __init__(
         self,
@@ -84,8 +103,7 @@ class BuildRun:
         self._published = PublishedBuilds(store)
         self._parallelism = Parallelism()
         self._order = BuildOrder(())
-        #: the results so far; after an interrupt, the builds that ended before it
-        self.finished: dict[Build, BuildResult] = {}
+        self.finished = {}
 
     def build_all(self, builds: Mapping[Build, bool]) -> list[BuildResult]:
         """Build and prove each build once; the results have the order of `builds`, the value of `stored`.

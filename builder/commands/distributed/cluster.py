@@ -1,15 +1,12 @@
-"""The connection to a Dask scheduler: it survives a scheduler that ends and comes back, and names what is missing."""
+"""The workers of a Dask scheduler: which can run a task, and what happens when a worker or the scheduler ends."""
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import time
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
-from itertools import count
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from distributed import Client, Future
@@ -25,238 +22,51 @@ from builder.commands.distributed.protocol import (
     TOPIC,
     Answer,
     BuildTask,
-    Failure,
+    Needs,
     Task,
-    WheelRef,
     version_resource,
     version_text,
 )
-from builder.commands.distributed.worker.service import find_finished, keep, run_task
-from builder.errors import Code
+from builder.commands.distributed.worker.service import keep, run_task, serve
+from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.hashing import digest_of
 from builder.log import print_line, print_warning
 from builder.matrix.compat import and_list
 
-# Which tasks end the worker that runs them.
-#
-# Dask blames a death on every task that was assigned to the worker, also on those that only waited there. Here a death
-# counts for the tasks that had started and not ended. When it could be one of several, the task runs again with no
-# other beside it.
-
 #: How often a worker may end while it runs a task.
 DEATHS = 3
-
-
-class Deaths:
-    """How often workers ended while they ran each task: a run of a task that has no end counts as a death."""
-
-    def __init__(self) -> None:
-        self._open: defaultdict[str, set[str]] = defaultdict(set)  # by the key of a task: runs without an end
-
-    def started(self, key: str, run: str) -> int:
-        """Note that a worker starts to run a task; return how often workers ended while they ran it before."""
-        self._open[key].add(run)
-        return len(self._open[key]) - 1
-
-    def ended(self, key: str, run: str) -> None:
-        """Note that a worker ran a task to its end, or was told to stop it."""
-        self._open[key].discard(run)
-
-    def of(self, key: str) -> int:
-        """How often workers ended while they ran a task; it does not run now."""
-        return len(self._open[key])
-
-    def clear(self) -> None:
-        """Forget every run, because the scheduler ended and workers stopped their tasks."""
-        self._open.clear()
-
-
-# How many tasks a client gives to Dask at the same time.
-#
-# Dask sends each task with resources to a worker at once, and looks at all those that wait there again and again to
-# balance the workers: the time of a look grows with the tasks times the workers. So a client submits AHEAD times as
-# many tasks as the workers can run, and the next one when one ends.
-
-#: Tasks that are submitted for each one that can run. Of 1, 1.5, 4 and any number, 4 had the shortest makespan:
-#: `python -m tests.benchmarks.distributed_scale`. Dask sends some tasks to a worker that is busy, and moves them later.
-AHEAD = 4
-
-
-@dataclass(frozen=True)
-class Need:
-    """What a task needs of a worker."""
-
-    #: Dask resources, the amount of each.
-    resources: Mapping[str, float] = field(default_factory=dict)
-    #: The task with the highest starts first.
-    priority: float = 0
-    #: What to say of a worker that offers too little of a resource, by the resource's name.
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    #: Whether to wait for a worker that can run the task, if there is none now.
-    waits: bool = True
-
-
-@dataclass
-class _Line:
-    """The tasks that need the same resources."""
-
-    #: How many may be submitted at the same time; 0: any number.
-    limit: int = 0
-    #: How many are.
-    submitted: int = 0
-    #: The others, the highest priority first.
-    waiting: list[tuple[float, int, asyncio.Future[None]]] = field(default_factory=list)
-
-    def admit(self) -> None:
-        """Let waiting tasks be submitted, as far as the limit allows."""
-        while self.waiting and (not self.limit or self.submitted < self.limit):
-            _, _, turn = heapq.heappop(self.waiting)
-            if not turn.done():  # not given up
-                turn.set_result(None)
-                self.submitted += 1
-
-
-class Window:
-    """Admits tasks by priority, so many of each kind of need as the workers can run, times AHEAD."""
-
-    def __init__(self) -> None:
-        self._lines: dict[frozenset[str], _Line] = {}
-        self._workers: Mapping[str, Mapping[str, Any]] = {}
-        self._number = count()
-
-    def look(self, workers: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take the workers that there are now, by address; each has its `resources`."""
-        self._workers = workers
-        for names, line in self._lines.items():
-            line.limit = self._limit(names)
-            line.admit()
-
-    @asynccontextmanager
-    async def place(self, need: Need) -> AsyncIterator[None]:
-        """Wait until a task may be submitted; it ends with the block. A task that no worker can run may be at once."""
-        names = frozenset(need.resources)
-        line = self._lines.get(names)
-        if line is None:
-            line = self._lines[names] = _Line(self._limit(names))
-        turn = asyncio.get_running_loop().create_future()
-        heapq.heappush(line.waiting, (-need.priority, next(self._number), turn))
-        line.admit()
-        try:
-            await turn
-            yield
-        finally:
-            if turn.done() and not turn.cancelled():
-                line.submitted -= 1
-            line.admit()
-
-    def _limit(self, names: frozenset[str]) -> int:
-        """How many tasks with these resources may be submitted: by the builds or proofs of the workers that can.
-
-        Tasks that wait and need more resources, such as Docker, keep their places on the workers that have these, if
-        there are other places.
-        """
-        special = [other for other, line in self._lines.items() if names < other and line.waiting]
-        able = [worker["resources"] for worker in self._workers.values() if _has(worker["resources"], names)]
-        kinds = names & {BUILDS, PROOFS}
-        places = sum(offer.get(kind, 0) for offer in able for kind in kinds)
-        free = sum(max(0, offer.get(kind, 0) - _kept(offer, special, names)) for offer in able for kind in kinds)
-        return AHEAD * int(free or places)
-
-
-def _has(offer: Mapping[str, float], names: frozenset[str]) -> bool:
-    return all(offer.get(name) for name in names)
-
-
-def _kept(offer: Mapping[str, float], special: Sequence[frozenset[str]], names: frozenset[str]) -> float:
-    """How many of the special tasks a worker can run at the same time, by what they need more than `names`."""
-    return sum(min(offer[name] for name in other - names) for other in special if _has(offer, other))
-
-
-# What to say when no worker can run a task.
-
-#: How many workers a message names of those that lack the same.
-_NAMES = 3
-#: The answer for a task that ends its workers.
-DEADLY = Answer(
-    failure=Failure(
-        "BuildfarmError",
-        f"{DEATHS} workers ended while they ran it, the last of them without another task",
-        Code.WORKER_STOPPED,
-        hints=("see whether it ends processes that are not its own, or uses up the memory of the machine",),
-    )
-)
-
-
-def missing(task: Task, need: Need, workers: Mapping[str, Mapping[str, Any]], foreign: Sequence[str]) -> Answer:
-    """The answer that says what each worker lacks for a task.
-
-    `workers` are those of the same version, and `foreign` is what is to say about the others.
-    """
-    hints = ["start a worker that can with `buildfarm worker`; `--worker-timeout` says how long to wait for one"]
-    lacks: dict[str, list[str]] = {}
-    kinds = need.resources.keys() & {BUILDS, PROOFS}
-    for worker in workers.values():
-        if not kinds <= worker["resources"].keys():
-            continue  # the other Dask worker of the same machine
-        names = [name for name, amount in need.resources.items() if worker["resources"].get(name, 0) < amount]
-        reasons = [need.reasons.get(name, f"too little of {name}") for name in names]
-        if isinstance(task, BuildTask) and (compiler := worker[PLUGIN].get("compilers", {}).get(str(task.build.cuda))):
-            reasons = [reason.replace(f"no CUDA {task.build.cuda} toolkit", compiler) for reason in reasons]
-        lacks.setdefault(" and ".join(reasons), []).append(worker[PLUGIN]["name"])
-    sentence = f"no worker can run {_name(task)}: {'; '.join(_have(names, reason) for reason, names in lacks.items())}"
-    if not lacks:
-        sentence = f"no worker with buildfarm {version_text()} is connected to the scheduler"
-        if foreign:
-            sentence += f": {'; '.join(foreign)}"
-            hints = ["install the same version of buildfarm here and on the workers"]
-    return Answer(failure=Failure("MissingToolError", sentence, Code.NO_WORKER, hints=tuple(hints)))
-
-
-def other_version(worker: Mapping[str, Any]) -> str:
-    """What is to say about a worker of another version, or without buildfarm."""
-    facts = worker.get(PLUGIN)
-    name = facts["name"] if facts else worker["name"]
-    return f"the worker {name} has {'buildfarm ' + facts['version'] if facts else 'no buildfarm'}"
-
-
-def _have(names: Sequence[str], lack: str) -> str:
-    """`w1 has LACK`, `w1, w2 and 5 others have LACK`."""
-    shown, more = sorted(names)[:_NAMES], len(names) - _NAMES
-    if more > 0:
-        shown.append("1 other" if more == 1 else f"{more} others")
-    return f"{and_list(shown)} {'has' if len(names) == 1 else 'have'} {lack}"
-
-
-def nobody(task: Task, tried: Mapping[str, Answer]) -> Answer:
-    """The last answer, with the reasons of all workers that failed; paths and hints are about their machines."""
-    last = list(tried.values())[-1]
-    failure = cast("Failure", last.failure)
-    reasons: dict[str, list[str]] = {}
-    for answer in tried.values():
-        reasons.setdefault(str(cast("Failure", answer.failure).error()), []).append(answer.machine)
-    each = "; ".join(f"{and_list(sorted(machines))}: {reason}" for reason, machines in reasons.items())
-    sentence = f"no worker could run {_name(task)}: {each}"
-    hints = tuple(f"on {last.machine}: {hint}" for hint in failure.hints)
-    return replace(last, failure=replace(failure, sentence=sentence, where="", hints=hints))
-
-
-def _name(task: Task) -> str:
-    """A task in an error, which is printed once for all the builds, or cells, that it stops."""
-    if isinstance(task, BuildTask):
-        return "this build"
-    return f"checks for {task.gpu}" if task.gpu else "these checks"
-
-
+#: How many workers try a task that they cannot run, for example because their disk is full.
+TRIES = 3
 #: Seconds between two looks at the workers.
 LOOK_SECONDS = 2.0
 #: Seconds that the workers get to come back after their scheduler.
 SECONDS_TO_RETURN = 15.0
 #: Seconds to wait for a worker of this version, if workers of other versions are connected.
 SECONDS_FOR_VERSION = 5.0
-#: Where Dask's scheduler keeps the notes among its metadata.
-_NOTES = "buildfarm-builds"
-#: What Dask raises when the scheduler or the worker is gone, or the client is closed to connect again.
-_LOST = (OSError, RuntimeError)
+#: How many workers a message names of those that lack the same.
+_NAMES = 3
+
+
+@dataclass
+class _Pending:
+    """A task that has no answer yet."""
+
+    task: Task
+    #: The files of its recipe.
+    parts: Mapping[str, bytes]
+    #: The only workers that may run it; None: any.
+    workers: list[str] | None = None
+    future: Future[Answer] | None = None
+    #: Runs of the task that started and did not end. All but the last one were on workers that ended.
+    runs: set[str] = field(default_factory=set)
+    #: Whether this client stopped it, to submit it again.
+    stopped: bool = False
+    #: Whether it runs with no other task beside it.
+    alone: bool = False
+    #: Since when no worker could run it; 0: some worker can.
+    since: float = 0.0
+    #: Whether that was too long.
+    stuck: bool = False
 
 
 class Cluster:
@@ -273,8 +83,8 @@ class Cluster:
         """Connect to nothing yet.
 
         `patience` is how many seconds to wait for a scheduler that ended, and for a worker that can run a task.
-        `on_stage` gets the title of a task, the name of a machine and the stage; an
-        empty stage is the end of the task. `function` runs a task on a worker.
+        `on_stage` gets the title of a task, the name of a machine and the stage; an empty stage is the end of the task.
+        `function` runs a task on a worker.
         """
         self.address = address
         self._patience = patience
@@ -282,21 +92,17 @@ class Cluster:
         self._function = function
         self._security = security_for(address)
         self._parts: dict[str, Future[bytes]] = {}
-        self._deaths = Deaths()
-        self._suspects: dict[str, int] = {}  # by the key of a task that was stopped: how many workers it ended
-        self._alone: set[str] = set()  # keys of tasks that run with no other task beside them
         self._foreign: list[str] = []  # what is to say about workers of other versions
-        self._restoring = asyncio.Lock()
-        self._warned: set[str] = set()
+        self._connected = asyncio.Lock()  # held while the client is closed
         self._workers: dict[str, dict[str, Any]] = {}
-        self._window = Window()
         self._seen = 0  # the largest number of workers so far
-        self._pending: dict[str, _Pending] = {}
-        self._stuck: set[str] = set()  # keys of tasks that no worker could run for too long
+        self._pending: dict[str, _Pending] = {}  # by the key of the task
 
     async def __aenter__(self) -> Cluster:
         quiet_dask()
         self._client = await self._connect()
+        if self._client.dashboard_link:
+            print_line(f"Dask's dashboard: {self._client.dashboard_link}")
         await self.refresh()
         self._looking = asyncio.create_task(self._look())
         return self
@@ -304,17 +110,7 @@ class Cluster:
     async def __aexit__(self, *_: object) -> None:
         """Give up every task that still runs: the workers end their processes."""
         self._looking.cancel()
-        with suppress(Exception):
-            await asyncio.wait_for(self._client.close(), CONNECT_SECONDS)  # type: ignore[no-untyped-call]
-
-    @property
-    def dashboard(self) -> str:
-        """The URL of Dask's dashboard."""
-        return str(self._client.dashboard_link or "")
-
-    @property
-    def _scheduler(self) -> Any:  # noqa: ANN401 - Dask makes its methods from the names of remote ones
-        return self._client.scheduler
+        await self._close()
 
     async def _connect(self) -> Client:
         """Raises UnreachableError."""
@@ -322,139 +118,132 @@ class Cluster:
         client.subscribe_topic(TOPIC, self._event)  # type: ignore[no-untyped-call]
         return client
 
+    async def _close(self) -> None:
+        with suppress(Exception):
+            await asyncio.wait_for(self._client.close(), CONNECT_SECONDS)  # type: ignore[no-untyped-call]
+
     async def _event(self, event: tuple[float, Any]) -> None:
-        """Take a report of a worker."""
+        """Take a report of a worker.
+
+        Dask blames the end of a worker on every task that was assigned to it, also on those that only waited there. So
+        the runs that started are counted here. A task that ended two workers runs again with no other beside it: the
+        third worker that ends is its fault.
+        """
         about = event[1]
-        if about["stage"] == "start":
-            await self._started(about["key"], about["run"])
-        elif about["stage"] == "end":
-            self._deaths.ended(about["key"], about["run"])
-        elif about["key"] in self._pending:  # another client's tasks are reported too
+        pending = self._pending.get(about["key"])
+        if pending is None:  # a task of another client
+            return
+        if about["stage"] == "end":
+            pending.runs.discard(about["run"])
+        elif about["stage"] != "start":
             self._on_stage(about["title"], about["machine"], about["stage"])
+        elif (deaths := len(pending.runs)) < DEATHS - 1 or (deaths < DEATHS and pending.alone) or not pending.future:
+            pending.runs.add(about["run"])
+        else:
+            await self._stop(pending)
 
-    async def _started(self, key: str, run: str) -> None:
-        """Count a start; stop a task that ended too many workers, or ended some and runs beside others."""
-        deaths, pending = self._deaths.started(key, run), self._pending.get(key)
-        if pending and (deaths >= DEATHS or (deaths == DEATHS - 1 and key not in self._alone)):
-            self._deaths.ended(key, run)
-            self._suspects[key] = deaths
-            await pending.future.cancel()  # type: ignore[no-untyped-call]
+    @staticmethod
+    async def _stop(pending: _Pending) -> None:
+        """Give up the run of a task."""
+        pending.stopped = True
+        await cast("Future[Answer]", pending.future).cancel()  # type: ignore[no-untyped-call]
 
-    async def refresh(self) -> Mapping[str, Mapping[str, Any]]:
-        """What Dask and buildfarm say about each worker of the same version, by its address; asks the scheduler."""
-        identity = await self._scheduler.identity(n_workers=-1)
+    async def refresh(self) -> None:
+        """Ask the scheduler for its workers; warn of each that has another version, once."""
+        identity = await cast("Any", self._client.scheduler).identity(n_workers=-1)
         found: dict[str, dict[str, Any]] = identity["workers"]
         self._workers = {a: worker for a, worker in found.items() if version_resource() in worker["resources"]}
-        self._foreign = sorted({other_version(found[address]) for address in found.keys() - self._workers.keys()})
-        for words in self._foreign:
-            if words not in self._warned:
-                self._warned.add(words)
-                print_warning(f"{words}, and this is buildfarm {version_text()}; it gets no task")
+        foreign = sorted({other_version(found[address]) for address in found.keys() - self._workers.keys()})
+        for words in set(foreign) - set(self._foreign):
+            print_warning(f"{words}, and this is buildfarm {version_text()}; it gets no task")
+        self._foreign = foreign
         self._seen = max(self._seen, len(self._workers))
-        self._window.look(self._workers)
-        return self._workers
 
-    async def call(self, address: str, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
-        """Call a function on one worker now. Raises OSError when the worker is gone, and what the function raises."""
-        answers = await self._client.run(function, *arguments, workers=[address], on_error="return")
-        answer = answers.get(address, OSError("the worker is gone"))
+    async def call(self, address: str, method: str, *arguments: object) -> Any:  # noqa: ANN401
+        """Call a method of `Service` on one worker now; raises OSError when the worker is gone, and what it raises."""
+        answer = (await self._call([address], method, *arguments)).get(address, OSError("the worker is gone"))
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    async def ask_all(self, function: Callable[..., Any], *arguments: object) -> list[Any]:
-        """Call a function on every worker of the same version; without the answers of those that fail."""
-        addresses = list(self._workers)
-        if not addresses:
-            return []
-        answers = await self._client.run(function, *arguments, workers=addresses, on_error="return")
-        return [answer for answer in answers.values() if not isinstance(answer, Exception)]
+    async def _call(self, workers: list[str], method: str, *arguments: object) -> dict[str, Any]:
+        """Call a method of `Service` on some workers; the answers, or exceptions, by address."""
+        async with self._connected:
+            client = self._client
+        found: dict[str, Any] = await client.run(serve, method, *arguments, workers=workers, on_error="return")
+        return found
 
-    async def compute(
-        self,
-        task: Task,
-        parts: Mapping[str, bytes],
-        need: Need,
-        lost: Callable[[], Awaitable[Answer | None]] | None = None,
-    ) -> Answer:
-        """Let a worker run a task.
+    async def finished(self, digests: Sequence[str]) -> dict[str, Answer]:
+        """Those of these builds whose wheel a worker has, by the digest of the task."""
+        workers = list(self._workers)
+        answers = await self._call(workers, "finished", list(digests)) if digests and workers else {}
+        return {
+            digest: Answer(worker, wheel=wheel, reused=True)
+            for worker, wheels in answers.items()
+            if isinstance(wheels, dict)  # else an error of the worker
+            for digest, wheel in wheels.items()
+        }
+
+    async def compute(self, task: Task, parts: Mapping[str, bytes], *, only: str = "") -> Answer:
+        """Let a worker run a task, the worker `only` if it is still there.
 
         The answer says why if no worker can. A worker that cannot run the task, for example because its disk is full,
-        is left out, and the next one tries. `lost` is asked for the answer after the scheduler ended. Raises
-        UnreachableError if it does not come back.
+        is left out, and the next one tries. Raises UnreachableError if the scheduler ended and does not come back.
         """
-        if not need.waits and not self._able(need):
-            return missing(task, need, self._workers, self._foreign)
-        async with self._window.place(need):
-            if self._restoring.locked():
-                async with self._restoring:  # the client is closed until the scheduler is back
-                    pass
-            if isinstance(task, BuildTask) and (answer := await find(self._client, self.call, task)):
-                return answer
-            return await self._computed(task, parts, need, lost)
-
-    async def _computed(
-        self, task: Task, parts: Mapping[str, bytes], need: Need, lost: Callable[[], Awaitable[Answer | None]] | None
-    ) -> Answer:
-        """Let a worker run a task that may be submitted now."""
+        if task.gpu and not self._able(task):
+            return Answer(error=missing(task, self._workers, self._foreign))
+        pending = self._pending[task.key] = _Pending(task, parts)
         tried: dict[str, Answer] = {}
-        while True:
-            able = [address for address in self._able(need) if address not in tried] if tried else None
-            if able == []:
-                return nobody(task, tried)
-            try:
-                answer = await self._submitted(task, parts, need, able)
-            except FutureCancelledError:
-                if task.key in self._stuck:
-                    return missing(task, need, self._workers, self._foreign)
-                if task.key in self._suspects:
-                    if self._suspects.pop(task.key) >= DEATHS:
-                        return DEADLY
-                    self._alone.add(task.key)
-                    continue
-                await self._restored()
-                if lost and (known := await lost()):
-                    return known
-                continue
-            except KilledWorker:
-                if (deaths := self._deaths.of(task.key)) >= DEATHS:
-                    return DEADLY
-                if deaths == DEATHS - 1:
-                    self._alone.add(task.key)
-                await asyncio.sleep(0.1)  # Dask forgets the failed future in a turn of the loop
-                continue
-            if answer.failure is None or not answer.failure.machine or not answer.worker:
-                return answer
-            tried[answer.worker] = answer
-            if not set(self._able(need)) - tried.keys():
-                return nobody(task, tried)
-            print_warning(f"{answer.machine}: {task.title}: {answer.failure.error()}; another worker gets it")
-
-    async def _submitted(
-        self, task: Task, parts: Mapping[str, bytes], need: Need, workers: Sequence[str] | None
-    ) -> Answer:
-        """Submit a task once, to one of these workers or to any, and wait for its answer."""
-        key = task.key if workers is None else f"{task.key}-{digest_of(sorted(workers))[:8]}"
-        alone = task.key in self._alone
-        future = self._client.submit(
-            self._function,
-            task,
-            *(self._part(name, data) for name, data in parts.items()),
-            key=f"{key}-alone" if alone else key,  # a worker may still end the run that was stopped
-            resources={**need.resources, version_resource(): MANY if alone else 1},
-            priority=need.priority,
-            workers=list(workers) if workers is not None else None,
-        )
-        self._pending[task.key] = _Pending(future, need)
         try:
-            answer = cast("Answer", await future)
-            if isinstance(task, BuildTask):
-                await note(self._client, task, answer)  # before Dask forgets the task
-            return answer
+            while True:
+                pending.workers = [only] if only in self._workers else None
+                if tried:
+                    pending.workers = [address for address in self._able(task) if address not in tried]
+                answer = await self._submitted(pending)
+                if answer is None:
+                    continue
+                if not answer.machine_fault:
+                    return answer
+                tried[answer.worker] = answer
+                if len(tried) == TRIES or not set(self._able(task)) - tried.keys():
+                    return nobody(task, list(tried.values()))
+                print_warning(f"{answer.machine}: {task.title}: {answer.error}; another worker gets it")
         finally:
-            self._pending.pop(task.key, None)
+            del self._pending[task.key]
             self._on_stage(task.title, "", "")
+
+    async def _submitted(self, pending: _Pending) -> Answer | None:
+        """Submit a task once, and wait for its answer; None: submit it again."""
+        task, workers = pending.task, pending.workers
+        pending.alone, pending.stopped = len(pending.runs) == DEATHS - 1, False
+        key = task.key if workers is None else f"{task.key}-{digest_of(sorted(workers))[:8]}"
+        resources = {name: amount for name, (amount, _) in task.needs.items()}
+        async with self._connected:
+            future = pending.future = self._client.submit(
+                self._function,
+                task,
+                *(self._part(name, data) for name, data in pending.parts.items()),
+                key=f"{key}-alone" if pending.alone else key,  # a worker may still end the run that was stopped
+                resources={**resources, version_resource(): MANY if pending.alone else 1},
+                priority=task.priority,
+                workers=workers,
+            )
+        try:
+            return cast("Answer", await future)
+        except KilledWorker:
+            pass
+        except FutureCancelledError:
+            if pending.stuck:
+                return Answer(error=missing(task, self._workers, self._foreign))
+            if not pending.stopped:
+                await self._restored()
+                return (await self.finished([task.digest])).get(task.digest) if isinstance(task, BuildTask) else None
+        finally:
             future.release()  # type: ignore[no-untyped-call]
+        if len(pending.runs) >= DEATHS:
+            return Answer(error=_deadly())
+        await asyncio.sleep(0.1)  # Dask forgets the failed future in a turn of the loop
+        return None
 
     def _part(self, name: str, data: bytes) -> Future[bytes]:
         """The future of one part of a recipe; all tasks share it."""
@@ -464,45 +253,42 @@ class Cluster:
             self._parts[name] = found
         return found
 
-    def _able(self, need: Need) -> list[str]:
+    def _able(self, task: Task) -> list[str]:
         """The workers that offered what a task needs at the last look."""
-        return [
-            address
-            for address, worker in self._workers.items()
-            if all(worker["resources"].get(name, 0) >= amount for name, amount in need.resources.items())
-        ]
+        needs = task.needs
+        return [address for address, worker in self._workers.items() if not _lacks(worker, needs)]
 
     async def _look(self) -> None:
         """Look at the workers again and again; give up the tasks that no worker could run for too long."""
-        since: dict[str, float] = {}  # by the key of a task: when nobody could run it for the first time
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            with suppress(OSError):
-                await self.refresh()
+            async with self._connected:
+                with suppress(OSError):
+                    await self.refresh()
             only_foreign = self._foreign and not self._workers
             patience = min(self._patience, SECONDS_FOR_VERSION) if only_foreign else self._patience
-            able: dict[tuple[tuple[str, float], ...], bool] = {}
-            for key, pending in list(self._pending.items()):
-                resources = tuple(sorted(pending.need.resources.items()))
-                if resources not in able:
-                    able[resources] = bool(self._able(pending.need))
-                if able[resources]:
-                    since.pop(key, None)
-                elif time.monotonic() - since.setdefault(key, time.monotonic()) >= patience:
-                    self._stuck.add(key)
-                    await pending.future.cancel()  # type: ignore[no-untyped-call]
+            able: dict[tuple[object, ...], bool] = {}
+            for pending in [each for each in self._pending.values() if each.future]:
+                needs = tuple(pending.task.needs.items())
+                if needs not in able:
+                    able[needs] = bool(self._able(pending.task))
+                pending.since = 0.0 if able[needs] else pending.since or time.monotonic()
+                pending.stuck = pending.since > 0 and time.monotonic() - pending.since >= patience
+                gone = pending.workers is not None and self._workers.keys().isdisjoint(pending.workers)
+                if pending.stuck or gone:
+                    await self._stop(pending)
 
     async def _restored(self) -> None:
         """Wait until the scheduler answers again, and its workers are back. Raises UnreachableError."""
-        async with self._restoring:
+        async with self._connected:
             with suppress(OSError, asyncio.TimeoutError):
-                await asyncio.wait_for(self._scheduler.identity(n_workers=0), LOOK_SECONDS)
+                await asyncio.wait_for(cast("Any", self._client.scheduler).identity(n_workers=0), LOOK_SECONDS)
                 return
             print_warning(f"lost the scheduler at {self.address}; waiting until it comes back")
-            with suppress(Exception):
-                await asyncio.wait_for(self._client.close(), CONNECT_SECONDS)  # type: ignore[no-untyped-call]
+            await self._close()
             self._parts = {}
-            self._deaths.clear()
+            for pending in self._pending.values():
+                pending.runs.clear()  # the workers stopped them
             deadline = time.monotonic() + self._patience
             while True:
                 try:
@@ -519,27 +305,63 @@ class Cluster:
                 await self.refresh()
 
 
-@dataclass(frozen=True)
-class _Pending:
-    """A task that was submitted."""
-
-    future: Future[Answer]
-    need: Need
+def _lacks(worker: Mapping[str, Any], needs: Needs) -> list[str]:
+    """What is to say of a worker that offers too little for a task."""
+    offered = worker["resources"]
+    return [reason for name, (amount, reason) in needs.items() if offered.get(name, 0) < amount]
 
 
-async def note(client: Client, task: BuildTask, answer: Answer) -> None:
-    """Note the worker that made a build."""
-    if answer.wheel is not None:
-        with suppress(*_LOST):
-            await client.set_metadata([_NOTES, task.digest], answer.worker)  # type: ignore[no-untyped-call]
+def other_version(worker: Mapping[str, Any]) -> str:
+    """What is to say about a worker of another version, or without buildfarm."""
+    facts = worker.get(PLUGIN)
+    name = facts["name"] if facts else worker["name"]
+    return f"the worker {name} has {'buildfarm ' + facts['version'] if facts else 'no buildfarm'}"
 
 
-async def find(client: Client, call: Callable[..., Awaitable[Any]], task: BuildTask) -> Answer | None:
-    """The answer with the wheel of a build, if a worker has it; `call` is `Cluster.call`."""
-    with suppress(*_LOST):
-        worker = await client.get_metadata([_NOTES, task.digest], None)  # type: ignore[no-untyped-call]
-        if worker is not None:
-            found: Mapping[str, WheelRef] = await call(worker, find_finished, [task.digest])
-            if wheel := found.get(task.digest):
-                return Answer(worker, wheel=wheel, reused=True)
-    return None
+def missing(task: Task, workers: Mapping[str, Mapping[str, Any]], foreign: Sequence[str]) -> BuildfarmError:
+    """The error that says what each worker lacks for a task.
+
+    `workers` are those of the same version, and `foreign` is what is to say about the others.
+    """
+    lacks: dict[str, list[str]] = {}
+    kind = BUILDS if isinstance(task, BuildTask) else PROOFS
+    for worker in workers.values():
+        if kind not in worker["resources"]:
+            continue  # the other Dask worker of the same machine
+        reason = " and ".join(_lacks(worker, task.needs))
+        if isinstance(task, BuildTask) and (compiler := worker[PLUGIN].get("compilers", {}).get(str(task.build.cuda))):
+            reason = reason.replace(f"no CUDA {task.build.cuda} toolkit", compiler)
+        lacks.setdefault(reason, []).append(worker[PLUGIN]["name"])
+    if lacks:
+        sentence = (
+            f"no worker can run {task.what}: {'; '.join(_have(names, reason) for reason, names in lacks.items())}"
+        )
+        hint = "start a worker that can with `buildfarm worker`; `--worker-timeout` says how long to wait for one"
+    else:
+        sentence = f"no worker with buildfarm {version_text()} is connected to the scheduler: {'; '.join(foreign)}"
+        hint = "start a worker with `buildfarm worker`, with the same version of buildfarm as here"
+    return MissingToolError(sentence.removesuffix(": "), Code.NO_WORKER, hints=[hint])
+
+
+def _have(names: Sequence[str], lack: str) -> str:
+    """`w1 has LACK`, `w1, w2 and 5 more have LACK`."""
+    more = [f"{len(names) - _NAMES} more"] if len(names) > _NAMES else []
+    return f"{and_list([*sorted(names)[:_NAMES], *more])} {'has' if len(names) == 1 else 'have'} {lack}"
+
+
+def nobody(task: Task, tried: Sequence[Answer]) -> Answer:
+    """The last answer of workers that failed, with the reason of each; hints are about the machine of the last."""
+    error = cast("BuildfarmError", tried[-1].error)
+    each = "; ".join(f"{answer.machine}: {answer.error}" for answer in tried)
+    error.sentence, error.where = f"no worker could run {task.what}: {each}", ""
+    error.hints = tuple(f"on {tried[-1].machine}: {hint}" for hint in error.hints)
+    return tried[-1]
+
+
+def _deadly() -> BuildfarmError:
+    """The error of a task that ends its workers."""
+    return BuildfarmError(
+        f"{DEATHS} workers ended while they ran it, the last of them without another task",
+        Code.WORKER_STOPPED,
+        hints=["see whether it ends processes that are not its own, or uses up the memory of the machine"],
+    )

@@ -18,10 +18,11 @@ from distributed.security import Security
 from builder.errors import Code, MissingToolError, UsageError
 from builder.images.network import is_loopback
 
-# Who may connect: TLS with certificates, or loopback.
-
+#: Seconds for one attempt to connect.
+CONNECT_SECONDS = 10.0
 #: The page that says why, and how certificates are made.
 TRUST_HINT = "docs/explanation/trust.md says what a worker's scheduler and clients can do"
+TLS_HINT = "use certificates of one certificate authority for the scheduler, the workers and the clients"
 
 
 def check_address(address: str, *, plain_tcp: bool, option: str) -> str:
@@ -74,45 +75,49 @@ def security_for(address: str, role: str = "client") -> Security:
     for name in ("ca-file", f"{role}.cert", f"{role}.key"):
         variable = f"DASK_DISTRIBUTED__COMM__TLS__{name.replace('.', '__').replace('-', '_').upper()}"
         file = dask.config.get(f"distributed.comm.tls.{name}", None)
-        if not file:
-            raise MissingToolError(
-                f"the connection needs a certificate, and Dask's configuration has no distributed.comm.tls.{name}",
-                Code.CERTIFICATE_NOT_USABLE,
-                where=address,
-                hints=[f"set {variable}, or write the setting into a file of Dask's configuration"],
-            )
-        if not Path(file).is_file():
-            raise MissingToolError(
-                f"the file {file}, which Dask's setting distributed.comm.tls.{name} names, does not exist",
-                Code.CERTIFICATE_NOT_USABLE,
-                where=address,
-                hints=[f"correct {variable}"],
+        if not file or not Path(file).is_file():
+            raise _unusable(
+                f"the connection needs a certificate, and Dask's setting distributed.comm.tls.{name}"
+                f" {f'names {file}, which does not exist' if file else 'is missing'}",
+                address,
+                f"set {variable}, or write the setting into a file of Dask's configuration",
             )
     security = Security(require_encryption=True)  # type: ignore[no-untyped-call]
     try:
         security.get_connection_args(role)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:  # also ssl.SSLError
-        raise MissingToolError(
+        raise _unusable(
             f"the certificates of Dask's configuration cannot be used: {error}",
-            Code.CERTIFICATE_NOT_USABLE,
-            where=address,
-            hints=[f"compare distributed.comm.tls.{role}.cert and .key: both must be PEM files of one certificate"],
+            address,
+            f"compare distributed.comm.tls.{role}.cert and .key: both must be PEM files of one certificate",
         ) from None
     return security
 
 
-# Connect to a Dask scheduler, or say in one sentence why that is not possible.
-
-#: Seconds for one attempt to connect.
-CONNECT_SECONDS = 10.0
+def _unusable(sentence: str, address: str, hint: str) -> MissingToolError:
+    return MissingToolError(sentence, Code.CERTIFICATE_NOT_USABLE, where=address, hints=[hint])
 
 
 class UnreachableError(MissingToolError):
     """The scheduler does not answer."""
 
+    def __init__(self, sentence: str, address: str, code: Code = Code.SCHEDULER_UNREACHABLE) -> None:
+        start = "start one with `dask scheduler --host HOST --port PORT`, or correct the address"
+        plain = "if the scheduler wants TLS, write tls://"
+        hints = [start, TLS_HINT if address.startswith("tls:") else plain]
+        super().__init__(sentence, code, where=address, hints=hints)
+
 
 class RefusedError(UnreachableError):
     """The certificates do not fit; another attempt would not help."""
+
+    def __init__(self, error: Exception, address: str) -> None:
+        cause = error.__cause__
+        sentence = "the program at this address does not use TLS, or does not accept the certificate"
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            sentence = f"the certificate of the scheduler is not trusted: {cause.verify_message}"
+        super().__init__(sentence, address, Code.SCHEDULER_REFUSED)
+        self.hints = ("start the scheduler with `--protocol tls`, if it was started without", TLS_HINT)
 
 
 def quiet_dask() -> None:
@@ -137,16 +142,9 @@ async def reach(address: str, security: Security, role: str = "client") -> None:
             comm = await connect_comm(address, timeout=CONNECT_SECONDS, **arguments)  # type: ignore[no-untyped-call]
             comm.abort()
     except (FatalCommClosedError, ValueError) as error:  # ValueError: it sent something before the handshake of TLS
-        hints = [TLS_HINT]
-        if not isinstance(error.__cause__, ssl.SSLCertVerificationError):
-            hints.insert(0, "start the scheduler with `--protocol tls`, if it was started without")
-        raise RefusedError(_refusal(error), Code.SCHEDULER_REFUSED, where=address, hints=hints) from None
-    except TimeoutError:
-        raise _silent(address) from None
-    except OSError as error:
-        raise UnreachableError(
-            _reason(address, error), Code.SCHEDULER_UNREACHABLE, where=address, hints=_hints(address)
-        ) from None
+        raise RefusedError(error, address) from None
+    except OSError as error:  # also TimeoutError
+        raise UnreachableError(_reason(address, error), address) from None
 
 
 async def connect(address: str, security: Security) -> Client:
@@ -158,42 +156,18 @@ async def connect(address: str, security: Security) -> Client:
                 address, asynchronous=True, security=security, timeout=CONNECT_SECONDS, set_as_default=False
             )
     except (OSError, ValueError, RuntimeError):
-        raise _silent(address) from None
+        raise UnreachableError(_reason(address, TimeoutError()), address) from None
     return client
-
-
-def _silent(address: str) -> UnreachableError:
-    """The error for a program that accepts connections and does not answer."""
-    return UnreachableError(
-        f"the scheduler does not answer within {CONNECT_SECONDS:.0f} s",
-        Code.SCHEDULER_UNREACHABLE,
-        where=address,
-        hints=_hints(address),
-    )
-
-
-TLS_HINT = "use certificates of one certificate authority for the scheduler, the workers and the clients"
-
-
-def _refusal(error: Exception) -> str:
-    cause = error.__cause__
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"the certificate of the scheduler is not trusted: {cause.verify_message}"
-    return "the program at this address does not use TLS, or does not accept the certificate"
 
 
 def _reason(address: str, error: OSError) -> str:
     """Why a connection failed, in one sentence."""
     if isinstance(error, ConnectionRefusedError):
         return "no scheduler listens at this address"
+    if isinstance(error, TimeoutError):
+        return f"the scheduler does not answer within {CONNECT_SECONDS:.0f} s"
     if error.errno is not None:
         return f"the scheduler does not answer: {error.strerror or error}"
     if address.startswith("tls:"):
         return "the scheduler closes the connection: it does not accept the certificate"
     return "the program at this address closes the connection: it wants TLS, or is no Dask scheduler"
-
-
-def _hints(address: str) -> list[str]:
-    hints = ["start one with `dask scheduler --host HOST --port PORT`, or correct the address"]
-    hints.append(TLS_HINT if address.startswith("tls:") else "if the scheduler wants TLS, write tls://")
-    return hints

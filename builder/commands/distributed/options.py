@@ -13,41 +13,16 @@ from typing import Annotated
 import typer
 
 from builder.errors import Code, MissingToolError, UsageError
-from builder.matrix.axes import Arch
 
 #: Seconds to wait for a scheduler that ended, and for a worker that can run a task.
 PATIENCE = 60.0
-
-SchedulerOption = Annotated[
-    str | None,
-    typer.Option(
-        envvar="BUILDFARM_SCHEDULER",
-        help="Build and test on the workers of this Dask scheduler, tls://HOST:PORT; see `buildfarm worker`.",
-    ),
-]
-ProveOnOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--prove-on", help="With --scheduler: test each cell on workers with these GPU models, `sm_80,sm_90`."
-    ),
-]
-PlainTcpOption = Annotated[
-    bool, typer.Option("--plain-tcp", help="With --scheduler: allow a connection to another machine without TLS.")
-]
-WorkerTimeoutOption = Annotated[
-    float,
-    typer.Option(
-        "--worker-timeout",
-        min=0,
-        envvar="BUILDFARM_WORKER_TIMEOUT",
-        help="With --scheduler: seconds to wait for a worker that can run a task, and for a scheduler that ended.",
-    ),
-]
+#: The heading of these options in the help.
+PANEL = "Several machines"
 
 
 @dataclass(frozen=True)
 class RemoteOptions:
-    """The options of a run on workers."""
+    """What the options for workers say, verified."""
 
     #: The address of the Dask scheduler.
     scheduler: str
@@ -57,29 +32,44 @@ class RemoteOptions:
     patience: float = PATIENCE
 
 
-def gpu_models(texts: Sequence[str]) -> tuple[str, ...]:
-    """The GPU models of `--prove-on sm_80,sm_90`; raises UsageError for anything else."""
-    models = [model.strip() for text in texts for model in text.split(",")]
-    for model in models:
-        digits = model.removeprefix("sm_")
-        try:
-            if not model.startswith("sm_"):
-                raise ValueError
-            Arch.parse(f"{digits[:-1]}.{digits[-1:]}")
-        except (ValueError, UsageError):
-            raise UsageError(
-                f"{model!r} is not a GPU model", Code.VALUE_INVALID, where="--prove-on", hints=["write sm_80,sm_90"]
-            ) from None
-    return tuple(dict.fromkeys(models))
+@dataclass(frozen=True, kw_only=True)
+class WorkersOptions:
+    """The options of commands that can use workers."""
 
-
-class UsesWorkers:
-    """What commands with the options for workers share. Each command declares them at their place in its help."""
-
-    scheduler: str | None
-    prove_on: list[str] | None
-    plain_tcp: bool
-    worker_timeout: float
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            envvar="BUILDFARM_SCHEDULER",
+            rich_help_panel=PANEL,
+            help="Build and test on the workers of this Dask scheduler, tls://HOST:PORT; see `buildfarm worker`.",
+        ),
+    ] = None
+    prove_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prove-on",
+            rich_help_panel=PANEL,
+            help="With --scheduler: test each cell on workers with these GPU models, `sm_80,sm_90`.",
+        ),
+    ] = None
+    plain_tcp: Annotated[
+        bool,
+        typer.Option(
+            "--plain-tcp",
+            rich_help_panel=PANEL,
+            help="With --scheduler: allow a connection to another machine without TLS.",
+        ),
+    ] = False
+    worker_timeout: Annotated[
+        float,
+        typer.Option(
+            "--worker-timeout",
+            min=0,
+            envvar="BUILDFARM_WORKER_TIMEOUT",
+            rich_help_panel=PANEL,
+            help="With --scheduler: seconds to wait for a worker that can run a task, and for a scheduler that ended.",
+        ),
+    ] = PATIENCE
 
     @cached_property
     def remote(self) -> RemoteOptions | None:
@@ -103,6 +93,17 @@ class UsesWorkers:
         return RemoteOptions(self.scheduler, models, self.worker_timeout)
 
 
+def gpu_models(texts: Sequence[str]) -> tuple[str, ...]:
+    """The GPU models of `--prove-on sm_80,sm_90`; raises UsageError for anything else."""
+    models = [model.strip() for text in texts for model in text.split(",")]
+    for model in models:
+        if not re.fullmatch(r"sm_[1-9][0-9]{1,2}", model):
+            raise UsageError(
+                f"{model!r} is not a GPU model", Code.VALUE_INVALID, where="--prove-on", hints=["write sm_80,sm_90"]
+            )
+    return tuple(dict.fromkeys(models))
+
+
 def require_dask() -> None:
     """Raise MissingToolError unless Dask's scheduler package is installed, UsageError if it cannot read its files."""
     if find_spec("distributed") is None:
@@ -114,11 +115,8 @@ def require_dask() -> None:
     try:
         import_module("dask.config")
     except ValueError as error:
-        file, cause = re.search(r"file at '(.+?)'", str(error)), error.__cause__ or error.__context__
-        problem, mark = getattr(cause, "problem", None), getattr(cause, "problem_mark", None)
         raise UsageError(
-            f"Dask cannot read its configuration: {problem or ' '.join(str(error).split())}",
+            f"Dask cannot read its configuration: {' '.join(str(error).split())}",
             Code.YAML_INVALID,
-            where=f"{file[1]}, line {mark.line + 1}" if file and mark else file[1] if file else "",
             hints=["correct or delete the file; Dask reads every YAML file of the folder"],
         ) from None

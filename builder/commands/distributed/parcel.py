@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from builder.gate.pack import REFERENCES
+from builder.images.registry.lock import lock_path
 from builder.matrix.config import PathSource, Recipe
-from builder.store import write_atomic
+from builder.store import Store, write_atomic
 from builder.wheels.sources.folder import source_files
 
 #: Bytes of one part. Dask keeps a part in the memory of a worker, and of the scheduler until the run ends.
@@ -22,36 +23,28 @@ LOCK = "buildfarm.lock"
 LOCKS = "locks"
 
 
-def files_of(recipe: Recipe, *, source: bool = True) -> dict[str, Path]:
-    """What a worker needs of the recipe's folder, by relative path: cases with their references, patches, the source.
+def packed(recipe: Recipe, matrix: Path, store: Store, *, source: bool = True) -> dict[str, bytes]:
+    """What a worker needs, in parts of at most PART bytes, each with the name of its content; equal files: equal parts.
 
-    `source` is whether the worker needs the source. Raises UsageError for a source folder that does not exist.
+    That is cases with their references, patches, the source unless it is not wanted, buildfarm.lock beside `matrix`,
+    and the lock records of the store's environments. Raises UsageError for a source folder that does not exist.
     """
     wanted = [*recipe.patches, *([recipe.cases] if recipe.cases else [])]
     wanted += [path for path in (recipe.folder / REFERENCES).rglob("*") if path.is_file()]
     if source and isinstance(recipe.source, PathSource):
         wanted += [path for _, path in source_files(recipe.source.path)]
-    return {path.relative_to(recipe.folder).as_posix(): path for path in wanted if "__pycache__" not in path.parts}
-
-
-def pack(recipe: Recipe, lock: Path, locks: Mapping[str, str], *, source: bool = True) -> list[bytes]:
-    """The archive in parts of at most PART bytes: the recipe's files, buildfarm.lock, and records of environments.
-
-    `lock` is the path of buildfarm.lock, which may be missing. `locks` are the lock records of environments, as text by
-    file name. `source` is whether the worker needs the recipe's source. Equal files give equal bytes.
-    """
+    kept = {path.relative_to(recipe.folder) for path in wanted if "__pycache__" not in path.parts}
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:xz", preset=1) as archive:
-        for name, path in sorted(files_of(recipe, source=source).items()):
-            archive.add(path, f"recipe/{name}", recursive=False, filter=_plain)
-        if lock.is_file():
+        for name in sorted(kept):
+            archive.add(recipe.folder / name, f"recipe/{name}", recursive=False, filter=_plain)
+        if (lock := lock_path(matrix)).is_file():
             archive.add(lock, LOCK, recursive=False, filter=_plain)
-        for name, text in sorted(locks.items()):
-            member = tarfile.TarInfo(f"{LOCKS}/{name}")
-            member.size = len(data := text.encode())
-            archive.addfile(member, io.BytesIO(data))
+        for path in sorted((store.root / "envs").glob("*.json")):
+            archive.add(path, f"{LOCKS}/{path.name}", recursive=False, filter=_plain)
     data = stream.getvalue()
-    return [data[start : start + PART] for start in range(0, len(data), PART)]
+    parts = [data[start : start + PART] for start in range(0, len(data), PART)]
+    return {f"parcel-{hashlib.sha256(part).hexdigest()[:32]}": part for part in parts}
 
 
 def unpack(parts: Sequence[bytes], folder: Path) -> Path:
@@ -60,12 +53,6 @@ def unpack(parts: Sequence[bytes], folder: Path) -> Path:
         archive.extractall(folder, filter="data")
     (folder / "recipe").mkdir(parents=True, exist_ok=True)
     return folder / "recipe"
-
-
-def named(parts: Sequence[bytes]) -> Iterator[tuple[str, bytes]]:
-    """Each part with the name of its content."""
-    for part in parts:
-        yield f"parcel-{hashlib.sha256(part).hexdigest()[:32]}", part
 
 
 def moved(recipe: Recipe, folder: Path) -> Recipe:

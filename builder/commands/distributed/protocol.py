@@ -5,15 +5,15 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from builder import __version__
 from builder.commands.run_settings import Settings
-from builder.errors import DISK_HINT, BuildError, BuildfarmError, Code, MissingToolError, PreflightError, UsageError
+from builder.errors import DISK_HINT, BuildfarmError, Code
 from builder.formats import BUILD_FORMAT, CELL_FORMAT, LINKAGE_FORMAT, OPS_FORMAT, PROTOCOL, STATIC_FORMAT
+from builder.gate.amounts import size_text
 from builder.gate.outcome import Answer as GateAnswer
 from builder.hashing import digest_of
-from builder.matrix.axes import Cell
+from builder.matrix.axes import Cell, Cuda
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.proof import Proof
@@ -31,15 +31,8 @@ PLUGIN = "buildfarm"
 BUILDS, PROOFS, MEMORY = "builds", "proofs", "memory"
 #: Bytes of memory that the checks of a cell are assumed to need.
 PROOF_MEMORY = 2 << 30
-#: Stands for the digest of a build where a wheel has none.
-NO_BUILD = "no-build"
 #: How much a worker offers of a resource that many tasks use at the same time, such as Docker.
 MANY = 1_000_000
-_KINDS: dict[str, type[BuildfarmError]] = {
-    "MissingToolError": MissingToolError,
-    "UsageError": UsageError,
-    "BuildfarmError": BuildfarmError,
-}
 
 
 def version_text() -> str:
@@ -50,6 +43,17 @@ def version_text() -> str:
 def version_resource() -> str:
     """The Dask resource that only workers with the same version, protocol and formats offer."""
     return f"buildfarm-{__version__}-{PROTOCOL}-{_FORMATS}"
+
+
+#: Resources that a task needs: the amount, and what to say of a worker that offers less.
+Needs = dict[str, tuple[float, str]]
+
+
+def compile_resource(executor: str, cuda: Cuda, *, minor_mismatch: bool) -> str:
+    """The resource that a build for this CUDA asks for."""
+    if executor == "docker":
+        return "docker"
+    return f"{'any' if executor == 'auto' else executor}-{cuda.variant}{'-minor-mismatch' if minor_mismatch else ''}"
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,12 @@ class BuildTask:
     #: The options of the run.
     settings: Settings
 
+    #: What the task is, in an error that is printed once for all builds that it stops.
+    what = "this build"
+    #: gpu, priority: as in `CheckTask`.
+    gpu = ""
+    priority = 0
+
     @property
     def key(self) -> str:
         """The Dask key. Dask averages durations over the part before the digest."""
@@ -74,108 +84,96 @@ class BuildTask:
         """The name in messages."""
         return str(self.build)
 
+    @property
+    def needs(self) -> Needs:
+        """One of the worker's builds, memory, and a compiler for the CUDA version."""
+        settings, cuda, memory = self.settings, self.build.cuda, self.recipe.memory_per_job
+        compiler = compile_resource(settings.executor, cuda, minor_mismatch=settings.minor_mismatch)
+        toolkit = f"no CUDA {cuda} toolkit"
+        lack = {"docker": "no Docker", "local": toolkit}.get(settings.executor, f"{toolkit} and no Docker")
+        return {BUILDS: (1, "no builds"), MEMORY: (memory, _less_than(memory)), compiler: (1, lack)}
+
 
 @dataclass(frozen=True)
-class WheelFile:
-    """A wheel of any origin that a worker gets from another worker, or from the client."""
+class SentWheel:
+    """A wheel that a worker built, or that the client sends to a worker."""
 
-    #: Of the build, the wheel's name in the store; NO_BUILD for a wheel that is in no store.
-    digest: str
     #: filename, sha256, size: of the file; the size in bytes.
     filename: str
     sha256: str
     size: int
-    #: Addresses of workers that have it.
-    holders: tuple[str, ...] = field(default=(), kw_only=True)
-
-
-@dataclass(frozen=True)
-class WheelRef(WheelFile):
-    """A wheel that a worker built."""
-
-    #: How it was built.
-    record: BuildRecord
+    #: Of the build, the wheel's name in the store; empty for a wheel that is in no store.
+    digest: str = ""
+    #: How it was built, if buildfarm built it for the client.
+    record: BuildRecord | None = None
 
     @classmethod
-    def of(cls, stored: StoredBuild, holders: tuple[str, ...] = ()) -> WheelRef:
+    def of(cls, stored: StoredBuild) -> SentWheel:
         """A wheel of a store; raises OSError if the file is gone."""
-        size = stored.wheel.stat().st_size
-        return cls(stored.digest, stored.wheel.name, stored.sha256, size, stored.record, holders=holders)
+        return cls(stored.wheel.name, stored.sha256, stored.wheel.stat().st_size, stored.digest, stored.record)
 
 
 @dataclass(frozen=True)
-class ProofTask:
+class CheckTask:
     """The checks of one wheel in one cell."""
 
     #: The wheel.
-    wheel: WheelRef
-    #: build, recipe: what it was built from.
-    build: Build
+    wheel: SentWheel
+    #: Its cases are run.
     recipe: Recipe
     #: Where it is tested.
     cell: Cell
-    #: The options of the run.
+    #: The options of the run. With the executor `docker`, the checks run in a container.
     settings: Settings
     #: Digest of what the verdicts depend on besides the wheel.
     basis: str
+    #: What the wheel was built from; None: checks of `smoke`, which do not read the symbols of torch.
+    build: Build | None = None
     #: The GPU model that the worker must have, `sm_90`; empty: any worker.
     gpu: str = ""
     #: Whether checks that are decided run again.
     again: bool = False
 
     @property
-    def key(self) -> str:
-        """The Dask key. Dask averages durations over the part before the cell: they differ by extension."""
-        name = digest_of([self.wheel.sha256, str(self.cell), self.basis, self.gpu, self.again])[:32]
-        return f"prove_{self.build.extension}{self.gpu and '_'}{self.gpu}-{self.cell}-{name}"
-
-    @property
-    def title(self) -> str:
-        """The name in messages."""
-        return f"{self.build} in {self.cell}{self.gpu and ' on '}{self.gpu}"
-
-    @property
-    def in_docker(self) -> bool:
-        """Whether the checks run in a container: the wheel may need a newer glibc than the worker has."""
-        return self.wheel.record.record.toolchain.executor == "docker"
-
-
-@dataclass(frozen=True)
-class SmokeTask:
-    """The checks of `smoke`: one wheel file in one cell."""
-
-    #: The wheel.
-    wheel: WheelFile
-    #: Its cases are run.
-    recipe: Recipe
-    #: Where it is tested.
-    cell: Cell
-    #: The options of the run; the executor is `local` or `docker`.
-    settings: Settings
-    #: Digest of what the verdicts depend on besides the wheel.
-    basis: str
-    #: The GPU model that the worker must have, `sm_90`; empty: any worker.
-    gpu: str = ""
+    def what(self) -> str:
+        """What the task is, in an error that is printed once for all cells that it stops."""
+        return f"checks for {self.gpu}" if self.gpu else "these checks"
 
     @property
     def key(self) -> str:
-        """The Dask key."""
+        """The Dask key. Dask averages durations over the part before the digest: they differ by extension."""
         settings = [self.settings.executor, self.settings.pull, self.settings.python_downloads]
-        name = digest_of([self.wheel.sha256, str(self.cell), self.basis, self.gpu, settings])[:32]
-        return f"smoke_{self.cell}{self.gpu and '_'}{self.gpu}-{name}"
+        name = digest_of([self.wheel.sha256, str(self.cell), self.basis, self.gpu, self.again, settings])[:32]
+        kind = f"prove_{self.build.extension}" if self.build else "smoke"
+        return f"{kind}_{self.cell}{self.gpu and '_'}{self.gpu}-{name}"
 
     @property
     def title(self) -> str:
         """The name in messages."""
-        return f"{self.wheel.filename} in {self.cell}{self.gpu and ' on '}{self.gpu}"
+        return f"{self.build or self.wheel.filename} in {self.cell}{self.gpu and ' on '}{self.gpu}"
 
     @property
-    def in_docker(self) -> bool:
-        """Whether the checks run in a container."""
-        return self.settings.executor == "docker"
+    def needs(self) -> Needs:
+        """The worker's op gate, memory, and Docker and the GPU model if the task names them."""
+        memory = max(PROOF_MEMORY, self.recipe.memory_per_job)
+        needs: Needs = {PROOFS: (1, "no proofs"), MEMORY: (memory, _less_than(memory))}
+        if self.gpu:
+            needs[f"gpu-{self.gpu}"] = (1, f"no GPU of the model {self.gpu}")
+        if self.settings.executor == "docker":
+            needs["docker"] = (1, "no Docker")
+        return needs
+
+    @property
+    def priority(self) -> int:
+        """A finished wheel is tested before another one is built; checks that fewer workers can run come first."""
+        return len(self.needs)
 
 
-Task = BuildTask | ProofTask | SmokeTask
+def _less_than(memory: int) -> str:
+    return f"less than {size_text(memory)} of memory"
+
+
+Task = BuildTask | CheckTask
 
 
 @dataclass(frozen=True)
@@ -187,14 +185,16 @@ class Answer:
     #: Its name in messages.
     machine: str = ""
     #: Why the task failed, or None.
-    failure: Failure | None = None
-    #: Whether the worker could not get the wheel of a proof.
+    error: BuildfarmError | None = None
+    #: Whether the worker is the reason, and not the task: another worker may succeed.
+    machine_fault: bool = False
+    #: Whether the worker lacks the wheel to check.
     no_wheel: bool = False
     #: What a build made.
-    wheel: WheelRef | None = None
+    wheel: SentWheel | None = None
     #: Whether the worker had the wheel already.
     reused: bool = False
-    #: What a proof made.
+    #: What checks made.
     proofs: tuple[Proof, ...] = ()
     #: Every outcome of the op gate.
     gate: GateAnswer | None = None
@@ -202,56 +202,13 @@ class Answer:
     log: tuple[str, int] = ("", 0)
     #: The lock records of environments that the build used.
     locks: Mapping[str, str] = field(default_factory=dict)
-    #: Wall time.
-    seconds: float = 0.0
-    #: Most bytes that the programs of the build had allocated at the same time; 0: not measured.
-    memory: int = 0
 
 
-@dataclass(frozen=True)
-class Failure:
-    """An error as data."""
-
-    kind: str
-    sentence: str
-    code: Code
-    where: str = ""
-    hints: tuple[str, ...] = ()
-    stage: str = ""
-    excerpt: tuple[str, ...] = ()
-    #: Whether the worker is the reason, and not the build: another worker may succeed.
-    machine: bool = False
-    #: The path of the log on the worker, as the hints name it.
-    log: str = ""
-
-    @classmethod
-    def of(cls, error: BuildfarmError, *, machine: bool = False) -> Failure:
-        """The data of an error; of several errors, one sentence with all of them."""
-        if isinstance(error, PreflightError):
-            hints = tuple(dict.fromkeys(hint for problem in error.problems for hint in problem.hints))
-            return cls(
-                "MissingToolError", "; ".join(map(str, error.problems)), error.code, hints=hints, machine=machine
-            )
-        if isinstance(error, BuildError):
-            told = (error.sentence, error.code, error.where, error.hints, error.stage, error.excerpt)
-            return cls("BuildError", *told, machine=machine, log=str(error.log or ""))
-        kind = next(name for name, known in _KINDS.items() if isinstance(error, known))
-        return cls(kind, error.sentence, error.code, error.where, error.hints, machine=machine)
-
-    @classmethod
-    def of_os_error(cls, error: OSError) -> Failure:
-        """The data of what the system refused on a worker."""
-        place = str(error.filename or "")
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            full = "the disk of the worker is full"
-            return cls("BuildfarmError", full, Code.DISK_FULL, place, (DISK_HINT,), machine=True)
-        return cls("BuildfarmError", str(error.strerror or error), Code.PATH_NOT_USABLE, place, machine=True)
-
-    def error(self, log: Path | None = None) -> BuildfarmError:
-        """The error again; `log` is the client's copy of the log."""
-        if self.kind == "BuildError":
-            hints = [hint.replace(self.log, str(log)) if self.log and log else hint for hint in self.hints]
-            return BuildError(
-                self.sentence, self.code, stage=self.stage, log=log, where=self.where, hints=hints, excerpt=self.excerpt
-            )
-        return _KINDS[self.kind](self.sentence, self.code, where=self.where, hints=self.hints)
+def refused(error: OSError) -> Answer:
+    """The answer of a worker whose system refused something."""
+    place = str(error.filename or "")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        full = BuildfarmError("the disk of the worker is full", Code.DISK_FULL, where=place, hints=[DISK_HINT])
+        return Answer(error=full, machine_fault=True)
+    other = BuildfarmError(str(error.strerror or error), Code.PATH_NOT_USABLE, where=place)
+    return Answer(error=other, machine_fault=True)

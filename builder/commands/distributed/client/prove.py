@@ -1,59 +1,115 @@
-"""The proofs of one wheel on workers: a task for each cell, and for each GPU model that was asked for."""
+"""The checks of one wheel in one cell on workers: a task, or one for each GPU model that was asked for."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from builder.commands.distributed.client.placement import need_of_proof
 from builder.commands.distributed.client.transfer import fetch_log, send_wheel
 from builder.commands.distributed.cluster import Cluster
-from builder.commands.distributed.protocol import Answer, ProofTask, SmokeTask, WheelRef
-from builder.commands.run_settings import Settings
+from builder.commands.distributed.protocol import Answer, CheckTask
 from builder.hashing import digest_of
-from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
-from builder.matrix.plan import Build
 from builder.proof import Check, Proof, Verdict, now
 from builder.proofs.cells.cell_run import not_run_in_cell
-from builder.proofs.cells.prover import CELL_CHECKS, Subject, cell_basis, timed_out
+from builder.proofs.cells.prover import CELL_CHECKS, cell_basis, timed_out
 from builder.publish.gpu_models import KEY, OnModel, models_of
 
-# One verdict for each check of a cell from its verdicts on several GPU models.
+#: How often checks are tried on workers that lack the wheel.
+ATTEMPTS = 3
+#: The verdict of several runs is the one with the lowest number.
+_RANK = {Verdict.FAILED: 0, Verdict.ACCEPTED: 1, Verdict.PASSED: 2, Verdict.NOT_RUN: 3}
 
 
-async def on_models(
-    models: Sequence[str], run: Callable[[str], Awaitable[Answer]], sha256: str, cell: Cell
-) -> tuple[dict[str, tuple[Proof, ...]], list[Answer]]:
-    """The checks of a cell on each GPU model, and the answers of the workers.
+def basis_text(recipe: Recipe) -> str:
+    """Digest of what the verdicts of a cell depend on besides the wheel."""
+    return digest_of({str(check): digest for check, digest in cell_basis(recipe).items()})
 
-    Without models, and where no worker has one of them, the checks run on any worker, whose model is "". `run` runs
-    them on one model.
+
+@dataclass(frozen=True)
+class CellChecks:
+    """The checks of one wheel in one cell."""
+
+    #: What a worker does; without a GPU model.
+    task: CheckTask
+    #: The wheel in the client's store.
+    path: Path
+    #: The files of the recipe.
+    parts: Mapping[str, bytes]
+    #: The GPU models on which the wheel is tested; empty: any worker.
+    gpus: tuple[str, ...]
+    #: Proofs of the wheel that the store has.
+    earlier: Sequence[Proof]
+    #: Gets the logs of the workers.
+    log: Path
+
+    @property
+    def known(self) -> dict[Check, Proof]:
+        """The earlier proofs of the cell that still count."""
+        cell, basis = self.task.cell, cell_basis(self.task.recipe)
+        proofs = [p for p in self.earlier if p.cell == cell and p.basis == basis.get(p.check) and not timed_out(p)]
+        return {proof.check: proof for proof in proofs}
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The GPU models on which to test; "": on any worker. Empty if every check is decided."""
+        return (self.gpus or ("",)) if self.task.again else open_models(self.known, self.gpus)
+
+    async def run(self, cluster: Cluster) -> tuple[tuple[Proof, ...], list[Answer]]:
+        """One proof for each check, and the answers of the workers; "not run" with the reason where no worker can.
+
+        Where no worker has one of the GPU models, the checks run on any worker.
+        """
+        models = self.models
+        answers = list(await asyncio.gather(*(self._on(cluster, model) for model in models)))
+        found = {model: self._proofs(answer) for model, answer in zip(models, answers, strict=True)}
+        if "" not in models and not any(answer.proofs for answer in answers):  # test what needs no GPU
+            answers.append(await self._on(cluster, ""))
+            found[""] = self._proofs(answers[-1])
+        return merge_models(found, self.known), answers
+
+    async def _on(self, cluster: Cluster, gpu: str) -> Answer:
+        """Let a worker run the checks; send it the wheel, if it lacks it."""
+        only = ""
+        for attempt in range(ATTEMPTS):
+            # A later attempt is another task: Dask does not run a finished key again.
+            basis = f"{self.task.basis}-{attempt}" if attempt else self.task.basis
+            task = replace(self.task, gpu=gpu, basis=basis)
+            answer = await cluster.compute(task, self.parts, only=only)
+            await fetch_log(cluster, answer, self.log)
+            if not answer.no_wheel:
+                break
+            only = answer.worker
+            with suppress(OSError):
+                await send_wheel(cluster, only, task.wheel, self.path)
+        return answer
+
+    def _proofs(self, answer: Answer) -> tuple[Proof, ...]:
+        if answer.error is None and not answer.no_wheel:
+            return answer.proofs
+        reason = str(answer.error or "no worker could get the wheel")
+        return not_run_in_cell(reason, self.task.wheel.sha256, self.task.cell).proofs
+
+
+def open_models(earlier: Mapping[Check, Proof], gpus: tuple[str, ...]) -> tuple[str, ...]:
+    """The GPU models on which a check could be decided; "": on any worker. Empty if each check is decided.
+
+    `earlier` are the proofs of the cell that still count, and `gpus` the models that were asked for.
     """
-    wanted = tuple(models) or ("",)
-    answers = list(await asyncio.gather(*(run(model) for model in wanted)))
-    found = {model: _proofs(answer, sha256, cell) for model, answer in zip(wanted, answers, strict=True)}
-    if "" not in found and not any(answer.proofs for answer in answers):  # no such GPU: test what needs none
-        answers.append(await run(""))
-        found[""] = _proofs(answers[-1], sha256, cell)
-    return found, answers
+    on_gpu = {check for check in CELL_CHECKS if check.on_gpu} if gpus else set[Check]()
+    if on_gpu - earlier.keys():
+        return gpus
+    tables = [models_of(earlier[check]) for check in on_gpu]
+    models = tuple(gpu for gpu in gpus if any(gpu not in table or not table[gpu].decided for table in tables))
+    others = [earlier.get(check) for check in CELL_CHECKS if check not in on_gpu]
+    is_open = any(proof is None or not (proof.has_run or proof.evidence.get("settled")) for proof in others)
+    return models or (("",) if is_open else ())
 
 
-def _proofs(answer: Answer, sha256: str, cell: Cell) -> tuple[Proof, ...]:
-    if answer.failure is None and not answer.no_wheel:
-        return answer.proofs
-    reason = str(answer.failure.error()) if answer.failure else "no worker could get the wheel"
-    return not_run_in_cell(reason, sha256, cell).proofs
-
-
-def usable(proofs: Sequence[Proof], cell: Cell, basis: Mapping[Check, str]) -> list[Proof]:
-    """Earlier proofs of a cell that still count: nothing changed that they depend on, and no time limit decided."""
-    return [p for p in proofs if p.cell == cell and p.basis == basis.get(p.check) and not timed_out(p)]
-
-
-def merge_models(by_model: Mapping[str, Sequence[Proof]], earlier: Sequence[Proof] = ()) -> tuple[Proof, ...]:
+def merge_models(by_model: Mapping[str, Sequence[Proof]], earlier: Mapping[Check, Proof]) -> tuple[Proof, ...]:
     """One verdict for each check of a cell from the verdicts on several GPU models ("": a worker of any kind).
 
     A check on a GPU failed if it failed on one model, and passed if it passed on one model and failed on none. Its
@@ -61,21 +117,16 @@ def merge_models(by_model: Mapping[str, Sequence[Proof]], earlier: Sequence[Proo
     did not run now keep their verdicts. Other checks take the verdict of the first worker that ran them, but a failure
     on any worker counts.
     """
-    before = {proof.check: proof for proof in earlier}
-    used = {model for model, proofs in by_model.items() if any(proof.has_run for proof in proofs)}
+    used = [model for model, proofs in by_model.items() if any(proof.has_run for proof in proofs)]
     merged = []
     for check in CELL_CHECKS:
         found = {model: p for model, proofs in by_model.items() for p in proofs if p.check is check}
-        if not found:
-            continue
-        if check.on_gpu:
-            merged.append(_on_gpu(found, before.get(check)))
-        else:
-            # A model that no worker has says nothing about a check that needs no GPU.
-            found = {model: p for model, p in found.items() if model in used or not used}
-            if not found:
-                continue
-            merged.append(min(found.values(), key=lambda proof: _RANK[proof.verdict]))
+        # A model that no worker has says nothing about a check that needs no GPU.
+        ran = [proof for model, proof in found.items() if model in used or not used]
+        if check.on_gpu and found:
+            merged.append(_on_gpu(found, earlier.get(check)))
+        elif ran:
+            merged.append(min(ran, key=lambda proof: _RANK[proof.verdict]))
     return tuple(merged)
 
 
@@ -83,7 +134,8 @@ def _on_gpu(found: Mapping[str, Proof], earlier: Proof | None) -> Proof:
     found = {model: _on_its_model(model, proof) for model, proof in found.items()}
     table: dict[str, OnModel] = {}
     for model, proof in found.items():
-        table |= {model: _entry(proof)} if model else models_of(proof)
+        settled = bool(proof.evidence.get("settled"))
+        table |= {model: OnModel(proof.verdict, proof.reason, settled=settled)} if model else models_of(proof)
     candidates = sorted(found.items(), key=lambda item: (_RANK[item[1].verdict], item[0] == ""))
     kept: dict[str, OnModel] = {}
     if earlier is not None and earlier.has_run:
@@ -108,116 +160,3 @@ def _on_its_model(model: str, proof: Proof) -> Proof:
         return proof
     reason = f"the worker tested on {', '.join(used)} and not on {model}"
     return replace(proof, verdict=Verdict.NOT_RUN, reason=reason, evidence={})
-
-
-def _entry(proof: Proof) -> OnModel:
-    return OnModel(proof.verdict, proof.reason, settled=bool(proof.evidence.get("settled")))
-
-
-#: The verdict of several runs is the one with the lowest number.
-_RANK = {Verdict.FAILED: 0, Verdict.ACCEPTED: 1, Verdict.PASSED: 2, Verdict.NOT_RUN: 3}
-
-
-#: How often a proof is tried when no worker has its wheel.
-ATTEMPTS = 3
-
-
-@dataclass(frozen=True)
-class ProofPlan:
-    """What the proofs of one wheel need."""
-
-    #: build, recipe, settings: as in `ProofTask`.
-    build: Build
-    recipe: Recipe
-    settings: Settings
-    #: The wheel.
-    wheel: WheelRef
-    #: Its file in the client's store.
-    path: Path
-    #: The files of the recipe.
-    parts: Mapping[str, bytes]
-    #: The GPU models on which each cell is tested; empty: any worker.
-    gpus: tuple[str, ...]
-    #: Proofs of the wheel that the store has.
-    earlier: tuple[Proof, ...]
-    #: Whether checks that are decided run again.
-    again: bool
-    #: The client's log of the build.
-    log: Path
-
-
-def open_cells(proofs: Sequence[Proof], subject: Subject, gpus: Sequence[str], *, again: bool) -> list[Cell]:
-    """The cells with a check that another machine could decide.
-
-    `proofs` are those of the store, `gpus` the GPU models that were asked for, and `again` is whether every check runs
-    again.
-    """
-    basis = cell_basis(subject.recipe)
-    known = {(p.cell, p.check): p for p in proofs}
-
-    def is_open(cell: Cell, check: Check) -> bool:
-        proof = known.get((cell, check))
-        if again or proof is None or proof.basis != basis[check] or timed_out(proof):
-            return True
-        if check.on_gpu and gpus:
-            return bool(_open_models(proof, gpus))
-        return not proof.has_run and not proof.evidence.get("settled")
-
-    return [cell for cell in subject.claim.cells if any(is_open(cell, check) for check in CELL_CHECKS)]
-
-
-def _open_models(proof: Proof, gpus: Sequence[str]) -> list[str]:
-    """The GPU models on which a check is not decided."""
-    models = models_of(proof)
-    return [gpu for gpu in gpus if gpu not in models or not models[gpu].decided]
-
-
-async def prove_cells(cluster: Cluster, plan: ProofPlan, cells: Sequence[Cell]) -> dict[Cell, tuple[Proof, ...]]:
-    """The proofs of each cell; "not run" with the reason where no worker can run them."""
-    made = await asyncio.gather(*(_prove_cell(cluster, plan, cell) for cell in cells))
-    return dict(zip(cells, made, strict=True))
-
-
-async def _prove_cell(cluster: Cluster, plan: ProofPlan, cell: Cell) -> tuple[Proof, ...]:
-    basis = cell_basis(plan.recipe)
-    earlier = usable(plan.earlier, cell, basis)
-    missing = {proof.check: proof for proof in earlier if proof.check.on_gpu}
-    gpus = plan.gpus
-    if not plan.again and missing.keys() == {check for check in CELL_CHECKS if check.on_gpu}:
-        gpus = tuple(gpu for gpu in gpus if any(_open_models(proof, [gpu]) for proof in missing.values()))
-    name = digest_of({str(check): digest for check, digest in basis.items()})
-
-    async def run(gpu: str) -> Answer:
-        task = ProofTask(plan.wheel, plan.build, plan.recipe, cell, plan.settings, name, gpu, plan.again)
-        answer = await compute_with_wheel(cluster, task, plan.parts, plan.path)
-        await fetch_log(cluster, answer, plan.log)
-        return answer
-
-    by_model, _ = await on_models(gpus, run, plan.wheel.sha256, cell)
-    return merge_models(by_model, earlier)
-
-
-async def compute_with_wheel(
-    cluster: Cluster, task: ProofTask | SmokeTask, parts: Mapping[str, bytes], path: Path
-) -> Answer:
-    """Let a worker run checks; send it the wheel, which is at `path`, if no other worker has it."""
-    first = task
-    for attempt in range(ATTEMPTS):
-        if attempt:  # another task: Dask does not run a finished key again
-            task = replace(task, basis=f"{first.basis}-{attempt}")
-        answer = await cluster.compute(task, parts, need_of_proof(task))
-        if not answer.no_wheel:
-            break
-        try:
-            await send_wheel(cluster, answer.worker, task.wheel, path)
-        except (OSError, ValueError):
-            continue
-        task = _held_by(task, answer.worker)
-    return answer
-
-
-def _held_by(task: ProofTask | SmokeTask, worker: str) -> ProofTask | SmokeTask:
-    """The task, with a worker that has its wheel."""
-    if isinstance(task, ProofTask):
-        return replace(task, wheel=replace(task.wheel, holders=(worker,)))
-    return replace(task, wheel=replace(task.wheel, holders=(worker,)))

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -22,21 +22,11 @@ from typing import cast
 from builder.commands.building.build_run import BuildRun
 from builder.commands.building.executor_choice import choose_executor
 from builder.commands.distributed.parcel import LOCK, LOCKS, keep_locks, locks_in, moved, unpack
-from builder.commands.distributed.protocol import (
-    Answer,
-    BuildTask,
-    Failure,
-    ProofTask,
-    SmokeTask,
-    Task,
-    WheelRef,
-)
+from builder.commands.distributed.protocol import Answer, BuildTask, CheckTask, SentWheel, Task, refused
 from builder.commands.folders import open_store
-from builder.errors import BuildfarmError, Code
-from builder.gate.amounts import size_text
+from builder.errors import BuildfarmError, MissingToolError, PreflightError
 from builder.gate.system.nvidia import smi
 from builder.log import set_verbosity
-from builder.matrix.config import Matrix
 from builder.process import handle_signals, kill_all
 from builder.progress.display import Progress
 from builder.proofs.cells.cell_environment import cell_environments
@@ -63,7 +53,7 @@ class Work:
     store: Path
     #: Number of parallel compilers.
     jobs: int
-    #: For a proof, the wheel file.
+    #: For checks, the wheel file.
     wheel: Path | None = None
 
 
@@ -75,16 +65,15 @@ def main() -> None:
     os.set_inheritable(number, False)
     channel = Connection(number)
     try:
-        channel.send(run(channel.recv(), channel))
+        channel.send(run(channel.recv(), channel.send))
     except (KeyboardInterrupt, BrokenPipeError, EOFError):
         kill_all()
         sys.exit(130)
 
 
-def run(work: Work, channel: Connection) -> Answer:
-    """Run a task; its stages go into the channel."""
+def run(work: Work, report: Callable[[str], None]) -> Answer:
+    """Run a task; `report` gets its stages."""
     set_verbosity(quiet=True, verbose=False)
-    started = time.monotonic()
     try:
         store = open_store(work.store)
         with store.work(f"task-{work.task.key.rpartition('-')[2][:16]}") as folder:
@@ -94,49 +83,38 @@ def run(work: Work, channel: Connection) -> Answer:
             matrix = replace(work.task.settings.matrix, path=(folder / LOCK).with_name("matrix.yaml"))
             task = replace(work.task, recipe=recipe, settings=replace(work.task.settings, matrix=matrix))
             if isinstance(task, BuildTask):
-                answer = _build(task, store, work.jobs, channel)
-            elif isinstance(task, ProofTask):
-                _use_gpu(task.gpu)
-                answer = _prove(task, store, cast("Path", work.wheel), channel)
-            else:
-                _use_gpu(task.gpu)
-                answer = _smoke(task, store, cast("Path", work.wheel), channel)
+                return _build(task, store, work.jobs, report)
+            return _check(task, store, cast("Path", work.wheel), report)
+    except PreflightError as error:
+        hints = tuple(dict.fromkeys(hint for problem in error.problems for hint in problem.hints))
+        sentence = "; ".join(map(str, error.problems))
+        return Answer(error=MissingToolError(sentence, error.code, hints=hints), machine_fault=True)
     except BuildfarmError as error:
         # What the preflight finds, a full disk and a lack of memory say something about this machine.
-        answer = Answer(failure=Failure.of(error, machine=True))
+        return Answer(error=error, machine_fault=True)
     except OSError as error:
-        answer = Answer(failure=Failure.of_os_error(error))
-    return replace(answer, seconds=round(time.monotonic() - started, 1))
+        return refused(error)
 
 
-def _build(task: BuildTask, store: Store, jobs: int, channel: Connection) -> Answer:
+def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], None]) -> Answer:
     settings = task.settings
     environments = Environments(store, settings.matrix.torch_index, python_downloads=settings.python_downloads)
     executor = choose_executor(settings, [task.build], environments)
+    recipes, mismatch = {task.recipe.name: task.recipe}, settings.minor_mismatch
     started, progress = time.time(), Progress()
-    builder = BuildRun(
-        store,
-        executor,
-        None,
-        {task.recipe.name: task.recipe},
-        jobs=jobs,
-        minor_mismatch=settings.minor_mismatch,
-        progress=progress,
-    )
-    with _reporting(progress, channel):
+    builder = BuildRun(store, executor, None, recipes, jobs=jobs, minor_mismatch=mismatch, progress=progress)
+    with _reporting(progress, report):
         (result,) = builder.build_all(builder.stored([task.build]))
-    log = store.log(str(task.build))
-    answer = Answer(
+    log, envs = store.log(str(task.build)), store.root / "envs"
+    used = [f"{path.name}.json" for path in envs.iterdir() if path.is_dir() and path.stat().st_mtime >= started - 1]
+    return Answer(
+        error=result.error,
+        machine_fault=isinstance(result.error, DiskFullError | KilledError),
+        wheel=SentWheel.of(result.stored) if result.stored and not result.error else None,
         log=(log.name, log.stat().st_size if log.is_file() else 0),
-        locks=_locks_since(store.root / "envs", started),
+        locks=locks_in(envs, used),
         reused=result.reused,
-        memory=max((use.memory for use in builder.timeline().uses.values()), default=0),
     )
-    if result.error is not None:
-        machine = isinstance(result.error, DiskFullError | KilledError)
-        return replace(answer, failure=Failure.of(result.error, machine=machine))
-    stored = cast("StoredBuild", result.stored)
-    return replace(answer, wheel=WheelRef.of(stored))
 
 
 def _use_gpu(model: str) -> None:
@@ -147,76 +125,46 @@ def _use_gpu(model: str) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = found[0]
 
 
-def _prove(task: ProofTask, store: Store, wheel: Path, channel: Connection) -> Answer:
-    settings = task.settings
-    environments = Environments(store, settings.matrix.torch_index, python_downloads=settings.python_downloads)
-    images: Matrix | None = settings.matrix if task.in_docker else None
-    prover = WheelProver(store, environments, images, pull=settings.pull, again=task.again)
-    stored = StoredBuild(task.wheel.digest, wheel, task.wheel.record, sha256=task.wheel.sha256)
-    log = store.log(f"prove-{task.wheel.sha256[:16]}-{task.cell}")
+def _check(task: CheckTask, store: Store, wheel: Path, report: Callable[[str], None]) -> Answer:
+    """Run the checks of a wheel in a cell: those of its build, or those of `smoke`."""
+    _use_gpu(task.gpu)
+    settings, sent = task.settings, task.wheel
+    log = store.log(f"check-{sent.sha256[:16]}-{task.cell}")
     log.write_bytes(b"")
-    proofs = prover.prove(
-        stored,
-        replace(task.build, serves=(task.cell,)),
-        task.recipe,
-        log=log,
-        stage=lambda text: channel.send(("stage", text)),
-    )
+    pull, downloads = settings.pull, settings.python_downloads
+    if task.build is None or sent.record is None:
+        cells = cell_environments(settings.executor, settings.matrix, store, python_downloads=downloads, pull=pull)
+        run = CellRunner(store, cells, log, report, linkage=False).run(task.cell, wheel, sent.sha256, task.recipe)
+        return Answer(proofs=run.proofs, gate=run.answer, log=(log.name, log.stat().st_size))
+    environments = Environments(store, settings.matrix.torch_index, python_downloads=downloads)
+    images = settings.matrix if settings.executor == "docker" else None
+    prover = WheelProver(store, environments, images, pull=pull, again=task.again)
+    stored = StoredBuild(sent.digest, wheel, sent.record, sha256=sent.sha256)
+    build = replace(task.build, serves=(task.cell,))
+    proofs = prover.prove(stored, build, task.recipe, log=log, stage=report)
     made = tuple(proof for proof in proofs if proof.cell == task.cell)
     return Answer(proofs=made, log=(log.name, log.stat().st_size))
 
 
-def _smoke(task: SmokeTask, store: Store, wheel: Path, channel: Connection) -> Answer:
-    settings = task.settings
-    cells = cell_environments(
-        settings.executor,
-        settings.matrix,
-        store,
-        python_downloads=settings.python_downloads,
-        pull=settings.pull,
-    )
-    log = store.log(f"smoke-{task.wheel.sha256[:16]}-{task.cell}")
-    log.write_bytes(b"")
-    runner = CellRunner(store, cells, log, lambda text: channel.send(("stage", text)), linkage=False)
-    run = runner.run(task.cell, wheel, task.wheel.sha256, task.recipe)
-    return Answer(proofs=run.proofs, gate=run.answer, log=(log.name, log.stat().st_size))
-
-
 @contextmanager
-def _reporting(progress: Progress, channel: Connection) -> Iterator[None]:
-    """Send the state of the only build into the channel while the body runs."""
+def _reporting(progress: Progress, report: Callable[[str], None]) -> Iterator[None]:
+    """Report the state of the only build while the body runs."""
     stop = threading.Event()
 
-    def report() -> None:
+    def follow() -> None:
         last = ""
         while not stop.wait(REPORT_SECONDS):
             state = next(iter(progress.states().values()), "")
             if state and state != last:
-                channel.send(("stage", state))
-                last = state
+                report(last := state)
 
-    thread = threading.Thread(target=report, daemon=True)
+    thread = threading.Thread(target=follow, daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop.set()
         thread.join()
-
-
-def _locks_since(envs: Path, started: float) -> dict[str, str]:
-    """The lock records of the environments that were used since a time."""
-    used = [f"{path.name}.json" for path in envs.iterdir() if path.is_dir() and path.stat().st_mtime >= started - 1]
-    return locks_in(envs, used)
-
-
-def killed_by(status: int, memory: int) -> Failure:
-    """Why this process ended without an answer."""
-    if status == -signal.SIGKILL:
-        sentence = f"the process of this task was killed, probably for lack of memory ({size_text(memory)} were free)"
-    else:
-        sentence = f"the process of this task ended with status {status}"
-    return Failure("BuildfarmError", sentence, Code.WORKER_STOPPED, machine=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -68,18 +69,13 @@ async def _run(options: WorkerOptions) -> None:
 async def _serve(options: WorkerOptions, stop: asyncio.Event, store: Store, scratch: Path) -> None:
     """Be a worker, again and again when the scheduler ends, until `stop`; `scratch` is a folder for Dask."""
     security = security_for(options.scheduler, "worker")
-    name = options.name or socket.gethostname()
-    first = True
-    while not stop.is_set():
-        await _reach(options.scheduler, security, options.wait, stop)
-        if stop.is_set():
-            break
-        facts = await asyncio.to_thread(measure, store, name, builds=options.builds)
-        if first:
-            for line in lines(facts, store.root):
-                print_line(line)
-        first = False
-        host = options.host or ("127.0.0.1" if is_loopback(urlsplit(options.scheduler).hostname or "") else None)
+    name, said = options.name or socket.gethostname(), False
+    host = options.host or ("127.0.0.1" if is_loopback(urlsplit(options.scheduler).hostname or "") else None)
+    while await _reached(options.scheduler, security, options.wait, stop):
+        facts = await asyncio.to_thread(measure, name, builds=options.builds)
+        for line in [] if said else lines(facts, store.root):
+            print_line(line)
+        said = True
         nannies = [
             Nanny(
                 options.scheduler,
@@ -96,26 +92,26 @@ async def _serve(options: WorkerOptions, stop: asyncio.Event, store: Store, scra
             )
             for offer in facts.offers()
         ]
+        stopped = asyncio.create_task(stop.wait())
         async with AsyncExitStack() as stack:
-            if not await _started(nannies, stack, stop):
-                break
+            starting = asyncio.gather(*(stack.enter_async_context(nanny) for nanny in nannies))
+            first: list[asyncio.Future[Any]] = [starting, stopped]
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                await _give_up(nannies, starting)
+                return
+            await starting
             print_line(f"connected to {options.scheduler}")
             ended = [asyncio.create_task(nanny.finished()) for nanny in nannies]  # type: ignore[no-untyped-call]
-            await asyncio.wait([*ended, asyncio.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
-        if not stop.is_set():
-            print_warning(f"lost the scheduler at {options.scheduler}; trying to reach it again")
-
-
-async def _started(nannies: Sequence[Nanny], stack: AsyncExitStack, stop: asyncio.Event) -> bool:
-    """Start Dask's workers, which try to connect for ever; False if `stop` came first."""
-    stopped = asyncio.create_task(stop.wait())
-    starting = asyncio.gather(*(stack.enter_async_context(nanny) for nanny in nannies))
-    first: list[asyncio.Future[Any]] = [starting, stopped]
-    await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-    if starting.done():
+            await asyncio.wait([*ended, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            return
         stopped.cancel()
-        await starting
-        return True
+        print_warning(f"lost the scheduler at {options.scheduler}; trying to reach it again")
+
+
+async def _give_up(nannies: Sequence[Nanny], starting: asyncio.Future[Any]) -> None:
+    """End Dask's workers while they try to connect, which they would do for ever."""
     starting.cancel()
     for nanny in nannies:
         if nanny.pid:
@@ -124,27 +120,27 @@ async def _started(nannies: Sequence[Nanny], stack: AsyncExitStack, stop: asynci
     for nanny in nannies:
         with suppress(TimeoutError, AssertionError):  # Dask asserts that no process ended while it started
             await asyncio.wait_for(nanny.close(), CLOSE_SECONDS)
-    return False
 
 
-async def _reach(address: str, security: Security, seconds: float, stop: asyncio.Event) -> None:
-    """Wait until a scheduler answers at an address; raises MissingToolError after this time.
+async def _reached(address: str, security: Security, seconds: float, stop: asyncio.Event) -> bool:
+    """Wait until a scheduler answers at an address, and return whether `stop` did not come first.
 
-    Certificates that do not fit are an error at once.
+    Raises MissingToolError after this time; certificates that do not fit are an error at once.
     """
-    loop = asyncio.get_running_loop()
-    deadline, said = loop.time() + seconds, False
+    deadline, said = time.monotonic() + seconds, False
     while not stop.is_set():
         try:
             await reach(address, security, "worker")
-            return
         except RefusedError:
             raise
         except UnreachableError as error:
-            if loop.time() >= deadline:
+            if time.monotonic() >= deadline:
                 raise
             if not said:
                 print_line(f"waiting for the scheduler: {error}")
-                said = True
+            said = True
             with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), min(RETRY_SECONDS, max(0.0, deadline - loop.time())))
+                await asyncio.wait_for(stop.wait(), RETRY_SECONDS)
+        else:
+            return not stop.is_set()
+    return False

@@ -2,101 +2,126 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import cast
 
 import pytest
+from distributed import Client, Scheduler, Worker
 
 from builder.commands.distributed.protocol import Answer
 from builder.commands.distributed.worker import service
-from builder.commands.distributed.worker.child import Work
-from builder.commands.distributed.worker.service import TaskProcesses
-from tests.conftest import PATIENCE, wait_until
+from builder.commands.distributed.worker.facts import WorkerFacts
+from builder.commands.distributed.worker.service import Service, run_task
+from tests.conftest import PATIENCE
+from tests.unit.commands.distributed.made_up import BUILD_TASK
+
+# Dask warns on a busy machine.
+pytestmark = pytest.mark.filterwarnings("ignore:Creating scratch directories")
 
 #: Stands for the program that runs a task: it notes its start, waits while a file exists, and answers. Another file
 #: delays the effect of SIGTERM.
 PROGRAM = """\
 import os, signal, sys, time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from builder.commands.distributed.protocol import Answer
-channel, folder = Connection(int(sys.argv[2])), sys.argv[1]
+channel, folder = Connection(int(sys.argv[2])), Path(sys.argv[1])
 def end(number, frame):
-    while os.path.exists(folder + "/ending"):
+    while (folder / "ending").exists():
         time.sleep(0.02)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 signal.signal(signal.SIGTERM, end)
 channel.recv()
-channel.send(("stage", "started"))
-while os.path.exists(folder + "/hold"):
+(folder / f"run-{os.getpid()}").touch()
+while (folder / "hold").exists():
     time.sleep(0.02)
-channel.send(Answer(machine="answered"))
+channel.send(Answer(reused=True))
 """
+FACTS = WorkerFacts("machine", cores=1, memory=2**30, builds=1, jobs=1)
 
 
-class Run:
-    """A task that runs in a thread, as in a Dask worker."""
-
-    def __init__(self, folder: Path) -> None:
-        self.processes = TaskProcesses((sys.executable, "-c", PROGRAM, str(folder)))
-        self.stages: list[str] = []
-        self.result: tuple[Answer | None, int] | None = None
-        self.thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        self.result = self.processes.run("key", cast("Work", "work"), self.stages.append, lambda _: None)
-
-    def started(self, times: int) -> None:
-        """Wait until the process has started so many times."""
-        wait_until(lambda: len(self.stages) >= times, f"start {times}")
-
-    def ended(self) -> None:
-        """Wait until the thread has ended."""
-        self.thread.join(PATIENCE)
-        assert not self.thread.is_alive()
-
-
-def test_a_task_that_nobody_waits_for_is_ended(tmp_path: Path) -> None:
-    (tmp_path / "hold").touch()
-    run = Run(tmp_path)
-    run.thread.start()
-    run.started(1)
-    run.processes.end("key")
-    run.ended()
-    assert run.result == (None, -15)
-
-
-def test_a_task_is_ended_also_when_its_process_has_not_started_yet(tmp_path: Path) -> None:
-    (tmp_path / "hold").touch()
-    run = Run(tmp_path)
-    run.processes.end("key")
-    run.thread.start()
-    run.ended()
-    assert run.result == (None, -15)
-
-
-def test_a_task_that_is_wanted_again_while_it_ends_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where files hold the programs of tasks."""
+    monkeypatch.setattr(service, "PROGRAM", (sys.executable, "-c", PROGRAM, str(tmp_path)))
     monkeypatch.setattr(service, "SECONDS_TO_END", PATIENCE)
     (tmp_path / "hold").touch()
-    (tmp_path / "ending").touch()
-    run = Run(tmp_path)
-    run.thread.start()
-    run.started(1)
-    run.processes.end("key")
-    run.processes.want("key")
-    (tmp_path / "ending").unlink()
-    run.started(2)
-    (tmp_path / "hold").unlink()
-    run.ended()
-    assert run.result == (Answer(machine="answered"), 0)
+    return tmp_path
 
 
-def test_an_earlier_end_does_not_end_the_next_run(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.processes.end("key")
-    run.processes.want("key")
-    run.thread.start()
-    run.ended()
-    assert run.result == (Answer(machine="answered"), 0)
+def on_a_worker(folder: Path, scenario: Callable[[Client, Service], Awaitable[None]]) -> None:
+    """Run a scenario with a client of a real scheduler that has one worker."""
+
+    async def run() -> None:
+        plugin = Service(folder / "store", FACTS)
+        address = "127.0.0.1:0"
+        async with (
+            Scheduler(port=0, dashboard=False, dashboard_address=address, host="127.0.0.1") as scheduler,
+            Worker(scheduler.address, nthreads=1, memory_limit=0, dashboard=False, host="127.0.0.1", plugins=(plugin,)),
+            Client(scheduler.address, asynchronous=True, set_as_default=False) as client,  # type: ignore[no-untyped-call]
+        ):
+            await scenario(client, plugin)
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    while not condition():
+        await asyncio.sleep(0.02)
+
+
+def runs(folder: Path) -> int:
+    return len(list(folder.glob("run-*")))
+
+
+def test_a_task_that_nobody_waits_for_is_ended(folder: Path) -> None:
+    async def scenario(client: Client, plugin: Service) -> None:
+        future = client.submit(run_task, BUILD_TASK, key="key")
+        await until(lambda: runs(folder) == 1)
+        await future.cancel()  # type: ignore[no-untyped-call]
+        await until(lambda: not plugin._running)
+        (folder / "hold").unlink()
+        answer = await client.submit(run_task, BUILD_TASK, key="key")  # an earlier end does not end the next run
+        assert answer == Answer(answer.worker, "machine", reused=True)
+        assert runs(folder) == 2
+
+    on_a_worker(folder, scenario)
+
+
+def test_a_task_is_ended_also_when_its_process_has_not_started_yet(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(client: Client, plugin: Service) -> None:
+        with plugin._lock:  # keeps the process from its start
+            future = client.submit(run_task, BUILD_TASK, key="key")
+            tasks = plugin._worker.state.tasks
+            await until(lambda: "key" in tasks and tasks["key"].state == "executing")
+            await asyncio.sleep(0.1)
+            with monkeypatch.context() as context:
+                context.setattr(plugin, "_end", lambda _: None)  # it would wait for the lock
+                await future.cancel()  # type: ignore[no-untyped-call]
+                await until(lambda: "key" not in tasks or tasks["key"].state == "cancelled")
+        await until(lambda: not plugin._running and "key" not in tasks)
+
+    on_a_worker(folder, scenario)
+
+
+def test_a_task_that_is_wanted_again_while_it_ends_runs_again(folder: Path) -> None:
+    async def scenario(client: Client, plugin: Service) -> None:
+        (folder / "ending").touch()
+        future = client.submit(run_task, BUILD_TASK, key="key")
+        await until(lambda: runs(folder) == 1)
+        await future.cancel()  # type: ignore[no-untyped-call]
+        await until(lambda: bool(plugin._ended))
+        again = client.submit(run_task, BUILD_TASK, key="key")
+        await asyncio.sleep(0.2)
+        (folder / "ending").unlink()
+        await until(lambda: runs(folder) == 2)
+        (folder / "hold").unlink()
+        assert (await again).reused
+
+    on_a_worker(folder, scenario)

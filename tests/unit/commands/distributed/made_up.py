@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from builder.commands.distributed.protocol import BuildTask, ProofTask, SmokeTask, WheelFile, WheelRef
+from builder.commands.distributed.protocol import BuildTask, CheckTask, SentWheel
 from builder.commands.run_settings import Settings
 from builder.matrix.axes import Cell
 from builder.matrix.config import Matrix
@@ -17,11 +17,11 @@ from tests.unit.wheels.make_record import BUILD, build_record
 CELL: Cell = BUILD.serves[0]
 SHA = "a" * 64
 RECIPE = make.recipe("ops")
-SETTINGS = Settings(Matrix(Path("matrix.yaml"), (CELL.torch,), (CELL.cuda,), (CELL.python,)))
-WHEEL = WheelRef("d" * 64, "ops-1.0-py3-none-any.whl", SHA, 9, build_record())
+SETTINGS = Settings(Matrix(Path("matrix.yaml"), (CELL.torch,), (CELL.cuda,), (CELL.python,)), "local")
+WHEEL = SentWheel("ops-1.0-py3-none-any.whl", SHA, 9, "d" * 64, build_record())
 BUILD_TASK = BuildTask("e" * 64, BUILD, RECIPE, SETTINGS)
-PROOF_TASK = ProofTask(WHEEL, BUILD, RECIPE, CELL, SETTINGS, "basis")
-SMOKE_TASK = SmokeTask(WheelFile("no-build", "ops-1.0-py3-none-any.whl", SHA, 9), RECIPE, CELL, SETTINGS, "basis")
+PROOF_TASK = CheckTask(WHEEL, RECIPE, CELL, SETTINGS, "basis", BUILD)
+SMOKE_TASK = CheckTask(SentWheel("ops-1.0-py3-none-any.whl", SHA, 9), RECIPE, CELL, SETTINGS, "basis", again=True)
 
 
 def proofs(gpu: Verdict, reason: str = "", *, others: Verdict = Verdict.PASSED, **evidence: Any) -> tuple[Proof, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -10,13 +11,6 @@ from typing import cast
 import pytest
 
 from builder.commands.distributed import protocol
-from builder.commands.distributed.client.placement import (
-    UNKNOWN_SECONDS,
-    Uses,
-    first_builds,
-    need_of_build,
-    need_of_proof,
-)
 from builder.commands.distributed.client.run import RemoteRun
 from builder.commands.distributed.cluster import missing, nobody
 from builder.commands.distributed.options import RemoteOptions, gpu_models
@@ -26,15 +20,13 @@ from builder.commands.distributed.protocol import (
     PLUGIN,
     PROOFS,
     Answer,
-    Failure,
-    ProofTask,
-    SmokeTask,
+    CheckTask,
+    compile_resource,
     version_resource,
     version_text,
 )
-from builder.commands.distributed.worker.facts import compile_resource
 from builder.commands.run_settings import Settings
-from builder.errors import BuildError, BuildfarmError, Code, MissingToolError, PreflightError, UsageError
+from builder.errors import BuildError, BuildfarmError, Code, MissingToolError, UsageError
 from builder.matrix.axes import Cuda
 from builder.proofs.cells.prover import WheelProver
 from builder.store import Store
@@ -44,15 +36,15 @@ from tests.unit.wheels.make_record import BUILD
 
 
 @pytest.mark.parametrize("task", [PROOF_TASK, SMOKE_TASK], ids=["proof", "smoke"])
-def test_the_key_of_checks_covers_what_decides_them(task: ProofTask | SmokeTask) -> None:
-    others = [replace(task, gpu="sm_90"), replace(task, basis="other")]
-    if isinstance(task, ProofTask):
-        others += [replace(task, again=True), replace(task, wheel=replace(WHEEL, sha256="b" * 64))]
-    else:
-        others.append(replace(task, settings=replace(SETTINGS, executor="docker")))
+def test_the_key_of_checks_covers_what_decides_them(task: CheckTask) -> None:
+    others = [
+        replace(task, gpu="sm_90"),
+        replace(task, basis="other"),
+        replace(task, again=not task.again),
+        replace(task, wheel=replace(WHEEL, sha256="b" * 64)),
+        replace(task, settings=replace(SETTINGS, executor="docker")),
+    ]
     assert len({task.key, *(other.key for other in others)}) == len(others) + 1
-    moved = replace(WHEEL, holders=("tcp://127.0.0.1:1",))
-    assert replace(PROOF_TASK, wheel=moved).key == PROOF_TASK.key
 
 
 def test_keys_begin_with_what_dask_averages_over() -> None:
@@ -90,25 +82,9 @@ def test_tasks_travel() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_comes_back_as_it_was(error: BuildfarmError) -> None:
-    back = Failure.of(error).error()
+    back = pickle.loads(pickle.dumps(error))
     assert type(back) is type(error)
-    assert (str(back), back.code, back.hints, back.exit_code) == (str(error), error.code, error.hints, error.exit_code)
-    if isinstance(error, BuildError) and isinstance(back, BuildError):
-        assert (back.stage, back.excerpt) == (error.stage, error.excerpt)
-
-
-def test_several_errors_become_one_sentence() -> None:
-    problems = [
-        MissingToolError("no nvcc", Code.TOOLKIT_MISSING, hints=["a"]),
-        MissingToolError("no uv", Code.TOOLKIT_MISSING, hints=["a", "b"]),
-    ]
-    back = Failure.of(PreflightError(problems), machine=True)
-    assert (back.kind, back.sentence, back.hints, back.machine) == (
-        "MissingToolError",
-        "no nvcc; no uv",
-        ("a", "b"),
-        True,
-    )
+    assert (str(back), back.exit_code, vars(back)) == (str(error), error.exit_code, vars(error))
 
 
 def test_the_version_names_the_formats(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,45 +100,42 @@ def worker(name: str, **resources: float) -> dict[str, object]:
 
 def test_a_message_names_what_workers_lack_once() -> None:
     task = replace(PROOF_TASK, gpu="sm_80")
-    need = need_of_proof(task)
     enough = {PROOFS: 1.0, MEMORY: 1e12}
     workers = {str(at): worker(f"w{at}", **enough) for at in range(5)}
     workers["y"] = worker("small", **{PROOFS: 1.0, "gpu-sm_80": 1.0})
     workers["z"] = worker("only-builds", **{BUILDS: 1.0})
-    failure = missing(task, need, workers, ()).failure
-    assert failure is not None
-    first, _, second = failure.sentence.removeprefix("no worker can run checks for sm_80: ").partition("; ")
-    assert first == "w0, w1, w2 and 2 others have no GPU of the model sm_80"
+    error = missing(task, workers, ())
+    first, _, second = error.sentence.removeprefix("no worker can run checks for sm_80: ").partition("; ")
+    assert first == "w0, w1, w2 and 2 more have no GPU of the model sm_80"
     assert second.startswith("small has ")
-    assert failure.error().exit_code == MissingToolError("", Code.TOOLKIT_MISSING).exit_code
+    assert error.exit_code == MissingToolError("", Code.TOOLKIT_MISSING).exit_code
 
 
-def test_a_worker_with_a_toolkit_and_no_compiler_lacks_the_compiler(tmp_path: Path) -> None:
-    need = need_of_build(BUILD_TASK, Uses(Store(tmp_path)))
+def test_a_worker_with_a_toolkit_and_no_compiler_lacks_the_compiler() -> None:
     bare = worker("bare", **{BUILDS: 1.0, MEMORY: 1e12})
     bare[PLUGIN] = {"name": "bare", "compilers": {"13.0": "no C++ compiler on PATH"}}
-    failure = missing(BUILD_TASK, need, {"a": bare}, ()).failure
-    assert failure is not None
-    assert failure.sentence == "no worker can run this build: bare has no C++ compiler on PATH and no Docker"
+    task = replace(BUILD_TASK, settings=replace(SETTINGS, executor="auto"))
+    error = missing(task, {"a": bare}, ())
+    assert error.sentence == "no worker can run this build: bare has no C++ compiler on PATH and no Docker"
 
 
 def test_the_error_of_workers_that_failed_names_them() -> None:
-    full = Failure(
-        "BuildfarmError", "the disk of the worker is full", Code.DISK_FULL, "/store", ("look",), machine=True
-    )
-    tried = {name: Answer(name, name, failure=full) for name in ("w2", "w1")}
-    failure = nobody(BUILD_TASK, tried).failure
-    assert failure is not None
-    assert str(failure.error()) == "no worker could run this build: w1 and w2: /store: the disk of the worker is full"
-    assert (failure.code, failure.hints) == (Code.DISK_FULL, ("on w1: look",))
+    full = BuildfarmError("the disk of the worker is full", Code.DISK_FULL, where="/store", hints=["look"])
+    error = nobody(BUILD_TASK, [Answer(name, name, deepcopy(full), machine_fault=True) for name in ("w1", "w2")]).error
+    reason = "/store: the disk of the worker is full"
+    assert error is not None
+    assert str(error) == f"no worker could run this build: w1: {reason}; w2: {reason}"
+    assert (error.code, error.hints) == (Code.DISK_FULL, ("on w2: look",))
 
 
 def test_checks_need_what_they_use() -> None:
-    assert not need_of_proof(replace(PROOF_TASK, gpu="sm_80")).waits
-    assert need_of_proof(PROOF_TASK).waits
-    in_docker = replace(SMOKE_TASK, settings=replace(SETTINGS, executor="docker"))
-    assert need_of_proof(in_docker).resources["docker"] == 1
-    assert "docker" not in need_of_proof(SMOKE_TASK).resources
+    gpu, in_docker = (
+        replace(PROOF_TASK, gpu="sm_80"),
+        replace(SMOKE_TASK, settings=replace(SETTINGS, executor="docker")),
+    )
+    assert gpu.needs["gpu-sm_80"][0] == in_docker.needs["docker"][0] == 1
+    assert "docker" not in SMOKE_TASK.needs
+    assert BUILD_TASK.priority < PROOF_TASK.priority < gpu.priority
 
 
 @pytest.mark.parametrize(
@@ -179,19 +152,6 @@ def test_a_build_needs_a_compiler(executor: str, minor_mismatch: bool, resource:
     assert compile_resource(executor, Cuda(13, 0), minor_mismatch=minor_mismatch) == resource
 
 
-def test_figures_of_earlier_builds(tmp_path_factory: pytest.TempPathFactory) -> None:
-    uses = Uses(Store(tmp_path_factory.mktemp("store")))
-    first = need_of_build(BUILD_TASK, uses)
-    assert (first.priority, first.resources[BUILDS]) == (UNKNOWN_SECONDS, 1)
-    assert first.resources[MEMORY] == BUILD_TASK.recipe.memory_per_job
-    uses.remember(BUILD, Answer(wheel=WHEEL, reused=True, seconds=1, memory=1))
-    assert need_of_build(BUILD_TASK, uses) == first
-    uses.remember(BUILD, Answer(wheel=WHEEL, seconds=500, memory=7 << 30))
-    later = need_of_build(BUILD_TASK, uses)
-    assert (later.priority, later.resources[MEMORY]) == (500, 7 << 30)
-    assert later.priority < need_of_proof(PROOF_TASK).priority
-
-
 def test_gpu_models_of_the_option() -> None:
     assert gpu_models(["sm_90, sm_80", "sm_90"]) == ("sm_90", "sm_80")
     assert gpu_models([]) == ()
@@ -201,15 +161,3 @@ def test_gpu_models_of_the_option() -> None:
 def test_other_words_are_no_models(text: str) -> None:
     with pytest.raises(UsageError, check=coded(Code.VALUE_INVALID)):
         gpu_models([text])
-
-
-def test_the_shortest_tenth_of_the_builds_starts_first(tmp_path: Path) -> None:
-    uses, tasks = Uses(Store(tmp_path)), []
-    for number in range(20):
-        build = replace(BUILD_TASK.build, extension=f"ops{number}")
-        tasks.append(replace(BUILD_TASK, digest=f"digest{number}", build=build))
-        uses.remember(build, Answer(wheel=WHEEL, seconds=100 - number, memory=1))
-    first = first_builds(tasks, uses)
-    assert first == {"digest18", "digest19"}
-    early, late = (need_of_build(task, uses, first).priority for task in (tasks[19], tasks[0]))
-    assert late < early < need_of_proof(PROOF_TASK).priority

@@ -8,23 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.distributed.client.prove import merge_models, open_cells, usable
-from builder.matrix.axes import AbiClass, Arch
+from builder.commands.distributed.client.prove import CellChecks, merge_models, open_models
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.cell_run import not_run_in_cell
-from builder.proofs.cells.prover import Subject, cell_basis
-from builder.proofs.static.claim import WheelClaim
+from builder.proofs.cells.prover import cell_basis
 from builder.publish.gpu_models import models_of, proven_on
 from builder.publish.proof_lines import causes, gpu_lines
-from builder.records import CudaSources
-from builder.wheelfile.facts import read_facts
-from tests.unit import loopback
-from tests.unit.commands.distributed.made_up import CELL, RECIPE, SHA, on, proofs
+from tests.unit.commands.distributed.made_up import CELL, PROOF_TASK, RECIPE, SHA, on, proofs
 
 NOBODY = "no worker can run checks for sm_80: w0 has no GPU of the model sm_80"
 GPU = Check.GPU_VALUES
 PASSED, FAILED, NOT_RUN = proofs(Verdict.PASSED), proofs(Verdict.FAILED, "the result is 3"), proofs(Verdict.NOT_RUN)
 MISSING = not_run_in_cell(NOBODY, SHA, CELL).proofs
+
+
+def together(by_model: Mapping[str, tuple[Proof, ...]], earlier: tuple[Proof, ...] = ()) -> tuple[Proof, ...]:
+    return merge_models(by_model, {proof.check: proof for proof in earlier})
 
 
 def verdicts(proof: Proof) -> dict[str, str]:
@@ -68,100 +67,75 @@ def verdicts(proof: Proof) -> dict[str, str]:
 def test_one_verdict_from_several_models(
     by_model: Mapping[str, tuple[Proof, ...]], verdict: str, reason: str, models: dict[str, str]
 ) -> None:
-    merged = on(GPU, merge_models(by_model))
+    merged = on(GPU, together(by_model))
     assert (str(merged.verdict), merged.reason, verdicts(merged)) == (verdict, reason, models)
 
 
 def test_checks_without_a_gpu_come_from_a_worker_that_ran_them() -> None:
     worse = proofs(Verdict.PASSED, others=Verdict.FAILED)
-    assert on(Check.IMPORT, merge_models({"sm_80": PASSED, "sm_90": worse})).verdict is Verdict.FAILED
-    merged = merge_models({"sm_80": MISSING, "sm_90": tuple(p for p in PASSED if p.check is not Check.LINKAGE)})
+    assert on(Check.IMPORT, together({"sm_80": PASSED, "sm_90": worse})).verdict is Verdict.FAILED
+    merged = together({"sm_80": MISSING, "sm_90": tuple(p for p in PASSED if p.check is not Check.LINKAGE)})
     assert on(Check.IMPORT, merged).verdict is Verdict.PASSED
     assert Check.LINKAGE not in {proof.check for proof in merged}
 
 
 def test_a_worker_of_any_kind_changes_nothing() -> None:
-    assert merge_models({"": PASSED}) == PASSED
+    assert together({"": PASSED}) == PASSED
 
 
 def test_models_of_earlier_proofs_stay() -> None:
-    earlier = merge_models({"sm_80": PASSED})
-    merged = on(GPU, merge_models({"sm_90": PASSED}, earlier))
+    earlier = together({"sm_80": PASSED})
+    merged = on(GPU, together({"sm_90": PASSED}, earlier))
     assert verdicts(merged) == {"sm_80": "passed", "sm_90": "passed"}
-    again = on(GPU, merge_models({"sm_80": MISSING, "sm_90": PASSED}, earlier))
+    again = on(GPU, together({"sm_80": MISSING, "sm_90": PASSED}, earlier))
     assert verdicts(again) == {"sm_80": "passed", "sm_90": "passed"}
-    failed = on(GPU, merge_models({"sm_90": PASSED}, merge_models({"sm_80": FAILED})))
+    failed = on(GPU, together({"sm_90": PASSED}, together({"sm_80": FAILED})))
     assert (failed.verdict, failed.reason) == (Verdict.FAILED, "sm_80: the result is 3")
-    cured = on(GPU, merge_models({"sm_80": PASSED}, merge_models({"sm_80": FAILED})))
+    cured = on(GPU, together({"sm_80": PASSED}, together({"sm_80": FAILED})))
     assert (cured.verdict, verdicts(cured)) == (Verdict.PASSED, {"sm_80": "passed"})
 
 
 def test_a_worker_that_used_another_gpu_proves_nothing_for_the_model() -> None:
     where = {"gpus": [{"name": "NVIDIA H200", "sm": "sm_90"}]}
-    merged = on(GPU, merge_models({"sm_80": proofs(Verdict.PASSED, where=where)}))
+    merged = on(GPU, together({"sm_80": proofs(Verdict.PASSED, where=where)}))
     assert (merged.verdict, merged.reason) == (Verdict.NOT_RUN, "the worker tested on sm_90 and not on sm_80")
+
+
+@pytest.mark.parametrize(
+    ("known", "gpus", "expected"),
+    [
+        pytest.param((), (), ("",), id="no proof"),
+        pytest.param((), ("sm_90",), ("sm_90",), id="no proof on a model"),
+        pytest.param(PASSED, (), (), id="passed, and no model is asked for"),
+        pytest.param(NOT_RUN, (), ("",), id="not run, for a reason of the machine"),
+        pytest.param(proofs(Verdict.NOT_RUN, settled=True), (), (), id="not run, and no machine changes that"),
+        pytest.param(proofs(Verdict.NOT_RUN, settled=True), ("sm_90",), ("sm_90",), id="not run without a GPU"),
+        pytest.param(together({"sm_80": PASSED}), ("sm_80",), (), id="the model is decided"),
+        pytest.param(together({"sm_80": PASSED}), ("sm_80", "sm_90"), ("sm_90",), id="one model is decided"),
+        pytest.param(together({"sm_80": MISSING, "sm_90": PASSED}), ("sm_80",), ("sm_80",), id="nobody had the model"),
+    ],
+)
+def test_models_that_could_decide_a_check(
+    known: tuple[Proof, ...], gpus: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    assert open_models({proof.check: proof for proof in known}, gpus) == expected
 
 
 def test_earlier_proofs_count_only_with_the_same_basis() -> None:
     basis = cell_basis(RECIPE)
     current = [replace(proof, basis=basis[proof.check]) for proof in PASSED]
-    assert usable(current, CELL, basis) == current
-    assert usable([replace(proof, basis="old") for proof in current], CELL, basis) == []
-
-
-@pytest.fixture
-def subject(tmp_path: Path) -> Subject:
-    wheel = loopback.pure_wheel(tmp_path, "ops", "1.0", {"ops/__init__.py": ""}, requires=["torch"])
-    claim = WheelClaim(
-        abi=AbiClass.CPYTHON,
-        torch=CELL.torch,
-        cuda=CELL.cuda,
-        archs=(Arch(9, 0),),
-        cuda_required=False,
-        local="",
-        requires=(),
-        cells=(CELL,),
-        cuda_sources=CudaSources(0),
-        max_size=0,
-    )
-    return Subject(wheel, read_facts(wheel), claim, frozenset(), RECIPE)
-
-
-def kept(found: tuple[Proof, ...]) -> list[Proof]:
-    """Proofs as the store has them."""
-    return [replace(proof, basis=cell_basis(RECIPE)[proof.check]) for proof in found]
-
-
-@pytest.mark.parametrize(
-    ("known", "gpus", "is_open"),
-    [
-        pytest.param((), (), True, id="no proof"),
-        pytest.param(PASSED, (), False, id="passed, and no model is asked for"),
-        pytest.param(NOT_RUN, (), True, id="not run, for a reason of the machine"),
-        pytest.param(proofs(Verdict.NOT_RUN, settled=True), (), False, id="not run, and no machine changes that"),
-        pytest.param(proofs(Verdict.NOT_RUN, settled=True), ("sm_90",), True, id="not run without a GPU"),
-        pytest.param(merge_models({"sm_80": PASSED}), ("sm_80",), False, id="the model is decided"),
-        pytest.param(merge_models({"sm_80": PASSED}), ("sm_80", "sm_90"), True, id="one model is decided"),
-        pytest.param(merge_models({"sm_80": MISSING, "sm_90": PASSED}), ("sm_80",), True, id="nobody had the model"),
-    ],
-)
-def test_cells_that_another_machine_could_decide(
-    subject: Subject, known: tuple[Proof, ...], gpus: tuple[str, ...], is_open: bool
-) -> None:
-    assert open_cells(kept(known), subject, gpus, again=False) == ([CELL] if is_open else [])
-    assert open_cells(kept(known), subject, gpus, again=True) == [CELL]
-
-
-def test_a_cell_opens_when_its_basis_changes(subject: Subject) -> None:
-    assert open_cells([replace(proof, basis="old") for proof in PASSED], subject, (), again=False) == [CELL]
+    checks = CellChecks(PROOF_TASK, Path("wheel"), {}, (), current, Path("log"))
+    assert checks.models == ()
+    assert replace(checks, task=replace(PROOF_TASK, again=True)).models == ("",)
+    assert replace(checks, earlier=[replace(proof, basis="old") for proof in current]).models == ("",)
 
 
 def test_people_see_the_models() -> None:
-    both = merge_models({"sm_90": PASSED, "sm_120": PASSED, "sm_80": MISSING})
+    both = together({"sm_90": PASSED, "sm_120": PASSED, "sm_80": MISSING})
     assert gpu_lines(both, 100) == ["  passed    GPU           sm_90, sm_120"]
     assert f"GPU sm_80: {NOBODY}" in causes(both).sentences("not run")
     assert proven_on(both) == {str(CELL): ("sm_90", "sm_120")}
-    assert gpu_lines(merge_models({"sm_90": FAILED}), 100) == []
+    assert gpu_lines(together({"sm_90": FAILED}), 100) == []
 
 
 def test_one_machine_names_its_gpu() -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from builder.commands.distributed import parcel
-from builder.commands.distributed.parcel import LOCK, LOCKS, moved, named, pack, unpack
+from builder.commands.distributed.parcel import LOCK, LOCKS, moved, packed, unpack
 from builder.matrix.config import PathSource, Recipe
+from builder.store import Store
 from tests.unit.matrix import make
 
 
@@ -38,11 +39,16 @@ def files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or path.is_file()}
 
 
+def parts(recipe: Recipe, folder: Path, *, source: bool = True) -> list[bytes]:
+    """The files of a recipe, with the lock files in a folder."""
+    return list(packed(recipe, folder / "matrix.yaml", Store(folder / "store"), source=source).values())
+
+
 def test_the_files_arrive(recipe: Recipe, tmp_path: Path) -> None:
-    lock = tmp_path / "buildfarm.lock"
-    lock.write_text("images: {}\n")
+    (tmp_path / "buildfarm.lock").write_text("images: {}\n")
+    (Store(tmp_path / "store").root / "envs" / "env.json").write_text("{}")
     there = tmp_path / "there"
-    folder = unpack(pack(recipe, lock, {"env.json": "{}"}), there)
+    folder = unpack(parts(recipe, tmp_path), there)
     expected = {"src/a folder/größe.cu", "src/make.sh", "src/link", "cases.py", "references/table.bin", "fix.patch"}
     assert files(folder) == expected
     assert os.access(folder / "src" / "make.sh", os.X_OK)
@@ -54,29 +60,28 @@ def test_the_files_arrive(recipe: Recipe, tmp_path: Path) -> None:
 
 
 def test_equal_files_give_equal_parts(recipe: Recipe, tmp_path: Path) -> None:
-    first = pack(recipe, tmp_path / "none", {"b.json": "{}", "a.json": "{}"})
+    first = parts(recipe, tmp_path)
     os.utime(recipe.folder / "cases.py", (1, 1))
-    assert pack(recipe, tmp_path / "none", {"a.json": "{}", "b.json": "{}"}) == first
+    assert parts(recipe, tmp_path) == first
     (recipe.folder / "cases.py").write_text("CASES = [1]\n")
-    assert pack(recipe, tmp_path / "none", {}) != first
-    assert [name for name, _ in named(first)] == [name for name, _ in named(first)]
+    assert parts(recipe, tmp_path) != first
 
 
 def test_a_large_source_becomes_several_parts(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parcel, "PART", 1 << 16)
     data = os.urandom(300_000)
     (recipe.folder / "src" / "weights.bin").write_bytes(data)
-    parts = pack(recipe, tmp_path / "none", {})
-    assert len(parts) == 5
-    assert max(map(len, parts)) <= 1 << 16
-    assert (unpack(parts, tmp_path / "there") / "src" / "weights.bin").read_bytes() == data
+    found = parts(recipe, tmp_path)
+    assert len(found) == 5
+    assert max(map(len, found)) <= 1 << 16
+    assert (unpack(found, tmp_path / "there") / "src" / "weights.bin").read_bytes() == data
 
 
 def test_checks_of_a_wheel_need_no_source(recipe: Recipe, tmp_path: Path) -> None:
-    folder = unpack(pack(recipe, tmp_path / "none", {}, source=False), tmp_path / "there")
+    folder = unpack(parts(recipe, tmp_path, source=False), tmp_path / "there")
     assert files(folder) == {"cases.py", "references/table.bin", "fix.patch"}
     nowhere = replace(make.recipe("ops"), folder=Path("/nonexistent"), source=PathSource(Path("/nonexistent")))
-    assert files(unpack(pack(nowhere, tmp_path / "none", {}, source=False), tmp_path / "empty")) == set()
+    assert files(unpack(parts(nowhere, tmp_path, source=False), tmp_path / "empty")) == set()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,116 @@
+"""A client and the workers of a real scheduler: which of them try a task, and which have its wheel already."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import cast
+
+import pytest
+from distributed import Scheduler, Worker, get_worker
+
+from builder.commands.distributed.cluster import Cluster
+from builder.commands.distributed.protocol import MANY, Answer, BuildTask, version_resource
+from builder.commands.distributed.worker.facts import WorkerFacts
+from builder.commands.distributed.worker.service import Service, run_task
+from builder.errors import BuildfarmError, Code
+from builder.storage.runs import FinishedTasks
+from builder.store import Store, work_name
+from tests.conftest import PATIENCE
+from tests.unit.commands.distributed.made_up import BUILD_TASK
+from tests.unit.wheels.make_record import build_record
+
+# Dask warns on a busy machine.
+pytestmark = pytest.mark.filterwarnings("ignore:Creating scratch directories")
+DIGEST = "d" * 64
+
+
+def on_workers(
+    folder: Path,
+    names: str,
+    scenario: Callable[[Cluster], Awaitable[None]],
+    function: Callable[..., Answer] = run_task,
+) -> None:
+    """Run a scenario with workers of these names; `function` is what they do in place of a task."""
+
+    async def run() -> None:
+        host = "127.0.0.1"
+        resources = {**{name: amount for name, (amount, _) in BUILD_TASK.needs.items()}, version_resource(): MANY}
+        async with AsyncExitStack() as stack:
+            new = Scheduler(port=0, dashboard=False, dashboard_address=f"{host}:0", host=host)
+            scheduler = await stack.enter_async_context(new)
+            for name in names.split():
+                facts = WorkerFacts(name, cores=1, memory=2**30, builds=1, jobs=1)
+                worker = Worker(
+                    scheduler.address,
+                    nthreads=1,
+                    name=name,
+                    memory_limit=0,
+                    dashboard=False,
+                    host=host,
+                    resources=resources,
+                    plugins=(Service(folder / name, facts),),
+                )
+                await stack.enter_async_context(worker)
+            address = cast("str", scheduler.address)
+            async with Cluster(address, patience=20, on_stage=lambda *_: None, function=function) as cluster:
+                await scenario(cluster)
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
+
+
+def build(_: BuildTask) -> Answer:
+    """What workers do in place of a build: only `good` has space on its disk."""
+    worker = get_worker()
+    full = BuildfarmError("the disk is full", Code.DISK_FULL)
+    if worker.name == "good":
+        return Answer(worker.address, "good")
+    return Answer(worker.address, str(worker.name), full, machine_fault=True)
+
+
+def test_another_worker_gets_what_the_first_cannot_run(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        answer = await cluster.compute(BUILD_TASK, {})
+        assert (answer.machine, answer.error) == ("good", None)
+
+    on_workers(tmp_path, "w1 good w2", scenario, build)
+
+
+def test_three_workers_try_a_task(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        answer = await cluster.compute(BUILD_TASK, {})
+        assert isinstance(answer.error, BuildfarmError)
+        assert answer.error.code == Code.DISK_FULL
+        assert str(answer.error).startswith("no worker could run this build: ")
+        assert str(answer.error).count(": the disk is full") == 3
+
+    on_workers(tmp_path, "w1 w2 w3 w4", scenario, build)
+
+
+def test_only_one_worker_gets_a_task_while_it_is_there(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        answers = [await cluster.compute(BUILD_TASK, {}, only=address) for address in cluster._workers]
+        assert {answer.worker for answer in answers} == set(cluster._workers)
+        assert (await cluster.compute(BUILD_TASK, {}, only="tcp://127.0.0.1:1")).worker in cluster._workers
+
+    on_workers(tmp_path, "w1 w2", scenario, lambda _: Answer(get_worker().address))
+
+
+def test_a_worker_knows_the_wheels_that_it_made(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        assert await cluster.finished([BUILD_TASK.digest]) == {}
+        store, notes = Store(tmp_path / "w2"), FinishedTasks(tmp_path / "w2")
+        wheel = store.root / "ops-1.0-py3-none-any.whl"
+        wheel.write_bytes(b"wheel")
+        with store.work(work_name(DIGEST)):
+            store.add(DIGEST, wheel, build_record())
+        notes.remember(BUILD_TASK.digest, DIGEST)
+        answer = (await cluster.finished([BUILD_TASK.digest, "f" * 64])).pop(BUILD_TASK.digest)
+        assert answer.wheel
+        assert (cluster._workers[answer.worker]["name"], answer.wheel.digest, answer.reused) == ("w2", DIGEST, True)
+        (notes.folder / f"{BUILD_TASK.digest}.json").unlink()
+        assert await cluster.finished([BUILD_TASK.digest]) == {}
+
+    on_workers(tmp_path, "w1 w2", scenario)

@@ -1,0 +1,63 @@
+"""What a worker keeps from `store prune`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from distributed import Worker
+
+from builder.commands.distributed.worker import service
+from builder.commands.distributed.worker.facts import WorkerFacts
+from builder.commands.distributed.worker.service import Service
+from builder.storage.prune import prune
+from builder.store import RUN, Store
+
+WHEEL = f"received/{'a' * 64}"
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Service:
+    """The plugin of a worker with a wheel, a note and a log in its store, all from long ago."""
+    made = Service(tmp_path / "store", WorkerFacts("machine", cores=1, memory=2**30, builds=1, jobs=1))
+    loop = SimpleNamespace(add_callback=lambda *_: None, call_later=None)
+    made.setup(cast("Worker", SimpleNamespace(loop=loop, startup_information={})))
+    for name in (f"{WHEEL}/demo.whl", "remote/task.json", "logs/demo.log"):
+        path = tmp_path / "store" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+        os.utime(path, (0, 0))
+    return made
+
+
+def targets(plugin: Service) -> set[str]:
+    return {item.target for item in prune(Store(plugin._root), 0).deleted}
+
+
+def test_nothing_that_a_task_uses_is_deleted_until_the_client_has_copied_it(
+    plugin: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin._keep(RUN, WHEEL)
+    plugin.release()
+    assert targets(plugin) == set()
+    assert Store(plugin._root).last_use(WHEEL).year > 2000
+    monkeypatch.setattr(service, "SECONDS_TO_COPY", -1.0)
+    plugin._keep(RUN, WHEEL)
+    plugin._running["key"] = None  # type: ignore[assignment]
+    plugin.release()
+    assert targets(plugin) == set(), "a task runs"
+    plugin._running.clear()
+    plugin.release()
+    assert targets(plugin) == {WHEEL, "remote/task.json", "logs/demo.log"}
+
+
+def test_what_is_used_again_is_kept_longer(plugin: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as context:
+        context.setattr(service, "SECONDS_TO_COPY", -1.0)
+        plugin._keep(WHEEL)
+    plugin._keep(WHEEL)
+    plugin.release()
+    assert WHEEL not in targets(plugin)
