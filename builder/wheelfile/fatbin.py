@@ -2,10 +2,10 @@
 
 The section `.nv_fatbin` holds one container for each compiled source. A container holds one entry for each
 architecture, which the header of the entry names, or for several (`nvcc --concat`, CUDA 13.4 and newer). NVIDIA does
-not document the layout. The counts of this reader equal those of `cuobjdump --list-elf --list-ptx` 13.5 for the
-libraries of torch 2.14 and 2.15, cuDNN and cuRAND, and for what nvcc 13.5 writes with and without `--concat`.
-cuobjdump is not used: it stops at the first `sm_90` entry that CUDA 12.1 wrote ("Invalid ELF", torch 2.2.2 and
-torchvision 0.17.2), and lists `sm_103f` as `sm_103`.
+not document the layout. tests/benchmarks/reader_and_cuobjdump.py compares the counts of this reader with those of
+`cuobjdump --list-elf --list-ptx` 13.5; docs/reference/gpu-code.md has the result. cuobjdump is not used: it stops at
+the first `sm_90` entry that CUDA 12.1 wrote ("Invalid ELF", torch 2.2.2 and torchvision 0.17.2), and lists `sm_103f`
+as `sm_103`.
 """
 
 from __future__ import annotations
