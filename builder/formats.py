@@ -9,9 +9,9 @@ from __future__ import annotations
 #: The bytes of a wheel. Templates of images are not part of it: the name of an image covers them.
 BUILD_FORMAT = 3
 #: The facts that are read from a wheel file and kept in the store.
-FACTS_FORMAT = 3
+FACTS_FORMAT = 4
 #: Verdicts of the checks of the wheel file.
-STATIC_FORMAT = 5
+STATIC_FORMAT = 6
 #: Verdicts of the linkage check.
 LINKAGE_FORMAT = 3
 #: Verdicts of the import in the environment of a cell.
@@ -19,6 +19,6 @@ CELL_FORMAT = 2
 #: Verdicts of the op gate.
 OPS_FORMAT = 8
 #: Verdicts of the checks of `buildfarm verify`: before a wheel is published, and of `record` and `loader` in a build.
-VERIFY_FORMAT = 3
+VERIFY_FORMAT = 4
 #: What client and workers send each other.
 PROTOCOL = 9

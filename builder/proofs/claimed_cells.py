@@ -21,11 +21,10 @@ from builder.proofs.static.claim import WheelClaim
 from builder.proofs.static.metadata import counts_in, read_requirement, requires_admit
 from builder.proofs.static.system_symbols import is_python, is_torch_cxx
 from builder.wheelfile.compatibility import admits, oldest_python
-from builder.wheelfile.facts import Library, WheelFacts
+from builder.wheelfile.facts import TORCH_LIBRARY, Library, WheelFacts
 from builder.wheelfile.shims import shims
 
 _LOCAL = re.compile(r"\+[\w.]+")
-_TORCH_LIBRARY = re.compile(r"lib(?:torch|c10|shm)(?:_\w+)?\.so(?:\.\d+)*")
 #: Libraries of the NVIDIA packages that torch requires.
 _NVIDIA_LIBRARY = re.compile(
     r"lib(?:cudart|cublas|cublasLt|cudnn(?:_\w+)?|cufft|cufftw|cufile|cupti|curand|cusolver|cusolverMg|cusparse|"
@@ -225,12 +224,7 @@ def uses_torch(facts: WheelFacts) -> bool:
 
 def links_torch(library: Library) -> bool:
     """Whether a library links torch or calls a function of torch."""
-    return needs_torch(library) or any(is_torch_cxx(symbol) or symbol in shims() for symbol in library.undefined)
-
-
-def needs_torch(library: Library) -> bool:
-    """Whether a library names a library of torch that it needs (DT_NEEDED)."""
-    return any(_TORCH_LIBRARY.fullmatch(name) for name in library.needed)
+    return library.needs_torch or any(is_torch_cxx(symbol) or symbol in shims() for symbol in library.undefined)
 
 
 def foreign_claim(facts: WheelFacts, cells: Sequence[Cell], *, cuda_required: bool = False) -> WheelClaim:
@@ -270,4 +264,4 @@ def provided_by_torch(facts: WheelFacts) -> frozenset[str]:
     Whether a cell really has them is a matter of the check `linkage`, which reads the libraries of the cell.
     """
     needed = {name for library in facts.libraries for name in library.needed}
-    return frozenset(name for name in needed if _TORCH_LIBRARY.fullmatch(name) or _NVIDIA_LIBRARY.fullmatch(name))
+    return frozenset(name for name in needed if TORCH_LIBRARY.fullmatch(name) or _NVIDIA_LIBRARY.fullmatch(name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -40,6 +40,8 @@ _OUTSIDE = re.compile(
     r"|device_\w+|sm_\d+_\w+|builtin_types|host_defines|surface_\w+|texture_\w+|library_types|crt/\w+|omp|fatbinary\w*)"
     r"(?:\.h|\.hpp)?"
 )
+#: Files that no source includes; a wheel may have thousands.
+_NO_HEADERS = (".py", ".pyi", ".json")
 #: Folders of the system's own headers.
 _SYSTEM = re.compile(r"(?:sys|linux|asm|arpa|net|netinet|bits|ext|experimental|numpy)/")
 
@@ -52,7 +54,8 @@ def missing_headers(wheel: WheelContents) -> dict[str, tuple[str, ...]]:
     are not. Comments are skipped, and so are includes below an `#if`. Raises DamagedWheelError.
     """
     todo = sorted(name for name in wheel.names if name.endswith(".cu"))
-    names = {end: name for name in wheel.names for end in _ends(name)} if todo else {}
+    files = [name for name in wheel.names if not name.endswith(_NO_HEADERS)] if todo else []
+    names = {end: name for name in files for end in _ends(name)}
     found, seen = dict[str, tuple[str, ...]](), set(todo)
     while todo and len(seen) < _MAX_SOURCES:
         source = todo.pop(0)
@@ -93,112 +96,101 @@ def _ends(name: str) -> Iterator[str]:
         name = name.partition("/")[2]
 
 
-# Imports of libraries that are no modules: Python finds their file and raises ImportError.
+# Names of libraries in the Python files of a wheel.
 
-#: An import statement that no condition skips.
+#: Bytes of a Python file, and of all, that are searched for names.
+_MAX_PYTHON, _MAX_PYTHONS = 2**20, 2**28
 _IMPORT = re.compile(
-    r"^(?:from[ \t]{1,9}(\.*)((?:\w[\w.]*)?)[ \t]{1,9}import[ \t]{0,9}(\([^)]{0,500}\)|[^\n#;(]+)"
-    r"|import[ \t]{1,9}([^\n#;]+))",
-    re.MULTILINE,
+    r"from[ \t]{1,9}(\.*)((?:\w[\w.]*)?)[ \t]{1,9}import[ \t]{0,9}\(?([^;)]+)|import[ \t]{1,9}([^#;]+)"
 )
+#: What loads a library by its path, and what finds paths.
+_LOADS = re.compile(r"(?i)cdll|load_?lib|dlopen")
+_FINDS = re.compile(r"glob|listdir|scandir|iterdir|\bwalk\b")
 
 
-def imported_libraries(wheel: WheelContents, libraries: Sequence[Library]) -> tuple[str, ...]:
-    """The paths of the libraries that Python code of the wheel imports at its top level, and that are no modules.
+@dataclass(frozen=True)
+class PythonUses:
+    """The names of libraries that the Python files of a wheel use, of those that were asked for."""
 
-    Looks for libraries whose file or whose functions are those of a module. Raises DamagedWheelError.
+    #: Full names of modules that unindented statements import, such as `ops._C`: no condition skips these.
+    imported: frozenset[str]
+    #: Names without a suffix, such as `_C`, in unindented statements.
+    named: frozenset[str]
+    #: File names of libraries that Python code may load before another library needs them.
+    loaded: frozenset[str]
+
+
+def python_uses(
+    wheel: WheelContents,
+    *,
+    modules: Collection[str] = (),
+    stems: Collection[str] = (),
+    files: Collection[str] = (),
+) -> PythonUses:
+    """Search the Python files for full names of modules, for names, and for file names of libraries.
+
+    If the Python files are larger than any real package, every name and every file name counts as used. Raises
+    DamagedWheelError.
     """
-    wanted = {
-        installed_path(one.path).removesuffix(file["suffix"]).replace("/", "."): one.path
-        for one in libraries
-        if (file := MODULE_FILE.fullmatch(one.basename))
-        and installed_path(one.path)
-        and not (one.is_module or one.foreign)
-        and (one.module_functions or file["suffix"] != ".so")
-    }
-    found = set[str]()
-    for name in [name for name in wheel.names if name.endswith(".py")][:_MAX_SOURCES] if wanted else ():
+    imported, named, loaded = set[str](), set[str](), set[str]()
+    ends, left = {module.rpartition(".")[2] for module in modules}, _MAX_PYTHONS
+    for name in wheel.names if modules or stems or files else ():
+        if not name.endswith(".py"):
+            continue
         with wheel.open(name) as stream:
-            text = stream.read(_MAX_SOURCE // 16).decode(errors="replace")
-        if any(module.rpartition(".")[2] in text for module in wanted):
-            found.update(_imports(text, installed_path(name).split("/")[:-1]))
-    return tuple(sorted(path for module, path in wanted.items() if module in found))
+            source = stream.read(_MAX_PYTHON)
+        left -= len(source)
+        if left < 0:
+            return PythonUses(frozenset(imported), frozenset(stems), frozenset(files))
+        text = source.decode(errors="replace")
+        loaded |= {file for file in files if _may_load(file, text)}
+        words = [re.compile(rf"(?<!\w){re.escape(stem)}(?!\w)") for stem in {*stems} - named if stem in text]
+        if words or any(end in text for end in ends):
+            statements = list(_statements(text))
+            named |= {match[0] for word in words for line in statements if (match := word.search(line))}
+            package = installed_path(name).split("/")[:-1]
+            imported |= {module for line in statements for module in _imports(line, package) if module in modules}
+    return PythonUses(frozenset(imported), frozenset(named), frozenset(loaded))
 
 
-def _imports(text: str, package: Sequence[str]) -> Iterator[str]:
-    """The full names that the import statements of a module of this package may import."""
-    for dots, module, names, plain in _IMPORT.findall(text):
+def _statements(text: str) -> Iterator[str]:
+    """The first line of each unindented statement; of `from x import (`, all lines."""
+    lines = iter(text.splitlines())
+    for line in lines:
+        if line[:1].strip() and not line.startswith("#"):
+            names = [line.partition("#")[0] if line.startswith("from ") else line]
+            while "(" in names[0] and ")" not in names[-1] and line.startswith("from "):
+                names.append(next(lines, ")").partition("#")[0])
+            yield " ".join(names)
+
+
+def _imports(statement: str, package: Sequence[str]) -> Iterator[str]:
+    """The full names that an import statement of a module of this package may import; none of another statement."""
+    if match := _IMPORT.match(statement):
+        dots, module, names, plain = match.groups()
         base = [*(package[: len(package) + 1 - len(dots)] if dots else ()), *filter(None, [module])]
         yield ".".join(base)
-        for each in re.sub(r"#[^\n]*|[()]", "", plain or names).split(","):
+        for each in (plain or names).split(","):
             words = each.split()
             if words:
                 yield ".".join([*base, words[0]])
 
 
-# Names of libraries in the Python files of a wheel: which are imported whenever the package is.
-
-#: Bytes of a Python file, and of all, that are searched for names.
-_MAX_PYTHON, _MAX_PYTHONS = 2**20, 2**28
-
-
-def always_named(wheel: WheelContents, stems: Collection[str]) -> frozenset[str]:
-    """The names of these that are in unindented lines of Python files: these lines always run."""
-    return _named(wheel, stems, _always_named)
-
-
-def _named(wheel: WheelContents, names: Collection[str], matches: Callable[[str, bytes], bool]) -> frozenset[str]:
-    """The names that match a Python file. If the files are larger than any real package, every name does.
-
-    Raises DamagedWheelError.
-    """
-    found, left = set[str](), _MAX_PYTHONS
-    for name in wheel.names:
-        if name.endswith(".py") and names:
-            with wheel.open(name) as stream:
-                source = stream.read(_MAX_PYTHON)
-            left -= len(source)
-            if left < 0:
-                return frozenset(names)
-            found |= {each for each in names if matches(each, source)}
-    return frozenset(found)
-
-
-def _always_named(stem: str, source: bytes) -> bool:
-    """Whether an unindented statement names a library; `from . import (` may have its names in the next lines."""
-    if stem.encode() not in source:
-        return False
-    word = re.compile(rb"(?<!\w)" + re.escape(stem.encode()) + rb"(?!\w)")
-    within = False
-    for line in source.splitlines():
-        within = within and b")" not in line
-        if line[:1].strip() and not line.startswith(b"#"):
-            within = line.startswith(b"from ") and b"(" in line and b")" not in line
-            if word.search(line):
-                return True
-        elif within and word.search(line):
-            return True
-    return False
-
-
-#: What loads a library by its path, and what finds paths.
-_LOADS = re.compile(rb"(?i)cdll|load_?lib|dlopen")
-_FINDS = re.compile(rb"glob|listdir|scandir|iterdir|\bwalk\b")
-
-
-def _may_load(name: str, source: bytes) -> bool:
+def _may_load(name: str, text: str) -> bool:
     """Whether Python code may load a library of this file name before another one needs it.
 
     The number at the end may be filled in: torchaudio loads `libtorio_ffmpeg{version}`.
     """
-    stem = name.partition(".so")[0].removeprefix("lib").rstrip("0123456789.").encode()
-    return _LOADS.search(source) is not None and (stem in source or _FINDS.search(source) is not None)
+    stem = name.partition(".so")[0].removeprefix("lib").rstrip("0123456789.")
+    return _LOADS.search(text) is not None and (stem in text or _FINDS.search(text) is not None)
 
 
 #: A needed library whose version is that of CUDA, also with the hash that auditwheel adds.
 _CUDA_RUNTIME = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)(?:[-.][0-9a-f]{8,})?\.so\.(\d+)\b")
 
 
+#: The libraries of torch itself.
+TORCH_LIBRARY = re.compile(r"lib(?:torch|c10|shm)(?:_\w+)?\.so(?:\.\d+)*")
 #: The name of a library of Linux.
 _NAMED_LIBRARY = re.compile(r"(?<!-darwin)\.so(?:\.\d+)*$")
 
@@ -246,6 +238,11 @@ class Library(ElfHeaders):
     def cuda_runtimes(self) -> frozenset[int]:
         """The major versions of CUDA whose runtime the library needs."""
         return frozenset(int(match[1]) for name in self.needed if (match := _CUDA_RUNTIME.match(name)))
+
+    @property
+    def needs_torch(self) -> bool:
+        """Whether the library needs a library of torch."""
+        return any(TORCH_LIBRARY.fullmatch(name) for name in self.needed)
 
     @property
     def is_module(self) -> bool:
@@ -298,7 +295,7 @@ class WheelFacts:
     purelib: bool = False
     #: What the CUDA sources in the wheel include and the wheel does not contain; see `missing_headers`.
     missing_headers: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    #: Libraries that the Python code imports and that are no modules of their name; see `imported_libraries`.
+    #: Libraries that Python code imports at its top level and that are no modules of their name, sorted.
     imported: tuple[str, ...] = ()
     #: The first line that Python executes of each file that it reads when it starts, by path.
     startup_code: dict[str, str] = field(default_factory=dict)
@@ -341,7 +338,13 @@ def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
     _check_project(wheel)
     metadata = wheel.metadata
     libraries, others = _libraries(wheel)
-    named = always_named(wheel, {PurePosixPath(path).name.partition(".")[0] for path in others})
+    lost, no_modules = _unreached(libraries), _no_modules(libraries)
+    uses = python_uses(
+        wheel,
+        modules=no_modules,
+        stems={_stem(path) for path in others},
+        files={PurePosixPath(one.path).name for one in lost if not one.maybe},
+    )
     return WheelFacts(
         filename=wheel.path.name,
         sha256=sha256,
@@ -355,12 +358,10 @@ def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
         files=tuple(sorted(wheel.names)),
         purelib=wheel.purelib,
         missing_headers=missing_headers(wheel),
-        imported=imported_libraries(wheel, libraries),
+        imported=tuple(sorted(path for module, path in no_modules.items() if module in uses.imported)),
         startup_code=_startup_code(wheel),
-        unreached=_unreached(wheel, libraries),
-        no_libraries=tuple(
-            NoLibrary(path, what, PurePosixPath(path).name.partition(".")[0] in named) for path, what in others.items()
-        ),
+        unreached=tuple(replace(one, maybe=one.maybe or PurePosixPath(one.path).name in uses.loaded) for one in lost),
+        no_libraries=tuple(NoLibrary(path, what, _stem(path) in uses.named) for path, what in others.items()),
         metadata_faults=tuple(metadata_faults(wheel.read_dist_info("METADATA"))),
     )
 
@@ -378,8 +379,25 @@ def _startup_code(wheel: WheelContents) -> dict[str, str]:
     return found
 
 
-def _unreached(wheel: WheelContents, libraries: Sequence[Library]) -> tuple[Unreached, ...]:
-    found = unreached(
+def _stem(path: str) -> str:
+    """The file name up to its first dot."""
+    return PurePosixPath(path).name.partition(".")[0]
+
+
+def _no_modules(libraries: Sequence[Library]) -> dict[str, str]:
+    """The paths of the libraries with the file name or the functions of a module that are none, by its full name."""
+    return {
+        installed_path(one.path).removesuffix(file["suffix"]).replace("/", "."): one.path
+        for one in libraries
+        if (file := MODULE_FILE.fullmatch(one.basename))
+        and installed_path(one.path)
+        and not (one.is_module or one.foreign)
+        and (one.module_functions or file["suffix"] != ".so")
+    }
+
+
+def _unreached(libraries: Sequence[Library]) -> list[Unreached]:
+    return unreached(
         {
             installed_path(one.path) or one.path: Searching(
                 one.soname, one.needed, one.search, one.rpath, one.is_module
@@ -387,8 +405,6 @@ def _unreached(wheel: WheelContents, libraries: Sequence[Library]) -> tuple[Unre
             for one in libraries
         }
     )
-    early = _named(wheel, {one.path.rpartition("/")[2] for one in found if not one.maybe}, _may_load)
-    return tuple(replace(one, maybe=one.maybe or one.path.rpartition("/")[2] in early) for one in found)
 
 
 def metadata_faults(metadata: bytes) -> list[str]:

@@ -2,10 +2,10 @@
 
 The section `.nv_fatbin` holds one container for each compiled source. A container holds one entry for each
 architecture, which the header of the entry names, or for several (`nvcc --concat`, CUDA 13.4 and newer). NVIDIA does
-not document the layout. The counts of this reader equal those of `cuobjdump --list-elf --list-ptx` 13.5 for the
-libraries of torch 2.14 and 2.15, cuDNN and cuRAND, and for what nvcc 13.5 writes with and without `--concat`.
-cuobjdump is not used: it stops at the first `sm_90` entry that CUDA 12.1 wrote ("Invalid ELF", torch 2.2.2 and
-torchvision 0.17.2), and lists `sm_103f` as `sm_103`.
+not document the layout. tests/benchmarks/reader_and_cuobjdump.py compares the counts of this reader with those of
+`cuobjdump --list-elf --list-ptx` 13.5; docs/reference/gpu-code.md has the result. cuobjdump is not used: it stops at
+the first `sm_90` entry that CUDA 12.1 wrote ("Invalid ELF", torch 2.2.2 and torchvision 0.17.2), and lists `sm_103f`
+as `sm_103`.
 """
 
 from __future__ import annotations
@@ -53,18 +53,15 @@ def read_device_code(library: Path) -> DeviceCode:
     """
     found: Counter[tuple[int, str, int]] = Counter()
     versions: dict[str, tuple[int, int]] = {}
-    with library.open("rb") as stream, elf_faults(library):
-        section = open_elf(stream).get_section_by_name(GPU_SECTION)
-        if section is not None:
-            for one in _entries(stream, section["sh_offset"], section["sh_size"]):
-                found[one.number, one.suffix, one.kind] += one.size
-                if one.kind == _PTX:
-                    versions[one.name] = max(versions.get(one.name, (0, 0)), one.version)
-    sizes = {_Entry(kind, number, suffix).name: found[number, suffix, kind] for number, suffix, kind in sorted(found)}
+    for one in gpu_entries(library):
+        found[one.number, one.suffix, one.kind] += one.size
+        if one.kind == _PTX:
+            versions[one.name] = max(versions.get(one.name, (0, 0)), one.version)
+    sizes = {Entry(kind, number, suffix).name: found[number, suffix, kind] for number, suffix, kind in sorted(found)}
     return DeviceCode(sizes, {name: f"{major}.{minor}" for name, (major, minor) in sorted(versions.items()) if major})
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """GPU code of one kind and architecture: its bytes, and the version of PTX."""
 
     kind: int
@@ -75,10 +72,19 @@ class _Entry(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The architecture as `DeviceCode.sizes` names it."""
         return _NAMES.get(self.kind, f"kind{self.kind}_{{}}").format(f"{self.number}{self.suffix}")
 
 
-def _entries(stream: BinaryIO, start: int, size: int) -> Iterator[_Entry]:
+def gpu_entries(library: Path) -> Iterator[Entry]:
+    """Each entry of the fat binaries of a library, in file order; raises what `read_device_code` raises."""
+    with library.open("rb") as stream, elf_faults(library):
+        section = open_elf(stream).get_section_by_name(GPU_SECTION)
+        if section is not None:
+            yield from _entries(stream, section["sh_offset"], section["sh_size"])
+
+
+def _entries(stream: BinaryIO, start: int, size: int) -> Iterator[Entry]:
     """Each entry of the containers in a section; concatenated entries one by one."""
     left, end = limits.MAX_GPU_CODES, start + size
     while start + _CONTAINER.size <= end:
@@ -106,14 +112,14 @@ def _entries(stream: BinaryIO, start: int, size: int) -> Iterator[_Entry]:
             start += header + size
 
 
-def _entry(data: bytes) -> tuple[_Entry, int, int, int]:
+def _entry(data: bytes) -> tuple[Entry, int, int, int]:
     """An entry, the bytes of its header and of its code, and the bytes of the header by what it contains."""
     kind, header, size, options, minor, major, number, name, length, flags = _ENTRY.unpack_from(data)
     suffix = "".join(letter for bit, letter in _SUFFIXES.items() if flags & bit)
     end = _after_text(name, length) if name else _ENTRY_BYTES
     if options and options + _PAIR.size <= len(data):
         end = _after_text(*_PAIR.unpack_from(data, options))
-    return _Entry(kind, number, suffix, size, (major, minor)), header, size, end
+    return Entry(kind, number, suffix, size, (major, minor)), header, size, end
 
 
 def _after_text(start: int, length: int) -> int:
@@ -121,12 +127,12 @@ def _after_text(start: int, length: int) -> int:
     return (start + length) // 8 * 8 + 8
 
 
-def _parts(data: bytes) -> list[_Entry]:
+def _parts(data: bytes) -> list[Entry]:
     """The concatenated entries whose headers these are: number and bytes of all, then one behind the other."""
     if len(data) < _PAIR.size:
         raise _unknown()
     (count, size), at = _PAIR.unpack_from(data), _PAIR.size
-    parts: list[_Entry] = []
+    parts: list[Entry] = []
     while at + _ENTRY.size <= len(data) and len(parts) < count:
         entry, _, _, end = _entry(data[at:])
         parts.append(entry)

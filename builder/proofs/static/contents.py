@@ -95,7 +95,7 @@ def check_grafted(facts: WheelFacts, provided: frozenset[str], *, foreign: bool 
 def _needs_torch(facts: WheelFacts) -> bool:
     required = (read_requirement(line) for line in facts.requires_dist)
     return any(one is not None and one.name == "torch" for one in required) or any(
-        name.startswith(("libtorch", "libc10")) for library in facts.libraries for name in library.needed
+        library.needs_torch for library in facts.libraries
     )
 
 

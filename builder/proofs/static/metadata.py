@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from urllib.parse import unquote
@@ -26,7 +25,6 @@ from builder.wheelfile.torch_range import TORCHES
 
 #: What to do about a wheel whose file was renamed.
 RELABEL = "run `buildfarm relabel WHEEL`, which writes a wheel in which both agree"
-_TORCH_LIBRARY = re.compile(r"lib(torch|c10)(_\w+)?\.so")
 
 
 def check_metadata(facts: WheelFacts, claim: WheelClaim) -> Proof:
@@ -163,7 +161,7 @@ def _requires_errors(facts: WheelFacts, claim: WheelClaim, required: dict[str, l
                 errors.append(f"METADATA allows torch {join_names(wide)}, but this build is only for {line}")
         elif set(wanted.specifier) - set(_combined(required[name])):
             errors.append(f"METADATA requires {required[name][0]}, but `requires` in extension.yaml has {line}")
-    uses_torch = any(_TORCH_LIBRARY.fullmatch(name) for library in facts.libraries for name in library.needed)
+    uses_torch = any(library.needs_torch for library in facts.libraries)
     if "torch" in required:
         windows = {cell: _combined([one for one in required["torch"] if counts_in(one, cell)]) for cell in claim.cells}
         excluded = [cell for cell, window in windows.items() if not _admits(window, cell)]

@@ -14,12 +14,12 @@ from builder.proofs.static.claim import WheelClaim, join_names, make_proof
 from builder.proofs.static.system_symbols import CUDA_CALL, is_python, is_standard, is_torch_cxx
 from builder.wheelfile.compatibility import NEW_SUFFIXES, oldest_python, only_new
 from builder.wheelfile.driver import is_driver_library
-from builder.wheelfile.facts import Library, WheelFacts
+from builder.wheelfile.facts import TORCH_LIBRARY, Library, WheelFacts
 from builder.wheelfile.shims import SHIM, oldest_torch, parse_series, shims
 
-#: Libraries of torch, of glibc and GCC, and of CUDA as far as each of their symbols has a version.
+#: Libraries of glibc and GCC, and of CUDA as far as each of their symbols has a version.
 _EXPLAINED_LIBRARY = re.compile(
-    r"(?:lib(?:torch|c10|shm)(?:_\w+)?|lib(?:c|m|dl|pthread|rt|util|gcc_s|stdc\+\+|gomp)|ld-linux[\w-]*"
+    r"(?:lib(?:c|m|dl|pthread|rt|util|gcc_s|stdc\+\+|gomp)|ld-linux[\w-]*"
     r"|libcu(?:dart|blas|blasLt|fft|rand|solver|sparse))\.so(?:\.\d+)*"
 )
 _CUDA_LIBRARY = re.compile(r"lib(?:cuda|cublas|cudnn|cufft|curand|cusolver|cusparse|nv|nccl)")
@@ -74,7 +74,9 @@ def _errors(library: Library, own: set[str], files: set[str], claim: WheelClaim)
     has_driver = any(is_driver_library(name) for name in library.needed)
     # So have functions of zlib or NCCL, for example. The check of the linkage looks for them in the libraries.
     has_other = any(
-        not _EXPLAINED_LIBRARY.fullmatch(name) and name not in files and not is_driver_library(name)
+        not (TORCH_LIBRARY.fullmatch(name) or _EXPLAINED_LIBRARY.fullmatch(name))
+        and name not in files
+        and not is_driver_library(name)
         for name in library.needed
     )
     unexplained = [

@@ -35,7 +35,7 @@ from builder.records import FILE
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.archive import WheelContents, wheel_fault
 from builder.wheelfile.driver import is_driver_library
-from builder.wheelfile.facts import Library, WheelFacts, always_named, installed_path
+from builder.wheelfile.facts import Library, WheelFacts, installed_path, python_uses
 
 # Libraries that a wheel needs and that neither the wheel, torch nor a manylinux system has, but that may be absent.
 
@@ -142,7 +142,8 @@ class Outside:
     @cached_property
     def _imported(self) -> frozenset[str]:
         """The names of libraries, up to the first dot, that Python files always import."""
-        return always_named(self.wheel, {_stem(library) for name in self._absent for library in self._users(name)})
+        stems = {_stem(library) for name in self._absent for library in self._users(name)}
+        return python_uses(self.wheel, stems=stems).named
 
 
 def _stem(library: Library) -> str:

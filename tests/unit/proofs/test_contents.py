@@ -141,7 +141,9 @@ def test_a_runtime_of_its_own(path: str, provided: bool, foreign: bool, verdict:
 
 
 def test_openmp_matters_only_beside_torch() -> None:
-    facts = wheel_facts(library("x.libs/libgomp-1a2b3c4d.so.1", needed=()), requires_dist=("numpy",))
+    """A wheel's own libtorchcodec is no library of torch."""
+    own = library("x/_C.so", needed=("libtorchcodec_core4.so",))
+    facts = wheel_facts(library("x.libs/libgomp-1a2b3c4d.so.1", needed=()), own, requires_dist=("numpy",))
     assert "remarks" not in check_grafted(facts, frozenset()).evidence
 
 
@@ -258,6 +260,7 @@ def test_a_module_that_is_no_library(tmp_path: Path, content: bytes, what: str) 
         ("ops/_C.abi3.so", b"", "failed"),
         ("ops/libx.so.1", b"CDLL('libx.so.1')\n", "failed"),
         ("ops/_C.so", b"from . import (\n    _C,\n)\n", "failed"),
+        ("ops/_C.so", b"from . import (  # (all)\n    a,  # (one)\n    _C)\n", "failed"),
         ("ops/libx.so.1", b"def f():\n    CDLL('libx.so.1')\n", "passed"),
         ("ops/libx.so", b"", "passed"),
         ("ops/_C.cpython-312-darwin.so", b"", "passed"),

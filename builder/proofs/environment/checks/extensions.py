@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from builder.errors import BuildfarmError
 from builder.gate.system.demangle import demangle
 from builder.matrix.axes import Cell, Cuda, Gpu, Torch
-from builder.proofs.claimed_cells import links_torch, needs_torch
+from builder.proofs.claimed_cells import links_torch
 from builder.proofs.environment.cures import Cures, Finding, Level
 from builder.proofs.environment.facts import TorchInstall
 from builder.proofs.environment.fit import Extension, fitting_torch, torch_extensions
@@ -111,7 +111,7 @@ def _linkage(cures: Cures, torch: TorchInstall, base: Torch, extension: Extensio
 def _in_libraries_of_torch(extension: Extension, path: str, symbols: Sequence[str], table: SymbolTable) -> bool:
     """Whether torch has all these symbols, and the library names no library of torch that it needs."""
     library = next(one for one in extension.facts.libraries if one.path == path)
-    if not symbols or needs_torch(library):
+    if not symbols or library.needs_torch:
         return False
     return all(any(symbol in one.defined for one in table.libraries.values()) for symbol in symbols)
 
