@@ -12,13 +12,14 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script
 from builder.diagnosis.target_version import target_version, written
 from builder.errors import Code, UsageError
 from builder.matrix.axes import STABLE_FLOOR, AbiClass
 from builder.matrix.compat import Compat, and_list
-from builder.matrix.config import GitSource, PathSource, SdistSource
+from builder.matrix.config import GitSource, PathSource, SdistSource, name_pattern, version_pattern
 from builder.proofs.static.common_names import is_common_module, is_common_namespace, owner_of
 from builder.recipes.fetch import PinnedSource
 from builder.recipes.inspection.build_settings import (
@@ -29,7 +30,13 @@ from builder.recipes.inspection.build_settings import (
     read_packages,
 )
 from builder.recipes.inspection.findings import Draft, Entry
-from builder.recipes.inspection.metadata import Metadata, read_metadata, refuses_newer, valid_requirements
+from builder.recipes.inspection.metadata import (
+    BackendMetadata,
+    Metadata,
+    read_metadata,
+    refuses_newer,
+    valid_requirements,
+)
 from builder.recipes.inspection.native_code import NativeFacts, read_native_code
 
 _NO_VERSION = "0.0.0"
@@ -40,29 +47,30 @@ _COMPILING = {UNKNOWN, "ext_modules", "cmdclass", "cffi_modules", "rust_extensio
 _EXTENSION_NAME = "TORCH_EXTENSION_NAME"
 
 
-def inspect_source(pinned: PinnedSource, tree: Path, made: tuple[str, str] | None = None) -> Draft:
+def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | None = None) -> Draft:
     """Draft a recipe for the source in `tree`. Raises UsageError if there is nothing to build in it.
 
-    `made` are the name and the version that the build backend states, with placeholders (see `name_pattern`).
+    `made` is what the build backend says of a source whose files do not state name and version.
     """
     script = read_setup_script(tree)
     native = read_native_code(tree, also=_folders_above(pinned, tree, script))
-    stated = read_metadata(tree, script)
+    stated = read_metadata(tree, script, made)
     _refuse_impossible(pinned, tree, stated, script, native)
     tops = {extension.name.partition(".")[0] for extension in script.extensions if "*" not in extension.name}
     packages = read_packages(tree, stated.name or pinned.default_name, tops, stated.places)
     named = {"packages", "py_modules", UNKNOWN} & set(script.arguments)
     if stated.by_setuptools and "ext_modules" in script.arguments and not named and not stated.finds_packages:
         packages = PackageFacts((), (), imports_torch=False)  # setuptools then installs the compiled modules only
-    states = {"name": stated.name, "version": stated.stated_version or stated.versioned_by_git}
-    unknown = [key for key, value in states.items() if not value]
+    states = {"name": stated.name, "version": stated.version or stated.versioned_by_git}
+    unknown = tuple(key for key, value in states.items() if not value)
     name = canonicalize_name(stated.name or pinned.default_name).replace("-", "_")
-    version = stated.version or _tagged_version(pinned)
-    if made:
-        name = re.sub(r"[-_.]+", "_", made[0]).lower() if not stated.name else name
-        version = version if stated.stated_version or stated.versioned_by_git else made[1]
-    draft = Draft(re.sub(r"_*\{\w+\}", "", name), version or _NO_VERSION, () if made else tuple(unknown))
-    _add_identity(draft, stated, name, asked=unknown if made else ())
+    version = stated.version or _tagged_version(pinned) or _NO_VERSION
+    if made and "name" in made.asked:
+        name = name_pattern(name, made.torch, made.cuda)
+    if made and "version" in made.asked:
+        version = version_pattern(Version(version), made.torch, made.cuda)
+    draft = Draft(re.sub(r"_*\{\w+\}", "", name), version, () if made else unknown)
+    _add_identity(draft, stated, name, asked=made.asked if made else ())
     _add_source(draft, pinned, stated)
     _add_abi(draft, tree, script, native, packages)
     _add_imports(draft, script, native, packages, stated)

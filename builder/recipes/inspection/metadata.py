@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
 from fnmatch import fnmatchcase
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -21,11 +20,11 @@ from packaging.version import InvalidVersion, Version
 
 from builder.diagnosis.setup_script import SetupFacts, read_setup_script
 from builder.errors import BuildfarmError, Code, UsageError
+from builder.matrix.axes import Cuda, Torch
 from builder.matrix.config import RECIPE, PathSource, Recipe
 
 #: Tools that take the version from git, and from a variable that buildfarm sets (`builder.wheels.variables`).
 _BY_GIT = re.compile(r"setuptools_scm|hatch_vcs|vcs_versioning|pbr\b|poetry_dynamic_versioning")
-_VERSION_LINE = re.compile(r"""^(?:__version__|VERSION|version)\s*(?::\s*str\s*)?=\s*["']([^"']+)["']""", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,7 @@ class Metadata:
     """What a source says about itself; empty where it says nothing.
 
     Attributes:
-        name, version, summary, licence, requires_python: as in the metadata of a wheel.
-        stated_version: the version, if it is a constant of the metadata; empty if only a line of a module has it.
+        name, version, summary, licence, requires_python: as in the metadata of a wheel; the version has no local part.
         requires: run-time requirements.
         build_requires: requirements of the build, of pyproject.toml and `setup_requires`.
         backend: the build backend of pyproject.toml.
@@ -71,7 +69,6 @@ class Metadata:
 
     name: str = ""
     version: str = ""
-    stated_version: str = ""
     summary: str = ""
     licence: str = ""
     requires_python: str = ""
@@ -87,9 +84,22 @@ class Metadata:
     places: PackagePlaces = PackagePlaces()
 
 
-def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
-    """Read the metadata of a source tree; PKG-INFO of a source distribution wins over the other files."""
-    info = _read_headers(tree / "PKG-INFO")
+@dataclass(frozen=True)
+class BackendMetadata:
+    """METADATA of the wheel of one build, as the build backend makes it before the compile."""
+
+    #: The file METADATA.
+    text: str
+    #: Which of name and version the files of the source do not state.
+    asked: tuple[str, ...]
+    #: The torch and the CUDA of the build: name and version may contain them.
+    torch: Torch
+    cuda: Cuda
+
+
+def read_metadata(tree: Path, script: SetupFacts, made: BackendMetadata | None = None) -> Metadata:
+    """The metadata of a source tree; what the backend made, or PKG-INFO, wins over the other files."""
+    info = HeaderParser().parsestr(made.text if made else _read(tree / "PKG-INFO"))
     pyproject = _read_toml(tree / "pyproject.toml")
     project, build = pyproject.get("project", {}), pyproject.get("build-system", {})
     config = configparser.ConfigParser(interpolation=None)
@@ -100,12 +110,10 @@ def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
     build_requires = [*_texts(build.get("requires")), *_texts(keywords.get("setup_requires"))]
     dynamic = any(_BY_GIT.match(each.replace("-", "_")) for each in (*build_requires, *script.imports))
     licence = project.get("license")
-    meson = _meson_project(tree) if _first(build.get("build-backend")).startswith("mesonpy") else ("", "")
-    stated = _first(info["Version"], project.get("version"), section.get("version"), keywords.get("version"), meson[1])
+    version = _first(info["Version"], project.get("version"), section.get("version"), keywords.get("version"))
     return Metadata(
-        name=_first(info["Name"], project.get("name"), section.get("name"), keywords.get("name"), meson[0]),
-        version=_version(tree, stated, keywords, dynamic=dynamic),
-        stated_version=_public(stated),
+        name=_first(info["Name"], project.get("name"), section.get("name"), keywords.get("name")),
+        version=_public(version),
         summary=_first(info["Summary"], project.get("description"), keywords.get("description"))[:200],
         licence=_licence(tree, info, licence, keywords),
         requires_python=_specifier(
@@ -129,9 +137,8 @@ def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
     )
 
 
-def _read_headers(path: Path) -> Message:
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    return HeaderParser().parsestr(text)
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -139,16 +146,6 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return {}
-
-
-def _meson_project(tree: Path) -> tuple[str, str]:
-    """The name and the version that `project()` of meson.build states as constants; empty where it does not."""
-    with suppress(OSError, UnicodeDecodeError):
-        text = re.sub(r"(?m)^\s*#.*$", "", (tree / "meson.build").read_text(encoding="utf-8"))
-        if found := re.match(r"\s*project\s*\(\s*'([^']+)'([^)]*)", text):
-            version = re.search(r"\bversion\s*:\s*'([^']+)'", found[2])
-            return found[1], version[1] if version else ""
-    return "", ""
 
 
 def _first(*values: object) -> str:
@@ -172,29 +169,11 @@ def _texts(value: object) -> list[str]:
     return [item.strip() for item in items if isinstance(item, str) and item.strip() and "*" not in item[:1]]
 
 
-def _version(tree: Path, stated: str, keywords: dict[str, object], *, dynamic: bool) -> str:
-    """The version without its local part. Where it is not a constant, the line `__version__ = "…"` of a file counts."""
-    candidates = [stated]
-    if not stated and not dynamic and "use_scm_version" not in keywords:
-        candidates += [found for text in _version_files(tree) for found in _VERSION_LINE.findall(text)]
-    return next(filter(None, map(_public, candidates)), "")
-
-
 def _public(text: str) -> str:
     """A version without its local part; empty if the text is no version."""
     with suppress(InvalidVersion):
         return Version(text).public
     return ""
-
-
-def _version_files(tree: Path) -> Iterator[str]:
-    """The texts of the files that may have the line `__version__ = "…"`."""
-    names = ("setup.py", "version.py", "_version.py", "__version__.py", "__init__.py")
-    patterns = [f"{base}/{name}" for name in names for base in (".", "*", "src/*")]
-    for path in chain.from_iterable(sorted(tree.glob(pattern)) for pattern in patterns):
-        if {"tests", "docs"}.isdisjoint(path.parts) and path.is_file():
-            with suppress(OSError, UnicodeDecodeError):
-                yield path.read_text("utf-8")
 
 
 def _licence(tree: Path, info: Message, stated: object, keywords: dict[str, object]) -> str:
@@ -322,7 +301,7 @@ def other_versions(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
     for recipe in recipes:
         if not isinstance(recipe.source, PathSource) or (recipe.source.path / "PKG-INFO").exists():
             continue
-        stated = read_metadata(recipe.source.path, read_setup_script(recipe.source.path)).stated_version
+        stated = read_metadata(recipe.source.path, read_setup_script(recipe.source.path)).version
         if stated and not recipe.is_version(Version(stated)):
             found.append(
                 UsageError(

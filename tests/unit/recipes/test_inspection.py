@@ -10,10 +10,12 @@ import pytest
 
 from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import Code, UsageError
+from builder.matrix.axes import Cuda, Torch
 from builder.matrix.config import GitSource, PathSource, Recipe
 from builder.recipes.fetch import PinnedSource
 from builder.recipes.inspection.draft_recipe import inspect_source
 from builder.recipes.inspection.findings import Draft
+from builder.recipes.inspection.metadata import BackendMetadata
 from builder.wheels.failures import no_library_hints
 from tests.conftest import coded
 
@@ -43,8 +45,8 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def inspect(tree: Path) -> Draft:
-    return inspect_source(PinnedSource(PathSource(tree), str(tree), "folder", "folder_name"), tree)
+def inspect(tree: Path, made: BackendMetadata | None = None) -> Draft:
+    return inspect_source(PinnedSource(PathSource(tree), str(tree), "folder", "folder_name"), tree, made)
 
 
 def keys(draft: Draft) -> dict[str, object]:
@@ -377,10 +379,7 @@ def test_a_library_that_no_header_ties_to_torch(tree: Path, imports: str) -> Non
     assert ("is this an extension of PyTorch?" in found(draft)) is (imports == "ctypes")
 
 
-def test_version_from_the_package_or_from_git(tree: Path) -> None:
-    (tree / "setup.py").write_text('setup(name="small-ops", version=read(), ext_modules=found())\n')
-    (tree / "small_ops" / "__init__.py").write_text('__version__ = "0.7.1+local"\n')
-    assert inspect(tree).version == "0.7.1"
+def test_a_version_from_git_or_from_the_build_backend(tree: Path) -> None:
     (tree / "setup.py").write_text(
         'setup(use_scm_version=True, ext_modules=found(), setup_requires=["setuptools_scm"])\n'
     )
@@ -388,6 +387,22 @@ def test_version_from_the_package_or_from_git(tree: Path) -> None:
     assert "env" not in keys(draft), "the build sets the variables to the version of the recipe, whatever the user sets"
     assert "takes its version from git" in found(draft)
     assert "set `version`" in draft.questions[0]
+    assert draft.unknown == ("name",)
+    (tree / "setup.py").write_text(
+        "setup(name=n(), version=v(), packages=p(), ext_modules=found(), install_requires=r())\n"
+    )
+    (tree / "small_ops" / "__init__.py").write_text("import torch, einops, numpy\n")
+    asked = inspect(tree)
+    assert (asked.unknown, asked.version, keys(asked)["requires"]) == (
+        ("name", "version"),
+        "0.0.0",
+        ["einops", "numpy"],
+    )
+    text = "Name: small-ops-cu130\nVersion: 0.7.1.post130+local\nRequires-Dist: einops\nRequires-Python: >=3.10\n"
+    made = BackendMetadata(text, asked.unknown, Torch(2, 11, 0), Cuda(13, 0))
+    draft = inspect(tree, made)
+    assert (draft.name, keys(draft)["name"], draft.version) == ("small_ops_cu", "small_ops_cu{cuda}", "0.7.1.post{cuda}")
+    assert (keys(draft)["requires"], draft.python, draft.unknown, draft.questions) == (["numpy"], ">=3.10", (), [])
 
 
 @pytest.mark.parametrize(
@@ -502,25 +517,6 @@ def test_warnings_about_the_files_of_a_source_are_not_shown(tree: Path) -> None:
         text = (tree / name).read_text()
         (tree / name).write_text(text + "pattern = '\\d'\n")
     assert inspect(tree).version == "1.2.0"
-
-
-@pytest.mark.parametrize(
-    ("project", "name", "version"),
-    [
-        ('[project]\nname = "tiny-meson"\ndynamic = ["version"]\n', "tiny_meson", "3.1"),
-        ("", "tiny", "3.1"),
-    ],
-)
-def test_a_version_in_meson_build(tree: Path, project: str, name: str, version: str) -> None:
-    (tree / "setup.py").unlink()
-    (tree / "pyproject.toml").write_text(f'[build-system]\nbuild-backend = "mesonpy"\n{project}')
-    (tree / "meson.build").write_text(
-        "# project('no', version: '9')\nproject('tiny', 'cpp', 'cuda',\n  version: '3.1')\n"
-    )
-    draft = inspect(tree)
-    assert (draft.name, draft.version, draft.unknown) == (name, version, ())
-    (tree / "meson.build").write_text("project('tiny', 'cpp', version: files('VERSION'))\n")
-    assert "version" in inspect(tree).unknown
 
 
 def test_the_source_is_read_and_not_run(tree: Path) -> None:
