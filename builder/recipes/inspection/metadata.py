@@ -1,4 +1,4 @@
-"""The metadata that a source states in files: PKG-INFO, pyproject.toml, setup.cfg, constants of setup.py."""
+"""The metadata of a source: PKG-INFO or what the build backend says, pyproject.toml, constants of setup.py."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def read_metadata(tree: Path, script: SetupFacts, made: BackendMetadata | None =
     with suppress(configparser.Error, UnicodeDecodeError):
         config.read(tree / "setup.cfg")
     section = dict(config["metadata"]) if config.has_section("metadata") else {}
-    keywords = script.keywords
+    keywords, setuptools = script.keywords, _table(pyproject, "tool", "setuptools")
     build_requires = [*_texts(build.get("requires")), *_texts(keywords.get("setup_requires"))]
     dynamic = any(_BY_GIT.match(each.replace("-", "_")) for each in (*build_requires, *script.imports))
     licence = project.get("license")
@@ -117,23 +117,18 @@ def read_metadata(tree: Path, script: SetupFacts, made: BackendMetadata | None =
         summary=_first(info["Summary"], project.get("description"), keywords.get("description"))[:200],
         licence=_licence(tree, info, licence, keywords),
         requires_python=_specifier(
-            info["Requires-Python"],
-            project.get("requires-python"),
-            config.get("options", "python_requires", fallback=""),
-            keywords.get("python_requires"),
+            info["Requires-Python"], project.get("requires-python"), keywords.get("python_requires")
         ),
-        requires=_requires(tree, info, project, config, keywords),
+        requires=_requires(tree, info, project, keywords),
         build_requires=tuple(build_requires),
         backend=_first(build.get("build-backend")),
         versioned_by_git=dynamic or "use_scm_version" in keywords,
         repository=_repository(info, project, keywords),
         has_table="project" in pyproject,
-        finds_packages="project" in pyproject
-        or bool(_table(pyproject, "tool", "setuptools"))
-        or any(config.has_option("options", name) for name in ("packages", "py_modules")),
+        finds_packages="project" in pyproject or bool(setuptools) or config.has_section("options"),
         by_setuptools=_first(build.get("build-backend"), "setuptools.build_meta").startswith("setuptools."),
-        compiles="ext-modules" in _table(pyproject, "tool", "setuptools"),
-        places=_places(pyproject.get("tool", {}), config, keywords),
+        compiles="ext-modules" in setuptools,
+        places=_places(setuptools, keywords),
     )
 
 
@@ -191,58 +186,28 @@ def _licence(tree: Path, info: Message, stated: object, keywords: dict[str, obje
     return f"{first[:60]} ({files[0].name})" if first else ""
 
 
-def _requires(
-    tree: Path,
-    info: Message,
-    project: dict[str, Any],
-    config: configparser.ConfigParser,
-    keywords: dict[str, object],
-) -> tuple[str, ...]:
+def _requires(tree: Path, info: Message, project: dict[str, Any], keywords: dict[str, object]) -> tuple[str, ...]:
     if stated := info.get_all("Requires-Dist"):
         return tuple(each for each in stated if "extra ==" not in each)
     for listed in sorted(tree.glob("*.egg-info/requires.txt")):
-        text = listed.read_text(encoding="utf-8", errors="replace").partition("[")[0]
-        return tuple(_texts(text))
-    configured = config.get("options", "install_requires", fallback="")
-    return tuple(_texts(project.get("dependencies")) or _texts(configured) or _texts(keywords.get("install_requires")))
+        return tuple(_texts(listed.read_text(encoding="utf-8", errors="replace").partition("[")[0]))
+    return tuple(_texts(project.get("dependencies")) or _texts(keywords.get("install_requires")))
 
 
-def _places(tools: dict[str, Any], config: configparser.ConfigParser, keywords: dict[str, object]) -> PackagePlaces:
-    """Where setuptools, hatchling, poetry-core or scikit-build-core find the packages, from the settings of each."""
-    setuptools = _table(tools, "setuptools")
-    lines = config.get("options", "package_dir", fallback="").splitlines()
-    folders = {key.strip(): path.strip() for key, _, path in (line.partition("=") for line in lines) if path}
+def _places(setuptools: dict[str, Any], keywords: dict[str, object]) -> PackagePlaces:
+    """Where setuptools finds the packages: its table in pyproject.toml, and the arguments of `setup()`."""
+    folders: dict[str, str] = {}
     for stated in (setuptools.get("package-dir"), keywords.get("package_dir")):
         folders |= stated if isinstance(stated, dict) else {}
-    where = _texts(_table(setuptools, "packages", "find").get("where"))
-    where += _texts(config.get("options.packages.find", "where", fallback=""))
-    bases = [path for path in (folders.get(""), *where) if path]
-    packages = [(name, str(path)) for name, path in folders.items() if name]
-    listed = [
-        *_texts(_table(tools, "hatch", "build", "targets", "wheel").get("packages")),
-        *_texts(_table(tools, "scikit-build", "wheel").get("packages")),
-    ]
-    packages += [(path.strip("/").rpartition("/")[2], path.strip("/")) for path in listed]
-    included = _table(tools, "poetry").get("packages")
-    for each in included if isinstance(included, list) else ():
-        if isinstance(each, dict) and isinstance(name := each.get("include"), str):
-            packages.append((name, f"{each.get('from', '.')}/{name}"))
-    find, configured = _table(setuptools, "packages", "find"), "options.packages.find"
-    named = _names(config.get("options", "packages", fallback=""), setuptools.get("packages"), keywords.get("packages"))
-    include = [name.partition(".")[0] for name in named] or [
-        *_patterns(find.get("include")),
-        *_patterns(config.get(configured, "include", fallback="")),
-    ]
-    exclude = [*_patterns(find.get("exclude")), *_patterns(config.get(configured, "exclude", fallback=""))]
-    modules = _names(
-        config.get("options", "py_modules", fallback=""), setuptools.get("py-modules"), keywords.get("py_modules")
-    )
+    find = _table(setuptools, "packages", "find")
+    bases = [path for path in (folders.get(""), *_texts(find.get("where"))) if path]
+    named = _names(setuptools.get("packages"), keywords.get("packages"))
     return PackagePlaces(
         tuple(filter(_inside, bases)),
-        tuple(pair for pair in packages if _inside(pair[1])),
-        include=tuple(include),
-        exclude=tuple(exclude),
-        modules=tuple(modules),
+        tuple((name, path) for name, path in folders.items() if name and _inside(path)),
+        include=tuple([name.partition(".")[0] for name in named] or _patterns(find.get("include"))),
+        exclude=tuple(_patterns(find.get("exclude"))),
+        modules=tuple(_names(setuptools.get("py-modules"), keywords.get("py_modules"))),
     )
 
 
