@@ -207,8 +207,10 @@ def _read_node(node: ast.AST, constants: Constants, facts: SetupFacts, *, is_set
         case ast.Compare(left=left, comparators=[ast.Constant(value=str(value))]):
             for name in _variables_in(left, constants):
                 facts.variables[name] = value if value.lower() not in _OFF else ""
-        case ast.Attribute() | ast.Subscript():
-            _read_access(node, constants, facts)
+        case ast.Attribute(value=owner, attr=attribute) if _last_name(owner) == "cuda":
+            facts.asks_for_gpu |= attribute == "is_available"
+            if attribute in _DEVICE_QUERIES and attribute not in facts.device_queries:
+                facts.device_queries.append(attribute)
         case ast.Constant(value=str(text)):
             facts.strings.append(text)
 
@@ -264,18 +266,6 @@ def _read_extension(node: ast.Call, called: str, constants: Constants, facts: Se
     facts.extensions.append(ExtensionModule(name, files, cuda, known, optional))
 
 
-def _read_access(node: ast.Attribute | ast.Subscript, constants: Constants, facts: SetupFacts) -> None:
-    if isinstance(node, ast.Subscript):
-        if isinstance(node.ctx, ast.Load):
-            for name in _variables_in(node, constants):
-                facts.variables.setdefault(name, "")
-        return
-    if _last_name(node.value) == "cuda":
-        facts.asks_for_gpu |= node.attr == "is_available"
-        if node.attr in _DEVICE_QUERIES and node.attr not in facts.device_queries:
-            facts.device_queries.append(node.attr)
-
-
 def _variables_in(node: ast.AST, constants: Constants) -> Iterator[str]:
     """Names of environment variables that an expression reads: os.getenv, os.environ.get, os.environ[…]."""
     for inner in ast.walk(node):
@@ -306,23 +296,11 @@ def _unconditional(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
         match node:
             case ast.Import() | ast.ImportFrom():
                 yield node
-            case ast.If(test=test, body=inner) if "__name__" in ast.dump(test):
-                yield from _unconditional(inner)
             case ast.Try(body=inner, orelse=more, finalbody=last, handlers=handlers):
-                if all(_gives_up(handler) for handler in handlers):
+                if all(any(isinstance(each, ast.Raise) for each in handler.body) for handler in handlers):
                     yield from _unconditional([*inner, *more, *last])
-            case ast.With(items=items, body=inner):
-                if not any("suppress" in ast.dump(item.context_expr) for item in items):
-                    yield from _unconditional(inner)
             case ast.FunctionDef(body=inner) | ast.ClassDef(body=inner) | ast.For(body=inner) | ast.While(body=inner):
                 yield from _unconditional(inner)
-
-
-def _gives_up(handler: ast.ExceptHandler) -> bool:
-    """Whether the code that handles an exception ends the build."""
-    calls = (node.value for node in handler.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
-    ends = any(_last_name(call.func) in {"exit", "_exit", "quit"} for call in calls)
-    return ends or any(isinstance(node, ast.Raise) for node in handler.body)
 
 
 def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -372,14 +350,12 @@ class Constants:
             case ast.Name(id=name):
                 return self._of_name(name)
             case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
-                return [value for item in items for value in self._items(item)]
+                return [value for value in map(self.value, items) if value is not None]
             case ast.Dict(keys=keys, values=values):
                 pairs = zip(keys, values, strict=True)
                 return {str(self.value(key)): self.value(value) for key, value in pairs if key is not None}
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 return self._sum(self.value(left), self.value(right))
-            case ast.BinOp(left=left, op=ast.Div(), right=right):
-                return f"{self._text(left)}/{self._text(right)}"
             case ast.JoinedStr(values=parts):
                 return "".join(self._text(part) for part in parts)
             case ast.FormattedValue(value=inner):
@@ -390,28 +366,17 @@ class Constants:
                 return [self._text(pattern)]
             case ast.Call(func=ast.Attribute(attr="format", value=owner)):
                 return self._text(owner).replace("{}", UNKNOWN)
-            case ast.Call(func=ast.Name(id="str" | "Path" | "sorted" | "list"), args=[inner]):
-                return self.value(inner)
         return None
 
     def _of_name(self, name: str) -> object:
         nodes = self._nodes.get(name, [])
-        if name in self._open or not nodes:
+        if name in self._open or len(nodes) != 1:
             return None
         self._open.add(name)
         try:
-            values = [self.value(node) for node in nodes]
+            return self.value(nodes[0])
         finally:
             self._open.remove(name)
-        if all(isinstance(value, list) for value in values):  # `sources = [...]`, then `sources += [...]`
-            return [item for value in values if isinstance(value, list) for item in value]
-        return values[0] if len(values) == 1 else None
-
-    def _items(self, node: ast.expr) -> list[object]:
-        value = self.value(node.value if isinstance(node, ast.Starred) else node)
-        if isinstance(node, ast.Starred):
-            return value if isinstance(value, list) else []
-        return [] if value is None else [value]
 
     def _sum(self, left: object, right: object) -> object:
         if isinstance(left, list) or isinstance(right, list):

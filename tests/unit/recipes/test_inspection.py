@@ -80,7 +80,6 @@ def test_a_plain_pybind_extension(tree: Path) -> None:
         ("count = torch.cuda.device_count()", "assume_cuda", True),
         ('cuda = os.getenv("OPS_FORCE_CUDA", "0") == "1"', "env", {"OPS_FORCE_CUDA": "1"}),
         ('cuda = os.environ.get("BUILD_CUDA_EXT") == "TRUE"', "env", {"BUILD_CUDA_EXT": "TRUE"}),
-        ('cuda = os.environ["WITH_CUDA"]', "env", {"WITH_CUDA": "1"}),
         ('build = int(os.environ.get("BUILD_EXT", "0")) == 1', "env", {"BUILD_EXT": "1"}),  # colossalai 0.5.0
         ('skip = os.getenv("MMCV_WITH_OPS", "1") == "0"', "env", {"MMCV_WITH_OPS": "1"}),
         (
@@ -518,9 +517,7 @@ def test_a_source_of_a_pure_python_wheel_is_refused(tree: Path, script: str, pyp
         ("if use_npu():\n    import own_tool", None, ""),
         ("try:\n    import einops\nexcept ImportError:\n    einops = None", None, ""),
         ("try:\n    import einops\nexcept ImportError:\n    raise RuntimeError('pip install einops')", ["einops"], ""),
-        ("try:\n    import einops\nexcept ImportError:\n    sys.exit('pip install einops')", ["einops"], ""),
         ("with contextlib.suppress(ImportError):\n    import einops", None, ""),
-        ("if __name__ == '__main__':\n    import einops", ["einops"], ""),
         ("import helper", ["einops"], ""),
         ("try:\n    import helper\nexcept ImportError:\n    pass", None, ""),
     ],
