@@ -42,8 +42,6 @@ from builder.matrix.config import (
     Recipe,
     SdistSource,
     Selection,
-    name_pattern,
-    version_pattern,
 )
 from builder.matrix.load import load_matrix, load_recipe, load_recipes, recipe_of
 from builder.matrix.plan import make_plan
@@ -52,6 +50,7 @@ from builder.publish.terminal import to_text
 from builder.recipes.fetch import PinnedSource, parse_reference, pin, unpack_source
 from builder.recipes.inspection.draft_recipe import inspect_source
 from builder.recipes.inspection.findings import Draft, Entry
+from builder.recipes.inspection.metadata import BackendMetadata
 from builder.recipes.matrix_file import NewAxes, add_extension, create_matrix
 from builder.store import Store, write_atomic
 from builder.wheels.job import CompileJob
@@ -190,7 +189,7 @@ def _unpacked(pinned: PinnedSource, store: Store) -> Iterator[Path]:
 
 
 def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: NewAxes | None, options: AddOptions) -> Draft:
-    """The draft with the name and the version that the build backend states, where the files do not state them.
+    """The draft with what the build backend states in METADATA, for files that do not state name and version.
 
     This runs code of the source, as the build does, in the environment of the first build. If there can be no such
     environment, or the backend says nothing, the draft stays as it is.
@@ -211,16 +210,14 @@ def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: NewAxes |
             owner = store.owner(work.name)
             folder = project_folder(recipe, work / "source")
             job = CompileJob(build, recipe, toolchain, folder, work, log, jobs=1, digest=work.name, owner=owner)
-            answer = executor.identity(job, lambda _: None)
+            metadata = executor.metadata(job, lambda _: None)
     except (BuildfarmError, IndexError) as error:  # IndexError: the plan has no build
         print_warning(f"the build backend cannot be asked here: {error or 'there is no cell to build for'}")
         return draft
-    if answer is None:
+    if not metadata:
         print_warning(f"the build backend did not answer; the full output is in {log}")
         return draft
-    name, version = answer
-    axes_of = (build.torch, build.cuda)
-    return inspect_source(pinned, tree, made=(name_pattern(name, *axes_of), version_pattern(version, *axes_of)))
+    return inspect_source(pinned, tree, BackendMetadata(metadata, draft.unknown, build.torch, build.cuda))
 
 
 def _without_source(draft: Draft) -> Iterator[Entry]:

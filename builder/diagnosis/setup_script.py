@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-import shlex
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -37,14 +36,8 @@ _OPTION = re.compile(r"--[A-Za-z][\w-]*=?")
 _OPTIONS_OF_SETUPTOOLS = {
     "--help", "--version", "--inplace", "--dist-dir", "--verbose", "--quiet", "--egg-base", "--name",
 }  # fmt: skip
-#: `pip install …` in a shell command, and its options that have a value.
-_PIP_INSTALL = re.compile(r"(?:^|[;&|]|\s-m)\s*pip3?\s+install\s+(?P<words>[^;&|]+)")
 #: An option that chooses the CPU of the machine that compiles.
 NATIVE_CPU = re.compile(r"-m(?:arch|tune|cpu)=native\b")
-#: Names of functions that run a command: `os.system`, `subprocess.check_call`, `run_command`.
-_RUNS = re.compile(r"run|call|exec|system|[pP]open|output|cmd|shell")
-_PIP_VALUES = {"-i", "--index-url", "--extra-index-url", "-f", "--find-links", "-c", "--constraint", "-t", "--target",
-               "--prefix", "--platform", "--python-version", "--cache-dir"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -81,30 +74,18 @@ class SetupFacts:
     device_queries: list[str] = field(default_factory=list)
     #: GPU architectures in compiler flags, such as `90`.
     architectures: list[str] = field(default_factory=list)
-    #: Whether it assigns TORCH_CUDA_ARCH_LIST.
-    replaces_arch_list: bool = False
-    #: Whether it passes `--threads` to nvcc.
-    nvcc_threads: bool = False
     #: Whether it passes -march=native or the like to a compiler.
     native_cpu: bool = False
-    #: Whether torch may use ninja.
-    ninja: bool = True
     #: Whether it asks for Python's limited API.
     limited_api: bool = False
     #: Whether it imports a module that can download, or starts a program that does.
     downloads: bool = False
-    #: Whether it has a class of its own for the command that makes the wheel.
-    replaces_wheel: bool = False
     #: Options that it looks for in its command line, such as `--cuda_ext` and `--blas=`.
     options: list[str] = field(default_factory=list)
-    #: Requirements that it installs by pip, with those of the files that it names.
-    installs: list[str] = field(default_factory=list)
     #: Whether it finds source files in folders by itself.
     lists_files: bool = False
     #: Modules that every build imports, without the standard library.
     imports: list[str] = field(default_factory=list)
-    #: Modules that a build imports only under a condition, or does without.
-    optional_imports: list[str] = field(default_factory=list)
     #: Every text constant.
     strings: list[str] = field(default_factory=list)
     #: How a package of the source compiles at run time: `a/b.py compiles with torch.utils.cpp_extension when …`; or
@@ -125,26 +106,21 @@ def read_setup_script(tree: Path) -> SetupFacts:
     """Return the facts about the setup.py of a source; few facts without one, or if it is not valid Python."""
     facts = SetupFacts(run_time_compile=_run_time_compile(tree), syntax_error=_syntax_error(tree / "setup.py"))
     for path, module, always in _modules(tree):
-        needed = set(_imported(module, path, tree, always=True)) if always else set()
-        facts.imports += needed
-        facts.optional_imports += set(_imported(module, path, tree, always=False)) - needed
-        facts.downloads |= _can_download(module)
+        facts.imports += _imported(module, path, tree) if always else ()
+        facts.downloads |= not _DOWNLOADERS.isdisjoint(_names(ast.walk(module)))
         if path.name == "__init__.py":  # of a package that is installed: the rest says nothing about the build
             continue
         constants = Constants(module)
         for node in ast.walk(module):
-            _read_node(node, constants, facts, tree, is_setup=path == tree / "setup.py")
+            _read_node(node, constants, facts, is_setup=path == tree / "setup.py")
         facts.options += _options(module)
     facts.architectures = sorted({arch for text in facts.strings for arch in _ARCH.findall(text)}, key=_arch_order)
-    facts.nvcc_threads = any(re.match(r"--threads\b", text) for text in facts.strings)
     facts.native_cpu = any(NATIVE_CPU.search(text) for text in facts.strings)
     facts.downloads |= any(_DOWNLOADS.match(text) for text in facts.strings)
     facts.imports = sorted(set(facts.imports))
-    facts.optional_imports = sorted(set(facts.optional_imports) - set(facts.imports))
     # A function of the source's own may take the folder of the sources first.
     facts.extensions = [one for one in facts.extensions if one.known or not (tree / one.name).is_dir()]
     facts.options = list(dict.fromkeys(facts.options))
-    facts.installs = list(dict.fromkeys(facts.installs))
     return facts
 
 
@@ -211,8 +187,6 @@ def _helpers(module: ast.Module, path: Path, tree: Path, names: Iterable[str]) -
     if called & {"exec", "run_path", "spec_from_file_location", "execfile"}:
         yield from (tree / text for text in texts if text.endswith(".py") and _inside(text) and (tree / text).is_file())
     bases = [tree, path.parent]
-    if any(isinstance(node, ast.Attribute) and _dotted(node) == "sys.path" for node in ast.walk(module)):
-        bases += [tree / text for text in texts if _inside(text) and (tree / text).is_dir()]
     for name in names:
         parts = name.split(".")
         for base in bases:
@@ -226,48 +200,19 @@ def _inside(text: str) -> bool:
     return 0 < len(text) < 100 and "\0" not in text and not text.startswith(("/", "~")) and ".." not in text
 
 
-def _read_node(node: ast.AST, constants: Constants, facts: SetupFacts, tree: Path, *, is_setup: bool) -> None:
+def _read_node(node: ast.AST, constants: Constants, facts: SetupFacts, *, is_setup: bool) -> None:
     match node:
         case ast.Call():
             _read_call(node, constants, facts, is_setup=is_setup)
-            if _RUNS.search(_last_name(node.func)):
-                facts.installs += _installed(node, constants, tree)
         case ast.Compare(left=left, comparators=[ast.Constant(value=str(value))]):
             for name in _variables_in(left, constants):
                 facts.variables[name] = value if value.lower() not in _OFF else ""
-        case ast.Attribute() | ast.Subscript():
-            _read_access(node, constants, facts)
+        case ast.Attribute(value=owner, attr=attribute) if _last_name(owner) == "cuda":
+            facts.asks_for_gpu |= attribute == "is_available"
+            if attribute in _DEVICE_QUERIES and attribute not in facts.device_queries:
+                facts.device_queries.append(attribute)
         case ast.Constant(value=str(text)):
             facts.strings.append(text)
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            words = [str(constants.value(item) or "") for item in items]
-            if "install" in words and {"pip", "pip3"} & set(words[: words.index("install")]):
-                facts.installs += _requirements(words[words.index("install") + 1 :], tree)
-        case ast.ClassDef(bases=bases):
-            facts.replaces_wheel |= any(_last_name(base).lstrip("_") == "bdist_wheel" for base in bases)
-
-
-def _installed(call: ast.Call, constants: Constants, tree: Path) -> Iterator[str]:
-    """The requirements of `pip install` in the shell commands that are arguments of a call."""
-    for text in map(constants.value, call.args):
-        if found := _PIP_INSTALL.search(text if isinstance(text, str) else ""):
-            with suppress(ValueError):  # a quote is not closed
-                yield from _requirements(shlex.split(found["words"]), tree)
-
-
-def _requirements(words: Sequence[str], tree: Path) -> Iterator[str]:
-    """The requirements among the arguments of `pip install`; one that only the run knows is left out."""
-    given = iter(words)
-    for word in given:
-        if word in ("-r", "--requirement"):
-            file = tree / name if _inside(name := next(given, "")) else tree
-            if file.is_file():
-                lines = (line.partition(" #")[0].strip() for line in file.read_text(errors="replace").splitlines())
-                yield from (line for line in lines if line and not line.startswith(("-", "#")))
-        elif word in _PIP_VALUES:
-            next(given, None)
-        elif word and re.match(r"[A-Za-z0-9]", word) and UNKNOWN not in word:
-            yield word
 
 
 def _options(module: ast.Module) -> Iterator[str]:
@@ -291,8 +236,6 @@ def _options(module: ast.Module) -> Iterator[str]:
 def _read_call(node: ast.Call, constants: Constants, facts: SetupFacts, *, is_setup: bool) -> None:
     called = _last_name(node.func)
     for keyword in node.keywords:
-        if keyword.arg == "use_ninja" and constants.value(keyword.value) is False:
-            facts.ninja = False
         if keyword.arg == "py_limited_api" and constants.value(keyword.value) is True:
             facts.limited_api = True
     facts.lists_files = facts.lists_files or called in _LISTS_FILES
@@ -323,20 +266,6 @@ def _read_extension(node: ast.Call, called: str, constants: Constants, facts: Se
     facts.extensions.append(ExtensionModule(name, files, cuda, known, optional))
 
 
-def _read_access(node: ast.Attribute | ast.Subscript, constants: Constants, facts: SetupFacts) -> None:
-    if isinstance(node, ast.Subscript):
-        if _last_name(node.value) == "environ" and constants.value(node.slice) == "TORCH_CUDA_ARCH_LIST":
-            facts.replaces_arch_list |= isinstance(node.ctx, ast.Store)
-        if isinstance(node.ctx, ast.Load):
-            for name in _variables_in(node, constants):
-                facts.variables.setdefault(name, "")
-        return
-    if _last_name(node.value) == "cuda":
-        facts.asks_for_gpu |= node.attr == "is_available"
-        if node.attr in _DEVICE_QUERIES and node.attr not in facts.device_queries:
-            facts.device_queries.append(node.attr)
-
-
 def _variables_in(node: ast.AST, constants: Constants) -> Iterator[str]:
     """Names of environment variables that an expression reads: os.getenv, os.environ.get, os.environ[…]."""
     for inner in ast.walk(node):
@@ -352,10 +281,9 @@ def _variables_in(node: ast.AST, constants: Constants) -> Iterator[str]:
             yield name
 
 
-def _imported(module: ast.Module, path: Path, tree: Path, *, always: bool) -> Iterator[str]:
-    """Modules of others that a module imports, `always` or ever; of a package, those that each import of it needs."""
-    nodes: Iterable[ast.AST] = _unconditional(module.body) if always else ast.walk(module)
-    for name in _names_in(module.body if path.name == "__init__.py" else nodes):
+def _imported(module: ast.Module, path: Path, tree: Path) -> Iterator[str]:
+    """Modules of others that each build with a module needs; of a package, those that each import of it needs."""
+    for name in _names_in(module.body if path.name == "__init__.py" else _unconditional(module.body)):
         top = name.partition(".")[0]
         local = any((base / f"{top}.py").exists() or (base / top).is_dir() for base in (tree, path.parent))
         if top not in sys.stdlib_module_names and not local:
@@ -368,47 +296,11 @@ def _unconditional(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
         match node:
             case ast.Import() | ast.ImportFrom():
                 yield node
-            case ast.If(test=test, body=inner) if "__name__" in ast.dump(test):
-                yield from _unconditional(inner)
             case ast.Try(body=inner, orelse=more, finalbody=last, handlers=handlers):
-                if all(_gives_up(handler) for handler in handlers):
+                if all(any(isinstance(each, ast.Raise) for each in handler.body) for handler in handlers):
                     yield from _unconditional([*inner, *more, *last])
-            case ast.With(items=items, body=inner):
-                if not any("suppress" in ast.dump(item.context_expr) for item in items):
-                    yield from _unconditional(inner)
             case ast.FunctionDef(body=inner) | ast.ClassDef(body=inner) | ast.For(body=inner) | ast.While(body=inner):
                 yield from _unconditional(inner)
-
-
-def _gives_up(handler: ast.ExceptHandler) -> bool:
-    """Whether the code that handles an exception ends the build."""
-    calls = (node.value for node in handler.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
-    ends = any(_last_name(call.func) in {"exit", "_exit", "quit"} for call in calls)
-    return ends or any(isinstance(node, ast.Raise) for node in handler.body)
-
-
-def _can_download(module: ast.Module) -> bool:
-    """Whether a module imports one that can download, and not only for a command that makes no wheel, such as sdist."""
-    if not set(_names(ast.walk(module))) & _DOWNLOADERS:
-        return False
-    bound = set[str]()
-    for node in ast.walk(module):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            origin = node.module if isinstance(node, ast.ImportFrom) else ""
-            bound |= {
-                alias.asname or alias.name.partition(".")[0]
-                for alias in node.names
-                if f"{origin}.{alias.name}".strip(".").startswith(tuple(_DOWNLOADERS))
-            }
-    commands = (node for node in ast.walk(module) if isinstance(node, ast.ClassDef) and _makes_no_wheel(node))
-    in_commands = {id(inner) for command in commands for inner in ast.walk(command)}
-    uses = [node for node in ast.walk(module) if isinstance(node, ast.Name) and node.id in bound]
-    return not uses or any(id(node) not in in_commands for node in uses)
-
-
-def _makes_no_wheel(node: ast.ClassDef) -> bool:
-    """Whether a class is a command of setuptools that a build of a wheel does not run."""
-    return any(_last_name(base) in {"sdist", "bdist_egg", "upload"} for base in node.bases)
 
 
 def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -426,10 +318,6 @@ def _names_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level and node.module != "urllib":
             yield node.module  # of `urllib`, only the imported name says whether it downloads
-
-
-def _dotted(node: ast.AST) -> str:
-    return ast.unparse(node) if isinstance(node, ast.Attribute) else ""
 
 
 def _last_name(node: ast.AST) -> str:
@@ -462,14 +350,12 @@ class Constants:
             case ast.Name(id=name):
                 return self._of_name(name)
             case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
-                return [value for item in items for value in self._items(item)]
+                return [value for value in map(self.value, items) if value is not None]
             case ast.Dict(keys=keys, values=values):
                 pairs = zip(keys, values, strict=True)
                 return {str(self.value(key)): self.value(value) for key, value in pairs if key is not None}
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 return self._sum(self.value(left), self.value(right))
-            case ast.BinOp(left=left, op=ast.Div(), right=right):
-                return f"{self._text(left)}/{self._text(right)}"
             case ast.JoinedStr(values=parts):
                 return "".join(self._text(part) for part in parts)
             case ast.FormattedValue(value=inner):
@@ -480,28 +366,17 @@ class Constants:
                 return [self._text(pattern)]
             case ast.Call(func=ast.Attribute(attr="format", value=owner)):
                 return self._text(owner).replace("{}", UNKNOWN)
-            case ast.Call(func=ast.Name(id="str" | "Path" | "sorted" | "list"), args=[inner]):
-                return self.value(inner)
         return None
 
     def _of_name(self, name: str) -> object:
         nodes = self._nodes.get(name, [])
-        if name in self._open or not nodes:
+        if name in self._open or len(nodes) != 1:
             return None
         self._open.add(name)
         try:
-            values = [self.value(node) for node in nodes]
+            return self.value(nodes[0])
         finally:
             self._open.remove(name)
-        if all(isinstance(value, list) for value in values):  # `sources = [...]`, then `sources += [...]`
-            return [item for value in values if isinstance(value, list) for item in value]
-        return values[0] if len(values) == 1 else None
-
-    def _items(self, node: ast.expr) -> list[object]:
-        value = self.value(node.value if isinstance(node, ast.Starred) else node)
-        if isinstance(node, ast.Starred):
-            return value if isinstance(value, list) else []
-        return [] if value is None else [value]
 
     def _sum(self, left: object, right: object) -> object:
         if isinstance(left, list) or isinstance(right, list):

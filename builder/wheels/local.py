@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from packaging.version import Version
-
 from builder.build_log import log_size, text_since
 from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.gate.system.confinement import confined, weakness
@@ -177,14 +175,16 @@ class LocalExecutor:
             wheel = with_built_libraries(wheel, source, out, provided=libraries, log=job.log, owner=job.owner)
         return Compiled(wheel, libraries, read_statistics(job.statistics) if find_sccache() else None)
 
-    def identity(self, job: CompileJob, stage: Callable[[str], None]) -> tuple[str, Version] | None:
-        """The name and the version that the wheel gets, as the build backend says; None if it does not say them."""
-        start, question = log_size(job.log), identity_question(job, expect=False)
+    def metadata(self, job: CompileJob, stage: Callable[[str], None]) -> str:
+        """METADATA of the wheel, as the build backend makes it before a compile; empty if it makes none."""
+        kept = job.raw / "METADATA"  # in a folder that the build may write to
+        job.raw.mkdir(exist_ok=True)
+        question = identity_question(job, keep=kept)
         with self._prepared(job, stage) as (environment, source, run_there):
             asked = [str(environment.interpreter), identity.__file__, question, str(source)]
             run_there(["sh", "-c", _ASK_FIRST, "sh", *asked, "true"])
             self._environments.changes(environment)
-        return answered_identity(text_since(job.log, start))
+        return kept.read_text(encoding="utf-8") if kept.exists() else ""
 
     @contextmanager
     def _prepared(

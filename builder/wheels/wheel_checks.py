@@ -118,10 +118,11 @@ def needed_torch(wheel: Path, build: Build, target: Torch | None) -> Torch | Non
     return max((torch for torch in (used, target) if torch), default=None)
 
 
-def identity_question(job: CompileJob, *, expect: bool = True) -> str:
+def identity_question(job: CompileJob, *, keep: Path | None = None) -> str:
     """The argument of `build_scripts.identity` for a source whose name or version only its build backend knows.
 
-    Empty if both are constants in the files of the source. With `expect`, the answer must be what the recipe says.
+    Empty if both are constants in the files of the source. Without `keep`, the answer must be what the recipe says;
+    `keep` is a file for METADATA of any name and version.
     """
     pyproject = _read_toml(job.source / "pyproject.toml")
     system, project = pyproject.get("build-system", {}), pyproject.get("project")
@@ -129,15 +130,16 @@ def identity_question(job: CompileJob, *, expect: bool = True) -> str:
     if project is None and backend.startswith("setuptools."):
         project = {} if (job.source / "setup.cfg").exists() else read_setup_script(job.source).keywords
     constants = [(project or {}).get(key) for key in ("name", "version")]
-    if expect and all(isinstance(value, str) and UNKNOWN not in value for value in constants):
+    if not keep and all(isinstance(value, str) and UNKNOWN not in value for value in constants):
         return ""
     return json.dumps(
         {
             "backend": backend,
             "path": system.get("backend-path", []),
             "settings": {name: list(values) for name, values in job.recipe.config_settings.items()},
-            "name": job.build.wheel_name if expect else "",
-            "version": Version(job.build.version).public if expect else "",
+            "name": "" if keep else job.build.wheel_name,
+            "version": "" if keep else Version(job.build.version).public,
+            "keep": str(keep or ""),
         }
     )
 

@@ -152,8 +152,6 @@ def _imports(body: list[ast.stmt], module: str, *, package: bool) -> Iterator[st
             case ast.If(test=test, body=then, orelse=otherwise):
                 if "TYPE_CHECKING" not in ast.dump(test):
                     yield from _imports([*then, *otherwise], module, package=package)
-            case ast.With(body=inner):
-                yield from _imports(inner, module, package=package)
 
 
 #: Variables that switch the CUDA part on, and those that turn something off.
@@ -189,19 +187,14 @@ def add_build_settings(draft: Draft, script: SetupFacts, native: NativeFacts, st
 def _add_cuda(draft: Draft, script: SetupFacts, native: NativeFacts) -> None:
     count = len(native.cuda_files) + len(native.foreign_cuda_files)
     files = f"{counted(count, 'CUDA file')} (.cu)"
+    compiled = any(extension.cuda for extension in script.extensions)
     if count == 0:
         draft.add("cuda", "optional", "no CUDA file (.cu)", "a wheel without GPU code is accepted")
-    elif not any(name.startswith(_RUN_TIME_COMPILERS) for name in native.includes):
-        draft.note(files, "a wheel without GPU code is refused")
-    elif any(extension.cuda for extension in script.extensions):
-        draft.note(files, "a wheel without GPU code is refused")
-        draft.ask(
-            "the sources compile CUDA code at run time",
-            "if the build compiles no CUDA file, set `cuda: optional` in the recipe",
-        )
-    else:
+    elif not compiled and any(name.startswith(_RUN_TIME_COMPILERS) for name in native.includes):
         found = f"the sources compile CUDA code at run time, from {files}"
         draft.add("cuda", "optional", found, "a wheel without GPU code is accepted")
+    else:
+        draft.note(files, "a wheel without GPU code is refused")
 
 
 def _add_variables(draft: Draft, script: SetupFacts, stated: Metadata) -> None:
@@ -220,11 +213,6 @@ def _add_variables(draft: Draft, script: SetupFacts, stated: Metadata) -> None:
     if forced and script.downloads:
         env[forced[0]] = script.variables[forced[0]] or "1"
         reasons.append(f"without {forced[0]}, setup.py downloads a finished wheel")
-    elif script.downloads and script.replaces_wheel:
-        draft.ask(
-            "setup.py may download a finished wheel instead of compiling",
-            "if a variable turns the download off, set this variable under `env` in the recipe",
-        )
     if stated.versioned_by_git and stated.version == "":
         draft.note(
             "the source takes its version from git, and the build has no .git folder",
@@ -232,10 +220,6 @@ def _add_variables(draft: Draft, script: SetupFacts, stated: Metadata) -> None:
         )
     if env:
         draft.add("env", env, and_list(reasons), f"buildfarm sets {and_list(env)} in the build")
-    if "FORCE_CUDA" in switches:
-        draft.note(
-            "setup.py reads FORCE_CUDA", "buildfarm sets FORCE_CUDA, so that CUDA code is compiled without a GPU"
-        )
     if script.device_queries:
         found = f"setup.py calls {and_list(f'torch.cuda.{name}()' for name in script.device_queries)}"
         draft.add("assume_cuda", True, found, "torch answers for a GPU of each architecture of the plan")
@@ -274,14 +258,6 @@ def _add_build_requirements(draft: Draft, script: SetupFacts, native: NativeFact
                 )
         elif name not in _INSTALLED or refuses_newer(requirement):
             wanted[name] = str(requirement)
-    for requirement in valid_requirements(script.installs):
-        if canonicalize_name(requirement.name) not in {"torch", "pip"}:
-            wanted[canonicalize_name(requirement.name)] = str(requirement)
-    if script.installs:
-        draft.note(
-            f"setup.py installs {and_list(script.installs[:5])} by pip",
-            "buildfarm installs them before the build, which cannot change its environment",
-        )
     for requirement in map(Requirement, filter(None, map(project_of, script.imports))):
         name = canonicalize_name(requirement.name)
         if name not in _INSTALLED or requirement.specifier:
@@ -315,25 +291,16 @@ def _add_architectures(draft: Draft, script: SetupFacts, native: NativeFacts) ->
         where = "setup.py" if script.architectures else "CMake"
         found = f"{where} sets GPU architectures by hand: {', '.join(by_hand)}"
         draft.add("override_architectures", True, found, "nvcc compiles for the architectures of the plan instead")
-    elif script.replaces_arch_list:
-        found = "setup.py assigns TORCH_CUDA_ARCH_LIST"
-        draft.add("override_architectures", True, found, "nvcc compiles for the architectures of the plan instead")
     own = [name for name in script.variables if _ARCHITECTURES.fullmatch(name) and name not in _SET]
     for name in own:
         draft.ask(
             f"setup.py reads {name}",
             f"if the build needs this variable, add `env: {{{name}: …}}` with your architectures",
         )
-    if not script.ninja:
-        draft.note("setup.py may turn ninja off", "torch then compiles one file after the other")
     if script.native_cpu or native.native_cpu:
         draft.note(
             f"{'setup.py' if script.native_cpu else 'CMake'} compiles for the CPU of this machine (-march=native)",
             "buildfarm compiles for all CPUs of the platform, so that the wheel runs on other machines",
-        )
-    if script.nvcc_threads:
-        draft.note(
-            "setup.py passes --threads to nvcc", "buildfarm removes --threads, because more threads need more memory"
         )
 
 

@@ -7,19 +7,20 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script
-from builder.diagnosis.target_version import target_version, written
+from builder.diagnosis.target_version import target_version
 from builder.errors import Code, UsageError
 from builder.matrix.axes import STABLE_FLOOR, AbiClass
 from builder.matrix.compat import Compat, and_list
-from builder.matrix.config import GitSource, PathSource, SdistSource
-from builder.proofs.static.common_names import is_common_module, is_common_namespace, owner_of
+from builder.matrix.config import GitSource, PathSource, SdistSource, name_pattern, version_pattern
+from builder.proofs.static.common_names import is_common_namespace
 from builder.recipes.fetch import PinnedSource
 from builder.recipes.inspection.build_settings import (
     PackageFacts,
@@ -29,7 +30,13 @@ from builder.recipes.inspection.build_settings import (
     read_packages,
 )
 from builder.recipes.inspection.findings import Draft, Entry
-from builder.recipes.inspection.metadata import Metadata, read_metadata, refuses_newer, valid_requirements
+from builder.recipes.inspection.metadata import (
+    BackendMetadata,
+    Metadata,
+    read_metadata,
+    refuses_newer,
+    valid_requirements,
+)
 from builder.recipes.inspection.native_code import NativeFacts, read_native_code
 
 _NO_VERSION = "0.0.0"
@@ -40,29 +47,30 @@ _COMPILING = {UNKNOWN, "ext_modules", "cmdclass", "cffi_modules", "rust_extensio
 _EXTENSION_NAME = "TORCH_EXTENSION_NAME"
 
 
-def inspect_source(pinned: PinnedSource, tree: Path, made: tuple[str, str] | None = None) -> Draft:
+def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | None = None) -> Draft:
     """Draft a recipe for the source in `tree`. Raises UsageError if there is nothing to build in it.
 
-    `made` are the name and the version that the build backend states, with placeholders (see `name_pattern`).
+    `made` is what the build backend says of a source whose files do not state name and version.
     """
     script = read_setup_script(tree)
     native = read_native_code(tree, also=_folders_above(pinned, tree, script))
-    stated = read_metadata(tree, script)
+    stated = read_metadata(tree, script, made)
     _refuse_impossible(pinned, tree, stated, script, native)
     tops = {extension.name.partition(".")[0] for extension in script.extensions if "*" not in extension.name}
     packages = read_packages(tree, stated.name or pinned.default_name, tops, stated.places)
     named = {"packages", "py_modules", UNKNOWN} & set(script.arguments)
     if stated.by_setuptools and "ext_modules" in script.arguments and not named and not stated.finds_packages:
         packages = PackageFacts((), (), imports_torch=False)  # setuptools then installs the compiled modules only
-    states = {"name": stated.name, "version": stated.stated_version or stated.versioned_by_git}
-    unknown = [key for key, value in states.items() if not value]
+    states = {"name": stated.name, "version": stated.version or stated.versioned_by_git}
+    unknown = tuple(key for key, value in states.items() if not value)
     name = canonicalize_name(stated.name or pinned.default_name).replace("-", "_")
-    version = stated.version or _tagged_version(pinned)
-    if made:
-        name = re.sub(r"[-_.]+", "_", made[0]).lower() if not stated.name else name
-        version = version if stated.stated_version or stated.versioned_by_git else made[1]
-    draft = Draft(re.sub(r"_*\{\w+\}", "", name), version or _NO_VERSION, () if made else tuple(unknown))
-    _add_identity(draft, stated, name, asked=unknown if made else ())
+    version = stated.version or _tagged_version(pinned) or _NO_VERSION
+    if made and "name" in made.asked:
+        name = name_pattern(name, made.torch, made.cuda)
+    if made and "version" in made.asked:
+        version = version_pattern(Version(version), made.torch, made.cuda)
+    draft = Draft(re.sub(r"_*\{\w+\}", "", name), version, () if made else unknown)
+    _add_identity(draft, stated, name, asked=made.asked if made else ())
     _add_source(draft, pinned, stated)
     _add_abi(draft, tree, script, native, packages)
     _add_imports(draft, script, native, packages, stated)
@@ -142,7 +150,7 @@ def _compiles_nothing(tree: Path, stated: Metadata, script: SetupFacts) -> bool:
     has_script = (tree / "setup.py").is_file()
     if not stated.by_setuptools or stated.compiles or script.extensions or (has_script and not script.arguments):
         return False
-    others = {*script.imports, *script.optional_imports}
+    others = set(script.imports)
     others |= {canonicalize_name(each.name).replace("-", "_") for each in valid_requirements(stated.build_requires)}
     # A setup.py imports torch for its extension modules; they may be commented out.
     plain = _PLAIN_BUILDS | ({"torch"} if script.run_time_compile else set())
@@ -234,11 +242,6 @@ def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, 
         if target and target.suits(newest):
             oldest = max(oldest, target.torch)
             found = f"{found}, and {target} sets TORCH_TARGET_VERSION for torch {target.torch.series}"
-        elif target:
-            draft.ask(
-                f"{target} sets TORCH_TARGET_VERSION to {target.value:#x}, which names no torch",
-                f"for torch {target.meant.series}, write {written(target.meant)}: each byte is a number in hexadecimal",
-            )
         rule = [{"class": str(abi), "torch": f">={oldest.series}"}]
         draft.add("abi", rule, found, "one wheel for each CUDA major version")
     elif abi is AbiClass.ABI3:
@@ -248,34 +251,22 @@ def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, 
         used = [*(["torch's C++ API"] if torch else []), *([f"Python's C API ({python[0]})"] if python else [])]
         found = f"the sources use {and_list(used)}" if used else "the sources include no header of torch or Python"
         draft.add("abi", str(abi), found, "one wheel for each torch series, CUDA and Python")
-        if not torch and "torch" not in (*script.imports, *script.optional_imports) and not packages.imports_torch:
+        if not torch and "torch" not in script.imports and not packages.imports_torch:
             draft.ask("neither the build nor the package uses torch", "is this an extension of PyTorch?")
     if native.namespaces:
-        names = native.namespaces - {_EXTENSION_NAME}
-        if _EXTENSION_NAME in native.namespaces:  # torch's build defines this macro as the name of the library
-            names |= {each.name.rpartition(".")[2] for each in script.extensions if "*" not in each.name}
-        named = and_list(sorted(names)) or "that the build names"
+        named = and_list(sorted(native.namespaces - {_EXTENSION_NAME})) or "that the build names"
         draft.note(f"ops in the namespace {named}", "buildfarm finds them in the wheel")
-        _note_namespaces(draft, names)
+        if common := sorted(
+            name for name in native.namespaces - {_EXTENSION_NAME} if is_common_namespace(name, draft.name)
+        ):
+            draft.note(
+                f"many projects register ops in a namespace {and_list(common)}",
+                "torch refuses the second TORCH_LIBRARY of a name: name the namespace after the project",
+            )
     elif native.python_modules:
         draft.note(
             "no op is registered with torch, only Python functions", "buildfarm tests the functions that a case calls"
         )
-
-
-def _note_namespaces(draft: Draft, namespaces: Collection[str]) -> None:
-    """Warn of namespaces in which other packages register ops too."""
-    if common := sorted(name for name in namespaces if is_common_namespace(name, draft.name)):
-        draft.note(
-            f"many projects register ops in a namespace {and_list(common)}",
-            "torch refuses the second TORCH_LIBRARY of a name: name the namespace after the project",
-        )
-    for name in sorted(namespaces):
-        if owner := owner_of(name, draft.name):
-            draft.note(
-                f"the namespace {name} is that of {owner}",
-                "TORCH_LIBRARY of this name fails beside it, and TORCH_LIBRARY_IMPL changes its ops for every user",
-            )
 
 
 def _shown(module: str) -> str:
@@ -300,26 +291,10 @@ def _add_imports(
     else:
         found = f"the package is {imports[0]}"
     draft.add("imports", imports, found, f"the wheel must import {and_list(imports)}")
-    compiled = {name.rpartition(".")[2] for name in literal}
-    if len(literal) == len(set(names)) and compiled.isdisjoint(native.module_names):
-        for name, file in native.module_names.items() if compiled else ():
-            if not name.isupper():
-                draft.ask(
-                    f"{file} defines the module {name}, and setup.py compiles {and_list(literal)}",
-                    "Python cannot import it: write `PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)`, or give both one name",
-                )
     if (native.torch_headers or native.stable_headers) and not packages.imports_torch:
         which = imports[0]
         draft.add("needs_first", ["torch"], f"{which} does not import torch itself", "every check imports torch first")
     top = [name for name in literal if "." not in name and name not in packages.packages]
-    common = [
-        name for name in dict.fromkeys((*top, *imports)) if "." not in name and is_common_module(name, draft.name)
-    ]
-    if common:
-        draft.note(
-            f"the wheel installs {and_list(common)} at the top of site-packages, as many projects do",
-            "of two such wheels the later one wins: move it into a package of the project's own name",
-        )
     if packages.packages and top:
         draft.note(
             f"{and_list(top)} {'is a module' if len(top) == 1 else 'are modules'} outside the package",

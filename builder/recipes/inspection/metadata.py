@@ -1,4 +1,4 @@
-"""The metadata that a source states in files: PKG-INFO, pyproject.toml, setup.cfg, constants of setup.py."""
+"""The metadata of a source: PKG-INFO or what the build backend says, pyproject.toml, constants of setup.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
 from fnmatch import fnmatchcase
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -21,11 +20,11 @@ from packaging.version import InvalidVersion, Version
 
 from builder.diagnosis.setup_script import SetupFacts, read_setup_script
 from builder.errors import BuildfarmError, Code, UsageError
+from builder.matrix.axes import Cuda, Torch
 from builder.matrix.config import RECIPE, PathSource, Recipe
 
 #: Tools that take the version from git, and from a variable that buildfarm sets (`builder.wheels.variables`).
 _BY_GIT = re.compile(r"setuptools_scm|hatch_vcs|vcs_versioning|pbr\b|poetry_dynamic_versioning")
-_VERSION_LINE = re.compile(r"""^(?:__version__|VERSION|version)\s*(?::\s*str\s*)?=\s*["']([^"']+)["']""", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,7 @@ class Metadata:
     """What a source says about itself; empty where it says nothing.
 
     Attributes:
-        name, version, summary, licence, requires_python: as in the metadata of a wheel.
-        stated_version: the version, if it is a constant of the metadata; empty if only a line of a module has it.
+        name, version, summary, licence, requires_python: as in the metadata of a wheel; the version has no local part.
         requires: run-time requirements.
         build_requires: requirements of the build, of pyproject.toml and `setup_requires`.
         backend: the build backend of pyproject.toml.
@@ -71,7 +69,6 @@ class Metadata:
 
     name: str = ""
     version: str = ""
-    stated_version: str = ""
     summary: str = ""
     licence: str = ""
     requires_python: str = ""
@@ -87,51 +84,56 @@ class Metadata:
     places: PackagePlaces = PackagePlaces()
 
 
-def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
-    """Read the metadata of a source tree; PKG-INFO of a source distribution wins over the other files."""
-    info = _read_headers(tree / "PKG-INFO")
+@dataclass(frozen=True)
+class BackendMetadata:
+    """METADATA of the wheel of one build, as the build backend makes it before the compile."""
+
+    #: The file METADATA.
+    text: str
+    #: Which of name and version the files of the source do not state.
+    asked: tuple[str, ...]
+    #: The torch and the CUDA of the build: name and version may contain them.
+    torch: Torch
+    cuda: Cuda
+
+
+def read_metadata(tree: Path, script: SetupFacts, made: BackendMetadata | None = None) -> Metadata:
+    """The metadata of a source tree; what the backend made, or PKG-INFO, wins over the other files."""
+    info = HeaderParser().parsestr(made.text if made else _read(tree / "PKG-INFO"))
     pyproject = _read_toml(tree / "pyproject.toml")
     project, build = pyproject.get("project", {}), pyproject.get("build-system", {})
     config = configparser.ConfigParser(interpolation=None)
     with suppress(configparser.Error, UnicodeDecodeError):
         config.read(tree / "setup.cfg")
     section = dict(config["metadata"]) if config.has_section("metadata") else {}
-    keywords = script.keywords
+    keywords, setuptools = script.keywords, _table(pyproject, "tool", "setuptools")
     build_requires = [*_texts(build.get("requires")), *_texts(keywords.get("setup_requires"))]
     dynamic = any(_BY_GIT.match(each.replace("-", "_")) for each in (*build_requires, *script.imports))
     licence = project.get("license")
-    meson = _meson_project(tree) if _first(build.get("build-backend")).startswith("mesonpy") else ("", "")
-    stated = _first(info["Version"], project.get("version"), section.get("version"), keywords.get("version"), meson[1])
+    version = _first(info["Version"], project.get("version"), section.get("version"), keywords.get("version"))
     return Metadata(
-        name=_first(info["Name"], project.get("name"), section.get("name"), keywords.get("name"), meson[0]),
-        version=_version(tree, stated, keywords, dynamic=dynamic),
-        stated_version=_public(stated),
+        name=_first(info["Name"], project.get("name"), section.get("name"), keywords.get("name")),
+        version=_public(version),
         summary=_first(info["Summary"], project.get("description"), keywords.get("description"))[:200],
         licence=_licence(tree, info, licence, keywords),
         requires_python=_specifier(
-            info["Requires-Python"],
-            project.get("requires-python"),
-            config.get("options", "python_requires", fallback=""),
-            keywords.get("python_requires"),
+            info["Requires-Python"], project.get("requires-python"), keywords.get("python_requires")
         ),
-        requires=_requires(tree, info, project, config, keywords),
+        requires=_requires(tree, info, project, keywords),
         build_requires=tuple(build_requires),
         backend=_first(build.get("build-backend")),
         versioned_by_git=dynamic or "use_scm_version" in keywords,
         repository=_repository(info, project, keywords),
         has_table="project" in pyproject,
-        finds_packages="project" in pyproject
-        or bool(_table(pyproject, "tool", "setuptools"))
-        or any(config.has_option("options", name) for name in ("packages", "py_modules")),
+        finds_packages="project" in pyproject or bool(setuptools) or config.has_section("options"),
         by_setuptools=_first(build.get("build-backend"), "setuptools.build_meta").startswith("setuptools."),
-        compiles="ext-modules" in _table(pyproject, "tool", "setuptools"),
-        places=_places(pyproject.get("tool", {}), config, keywords),
+        compiles="ext-modules" in setuptools,
+        places=_places(setuptools, keywords),
     )
 
 
-def _read_headers(path: Path) -> Message:
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    return HeaderParser().parsestr(text)
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -139,16 +141,6 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return {}
-
-
-def _meson_project(tree: Path) -> tuple[str, str]:
-    """The name and the version that `project()` of meson.build states as constants; empty where it does not."""
-    with suppress(OSError, UnicodeDecodeError):
-        text = re.sub(r"(?m)^\s*#.*$", "", (tree / "meson.build").read_text(encoding="utf-8"))
-        if found := re.match(r"\s*project\s*\(\s*'([^']+)'([^)]*)", text):
-            version = re.search(r"\bversion\s*:\s*'([^']+)'", found[2])
-            return found[1], version[1] if version else ""
-    return "", ""
 
 
 def _first(*values: object) -> str:
@@ -172,29 +164,11 @@ def _texts(value: object) -> list[str]:
     return [item.strip() for item in items if isinstance(item, str) and item.strip() and "*" not in item[:1]]
 
 
-def _version(tree: Path, stated: str, keywords: dict[str, object], *, dynamic: bool) -> str:
-    """The version without its local part. Where it is not a constant, the line `__version__ = "…"` of a file counts."""
-    candidates = [stated]
-    if not stated and not dynamic and "use_scm_version" not in keywords:
-        candidates += [found for text in _version_files(tree) for found in _VERSION_LINE.findall(text)]
-    return next(filter(None, map(_public, candidates)), "")
-
-
 def _public(text: str) -> str:
     """A version without its local part; empty if the text is no version."""
     with suppress(InvalidVersion):
         return Version(text).public
     return ""
-
-
-def _version_files(tree: Path) -> Iterator[str]:
-    """The texts of the files that may have the line `__version__ = "…"`."""
-    names = ("setup.py", "version.py", "_version.py", "__version__.py", "__init__.py")
-    patterns = [f"{base}/{name}" for name in names for base in (".", "*", "src/*")]
-    for path in chain.from_iterable(sorted(tree.glob(pattern)) for pattern in patterns):
-        if {"tests", "docs"}.isdisjoint(path.parts) and path.is_file():
-            with suppress(OSError, UnicodeDecodeError):
-                yield path.read_text("utf-8")
 
 
 def _licence(tree: Path, info: Message, stated: object, keywords: dict[str, object]) -> str:
@@ -212,58 +186,28 @@ def _licence(tree: Path, info: Message, stated: object, keywords: dict[str, obje
     return f"{first[:60]} ({files[0].name})" if first else ""
 
 
-def _requires(
-    tree: Path,
-    info: Message,
-    project: dict[str, Any],
-    config: configparser.ConfigParser,
-    keywords: dict[str, object],
-) -> tuple[str, ...]:
+def _requires(tree: Path, info: Message, project: dict[str, Any], keywords: dict[str, object]) -> tuple[str, ...]:
     if stated := info.get_all("Requires-Dist"):
         return tuple(each for each in stated if "extra ==" not in each)
     for listed in sorted(tree.glob("*.egg-info/requires.txt")):
-        text = listed.read_text(encoding="utf-8", errors="replace").partition("[")[0]
-        return tuple(_texts(text))
-    configured = config.get("options", "install_requires", fallback="")
-    return tuple(_texts(project.get("dependencies")) or _texts(configured) or _texts(keywords.get("install_requires")))
+        return tuple(_texts(listed.read_text(encoding="utf-8", errors="replace").partition("[")[0]))
+    return tuple(_texts(project.get("dependencies")) or _texts(keywords.get("install_requires")))
 
 
-def _places(tools: dict[str, Any], config: configparser.ConfigParser, keywords: dict[str, object]) -> PackagePlaces:
-    """Where setuptools, hatchling, poetry-core or scikit-build-core find the packages, from the settings of each."""
-    setuptools = _table(tools, "setuptools")
-    lines = config.get("options", "package_dir", fallback="").splitlines()
-    folders = {key.strip(): path.strip() for key, _, path in (line.partition("=") for line in lines) if path}
+def _places(setuptools: dict[str, Any], keywords: dict[str, object]) -> PackagePlaces:
+    """Where setuptools finds the packages: its table in pyproject.toml, and the arguments of `setup()`."""
+    folders: dict[str, str] = {}
     for stated in (setuptools.get("package-dir"), keywords.get("package_dir")):
         folders |= stated if isinstance(stated, dict) else {}
-    where = _texts(_table(setuptools, "packages", "find").get("where"))
-    where += _texts(config.get("options.packages.find", "where", fallback=""))
-    bases = [path for path in (folders.get(""), *where) if path]
-    packages = [(name, str(path)) for name, path in folders.items() if name]
-    listed = [
-        *_texts(_table(tools, "hatch", "build", "targets", "wheel").get("packages")),
-        *_texts(_table(tools, "scikit-build", "wheel").get("packages")),
-    ]
-    packages += [(path.strip("/").rpartition("/")[2], path.strip("/")) for path in listed]
-    included = _table(tools, "poetry").get("packages")
-    for each in included if isinstance(included, list) else ():
-        if isinstance(each, dict) and isinstance(name := each.get("include"), str):
-            packages.append((name, f"{each.get('from', '.')}/{name}"))
-    find, configured = _table(setuptools, "packages", "find"), "options.packages.find"
-    named = _names(config.get("options", "packages", fallback=""), setuptools.get("packages"), keywords.get("packages"))
-    include = [name.partition(".")[0] for name in named] or [
-        *_patterns(find.get("include")),
-        *_patterns(config.get(configured, "include", fallback="")),
-    ]
-    exclude = [*_patterns(find.get("exclude")), *_patterns(config.get(configured, "exclude", fallback=""))]
-    modules = _names(
-        config.get("options", "py_modules", fallback=""), setuptools.get("py-modules"), keywords.get("py_modules")
-    )
+    find = _table(setuptools, "packages", "find")
+    bases = [path for path in (folders.get(""), *_texts(find.get("where"))) if path]
+    named = _names(setuptools.get("packages"), keywords.get("packages"))
     return PackagePlaces(
         tuple(filter(_inside, bases)),
-        tuple(pair for pair in packages if _inside(pair[1])),
-        include=tuple(include),
-        exclude=tuple(exclude),
-        modules=tuple(modules),
+        tuple((name, path) for name, path in folders.items() if name and _inside(path)),
+        include=tuple([name.partition(".")[0] for name in named] or _patterns(find.get("include"))),
+        exclude=tuple(_patterns(find.get("exclude"))),
+        modules=tuple(_names(setuptools.get("py-modules"), keywords.get("py_modules"))),
     )
 
 
@@ -322,7 +266,7 @@ def other_versions(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
     for recipe in recipes:
         if not isinstance(recipe.source, PathSource) or (recipe.source.path / "PKG-INFO").exists():
             continue
-        stated = read_metadata(recipe.source.path, read_setup_script(recipe.source.path)).stated_version
+        stated = read_metadata(recipe.source.path, read_setup_script(recipe.source.path)).version
         if stated and not recipe.is_version(Version(stated)):
             found.append(
                 UsageError(

@@ -25,10 +25,6 @@ _LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_EXPAND|_FRAGMENT|_IMPL)?(
 #: Ops that are registered without TORCH_LIBRARY: `torch::RegisterOperators().op("name_space::name", …)`.
 _REGISTERED = re.compile(r"\.op\(\s*\"([A-Za-z_]\w*)::")
 _PYTHON_MODULE = re.compile(r"\b(?:PYBIND11_MODULE|NB_MODULE|PyMODINIT_FUNC)\b")
-#: The name of a module in the source; one of capital letters is a macro of the build, such as TORCH_EXTENSION_NAME.
-_MODULE_NAME = re.compile(
-    r"\b(?:(?:PYBIND11|NB)_MODULE\s*\(\s*|Py(?:Init|ModExport)_(?=\w+\s*\(\s*(?:void)?\s*\)\s*\{))(\w+)"
-)
 _CMAKE_ARCH = r"(?:\d{2,3}[af]?|all|native)(?:-\w+)?\b"
 _CMAKE_ARCHS = re.compile(
     rf"CUDA_ARCHITECTURES\"?\s+\"?({_CMAKE_ARCH}(?:[;\s\"]+{_CMAKE_ARCH})*)|compute_(\d{{2,3}}[af]?)"
@@ -61,8 +57,6 @@ class NativeFacts:
     namespaces: set[str] = field(default_factory=set)
     #: Files that define a Python module.
     python_modules: list[str] = field(default_factory=list)
-    #: The names of these modules, as the source writes them, and the file of each.
-    module_names: dict[str, str] = field(default_factory=dict)
     #: GPU architectures that CMake files set, such as `90`; also the words `all` and `native`.
     cmake_architectures: list[str] = field(default_factory=list)
     #: URLs from which CMake downloads sources during the build.
@@ -135,7 +129,6 @@ def read_native_code(tree: Path, also: Sequence[Path] = ()) -> NativeFacts:
             facts.namespaces.update(_REGISTERED.findall(text))
         if _PYTHON_MODULE.search(text):
             facts.python_modules.append(name)
-            facts.module_names.update(dict.fromkeys(_MODULE_NAME.findall(text), name))
     facts.cmake_architectures = sorted(architectures, key=lambda arch: (arch.isalpha(), len(arch.rstrip("af")), arch))
     for names in (facts.cuda_files, facts.cpp_files, facts.foreign_cuda_files, facts.python_modules):
         names.sort()

@@ -6,6 +6,7 @@ of Python 3.8 and newer. The argument is JSON with these keys:
     backend, path: `build-backend` and `backend-path` of pyproject.toml.
     settings: the options of the backend.
     name, version: what the wheel must have, or "": anything. The version has no local part.
+    keep: the file to write METADATA to, or "".
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ def main(text: str) -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         info = hook(folder, asked["settings"])
-        headers = HeaderParser().parsestr(Path(folder, info, "METADATA").read_text(encoding="utf-8", errors="replace"))
+        text = Path(folder, info, "METADATA").read_text(encoding="utf-8", errors="replace")
+    if asked["keep"]:
+        Path(asked["keep"]).write_text(text, encoding="utf-8")
+    headers = HeaderParser().parsestr(text)
     name, version = headers["Name"] or "", headers["Version"] or ""
     sys.stdout.write(f"{ANSWER} {name} {version}\n")
     sys.stdout.flush()

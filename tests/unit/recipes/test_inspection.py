@@ -10,10 +10,12 @@ import pytest
 
 from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import Code, UsageError
+from builder.matrix.axes import Cuda, Torch
 from builder.matrix.config import GitSource, PathSource, Recipe
 from builder.recipes.fetch import PinnedSource
 from builder.recipes.inspection.draft_recipe import inspect_source
 from builder.recipes.inspection.findings import Draft
+from builder.recipes.inspection.metadata import BackendMetadata
 from builder.recipes.inspection.native_code import needless_headers, too_many_headers
 from builder.wheels.failures import no_library_hints
 from tests.conftest import coded
@@ -44,8 +46,8 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def inspect(tree: Path) -> Draft:
-    return inspect_source(PinnedSource(PathSource(tree), str(tree), "folder", "folder_name"), tree)
+def inspect(tree: Path, made: BackendMetadata | None = None) -> Draft:
+    return inspect_source(PinnedSource(PathSource(tree), str(tree), "folder", "folder_name"), tree, made)
 
 
 def keys(draft: Draft) -> dict[str, object]:
@@ -79,7 +81,6 @@ def test_a_plain_pybind_extension(tree: Path) -> None:
         ("count = torch.cuda.device_count()", "assume_cuda", True),
         ('cuda = os.getenv("OPS_FORCE_CUDA", "0") == "1"', "env", {"OPS_FORCE_CUDA": "1"}),
         ('cuda = os.environ.get("BUILD_CUDA_EXT") == "TRUE"', "env", {"BUILD_CUDA_EXT": "TRUE"}),
-        ('cuda = os.environ["WITH_CUDA"]', "env", {"WITH_CUDA": "1"}),
         ('build = int(os.environ.get("BUILD_EXT", "0")) == 1', "env", {"BUILD_EXT": "1"}),  # colossalai 0.5.0
         ('skip = os.getenv("MMCV_WITH_OPS", "1") == "0"', "env", {"MMCV_WITH_OPS": "1"}),
         (
@@ -92,7 +93,6 @@ def test_a_plain_pybind_extension(tree: Path) -> None:
             "override_architectures",
             True,
         ),
-        ('os.environ["TORCH_CUDA_ARCH_LIST"] = "8.0"', "override_architectures", True),
         ("import pybind11, numpy, pkg_resources", "build_requires", ["pybind11", "setuptools<82"]),
     ],
 )
@@ -104,9 +104,7 @@ def test_setup_py_decides_a_key(tree: Path, line: str, key: str, value: object) 
 def test_force_cuda_is_set_by_buildfarm_already(tree: Path) -> None:
     line = 'cuda = torch.cuda.is_available() or os.getenv("FORCE_CUDA", "0") == "1"'
     (tree / "setup.py").write_text(SETUP % (line, "", ""))
-    draft = inspect(tree)
-    assert not {"env", "assume_cuda"} & keys(draft).keys()
-    assert "setup.py reads FORCE_CUDA" in found(draft)
+    assert not {"env", "assume_cuda"} & keys(inspect(tree)).keys()
 
 
 @pytest.mark.parametrize(
@@ -122,16 +120,14 @@ def test_what_only_the_user_can_decide_is_a_question(tree: Path, line: str, ques
     assert question in draft.questions[0]
 
 
-def test_compiler_threads_ninja_and_names_made_in_a_loop(tree: Path) -> None:
+def test_names_made_in_a_loop(tree: Path) -> None:
     (tree / "setup.py").write_text(
         'root = "small_ops"\nfor part in parts:\n'
-        '    CUDAExtension(f"{root}._{part}", glob.glob("csrc/*.cu"), extra_compile_args=["--threads", "4"])\n'
+        '    CUDAExtension(f"{root}._{part}", glob.glob("csrc/*.cu"))\n'
         'setup(name="small-ops", version="1", cmdclass={"x": BuildExtension.with_options(use_ninja=False)})\n'
     )
     draft = inspect(tree)
     assert "compiles small_ops._…" in found(draft)
-    assert "--threads" in found(draft)
-    assert "ninja off" in found(draft)
     assert keys(draft)["imports"] == ["small_ops"]
 
 
@@ -164,64 +160,22 @@ def test_headers_decide_the_abi_class(tree: Path, header: str, options: str, abi
 
 
 @pytest.mark.parametrize(
-    ("code", "asks"),
-    [
-        ("PYBIND11_MODULE(old_name, m) {}", True),
-        ("PyMODINIT_FUNC PyInit_old_name(void) { return 0; }", True),
-        ("PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}", False),
-        ("PYBIND11_MODULE(OPS_MODULE, m) {}", False),
-        ("PYBIND11_MODULE(_C, m) {}", False),
-        ("PyMODINIT_FUNC PyInit__C(void) { return PyInit_other(); }", False),
-        ("NB_MODULE(_C, m) {}\nNB_MODULE(other, m) {}", False),
-        ("TORCH_LIBRARY(small_ops, m) {}", False),
-    ],
+    ("value", "oldest"),
+    [("0x020b000000000000", "2.11"), ("0x0209000000000000", "2.10"), ("0x0210000000000000", "2.10")],
 )
-def test_a_module_whose_function_has_another_name(tree: Path, code: str, asks: bool) -> None:
-    (tree / "csrc" / "bind.cpp").write_text(f"#include <torch/extension.h>\n{code}\n")
-    asked = [question for question in inspect(tree).questions if "defines the module old_name" in question]
-    assert bool(asked) == asks
-    if asks:
-        assert asked[0].startswith("csrc/bind.cpp defines the module old_name, and setup.py compiles small_ops._C")
-
-
-@pytest.mark.parametrize(
-    ("value", "oldest", "asks"),
-    [
-        ("0x020b000000000000", "2.11", ""),
-        ("0x0209000000000000", "2.10", ""),
-        ("0x0210000000000000", "2.10", "for torch 2.10, write 0x020a000000000000"),
-    ],
-)
-def test_the_source_says_with_which_torch_the_stable_abi_begins(tree: Path, value: str, oldest: str, asks: str) -> None:
+def test_the_source_says_with_which_torch_the_stable_abi_begins(tree: Path, value: str, oldest: str) -> None:
     (tree / "setup.py").write_text(SETUP % (f'macros = ["-DTORCH_TARGET_VERSION={value}"]', "", ""))
     (tree / "csrc" / "bind.cpp").write_text("#include <torch/csrc/stable/library.h>\nTORCH_LIBRARY(small_ops, m) {}\n")
-    draft = inspect(tree)
-    assert keys(draft)["abi"] == [{"class": "stable", "torch": f">={oldest}"}]
-    assert asks in " ".join(draft.questions)
-    assert any("TORCH_TARGET_VERSION" in question for question in draft.questions) == bool(asks)
+    assert keys(inspect(tree))["abi"] == [{"class": "stable", "torch": f">={oldest}"}]
 
 
 @pytest.mark.parametrize(
-    ("code", "says"),
-    [
-        ("TORCH_LIBRARY(_C, m) {}", "many projects register ops in a namespace _C"),
-        ("TORCH_LIBRARY_FRAGMENT(ops, m) {}", "many projects register ops in a namespace ops"),
-        ("TORCH_LIBRARY(torchvision, m) {}", "the namespace torchvision is that of torchvision"),
-        ("TORCH_LIBRARY_IMPL(aten, CUDA, m) {}", "the namespace aten is that of torch"),
-        ("TORCH_LIBRARY(small_ops, m) {}", ""),
-        ("TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, m) {}", "namespace _C"),  # the name of the extension
-        ("TORCH_LIBRARY(small_ops_C, m) {}", ""),
-    ],
+    ("code", "warns"), [("_C", True), ("TORCH_EXTENSION_NAME", False), ("small_ops", False), ("small_ops_C", False)]
 )
-def test_namespaces_that_many_projects_use(tree: Path, code: str, says: str) -> None:
+def test_namespaces_that_many_projects_use(tree: Path, code: str, warns: bool) -> None:
     """Report 29: two packages with TORCH_LIBRARY(_C, m) cannot be imported in one process."""
-    (tree / "csrc" / "bind.cpp").write_text(f"#include <torch/library.h>\n{code}\n")
-    text = found(inspect(tree))
-    if says:
-        assert says in text
-    else:
-        assert "many projects register" not in text
-        assert "is that of" not in text
+    (tree / "csrc" / "bind.cpp").write_text(f"#include <torch/library.h>\nTORCH_LIBRARY({code}, m) {{}}\n")
+    assert ("many projects register ops in a namespace _C" in found(inspect(tree))) is warns
 
 
 def test_a_package_that_does_not_import_torch(tree: Path) -> None:
@@ -255,11 +209,6 @@ def test_an_extension_without_sources_only_marks_the_platform(tree: Path) -> Non
     [
         ("pyproject.toml", '[tool.setuptools.packages.find]\nwhere = ["code"]\n'),
         ("pyproject.toml", '[tool.setuptools.package-dir]\n"" = "code"\n'),
-        ("pyproject.toml", BACKEND + '[tool.hatch.build.targets.wheel]\npackages = ["code/shared_ops"]\n'),
-        ("pyproject.toml", BACKEND + '[tool.scikit-build]\nwheel.packages = ["code/shared_ops"]\n'),
-        ("pyproject.toml", BACKEND + '[tool.poetry]\npackages = [{ include = "shared_ops", from = "code" }]\n'),
-        ("setup.cfg", "[options]\npackages = find:\npackage_dir =\n    = code\n"),
-        ("setup.cfg", "[options]\npackages = find:\n[options.packages.find]\nwhere = code\n"),
     ],
 )
 def test_the_source_names_the_folder_of_its_packages(tree: Path, file: str, text: str) -> None:
@@ -378,10 +327,7 @@ def test_a_library_that_no_header_ties_to_torch(tree: Path, imports: str) -> Non
     assert ("is this an extension of PyTorch?" in found(draft)) is (imports == "ctypes")
 
 
-def test_version_from_the_package_or_from_git(tree: Path) -> None:
-    (tree / "setup.py").write_text('setup(name="small-ops", version=read(), ext_modules=found())\n')
-    (tree / "small_ops" / "__init__.py").write_text('__version__ = "0.7.1+local"\n')
-    assert inspect(tree).version == "0.7.1"
+def test_a_version_from_git_or_from_the_build_backend(tree: Path) -> None:
     (tree / "setup.py").write_text(
         'setup(use_scm_version=True, ext_modules=found(), setup_requires=["setuptools_scm"])\n'
     )
@@ -389,6 +335,26 @@ def test_version_from_the_package_or_from_git(tree: Path) -> None:
     assert "env" not in keys(draft), "the build sets the variables to the version of the recipe, whatever the user sets"
     assert "takes its version from git" in found(draft)
     assert "set `version`" in draft.questions[0]
+    assert draft.unknown == ("name",)
+    (tree / "setup.py").write_text(
+        "setup(name=n(), version=v(), packages=p(), ext_modules=found(), install_requires=r())\n"
+    )
+    (tree / "small_ops" / "__init__.py").write_text("import torch, einops, numpy\n")
+    asked = inspect(tree)
+    assert (asked.unknown, asked.version, keys(asked)["requires"]) == (
+        ("name", "version"),
+        "0.0.0",
+        ["einops", "numpy"],
+    )
+    text = "Name: small-ops-cu130\nVersion: 0.7.1.post130+local\nRequires-Dist: einops\nRequires-Python: >=3.10\n"
+    made = BackendMetadata(text, asked.unknown, Torch(2, 11, 0), Cuda(13, 0))
+    draft = inspect(tree, made)
+    assert (draft.name, keys(draft)["name"], draft.version) == (
+        "small_ops_cu",
+        "small_ops_cu{cuda}",
+        "0.7.1.post{cuda}",
+    )
+    assert (keys(draft)["requires"], draft.python, draft.unknown, draft.questions) == (["numpy"], ">=3.10", (), [])
 
 
 @pytest.mark.parametrize(
@@ -397,8 +363,6 @@ def test_version_from_the_package_or_from_git(tree: Path) -> None:
         ("pyproject.toml", '[tool.setuptools.packages.find]\ninclude = ["small*"]\n'),
         ("pyproject.toml", '[tool.setuptools.packages.find]\nexclude = ["evaluation*"]\n'),
         ("pyproject.toml", '[tool.setuptools]\npackages = ["small", "small.inner"]\n'),
-        ("setup.cfg", "[options]\npackages =\n    small\n    small.inner\n"),
-        ("setup.cfg", "[options]\npackages = find:\n[options.packages.find]\nexclude =\n    evaluation\n"),
         ("setup.py", SETUP.replace("packages=find_packages()", 'packages=["small"]') % ("", "", "")),
     ],
 )
@@ -431,7 +395,7 @@ def test_modules_without_a_package_are_imported(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "text", "wanted"),
     [
-        ("setup.cfg", "[options]\npython_requires = >= 3.12\n", ">=3.12"),
+        ("setup.py", SETUP % ("", "", ', python_requires=" >= 3.12"'), ">=3.12"),
         ("pyproject.toml", '[project]\nname = "small-ops"\nrequires-python = ">=3.8,!=3.11.*"\n', ">=3.8,!=3.11.*"),
         ("setup.py", SETUP % ("", "", ', python_requires=f">={low()}"'), None),
     ],
@@ -505,25 +469,6 @@ def test_warnings_about_the_files_of_a_source_are_not_shown(tree: Path) -> None:
     assert inspect(tree).version == "1.2.0"
 
 
-@pytest.mark.parametrize(
-    ("project", "name", "version"),
-    [
-        ('[project]\nname = "tiny-meson"\ndynamic = ["version"]\n', "tiny_meson", "3.1"),
-        ("", "tiny", "3.1"),
-    ],
-)
-def test_a_version_in_meson_build(tree: Path, project: str, name: str, version: str) -> None:
-    (tree / "setup.py").unlink()
-    (tree / "pyproject.toml").write_text(f'[build-system]\nbuild-backend = "mesonpy"\n{project}')
-    (tree / "meson.build").write_text(
-        "# project('no', version: '9')\nproject('tiny', 'cpp', 'cuda',\n  version: '3.1')\n"
-    )
-    draft = inspect(tree)
-    assert (draft.name, draft.version, draft.unknown) == (name, version, ())
-    (tree / "meson.build").write_text("project('tiny', 'cpp', version: files('VERSION'))\n")
-    assert "version" in inspect(tree).unknown
-
-
 def test_the_source_is_read_and_not_run(tree: Path) -> None:
     (tree / "setup.py").write_text(f"open({str(tree / 'ran')!r}, 'w')\n" + SETUP % ("", "", ""))
     inspect(tree)
@@ -573,9 +518,7 @@ def test_a_source_of_a_pure_python_wheel_is_refused(tree: Path, script: str, pyp
         ("if use_npu():\n    import own_tool", None, ""),
         ("try:\n    import einops\nexcept ImportError:\n    einops = None", None, ""),
         ("try:\n    import einops\nexcept ImportError:\n    raise RuntimeError('pip install einops')", ["einops"], ""),
-        ("try:\n    import einops\nexcept ImportError:\n    sys.exit('pip install einops')", ["einops"], ""),
         ("with contextlib.suppress(ImportError):\n    import einops", None, ""),
-        ("if __name__ == '__main__':\n    import einops", ["einops"], ""),
         ("import helper", ["einops"], ""),
         ("try:\n    import helper\nexcept ImportError:\n    pass", None, ""),
     ],
@@ -656,38 +599,12 @@ def test_modules_that_a_package_imports_without_its_name(tree: Path) -> None:
     assert keys(inspect(tree))["requires"] == ["einops"]
 
 
-def test_requirements_that_setup_py_installs_by_pip(tree: Path) -> None:
-    line = "import subprocess, sys\n"
-    line += "subprocess.run([sys.executable, '-m', 'pip', 'install', '-q', 'cython<4', '-r', 'more.txt'])\n"
-    line += "import os\nos.system('pip install --index-url https://index.example/simple pybind11')"
-    (tree / "more.txt").write_text("# tools\nnumpy==1.26 # old\n-e .\n")
-    (tree / "setup.py").write_text(SETUP % (line, "", ""))
-    draft = inspect(tree)
-    assert keys(draft)["build_requires"] == ["cython<4", "numpy==1.26", "pybind11"]
-    assert "setup.py installs" in found(draft)
-
-
 def test_options_for_the_cpu_of_this_machine(tree: Path) -> None:
     (tree / "setup.py").write_text(SETUP % ("flags = ['-O3', '-march=native']", "", ""))
     assert "setup.py compiles for the CPU of this machine" in found(inspect(tree))
     (tree / "setup.py").write_text(SETUP % ("", "", ""))
     (tree / "CMakeLists.txt").write_text("# -mcpu=native\ntarget_compile_options(ops PRIVATE -mtune=native)\n")
     assert "CMake compiles for the CPU of this machine" in found(inspect(tree))
-
-
-@pytest.mark.parametrize(
-    ("line", "installs"),
-    [
-        ("raise RuntimeError('Use `pip install .` to install from source.')", []),  # sphericart-torch 2.0.4
-        ("print('pip install ninja to build faster')", []),
-        ("command = 'pip install ninja'; run_command(command)", ["ninja"]),
-        ("os.system('cd /tmp && python3 -m pip install cmake')", ["cmake"]),
-        ("os.system(f'{sys.executable} -m pip install cmake')", ["cmake"]),
-    ],
-)
-def test_only_a_command_installs(tree: Path, line: str, installs: list[str]) -> None:
-    (tree / "setup.py").write_text(SETUP % (line, "", ""))
-    assert read_setup_script(tree).installs == installs
 
 
 @pytest.mark.parametrize(
@@ -708,29 +625,14 @@ def test_ways_to_download(tree: Path, line: str, downloads: bool) -> None:
     assert read_setup_script(tree).downloads is downloads
 
 
-@pytest.mark.parametrize(
-    ("base", "outside", "downloads"),
-    [("sdist", "", False), ("setuptools.command.sdist.sdist", "", False), ("build_ext", "", True),
-     ("sdist", "urllib.request.urlopen('https://x.org')\n", True)],
-)  # fmt: skip
-def test_a_download_of_a_command_that_makes_no_wheel(tree: Path, base: str, outside: str, downloads: bool) -> None:
-    """The sdist of vesin-torch 0.6.2 gets a header that the wheel then needs no network for."""
-    text = "import urllib.request\nimport torch\n" + outside
-    text += f"class own({base}):\n    def run(self):\n        urllib.request.urlretrieve('https://x.org/x')\n"
-    (tree / "setup.py").write_text(SETUP % (text, "", ""))
-    assert read_setup_script(tree).downloads is downloads
-
-
 @pytest.mark.parametrize("header", ["nvrtc.h", "gpulite/gpulite.hpp", "cuda_runtime.h"])
 @pytest.mark.parametrize("extension", ["CUDAExtension", "Extension"])
 def test_cuda_code_of_the_run_time(tree: Path, header: str, extension: str) -> None:
     """sphericart-torch 1.0.5 and vesin-torch 0.6.2: nvcc compiles nothing, and the wheel has the source as text."""
     (tree / "csrc/bind.cpp").write_text(PYBIND + f"#include <{header}>\n")
     (tree / "setup.py").write_text((SETUP % ("", "", "")).replace("CUDAExtension(", f"{extension}("))
-    draft, run_time = inspect(tree), header != "cuda_runtime.h"
-    optional = run_time and extension == "Extension"
-    assert keys(draft).get("cuda") == ("optional" if optional else None)
-    assert ["`cuda: optional`" in each for each in draft.questions] == [True] * (run_time and not optional)
+    optional = header != "cuda_runtime.h" and extension == "Extension"
+    assert keys(inspect(tree)).get("cuda") == ("optional" if optional else None)
 
 
 def test_options_of_the_command_line(tree: Path) -> None:
