@@ -77,9 +77,9 @@ def test_only_ops_without_a_case_are_drafted(gate_python: Callable[[str], Path],
 def test_functions_of_compiled_modules_are_told_from_python_functions(gate_python: Callable[[str], Path]) -> None:
     """torch.compile cannot trace a function of pybind11, so its draft says `untraced`."""
     code = (
-        f"import sys, math; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
-        "from builder.gate.draft.trial import Caller\n"
-        "print([Caller(one, [], 'cpu').compiled(()) for one in (math.sin, lambda x: x)])"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
+        "from builder.gate.draft.refine import of_compiled_module\n"
+        "print([bool(of_compiled_module(one)) for one in ('math.sin', 'os.path.join')])"
     )
     assert run(gate_python("2.11.0"), "-c", code).out.strip() == "[True, False]"
 
@@ -150,7 +150,7 @@ def drafts_without_cpu_kernel(
         f"import sys; sys.path[:0] = [{str(Path(__file__).parents[2])!r}, {str(folder)!r}]\n"
         "import json\n"
         "from dataclasses import asdict\n"
-        "from builder.gate.draft import draft, trial\n"
+        "from builder.gate.draft import draft, refine\n"
         f"{before}\n"
         f"print(json.dumps([asdict(draft.draft_op('functions.' + name)) for name in {names}]))"
     )
@@ -182,7 +182,7 @@ def test_a_function_of_a_compiled_module_is_not_traced_also_without_a_cpu_kernel
     gate_python: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """On a GPU machine, the checks of tracing would fail for it."""
-    pretend = "trial.BuiltinFunctionType = type(lambda: 0)"  # that Python functions are those of a compiled module
+    pretend = "refine.BuiltinFunctionType = type(lambda: 0)"  # that Python functions are those of a compiled module
     python = gate_python("2.11.0")
     [compiled] = drafts_without_cpu_kernel(python, tmp_path, ["add(x: Tensor) -> Tensor"], pretend)
     assert "torch cannot trace a function of a compiled module" in compiled.untraced

@@ -23,7 +23,7 @@ _ONLY_CUDA = re.compile(
 _RANK = re.compile(
     r"(?:expect\w*|must|should|needs?|requires?|has to)[^.;]{0,40}?\b(\d)[ -]?(?:d\b|dim)"
     r"|(?:dim\(\)|dim|ndim\w*|ndimension\(\))\s*(?:==|must be|should be|to be)\s*(\d)"
-    r"|(\d)-dimensional|\bdimensions? (\d)\b",
+    r"|(\d)-dimensional|\bdimensions? (\d)\b|unpack \(expected (\d)",
     re.IGNORECASE,
 )
 _DTYPES = (

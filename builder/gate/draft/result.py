@@ -63,6 +63,10 @@ class OpDraft:
     unclaimed: Mapping[str, str] = field(default_factory=dict)
     #: Those that fail for the call with an empty tensor.
     empty_unclaimed: Mapping[str, str] = field(default_factory=dict)
+    #: The dtypes of the calls that succeeded besides float32.
+    dtypes: Sequence[str] = ()
+    #: The calls of other ops that the call and its gradient make; only while the drafts are made.
+    inside: Sequence[Any] = ()
 
     @property
     def lacks_fake_kernel(self) -> bool:

@@ -67,7 +67,7 @@ class Signature:
 
 
 def signature_of(op: str) -> Signature | None:
-    """Return the signature of `namespace::name.overload` or of a dotted path; None if it is not known."""
+    """Return the signature of what `resolve` finds, of a module that of `forward`; None if it is not known."""
     found = resolve(op)
     if isinstance(found, torch._ops.OpOverloadPacket):
         found = getattr(found, found.overloads()[0])
@@ -76,7 +76,7 @@ def signature_of(op: str) -> Signature | None:
         return _of_schema(schema)
     if inspect.isbuiltin(found) or type(found).__name__ in {"builtin_function_or_method", "nb_func"}:
         return _of_docstring(found)
-    return _of_python(found)
+    return _of_python(found.forward if isinstance(found, torch.nn.Module) else found)
 
 
 def takes_tensor(signature: Signature) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
+from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.distributed.client.placement import Uses, first_builds, need_of_build
 from builder.commands.distributed.client.prove import ProofPlan, open_cells, prove_cells
 from builder.commands.distributed.client.transfer import fetch_log, fetch_wheel
@@ -118,6 +119,7 @@ class RemoteRun:
             if stored is None:
                 stored, answer = await self._build(cluster, task, log)
                 reused = bool(answer and answer.reused)
+            await asyncio.to_thread(FolderBuilds(self._store).remember, build, recipe, stored.digest)
             proofs = await self._prove(cluster, build, recipe, stored, answer, log)
         except BuildfarmError as problem:
             error, reused = problem, False
