@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -108,11 +108,5 @@ class Drafts:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text in one line with at most `most` characters, cut after a sentence or else after a word."""
-    plain = " ".join(text.split())
-    if len(plain) <= most:
-        return plain
-    sentences = [found.end() for found in re.finditer(r"[.;!?](?= )", plain) if found.end() <= most]
-    if sentences:
-        return plain[: sentences[-1]].rstrip(".;")
-    return plain[:most].rpartition(" ")[0] + " …"
+    """Return a text in one line with at most `most` characters, cut after a word."""
+    return textwrap.shorten(text, most, placeholder=" …")
