@@ -29,7 +29,7 @@ from builder.gate.draft.result import CALLED, NOT_CALLED
 from builder.gate.outcome import Spec
 
 #: What is read in an error message.
-HINTS = ("names", "numbers", "ranks", "dtypes", "words")
+HINTS = ("names", "numbers", "ranks", "dtypes")
 #: The steps that can be turned off.
 STEPS = (*HINTS, "tensors-by-name", "integers-by-name", "inside", "ranks-of-all", "search")
 
@@ -50,7 +50,7 @@ def turn_off(step: str) -> None:
     setattr(*replaced[step])
 
 
-def _changed(found: hints.Hints, name: str, value: Any) -> hints.Hints:  # noqa: ANN401
+def _changed(found: hints.Hints, name: str, value: Any) -> hints.Hints:
     return hints.Hints(**{**asdict(found), name: value})
 
 

@@ -93,7 +93,11 @@ def _in_rounds(ops: Sequence[str], jobs: int) -> list[OpDraft]:
     rlimits.become_subreaper()
     found: dict[str, OpDraft] = {}
     inside: dict[str, list[Recorded]] = {}
-    with tempfile.TemporaryDirectory() as folder, _pool(jobs, folder) as pool:
+    fork = multiprocessing.get_context("fork")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(max(1, jobs), fork, _begin, (os.getpid(), folder)) as pool,
+    ):
         for most in (FEW_CALLS, CALLS, FEW_CALLS):
             todo = [
                 op
@@ -109,11 +113,6 @@ def _in_rounds(ops: Sequence[str], jobs: int) -> list[OpDraft]:
                 for one in found[op].inside:
                     inside.setdefault(one.op, []).append(one)
     return [found[op] for op in ops]
-
-
-def _pool(jobs: int, folder: str) -> ProcessPoolExecutor:
-    fork = multiprocessing.get_context("fork")
-    return ProcessPoolExecutor(max(1, jobs), fork, initializer=_begin, initargs=(os.getpid(), folder))
 
 
 def _begin(parent: int, folder: str) -> None:

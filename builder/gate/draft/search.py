@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from builder.gate.draft import guesses, hints, signatures
+from builder.gate.draft import guesses, hints
 from builder.gate.draft.guesses import Guess
 from builder.gate.draft.hints import Hints
 from builder.gate.draft.signatures import Parameter
@@ -129,8 +129,6 @@ def _variants(parameter: Parameter, guess: Guess, hint: Hints) -> Iterator[tuple
     for number, other in enumerate(guesses.alternatives(parameter, hint.numbers)):
         wanted = other[0] == "value" and (other[1] in hint.numbers) and not isinstance(other[1], bool)
         yield 0.1 * number - 0.5 * wanted, other
-    if parameter.kind == signatures.STR:
-        yield from ((-0.5, ("value", word)) for word in hint.words)
     if guess[0] == "tensor":
         for number, other in enumerate(guesses.tensor_variants(guess, hint.numbers)):
             yield _cost(guess, other, hint) + 0.02 * number, other
