@@ -75,7 +75,10 @@ def _summary(result: CasesResult) -> str:
             "  hint: under `imports` in extension.yaml, list every module that loads a shared library\n"
         )
     lines = [f"{name}: called successfully in {result.cell}: {', '.join(_counts(drafts, bool(covered)))}"]
-    lines += [f"  {_why_not(draft)}" for draft in drafts if draft.state != CALLED]
+    for draft in drafts:
+        if draft.state != CALLED:
+            kind = "not called (CUDA only)" if draft.state == CUDA_ONLY else "no case"
+            lines.append(f"  {kind}: {draft.op}: {draft.reason}")
     lines += [f"  {line}" for line in _not_claimed(drafts)]
     if result.file:
         move = (
@@ -121,11 +124,6 @@ def _stale(result: CasesResult) -> str:
         f'{result.extension}: in cases.py, remove `devices=["cuda"]` from the cases of {op}: the op has a CPU kernel\n'
         for op in result.drafts.stale
     )
-
-
-def _why_not(draft: OpDraft) -> str:
-    kind = "not called (CUDA only)" if draft.state == CUDA_ONLY else "not called"
-    return f"{kind}: {draft.op}: {draft.reason}"
 
 
 def _counts(drafts: Sequence[OpDraft], some_covered: bool) -> Iterator[str]:

@@ -31,7 +31,7 @@ from builder.gate.outcome import Spec
 #: What is read in an error message.
 HINTS = ("names", "numbers", "ranks", "dtypes")
 #: The steps that can be turned off.
-STEPS = (*HINTS, "tensors-by-name", "integers-by-name", "inside", "ranks-of-all", "search")
+STEPS = (*HINTS, "tensors-by-name", "inside", "ranks-of-all", "search")
 
 
 def turn_off(step: str) -> None:
@@ -40,7 +40,6 @@ def turn_off(step: str) -> None:
     nothing = hints.Hints()
     replaced: dict[str, tuple[Any, str, Any]] = {
         "tensors-by-name": (guesses, "_first_tensor", lambda _: ("tensor", "float", (guesses.SIZE,) * 2, "randn")),
-        "integers-by-name": (guesses, "_INTEGERS", ()),
         "inside": (draft, "as_candidate", lambda parameters, *_: guesses.first_guesses(parameters)),
         "ranks-of-all": (search, "_RANKS_OF_ALL", ()),
         "search": (search.Search, "_expand", lambda *_: 0.0),

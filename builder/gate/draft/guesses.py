@@ -56,15 +56,8 @@ _RANKS = (
 #: Parameters of norms, such as layer_norm(Tensor input, Tensor weight, float eps).
 _EPS = re.compile(r"(^|_)eps(ilon)?$")
 _NORM_WEIGHT = re.compile(r"^(weight|gamma|beta|bias)$")
-#: Likely numbers by name, most likely first.
-_INTEGERS = (
-    (re.compile(r"^dims?$|^axis$|_dim$"), (0, -1, 1, 2)),
-    (re.compile(r"pad"), (0, 1, 2)),
-    (re.compile(r"stride|dilation|group|factor|step|scale|degree|order|iter|repeat|worker|thread"), (1, 2, 4)),
-    (re.compile(r"kernel|window|radius"), (3, 1, 2)),
-    (re.compile(r"pool|sampl|output_size|out_size"), (2, 1, SIZE)),
-)
-_OTHER_INTEGERS = (SIZE, 1, 0, 2, 3, -1)
+#: The most likely first.
+_INTEGERS = (SIZE, 1, 0, 2, 3, -1)
 _STRINGS = ("sum", "mean", "max", "none", "bilinear", "nearest", "zeros", "constant", "relu", "linear")
 
 
@@ -105,28 +98,20 @@ def alternatives(parameter: Parameter, numbers: Sequence[int] = ()) -> Iterator[
         yield ("value", None)
     kind = parameter.kind
     if kind == signatures.OTHER:
-        yield from () if parameter.has_default and parameter.default is not None else _untyped(name, numbers)
+        if not parameter.has_default or parameter.default is None:
+            yield _first_tensor(name)
+            yield from (("value", value) for value in _values(signatures.INT, numbers))
     elif kind in (signatures.TENSOR, signatures.TENSORS):
         tensor = _first_tensor(name)
         yield from [("tensors", tensor, tensor), ("tensors", tensor)] if kind == signatures.TENSORS else [tensor]
     elif kind in (signatures.DTYPE, signatures.DEVICE):
         yield (kind,)
     else:
-        yield from (("value", value) for value in _values(kind, name, numbers))
+        yield from (("value", value) for value in _values(kind, numbers))
 
 
-def _untyped(name: str, numbers: Sequence[int]) -> Iterator[Guess]:
-    """Yield values for a parameter of unknown type: a tensor, or an integer if the name is that of one."""
-    integers: list[Guess] = [("value", value) for value in _values(signatures.INT, name, numbers)]
-    is_number = any(pattern.search(name) for pattern, _ in _INTEGERS)
-    yield from integers[:3] if is_number else ()
-    yield _first_tensor(name)
-    yield from integers
-
-
-def _values(kind: str, name: str, numbers: Sequence[int]) -> Iterable[Any]:
-    likely = next((values for pattern, values in _INTEGERS if pattern.search(name)), _OTHER_INTEGERS)
-    integers = list(dict.fromkeys([*numbers, *likely, *_OTHER_INTEGERS]))
+def _values(kind: str, numbers: Sequence[int]) -> Iterable[Any]:
+    integers = list(dict.fromkeys([*numbers, *_INTEGERS]))
     if kind == signatures.INT:
         return integers
     if kind == signatures.FLOAT:
