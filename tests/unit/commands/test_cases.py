@@ -103,6 +103,23 @@ def test_a_check_that_failed_in_a_trial_is_not_claimed_and_is_named() -> None:
     assert "not claimed: toy::add: compile fails: static: no\n" in text
 
 
+def test_the_case_of_a_class_lists_its_dtypes_and_long_lists_of_integers_are_wrapped() -> None:
+    numbers = list(range(100, 160))
+    given = [Argument("x", "make.randn(5, 3)"), Argument("index", f"make.integers({numbers})")]
+    layer = replace(ADD, op="toy.Layer('sum', 4)", arguments=given, dtypes=["float64"], empty=[given[0]])
+    text = cases_text("toy", "a cell", Drafts({}, drafts=[layer]))
+    assert max(map(len, text.splitlines())) <= 120
+    [typical, empty] = [
+        ast.unparse(one)
+        for one in ast.walk(assigned(text)["CASES"])
+        if isinstance(one, ast.Call) and ast.unparse(one).startswith("Case(")
+    ]
+    assert "op=\"toy.Layer('sum', 4)\"" in typical
+    assert "dtypes=(torch.float32, torch.float64)" in typical
+    assert f"make.integers({numbers})" in typical
+    assert "dtypes" not in empty, "with an empty tensor the op was called in float32 only"
+
+
 def test_an_op_without_a_fake_kernel_is_named_with_the_cure() -> None:
     text = summary_text([result(Drafts({}, drafts=[ADD, replace(ADD, op="toy::sub")]))])
     assert (
