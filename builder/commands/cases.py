@@ -23,12 +23,14 @@ from builder.cli.options import (
     examples,
 )
 from builder.cli.output import print_data
+from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.cases_text import cases_text, is_case, missing_text
 from builder.commands.folders import DIST, open_store
-from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
+from builder.commands.smoke_targets import SmokeTarget, TargetFinder, failed_compile, selected_recipes
 from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError, UsageError
-from builder.gate.draft.result import CALLED, CUDA_ONLY, TRACING_CHECKS, Drafts, OpDraft
-from builder.log import print_line
+from builder.gate.amounts import counted
+from builder.gate.draft.result import CALLED, TRACING_CHECKS, Drafts, OpDraft
+from builder.log import print_line, print_warning
 from builder.matrix.axes import Cell
 from builder.matrix.compat import and_list
 from builder.matrix.config import CASES, MATRIX, Recipe, WheelSource
@@ -69,13 +71,10 @@ def _summary(result: CasesResult) -> str:
         return f"{name}: cases.py names every op and function that was found; there is nothing to draft\n"
     if not drafts:
         return (
-            f"{name}: no op and no function with a tensor argument was found in {result.cell}\n"
+            f"{name}: no op, and no function or class with a tensor argument, was found in {result.cell}\n"
             "  hint: under `imports` in extension.yaml, list every module that loads a shared library\n"
         )
-    called = [draft for draft in drafts if draft.state == CALLED]
-    without = " without a case" if covered else ""
-    was = "was" if len(drafts) == 1 else "were"
-    lines = [f"{name}: {len(called)} of {_ops(len(drafts))}{without} {was} called successfully in {result.cell}"]
+    lines = [f"{name}: called successfully in {result.cell}: {', '.join(_counts(drafts, bool(covered)))}"]
     lines += [f"  {_why_not(draft)}" for draft in drafts if draft.state != CALLED]
     lines += [f"  {line}".rstrip() for line in _not_claimed(drafts)]
     if result.file:
@@ -134,13 +133,18 @@ def _stale(result: CasesResult) -> str:
     )
 
 
+def _counts(drafts: Sequence[OpDraft], some_covered: bool) -> Iterator[str]:
+    """Count the ops, as the check `ops` counts them, and the other functions and classes."""
+    for required, what in ((True, "op"), (False, "other callable")):
+        of_kind = [draft for draft in drafts if draft.required == required]
+        called = sum(draft.state == CALLED for draft in of_kind)
+        if of_kind:
+            yield f"{called} of {counted(len(of_kind), what)}{' without a case' if some_covered else ''}"
+
+
 def _why_not(draft: OpDraft) -> str:
-    kind = "not called (CUDA only)" if draft.state == CUDA_ONLY else "not called"
+    kind = "not called (CUDA only)" if draft.state == CUDA_ONLY else "no case"
     return f"{kind}: {draft.op}: {draft.reason}"
-
-
-def _ops(count: int) -> str:
-    return "1 op or function" if count == 1 else f"{count} ops and functions"
 
 
 EXAMPLES = examples(
@@ -177,7 +181,7 @@ class CasesOptions(SelectOptions):
         typer.Option(
             "--dist",
             metavar="DIR",
-            help="Folder with wheels. The newest wheel in the store and in this folder is used.",
+            help="Folder with wheels, for an extension whose wheel was not built here: the newest one is used.",
         ),
     ] = DIST
     store: StoreOption = None
@@ -222,22 +226,24 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
 
 
 def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> SmokeTarget:
-    """The newest wheel of the extension that fits the selection, from the store or `dist`."""
-    names: list[str] = []
+    """The newest wheel that fits the selection: one that was built from the folder of the recipe, or one of `dist`."""
     if isinstance(recipe.source, WheelSource):
-        names = [f"{recipe.source.project}=={recipe.source.version}"]
-    else:
-        found = [*store.root.glob("builds/*/*.whl"), *dist.glob("*.whl")]
-        own = [wheel for wheel in found if _is_wheel_of(wheel, recipe)]
-        names = [str(wheel) for wheel in sorted(own, key=lambda wheel: wheel.stat().st_mtime, reverse=True)]
-    if not names:
-        raise NothingSelectedError(
+        return finder.find([f"{recipe.source.project}=={recipe.source.version}"], dist)[0]
+    found = sorted(dist.glob("*.whl"), key=lambda wheel: wheel.stat().st_mtime, reverse=True)
+    found = [*(stored.wheel for stored in FolderBuilds(store).last(recipe)), *found]
+    own = [wheel for wheel in found if _is_wheel_of(wheel, recipe)]
+    failed = failed_compile(dist, recipe.name, {str(cell) for cell in finder.selected_cells(recipe)})
+    if not own:
+        raise failed or NothingSelectedError(
             "the extension has no wheel yet, and a draft needs a wheel",
             Code.NO_WHEEL,
             where=recipe.name,
             hints=[f"run `buildfarm build --ext {recipe.name}` first; a wheel with failed checks is enough"],
         )
-    return finder.find(names, dist)[0]
+    target = finder.find(list(map(str, own)), dist)[0]
+    if failed:
+        print_warning(f"{recipe.name}: {failed.sentence}; the draft is for an earlier wheel, {target.wheel.name}")
+    return target
 
 
 def _is_wheel_of(wheel: Path, recipe: Recipe) -> bool:

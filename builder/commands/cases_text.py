@@ -120,17 +120,19 @@ def _cases(draft: OpDraft) -> str:
     typical = _case(draft, "draft", _comment(draft), gap)
     if not draft.empty:
         return typical
-    empty = replace(draft, arguments=draft.empty, unclaimed=draft.empty_unclaimed)
+    empty = replace(draft, arguments=draft.empty, unclaimed=draft.empty_unclaimed, dtypes=())
     gap = "the function of the case above, if it accepts empty tensors"
     return typical + "\n" + _case(empty, "empty", [], gap, '        edge="empty",')
 
 
 def _case(draft: OpDraft, name: str, comment: Sequence[str], gap: str, *more: str) -> str:
-    lines = [f'        op="{draft.op}",', *comment, f'        name="{name}",', *_inputs(draft), *more]
+    lines = [f"        op={_literal(draft.op)},", *comment, f'        name="{name}",', *_inputs(draft), *more]
     named = [one for one in draft.arguments if one.keyword]
     if named:
         lines.append("        kwargs={" + ", ".join(f'"{one.name}": {one.source}' for one in named) + "},")
     lines.append(f"        reference=None,  # GAP: {gap}")
+    if draft.dtypes:
+        lines.append(f"        dtypes=({', '.join(f'torch.{name}' for name in ['float32', *draft.dtypes])}),")
     if draft.state == CUDA_ONLY or draft.device == "cuda":
         lines.append('        devices=["cuda"],')
     if draft.contiguous_only:
@@ -178,4 +180,12 @@ def _inputs(draft: OpDraft) -> list[str]:
     line = f"        inputs=lambda {taken}: ({', '.join(values)}{comma}),"
     if len(line) <= _WIDTH:
         return [line]
-    return [f"        inputs=lambda {taken}: (", *(f"            {value}," for value in values), "        ),"]
+    wrapped = [line for value in values for line in _wrapped(f"{value},")]
+    return [f"        inputs=lambda {taken}: (", *(f"            {line}" for line in wrapped), "        ),"]
+
+
+def _wrapped(value: str) -> list[str]:
+    """Break a long list of numbers into lines."""
+    if len(value) <= _WIDTH - 12 or "'" in value:
+        return [value]
+    return textwrap.wrap(value, _WIDTH - 12, subsequent_indent="    ", break_long_words=False)

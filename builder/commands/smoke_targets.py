@@ -39,6 +39,17 @@ def failed_build(dist: Path, extensions: Collection[str], cells: Collection[str]
     return next(iter(found), None)
 
 
+def failed_compile(dist: Path, extension: str, cells: Collection[str]) -> BuildfarmError | None:
+    """The first build of report.json that is for this extension and these cells and made no wheel, as an error."""
+    found = _failed(
+        dist,
+        "there is no wheel of this build",
+        NothingSelectedError,
+        lambda entry: "wheel" not in entry and _is_selected(entry, [extension], cells),
+    )
+    return next(iter(found), None)
+
+
 def unpublished_builds(dist: Path) -> list[BuildfarmError]:
     """Each build of report.json that failed, as an error of `publish`; not one whose wheel is in `dist`."""
     what = "there is no wheel of this build to publish"
@@ -184,12 +195,12 @@ class TargetFinder:
             return [self._from_file(Path(text))]
         name, version = exact_version(text)
         recipe = self._recipe_of(name)
-        return self._from_index(name, version, recipe, self._selected_cells(recipe))
+        return self._from_index(name, version, recipe, self.selected_cells(recipe))
 
     def _from_file(self, wheel: Path) -> SmokeTarget:
         facts = read_facts(wheel)
         recipe = self._recipe_of(facts.name)
-        return _target(wheel, facts, recipe, self._selected_cells(recipe))
+        return _target(wheel, facts, recipe, self.selected_cells(recipe))
 
     def _from_index(self, project: str, version: str, recipe: Recipe, cells: Sequence[Cell]) -> list[SmokeTarget]:
         """The wheels of a project for the Pythons of these cells; one wheel may serve several Pythons."""
@@ -204,7 +215,7 @@ class TargetFinder:
             targets.append(_target(wheel, facts, recipe, sorted(candidates)))
         return targets
 
-    def _selected_cells(self, recipe: Recipe) -> list[Cell]:
+    def selected_cells(self, recipe: Recipe) -> list[Cell]:
         """The selected cells that the recipe supports."""
         select = Selection(self.select.torch, self.select.cuda, self.select.python)
         return [cell for _, cells in served_cells(self.matrix, [recipe], select, Compat.load()) for cell in cells]

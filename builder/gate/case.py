@@ -72,7 +72,10 @@ class Case:
 
     Attributes:
         op: a dispatcher op, `namespace::name` or `namespace::name.overload`; or the dotted path of a Python callable,
-            `torch_scatter.scatter`. For a pybind function, write its dotted path.
+            `torch_scatter.scatter`. For a pybind function, write its dotted path. For a class of `torch.nn.Module`,
+            write how it is constructed from plain values, `chamferdist.ChamferDistance()` or
+            `my_ops.Layer(4, bias=False)`: the case calls the module, which has the device and the dtype of the first
+            floating-point tensor. Its random parameters are the same in each call.
         inputs: a function that makes the positional arguments. The gate computes gradients of tensors made with
             `grad=True`.
         name: describes the case in a few words. Two cases of an op must have different names.

@@ -7,6 +7,7 @@ outcome of the check. It runs only for cases that claim the check (`not_claimed`
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -86,7 +87,7 @@ class Context:
 
     def call(self, case: Case, args: Sequence[Any]) -> Any:  # noqa: ANN401
         """Call the op with these arguments and the keyword arguments of the case."""
-        return resolve(case.op)(*args, **case.kwargs)
+        return placed(resolve(case.op), args)(*args, **case.kwargs)
 
     def expected(self, case: Case, args: Sequence[Any]) -> Any:  # noqa: ANN401
         """Return the result of the reference, which gets 16-bit floats as float32 to be more precise than the op."""
@@ -110,9 +111,21 @@ class Context:
         return [Outcome(self.check, case.op, case.name, NOT_RUN, reason, evidence=evidence)]
 
 
+def placed(target: Any, args: Sequence[Any]) -> Any:  # noqa: ANN401
+    """Return what `resolve` found; a module is moved to the device and dtype of the first floating-point tensor."""
+    like = next((one for _, one in iter_tensors(args) if one.is_floating_point()), None)
+    return target.to(like.device, like.dtype) if isinstance(target, torch.nn.Module) and like is not None else target
+
+
 def resolve(name: str) -> Any:  # noqa: ANN401
-    """Return the op of `ns::op` or `ns::op.overload`, or the callable of a dotted path. Raises CaseError."""
+    """Return the op of `ns::op` or `ns::op.overload`, the callable of a dotted path, or a module.
+
+    `package.Layer(4, bias=False)` is a new module of this class. Its random parameters are the same in each process.
+    Raises CaseError, and what the constructor of the module raises.
+    """
     try:
+        if name.endswith(")"):
+            return _constructed(name)
         if "::" in name:
             namespace, _, rest = name.partition("::")
             op, _, overload = rest.partition(".")
@@ -125,6 +138,23 @@ def resolve(name: str) -> Any:  # noqa: ANN401
     except (AttributeError, ImportError) as error:
         what = "no op of this name is registered" if "::" in name else sentence(error)
         raise CaseError(f"{name}: {what}") from error
+
+
+def _constructed(name: str) -> torch.nn.Module:
+    try:
+        call = ast.parse(name, mode="eval").body
+        if not isinstance(call, ast.Call):
+            raise ValueError
+        args = [ast.literal_eval(one) for one in call.args]
+        kwargs = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+    except (SyntaxError, ValueError):
+        raise CaseError(f"{name} is not the path of a class with plain values as arguments") from None
+    found = _dotted(ast.unparse(call.func))
+    if not (isinstance(found, type) and issubclass(found, torch.nn.Module)):
+        raise CaseError(f"{ast.unparse(call.func)} is no class of torch.nn.Module: write its path without arguments")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        return found(*args, **kwargs)
 
 
 def _dotted(name: str) -> Any:  # noqa: ANN401

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.commands.cases_text import cases_text, missing_text
-from builder.gate.draft.result import CALLED, CUDA_ONLY, Drafts, OpDraft
+from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Drafts, OpDraft
 from builder.gate.outcome import NOT_RUN, PASSED, Spec
 from tests.conftest import run
 from tests.fixtures.gate_env import pack_gate, run_gate
@@ -77,9 +77,9 @@ def test_only_ops_without_a_case_are_drafted(gate_python: Callable[[str], Path],
 def test_functions_of_compiled_modules_are_told_from_python_functions(gate_python: Callable[[str], Path]) -> None:
     """torch.compile cannot trace a function of pybind11, so its draft says `untraced`."""
     code = (
-        f"import sys, math; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
-        "from builder.gate.draft.trial import Caller\n"
-        "print([Caller(one, [], 'cpu').compiled(()) for one in (math.sin, lambda x: x)])"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
+        "from builder.gate.draft.refine import of_compiled_module\n"
+        "print([bool(of_compiled_module(one)) for one in ('math.sin', 'os.path.join')])"
     )
     assert run(gate_python("2.11.0"), "-c", code).out.strip() == "[True, False]"
 
@@ -191,7 +191,7 @@ def drafts_without_cpu_kernel(
         f"import sys; sys.path[:0] = [{str(Path(__file__).parents[2])!r}, {str(folder)!r}]\n"
         "import json\n"
         "from dataclasses import asdict\n"
-        "from builder.gate.draft import draft, trial\n"
+        "from builder.gate.draft import draft, refine\n"
         f"{before}\n"
         f"print(json.dumps([asdict(draft.draft_op('functions.' + name)) for name in {names}]))"
     )
@@ -223,10 +223,145 @@ def test_a_function_of_a_compiled_module_is_not_traced_also_without_a_cpu_kernel
     gate_python: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """On a GPU machine, the checks of tracing would fail for it."""
-    pretend = "trial.BuiltinFunctionType = type(lambda: 0)"  # that Python functions are those of a compiled module
+    pretend = "refine.BuiltinFunctionType = type(lambda: 0)"  # that Python functions are those of a compiled module
     python = gate_python("2.11.0")
     [compiled] = drafts_without_cpu_kernel(python, tmp_path, ["add(x: Tensor) -> Tensor"], pretend)
     assert "torch cannot trace a function of a compiled module" in compiled.untraced
     text = cases_text("functions", "a cell", Drafts({}, drafts=[compiled]))
     assert "def untraced(reason: str)" in text
     assert "not_claimed=untraced(" in text
+
+
+#: A package with a class whose call reaches two ops. The second op accepts nothing but what the first call gives it.
+PAIRS = """
+import torch
+from torch import Tensor, nn
+
+library = torch.library.Library("pairs", "DEF")
+library.define("nearest(Tensor a, Tensor b) -> Tensor")
+library.define("nearest_backward(Tensor grad, Tensor index, int code) -> Tensor")
+library.define("version(int code) -> bool")
+
+
+def _nearest(a, b):
+    (count, _, size), (other_count, _, other_size) = a.shape, b.shape
+    if (count, size) != (other_count, other_size):
+        raise RuntimeError("other sizes")
+    return torch.cdist(a, b).argmin(-1)
+
+
+def _backward(grad, index, code):
+    if code != 4711 or grad.shape[:2] != index.shape:
+        raise RuntimeError("Trying to create tensor with negative dimension -1: [4, 4, -1]")
+    return grad * 2
+
+
+library.impl("nearest", _nearest, "CPU")
+library.impl("nearest_backward", _backward, "CPU")
+library.impl("version", lambda code: False, "CompositeExplicitAutograd")
+
+
+class _Gap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        index = torch.ops.pairs.nearest(a, b)
+        ctx.save_for_backward(index)
+        return (a - b.gather(1, index[..., None].expand(a.shape))) ** 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.ops.pairs.nearest_backward(grad, *ctx.saved_tensors, 4711), None
+
+
+class Gap(nn.Module):
+    def __init__(self, factor: float, bias: bool = False):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(()) * factor)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return _Gap.apply(a, b) * self.weight
+
+
+class Other(nn.Module):
+    def forward(self, a: Tensor) -> Tensor:
+        return a + 1
+"""
+
+
+def test_a_class_is_drafted_and_its_call_shows_the_arguments_of_the_ops_inside(
+    gate_python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "pairs.py").write_text(PAIRS)
+    code = (
+        f"import sys; sys.path[:0] = [{str(Path(__file__).parents[2])!r}, {str(tmp_path)!r}]\n"
+        "import json\n"
+        "from pathlib import Path\n"
+        "from builder.gate.draft.draft import draft\n"
+        "from builder.gate.outcome import Spec\n"
+        "print(json.dumps(draft(Path('none'), Spec('pairs', ['pairs'], jobs=2, has_cases=False)).to_json()))"
+    )
+    done = run(gate_python("2.11.0"), "-c", code, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.code == 0, done.all
+    drafts = Drafts.from_json(json.loads(done.out))
+    by_op = {one.op: one for one in drafts.drafts}
+    assert list(by_op) == ["pairs::nearest", "pairs::nearest_backward", "pairs::version", "pairs.Gap(0.5)"]
+    gap = by_op["pairs.Gap(0.5)"]
+    assert (gap.state, gap.required, gap.dtypes) == (CALLED, False, ["float64"])
+    (count, rows, size), (other_count, other_rows, other_size) = (
+        [int(number) for number in re.findall(r"\d+", one.source)] for one in gap.arguments
+    )
+    assert (count, size) == (other_count, other_size)
+    assert len({count, rows, size, other_rows}) == 4, "a case with equal sizes does not show that two are mixed up"
+    assert "grad=True" in gap.arguments[0].source
+    backward = by_op["pairs::nearest_backward"]
+    assert (backward.state, backward.arguments[2].source) == (CALLED, "4711"), backward.reason
+    assert backward.arguments[1].source.startswith("make.integers([["), "the indices of the good call"
+    version = by_op["pairs::version"]
+    assert (version.state, "takes and returns no tensor" in version.reason) == (NOT_CALLED, True)
+    assert '"pairs::version": "the function takes' in cases_text("pairs", "a cell", drafts)
+
+
+def test_the_gate_calls_a_class_in_the_dtype_of_its_tensors(gate_python: Callable[[str], Path], tmp_path: Path) -> None:
+    (tmp_path / "pairs.py").write_text(PAIRS)
+    code = (
+        f"import sys; sys.path[:0] = [{str(Path(__file__).parents[2])!r}, {str(tmp_path)!r}]\n"
+        "import torch\n"
+        "from builder.gate.case import Case, Make\n"
+        "from builder.gate.context import CaseError, Context, resolve\n"
+        "from builder.gate.outcome import Spec\n"
+        "case = Case('pairs.Gap(2.0, bias=True)', lambda make: (make.randn(2, 3, 4), make.randn(2, 5, 4)))\n"
+        "context = Context(Spec('', []), [case])\n"
+        "for dtype in (torch.float32, torch.float64):\n"
+        "    results = [context.call(case, context.arguments(case, dtype)) for _ in range(2)]\n"
+        "    print(results[0].dtype, torch.equal(*results))\n"
+        "for name in ('pairs.Gap(torch.ones(2))', 'pairs._nearest()'):\n"
+        "    try:\n"
+        "        resolve(name)\n"
+        "    except CaseError as error:\n"
+        "        print(error)\n"
+    )
+    done = run(gate_python("2.11.0"), "-c", code)
+    assert done.code == 0, done.all
+    assert done.out.splitlines() == [
+        "torch.float32 True",
+        "torch.float64 True",
+        "pairs.Gap(torch.ones(2)) is not the path of a class with plain values as arguments",
+        "pairs._nearest is no class of torch.nn.Module: write its path without arguments",
+    ]
+
+
+#: Reads as many numbers of the first tensor as the second one has.
+UNCHECKED = (
+    "lambda a, b: torch.frombuffer((__import__('ctypes').c_float * b.numel()).from_address(a.data_ptr()),"
+    " dtype=torch.float32).view(b.shape) + b"
+)
+
+
+@pytest.mark.parametrize(("kernel", "differ"), [(UNCHECKED, False), ("lambda a, b: a.sum() + b", True)])
+def test_sizes_differ_only_where_the_op_does_not_read_past_the_end(
+    gate_python: Callable[[str], Path], kernel: str, differ: bool
+) -> None:
+    """An op that compares no sizes accepts a tensor that is too large, and crashes with one that is too small."""
+    draft = drafted_here(gate_python("2.11.0"), "add(Tensor a, Tensor b) -> Tensor", kernel)
+    shapes = [re.findall(r"\d+", one.source) for one in draft.arguments]
+    assert (draft.state, shapes[0] != shapes[1]) == (CALLED, differ), draft.reason

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.building.preflight import Parallelism, preflight
-from builder.commands.building.published_builds import PublishedBuilds
 from builder.errors import BuildfarmError
 from builder.hashing import digest_of
 from builder.log import print_line, print_warning
@@ -100,7 +100,7 @@ class BuildRun(WheelBuilder):
         self._recorder = Recorder(store.owner(""))
         self._last = LastSources(store)
         self._said: set[str] = set()  # hints that this run has printed
-        self._published = PublishedBuilds(store)
+        self._of_folder = FolderBuilds(store)
         self._parallelism = Parallelism()
         self._order = BuildOrder(())
         self.finished = {}
@@ -181,6 +181,7 @@ class BuildRun(WheelBuilder):
                     )
                 with self._order.compiling(build):
                     stored = self._compile(build, recipe, toolchain, log)
+            self._of_folder.remember(build, recipe, stored.digest)
             proofs = self._prove(stored, build, log)
         except BuildfarmError as error:
             self._progress.finish(name, f"failed: {error}")
@@ -225,7 +226,7 @@ class BuildRun(WheelBuilder):
                     if (hint := without_cache(toolchain.executor)) and hint not in self._said:
                         self._said.add(hint)
                         print_line(f"hint: {hint}")
-                if warning := self._published.warning(build, recipe, digest):
+                if warning := self._of_folder.warning(build, recipe, digest):
                     print_warning(warning)
                 self._warn_once(build, ignored_settings(project_folder(recipe, scratch / "src")))
                 (scratch / "src").rename(work / "src")

@@ -17,7 +17,7 @@ from packaging.version import Version
 from builder.check import Check
 from builder.cli.options import DistOption, JsonOption, StoreOption, examples
 from builder.cli.output import print_data
-from builder.commands.building.published_builds import PublishedBuilds
+from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.folders import DIST, new_index, open_store, read_dist
 from builder.commands.index.verification import Verification
 from builder.commands.smoke_targets import unpublished_builds
@@ -242,7 +242,7 @@ def publish_wheels(
     for new, proofs in ready:
         results.append(publish_wheel(target, new, proofs, required))
         if results[-1].outcome is not PublishOutcome.REFUSED:
-            PublishedBuilds(store).remember(new.wheel, new.entry.sha256)
+            FolderBuilds(store).remember_published(new.wheel, new.entry.sha256, recipes)
     return results
 
 

@@ -22,7 +22,7 @@ from builder.gate.checks.gradients import backward, differentiable, leaves
 from builder.gate.checks.guard_pages import mutable
 from builder.gate.checks.outputs import Outputs, outputs, outputs_of, writable
 from builder.gate.checks.values import compare, compare_outputs
-from builder.gate.context import Context, flatten, iter_tensors, resolve, sentence
+from builder.gate.context import Context, flatten, iter_tensors, placed, resolve, sentence
 from builder.gate.imports.cases_file import load_cases
 from builder.gate.imports.registration import eager_gradient
 from builder.gate.outcome import Outcome, Spec
@@ -45,7 +45,7 @@ class CallModule(torch.nn.Module):  # type: ignore[misc]  # torch is not install
 
 def tensor_function(case: Case, args: Sequence[Any]) -> Callable[[Sequence[Tensor]], Any]:
     """Return the case's call as a function of its tensors; all other arguments are constants, as in a model."""
-    function, kwargs = resolve(case.op), dict(case.kwargs)
+    function, kwargs = placed(resolve(case.op), args), dict(case.kwargs)
     # The layout has strings instead of positions: under dynamic=True a position would become a symbol, and torch 2.2
     # and 2.6 cannot trace an assignment to a list item whose index is a symbol.
     layout = [_layout_of(arg) for arg in args]

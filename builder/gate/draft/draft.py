@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from builder.gate import discover
 from builder.gate.checks.dispatch import unused_cpu_kernels
-from builder.gate.context import sentence
+from builder.gate.context import resolve, sentence
 from builder.gate.coverage import without_overload
-from builder.gate.draft.guesses import Guess, norm_weights, source
+from builder.gate.draft.guesses import Guess, alternatives, norm_weights, source
+from builder.gate.draft.recorder import Recorded
 from builder.gate.draft.refine import (
     facts_about,
     failing_checks,
@@ -26,6 +29,7 @@ from builder.gate.draft.refine import (
     with_different_numbers,
     with_different_sizes,
     with_empty_tensor,
+    with_own_sizes,
 )
 from builder.gate.draft.result import (
     CALLED,
@@ -37,9 +41,10 @@ from builder.gate.draft.result import (
     OpDraft,
     shortened,
 )
-from builder.gate.draft.search import Found, Search
+from builder.gate.draft.search import CALLS, FEW_CALLS, Found, Search, as_candidate
 from builder.gate.draft.shapes import fake_kernel
 from builder.gate.draft.signatures import STR, Parameter, Signature, likely_written, signature_of, takes_tensor
+from builder.gate.draft.subjects import public_callables
 from builder.gate.draft.trial import TrialProcess
 from builder.gate.imports.cases_file import CasesFile, load_cases
 from builder.gate.outcome import Spec
@@ -47,96 +52,14 @@ from builder.gate.processes.fork_server import PRELOAD, import_all, warm_up_trac
 from builder.gate.system import rlimits
 from builder.gate.system.nvidia import may_have_gpu
 
-# Finds the public Python functions of a package that take tensors and call the package's ops.
-
-#: How many calls deep a function is searched for an op.
-_DEPTH = 3
-
-
-def public_functions(imports: Sequence[str], ops: Sequence[str]) -> list[str]:
-    """Return the dotted paths: each function once, by its shortest public path.
-
-    A function counts if it is a function of a module in `imports` with a tensor parameter, or if it is in another
-    loaded module of these packages and its code names one of the ops.
-    """
-    tops = {name.partition(".")[0] for name in imports}
-    names = _short_names(ops)
-    found: dict[int, str] = {}
-    for module in sorted(_modules(tops), key=lambda one: (one.__name__.count("."), one.__name__)):
-        for name, value in _public(module):
-            home = getattr(value, "__module__", None) or ""
-            scripted = type(value).__name__ == "ScriptFunction"  # its module is torch.jit, and it has no code
-            if (home.partition(".")[0] not in tops and not scripted) or id(value) in found:
-                continue
-            path = f"{module.__name__}.{name}"
-            signature = _signature(path)
-            if signature is None or not takes_tensor(signature):
-                continue
-            declared = module.__name__ in imports and "Tensor" in signature.text
-            if declared or scripted or _reaches(value, names, _DEPTH, set()):
-                found[id(value)] = path
-    return sorted(found.values())
-
-
-def _signature(path: str) -> Any:  # noqa: ANN401
-    try:
-        return signature_of(path)
-    except Exception:  # noqa: BLE001 (a lazy module may run any code)
-        return None
-
-
-def _modules(tops: set[str]) -> Iterator[ModuleType]:
-    for name, module in list(sys.modules.items()):
-        private = any(part.startswith("_") for part in name.split("."))
-        if (
-            name.partition(".")[0] in tops
-            and name.count(".") <= 1
-            and not private
-            and getattr(module, "__file__", "").endswith(".py")
-        ):
-            yield module
-
-
-def _public(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    listed = getattr(module, "__all__", None)
-    for name in listed or list(vars(module)):
-        value = getattr(module, name, None)
-        if not name.startswith("_") and (isinstance(value, FunctionType) or type(value).__name__ == "ScriptFunction"):
-            yield name, value
-
-
-def _short_names(ops: Sequence[str]) -> set[str]:
-    """Return the names of ops without namespace, module and overload."""
-    return {op.partition("::")[2].partition(".")[0] if "::" in op else op.rpartition(".")[2] for op in ops}
-
-
-def _reaches(value: Any, names: set[str], depth: int, seen: set[int]) -> bool:  # noqa: ANN401
-    """Whether the code of a function, or of a function or class that it names, names an op."""
-    if id(value) in seen or depth < 0:
-        return False
-    seen.add(id(value))
-    if isinstance(value, type):
-        return any(_reaches(getattr(one, "__func__", one), names, depth, seen) for one in vars(value).values())
-    code = getattr(value, "__code__", None)
-    if not isinstance(code, CodeType):
-        return False
-    used = set(_names(code))
-    # An op is an attribute, `torch.ops.namespace.op` or `_C.op`, and no global of the function's module.
-    scope = getattr(value, "__globals__", {})
-    if ("ops" in used and used & names) or any(name in names and name not in scope for name in used):
-        return True
-    others = (scope[name] for name in used if isinstance(scope.get(name), (FunctionType, type)))
-    return any(_reaches(other, names, depth - 1, seen) for other in others)
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
-
-
 _FILE = re.compile(r"file|path|folder|^dir", re.IGNORECASE)
+#: How many ways to construct a module are tried.
+_CONSTRUCTIONS = 3
+#: Why an op has no case.
+_UNKNOWN = "the parameters are unknown: the op has no schema, no signature and no docstring by pybind11"
+_OF_FILE = "an argument is the name of a file, and a draft neither reads nor writes files"
+_NO_TENSOR = "the function takes and returns no tensor; write a case if its result matters"
+_ENDED = "the process that tries this op ended early"
 
 
 def draft(root: Path, spec: Spec) -> Drafts:
@@ -155,10 +78,11 @@ def draft(root: Path, spec: Spec) -> Drafts:
     if loaded.problem:
         return Drafts(where, loaded.problem)
     ops = discover.ops(recorder, loaded.public)
-    functions = [one for one in public_functions(spec.imports, ops) if one not in ops]
+    functions = [one for one in public_callables(spec.imports, ops) if one not in ops]
     covered = {*(case.op for case in loaded.cases), *loaded.not_claimed}
-    wanted = [op for op in [*ops, *functions] if not covered & {op, without_overload(op)}]
-    drafts = [replace(one, required=one.op in ops) for one in _in_processes(wanted, spec.jobs)]
+    named = {name for op in covered for name in (op, op.partition("(")[0])}
+    wanted = [op for op in [*ops, *functions] if not named & {op, without_overload(op)}]
+    drafts = [replace(one, required=one.op in ops, inside=()) for one in _in_rounds(wanted, spec.jobs)]
     called = {one.op for one in drafts if one.state == CALLED}
     public = [name for name in spec.imports if _is_public(name, called)]
     return Drafts(where, "", sorted(covered), public, drafts, sorted(unused_cpu_kernels(loaded.cases, ops)))
@@ -170,82 +94,127 @@ def _is_public(module: str, called: set[str]) -> bool:
     return bool(callables) and callables <= called
 
 
-def _in_processes(ops: Sequence[str], jobs: int) -> list[OpDraft]:
-    """Draft the ops in several processes; return the drafts in the order of the ops."""
+def _in_rounds(ops: Sequence[str], jobs: int) -> list[OpDraft]:
+    """Draft the ops in several processes; return the drafts in the order of the ops.
+
+    The first round tries few calls of each op. A good call shows how it calls other ops, so the next rounds begin with
+    these arguments.
+    """
     rlimits.become_subreaper()
-    with tempfile.TemporaryDirectory() as folder:
-        parent, pids = os.getpid(), []
-        for job in range(max(1, min(jobs, len(ops)))):
-            pid = os.fork()
-            if pid == 0:
-                status = 1
+    found: dict[str, OpDraft] = {}
+    inside: dict[str, list[Recorded]] = {}
+    fork = multiprocessing.get_context("fork")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(max(1, jobs), fork, _begin, (os.getpid(), folder)) as pool,
+    ):
+        for most in (FEW_CALLS, CALLS, FEW_CALLS):
+            todo = [
+                op
+                for op in ops
+                if op not in found or (found[op].state == NOT_CALLED and (most == CALLS or op in inside))
+            ]
+            tries = {op: pool.submit(draft_op, op, inside.get(op, ()), ops, most) for op in todo}
+            for op, tried in tries.items():
                 try:
-                    rlimits.exit_with_parent(parent)
-                    os.chdir(folder)
-                    for number in range(job, len(ops), jobs):
-                        text = json.dumps(asdict(draft_op(ops[number])))
-                        Path(folder, f"{number}.json").write_text(text, encoding="utf-8")
-                    status = 0
-                finally:
-                    os._exit(status)
-            pids.append(pid)
-        for pid in pids:
-            os.waitpid(pid, 0)
-        return [_read(Path(folder, f"{number}.json"), op) for number, op in enumerate(ops)]
+                    found[op] = tried.result()
+                except BrokenProcessPool:
+                    return [found.get(one, OpDraft(one, NOT_CALLED, _ENDED)) for one in ops]
+                for one in found[op].inside:
+                    inside.setdefault(one.op, []).append(one)
+    return [found[op] for op in ops]
 
 
-def _read(path: Path, op: str) -> OpDraft:
+def _begin(parent: int, folder: str) -> None:
+    rlimits.exit_with_parent(parent)
+    os.chdir(folder)
+
+
+def draft_op(op: str, starts: Sequence[Recorded] = (), others: Sequence[str] = (), most: int = CALLS) -> OpDraft:
+    """Return the draft of one op, function or class of torch.nn.Module.
+
+    `starts` are known calls of it, `others` are the ops whose calls inside of it are recorded, and `most` is the
+    number of calls after which the search ends.
+    """
+    draft = OpDraft(op, NOT_CALLED, _UNKNOWN)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return OpDraft(op, NOT_CALLED, "the process that tries this op ended early")
-    return OpDraft.from_json(data)
-
-
-def draft_op(op: str) -> OpDraft:
-    """Return the draft of one op."""
-    try:
-        signature = signature_of(op)
+        for name in _constructed(op):
+            signature = signature_of(name)
+            if signature is None:
+                continue
+            if any(one.kind == STR and _FILE.search(f"{op} {one.name}") for one in signature.parameters):
+                return OpDraft(name, NOT_CALLED, _OF_FILE, signature.text)
+            draft = _try(name, signature, "cpu", starts, others, most)
+            if draft.state == CUDA_ONLY and may_have_gpu():
+                on_cuda = _try(name, signature, "cuda", starts, others, most)
+                draft = on_cuda if on_cuda.state == CALLED else draft
+            if draft.state != NOT_CALLED:
+                break
     except Exception as error:  # noqa: BLE001 (a lazy module may run any code)
         return OpDraft(op, NOT_CALLED, f"the signature of the op cannot be read: {sentence(error)}")
+    return draft
+
+
+def _constructed(op: str) -> Iterator[str]:
+    """Yield the op itself, or for a class the texts that construct a module of it.
+
+    Parameters without a default get plain values. Raises what the last constructor raises.
+    """
+    found = resolve(op)
+    signature = signature_of(op) if isinstance(found, type) else None
     if signature is None:
-        reason = "the parameters are unknown: the op has no schema, no signature and no docstring by pybind11"
-        return OpDraft(op, NOT_CALLED, reason)
-    if any(one.kind == STR and _FILE.search(f"{op} {one.name}") for one in signature.parameters):
-        reason = "an argument is the name of a file, and a draft neither reads nor writes files"
-        return OpDraft(op, NOT_CALLED, reason, signature.text)
-    tried = _try(op, signature, "cpu")
-    if tried.state == CUDA_ONLY and may_have_gpu():
-        on_cuda = _try(op, signature, "cuda")
-        tried = on_cuda if on_cuda.state == CALLED else tried
-    return tried
+        yield op
+        return
+    needed = [one for one in signature.parameters if not one.has_default]
+    values = [[guess for guess in alternatives(one) if guess[0] == "value"] or [("value", None)] for one in needed]
+    problem: Exception | None = None
+    for number in range(_CONSTRUCTIONS if needed else 1):
+        given = [source(each[min(number, len(each) - 1)]) for each in values]
+        texts = [f"{one.name}={text}" if one.keyword else text for one, text in zip(needed, given)]
+        text = f"{op}({', '.join(texts)})"
+        try:
+            resolve(text)
+        except Exception as error:  # noqa: BLE001 (a constructor may raise anything)
+            problem = error
+        else:
+            problem = None
+            yield text
+    if problem:
+        raise problem
 
 
-def _try(op: str, signature: Signature, device: str) -> OpDraft:
+def _try(
+    op: str, signature: Signature, device: str, starts: Sequence[Recorded], others: Sequence[str], most: int
+) -> OpDraft:
     process = TrialProcess(op, signature.parameters, device)
+    known = [as_candidate(signature.parameters, one.given, one.named) for one in starts]
     try:
-        found = Search(signature.parameters, process).run()
+        found = Search(signature.parameters, process, known, most).run()
         facts: dict[str, Any] = {}
         candidate = found.candidate
         if found.called:
             from_end = bool(norm_weights(signature.parameters))
             candidate, fact = with_different_sizes(process, candidate, found.fact, from_end=from_end)
+            if device == "cpu":  # a GPU has no guard pages
+                candidate, fact = with_own_sizes(process, candidate, fact)
             candidate, fact = with_different_numbers(process, candidate, fact, called=True)
             facts = {**fact, **facts_about(process, op, candidate)}
             if "::" in op and facts["untraced"].startswith(NO_FAKE_KERNEL):
                 facts["fake"] = fake_kernel(process, op, signature.parameters, candidate, facts)
         elif found.only_cuda:
             candidate, _ = with_different_numbers(process, candidate, {}, called=False)
-            facts = {"changed": likely_written(op, signature), "untraced": of_compiled_module(process, op)}
+            facts = {"changed": likely_written(op, signature), "untraced": of_compiled_module(op)}
         empty, empty_error = with_empty_tensor(process, candidate, called=found.called)
         if found.called and not facts["untraced"]:
             facts.update(failing_checks(process, op, candidate, empty, facts))
+        inside = process.call("calls_inside", candidate, ops=others).fact if found.called and others else ()
     finally:
         process.close()
+    is_case = found.called and (takes_tensor(signature) or any(" (" in one for one in facts["result"]))
     return OpDraft(
         op,
-        CALLED if found.called else CUDA_ONLY if found.only_cuda else NOT_CALLED,
-        _reason(found),
+        CALLED if is_case else CUDA_ONLY if found.only_cuda else NOT_CALLED,
+        _NO_TENSOR if found.called and not is_case else _reason(found),
         signature.text,
         _arguments(signature, candidate, facts.get("grad", [])),
         found.calls,
@@ -261,6 +230,8 @@ def _try(op: str, signature: Signature, device: str) -> OpDraft:
         unclaimed=facts.get("unclaimed", {}),
         fake=facts.get("fake", ""),
         empty_unclaimed=facts.get("empty_unclaimed", {}),
+        dtypes=facts.get("dtypes", []),
+        inside=inside or (),
     )
 
 

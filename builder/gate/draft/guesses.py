@@ -2,7 +2,8 @@
 
 A guess is a tuple of plain data, so that it can be hashed and sent to another process as JSON:
 
-    ("tensor", dtype, shape, content)   dtype "float" is the dtype under test; content is a key of CONTENTS
+    ("tensor", dtype, shape, content)   dtype "float" is the dtype under test; content is one of CONTENTS or the
+                                        text of the integers
     ("tensors", guess, guess, ...)      a list of tensors
     ("value", value)                    a number, bool, string or None, or a tuple that becomes a list
     ("dtype",), ("device",)             those under test
@@ -11,6 +12,7 @@ A guess is a tuple of plain data, so that it can be hashed and sent to another p
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -32,6 +34,11 @@ _DTYPES = ("float", "int64", "int32", "bool", "uint8", "float64")
 #: index, a pointer of CSR and a box; ones, zeros: one number.
 CONTENTS = ("randn", "rand", "range", "ones", "zeros")
 
+#: How the content of a tensor with given integers begins: it is the text of the list, or of one number.
+_LITERAL = ("[", "-", *"0123456789", "True", "False")
+#: A tensor with more integers than these is drawn again.
+_MOST_INTEGERS = 64
+
 _INDEX = re.compile(
     r"(^|_)(idx|inds?|indices|index|indexes|ptr|indptr|rowptr|colptr|row|col|rows|cols|labels?|targets?|assign\w*|ids?|"
     r"batch|batch_\w|perm|cluster|lengths?|seq_?lens?|order|start|seed\w*|argmax|argmin|arg_\w+|edge_index|map(ping)?)"
@@ -49,15 +56,8 @@ _RANKS = (
 #: Parameters of norms, such as layer_norm(Tensor input, Tensor weight, float eps).
 _EPS = re.compile(r"(^|_)eps(ilon)?$")
 _NORM_WEIGHT = re.compile(r"^(weight|gamma|beta|bias)$")
-#: Likely numbers by name, most likely first.
-_INTEGERS = (
-    (re.compile(r"^dims?$|^axis$|_dim$"), (0, -1, 1, 2)),
-    (re.compile(r"pad"), (0, 1, 2)),
-    (re.compile(r"stride|dilation|group|factor|step|scale|degree|order|iter|repeat|worker|thread"), (1, 2, 4)),
-    (re.compile(r"kernel|window|radius"), (3, 1, 2)),
-    (re.compile(r"pool|sampl|output_size|out_size"), (2, 1, SIZE)),
-)
-_OTHER_INTEGERS = (SIZE, 1, 0, 2, 3, -1)
+#: The most likely first.
+_INTEGERS = (SIZE, 1, 0, 2, 3, -1)
 _STRINGS = ("sum", "mean", "max", "none", "bilinear", "nearest", "zeros", "constant", "relu", "linear")
 
 
@@ -68,6 +68,14 @@ def first_guesses(parameters: Sequence[Parameter]) -> tuple[Guess, ...]:
         if found[at][0] == "tensor":
             found[at] = ("tensor", "float", (SIZE,), "randn")
     return tuple(found)
+
+
+def with_rank(guesses: Sequence[Guess], rank: int) -> tuple[Guess, ...]:
+    """Return the guesses with this rank for each floating-point tensor."""
+    return tuple(
+        ("tensor", "float", (SIZE,) * rank, guess[3]) if guess[:2] == ("tensor", "float") else guess
+        for guess in guesses
+    )
 
 
 def norm_weights(parameters: Sequence[Parameter]) -> list[int]:
@@ -90,28 +98,20 @@ def alternatives(parameter: Parameter, numbers: Sequence[int] = ()) -> Iterator[
         yield ("value", None)
     kind = parameter.kind
     if kind == signatures.OTHER:
-        yield from () if parameter.has_default and parameter.default is not None else _untyped(name, numbers)
+        if not parameter.has_default or parameter.default is None:
+            yield _first_tensor(name)
+            yield from (("value", value) for value in _values(signatures.INT, numbers))
     elif kind in (signatures.TENSOR, signatures.TENSORS):
         tensor = _first_tensor(name)
         yield from [("tensors", tensor, tensor), ("tensors", tensor)] if kind == signatures.TENSORS else [tensor]
     elif kind in (signatures.DTYPE, signatures.DEVICE):
         yield (kind,)
     else:
-        yield from (("value", value) for value in _values(kind, name, numbers))
+        yield from (("value", value) for value in _values(kind, numbers))
 
 
-def _untyped(name: str, numbers: Sequence[int]) -> Iterator[Guess]:
-    """Yield values for a parameter of unknown type: a tensor, or an integer if the name is that of one."""
-    integers: list[Guess] = [("value", value) for value in _values(signatures.INT, name, numbers)]
-    is_number = any(pattern.search(name) for pattern, _ in _INTEGERS)
-    yield from integers[:3] if is_number else ()
-    yield _first_tensor(name)
-    yield from integers
-
-
-def _values(kind: str, name: str, numbers: Sequence[int]) -> Iterable[Any]:
-    likely = next((values for pattern, values in _INTEGERS if pattern.search(name)), _OTHER_INTEGERS)
-    integers = list(dict.fromkeys([*numbers, *likely, *_OTHER_INTEGERS]))
+def _values(kind: str, numbers: Sequence[int]) -> Iterable[Any]:
+    integers = list(dict.fromkeys([*numbers, *_INTEGERS]))
     if kind == signatures.INT:
         return integers
     if kind == signatures.FLOAT:
@@ -166,56 +166,60 @@ def _content(dtype: str, content: str) -> str:
 
 def make(guess: Guess, maker: Make) -> Any:  # noqa: ANN401
     """Return the value of a guess."""
-    kind = guess[0]
-    if kind == "value":
-        return list(guess[1]) if isinstance(guess[1], tuple) else guess[1]
-    if kind == "tensors":
-        return [make(one, maker) for one in guess[1:]]
-    if kind != "tensor":
-        return maker.dtype if kind == "dtype" else torch.device(maker.device)
-    return _tensor(guess, maker)
-
-
-def _tensor(guess: Guess, maker: Make) -> Tensor:
-    _, dtype, shape, content = guess
-    if content in ("randn", "rand"):
-        made = getattr(maker, content)(*shape)
-        return made if dtype == "float" else made.to(getattr(torch, dtype))
-    data = filled(shape, content)
-    return maker.tensor(data) if dtype == "float" else maker.integers(data, getattr(torch, dtype))
-
-
-def filled(shape: Sequence[int], content: str) -> Tensor:
-    """Return a tensor of integers: 0, 1, 2 ... along the last dimension, or ones or zeros."""
-    if content != "range" or not shape:
-        return torch.full(tuple(shape), int(content == "ones"))
-    return torch.arange(shape[-1]).expand(tuple(shape))
+    return eval(source(guess), {"make": maker, "torch": torch})  # noqa: S307 (the text that cases.py will have)
 
 
 def source(guess: Guess, *, grad: bool = False) -> str:
     """Return the expression that makes the value in cases.py; `grad` is for floating-point tensors."""
     kind = guess[0]
     if kind == "value":
-        return repr(list(guess[1]) if isinstance(guess[1], tuple) else guess[1])
+        value = guess[1]
+        if isinstance(value, float) and not math.isfinite(value):
+            return f'float("{value}")'
+        return repr(list(value) if isinstance(value, tuple) else value)
     if kind == "tensors":
         return f"[{', '.join(source(one, grad=grad) for one in guess[1:])}]"
     if kind != "tensor":
         return "make.dtype" if kind == "dtype" else "torch.device(make.device)"
     _, dtype, shape, content = guess
     sizes = ", ".join(map(str, shape))
-    wanted = grad and dtype == "float"
+    wanted = ", grad=True" if grad and dtype == "float" else ""
     if content in ("randn", "rand"):
-        inner = ", ".join([*map(str, shape), *(["grad=True"] if wanted else [])])
-        return f"make.{content}({inner})" + ("" if dtype == "float" else f".to(torch.{dtype})")
-    if content == "range" and len(shape) == 1 and shape[0] <= 8:
+        return f"make.{content}({sizes}{wanted if sizes else wanted[2:]})" + (
+            "" if dtype == "float" else f".to(torch.{dtype})"
+        )
+    if content.startswith(_LITERAL):
+        data = content
+    elif content == "range" and len(shape) == 1 and shape[0] <= 8:
         data = str(list(range(shape[0])))
     elif content == "range" and shape:
         data = f"torch.arange({shape[-1]}).expand({sizes})"
     else:
         data = f"torch.{'ones' if content == 'ones' else 'zeros'}({sizes or '()'})"
     if dtype == "float":
-        return f"make.tensor({data}{', grad=True' if wanted else ''})"
+        return f"make.tensor({data}{wanted})"
     return f"make.integers({data}{'' if dtype == 'int64' else f', torch.{dtype}'})"
+
+
+def guess_of(value: Any) -> Guess | None:  # noqa: ANN401
+    """Return the guess for an argument of a recorded call; None for one that a draft cannot make.
+
+    Floating-point numbers are drawn again. Integers are kept, because they may be indices of another argument.
+    """
+    if isinstance(value, Tensor):
+        content: Any = "randn"
+        if not value.is_floating_point():
+            content = repr(value.tolist()) if 0 < value.numel() <= _MOST_INTEGERS else "range"
+        elif value.numel() and float(value.min()) >= 0:
+            content = "rand" if float(value.max()) <= 1 else "range"
+        dtype = str(value.dtype).removeprefix("torch.")
+        return ("tensor", "float" if dtype == "float32" else dtype, tuple(value.shape), content)
+    if isinstance(value, (list, tuple)) and value and all(isinstance(one, Tensor) for one in value):
+        return ("tensors", *map(guess_of, value))
+    if isinstance(value, torch.dtype):
+        return ("dtype",)
+    plain = tuple(value) if isinstance(value, list) else value
+    return ("value", plain) if _plain(value) else None
 
 
 def _plain(value: Any) -> bool:  # noqa: ANN401

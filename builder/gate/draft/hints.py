@@ -23,7 +23,7 @@ _ONLY_CUDA = re.compile(
 _RANK = re.compile(
     r"(?:expect\w*|must|should|needs?|requires?|has to)[^.;]{0,40}?\b(\d)[ -]?(?:d\b|dim)"
     r"|(?:dim\(\)|dim|ndim\w*|ndimension\(\))\s*(?:==|must be|should be|to be)\s*(\d)"
-    r"|(\d)-dimensional|\bdimensions? (\d)\b",
+    r"|(\d)-dimensional|\bdimensions? (\d)\b|unpack \(expected (\d)",
     re.IGNORECASE,
 )
 _DTYPES = (
@@ -56,8 +56,6 @@ class Hints:
     ranks: Sequence[int] = ()
     #: Dtypes that it mentions.
     dtypes: Sequence[str] = ()
-    #: Quoted words, which may be values of a string.
-    words: Sequence[str] = ()
 
 
 def only_cuda(message: str) -> bool:
@@ -75,9 +73,8 @@ def read(message: str, parameters: Sequence[Parameter]) -> Hints:
     numbers = [int(one) for one in re.findall(r"(?<![\w.])-?\d{1,4}(?![\w.]*\d)", text)]
     ranks = [int(next(filter(None, groups))) for groups in _RANK.findall(text)]
     dtypes = [dtype for pattern, dtype in _DTYPES if re.search(pattern, text, re.IGNORECASE)]
-    words = re.findall(r"['\"`](\w{1,20})['\"`]", text)
     numbers = sorted(dict.fromkeys(numbers), key=lambda number: number < 0)
-    return Hints(frozenset(named), numbers, ranks, dtypes, words)
+    return Hints(frozenset(named), numbers, ranks, dtypes)
 
 
 def _names(text: str, name: str) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from types import BuiltinFunctionType
 from typing import Any
 
 from builder.gate.check_table import CHECKS
+from builder.gate.context import resolve
 from builder.gate.draft.guesses import SIZE, Guess
 from builder.gate.draft.result import NO_FAKE_KERNEL, TRACING_CHECKS, shortened
 from builder.gate.draft.search import Candidate
@@ -15,6 +17,9 @@ from builder.gate.draft.trial import CHECK_SECONDS, Trial, TrialProcess
 
 #: Sizes of dimensions, instead of SIZE for each: a case with equal sizes does not show that two are mixed up.
 _SIZES = (5, 3, 6, 2, 7, 3)
+
+#: The smallest size that is changed: a size of 1 would mean that the dimension is repeated.
+_SMALLEST = 3
 
 #: Numbers, instead of one number for all: a case with equal numbers does not show that two are mixed up, and a case
 #: that multiplies with 1 does not show that an op does nothing.
@@ -81,6 +86,32 @@ def _resized(candidate: Candidate, sizes: dict[int, int], from_end: bool) -> Can
     return tuple(map(resized, candidate))
 
 
+def with_own_sizes(
+    process: TrialProcess, candidate: Candidate, fact: dict[str, Any]
+) -> tuple[Candidate, dict[str, Any]]:
+    """Return the arguments with a new size where a tensor may have another size than the others have.
+
+    The op must accept a smaller and a larger size. An op that compares no sizes accepts only one of them: with the
+    other, it reads past the end of a tensor.
+    """
+    for at, guess in enumerate(candidate):
+        others = {size for other in candidate if other is not guess for one in _tensors(other) for size in one[2]}
+        for axis, size in enumerate(guess[2] if guess[0] == "tensor" else ()):
+            if size in others and size >= _SMALLEST:
+                new = max(others | {size}) + 1
+                smaller, larger = (_with_size(candidate, at, axis, other) for other in (size - 1, new))
+                trial = process.call("plain", larger)
+                if not trial.error and not process.call("plain", smaller).error:
+                    candidate, fact = larger, trial.fact
+    return candidate, fact
+
+
+def _with_size(candidate: Candidate, at: int, axis: int, size: int) -> Candidate:
+    kind, dtype, shape, content = candidate[at]
+    changed = (kind, dtype, (*shape[:axis], size, *shape[axis + 1 :]), content)
+    return (*candidate[:at], changed, *candidate[at + 1 :])
+
+
 def facts_about(process: TrialProcess, op: str, candidate: Candidate) -> dict[str, Any]:
     """Return what the case must say besides the inputs: `grad`, `remark`, `contiguous_only`, `untraced`."""
     has_tensor = any(one[0] in ("tensor", "tensors") for one in candidate)
@@ -88,8 +119,9 @@ def facts_about(process: TrialProcess, op: str, candidate: Candidate) -> dict[st
         return {"grad": [], "contiguous_only": False, "untraced": "the op has no tensor argument"}
     gradient = process.call("gradient", candidate)
     strided = process.call("strided", candidate)
-    fake = process.call("fake", candidate)
-    untraced = of_compiled_module(process, op)
+    fake = process.call("fake", candidate, CHECK_SECONDS)
+    double = process.call("plain", candidate, dtype="float64")
+    untraced = of_compiled_module(op)
     if not untraced and "::" not in op and fake.error:
         untraced = f"torch cannot trace the function: with fake tensors it raises {fake.error}"
     elif not untraced and fake.error:
@@ -101,7 +133,12 @@ def facts_about(process: TrialProcess, op: str, candidate: Candidate) -> dict[st
         "remark": f"no gradient: {gradient.error}" if gradient.error else "",
         "contiguous_only": "contiguous" in strided.error,
         "untraced": shortened(untraced, 300),
+        "dtypes": ["float64"] if _has_float(candidate) and not double.error else [],
     }
+
+
+def _has_float(candidate: Candidate) -> bool:
+    return any(one[1] == "float" for guess in candidate for one in _tensors(guess))
 
 
 def failing_checks(
@@ -132,9 +169,9 @@ def failing_checks(
     return {"unclaimed": unclaimed, "empty_unclaimed": empty_unclaimed}
 
 
-def of_compiled_module(process: TrialProcess, op: str) -> str:
+def of_compiled_module(op: str) -> str:
     """Return why torch cannot trace a function of a compiled module, such as one of pybind11; "" for any other op."""
-    if "::" in op or not process.call("compiled", ()).fact:
+    if "::" in op or not isinstance(resolve(op), BuiltinFunctionType):
         return ""
     return "torch cannot trace a function of a compiled module; an op of TORCH_LIBRARY can be traced"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -65,6 +65,10 @@ class OpDraft:
     empty_unclaimed: Mapping[str, str] = field(default_factory=dict)
     #: Python code that registers the missing fake kernel, or "".
     fake: str = ""
+    #: The dtypes of the calls that succeeded besides float32.
+    dtypes: Sequence[str] = ()
+    #: The calls of other ops that the call and its gradient make; only while the drafts are made.
+    inside: Sequence[Any] = ()
 
     @property
     def lacks_fake_kernel(self) -> bool:
@@ -106,11 +110,5 @@ class Drafts:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text in one line with at most `most` characters, cut after a sentence or else after a word."""
-    plain = " ".join(text.split())
-    if len(plain) <= most:
-        return plain
-    sentences = [found.end() for found in re.finditer(r"[.;!?](?= )", plain) if found.end() <= most]
-    if sentences:
-        return plain[: sentences[-1]].rstrip(".;")
-    return plain[:most].rpartition(" ")[0] + " …"
+    """Return a text in one line with at most `most` characters, cut after a word."""
+    return textwrap.shorten(text, most, placeholder=" …")

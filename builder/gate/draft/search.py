@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from builder.gate.draft import guesses, hints, signatures
+from builder.gate.draft import guesses, hints
 from builder.gate.draft.guesses import Guess
 from builder.gate.draft.hints import Hints
 from builder.gate.draft.signatures import Parameter
 from builder.gate.draft.trial import Trial, TrialProcess
 
 #: Limits of the search for one op.
-SECONDS, CALLS, CRASHES = 20.0, 6000, 150
-#: Calls without a new message after which the search ends.
-_STAGNANT = 1500
+SECONDS, CALLS, CRASHES = 20.0, 500, 150
+#: The number of calls while nothing is known about how other ops call this one.
+FEW_CALLS = 60
+#: Errors that come from a guessed number and say nothing about the op.
+_NOISE = re.compile(r"negative dimension|invalid shape dimension|allocate|out of memory|bad_alloc")
+#: Ranks that all floating-point tensors get before one tensor is changed.
+_RANKS_OF_ALL = (3, 4, 1, 5)
 #: Costs of ranks that few ops take.
 _RANKS = {0: 1.5, 5: 0.6, 6: 1.5}
 
@@ -47,11 +52,25 @@ class Found:
     fact: dict[str, Any] = field(default_factory=dict)
 
 
+def as_candidate(parameters: Sequence[Parameter], given: Sequence[Guess], named: Mapping[str, Guess]) -> Candidate:
+    """Return a value for each parameter: those of a call, and the most likely one for the others."""
+    known = {**{one.name: guess for one, guess in zip(parameters, given)}, **named}
+    return tuple(known.get(one.name) or next(guesses.alternatives(one)) for one in parameters)
+
+
 class Search:
     """The search for one op."""
 
-    def __init__(self, parameters: Sequence[Parameter], process: TrialProcess) -> None:
-        self._parameters, self._process = parameters, process
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        process: TrialProcess,
+        starts: Sequence[Candidate] = (),
+        most: int = CALLS,
+    ) -> None:
+        self._parameters, self._process, self._most = parameters, process, most
+        self._first = guesses.first_guesses(parameters)
+        self._starts = [*starts, self._first, *(guesses.with_rank(self._first, rank) for rank in _RANKS_OF_ALL)]
         self._queue: list[tuple[float, int, Candidate]] = []
         self._seen: set[Candidate] = set()
         self._messages: set[str] = set()
@@ -60,15 +79,12 @@ class Search:
 
     def run(self) -> Found:
         """Search until a call succeeds or a limit is reached."""
-        first = guesses.first_guesses(self._parameters)
-        self._push(0.0, first)
         deadline, calls, crashes = time.monotonic() + SECONDS, 0, 0
         best, last = 1.0, "every call ends the process"
-        progress = 0  # the call with the latest new message
-        while self._queue and calls - progress < _STAGNANT and time.monotonic() < deadline:
-            if calls >= CALLS or crashes >= CRASHES:
+        while (self._starts or self._queue) and time.monotonic() < deadline:
+            if calls >= self._most or crashes >= CRASHES:
                 break
-            priority, _, candidate = heapq.heappop(self._queue)
+            priority, candidate = (0.0, self._starts.pop(0)) if self._starts else heapq.heappop(self._queue)[::2]
             trial = self._process.call("plain", candidate)
             calls += 1
             if not trial.error:
@@ -76,14 +92,13 @@ class Search:
             if hints.only_cuda(trial.error):
                 return Found(candidate, called=False, only_cuda=True, error=trial.error, calls=calls)
             crashes += trial.crashed
-            base, new = self._expand(priority, candidate, trial)
-            progress = calls if new else progress
-            if base < best and not trial.crashed:
+            base = self._expand(priority, candidate, trial)
+            if base < best and not trial.crashed and not _NOISE.search(trial.error):
                 best, last = base, trial.error
-        return Found(first, called=False, error=last, calls=calls)
+        return Found(self._first, called=False, error=last, calls=calls)
 
-    def _expand(self, priority: float, candidate: Candidate, trial: Trial) -> tuple[float, bool]:
-        """Queue the changes of a candidate; return their priority and whether its message is new."""
+    def _expand(self, priority: float, candidate: Candidate, trial: Trial) -> float:
+        """Queue the changes of a candidate; return their priority."""
         kind = hints.kind_of(trial.error)
         new_kind, new = kind not in self._kinds, trial.error not in self._messages
         self._kinds.add(kind)
@@ -95,7 +110,7 @@ class Search:
         hint = Hints() if trial.crashed else hints.read(trial.error, self._parameters)
         for cost, changed in self._changes(candidate, hint):
             self._push(base + cost, changed)
-        return base, new_kind
+        return base
 
     def _push(self, priority: float, candidate: Candidate) -> None:
         if candidate not in self._seen:
@@ -114,8 +129,6 @@ def _variants(parameter: Parameter, guess: Guess, hint: Hints) -> Iterator[tuple
     for number, other in enumerate(guesses.alternatives(parameter, hint.numbers)):
         wanted = other[0] == "value" and (other[1] in hint.numbers) and not isinstance(other[1], bool)
         yield 0.1 * number - 0.5 * wanted, other
-    if parameter.kind == signatures.STR:
-        yield from ((-0.5, ("value", word)) for word in hint.words)
     if guess[0] == "tensor":
         for number, other in enumerate(guesses.tensor_variants(guess, hint.numbers)):
             yield _cost(guess, other, hint) + 0.02 * number, other

@@ -16,19 +16,17 @@ from builder.gate.context import resolve
 TENSOR, TENSORS, OTHER, DTYPE, DEVICE = "tensor", "tensors", "other", "dtype", "device"
 INT, FLOAT, BOOL, STR, INTS, FLOATS, BOOLS = "int", "float", "bool", "str", "ints", "floats", "bools"
 
+#: The kind of a type whose text names one of these words, and the kind of a list of it.
 _KINDS = (
-    (r"list tensor|tensor list|sequence tensor|iterable tensor|tuple tensor|tensor\[\d*\]", TENSORS),
-    (r"tensor", TENSOR),
-    (r"(list|sequence|tuple|vector|iterable) (supports)?(sym)?int|(sym)?int\[\d*\]|size", INTS),
-    (r"(list|sequence|tuple|vector|iterable) (supports)?float|float\[\d*\]", FLOATS),
-    (r"(list|sequence|tuple|vector|iterable) bool|bool\[\d*\]", BOOLS),
-    (r"scalartype|dtype", DTYPE),
-    (r"device", DEVICE),
-    (r"bool", BOOL),
-    (r"(supports)?float|double|scalar|number", FLOAT),
-    (r"(supports)?int", INT),
-    (r"str", STR),
+    (r"tensor", TENSOR, TENSORS),
+    (r"scalartype|dtype", DTYPE, DTYPE),
+    (r"device", DEVICE, DEVICE),
+    (r"bool", BOOL, BOOLS),
+    (r"(supports)?float|double|scalar|number", FLOAT, FLOATS),
+    (r"(supports|sym)?int|size", INT, INTS),
+    (r"str", STR, STR),
 )
+_LIST = re.compile(r"(list|sequence|tuple|vector|iterable)\d*\b|\[\d*\]|\bsize\b")
 _NO_DEFAULT = inspect.Parameter.empty
 #: Parameters to which a function without a result writes; a gradient of an output is an input.
 _OUTPUT = re.compile(r"^(?!d?grad)(\w+_)?(out|output|dst|dest|result)s?(_\w+)?$|^d?grad_(?!out)\w+$")
@@ -67,7 +65,7 @@ class Signature:
 
 
 def signature_of(op: str) -> Signature | None:
-    """Return the signature of `namespace::name.overload` or of a dotted path; None if it is not known."""
+    """Return the signature of what `resolve` finds, of a module that of `forward`; None if it is not known."""
     found = resolve(op)
     if isinstance(found, torch._ops.OpOverloadPacket):
         found = getattr(found, found.overloads()[0])
@@ -76,7 +74,7 @@ def signature_of(op: str) -> Signature | None:
         return _of_schema(schema)
     if inspect.isbuiltin(found) or type(found).__name__ in {"builtin_function_or_method", "nb_func"}:
         return _of_docstring(found)
-    return _of_python(found)
+    return _of_python(found.forward if isinstance(found, torch.nn.Module) else found)
 
 
 def takes_tensor(signature: Signature) -> bool:
@@ -169,13 +167,10 @@ def _of_python(function: Callable[..., Any]) -> Signature | None:
 
 
 def _kind(text: str) -> str:
-    plain = text.lower().replace("optional", "").replace("| none", "").replace("?", "")
-    plain = re.sub(r"\b(torch|at|typing|collections|abc|c10|std|_c)\b", "", plain)
-    flat = " ".join(re.sub(r"[^\w\[\]]", " ", plain).split())
-    spaced = " ".join(re.sub(r"[^\w]", " ", plain).split())
-    for pattern, kind in _KINDS:
-        if re.search(rf"(?<!\w)({pattern})", flat) or re.search(rf"(?<!\w)({pattern})(?!\w)", spaced):
-            return kind
+    plain = text.lower()
+    for pattern, kind, of_list in _KINDS:
+        if re.search(rf"\b({pattern})\b", plain):
+            return of_list if _LIST.search(plain) else kind
     return OTHER
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import json
+import multiprocessing
 import os
-import select
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import BuiltinFunctionType
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
 from typing import Any
 
 import torch
@@ -19,9 +18,20 @@ from torch import Tensor
 from builder.gate.case import Case, Make
 from builder.gate.check_table import CHECKS
 from builder.gate.checks.guard_pages import GuardPages, digest
-from builder.gate.context import Context, dtype_name, flatten, iter_tensors, map_tensors, resolve, sentence, values_of
+from builder.gate.context import (
+    Context,
+    dtype_name,
+    flatten,
+    iter_tensors,
+    map_tensors,
+    placed,
+    resolve,
+    sentence,
+    values_of,
+)
 from builder.gate.draft import guesses
 from builder.gate.draft.guesses import Guess
+from builder.gate.draft.recorder import Recorded, Recorder
 from builder.gate.draft.signatures import Parameter
 from builder.gate.outcome import FAILED, Spec
 from builder.gate.system import rlimits
@@ -35,6 +45,7 @@ MEMORY = 2 << 30
 CHECK_SECONDS = 60.0
 #: The value of an argument that is not given.
 OMITTED = object()
+_FORK = multiprocessing.get_context("fork")
 #: Seconds between the end of a process's pipe and the end of the process.
 _END_SECONDS = 1.0
 
@@ -57,105 +68,68 @@ class TrialProcess:
     def __init__(self, op: str, parameters: Sequence[Parameter], device: str = "cpu") -> None:
         self._op, self._parameters, self._device = op, parameters, device
         self._seconds = CALL_SECONDS * (20 if device == "cuda" else 1)  # the first call on CUDA starts it
-        self._pid = 0
-        self._write = self._read = -1
+        self._process: ForkProcess | None = None
 
     def call(self, step: str, candidate: Sequence[Guess], seconds: float = 0.0, **options: Any) -> Trial:  # noqa: ANN401
         """Run a step, a method of `Caller`, with these arguments; a crash or a time-out is an error of the call."""
-        if not self._pid:
-            self._start()
-        os.write(self._write, json.dumps([step, candidate, options]).encode() + b"\n")
-        line, late = self._line(time.monotonic() + (seconds or self._seconds))
-        if line is None:
-            return Trial(self._end(late), crashed=True, late=late)
-        error, fact = json.loads(line)
+        if not self._process:
+            self._pipe, theirs = _FORK.Pipe()
+            told = (self._op, self._parameters, self._device, theirs, os.getpid())
+            self._process = _FORK.Process(target=_serve, args=told, daemon=True)
+            self._process.start()
+            theirs.close()
+        late = False
+        try:
+            self._pipe.send((step, candidate, options))
+            late = not self._pipe.poll(seconds or self._seconds)
+            error, fact = self._pipe.recv() if not late else ("", None)
+        except (EOFError, OSError):
+            return Trial(self._ended(), crashed=True)
+        if late:
+            self.close()
+            return Trial(f"the call did not end within {self._seconds:.0f} s", crashed=True, late=True)
         if "CUDA error" in error:
             self.close()  # after an illegal access, every call of CUDA in this process fails
         return Trial(error, fact)
 
     def close(self) -> None:
-        """End the process."""
-        if self._pid:
-            self._end(late=True)
+        """End the process, and those that it started."""
+        if self._process and self._process.pid:
+            rlimits.kill_group(self._process.pid)
+            self._process.kill()
+            self._process.join()
+            self._pipe.close()
+        self._process = None
 
-    def _line(self, deadline: float) -> tuple[bytes | None, bool]:
-        """Return the answer, or None and whether the time is over; else the process has ended."""
-        data = b""
-        while not data.endswith(b"\n"):
-            ready, _, _ = select.select([self._read], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                return None, True
-            part = os.read(self._read, 1 << 16)
-            if not part:
-                return None, False
-            data += part
-        return data, False
-
-    def _end(self, late: bool) -> str:
-        """Kill the process if it still runs, and return how it ended."""
-        deadline = time.monotonic() + (0 if late else _END_SECONDS)
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
-        while not pid and time.monotonic() < deadline:
-            time.sleep(0.005)
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
-        rlimits.kill_group(self._pid)
-        if not pid:
-            os.waitpid(self._pid, 0)
-        for descriptor in (self._write, self._read):
-            os.close(descriptor)
-        self._pid = 0
-        if late or not pid:
-            return f"the call did not end within {self._seconds:.0f} s"
-        if os.WIFSIGNALED(status):
-            return f"the call ends the process with {signal_name(os.WTERMSIG(status))}"
-        return "the call ends the process"
-
-    def _start(self) -> None:
-        commands, self._write = os.pipe()
-        self._read, answers = os.pipe()
-        parent = os.getpid()
-        self._pid = os.fork()
-        if self._pid:
-            os.close(commands)
-            os.close(answers)
-            return
-        try:
-            os.setsid()
-            rlimits.exit_with_parent(parent)
-            os.close(self._write)
-            os.close(self._read)
-            _silence()
-            torch.set_num_threads(1)
-            if self._device == "cpu":
-                hide_gpus()
-                rlimits.limit_added_memory(MEMORY)
-            _serve(self._op, self._parameters, self._device, commands, answers)
-        finally:
-            os._exit(1)
+    def _ended(self) -> str:
+        """Return how the process ended."""
+        status = None
+        if self._process:
+            self._process.join(_END_SECONDS)
+            status = self._process.exitcode
+        self.close()
+        return f"the call ends the process{f' with {signal_name(-status)}' if status and status < 0 else ''}"
 
 
-def _silence() -> None:
+def _serve(op: str, parameters: Sequence[Parameter], device: str, pipe: Connection, parent: int) -> None:
+    """Answer each request until the pipe closes."""
+    os.setsid()
+    rlimits.exit_with_parent(parent)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
-
-
-def _serve(op: str, parameters: Sequence[Parameter], device: str, commands: int, answers: int) -> None:
-    """Answer each line until the pipe closes."""
+    torch.set_num_threads(1)
+    if device == "cpu":
+        hide_gpus()
+        rlimits.limit_added_memory(MEMORY)
     caller = Caller(resolve(op), parameters, device)
-    with os.fdopen(commands, encoding="utf-8") as lines:
-        for line in lines:
-            step, candidate, options = json.loads(line)
-            try:
-                given = {name: _tuples(value) for name, value in options.items()}
-                answer = ["", getattr(caller, step)(_tuples(candidate), **given)]
-            except BaseException as error:  # noqa: BLE001 (an op may raise anything)
-                answer = [sentence(error, 1500), None]
-            os.write(answers, json.dumps(answer, default=str).encode() + b"\n")
-
-
-def _tuples(data: Any) -> Any:  # noqa: ANN401
-    return tuple(_tuples(one) for one in data) if isinstance(data, list) else data
+    while True:
+        step, candidate, options = pipe.recv()
+        try:
+            answer = ("", getattr(caller, step)(candidate, **options))
+        except BaseException as error:  # noqa: BLE001 (an op may raise anything)
+            answer = (sentence(error, 1500), None)
+        pipe.send(answer)
 
 
 class Caller:
@@ -165,9 +139,9 @@ class Caller:
         self._function, self._parameters, self._device = function, parameters, device
         self._guard = GuardPages()
 
-    def plain(self, candidate: Sequence[Guess]) -> dict[str, Any]:
+    def plain(self, candidate: Sequence[Guess], dtype: str = "float32") -> dict[str, Any]:
         """Call it with inputs between guard pages; return facts about the result."""
-        values = self._values(candidate)
+        values = self._values(candidate, Make(self._device, getattr(torch, dtype)))
         before = [digest(tensor) for _, tensor in iter_tensors(values)]
         changed: set[int] = set()
         for at_end in (True, False):
@@ -262,9 +236,11 @@ class Caller:
         outcomes = check(context, cases[-1] if of_empty else cases[0])
         return next((one.reason for one in outcomes if one.verdict == FAILED), "")
 
-    def compiled(self, _candidate: Sequence[Guess]) -> bool:
-        """Whether it is a function of a compiled module, such as one of pybind11."""
-        return isinstance(self._function, BuiltinFunctionType)
+    def calls_inside(self, candidate: Sequence[Guess], ops: Sequence[str]) -> list[Recorded]:
+        """Return the first call of each of these ops that the call and its gradient make."""
+        with Recorder(ops) as recorder:
+            self._gradients(candidate)
+        return list(recorder.found.values())
 
     def _values(self, candidate: Sequence[Guess], make: Make | None = None) -> list[Any]:
         maker = make or Make(self._device, torch.float32)
@@ -293,7 +269,7 @@ class Caller:
 
     def _call(self, values: Sequence[Any]) -> Any:  # noqa: ANN401
         given, named = self._split(values)
-        result = self._function(*given, **named)
+        result = placed(self._function, given)(*given, **named)
         if self._device == "cuda":
             torch.cuda.synchronize()
         return result

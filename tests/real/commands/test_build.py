@@ -38,7 +38,7 @@ from builder.errors import (
 )
 from builder.log import console
 from builder.matrix.config import Selection
-from builder.matrix.load import load_recipe, read_plan
+from builder.matrix.load import load_matrix, load_recipe, load_recipes, read_plan
 from builder.process import OWNER_VARIABLE
 from builder.proof import Check, Verdict
 from builder.proofs.inventory import shelf_of
@@ -115,7 +115,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         project.matrix("tiny", "broken", "hollow")
         first, warm = one_run(project), one_run(project)
         index, wheels = Repository(Folder(root / "published")), sorted((root / "dist").glob("*.whl"))
-        publish_wheels(index, wheels, Store(project.store), [Level.NONE])
+        recipes = load_recipes(load_matrix(project.options().matrix))
+        publish_wheels(index, wheels, Store(project.store), [Level.NONE], recipes)
         (tiny / "_C.c").write_text(MODULE.format(answer=43))
         (broken / "_C.c").write_text(MODULE.format(answer=1))
         yield Runs(project, first, warm, one_run(project))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +11,21 @@ import pytest
 
 from builder.cli.options import ExecutorName
 from builder.commands import cases
+from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.cases import CasesOptions, run_cases, summary_text
 from builder.commands.cases_text import cases_text, missing_text
-from builder.errors import Code, MissingToolError, UsageError
+from builder.commands.smoke_targets import SmokeTarget
+from builder.errors import Code, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Argument, Drafts, OpDraft, shortened
 from builder.matrix.axes import Cell
+from builder.matrix.config import Selection
+from builder.matrix.load import load_matrix, load_recipes, read_plan
 from builder.result import CasesResult
+from builder.store import Store, StoredBuild, work_name
 from tests.conftest import coded
 from tests.refused import refused
 from tests.unit.loopback import pure_wheel
+from tests.unit.wheels.make_record import build_record
 
 ADD = OpDraft(
     "toy::add",
@@ -96,6 +103,23 @@ def test_a_check_that_failed_in_a_trial_is_not_claimed_and_is_named() -> None:
     assert "not claimed: toy::add: compile fails: static: no\n" in text
 
 
+def test_the_case_of_a_class_lists_its_dtypes_and_long_lists_of_integers_are_wrapped() -> None:
+    numbers = list(range(100, 160))
+    given = [Argument("x", "make.randn(5, 3)"), Argument("index", f"make.integers({numbers})")]
+    layer = replace(ADD, op="toy.Layer('sum', 4)", arguments=given, dtypes=["float64"], empty=[given[0]])
+    text = cases_text("toy", "a cell", Drafts({}, drafts=[layer]))
+    assert max(map(len, text.splitlines())) <= 120
+    [typical, empty] = [
+        ast.unparse(one)
+        for one in ast.walk(assigned(text)["CASES"])
+        if isinstance(one, ast.Call) and ast.unparse(one).startswith("Case(")
+    ]
+    assert "op=\"toy.Layer('sum', 4)\"" in typical
+    assert "dtypes=(torch.float32, torch.float64)" in typical
+    assert f"make.integers({numbers})" in typical
+    assert "dtypes" not in empty, "with an empty tensor the op was called in float32 only"
+
+
 def test_an_op_without_a_fake_kernel_is_named_with_the_cure() -> None:
     text = summary_text([result(Drafts({}, drafts=[ADD, replace(ADD, op="toy::sub")]))])
     assert (
@@ -145,12 +169,11 @@ def result(drafts: Drafts) -> CasesResult:
 @pytest.mark.parametrize(
     ("text", "short"),
     [
-        ("Could not run 'f'. This could be because the operator", "Could not run 'f'"),
         ("a message of many words without an end", "a message of many words …"),
         ("two\nlines", "two lines"),
     ],
 )
-def test_a_long_message_is_cut_after_a_sentence_or_a_word(text: str, short: str) -> None:
+def test_a_long_message_is_cut_after_a_word(text: str, short: str) -> None:
     assert shortened(text, 28) == short
 
 
@@ -171,7 +194,7 @@ def test_an_op_with_a_cpu_kernel_whose_cases_say_cuda_is_named() -> None:
 def test_the_summary_counts_calls_and_gives_every_reason() -> None:
     cell = Cell.parse("torch2.11.0-cu130-cp312")
     text = summary_text([CasesResult("toy", "toy.whl", cell, DRAFTS, Path("cases.py"), "", Path("cases.py"))])
-    assert "1 of 4 ops and functions were called" in text
+    assert "toy: called successfully in torch2.11.0-cu130-cp312: 1 of 3 ops, 0 of 1 other callable" in text
     assert "not called (CUDA only): toy::sort: the op has no CPU kernel: sort" in text
     assert "wrote cases.py" in text
     assert "replace each GAP in this file by a reference, then run" in text
@@ -181,11 +204,12 @@ def test_the_summary_counts_calls_and_gives_every_reason() -> None:
         in summary_text([draft])
     )
     empty = summary_text([CasesResult("toy", "toy.whl", cell, Drafts({}), None, "", Path("cases.py"))])
-    assert "no op and no function" in empty
+    assert "toy: no op, and no function or class with a tensor argument" in empty
 
 
 def a_project(folder: Path) -> Path:
     """A matrix with one recipe; returns the file."""
+    folder.mkdir(exist_ok=True)
     matrix = folder / "matrix.yaml"
     matrix.write_text("torch: [2.11]\ncuda: [13.0]\npython: [3.12]\nextensions: [toy]\n")
     (folder / "toy").mkdir()
@@ -227,3 +251,79 @@ def test_a_draft_needs_a_wheel_and_overwrites_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, check=coded(Code.FILE_EXISTS)):
         list(run_cases(CasesOptions(matrix=matrix, ext=[name], out=kept, store=tmp_path / "store")))
     assert kept.read_text() == "mine"
+
+
+def built(store: Store, matrix: Path, digest: str) -> StoredBuild:
+    """A wheel in the store that a build from the folder of the matrix made."""
+    tag = "cp312-cp312-manylinux_2_17_x86_64"
+    wheel = pure_wheel(matrix.parent / digest, "toy", "1.0", {"toy.py": digest}, requires=["torch==2.11.*"], tag=tag)
+    with store.work(work_name(digest)):
+        stored = store.add(digest, wheel, build_record())
+    [recipe] = load_recipes(load_matrix(matrix))
+    [build] = read_plan(matrix, Selection())[2].builds
+    FolderBuilds(store).remember(build, recipe, digest)
+    return stored
+
+
+def drafted_wheel(monkeypatch: pytest.MonkeyPatch, store: Store, folder: Path) -> Path:
+    """The wheel for which `cases` drafts in this folder."""
+    chosen: list[Path] = []
+
+    def note(target: SmokeTarget, *_: object) -> None:
+        chosen.append(target.wheel)
+        raise MissingToolError("no cells in this test", Code.NO_CELL_HERE)
+
+    monkeypatch.setattr(cases, "_drafted", note)
+    options = CasesOptions(matrix=folder / "matrix.yaml", store=store.root, dist=folder / "dist")
+    with refused(Code.NO_CELL_HERE):
+        list(run_cases(options))
+    return chosen[0]
+
+
+def test_the_wheel_is_the_last_one_of_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two folders that share a store may have an extension of the same name."""
+    store = Store(tmp_path / "store")
+    mine, other = a_project(tmp_path / "mine"), a_project(tmp_path / "other")
+    first = built(store, mine, "a" * 64)
+    built(store, other, "b" * 64)
+    assert drafted_wheel(monkeypatch, store, mine.parent) == first.wheel
+    second = built(store, mine, "c" * 64)
+    assert drafted_wheel(monkeypatch, store, mine.parent) == second.wheel
+
+
+def test_a_folder_whose_build_failed_gets_no_wheel_of_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path / "store")
+    mine, other = a_project(tmp_path / "mine"), a_project(tmp_path / "other")
+    built(store, other, "b" * 64)
+    failed = {
+        "build": "toy-1.0-cpython",
+        "serves": ["torch2.11.0-cu130-cp312"],
+        "status": "failed",
+        "error": "toy.cu:1: expected an expression",
+        "hints": [],
+    }
+    (tmp_path / "mine" / "dist").mkdir()
+    (tmp_path / "mine" / "dist" / "report.json").write_text(json.dumps({"builds": [failed]}))
+    options = CasesOptions(matrix=mine, store=store.root, dist=tmp_path / "mine" / "dist")
+    with pytest.raises(NothingSelectedError, match="the last `buildfarm build` failed: toy"):
+        list(run_cases(options))
+    earlier = built(store, mine, "a" * 64)
+    assert drafted_wheel(monkeypatch, store, mine.parent) == earlier.wheel
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"failed: toy.cu:1: expected an expression; the draft is for an earlier wheel, {earlier.wheel.name}" in said
+
+
+def test_only_the_folder_that_published_a_wheel_is_warned(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    warnings = []
+    for name in ("mine", "other"):
+        matrix = a_project(tmp_path / name)
+        [recipe] = load_recipes(load_matrix(matrix))
+        [build] = read_plan(matrix, Selection())[2].builds
+        if name == "mine":
+            wheel = tmp_path / "toy-1.0+cu130.torch2.11-cp312-cp312-linux_x86_64.whl"
+            FolderBuilds(store).remember_published(wheel, "a" * 64, [recipe])
+        warnings.append(FolderBuilds(store).warning(build, recipe, "b" * 64))
+    assert ["toy 1.0 is already published" in warning for warning in warnings] == [True, False]

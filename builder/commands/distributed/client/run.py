@@ -12,6 +12,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 from builder.commands.building.build_run import WheelBuilder
+from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.distributed.client.jobs import TaskLines, run_jobs
 from builder.commands.distributed.client.prove import CellChecks, basis_text
 from builder.commands.distributed.client.transfer import fetch_log, fetch_wheel
@@ -102,6 +103,8 @@ class RemoteRun(WheelBuilder):
             stored = await asyncio.to_thread(self._known, task)
             if stored is None:
                 stored, reused = await self._build(cluster, task, log)
+            recipe = self._recipes[build.extension]
+            await asyncio.to_thread(FolderBuilds(self._store).remember, build, recipe, stored.digest)
             proofs = await self._prove(cluster, build, stored, log)
         except BuildfarmError as problem:
             error, reused = problem, False

@@ -1,0 +1,54 @@
+"""Which wheels of the store belong to the folder of a recipe: other folders may have a recipe of the same name."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+
+from builder.hashing import digest_of
+from builder.matrix.config import RECIPE, PathSource, Recipe
+from builder.matrix.plan import Build
+from builder.publish.dist import is_of
+from builder.store import Store, StoredBuild, write_atomic
+
+
+class FolderBuilds:
+    """The last wheel of each build of a folder, and the wheels of the folder that are published."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def remember(self, build: Build, recipe: Recipe, digest: str) -> None:
+        """Note that the last wheel of this build has this digest; it may have failed a check."""
+        write_atomic(self._notes("last", recipe) / str(build), digest.encode(), synced=False)
+
+    def last(self, recipe: Recipe) -> list[StoredBuild]:
+        """The last wheel of each build that the store still has, the newest first."""
+        notes = sorted(self._notes("last", recipe).glob("*"), key=lambda note: note.stat().st_mtime, reverse=True)
+        return [stored for note in notes if (stored := self._store.find(note.read_text()))]
+
+    def remember_published(self, wheel: Path, sha256: str, recipes: Sequence[Recipe]) -> None:
+        """Note that this wheel of one of the recipes is published, with the digest of its build.
+
+        Without a build in the store, the sha256 stands for the digest.
+        """
+        folders = self._store.root.glob(f"builds/*/{glob.escape(wheel.name)}")
+        builds = [self._store.find(path.parent.name) for path in folders]
+        digest = next((each.digest for each in builds if each and each.sha256 == sha256), sha256)
+        for recipe in recipes:
+            if recipe.makes(wheel.name.partition("-")[0]):
+                write_atomic(self._notes("published", recipe) / wheel.name, digest.encode())
+
+    def warning(self, build: Build, recipe: Recipe, digest: str) -> str:
+        """Why `publish` will refuse the wheel of this digest: another one has its name; empty if none has."""
+        notes = self._notes("published", recipe).glob("*.whl")
+        if not any(is_of(note, build) and note.read_text() != digest for note in notes):
+            return ""
+        own = isinstance(recipe.source, PathSource)
+        cure = f"raise the version in {recipe.folder / RECIPE} and in the source, or " if own else ""
+        published = f"{build.extension} {build.version} is already published"
+        return f"{published}; {cure}`publish` will refuse the new wheel if it differs"
+
+    def _notes(self, kind: str, recipe: Recipe) -> Path:
+        return self._store.root / kind / digest_of([str(recipe.folder.resolve())])[:16]
