@@ -29,7 +29,7 @@ from builder.commands.folders import DIST, open_store
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, failed_compile, selected_recipes
 from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.amounts import counted
-from builder.gate.draft.result import CALLED, TRACING_CHECKS, Drafts, OpDraft
+from builder.gate.draft.result import CALLED, CUDA_ONLY, TRACING_CHECKS, Drafts, OpDraft
 from builder.log import print_line, print_warning
 from builder.matrix.axes import Cell
 from builder.matrix.compat import and_list
