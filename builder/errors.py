@@ -373,6 +373,10 @@ class BuildError(BuildfarmError):
         self.excerpt = tuple(map(mask_credentials, excerpt))
 
 
+class SymbolsUnreadableError(MissingToolError):
+    """The symbols of the cell's torch cannot be read. The other checks can run."""
+
+
 class PreflightError(BuildfarmError):
     """Several errors that were found before anything was started.
 

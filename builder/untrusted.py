@@ -9,11 +9,11 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from builder.errors import BuildfarmError
+from builder.errors import BuildfarmError, Code, UsageError
 
 # One reader of JSON that others may have written or changed: in wheels, indexes, reports, and the store.
 
@@ -134,6 +134,14 @@ def split_url(url: str) -> SplitResult:
         return urlsplit(url)
     except ValueError:
         return urlsplit("")
+
+
+def parts_of(name: str) -> tuple[str, ...]:
+    """The parts of a name; raises UsageError for a name that leads out of the index or to a hidden file."""
+    parts = PurePosixPath(name).parts
+    if name.startswith("/") or any(part.startswith(".") for part in parts):
+        raise UsageError("this name leads out of the index", Code.PATH_NOT_USABLE, where=repr(name))
+    return parts
 
 
 def control_character(text: str) -> str:

@@ -49,7 +49,7 @@ from builder.matrix.yaml_document import read_document
 from builder.publish.terminal import to_text
 from builder.recipes.fetch import PinnedSource, parse_reference, pin, unpack_source
 from builder.recipes.inspection.draft_recipe import inspect_source
-from builder.recipes.inspection.findings import Draft, Entry
+from builder.recipes.inspection.findings import Draft, RecipeEntry
 from builder.recipes.inspection.metadata import BackendMetadata
 from builder.recipes.matrix_file import NewAxes, add_extension, create_matrix
 from builder.store import Store, write_atomic
@@ -220,9 +220,9 @@ def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: NewAxes |
     return inspect_source(pinned, tree, BackendMetadata(metadata, draft.unknown, build.torch, build.cuda))
 
 
-def _without_source(draft: Draft) -> Iterator[Entry]:
+def _without_source(draft: Draft) -> Iterator[RecipeEntry]:
     """The entries of a recipe whose source is the folder of the recipe."""
-    yield from (Entry("source", {"path": "."}) if entry.key == "source" else entry for entry in draft.entries)
+    yield from (RecipeEntry("source", {"path": "."}) if entry.key == "source" else entry for entry in draft.entries)
 
 
 def _refuse_taken(name: str, folder: Path | None, known: tuple[Recipe, ...], options: AddOptions) -> None:
@@ -281,7 +281,7 @@ def recipe_text(draft: Draft, command: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _lines(entry: Entry) -> list[str]:
+def _lines(entry: RecipeEntry) -> list[str]:
     if isinstance(entry.value, dict) and entry.key in _BLOCKS:
         return [f"{entry.key}:", *(f"  {key}: {_value(value)}" for key, value in entry.value.items())]
     return [f"{entry.key}: {_value(entry.value)}"]

@@ -26,8 +26,8 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.matrix.models.fields import StrictModel
 from builder.matrix.yaml_document import read_document, validate
-from builder.proofs.environment.cures import Cures, Finding, Level
-from builder.proofs.environment.facts import Environment, Machine
+from builder.proofs.environment.cures import Cures, Finding, Severity
+from builder.proofs.environment.facts import InstalledEnvironment, Machine
 from builder.proofs.environment.judge import judge
 from builder.proofs.environment.read import read_environment
 from builder.proofs.verify.gpus import gpu_named
@@ -76,7 +76,7 @@ class DoctorOptions:
 class Diagnosis:
     """An environment and the findings about it."""
 
-    environment: Environment
+    environment: InstalledEnvironment
     findings: tuple[Finding, ...]
 
 
@@ -92,7 +92,7 @@ def doctor(options: DoctorOptions) -> None:
     if options.bundle:
         write_atomic(options.bundle.absolute(), bundle(found.environment, found.findings))
         print_line(f"wrote {options.bundle}")
-    faults = any(finding.level is Level.FAULT for finding in found.findings)
+    faults = any(finding.level is Severity.FAULT for finding in found.findings)
     raise typer.Exit(int(Exit.FAILED if faults else Exit.OK))
 
 
@@ -151,24 +151,24 @@ _MANAGED = (
 )
 
 
-def doctor_text(environment: Environment, findings: Sequence[Finding]) -> str:
+def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str:
     """The environment in a few lines, then each finding with its cause and cure."""
     lines = [f"{name:<11}{escape(value)}" for name, value in _summary(environment)]
     for finding in findings:
-        colour = "red" if finding.level is Level.FAULT else "yellow"
+        colour = "red" if finding.level is Severity.FAULT else "yellow"
         lines += ["", f"[{colour}]{finding.level}:[/] {escape(finding.what)}", f"  why:  {escape(finding.why)}"]
         lines += [f"  cure: {escape(command)}" for command in finding.cure]
         lines += [f"  {'also' if finding.cure else 'cure'}: {escape(finding.advice)}"] if finding.advice else []
     if environment.interpreter.managed and any(finding.cure for finding in findings):
         lines += ["", f"[yellow]note:[/] {_MANAGED}"]
-    faults = sum(finding.level is Level.FAULT for finding in findings)
+    faults = sum(finding.level is Severity.FAULT for finding in findings)
     notes = len(findings) - faults
     total = "no fault" if not faults else "1 fault" if faults == 1 else f"{faults} faults"
     lines += ["", total + (f", {counted(notes, 'note')}" if notes else "")]
     return to_text(*map(mask_credentials, lines))
 
 
-def _summary(environment: Environment) -> list[tuple[str, str]]:
+def _summary(environment: InstalledEnvironment) -> list[tuple[str, str]]:
     machine, tools = environment.machine, environment.tools
     gpus = ", ".join(f"{gpu.name} ({gpu.arch.sm})" for gpu in machine.gpus) or "none"
     torches = [f"{torch.version} ({f'CUDA {torch.cuda}' if torch.cuda else 'CPU'})" for torch in environment.torches]
@@ -183,7 +183,7 @@ def _summary(environment: Environment) -> list[tuple[str, str]]:
     ]
 
 
-def doctor_data(environment: Environment, findings: Sequence[Finding]) -> dict[str, Any]:
+def doctor_data(environment: InstalledEnvironment, findings: Sequence[Finding]) -> dict[str, Any]:
     """The result as plain data, without credentials and without the name of the home folder."""
     interpreter, machine, tools = environment.interpreter, environment.machine, environment.tools
     data: dict[str, Any] = {
@@ -213,17 +213,17 @@ def doctor_data(environment: Environment, findings: Sequence[Finding]) -> dict[s
         "conda": dict(environment.conda),
         "variables": dict(environment.variables),
         "findings": [finding.to_json() for finding in findings],
-        "faults": sum(finding.level is Level.FAULT for finding in findings),
+        "faults": sum(finding.level is Severity.FAULT for finding in findings),
     }
     return data
 
 
-def doctor_json(environment: Environment, findings: Sequence[Finding]) -> str:
+def doctor_json(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str:
     """The result as JSON; the commands have the real paths."""
     return mask_credentials(json.dumps(doctor_data(environment, findings), indent=1)) + "\n"
 
 
-def bundle(environment: Environment, findings: Sequence[Finding]) -> bytes:
+def bundle(environment: InstalledEnvironment, findings: Sequence[Finding]) -> bytes:
     """The file for a bug report: the same JSON, with `~` for the home folder, whose name may be that of a person."""
     text = doctor_json(environment, findings)
     home = str(Path.home())

@@ -26,7 +26,7 @@ from builder.cli.output import print_data
 from builder.commands.building.executor_choice import choose_executor, override_base_image
 from builder.commands.building.preflight import preflight
 from builder.commands.folders import open_store
-from builder.commands.run_settings import Settings
+from builder.commands.run_settings import RunSettings
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
 from builder.formats import BUILD_FORMAT
 from builder.gate.amounts import counted
@@ -299,7 +299,7 @@ def _recorded_executor(record: Record, matrix: Matrix, environments: Environment
     """The recorded executor, with the recorded packages, and on this machine with sccache only if it was used."""
     toolchain = record.toolchain
     cached = toolchain.executor != "local" or toolchain.sccache is not None
-    settings = Settings(matrix, toolchain.executor, record.minor_mismatch, compiler_cache=cached, pull=pull)
+    settings = RunSettings(matrix, toolchain.executor, record.minor_mismatch, compiler_cache=cached, pull=pull)
     return choose_executor(settings, [record.build], environments, packages=toolchain.packages)
 
 

@@ -8,7 +8,7 @@ from builder.matrix.config import Matrix
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """The options of a run that change what a worker does."""
 
     #: Its images, registries and torch index; its path is the client's.

@@ -34,10 +34,10 @@ from builder.cli.output import print_data
 from builder.commands.axes import matrix_or_options
 from builder.commands.distributed.options import RemoteOptions, WorkersOptions
 from builder.commands.folders import DIST, open_store
-from builder.commands.run_settings import Settings
+from builder.commands.run_settings import RunSettings
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import Code, Exit, MissingToolError, UsageError
-from builder.gate.causes import Finding, causes_of
+from builder.gate.causes import PlacedOutcome, causes_of
 from builder.gate.coverage import without_overload
 from builder.gate.outcome import NOT_RUN, Answer
 from builder.gate.pack import pack_file
@@ -288,7 +288,7 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
     results = Results(store, recorder, targets)
     with recorder.recording(), progress.shown():
         if remote:
-            settings = Settings(matrix, str(options.executor), pull=pull, python_downloads=downloads)
+            settings = RunSettings(matrix, str(options.executor), pull=pull, python_downloads=downloads)
             yield from _on_workers(remote, settings, store, targets, results, progress)
         elif cells is not None:
             for one, cell in ((target, cell) for target in targets for cell in target.cells):
@@ -322,7 +322,7 @@ def _smoke_cell(
 
 def _on_workers(
     remote: RemoteOptions,
-    settings: Settings,
+    settings: RunSettings,
     store: Store,
     targets: Sequence[SmokeTarget],
     results: Results,
@@ -369,7 +369,7 @@ def smoke_text(results: Sequence[SmokeResult]) -> str:
     A cause that several wheels share has one line.
     """
     parts: list[Table | str] = []
-    found: list[Finding] = []
+    found: list[PlacedOutcome] = []
     for subject in dict.fromkeys(result.subject for result in results):
         cells = [result for result in results if result.subject == subject]
         proofs = [*cells[0].file_proofs, *(proof for result in cells for proof in (*result.linkage, *result.proofs))]

@@ -25,7 +25,7 @@ _COLUMN = 40
 
 
 @dataclass(frozen=True)
-class Finding:
+class PlacedOutcome:
     """One outcome, and where it was found."""
 
     outcome: Outcome
@@ -124,9 +124,9 @@ class Causes:
         return text + (f" (accepted: {cause.accepted})" if cause.accepted else "")
 
 
-def causes_of(findings: Iterable[Finding], *, name_cells: bool = False) -> Causes:
+def causes_of(findings: Iterable[PlacedOutcome], *, name_cells: bool = False) -> Causes:
     """Group outcomes. Those that passed only say which ops and cells there are."""
-    groups: dict[tuple[str, ...], list[Finding]] = {}
+    groups: dict[tuple[str, ...], list[PlacedOutcome]] = {}
     ops: dict[str, set[str]] = {}
     cells: dict[str, set[str]] = {}
     for finding in findings:

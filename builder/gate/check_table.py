@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Check:
+class GateCheck:
     """One check of the gate."""
 
     #: The name in reports and for `--check`.
@@ -42,13 +42,13 @@ class Check:
 
 
 _TABLE = (
-    Check(
+    GateCheck(
         "ops",
         "Every dispatcher op, every pybind function and every public callable of the modules listed in `PUBLIC` in "
         "cases.py has a case.",
     ),
-    Check("loaded", "The imports of the recipe load every shared library of the wheel for this CUDA."),
-    Check(
+    GateCheck("loaded", "The imports of the recipe load every shared library of the wheel for this CUDA."),
+    GateCheck(
         "dispatch",
         "Every op has a kernel for each dispatch key that the recipe lists under `libraries`. If the recipe lists no "
         "key, every op has a kernel for each device of its own cases.",
@@ -56,52 +56,52 @@ _TABLE = (
         device="none",
         per_extension=True,
     ),
-    Check(
+    GateCheck(
         "import-order",
         "torch, the extension and the `companions` can be imported in different orders, and then an op runs.",
     ),
-    Check(
+    GateCheck(
         "values",
         "Results agree with the reference or the invariant of the case, in every dtype that the case lists.",
         "values:values",
         edges="without",
         judged=True,
     ),
-    Check(
+    GateCheck(
         "gradients",
         "Each op with floating-point tensors has a gradient, which agrees with the reference and, if the case asks for "
         "gradcheck, with finite differences.",
         "gradients:gradients",
         together=True,
     ),
-    Check(
+    GateCheck(
         "layouts",
         "Non-contiguous inputs and output gradients give the same results as contiguous ones.",
         "layouts:layouts",
         edges="without",
         together=True,
     ),
-    Check(
+    GateCheck(
         "edges",
         "Empty inputs and batches of one element give the expected results.",
         "values:values",
         edges="only",
         judged=True,
     ),
-    Check(
+    GateCheck(
         "repeat",
         "Repeated runs give the same bits, on the devices that the case lists in `deterministic`.",
         "memory:repeat",
         edges="without",
     ),
-    Check(
+    GateCheck(
         "memory",
         "The op does not access memory outside its tensors, and results do not depend on uninitialised memory.",
         "memory:memory",
         heap_checks=True,
         cost=1,
     ),
-    Check(
+    GateCheck(
         "opcheck",
         "torch.library.opcheck passes: schema, autograd registration, fake tensors, AOT dispatch.",
         "compile_export:opcheck",
@@ -109,14 +109,14 @@ _TABLE = (
         cost=2,
         together=True,
     ),
-    Check(
+    GateCheck(
         "fake",
         "The fake kernel returns the same shapes, dtypes, strides and devices as the real kernel.",
         "fake_tensor:fake",
         cost=1,
         together=True,
     ),
-    Check(
+    GateCheck(
         "devices",
         "Under FakeTensorMode the op refuses tensors on two devices, except where the case allows them.",
         "fake_tensor:devices",
@@ -124,7 +124,7 @@ _TABLE = (
         edges="without",
         together=True,
     ),
-    Check(
+    GateCheck(
         "export",
         "torch.export captures the op with fixed and with dynamic shapes, and the program gives the same results.",
         "compile_export:export",
@@ -133,7 +133,7 @@ _TABLE = (
         cost=3,
         together=True,
     ),
-    Check(
+    GateCheck(
         "compile",
         "torch.compile(fullgraph=True) gives the same results and gradients, with static and with dynamic shapes.",
         "compile_export:compiled",
@@ -142,34 +142,34 @@ _TABLE = (
         cost=4,
         together=True,
     ),
-    Check(
+    GateCheck(
         "gpu-values",
         "Results on CUDA agree with the reference or the invariant of the case, and with the CPU kernel.",
         "gpu:values",
         device="cuda",
     ),
-    Check(
+    GateCheck(
         "gpu-stream",
         "Kernels run on the current CUDA stream.",
         "gpu:stream",
         device="cuda",
         edges="without",
     ),
-    Check(
+    GateCheck(
         "gpu-graph",
         "A CUDA graph captures the op, and a replay with other inputs gives the right results.",
         "gpu:graph",
         device="cuda",
         edges="without",
     ),
-    Check(
+    GateCheck(
         "gpu-device",
         "The op works on a second GPU while the first GPU is the current device. Needs two GPUs.",
         "gpu:second_device",
         device="cuda",
         edges="without",
     ),
-    Check(
+    GateCheck(
         "gpu-sanitizer",
         "compute-sanitizer's memcheck reports no errors.",
         "sanitizer:sanitizer",
@@ -180,7 +180,7 @@ _TABLE = (
 )
 
 #: The checks by name, in the order in which reports show them.
-CHECKS: Mapping[str, Check] = {check.name: check for check in _TABLE}
+CHECKS: Mapping[str, GateCheck] = {check.name: check for check in _TABLE}
 
 #: The checks that run as tasks, in the order in which their tasks start.
 TASK_CHECKS = tuple(sorted((check for check in _TABLE if check.function), key=lambda check: -check.cost))

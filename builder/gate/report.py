@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from builder.gate.causes import Finding, causes_of
+from builder.gate.causes import PlacedOutcome, causes_of
 from builder.gate.coverage import without_overload
 from builder.gate.outcome import (
     ACCEPTED,
@@ -36,7 +36,7 @@ def table(title: str, answer: Answer, width: int = 120) -> str:
         width: of the text in characters.
 
     """
-    causes = causes_of(Finding(one) for one in answer.outcomes)
+    causes = causes_of(PlacedOutcome(one) for one in answer.outcomes)
     parts = [[title, *where_lines(answer.where)], op_lines(answer), [*causes.lines(width, every=True)]]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 

@@ -17,7 +17,7 @@ from builder.gate import report
 from builder.gate.check_table import CHECKS
 from builder.gate.outcome import FAILED, KEY_FILE, Answer, Spec, signature
 from builder.gate.processes.scheduler import Scheduler
-from builder.gate.processes.spawn import Interrupted, terminate_as_interrupt
+from builder.gate.processes.spawn import GateInterrupted, terminate_as_interrupt
 from builder.gate.system import rlimits
 from builder.gate.system.process_tree import end_descendants
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
         finally:
             end_descendants(_KILL_SECONDS)  # such as processes that the import of a module has left behind
             shutil.rmtree(work_dir, ignore_errors=True)
-    except Interrupted as stop:
+    except GateInterrupted as stop:
         print("interrupted; no results were written", file=sys.stderr)  # noqa: T201
         return 128 + stop.number
     _deliver(spec, answer, options, key)

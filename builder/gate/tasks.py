@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.gate.check_table import TASK_CHECKS, Check
+from builder.gate.check_table import TASK_CHECKS, GateCheck
 from builder.gate.outcome import NOT_RUN, Outcome, Spec
 
 #: The phases of a task: everything in one process; or the results are sent, and then judged.
@@ -48,7 +48,7 @@ class CaseFacts:
 class Task:
     """A check, the case or None for the extension, and the device."""
 
-    check: Check
+    check: GateCheck
     case: CaseFacts | None
     device: str
 
@@ -124,7 +124,7 @@ def plan(spec: Spec, cases: Sequence[CaseFacts], no_gpu: str) -> tuple[list[Task
     return tasks, outcomes
 
 
-def _ops_with_edge_cases_only(check: Check, cases: Sequence[CaseFacts]) -> list[Outcome]:
+def _ops_with_edge_cases_only(check: GateCheck, cases: Sequence[CaseFacts]) -> list[Outcome]:
     """Return "not run" for each op that has only edge cases, if the check skips edge cases."""
     if check.edges != "without":
         return []
@@ -139,20 +139,20 @@ def _without_default(op: str) -> str:
     return op[: -len(".default")] if "::" in op and op.endswith(".default") else op
 
 
-def _applies(check: Check, case: CaseFacts) -> bool:
+def _applies(check: GateCheck, case: CaseFacts) -> bool:
     """Whether the check has a task for this case; a GPU check has none for a case without CUDA."""
     if check.device == "cuda" and "cuda" not in case.devices:
         return False
     return check.edges == "with" or (check.edges == "only") == bool(case.edge)
 
 
-def _device(check: Check, case: CaseFacts) -> str:
+def _device(check: GateCheck, case: CaseFacts) -> str:
     if check.device == "cpu" and "cpu" not in case.devices and not check.heap_checks:
         return "cuda"
     return "cuda" if check.device == "cuda" else "cpu"
 
 
-def _why_not(check: Check, case: CaseFacts, device: str, no_gpu: str) -> str:
+def _why_not(check: GateCheck, case: CaseFacts, device: str, no_gpu: str) -> str:
     """Return the reason why this check cannot run for this case, or ""."""
     if not _applies(check, case):
         return ""

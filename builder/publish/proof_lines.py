@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from builder.errors import BuildError, BuildfarmError
 from builder.gate.amounts import size_text
-from builder.gate.causes import Causes, Finding, causes_of, line
+from builder.gate.causes import Causes, PlacedOutcome, causes_of, line
 from builder.gate.outcome import FAILED, NOT_RUN, REMARK, Outcome, count_text
 from builder.matrix.axes import Arch
 from builder.proof import Check, Proof, Verdict
@@ -28,14 +28,14 @@ def causes(proofs: Iterable[Proof], *, name_cells: bool = False) -> Causes:
     return causes_of(findings(proofs), name_cells=name_cells)
 
 
-def findings(proofs: Iterable[Proof], wheel: str = "") -> Iterator[Finding]:
+def findings(proofs: Iterable[Proof], wheel: str = "") -> Iterator[PlacedOutcome]:
     """What proofs found: the outcomes of the op gate, for other checks the verdict, and on each GPU model what ran."""
     for proof in proofs:
         cell = str(proof.cell) if proof.cell else ""
         for one in _outcomes(proof):
-            yield Finding(one, cell, wheel)
+            yield PlacedOutcome(one, cell, wheel)
         for text in remarks(proof):
-            yield Finding(Outcome(str(proof.check), "", "", NOT_RUN, text, remark=True), cell, wheel)
+            yield PlacedOutcome(Outcome(str(proof.check), "", "", NOT_RUN, text, remark=True), cell, wheel)
 
 
 def _outcomes(proof: Proof) -> list[Outcome]:
@@ -120,10 +120,10 @@ def causes_of_builds(results: Iterable[BuildResult]) -> Causes:
     return causes_of(each for result in results for each in _of_build(result))
 
 
-def _of_build(result: BuildResult) -> Iterator[Finding]:
+def _of_build(result: BuildResult) -> Iterator[PlacedOutcome]:
     yield from findings(result.proofs, str(result.build))
     if text := _beyond_plan(result):
-        yield Finding(Outcome(str(Check.DEVICE_CODE), "", "", NOT_RUN, text, remark=True), "", str(result.build))
+        yield PlacedOutcome(Outcome(str(Check.DEVICE_CODE), "", "", NOT_RUN, text, remark=True), "", str(result.build))
 
 
 def _beyond_plan(result: BuildResult) -> str:

@@ -57,11 +57,13 @@ def read_device_code(library: Path) -> DeviceCode:
         found[one.number, one.suffix, one.kind] += one.size
         if one.kind == _PTX:
             versions[one.name] = max(versions.get(one.name, (0, 0)), one.version)
-    sizes = {Entry(kind, number, suffix).name: found[number, suffix, kind] for number, suffix, kind in sorted(found)}
+    sizes = {
+        FatbinEntry(kind, number, suffix).name: found[number, suffix, kind] for number, suffix, kind in sorted(found)
+    }
     return DeviceCode(sizes, {name: f"{major}.{minor}" for name, (major, minor) in sorted(versions.items()) if major})
 
 
-class Entry(NamedTuple):
+class FatbinEntry(NamedTuple):
     """GPU code of one kind and architecture: its bytes, and the version of PTX."""
 
     kind: int
@@ -76,7 +78,7 @@ class Entry(NamedTuple):
         return _NAMES.get(self.kind, f"kind{self.kind}_{{}}").format(f"{self.number}{self.suffix}")
 
 
-def gpu_entries(library: Path) -> Iterator[Entry]:
+def gpu_entries(library: Path) -> Iterator[FatbinEntry]:
     """Each entry of the fat binaries of a library, in file order; raises what `read_device_code` raises."""
     with library.open("rb") as stream, elf_faults(library):
         section = open_elf(stream).get_section_by_name(GPU_SECTION)
@@ -84,7 +86,7 @@ def gpu_entries(library: Path) -> Iterator[Entry]:
             yield from _entries(stream, section["sh_offset"], section["sh_size"])
 
 
-def _entries(stream: BinaryIO, start: int, size: int) -> Iterator[Entry]:
+def _entries(stream: BinaryIO, start: int, size: int) -> Iterator[FatbinEntry]:
     """Each entry of the containers in a section; concatenated entries one by one."""
     left, end = limits.MAX_GPU_CODES, start + size
     while start + _CONTAINER.size <= end:
@@ -112,14 +114,14 @@ def _entries(stream: BinaryIO, start: int, size: int) -> Iterator[Entry]:
             start += header + size
 
 
-def _entry(data: bytes) -> tuple[Entry, int, int, int]:
+def _entry(data: bytes) -> tuple[FatbinEntry, int, int, int]:
     """An entry, the bytes of its header and of its code, and the bytes of the header by what it contains."""
     kind, header, size, options, minor, major, number, name, length, flags = _ENTRY.unpack_from(data)
     suffix = "".join(letter for bit, letter in _SUFFIXES.items() if flags & bit)
     end = _after_text(name, length) if name else _ENTRY_BYTES
     if options and options + _PAIR.size <= len(data):
         end = _after_text(*_PAIR.unpack_from(data, options))
-    return Entry(kind, number, suffix, size, (major, minor)), header, size, end
+    return FatbinEntry(kind, number, suffix, size, (major, minor)), header, size, end
 
 
 def _after_text(start: int, length: int) -> int:
@@ -127,12 +129,12 @@ def _after_text(start: int, length: int) -> int:
     return (start + length) // 8 * 8 + 8
 
 
-def _parts(data: bytes) -> list[Entry]:
+def _parts(data: bytes) -> list[FatbinEntry]:
     """The concatenated entries whose headers these are: number and bytes of all, then one behind the other."""
     if len(data) < _PAIR.size:
         raise _unknown()
     (count, size), at = _PAIR.unpack_from(data), _PAIR.size
-    parts: list[Entry] = []
+    parts: list[FatbinEntry] = []
     while at + _ENTRY.size <= len(data) and len(parts) < count:
         entry, _, _, end = _entry(data[at:])
         parts.append(entry)

@@ -37,7 +37,7 @@ import psutil
 
 from builder.commands.distributed.client.transfer import fetch_log
 from builder.commands.distributed.cluster import Cluster
-from builder.commands.distributed.protocol import BUILDS, MEMORY, PROOF_MEMORY, PROOFS, Answer, Needs, Task
+from builder.commands.distributed.protocol import BUILDS, MEMORY, PROOF_MEMORY, PROOFS, Needs, Task, WorkerAnswer
 from tests.benchmarks.simulated_farm import PROOF_FIGURES, Job, facts_of, jobs, parcel, seconds_of, sleep_for
 
 #: At least so many processes of workers; more where a process would have more workers. A process of 250 workers ran out
@@ -109,7 +109,7 @@ async def run_all(cluster: Cluster, todo: Sequence[Job], log: Path, *, parcels: 
     """Every build, and its proofs as soon as it has ended, as `RemoteRun` does."""
     run, began = Run(), time.monotonic()
 
-    async def compute(job: Job, task: Task) -> Answer:
+    async def compute(job: Job, task: Task) -> WorkerAnswer:
         parts = parcel(job.task.build.extension) if parcels else {}
         answer = await cluster.compute(task, parts)
         run.tasks.append((seconds_of(task), task.needs))
@@ -211,7 +211,7 @@ def _peak(pid: int) -> float:
 
 
 async def _measure(address: str, todo: Sequence[Job], log: Path, *, parcels: bool) -> tuple[Run, float]:
-    function = cast("Callable[..., Answer]", sleep_for)
+    function = cast("Callable[..., WorkerAnswer]", sleep_for)
     async with Cluster(address, patience=600, on_stage=lambda *_: None, function=function) as cluster:
         began = time.monotonic()
         run = await run_all(cluster, todo, log, parcels=parcels)

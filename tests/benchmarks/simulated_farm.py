@@ -23,10 +23,10 @@ from uuid import uuid4
 import dask
 from distributed import Worker, get_worker
 
-from builder.commands.distributed.protocol import TOPIC, Answer, BuildTask, CheckTask, SentWheel, Task
+from builder.commands.distributed.protocol import TOPIC, BuildTask, CheckTask, SentWheel, Task, WorkerAnswer
 from builder.commands.distributed.worker.facts import Offer, WorkerFacts
 from builder.commands.distributed.worker.service import Service
-from builder.commands.run_settings import Settings
+from builder.commands.run_settings import RunSettings
 from builder.hashing import digest_of
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
@@ -144,14 +144,14 @@ def jobs(count: int) -> list[Job]:
     matrix = load_matrix(ROOT / "matrix.yaml")
     recipes = [recipe for recipe in load_recipes(matrix) if not isinstance(recipe.source, WheelSource)]
     builds = make_plan(matrix, recipes, Selection(), Compat.load()).builds
-    settings = Settings(replace(matrix, extensions=()))
+    settings = RunSettings(replace(matrix, extensions=()))
     by_name = {recipe.name: recipe for recipe in recipes}
     cells = sorted({cell for build in builds for cell in build.serves})
     return list(_jobs(count, builds, by_name, cells, settings))
 
 
 def _jobs(
-    count: int, builds: tuple[Build, ...], recipes: Mapping[str, Recipe], cells: list[Cell], settings: Settings
+    count: int, builds: tuple[Build, ...], recipes: Mapping[str, Recipe], cells: list[Cell], settings: RunSettings
 ) -> Iterator[Job]:
     each = max(1, min(BUILDS_OF_ONE, count // 13))
     for number in range(count):
@@ -172,7 +172,7 @@ def parcel(extension: str) -> Mapping[str, bytes]:
     return {f"parcel-{hashlib.sha256(data).hexdigest()[:32]}": data}
 
 
-async def sleep_for(task: Task, *_parts: bytes) -> Answer:
+async def sleep_for(task: Task, *_parts: bytes) -> WorkerAnswer:
     """What a worker does in place of a task: report its stages, sleep, and answer."""
     worker = get_worker()
     run = {"run": uuid4().hex, "worker": worker.address, "machine": worker.name}
@@ -182,7 +182,7 @@ async def sleep_for(task: Task, *_parts: bytes) -> Answer:
     seconds = seconds_of(task)
     await asyncio.sleep(seconds * float(os.environ["FARM_SCALE"]))
     worker.log_event(TOPIC, about | {"stage": "end"})
-    answer = Answer(worker.address, str(worker.name), log=("sleep.log", LOG_BYTES))
+    answer = WorkerAnswer(worker.address, str(worker.name), log=("sleep.log", LOG_BYTES))
     if isinstance(task, CheckTask):
         return answer
     executor = "docker" if "docker" in worker.state.total_resources else "local"

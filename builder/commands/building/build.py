@@ -41,7 +41,7 @@ from builder.commands.building.executor_choice import choose_executor, override_
 from builder.commands.building.preflight import check_recipes
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, check_output, new_folder, open_store
-from builder.commands.run_settings import Settings
+from builder.commands.run_settings import RunSettings
 from builder.errors import BuildfarmError, Exit
 from builder.gate.amounts import size_text
 from builder.gate.causes import KINDS
@@ -300,9 +300,9 @@ def _run(
     return BuildRun(store, executor, prover, recipes, jobs=options.jobs, minor_mismatch=options.minor_mismatch)
 
 
-def _settings(options: BuildOptions, matrix: Matrix) -> Settings:
+def _settings(options: BuildOptions, matrix: Matrix) -> RunSettings:
     """What the options say about each build. Who names an image wants a container."""
-    return Settings(
+    return RunSettings(
         matrix,
         "docker" if options.image and options.executor is ExecutorName.AUTO else str(options.executor),
         options.minor_mismatch,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from builder.commands.run_settings import Settings
+from builder.commands.run_settings import RunSettings
 from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.images.base_image_choice import ImageChooser
 from builder.images.registry.lock import lock_path, read_lock
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def choose_executor(
-    settings: Settings,
+    settings: RunSettings,
     builds: Sequence[Build],
     environments: Environments,
     *,
@@ -65,7 +65,7 @@ def choose_executor(
     return docker
 
 
-def _docker_executor(settings: Settings, environments: Environments, packages: Sequence[str]) -> DockerExecutor:
+def _docker_executor(settings: RunSettings, environments: Environments, packages: Sequence[str]) -> DockerExecutor:
     # The Docker SDK and jinja2 load slowly, and a local run does not need them.
     from builder.images.engine import Engine  # noqa: PLC0415
     from builder.wheels.cibuildwheel.executor import DockerExecutor  # noqa: PLC0415

@@ -20,10 +20,10 @@ from builder.commands.distributed.protocol import (
     PLUGIN,
     PROOFS,
     TOPIC,
-    Answer,
     BuildTask,
     Needs,
     Task,
+    WorkerAnswer,
     version_resource,
     version_text,
 )
@@ -56,7 +56,7 @@ class _Pending:
     parts: Mapping[str, bytes]
     #: The only workers that may run it; None: any.
     workers: list[str] | None = None
-    future: Future[Answer] | None = None
+    future: Future[WorkerAnswer] | None = None
     #: Runs of the task that started and did not end. All but the last one were on workers that ended.
     runs: set[str] = field(default_factory=set)
     #: Whether this client stopped it, to submit it again.
@@ -78,7 +78,7 @@ class Cluster:
         *,
         patience: float,
         on_stage: Callable[[str, str, str], None],
-        function: Callable[..., Answer] = run_task,
+        function: Callable[..., WorkerAnswer] = run_task,
     ) -> None:
         """Connect to nothing yet.
 
@@ -146,7 +146,7 @@ class Cluster:
     async def _stop(pending: _Pending) -> None:
         """Give up the run of a task."""
         pending.stopped = True
-        await cast("Future[Answer]", pending.future).cancel()  # type: ignore[no-untyped-call]
+        await cast("Future[WorkerAnswer]", pending.future).cancel()  # type: ignore[no-untyped-call]
 
     async def refresh(self) -> None:
         """Ask the scheduler for its workers; warn of each that has another version, once."""
@@ -173,27 +173,27 @@ class Cluster:
         found: dict[str, Any] = await client.run(serve, method, *arguments, workers=workers, on_error="return")
         return found
 
-    async def finished(self, digests: Sequence[str]) -> dict[str, Answer]:
+    async def finished(self, digests: Sequence[str]) -> dict[str, WorkerAnswer]:
         """Those of these builds whose wheel a worker has, by the digest of the task."""
         workers = list(self._workers)
         answers = await self._call(workers, "finished", list(digests)) if digests and workers else {}
         return {
-            digest: Answer(worker, wheel=wheel, reused=True)
+            digest: WorkerAnswer(worker, wheel=wheel, reused=True)
             for worker, wheels in answers.items()
             if isinstance(wheels, dict)  # else an error of the worker
             for digest, wheel in wheels.items()
         }
 
-    async def compute(self, task: Task, parts: Mapping[str, bytes], *, only: str = "") -> Answer:
+    async def compute(self, task: Task, parts: Mapping[str, bytes], *, only: str = "") -> WorkerAnswer:
         """Let a worker run a task, the worker `only` if it is still there.
 
         The answer says why if no worker can. A worker that cannot run the task, for example because its disk is full,
         is left out, and the next one tries. Raises UnreachableError if the scheduler ended and does not come back.
         """
         if task.gpu and not self._able(task):
-            return Answer(error=missing(task, self._workers, self._foreign))
+            return WorkerAnswer(error=missing(task, self._workers, self._foreign))
         pending = self._pending[task.key] = _Pending(task, parts)
-        tried: dict[str, Answer] = {}
+        tried: dict[str, WorkerAnswer] = {}
         try:
             while True:
                 pending.workers = [only] if only in self._workers else None
@@ -212,7 +212,7 @@ class Cluster:
             del self._pending[task.key]
             self._on_stage(task.title, "", "")
 
-    async def _submitted(self, pending: _Pending) -> Answer | None:
+    async def _submitted(self, pending: _Pending) -> WorkerAnswer | None:
         """Submit a task once, and wait for its answer; None: submit it again."""
         task, workers = pending.task, pending.workers
         pending.alone, pending.stopped = len(pending.runs) == DEATHS - 1, False
@@ -229,19 +229,19 @@ class Cluster:
                 workers=workers,
             )
         try:
-            return cast("Answer", await future)
+            return cast("WorkerAnswer", await future)
         except KilledWorker:
             pass
         except FutureCancelledError:
             if pending.stuck:
-                return Answer(error=missing(task, self._workers, self._foreign))
+                return WorkerAnswer(error=missing(task, self._workers, self._foreign))
             if not pending.stopped:
                 await self._restored()
                 return (await self.finished([task.digest])).get(task.digest) if isinstance(task, BuildTask) else None
         finally:
             future.release()  # type: ignore[no-untyped-call]
         if len(pending.runs) >= DEATHS:
-            return Answer(error=_deadly())
+            return WorkerAnswer(error=_deadly())
         await asyncio.sleep(0.1)  # Dask forgets the failed future in a turn of the loop
         return None
 
@@ -349,7 +349,7 @@ def _have(names: Sequence[str], lack: str) -> str:
     return f"{and_list([*sorted(names)[:_NAMES], *more])} {'has' if len(names) == 1 else 'have'} {lack}"
 
 
-def nobody(task: Task, tried: Sequence[Answer]) -> Answer:
+def nobody(task: Task, tried: Sequence[WorkerAnswer]) -> WorkerAnswer:
     """The last answer of workers that failed, with the reason of each; hints are about the machine of the last."""
     error = cast("BuildfarmError", tried[-1].error)
     each = "; ".join(f"{answer.machine}: {answer.error}" for answer in tried)

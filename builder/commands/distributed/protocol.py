@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from builder import __version__
-from builder.commands.run_settings import Settings
+from builder.commands.run_settings import RunSettings
 from builder.errors import DISK_HINT, BuildfarmError, Code
 from builder.formats import BUILD_FORMAT, CELL_FORMAT, LINKAGE_FORMAT, OPS_FORMAT, PROTOCOL, STATIC_FORMAT
 from builder.gate.amounts import size_text
@@ -66,7 +66,7 @@ class BuildTask:
     build: Build
     recipe: Recipe
     #: The options of the run.
-    settings: Settings
+    settings: RunSettings
 
     #: What the task is, in an error that is printed once for all builds that it stops.
     what = "this build"
@@ -124,7 +124,7 @@ class CheckTask:
     #: Where it is tested.
     cell: Cell
     #: The options of the run. With the executor `docker`, the checks run in a container.
-    settings: Settings
+    settings: RunSettings
     #: Digest of what the verdicts depend on besides the wheel.
     basis: str
     #: What the wheel was built from; None: checks of `smoke`, which do not read the symbols of torch.
@@ -177,7 +177,7 @@ Task = BuildTask | CheckTask
 
 
 @dataclass(frozen=True)
-class Answer:
+class WorkerAnswer:
     """What a worker made of a task."""
 
     #: Its address.
@@ -204,11 +204,11 @@ class Answer:
     locks: Mapping[str, str] = field(default_factory=dict)
 
 
-def refused(error: OSError) -> Answer:
+def refused(error: OSError) -> WorkerAnswer:
     """The answer of a worker whose system refused something."""
     place = str(error.filename or "")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         full = BuildfarmError("the disk of the worker is full", Code.DISK_FULL, where=place, hints=[DISK_HINT])
-        return Answer(error=full, machine_fault=True)
+        return WorkerAnswer(error=full, machine_fault=True)
     other = BuildfarmError(str(error.strerror or error), Code.PATH_NOT_USABLE, where=place)
-    return Answer(error=other, machine_fault=True)
+    return WorkerAnswer(error=other, machine_fault=True)

@@ -197,7 +197,7 @@ def _finish(results: Sequence[PublishResult], failed: Sequence[BuildfarmError]) 
     raise typer.Exit(int(Exit.FAILED if failed or any(result.reasons for result in results) else Exit.OK))
 
 
-class Target(Protocol):
+class IndexTarget(Protocol):
     """Where wheels are published: a `Repository`, or a server that has one."""
 
     def published(self, project: str, filename: str) -> Entry | None:
@@ -211,7 +211,7 @@ class Target(Protocol):
 
 
 def publish_wheels(
-    target: Target,
+    target: IndexTarget,
     wheels: Sequence[Path],
     store: Store,
     required: Sequence[Level],
@@ -259,7 +259,9 @@ def plans_of(matrix: Path | None) -> dict[str, ProjectPlan]:
     return {}
 
 
-def publish_wheel(target: Target, new: NewWheel, proofs: Sequence[Proof], required: Sequence[Level]) -> PublishResult:
+def publish_wheel(
+    target: IndexTarget, new: NewWheel, proofs: Sequence[Proof], required: Sequence[Level]
+) -> PublishResult:
     """Publish a wheel if these proofs reach every required level; otherwise refuse it."""
     name, cells = new.wheel.name, new.entry.farm.cells if new.entry.farm else {}
     reasons = [reason for level in required for reason in shortfalls(proofs, level)]

@@ -97,7 +97,7 @@ def serve(
     tls = (tls_cert, tls_key) if tls_cert and tls_key else None
     if tls:
         run.check_tls(*tls)
-    settings = app.Settings(
+    settings = app.ServerSettings(
         index,
         token_required=read_token_required,
         max_size=parse_size(max_size),

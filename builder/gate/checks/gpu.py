@@ -69,7 +69,7 @@ def _count() -> tuple[int, str]:
 
 
 @dataclass(frozen=True)
-class Results:
+class GpuResults:
     """What one call gives, and the gradients of the inputs."""
 
     outputs: Outputs
@@ -80,12 +80,14 @@ class Results:
         """The tensors of the result, and those that the op wrote to."""
         return self.outputs.tensors
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Results:
+    def map(self, change: Callable[[Tensor], Tensor]) -> GpuResults:
         """Return it with every tensor changed."""
-        return Results(self.outputs.map(change), [change(one) for one in self.gradients])
+        return GpuResults(self.outputs.map(change), [change(one) for one in self.gradients])
 
 
-def execute(context: Context, case: Case, args: Sequence[Any], cotangents: Sequence[Tensor] | None = None) -> Results:
+def execute(
+    context: Context, case: Case, args: Sequence[Any], cotangents: Sequence[Tensor] | None = None
+) -> GpuResults:
     """Call the op, and its backward if an input requires a gradient and the case claims gradients."""
     inputs = [] if "gradients" in case.not_claimed else leaves(args)
     outputs = outputs_of(context, case, args)
@@ -93,7 +95,7 @@ def execute(context: Context, case: Case, args: Sequence[Any], cotangents: Seque
     gradients: list[Tensor] = []
     if inputs and ends:
         gradients = backward(ends, inputs, cotangents_of(outputs) if cotangents is None else cotangents)
-    return Results(outputs.map(Tensor.detach), gradients)
+    return GpuResults(outputs.map(Tensor.detach), gradients)
 
 
 def cotangents_of(outputs: Outputs) -> list[Tensor]:
@@ -102,7 +104,7 @@ def cotangents_of(outputs: Outputs) -> list[Tensor]:
     return [Make(str(end.device), end.dtype, seed).randn(*end.shape) for seed, end in ends]
 
 
-def difference(case: Case, dtype: torch.dtype, have: Results, want: Results, other: str) -> str | None:
+def difference(case: Case, dtype: torch.dtype, have: GpuResults, want: GpuResults, other: str) -> str | None:
     """Return how two results differ as a sentence, or None; `other` names the second one."""
     failure = compare_outputs(have.outputs, want.outputs, case, dtype)
     if failure:
@@ -189,7 +191,7 @@ def _fill(target: Sequence[Any], source: Sequence[Any]) -> None:
 
 
 def _difference_or_invariant(
-    case: Case, dtype: torch.dtype, have: Results, want: Results, args: Sequence[Any], other: str
+    case: Case, dtype: torch.dtype, have: GpuResults, want: GpuResults, args: Sequence[Any], other: str
 ) -> str | None:
     if case.invariant is None:
         return difference(case, dtype, have, want, other)

@@ -45,7 +45,7 @@ STEP, CALLED = "buildfarm-step ", "buildfarm-called "
 
 
 @dataclass(frozen=True)
-class Run:
+class OrderRun:
     """How one order ended; `status` is a wait status."""
 
     order: tuple[str, ...]
@@ -114,7 +114,7 @@ def allowed_order(order: tuple[str, ...], spec: Spec) -> tuple[str, ...]:
     return (*order[:first], *late, *(name for name in order[first:] if name not in late))
 
 
-def only_after(run: Run, alike: Sequence[Run], runs: Sequence[Run]) -> str:
+def only_after(run: OrderRun, alike: Sequence[OrderRun], runs: Sequence[OrderRun]) -> str:
     """Return the modules that precede the failing import in every failed order and in no good order, as text."""
     victim = run.imported
     if not victim:
@@ -130,7 +130,7 @@ def only_after(run: Run, alike: Sequence[Run], runs: Sequence[Run]) -> str:
     return f". The failure occurs only if {named} is imported before {victim}: import {victim} first"
 
 
-def needs_first(run: Run, alike: Sequence[Run], runs: Sequence[Run], spec: Spec) -> str:
+def needs_first(run: OrderRun, alike: Sequence[OrderRun], runs: Sequence[OrderRun], spec: Spec) -> str:
     """Return the module that precedes the failing import in every good order and in no failed order, as text."""
     victim = run.imported
     good = [one for one in runs if one.good and victim in one.order]
@@ -217,7 +217,7 @@ def import_orders(spec: Spec, root: Path, launcher: Launcher | None = None) -> I
     yield _judged(spec, root, names, runs, time.monotonic() - began)
 
 
-def _run_forked(root: Path, orders: Sequence[tuple[str, ...]], spec: Spec, launcher: Launcher | None) -> list[Run]:
+def _run_forked(root: Path, orders: Sequence[tuple[str, ...]], spec: Spec, launcher: Launcher | None) -> list[OrderRun]:
     """Run orders that begin with torch one after another in forks of the launcher; where one fails, in a new Python."""
     runs = []
     for order in orders:
@@ -231,7 +231,7 @@ def _run_forked(root: Path, orders: Sequence[tuple[str, ...]], spec: Spec, launc
     return runs
 
 
-def _judged(spec: Spec, root: Path, names: Sequence[str], runs: Sequence[Run], seconds: float) -> Outcome:
+def _judged(spec: Spec, root: Path, names: Sequence[str], runs: Sequence[OrderRun], seconds: float) -> Outcome:
     bad, good = [run for run in runs if not run.good], [run for run in runs if run.good]
     evidence: dict[str, Any] = {
         "modules": list(names),
@@ -263,7 +263,7 @@ def _judged(spec: Spec, root: Path, names: Sequence[str], runs: Sequence[Run], s
     return Outcome("import-order", "", "", FAILED, "; ".join(failures) + works, seconds, evidence)
 
 
-def _different_ops(runs: Sequence[Run]) -> str:
+def _different_ops(runs: Sequence[OrderRun]) -> str:
     """Return the failure if every order imports, but the first op that returns differs between orders."""
     usual = max({run.called for run in runs if run.called}, key=lambda op: sum(run.called == op for run in runs))
     well = next(run for run in runs if run.called == usual)
@@ -277,7 +277,7 @@ def _different_ops(runs: Sequence[Run]) -> str:
     )
 
 
-def _rerun_with_stacks(spec: Spec, root: Path, run: Run) -> tuple[str, dict[str, Any]]:
+def _rerun_with_stacks(spec: Spec, root: Path, run: OrderRun) -> tuple[str, dict[str, Any]]:
     """Return how the run ended as text, and stacks from a second run with crash handlers if the first crashed."""
     shown = run
     if fatal_signal(run.status, run.stderr):
@@ -294,7 +294,7 @@ def _rerun_with_stacks(spec: Spec, root: Path, run: Run) -> tuple[str, dict[str,
     }
 
 
-def _ended(run: Run, spec: Spec) -> str:
+def _ended(run: OrderRun, spec: Spec) -> str:
     if run.limit == "stopped":
         return ProcessExit(run.status, run.limit).sentence()
     if run.limit:
@@ -307,7 +307,9 @@ def _ended(run: Run, spec: Spec) -> str:
     return describe_exit(run.status, run.stderr)
 
 
-def _run(root: Path, order: Sequence[str], spec: Spec, mode: str = "plain", launcher: Launcher | None = None) -> Run:
+def _run(
+    root: Path, order: Sequence[str], spec: Spec, mode: str = "plain", launcher: Launcher | None = None
+) -> OrderRun:
     """Run one order in a new Python, or in a fork of the launcher; kill its process group at the time limit.
 
     `mode` is "watch" to install crash handlers, or "plain".
@@ -340,7 +342,7 @@ def _run(root: Path, order: Sequence[str], spec: Spec, mode: str = "plain", laun
             rlimits.kill_group(pid)
         if status is None:
             status = wait(_KILL_SECONDS)
-        return Run(tuple(order), status, _tail(out), _tail(err), time.monotonic() - began, limit)
+        return OrderRun(tuple(order), status, _tail(out), _tail(err), time.monotonic() - began, limit)
 
 
 def _exceeded(pid: int, seconds: float, spec: Spec) -> str:

@@ -81,7 +81,7 @@ def read(path: Path, most: int) -> dict[str, Result]:
     if len(data) > most:
         raise UnreadableError(f"the result is larger than {most} bytes, the memory limit of a case")
     head, _, blob = data.partition(b"\n")
-    reader = _Reader(blob)
+    reader = _ResultReader(blob)
     try:
         trees = json.loads(head)
         return {
@@ -127,7 +127,7 @@ def _tensor(tensor: Tensor, blobs: list[bytes]) -> Any:  # noqa: ANN401
         return {"tensor": name, "shape": list(plain.shape)}
 
 
-class _Reader:
+class _ResultReader:
     """Makes values from trees; takes the bytes of the tensors in their order."""
 
     def __init__(self, blob: bytes) -> None:

@@ -20,7 +20,7 @@ class Recorded(NamedTuple):
     named: Mapping[str, Guess]
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not installed where types are checked
+class CallRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not installed where types are checked
     """Records the first call of each op, as a context manager in a process that calls nothing else afterwards.
 
     An op of the dispatcher is recorded below autograd. A function of a compiled module is replaced wherever a module

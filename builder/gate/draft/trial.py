@@ -31,7 +31,7 @@ from builder.gate.context import (
 )
 from builder.gate.draft import guesses
 from builder.gate.draft.guesses import Guess
-from builder.gate.draft.recorder import Recorded, Recorder
+from builder.gate.draft.recorder import CallRecorder, Recorded
 from builder.gate.draft.signatures import Parameter
 from builder.gate.outcome import FAILED, Spec
 from builder.gate.system import rlimits
@@ -238,7 +238,7 @@ class Caller:
 
     def calls_inside(self, candidate: Sequence[Guess], ops: Sequence[str]) -> list[Recorded]:
         """Return the first call of each of these ops that the call and its gradient make."""
-        with Recorder(ops) as recorder:
+        with CallRecorder(ops) as recorder:
             self._gradients(candidate)
         return list(recorder.found.values())
 

@@ -78,7 +78,7 @@ def _code(key: bytes, number: int, text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Record:
+class TaskRecord:
     """The content of a journal."""
 
     #: The step begun last, or "".
@@ -97,17 +97,17 @@ class Record:
     foreign: bool = False
 
 
-def read(path: Path, key: bytes) -> Record:
+def read(path: Path, key: bytes) -> TaskRecord:
     """Read a journal; an empty record if there is no file, and `foreign` if a line does not have the key's code.
 
     A line that a crash cut off is ignored.
     """
     if not os.path.lexists(path):
-        return Record()
+        return TaskRecord()
     try:
         data = read_regular(path, _MOST + 1)
     except OSError:
-        return Record(foreign=True)
+        return TaskRecord(foreign=True)
     *lines, rest = data.split(b"\n")
     step, ended, forked, foreign = "", False, False, len(data) > _MOST
     outcomes: list[Outcome] = []
@@ -128,7 +128,7 @@ def read(path: Path, key: bytes) -> Record:
             outcomes.append(line["outcome"])
         if "done" in line:
             done.append(line["done"])
-    return Record(step, outcomes, done, facts, ended, forked, foreign or bool(rest and ended))
+    return TaskRecord(step, outcomes, done, facts, ended, forked, foreign or bool(rest and ended))
 
 
 def _verified(raw: bytes, key: bytes, expected: int) -> dict[str, Any] | None:

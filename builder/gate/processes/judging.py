@@ -9,7 +9,7 @@ from typing import Any
 from builder.gate.check_table import CHECKS
 from builder.gate.outcome import Spec
 from builder.gate.processes import spawn
-from builder.gate.processes.journal import Record
+from builder.gate.processes.journal import TaskRecord
 from builder.gate.processes.running_task import RunningTask
 from builder.gate.processes.server_pool import ServerPool
 from builder.gate.processes.spawn import ForkServerProcess
@@ -82,7 +82,7 @@ class Judging:
         judged = task.check.judged and task.device == "cpu" and self.answered and not self._facts.get("problem")
         return Step(task, SEND if judged else INSIDE)
 
-    def after(self, running: RunningTask, status: int, record: Record) -> Step | None:
+    def after(self, running: RunningTask, status: int, record: TaskRecord) -> Step | None:
         """Return the step that follows a process that has done its part, or None: it has decided, or has failed."""
         step = running.step
         whole = record.ended and not (record.foreign or record.forked or record.outcomes or status or running.limit)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from builder.gate.amounts import size_text
 from builder.gate.outcome import Spec
-from builder.gate.processes.journal import JOURNAL, LOG, STACK, Record, new_key, read
+from builder.gate.processes.journal import JOURNAL, LOG, STACK, TaskRecord, new_key, read
 from builder.gate.processes.spawn import ForkServerProcess
 from builder.gate.system import crash, rlimits
 from builder.gate.system.exit_status import ProcessExit, tail
@@ -92,11 +92,11 @@ class RunningTask:
             "output": size_text(OUTPUT_BYTES),
         }.get(self.limit, "")
 
-    def record(self) -> Record:
+    def record(self) -> TaskRecord:
         """Return what it has written to its journal."""
         return read(self.task_dir / JOURNAL, self.key)
 
-    def process_exit(self, spec: Spec, status: int, record: Record) -> ProcessExit:
+    def process_exit(self, spec: Spec, status: int, record: TaskRecord) -> ProcessExit:
         """Return how the process ended, from its wait status and the files it left."""
         stack = tail(self.task_dir / STACK, 1 << 16)
         frame = crash.crash_frame(stack)

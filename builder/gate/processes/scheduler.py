@@ -17,7 +17,7 @@ from typing import Any
 from builder.gate import tasks
 from builder.gate.acceptance import Accept, accept, cell_name
 from builder.gate.amounts import counted
-from builder.gate.check_table import TASK_CHECKS, Check
+from builder.gate.check_table import TASK_CHECKS, GateCheck
 from builder.gate.outcome import FAILED, NOT_RUN, Answer, Outcome, Spec
 from builder.gate.processes import journal, verdicts
 from builder.gate.processes.judging import Judging
@@ -151,7 +151,7 @@ def _key(task: Task) -> int | None:
 _TICK = 0.05  # seconds between two looks at the limits of running tasks
 
 #: The task that looks for GPUs; it runs before the others are planned.
-_WHERE = Check("where", "", "gpu:where", device="none", per_extension=True, time_factor=2.0)
+_WHERE = GateCheck("where", "", "gpu:where", device="none", per_extension=True, time_factor=2.0)
 
 
 class Scheduler:
@@ -376,7 +376,7 @@ class Scheduler:
         self.outcomes += verdicts.task_outcomes(running, status, record, seconds, self.spec)
         self.outcomes += self._queue.done(running.task, running.limit)
 
-    def _divide(self, running: RunningTask, status: int, record: journal.Record) -> None:
+    def _divide(self, running: RunningTask, status: int, record: journal.TaskRecord) -> None:
         """Keep what a process with several tasks has passed, and run the others again."""
         passed, again, alone = verdicts.of_several(running, status, record)
         self.outcomes += passed

@@ -322,7 +322,7 @@ def terminate_as_interrupt() -> None:
     """Raise Interrupted on SIGTERM, SIGHUP and SIGINT, so that `finally` blocks end every process."""
 
     def interrupt(number: int, _frame: object) -> None:
-        raise Interrupted(number)
+        raise GateInterrupted(number)
 
     for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(one, interrupt)
@@ -331,10 +331,10 @@ def terminate_as_interrupt() -> None:
 def interrupt_without(parent: int) -> None:
     """Raise Interrupted if the parent of this process is no longer `parent`; 0 stands for any."""
     if parent and os.getppid() != parent:
-        raise Interrupted(signal.SIGHUP)
+        raise GateInterrupted(signal.SIGHUP)
 
 
-class Interrupted(BaseException):
+class GateInterrupted(BaseException):
     """A signal asked the gate to end; `number` is the signal."""
 
     def __init__(self, number: int) -> None:

@@ -70,7 +70,7 @@ def not_run(spec: Spec, reason: str, *, per_extension: bool) -> list[Outcome]:
     ]
 
 
-def no_gpu(where: dict[str, Any], running: RunningTask, status: int, record: journal.Record, spec: Spec) -> str:
+def no_gpu(where: dict[str, Any], running: RunningTask, status: int, record: journal.TaskRecord, spec: Spec) -> str:
     """Return why the GPU checks cannot run, or ""; `running` is the task that looked for GPUs and wrote the record."""
     if where.get("gpus"):
         return ""
@@ -87,7 +87,7 @@ def no_gpu(where: dict[str, Any], running: RunningTask, status: int, record: jou
 
 
 def task_outcomes(
-    running: RunningTask, status: int, record: journal.Record, seconds: float, spec: Spec
+    running: RunningTask, status: int, record: journal.TaskRecord, seconds: float, spec: Spec
 ) -> list[Outcome]:
     """Return the outcomes of a task that ended: those in its journal, and a failure if it crashed or hit a limit."""
     task = running.task
@@ -110,7 +110,7 @@ def task_outcomes(
 
 
 def of_several(
-    running: RunningTask, status: int, record: journal.Record
+    running: RunningTask, status: int, record: journal.TaskRecord
 ) -> tuple[list[Outcome], list[tasks.Task], list[tasks.Task]]:
     """Return what a process with several tasks has passed, the tasks to run again, and which of these run alone.
 
@@ -159,7 +159,7 @@ def import_order_outcomes(process: ImportOrderProcess) -> list[Outcome]:
     return outcomes
 
 
-def _reported(record: journal.Record) -> list[Outcome]:
+def _reported(record: journal.TaskRecord) -> list[Outcome]:
     """Return the outcomes in a journal; a process that an op duplicated has passed nothing."""
     return [one for one in record.outcomes if one.verdict != PASSED or not record.forked]
 

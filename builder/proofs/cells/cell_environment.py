@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from builder.errors import MissingToolError
 from builder.gate.draft.result import Drafts
 from builder.gate.outcome import Answer
 from builder.matrix.axes import Cell
@@ -20,10 +19,6 @@ from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
 from builder.resources import measure_resources
 from builder.store import Store
 from builder.wheels.toolchain.environments import CELL_MODULES, Environment, Environments, add_bytecode
-
-
-class SymbolsUnreadableError(MissingToolError):
-    """The symbols of the cell's torch cannot be read. The other checks can run."""
 
 
 class CellEnvironment(Protocol):

@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 
 from builder.diagnosis.known_errors import reports
-from builder.errors import BuildError, BuildfarmError, MissingToolError
+from builder.errors import BuildError, BuildfarmError, MissingToolError, SymbolsUnreadableError
 from builder.gate.outcome import Answer
 from builder.gate.torch_limits import NO_GPU
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.proof import Check, Proof, Verdict, now
-from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments, SymbolsUnreadableError
+from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments
 from builder.proofs.cells.driver import make_stubs
 from builder.proofs.cells.import_check import CAUSES, ImportOutcome
 from builder.proofs.cells.import_hints import import_hints

@@ -21,7 +21,7 @@ from types import MappingProxyType
 import elftools
 
 from builder.build_log import log_size
-from builder.errors import BuildError, Code, MissingToolError, UsageError
+from builder.errors import BuildError, Code, MissingToolError, SymbolsUnreadableError, UsageError
 from builder.gate.amounts import size_text
 from builder.gate.draft.result import Drafts
 from builder.gate.outcome import NOT_RUN, Answer
@@ -46,7 +46,6 @@ from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
 from builder.proof import Check
-from builder.proofs.cells.cell_environment import SymbolsUnreadableError
 from builder.proofs.cells.driver import GpuRequest, gpu_for
 from builder.proofs.cells.import_check import (
     IMPORT_SECONDS,

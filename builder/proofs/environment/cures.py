@@ -13,11 +13,11 @@ from typing import Any
 from builder.matrix.axes import Arch, Cuda, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
-from builder.proofs.environment.facts import Environment, Package, TorchInstall
+from builder.proofs.environment.facts import InstalledEnvironment, InstalledPackage, TorchInstall
 from builder.wheels.toolchain.uv import uv_command
 
 
-class Level(StrEnum):
+class Severity(StrEnum):
     """A fault breaks programs and makes the exit code 1; a note does not."""
 
     FAULT = "fault"
@@ -31,7 +31,7 @@ class Finding:
     #: Identifier for programs, such as `companion-of-another-torch`.
     code: str
     #: Fault or note.
-    level: Level
+    level: Severity
     #: What is wrong, one sentence.
     what: str
     #: What users see, and the cause.
@@ -51,7 +51,7 @@ class Cures:
     """Makes commands for one environment."""
 
     #: The environment.
-    environment: Environment
+    environment: InstalledEnvironment
     #: The facts about torch and CUDA.
     compat: Compat
     #: URL of PyTorch's index, with `{variant}`.
@@ -87,7 +87,7 @@ class Cures:
         """Remove packages."""
         return self._command("uninstall", *([] if self._uses_uv else ["-y"]), *names)
 
-    def restore(self, packages: Sequence[Package], index: str = "") -> str:
+    def restore(self, packages: Sequence[InstalledPackage], index: str = "") -> str:
         """Install the files of packages again, without their requirements."""
         pins = [
             f"{package.name} @ {package.source}" if package.source else f"{package.name}=={package.version}"
@@ -106,7 +106,7 @@ class Cures:
             return gpus
         return [gpu for gpu in gpus if not self.compat.why_not_arch(torch.cuda, gpu)]
 
-    def compile(self, package: Package) -> tuple[str, ...]:
+    def compile(self, package: InstalledPackage) -> tuple[str, ...]:
         """Compile a package from its source for the torch and the GPUs of the environment."""
         gpus = ";".join(map(str, self.archs))
         archs = f"TORCH_CUDA_ARCH_LIST={shlex.quote(gpus)} " if gpus else ""

@@ -16,7 +16,7 @@ from builder.matrix.axes import Cuda, Gpu, Platform, Python, Torch
 
 
 @dataclass(frozen=True)
-class Interpreter:
+class InstalledPython:
     """A Python, as it describes itself."""
 
     #: The program.
@@ -40,7 +40,7 @@ class Interpreter:
 
 
 @dataclass(frozen=True)
-class Package:
+class InstalledPackage:
     """An installed distribution."""
 
     #: Normalized name.
@@ -103,7 +103,7 @@ class TorchInstall:
     #: The CUDA that it was built for, or None.
     cuda: Cuda | None
     #: Its distribution, or None for a folder without metadata.
-    package: Package | None
+    package: InstalledPackage | None
 
     @property
     def release(self) -> Torch | None:
@@ -151,13 +151,13 @@ class Tools:
 
 
 @dataclass(frozen=True)
-class Environment:
+class InstalledEnvironment:
     """An environment and its machine."""
 
     #: Its Python.
-    interpreter: Interpreter
+    interpreter: InstalledPython
     #: The distributions on `sys.path`, in its order; a name may occur more than once.
-    packages: tuple[Package, ...]
+    packages: tuple[InstalledPackage, ...]
     #: Each torch on `sys.path`; Python imports the first.
     torches: tuple[TorchInstall, ...]
     #: Driver and GPUs.
@@ -181,9 +181,9 @@ class Environment:
         return self.torches[0] if self.torches else None
 
     @cached_property
-    def visible(self) -> dict[str, Package]:
+    def visible(self) -> dict[str, InstalledPackage]:
         """The first distribution of each name: the one that Python imports."""
-        found: dict[str, Package] = {}
+        found: dict[str, InstalledPackage] = {}
         for package in self.packages:
             found.setdefault(package.name, package)
         return found

@@ -10,7 +10,7 @@ from builder.matrix.axes import Arch, Cuda, Gpu, Torch
 from builder.matrix.compat import Compat
 from builder.proofs.cells.driver import driver_runs
 from builder.proofs.claimed_cells import uses_torch
-from builder.proofs.environment.facts import Environment, Package
+from builder.proofs.environment.facts import InstalledEnvironment, InstalledPackage
 from builder.wheelfile.compatibility import runs_on
 from builder.wheelfile.elf import HEAD, MISHAPS, what_else
 from builder.wheelfile.facts import WheelFacts, read_library
@@ -23,14 +23,14 @@ class Extension:
     """An installed package with libraries that use torch."""
 
     #: The package.
-    package: Package
+    package: InstalledPackage
     #: Its libraries, as those of a wheel.
     facts: WheelFacts
     #: Why libraries could not be read.
     damaged: tuple[str, ...]
 
 
-def torch_extensions(environment: Environment) -> list[Extension]:
+def torch_extensions(environment: InstalledEnvironment) -> list[Extension]:
     """The packages whose libraries use torch, without torch itself and NVIDIA's packages."""
     found = (
         installed(package)
@@ -40,7 +40,7 @@ def torch_extensions(environment: Environment) -> list[Extension]:
     return [one for one in found if (one.facts.libraries or one.damaged) and uses_torch(one.facts)]
 
 
-def installed(package: Package) -> Extension:
+def installed(package: InstalledPackage) -> Extension:
     """Read the libraries of a package. Missing files and files of other formats are left out."""
     libraries, damaged = [], []
     for path in sorted(package.libraries):
@@ -79,7 +79,7 @@ def nvrtc_knows(cuda: Cuda, gpu: Arch, compat: Compat) -> bool:
         return True
 
 
-def fitting_torch(environment: Environment, compat: Compat) -> tuple[Torch, Cuda] | None:
+def fitting_torch(environment: InstalledEnvironment, compat: Compat) -> tuple[Torch, Cuda] | None:
     """The torch nearest to the installed one that this Python, driver and these GPUs can use, and its CUDA.
 
     The same release with another CUDA comes first, then the next newer release, then older ones.
@@ -103,7 +103,7 @@ def fitting_torch(environment: Environment, compat: Compat) -> tuple[Torch, Cuda
     return min(_usable(environment, compat), key=distance, default=None)
 
 
-def _usable(environment: Environment, compat: Compat) -> Iterator[tuple[Torch, Cuda]]:
+def _usable(environment: InstalledEnvironment, compat: Compat) -> Iterator[tuple[Torch, Cuda]]:
     """Every torch and CUDA that has a wheel for this Python, and that the driver and the GPUs can use."""
     python, platform, machine = environment.interpreter.python, environment.platform, environment.machine
     for torch in compat.torches:
@@ -114,7 +114,7 @@ def _usable(environment: Environment, compat: Compat) -> Iterator[tuple[Torch, C
                 yield torch, cuda
 
 
-def unsupported_gpus(environment: Environment, compat: Compat) -> list[Gpu]:
+def unsupported_gpus(environment: InstalledEnvironment, compat: Compat) -> list[Gpu]:
     """The GPUs that no torch of compat.yaml supports, whatever the Python and the driver."""
     every = [(torch, cuda) for torch in compat.torches for cuda in compat.torch(torch).variants]
     return [
@@ -124,7 +124,7 @@ def unsupported_gpus(environment: Environment, compat: Compat) -> list[Gpu]:
     ]
 
 
-def _supports(torch: Torch, cuda: Cuda, gpu: Gpu, environment: Environment, compat: Compat) -> bool:
+def _supports(torch: Torch, cuda: Cuda, gpu: Gpu, environment: InstalledEnvironment, compat: Compat) -> bool:
     """Whether a GPU runs the code of a torch's wheel, and the CUDA compiles for it at run time."""
     codes = [arch.sm for arch in compat.official_archs(torch, cuda, environment.platform)]
     return runs_on(codes, gpu.arch) and nvrtc_knows(cuda, gpu.arch, compat)

@@ -22,10 +22,10 @@ from builder.images.network import uv_files
 from builder.matrix.axes import Arch, Cuda, Gpu, Platform, Python
 from builder.proofs.cells.driver import driver_version
 from builder.proofs.environment.facts import (
-    Environment,
-    Interpreter,
+    InstalledEnvironment,
+    InstalledPackage,
+    InstalledPython,
     Machine,
-    Package,
     Tools,
     TorchInstall,
 )
@@ -83,14 +83,14 @@ _BACKEND = re.compile(rb"(?m)^torch-backend\b")
 _LIBRARY = re.compile(r"\.so(?:\.\d+)*$")
 
 
-def read_environment(python: Path, machine: Machine | None = None) -> Environment:
+def read_environment(python: Path, machine: Machine | None = None) -> InstalledEnvironment:
     """Read the environment of a Python. `machine` stands for another machine than this one.
 
     Raises UsageError if the program is not a Python that runs.
     """
     interpreter = read_interpreter(python)
     packages = tuple(_packages(interpreter.path))
-    return Environment(
+    return InstalledEnvironment(
         interpreter=interpreter,
         packages=packages,
         torches=tuple(_torches(interpreter.path, packages)),
@@ -104,7 +104,7 @@ def read_environment(python: Path, machine: Machine | None = None) -> Environmen
     )
 
 
-def read_interpreter(python: Path) -> Interpreter:
+def read_interpreter(python: Path) -> InstalledPython:
     """Ask a Python for its version and folders; raises UsageError if it does not run."""
     program = Path(shutil.which(str(python)) or python)
     if program.is_dir():
@@ -129,8 +129,8 @@ def read_interpreter(python: Path) -> Interpreter:
     )
 
 
-def _interpreter(data: dict[str, Any], program: Path) -> Interpreter:
-    return Interpreter(
+def _interpreter(data: dict[str, Any], program: Path) -> InstalledPython:
+    return InstalledPython(
         executable=Path(data["executable"] or program),
         prefix=Path(data["prefix"]),
         python=Python.parse(data["python"]),
@@ -161,7 +161,7 @@ def _platform(markers: Mapping[str, str]) -> Platform:
     return Platform(name)
 
 
-def _packages(path: Iterable[Path]) -> Iterator[Package]:
+def _packages(path: Iterable[Path]) -> Iterator[InstalledPackage]:
     for folder in path:
         for found in distributions(path=[str(folder)]):
             if Path(str(getattr(found, "_path", ""))).name.startswith("~"):  # a leftover, which installers ignore
@@ -170,7 +170,7 @@ def _packages(path: Iterable[Path]) -> Iterator[Package]:
                 yield package
 
 
-def _package(found: Distribution, folder: Path) -> Package | None:
+def _package(found: Distribution, folder: Path) -> InstalledPackage | None:
     """One distribution; None if its metadata is damaged, as an interrupted installation leaves it."""
     try:
         name, metadata = distribution_name(found), found.metadata
@@ -185,7 +185,7 @@ def _package(found: Distribution, folder: Path) -> Package | None:
         # Not `found.files`: since Python 3.12 it leaves out files that were deleted.
         rows = csv.reader((found.read_text("RECORD") or "").splitlines())
         files = {row[0]: "".join(row[1:2]) for row in rows if row and _LIBRARY.search(PurePosixPath(row[0]).name)}
-    return Package(
+    return InstalledPackage(
         name=canonicalize_name(name),
         version=version,
         folder=folder,
@@ -210,7 +210,7 @@ def source_url(text: str | None) -> str:
         return ""
 
 
-def _torches(path: Iterable[Path], packages: Iterable[Package]) -> Iterator[TorchInstall]:
+def _torches(path: Iterable[Path], packages: Iterable[InstalledPackage]) -> Iterator[TorchInstall]:
     for folder in path:
         owners = [package for package in packages if package.name == "torch" and package.folder == folder]
         if not (folder / "torch" / "__init__.py").is_file() and not owners:
@@ -225,7 +225,7 @@ def _torches(path: Iterable[Path], packages: Iterable[Package]) -> Iterator[Torc
         yield TorchInstall(folder, version, Cuda.of_toolkit(cuda) if cuda else None, owner)
 
 
-def _tools(interpreter: Interpreter) -> Tools:
+def _tools(interpreter: InstalledPython) -> Tools:
     """What a build finds: PATH, and the programs beside the Python."""
     search = os.pathsep.join([str(interpreter.executable.parent), os.environ.get("PATH", os.defpath)])
     home, nvcc = "", ""

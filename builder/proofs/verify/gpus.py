@@ -31,7 +31,7 @@ class How(StrEnum):
 
 
 @dataclass(frozen=True)
-class Answer:
+class GpuAnswer:
     """How one GPU runs a wheel."""
 
     #: The GPU.
@@ -71,7 +71,7 @@ def gpu_named(text: str, compat: Compat) -> Arch:
     return found
 
 
-def answer(facts: WheelFacts, gpu: Gpu, compat: Compat, floor: str) -> Answer | None:
+def answer(facts: WheelFacts, gpu: Gpu, compat: Compat, floor: str) -> GpuAnswer | None:
     """How a GPU runs the wheel; None if no library has GPU code. `floor` is the oldest driver of the wheel's CUDA.
 
     Libraries that the GPU cannot run count only if it runs none: a package may have a library for each GPU.
@@ -119,13 +119,13 @@ def _only_for(facts: WheelFacts, gpus: Sequence[Gpu], compat: Compat) -> Iterato
         yield f"{join_names([one.path for one in libraries])} with {and_list(have)}: {only}"
 
 
-def _of_library(library: Library, gpu: Gpu, compat: Compat, floor: str) -> Answer:
+def _of_library(library: Library, gpu: Gpu, compat: Compat, floor: str) -> GpuAnswer:
     if native := codes_for(library.sass, gpu.arch):
-        return Answer(gpu, How.NATIVE, library.path, native[-1], floor)
+        return GpuAnswer(gpu, How.NATIVE, library.path, native[-1], floor)
     if ptx := codes_for(library.ptx, gpu.arch):
         isa = library.ptx_isa.get(ptx[-1], "")
-        return Answer(gpu, How.PTX, library.path, ptx[-1], _driver_of(isa, compat))
-    return Answer(gpu, How.UNKNOWN if library.unknown_code else How.NOT, library.path)
+        return GpuAnswer(gpu, How.PTX, library.path, ptx[-1], _driver_of(isa, compat))
+    return GpuAnswer(gpu, How.UNKNOWN if library.unknown_code else How.NOT, library.path)
 
 
 def _by_arch(gpus: Sequence[Gpu]) -> tuple[str, ...]:
@@ -152,7 +152,7 @@ def _is_older(driver: str, floor: str) -> bool:
     return bool(floor) and given < _version(floor)[: len(given)]
 
 
-def _too_old(found: Sequence[Answer], driver: str, floor: str) -> list[str]:
+def _too_old(found: Sequence[GpuAnswer], driver: str, floor: str) -> list[str]:
     if not driver:
         return []
     if _is_older(driver, floor):
@@ -168,7 +168,7 @@ def _too_old(found: Sequence[Answer], driver: str, floor: str) -> list[str]:
     ]
 
 
-def _cannot(facts: WheelFacts, one: Answer) -> str:
+def _cannot(facts: WheelFacts, one: GpuAnswer) -> str:
     library = next(library for library in facts.libraries if library.path == one.library)
     have = and_list([*library.sass, *library.ptx])
     plain = f"{one.gpu.arch.major}.{one.gpu.arch.minor}"
@@ -177,7 +177,7 @@ def _cannot(facts: WheelFacts, one: Answer) -> str:
     )
 
 
-def _summary(found: Sequence[Answer]) -> str:
+def _summary(found: Sequence[GpuAnswer]) -> str:
     """`native on A100 (8.0) and H100 (9.0); from PTX on …; cannot run on …`."""
     parts = []
     for how in How:

@@ -15,7 +15,7 @@ from botocore.exceptions import BotoCoreError, NoCredentialsError, PartialCreden
 from s3fs.core import S3_RETRYABLE_ERRORS
 
 from builder.errors import BuildfarmError, Code, MissingToolError, UsageError
-from builder.publish.index.objects import parts_of
+from builder.untrusted import parts_of
 
 #: Bytes of a part of an upload or download, and parts that are sent at the same time.
 _PART, _PARTS_AT_ONCE = 2**24, 4

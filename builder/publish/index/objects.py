@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.store import local_path, remove_temporary_files, sync, sync_file_system, write_atomic
+from builder.untrusted import parts_of
 
 _ATTEMPTS = 50
 _CHUNK = 2**20
@@ -60,14 +61,6 @@ class Objects(Protocol):
 
     def age(self, name: str) -> float:
         """Seconds since an object was written; raises FileNotFoundError."""
-
-
-def parts_of(name: str) -> tuple[str, ...]:
-    """The parts of a name; raises UsageError for a name that leads out of the index or to a hidden file."""
-    parts = PurePosixPath(name).parts
-    if name.startswith("/") or any(part.startswith(".") for part in parts):
-        raise UsageError("this name leads out of the index", Code.PATH_NOT_USABLE, where=repr(name))
-    return parts
 
 
 class Folder:

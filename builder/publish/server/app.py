@@ -25,7 +25,7 @@ from builder.store import Store
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """What a server serves, and to whom."""
 
     #: The folder of the index.
@@ -42,16 +42,16 @@ class Settings:
     json_log: bool = False
 
 
-class _Place(StringConvertor):
+class _IndexPlace(StringConvertor):
     """A path of the index in a URL: `cu130`, or `cu130/torch2.11`."""
 
     regex = r"[^/]+(?:/torch[0-9]+\.[0-9]+)?"
 
 
-register_url_convertor("place", _Place())
+register_url_convertor("place", _IndexPlace())
 
 
-def make_app(settings: Settings, write: Callable[[str], object]) -> ASGIApp:
+def make_app(settings: ServerSettings, write: Callable[[str], object]) -> ASGIApp:
     """The app; `write` gets the lines of the access log."""
     tokens = Tokens(settings.root)
     pages = Pages(settings.root, tokens, token_required=settings.token_required)

@@ -29,7 +29,7 @@ from builder.recipes.inspection.build_settings import (
     provides,
     read_packages,
 )
-from builder.recipes.inspection.findings import Draft, Entry
+from builder.recipes.inspection.findings import Draft, RecipeEntry
 from builder.recipes.inspection.metadata import (
     BackendMetadata,
     Metadata,
@@ -197,7 +197,7 @@ def _tagged_version(pinned: PinnedSource) -> str:
 
 
 def _add_identity(draft: Draft, stated: Metadata, name: str, asked: Sequence[str]) -> None:
-    draft.entries += [Entry("name", name), Entry("version", draft.version)]
+    draft.entries += [RecipeEntry("name", name), RecipeEntry("version", draft.version)]
     if asked:
         found = f"the files of the source do not state the {and_list(asked)} of the wheel"
         draft.note(found, f"the build backend said {name} {draft.version}")
@@ -210,7 +210,7 @@ def _add_identity(draft: Draft, stated: Metadata, name: str, asked: Sequence[str
     if "name" in draft.unknown:
         draft.ask("the name is not a constant in the source", "set `name` to the name of the wheel")
     if stated.summary:
-        draft.entries.append(Entry("summary", stated.summary))
+        draft.entries.append(RecipeEntry("summary", stated.summary))
     if stated.licence:
         draft.note(f"licence: {stated.licence}", "buildfarm does not check whether you may distribute the wheel")
     else:
@@ -227,9 +227,9 @@ def _add_source(draft: Draft, pinned: PinnedSource, stated: Metadata) -> None:
             value = {"sdist": project, "version": version, "sha256": sha256}
         case _:
             raise AssertionError("an official wheel has no source to inspect")
-    draft.entries.append(Entry("source", value))
+    draft.entries.append(RecipeEntry("source", value))
     if stated.requires_python:
-        draft.entries.append(Entry("python", stated.requires_python, "the Pythons that the source supports"))
+        draft.entries.append(RecipeEntry("python", stated.requires_python, "the Pythons that the source supports"))
 
 
 def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, packages: PackageFacts) -> None:

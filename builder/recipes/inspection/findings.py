@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Finding:
+class SourceFinding:
     """One fact about a source."""
 
     #: What the source does.
@@ -18,7 +18,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Entry:
+class RecipeEntry:
     """One key of extension.yaml: its value as plain data, and the reason for it."""
 
     key: str
@@ -37,22 +37,22 @@ class Draft:
     #: Which of name and version the files of the source do not state; only the build backend knows them.
     unknown: tuple[str, ...] = ()
     #: The keys, in the order of the file.
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[RecipeEntry] = field(default_factory=list)
     #: What was found, in the order in which it is printed.
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[SourceFinding] = field(default_factory=list)
 
     def add(self, key: str, value: object, found: str, consequence: str) -> None:
         """Add a key and the finding that leads to it."""
-        self.entries.append(Entry(key, value, f"{found}: {consequence}"))
-        self.findings.append(Finding(found, consequence))
+        self.entries.append(RecipeEntry(key, value, f"{found}: {consequence}"))
+        self.findings.append(SourceFinding(found, consequence))
 
     def note(self, found: str, consequence: str) -> None:
         """Add a finding that changes no key."""
-        self.findings.append(Finding(found, consequence))
+        self.findings.append(SourceFinding(found, consequence))
 
     def ask(self, found: str, question: str) -> None:
         """Add a question that only the user can answer."""
-        self.findings.append(Finding(found, question, question=True))
+        self.findings.append(SourceFinding(found, question, question=True))
 
     @property
     def python(self) -> str:

@@ -22,7 +22,7 @@ from builder.commands.building.build import BuildOptions, build_text, dry_run, h
 from builder.commands.building.executor_choice import choose_executor
 from builder.commands.folders import open_store
 from builder.commands.index.publish import publish_wheels
-from builder.commands.run_settings import Settings
+from builder.commands.run_settings import RunSettings
 from builder.commands.smoke import SmokeOptions, run_smoke
 from builder.commands.smoke_targets import failed_build
 from builder.commands.store import history_text
@@ -533,7 +533,7 @@ def choose(options: BuildOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         matrix, _, plan = read_plan(options.matrix, Selection())
         with console.capture() as output:
             environments = Environments(Store(tmp_path), matrix.torch_index)
-            executor = choose_executor(Settings(matrix, wanted), plan.builds, environments)
+            executor = choose_executor(RunSettings(matrix, wanted), plan.builds, environments)
         return executor.name, output.get()
 
     return choose
@@ -602,6 +602,6 @@ def test_an_option_and_a_variable_turn_the_compiler_cache_off(
     monkeypatch.setenv("BUILDFARM_COMPILER_CACHE", variable)
     matrix, _, plan = read_plan(options.matrix, Selection())
     environments = Environments(Store(tmp_path), matrix.torch_index)
-    executor = choose_executor(Settings(matrix, wanted, compiler_cache=option), plan.builds, environments)
+    executor = choose_executor(RunSettings(matrix, wanted, compiler_cache=option), plan.builds, environments)
     assert executor._compiler_cache is used  # type: ignore[attr-defined]
     assert executor.shares_objects is (used and wanted == "docker"), "without the cache no build waits for objects"

@@ -28,7 +28,7 @@ from builder.commands.rebuild import (
     run_rebuild,
     with_recorded_parts,
 )
-from builder.commands.run_settings import Settings
+from builder.commands.run_settings import RunSettings
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
 from builder.hashing import sha256_of
 from builder.matrix.config import GitSource
@@ -216,7 +216,7 @@ def test_a_wheel_that_was_built_without_sccache_is_rebuilt_without_it(
 ) -> None:
     compiler_cache: list[bool] = []
 
-    def choose(settings: Settings, *args: Any, **kwargs: Any) -> Any:
+    def choose(settings: RunSettings, *args: Any, **kwargs: Any) -> Any:
         compiler_cache.append(settings.compiler_cache)
         return choose_executor(settings, *args, **kwargs)
 

@@ -15,12 +15,12 @@ from builder.matrix.compat import Compat
 from builder.proofs.environment.checks.gpus import check_gpus, check_nvidia
 from builder.proofs.environment.checks.tools import check_tools
 from builder.proofs.environment.checks.torches import check_companions, check_torch
-from builder.proofs.environment.cures import Cures, Finding, Level
+from builder.proofs.environment.cures import Cures, Finding, Severity
 from builder.proofs.environment.facts import (
-    Environment,
-    Interpreter,
+    InstalledEnvironment,
+    InstalledPackage,
+    InstalledPython,
     Machine,
-    Package,
     Tools,
     TorchInstall,
 )
@@ -34,25 +34,25 @@ SITE = Path("/env/lib/python3.12/site-packages")
 BLACKWELL = Machine("580.95.05", (Gpu("RTX 5090", Arch(12, 0)),))
 
 
-def package(name: str, version: str, *requires: str, folder: Path = SITE, **facts: str) -> Package:
-    return Package(name, version, folder, requires, **facts)  # type: ignore[arg-type]
+def package(name: str, version: str, *requires: str, folder: Path = SITE, **facts: str) -> InstalledPackage:
+    return InstalledPackage(name, version, folder, requires, **facts)  # type: ignore[arg-type]
 
 
 def environment(
     torch: str = "2.11.0",
     cuda: str = "13.0",
-    *packages: Package,
+    *packages: InstalledPackage,
     machine: Machine | None = None,
     requires: Sequence[str] = (),
     **facts: object,
-) -> Environment:
+) -> InstalledEnvironment:
     """An environment with this torch and these packages; `torch` may be empty."""
     own = [package("torch", torch, *requires)] if torch else []
-    interpreter = Interpreter(
+    interpreter = InstalledPython(
         Path("/env/bin/python"), Path("/env"), Python(3, 12), (SITE,), (SITE,), None, headers=True,
         markers={"platform_system": "Linux", "sys_platform": "linux"},
     )  # fmt: skip
-    found = Environment(
+    found = InstalledEnvironment(
         interpreter=interpreter,
         packages=(*own, *packages),
         torches=(TorchInstall(SITE, torch, Cuda.parse(cuda) if cuda else None, own[0]),) if torch else (),
@@ -68,7 +68,7 @@ def environment(
 def test_the_python_of_the_system_gets_a_virtual_environment_first() -> None:
     found = environment("")
     managed = replace(found, interpreter=replace(found.interpreter, managed=True))
-    findings = [Finding("no-torch", Level.FAULT, "no torch", "why", cure=("uv pip install torch",))]
+    findings = [Finding("no-torch", Severity.FAULT, "no torch", "why", cure=("uv pip install torch",))]
     text = doctor_text(managed, findings)
     says = "the system manages the packages of this Python, and installers refuse to change them"
     assert says in " ".join(text.split())
@@ -77,7 +77,7 @@ def test_the_python_of_the_system_gets_a_virtual_environment_first() -> None:
     assert says not in " ".join(doctor_text(managed, []).split())
 
 
-def cures(found: Environment) -> Cures:
+def cures(found: InstalledEnvironment) -> Cures:
     return Cures(found, COMPAT)
 
 
@@ -118,7 +118,7 @@ def test_without_a_torch_for_the_machine_the_driver_is_the_cure() -> None:
 
 def test_a_cpu_build_beside_a_gpu_is_a_note() -> None:
     note = only([*check_gpus(cures(environment("2.11.0+cpu", "", machine=BLACKWELL)))])
-    assert (note.code, note.level) == ("torch-without-cuda", Level.NOTE)
+    assert (note.code, note.level) == ("torch-without-cuda", Severity.NOTE)
     assert "torch==2.11.0+cu130" in note.cure[0]
 
 
@@ -191,7 +191,7 @@ def test_a_missing_and_a_differing_requirement_of_torch() -> None:
     missing, differing = check_torch(cures(found))
     assert (missing.code, differing.code) == ("missing-requirement-of-torch", "other-requirement-of-torch")
     assert missing.cure[0].endswith("nvidia-cudnn-cu13==9.19")
-    assert differing.level is Level.NOTE
+    assert differing.level is Severity.NOTE
 
 
 def test_torch_of_conda_and_of_pip() -> None:
@@ -216,7 +216,7 @@ def test_a_torch_in_the_user_site_hides_that_of_the_environment() -> None:
     fault = only([*check_torch(cures(hidden))])
     assert (fault.code, fault.cure) == ("two-torches", ("export PYTHONNOUSERSITE=1",))
     visible = replace(found, torches=(*found.torches, other))
-    assert only([*check_torch(cures(visible))]).level is Level.NOTE
+    assert only([*check_torch(cures(visible))]).level is Severity.NOTE
 
 
 def test_two_records_of_torch_in_one_folder() -> None:
@@ -232,7 +232,7 @@ def test_packages_of_another_cuda_that_another_package_requires_are_a_note(marke
     user = package("cupy-like", "1", f"nvidia-cublas-cu12{marker}")
     found = environment("2.11.0", "13.0", package("nvidia-cublas-cu12", "12.8"), user)
     note = only([*check_nvidia(cures(found))])
-    assert note.level is Level.NOTE
+    assert note.level is Severity.NOTE
     assert "cupy-like require nvidia-cublas-cu12 12.8" in note.what
 
 
@@ -249,7 +249,7 @@ def test_packages_of_another_cuda_that_another_package_requires_are_a_note(marke
 )
 def test_what_a_build_lacks_is_a_note(tools: Tools, code: str) -> None:
     note = only([*check_tools(cures(environment(tools=tools)))])
-    assert (note.code, note.level) == (code, Level.NOTE)
+    assert (note.code, note.level) == (code, Severity.NOTE)
     assert [*check_tools(cures(environment()))] == []
 
 
@@ -258,7 +258,7 @@ def test_a_version_that_was_not_tested_with_buildfarm_is_a_note() -> None:
     assert [*check_tested_versions(cures(environment("2.11.0", "13.0", newer)))] == [], "buildfarm is not in it"
     found = environment("2.11.0", "13.0", newer, package("buildfarm", "1"), package("uv", TESTED["uv"].oldest))
     note = only([*check_tested_versions(cures(found))])
-    assert (note.code, note.level) == ("untested-version", Level.NOTE)
+    assert (note.code, note.level) == ("untested-version", Severity.NOTE)
     assert note.cure[0].endswith(f"install --python /env/bin/python cibuildwheel{TESTED['cibuildwheel'].requirement}")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.gate.checks.import_order import Run, _judged, allowed_order, orders_of
+from builder.gate.checks.import_order import OrderRun, _judged, allowed_order, orders_of
 from builder.gate.imports.launcher import Launcher
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 from tests.conftest import PATIENCE
@@ -25,7 +25,7 @@ NAMES = ("torch", "toy")
 def judged(*called: str, printed: str = "") -> Outcome:
     """The outcome of orders that all succeed, each with the op that returned."""
     runs = [
-        Run(order, 0, f"{printed}\nbuildfarm-called {op}\n", "", 1.0)
+        OrderRun(order, 0, f"{printed}\nbuildfarm-called {op}\n", "", 1.0)
         for order, op in zip((NAMES, NAMES[::-1]), called, strict=True)
     ]
     return _judged(Spec("toy", ["toy"], has_cases=any(called)), Path(), NAMES, runs, 2.0)
@@ -54,7 +54,7 @@ def test_an_op_that_returns_in_only_one_order_fails() -> None:
 
 
 def test_an_order_has_three_times_the_limit_of_a_case() -> None:
-    late = Run(NAMES, -6 << 8, "", "buildfarm-step import torch\n", 180.0, "time")
+    late = OrderRun(NAMES, -6 << 8, "", "buildfarm-step import torch\n", 180.0, "time")
     found = _judged(Spec("toy", ["toy"], seconds=60), Path(), NAMES, [late], 180.0)
     assert (found.verdict, "does not end within 180 s" in found.reason) == (FAILED, True)
 
@@ -63,9 +63,9 @@ LIBC10 = "ImportError: libc10.so: cannot open shared object file: No such file o
 
 
 def test_a_module_that_imports_only_after_torch_is_told_how() -> None:
-    good = Run(NAMES, 0, "\nbuildfarm-called toy::op\n", "", 1.0)
+    good = OrderRun(NAMES, 0, "\nbuildfarm-called toy::op\n", "", 1.0)
     trace = f"buildfarm-step import toy\nTraceback (most recent call last):\n  File x\n{LIBC10}\nmore text\n"
-    found = _judged(Spec("toy", ["toy"]), Path(), NAMES, [good, Run(NAMES[::-1], 1 << 8, "", trace, 1.0)], 2.0)
+    found = _judged(Spec("toy", ["toy"]), Path(), NAMES, [good, OrderRun(NAMES[::-1], 1 << 8, "", trace, 1.0)], 2.0)
     assert found.verdict == FAILED
     assert LIBC10 in found.reason
     assert "The failure occurs only if torch is not imported before toy" in found.reason
@@ -75,7 +75,7 @@ def test_a_module_that_imports_only_after_torch_is_told_how() -> None:
 def test_one_namespace_in_two_libraries_is_named_with_the_cure() -> None:
     says = "RuntimeError: Only a single TORCH_LIBRARY can be used to register the namespace _C; please put all of your"
     trace = f"buildfarm-step import toy\nTraceback (most recent call last):\n  File x\n{says} definitions in one\n"
-    found = _judged(Spec("toy", ["toy"]), Path(), NAMES, [Run(NAMES, 1 << 8, "", trace, 1.0)], 1.0)
+    found = _judged(Spec("toy", ["toy"]), Path(), NAMES, [OrderRun(NAMES, 1 << 8, "", trace, 1.0)], 1.0)
     assert "two libraries have `TORCH_LIBRARY(_C, m)`; rename the namespace in one" in found.reason
 
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from builder.gate.causes import Finding, causes_of
+from builder.gate.causes import PlacedOutcome, causes_of
 from builder.gate.check_table import CHECKS
 from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, PASSED, Answer, Outcome
 from builder.gate.report import count_checks, junit, table
@@ -121,7 +121,7 @@ def test_without_every_a_cause_has_one_line_and_the_others_are_counted() -> None
     ops = [f"a::op{i}" for i in range(9)]
     found = [Outcome("fake", op, "", NOT_RUN, "why " * 50) for op in ops[:8]] + [Outcome("fake", ops[8], "", PASSED)]
     found += [Outcome("values", "", "", NOT_RUN, f"reason {number}") for number in range(7)]
-    causes = causes_of(map(Finding, found))
+    causes = causes_of(map(PlacedOutcome, found))
     lines = list(causes.lines(100))
     assert lines[0].startswith("  not run   fake          8 of 9 ops: why")
     assert lines[0].endswith(" …")
@@ -132,12 +132,12 @@ def test_without_every_a_cause_has_one_line_and_the_others_are_counted() -> None
 
 def test_a_cell_is_named_only_if_there_are_others() -> None:
     one = Outcome("linkage", "", "", FAILED, "undefined symbol")
-    assert causes_of([Finding(one, "cp312")]).sentences(FAILED) == ["linkage: undefined symbol"]
-    others = [Finding(replace(one, verdict=PASSED), cell) for cell in ("cp313", "cp314")]
-    assert causes_of([Finding(one, "cp312"), *others]).sentences(FAILED) == ["linkage in cp312: undefined symbol"]
-    two = [Finding(one, "cp312"), Finding(one, "cp313"), *others]
+    assert causes_of([PlacedOutcome(one, "cp312")]).sentences(FAILED) == ["linkage: undefined symbol"]
+    others = [PlacedOutcome(replace(one, verdict=PASSED), cell) for cell in ("cp313", "cp314")]
+    assert causes_of([PlacedOutcome(one, "cp312"), *others]).sentences(FAILED) == ["linkage in cp312: undefined symbol"]
+    two = [PlacedOutcome(one, "cp312"), PlacedOutcome(one, "cp313"), *others]
     assert causes_of(two).sentences(FAILED) == ["linkage in 2 of 3 cells: undefined symbol"]
-    wheels = [Finding(one, "cp312", "a"), Finding(replace(one, verdict=PASSED), "cp313", "b")]
+    wheels = [PlacedOutcome(one, "cp312", "a"), PlacedOutcome(replace(one, verdict=PASSED), "cp313", "b")]
     assert causes_of(wheels).sentences(FAILED) == ["linkage in a: undefined symbol"]
 
 
@@ -216,7 +216,9 @@ def test_the_gate_and_build_count_each_check_once() -> None:
 def test_the_lines_of_one_wheel_fit_a_screen() -> None:
     kinds = [(FAILED, False, ""), (NOT_RUN, False, ""), (NOT_RUN, True, ""), (ACCEPTED, False, "known")]
     found = [
-        Finding(Outcome("values", f"a::op{number}", "", verdict, f"why {number} " * 40, remark=remark, accepted=known))
+        PlacedOutcome(
+            Outcome("values", f"a::op{number}", "", verdict, f"why {number} " * 40, remark=remark, accepted=known)
+        )
         for verdict, remark, known in kinds
         for number in range(20)
     ]
@@ -225,7 +227,7 @@ def test_the_lines_of_one_wheel_fit_a_screen() -> None:
 
 def test_reasons_of_the_author_share_a_line_unless_every_reason_is_wanted() -> None:
     why = ["not claimed: no tensor", "not claimed: torch cannot trace it"]
-    found = [Finding(Outcome("fake", f"a::op{number}", "", NOT_RUN, reason)) for number, reason in enumerate(why)]
+    found = [PlacedOutcome(Outcome("fake", f"a::op{number}", "", NOT_RUN, reason)) for number, reason in enumerate(why)]
     assert list(causes_of(found).lines(100)) == [
         "  not run   fake          not claimed, for 2 reasons in cases.py",
     ]

@@ -9,7 +9,7 @@ import pytest
 
 from builder.gate.check_table import CHECKS
 from builder.gate.outcome import FAILED, Outcome, Spec
-from builder.gate.processes.journal import LOG, Record
+from builder.gate.processes.journal import LOG, TaskRecord
 from builder.gate.processes.running_task import OUTPUT_BYTES, RunningTask
 from builder.gate.processes.spawn import ForkServerProcess
 from builder.gate.processes.verdicts import task_outcomes
@@ -24,6 +24,6 @@ def test_a_process_that_printed_too_much_and_ended_before_it_was_killed(tmp_path
     task = Task(CHECKS["values"], CaseFacts(0, "ns::chatty", "plain"), "cpu")
     reported = [] if phase == SEND else [Outcome("values", "ns::chatty", "plain", "passed")]
     running = RunningTask(Step(task, phase), b"", cast("ForkServerProcess", None), tmp_path, 0.0)
-    *_, last = task_outcomes(running, 0, Record(ended=True, outcomes=reported), 0.1, Spec("toy", ["toy"]))
+    *_, last = task_outcomes(running, 0, TaskRecord(ended=True, outcomes=reported), 0.1, Spec("toy", ["toy"]))
     assert last.verdict == FAILED
     assert "prints more than 64.0 MiB" in last.reason

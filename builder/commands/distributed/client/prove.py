@@ -10,7 +10,7 @@ from pathlib import Path
 
 from builder.commands.distributed.client.transfer import fetch_log, send_wheel
 from builder.commands.distributed.cluster import Cluster
-from builder.commands.distributed.protocol import Answer, CheckTask
+from builder.commands.distributed.protocol import CheckTask, WorkerAnswer
 from builder.hashing import digest_of
 from builder.matrix.config import Recipe
 from builder.proof import Check, Proof, Verdict, now
@@ -58,7 +58,7 @@ class CellChecks:
         """The GPU models on which to test; "": on any worker. Empty if every check is decided."""
         return (self.gpus or ("",)) if self.task.again else open_models(self.known, self.gpus)
 
-    async def run(self, cluster: Cluster) -> tuple[tuple[Proof, ...], list[Answer]]:
+    async def run(self, cluster: Cluster) -> tuple[tuple[Proof, ...], list[WorkerAnswer]]:
         """One proof for each check, and the answers of the workers; "not run" with the reason where no worker can.
 
         Where no worker has one of the GPU models, the checks run on any worker.
@@ -71,7 +71,7 @@ class CellChecks:
             found[""] = self._proofs(answers[-1])
         return merge_models(found, self.known), answers
 
-    async def _on(self, cluster: Cluster, gpu: str) -> Answer:
+    async def _on(self, cluster: Cluster, gpu: str) -> WorkerAnswer:
         """Let a worker run the checks; send it the wheel, if it lacks it."""
         only = ""
         for attempt in range(ATTEMPTS):
@@ -87,7 +87,7 @@ class CellChecks:
                 await send_wheel(cluster, only, task.wheel, self.path)
         return answer
 
-    def _proofs(self, answer: Answer) -> tuple[Proof, ...]:
+    def _proofs(self, answer: WorkerAnswer) -> tuple[Proof, ...]:
         if answer.error is None and not answer.no_wheel:
             return answer.proofs
         reason = str(answer.error or "no worker could get the wheel")

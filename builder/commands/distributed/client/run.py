@@ -19,8 +19,8 @@ from builder.commands.distributed.client.transfer import fetch_log, fetch_wheel
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.options import RemoteOptions
 from builder.commands.distributed.parcel import keep_locks, packed
-from builder.commands.distributed.protocol import Answer, BuildTask, CheckTask, SentWheel, version_resource
-from builder.commands.run_settings import Settings
+from builder.commands.distributed.protocol import BuildTask, CheckTask, SentWheel, WorkerAnswer, version_resource
+from builder.commands.run_settings import RunSettings
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.hashing import digest_of
 from builder.images.registry.lock import lock_path
@@ -48,7 +48,7 @@ class RemoteRun(WheelBuilder):
         store: Store,
         prover: WheelProver,
         recipes: Mapping[str, Recipe],
-        settings: Settings,
+        settings: RunSettings,
         options: RemoteOptions,
     ) -> None:
         """`prover` runs the checks of wheel files here; those of cells run on workers."""
@@ -64,7 +64,7 @@ class RemoteRun(WheelBuilder):
         self._scratch = store.root  # for files that are not complete
         self._parcels: dict[str, Mapping[str, bytes]] = {}
         self._tasks: dict[Build, BuildTask] = {}
-        self._made: dict[str, Answer] = {}  # by the digest of a task: what a worker made for an earlier run
+        self._made: dict[str, WorkerAnswer] = {}  # by the digest of a task: what a worker made for an earlier run
         self.finished = {}
 
     def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
@@ -184,7 +184,7 @@ class RemoteRun(WheelBuilder):
         digest = self._notes.build_of(task.digest)
         return self._store.take(digest) if digest else None
 
-    async def _collect(self, cluster: Cluster, task: BuildTask, answer: Answer) -> StoredBuild:
+    async def _collect(self, cluster: Cluster, task: BuildTask, answer: WorkerAnswer) -> StoredBuild:
         """The wheel in this store, copied from the worker that made it; raises OSError if it does not have it."""
         wheel = cast("SentWheel", answer.wheel)
         stored = await asyncio.to_thread(self._store.take, wheel.digest)

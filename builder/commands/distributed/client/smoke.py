@@ -13,7 +13,7 @@ from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.options import RemoteOptions
 from builder.commands.distributed.parcel import packed
 from builder.commands.distributed.protocol import CheckTask, SentWheel
-from builder.commands.run_settings import Settings
+from builder.commands.run_settings import RunSettings
 from builder.commands.smoke_targets import SmokeTarget
 from builder.gate.outcome import Answer as GateAnswer
 from builder.matrix.axes import Cell
@@ -27,7 +27,7 @@ Keep = Callable[[SmokeTarget, Cell, Sequence[Proof], GateAnswer | None], str]
 
 def smoke_on_workers(
     options: RemoteOptions,
-    settings: Settings,
+    settings: RunSettings,
     store: Store,
     targets: Sequence[SmokeTarget],
     progress: Progress,

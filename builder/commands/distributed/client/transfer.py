@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from builder.commands.distributed.cluster import Cluster
-from builder.commands.distributed.protocol import Answer, SentWheel
+from builder.commands.distributed.protocol import SentWheel, WorkerAnswer
 from builder.commands.distributed.worker.service import CHUNK, place_of
 
 #: How many wheels move at the same time.
@@ -28,7 +28,7 @@ async def fetch_wheel(cluster: Cluster, worker: str, wheel: SentWheel, target: P
         raise OSError(wheel.filename)
 
 
-async def fetch_log(cluster: Cluster, answer: Answer, target: Path) -> None:
+async def fetch_log(cluster: Cluster, answer: WorkerAnswer, target: Path) -> None:
     """Append the log of a task to a file; without it if the worker is gone."""
     with suppress(OSError), target.open("ab") as stream:
         async for data in _read(cluster, answer.worker, "log", *answer.log):

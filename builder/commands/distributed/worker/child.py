@@ -22,7 +22,7 @@ from typing import cast
 from builder.commands.building.build_run import BuildRun
 from builder.commands.building.executor_choice import choose_executor
 from builder.commands.distributed.parcel import LOCK, LOCKS, keep_locks, locks_in, moved, unpack
-from builder.commands.distributed.protocol import Answer, BuildTask, CheckTask, SentWheel, Task, refused
+from builder.commands.distributed.protocol import BuildTask, CheckTask, SentWheel, Task, WorkerAnswer, refused
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, MissingToolError, PreflightError
 from builder.gate.system.nvidia import smi
@@ -71,7 +71,7 @@ def main() -> None:
         sys.exit(130)
 
 
-def run(work: Work, report: Callable[[str], None]) -> Answer:
+def run(work: Work, report: Callable[[str], None]) -> WorkerAnswer:
     """Run a task; `report` gets its stages."""
     set_verbosity(quiet=True, verbose=False)
     try:
@@ -88,15 +88,15 @@ def run(work: Work, report: Callable[[str], None]) -> Answer:
     except PreflightError as error:
         hints = tuple(dict.fromkeys(hint for problem in error.problems for hint in problem.hints))
         sentence = "; ".join(map(str, error.problems))
-        return Answer(error=MissingToolError(sentence, error.code, hints=hints), machine_fault=True)
+        return WorkerAnswer(error=MissingToolError(sentence, error.code, hints=hints), machine_fault=True)
     except BuildfarmError as error:
         # What the preflight finds, a full disk and a lack of memory say something about this machine.
-        return Answer(error=error, machine_fault=True)
+        return WorkerAnswer(error=error, machine_fault=True)
     except OSError as error:
         return refused(error)
 
 
-def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], None]) -> Answer:
+def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], None]) -> WorkerAnswer:
     settings = task.settings
     environments = Environments(store, settings.matrix.torch_index, python_downloads=settings.python_downloads)
     executor = choose_executor(settings, [task.build], environments)
@@ -107,7 +107,7 @@ def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], Non
         (result,) = builder.build_all(builder.stored([task.build]))
     log, envs = store.log(str(task.build)), store.root / "envs"
     used = [f"{path.name}.json" for path in envs.iterdir() if path.is_dir() and path.stat().st_mtime >= started - 1]
-    return Answer(
+    return WorkerAnswer(
         error=result.error,
         machine_fault=isinstance(result.error, DiskFullError | KilledError),
         wheel=SentWheel.of(result.stored) if result.stored and not result.error else None,
@@ -125,7 +125,7 @@ def _use_gpu(model: str) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = found[0]
 
 
-def _check(task: CheckTask, store: Store, wheel: Path, report: Callable[[str], None]) -> Answer:
+def _check(task: CheckTask, store: Store, wheel: Path, report: Callable[[str], None]) -> WorkerAnswer:
     """Run the checks of a wheel in a cell: those of its build, or those of `smoke`."""
     _use_gpu(task.gpu)
     settings, sent = task.settings, task.wheel
@@ -135,7 +135,7 @@ def _check(task: CheckTask, store: Store, wheel: Path, report: Callable[[str], N
     if task.build is None or sent.record is None:
         cells = cell_environments(settings.executor, settings.matrix, store, python_downloads=downloads, pull=pull)
         run = CellRunner(store, cells, log, report, linkage=False).run(task.cell, wheel, sent.sha256, task.recipe)
-        return Answer(proofs=run.proofs, gate=run.answer, log=(log.name, log.stat().st_size))
+        return WorkerAnswer(proofs=run.proofs, gate=run.answer, log=(log.name, log.stat().st_size))
     environments = Environments(store, settings.matrix.torch_index, python_downloads=downloads)
     images = settings.matrix if settings.executor == "docker" else None
     prover = WheelProver(store, environments, images, pull=pull, again=task.again)
@@ -143,7 +143,7 @@ def _check(task: CheckTask, store: Store, wheel: Path, report: Callable[[str], N
     build = replace(task.build, serves=(task.cell,))
     proofs = prover.prove(stored, build, task.recipe, log=log, stage=report)
     made = tuple(proof for proof in proofs if proof.cell == task.cell)
-    return Answer(proofs=made, log=(log.name, log.stat().st_size))
+    return WorkerAnswer(proofs=made, log=(log.name, log.stat().st_size))
 
 
 @contextmanager

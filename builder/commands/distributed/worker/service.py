@@ -20,7 +20,16 @@ from uuid import uuid4
 from distributed import Reschedule, Worker, get_worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from builder.commands.distributed.protocol import PLUGIN, TOPIC, Answer, BuildTask, CheckTask, SentWheel, Task, refused
+from builder.commands.distributed.protocol import (
+    PLUGIN,
+    TOPIC,
+    BuildTask,
+    CheckTask,
+    SentWheel,
+    Task,
+    WorkerAnswer,
+    refused,
+)
 from builder.commands.distributed.worker.child import Work
 from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.errors import BuildfarmError, Code
@@ -87,7 +96,7 @@ class Service(WorkerPlugin):
                 timer.daemon = True
                 timer.start()
 
-    def run(self, task: Task, parts: Sequence[bytes]) -> Answer:
+    def run(self, task: Task, parts: Sequence[bytes]) -> WorkerAnswer:
         """Run a task in a process of its own, and report its stages as events of Dask."""
         about = {"run": uuid4().hex, "machine": self._facts.name, "key": task.key, "title": task.title}
 
@@ -103,13 +112,13 @@ class Service(WorkerPlugin):
             report("end")
         return replace(answer, worker=self._worker.address, machine=self._facts.name)
 
-    def _run(self, task: Task, parts: Sequence[bytes], report: Callable[[str], None]) -> Answer:
+    def _run(self, task: Task, parts: Sequence[bytes], report: Callable[[str], None]) -> WorkerAnswer:
         sent = task.wheel if isinstance(task, CheckTask) else None
         marks = [RUN, *([f"builds/{sent.digest}", f"received/{sent.sha256}"] if sent else [])]
         self._keep(*marks)
         file = self.path_of("wheel", place_of(sent)) if sent else None
         if sent and file and not (file.is_file() and sha256_of(file) == sent.sha256):
-            return Answer(no_wheel=True)
+            return WorkerAnswer(no_wheel=True)
         try:
             answer = self._in_process(Work(task, parts, self._root, self._facts.jobs, file), report)
         finally:
@@ -136,7 +145,7 @@ class Service(WorkerPlugin):
                 del self._marks[target]
                 self._store.release(target)
 
-    def _in_process(self, work: Work, report: Callable[[str], None]) -> Answer:
+    def _in_process(self, work: Work, report: Callable[[str], None]) -> WorkerAnswer:
         """The answer of a process, or why it ended without one.
 
         Raises Reschedule if this worker ended it. Dask then forgets the task, or runs it again for a client that wants
@@ -151,11 +160,11 @@ class Service(WorkerPlugin):
         state = self._worker.state.tasks.get(key)
         if state is None or state.state == "cancelled":  # before the process was started
             self._end(key)
-        answer: Answer | None = None
+        answer: WorkerAnswer | None = None
         try:
             with Connection(ours.detach()) as channel, suppress(EOFError, OSError):
                 channel.send(work)
-                while not isinstance(message := channel.recv(), Answer):
+                while not isinstance(message := channel.recv(), WorkerAnswer):
                     report(message)
                 answer = message
                 if answer.wheel is not None:  # the process, which has marked it so far, ends now
@@ -169,7 +178,7 @@ class Service(WorkerPlugin):
             raise Reschedule
         if answer is None:
             clear_abandoned(self._store)
-            return Answer(error=killed_by(status, measure_resources().memory), machine_fault=True)
+            return WorkerAnswer(error=killed_by(status, measure_resources().memory), machine_fault=True)
         return answer
 
     def finished(self, digests: Sequence[str]) -> dict[str, SentWheel]:
@@ -234,7 +243,7 @@ def service_of(worker: Worker | None) -> Service:
     return cast("Service", cast("Worker", worker).plugins[PLUGIN])
 
 
-def run_task(task: Task, *parts: bytes) -> Answer:
+def run_task(task: Task, *parts: bytes) -> WorkerAnswer:
     """What Dask calls on a worker: run the task whose recipe is in these parts."""
     return service_of(get_worker()).run(task, parts)
 

@@ -26,9 +26,9 @@ from builder.commands.distributed.connection import (
     reach,
     security_for,
 )
+from builder.commands.distributed.options import WorkerOptions
 from builder.commands.distributed.worker.facts import lines, measure
 from builder.commands.distributed.worker.service import Service
-from builder.commands.distributed.worker_command import WorkerOptions
 from builder.commands.folders import open_store
 from builder.images.network import is_loopback
 from builder.log import print_line, print_warning

@@ -9,7 +9,7 @@ from builder.errors import BuildfarmError
 from builder.gate.system.demangle import demangle
 from builder.matrix.axes import Cell, Cuda, Gpu, Torch
 from builder.proofs.claimed_cells import links_torch
-from builder.proofs.environment.cures import Cures, Finding, Level
+from builder.proofs.environment.cures import Cures, Finding, Severity
 from builder.proofs.environment.facts import TorchInstall
 from builder.proofs.environment.fit import Extension, fitting_torch, torch_extensions
 from builder.proofs.static.claim import join_names
@@ -52,13 +52,15 @@ def check_extensions(cures: Cures) -> Iterator[Finding]:
 def _incomplete(cures: Cures, torch: TorchInstall) -> Finding:
     what = f"torch {torch.version} in {torch.folder} has no libtorch_cpu.so that can be read"
     cure = (cures.restore([torch.package], cures.index_of(torch)),) if torch.package else ()
-    return Finding("incomplete-torch", Level.FAULT, what, "`import torch` fails: files were deleted or damaged", cure)
+    return Finding(
+        "incomplete-torch", Severity.FAULT, what, "`import torch` fails: files were deleted or damaged", cure
+    )
 
 
 def _damaged(cures: Cures, extension: Extension) -> Finding:
     package = extension.package
     what = f"{package.name} {package.version} is damaged: {extension.damaged[0]}"
-    return Finding("damaged-extension", Level.FAULT, what, "its import fails", (cures.restore([package]),))
+    return Finding("damaged-extension", Severity.FAULT, what, "its import fails", (cures.restore([package]),))
 
 
 def _requirement(cures: Cures, torch: TorchInstall, extension: Extension) -> Iterator[Finding]:
@@ -69,7 +71,7 @@ def _requirement(cures: Cures, torch: TorchInstall, extension: Extension) -> Ite
         return
     what = f"{package.name} {package.version} requires {wanted}, but torch {torch.version} is installed"
     why = "its authors did not test it with this torch"
-    yield Finding("other-torch-required", Level.NOTE, what, why, _another_release(cures, torch, extension))
+    yield Finding("other-torch-required", Severity.NOTE, what, why, _another_release(cures, torch, extension))
 
 
 def _linkage(cures: Cures, torch: TorchInstall, base: Torch, extension: Extension, table: SymbolTable) -> list[Finding]:
@@ -105,7 +107,7 @@ def _linkage(cures: Cures, torch: TorchInstall, base: Torch, extension: Extensio
     advice = _advice(cures, extension, torch) if cure and cure == cures.compile(extension.package) else ""
     if not any(absent.values()):
         why += f": `undefined symbol: {next((n for names in missing.values() for n in names), '')}`"
-    return [Finding("extension-of-another-torch", Level.FAULT, what, why, cure, advice)]
+    return [Finding("extension-of-another-torch", Severity.FAULT, what, why, cure, advice)]
 
 
 def _in_libraries_of_torch(extension: Extension, path: str, symbols: Sequence[str], table: SymbolTable) -> bool:
@@ -120,7 +122,7 @@ def _unlinked(extension: Extension, paths: Sequence[str]) -> Finding:
     package = extension.package
     what = f"{package.name} {package.version} calls torch from a library that is not linked to it: {join_names(paths)}"
     why = "the library loads only after the package has made the symbols of torch global"
-    return Finding("extension-not-linked-to-torch", Level.NOTE, what, why)
+    return Finding("extension-not-linked-to-torch", Severity.NOTE, what, why)
 
 
 def _cause(cures: Cures, torch: TorchInstall, extension: Extension, absent: list[str]) -> tuple[str, tuple[str, ...]]:
@@ -171,12 +173,16 @@ def _gpus(cures: Cures, extension: Extension) -> Iterator[Finding]:
         what = f"{package.name} {package.version} has no code for the {gpu.name} ({gpu.arch.sm}): {which}"
         why = "its ops fail with `no kernel image is available for execution on the device`"
         if len(lacking) == len(codes) and newer:
-            yield Finding("extension-for-newer-gpus", Level.NOTE, what, "the package has kernels for newer GPUs only")
+            yield Finding(
+                "extension-for-newer-gpus", Severity.NOTE, what, "the package has kernels for newer GPUs only"
+            )
         elif len(lacking) == len(codes):
-            yield Finding("extension-without-code-for-gpu", Level.FAULT, what, why, *_code_for(cures, extension, gpu))
+            yield Finding(
+                "extension-without-code-for-gpu", Severity.FAULT, what, why, *_code_for(cures, extension, gpu)
+            )
         else:
             why = "ops of other libraries of the package have code for this GPU; those of this one may not"
-            yield Finding("library-without-code-for-gpu", Level.NOTE, what, why)
+            yield Finding("library-without-code-for-gpu", Severity.NOTE, what, why)
 
 
 def _number(code: str) -> int:

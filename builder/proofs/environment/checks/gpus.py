@@ -13,8 +13,8 @@ from packaging.utils import canonicalize_name
 from builder.errors import UsageError
 from builder.matrix.axes import Cuda, Gpu
 from builder.proofs.cells.driver import driver_floor, driver_runs
-from builder.proofs.environment.cures import Cures, Finding, Level
-from builder.proofs.environment.facts import Environment, Package, TorchInstall
+from builder.proofs.environment.cures import Cures, Finding, Severity
+from builder.proofs.environment.facts import InstalledEnvironment, InstalledPackage, TorchInstall
 from builder.proofs.environment.fit import fitting_torch, nvrtc_knows, unsupported_gpus
 from builder.wheelfile.compatibility import runs_on
 from builder.wheelfile.fatbin import read_device_code
@@ -42,7 +42,7 @@ def check_nvidia(cures: Cures) -> Iterator[Finding]:
     if leftovers:
         yield Finding(
             "two-cuda-majors",
-            Level.FAULT,
+            Severity.FAULT,
             f"packages of another CUDA major version than torch's are installed: {listed}",
             why + ("both have files of the same names, and the newer installation overwrote the other"
                    if overlapping else "no package requires the others, and a program may load them by mistake"),
@@ -51,7 +51,7 @@ def check_nvidia(cures: Cures) -> Iterator[Finding]:
     elif damaged := [package for package in overlapping if _overwritten(package)]:
         yield Finding(
             "overwritten-cuda-files",
-            Level.FAULT,
+            Severity.FAULT,
             f"files of {', '.join(package.name for package in damaged)} were overwritten by {listed}",
             why + "both have files of the same names",
             (cures.restore(damaged, index),),
@@ -59,10 +59,10 @@ def check_nvidia(cures: Cures) -> Iterator[Finding]:
         )
     else:
         what = f"packages of two CUDA major versions are installed: {_names(users)} require {listed}"
-        yield Finding("two-cuda-majors", Level.NOTE, what, why + "both work side by side if no file is shared")
+        yield Finding("two-cuda-majors", Severity.NOTE, what, why + "both work side by side if no file is shared")
 
 
-def cuda_major(package: Package) -> int | None:
+def cuda_major(package: InstalledPackage) -> int | None:
     """The CUDA major version that a package of NVIDIA is for; None for others."""
     if not package.name.startswith("nvidia-"):
         return None
@@ -73,13 +73,13 @@ def cuda_major(package: Package) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _by_major(environment: Environment, major: int) -> tuple[list[Package], list[Package]]:
+def _by_major(environment: InstalledEnvironment, major: int) -> tuple[list[InstalledPackage], list[InstalledPackage]]:
     """NVIDIA's packages of this CUDA major version, and those of others."""
     found = [(package, cuda_major(package)) for _, package in sorted(environment.visible.items())]
     return [p for p, m in found if m == major], [p for p, m in found if m not in (None, major)]
 
 
-def _users(environment: Environment, package: Package) -> set[str]:
+def _users(environment: InstalledEnvironment, package: InstalledPackage) -> set[str]:
     """The installed packages that require a package. An extra counts: nothing says which ones were asked for."""
     return {
         other.name
@@ -89,7 +89,7 @@ def _users(environment: Environment, package: Package) -> set[str]:
     }
 
 
-def _extras(package: Package) -> set[str]:
+def _extras(package: InstalledPackage) -> set[str]:
     """The extras that the requirements of a package name."""
     return {found for line in package.requires for found in re.findall(r"""extra\s*==\s*["']([\w.-]+)""", line)}
 
@@ -98,7 +98,7 @@ def _names(users: dict[str, set[str]]) -> str:
     return ", ".join(sorted({name for names in users.values() for name in names})) or "no package"
 
 
-def _overwritten(package: Package) -> bool:
+def _overwritten(package: InstalledPackage) -> bool:
     """Whether a library differs from the digest that RECORD has."""
     return any(
         digest.startswith("sha256=") and _digest(package.folder / path) != digest.removeprefix("sha256=")
@@ -125,7 +125,7 @@ def check_gpus(cures: Cures) -> Iterator[Finding]:
         if machine.gpus:
             what = f"torch {torch.version} is a CPU build, which cannot use the {machine.gpus[0].name}"
             why = "`torch.cuda.is_available()` is False"
-            yield Finding("torch-without-cuda", Level.NOTE, what, why, *_other_torch(cures))
+            yield Finding("torch-without-cuda", Severity.NOTE, what, why, *_other_torch(cures))
         return
     if machine.driver and not driver_runs(machine.driver, torch.cuda, cures.compat):
         yield _old_driver(cures, torch, torch.cuda)
@@ -143,7 +143,7 @@ def _old_driver(cures: Cures, torch: TorchInstall, cuda: Cuda) -> Finding:
     cure, advice = _other_torch(cures)
     return Finding(
         "driver-too-old",
-        Level.FAULT,
+        Severity.FAULT,
         f"NVIDIA's driver {driver} is too old for torch {torch.version}: CUDA {cuda} needs driver {floor} or newer",
         "torch finds no GPU: `The NVIDIA driver on your system is too old`",
         cure,
@@ -154,7 +154,7 @@ def _old_driver(cures: Cures, torch: TorchInstall, cuda: Cuda) -> Finding:
 def _no_code(cures: Cures, torch: TorchInstall, gpu: Gpu, codes: tuple[str, ...]) -> Finding:
     return Finding(
         "gpu-unknown-to-torch",
-        Level.FAULT,
+        Severity.FAULT,
         f"torch {torch.version} has no code for the {gpu.name} ({gpu.arch.sm}), only for {', '.join(codes)}",
         "the first kernel fails with `no kernel image is available for execution on the device`",
         *_other_torch(cures),
@@ -164,7 +164,7 @@ def _no_code(cures: Cures, torch: TorchInstall, gpu: Gpu, codes: tuple[str, ...]
 def _no_nvrtc(cures: Cures, torch: TorchInstall, gpu: Gpu) -> Finding:
     return Finding(
         "gpu-unknown-to-nvrtc",
-        Level.FAULT,
+        Severity.FAULT,
         f"the runtime compiler of CUDA {torch.cuda} in torch {torch.version} does not know the {gpu.name}"
         f" ({gpu.arch.sm})",
         "some ops fail with `nvrtc: error: invalid value for --gpu-architecture (-arch)`",
@@ -206,7 +206,7 @@ def torch_code(cures: Cures, torch: TorchInstall) -> tuple[str, ...]:
     return tuple(a.sm for a in cures.compat.official_archs(torch.release, torch.cuda, cures.environment.platform))
 
 
-def nvrtc_cuda(environment: Environment, cuda: Cuda) -> Cuda:
+def nvrtc_cuda(environment: InstalledEnvironment, cuda: Cuda) -> Cuda:
     """The CUDA of the NVRTC that torch loads: that of its package, else torch's."""
     for name in (f"nvidia-cuda-nvrtc-cu{cuda.major}", "nvidia-cuda-nvrtc"):
         if package := environment.visible.get(name):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from builder.errors import UsageError
-from builder.proofs.environment.cures import Cures, Finding, Level
+from builder.proofs.environment.cures import Cures, Finding, Severity
 from builder.proofs.environment.facts import TorchInstall
 from builder.wheelfile.elf import Elf, read_elf
 
@@ -33,7 +33,7 @@ def check_library_path(cures: Cures) -> Iterator[Finding]:
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     yield Finding(
         "hidden-libraries",
-        Level.FAULT,
+        Severity.FAULT,
         f"LD_LIBRARY_PATH names {', '.join(map(str, guilty))}, whose {shown} the linker loads instead of torch's",
         "versions that do not belong together fail with `undefined symbol` or `version mismatch`, or compute slowly",
         (f"export {_VARIABLE}={shlex.quote(rest)}" if rest else f"unset {_VARIABLE}",),

@@ -11,8 +11,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder.matrix.axes import Torch
-from builder.proofs.environment.cures import Cures, Finding, Level
-from builder.proofs.environment.facts import Environment, Package, TorchInstall
+from builder.proofs.environment.cures import Cures, Finding, Severity
+from builder.proofs.environment.facts import InstalledEnvironment, InstalledPackage, TorchInstall
 from builder.proofs.environment.fit import fitting_torch, installed
 
 # torchvision and torchaudio: the release for this torch, of the same CUDA.
@@ -34,7 +34,7 @@ def check_companions(cures: Cures) -> Iterator[Finding]:
             yield from _judge(cures, package, torch, torch.release)
 
 
-def _judge(cures: Cures, package: Package, torch: TorchInstall, release: Torch) -> Iterator[Finding]:
+def _judge(cures: Cures, package: InstalledPackage, torch: TorchInstall, release: Torch) -> Iterator[Finding]:
     name = package.name
     wanted = cures.compat.companions[name].get(release, "")
     requirement = package.torch_requirement(cures.environment.interpreter.markers)
@@ -53,7 +53,7 @@ def _judge(cures: Cures, package: Package, torch: TorchInstall, release: Torch) 
         )
         yield Finding(
             "companion-of-another-torch",
-            Level.FAULT,
+            Severity.FAULT,
             f"{name} {package.version} {belongs}, but torch {torch.version} is installed",
             _SYMPTOM[name],
             *_cure(cures, name, torch, release),
@@ -66,7 +66,7 @@ def _judge(cures: Cures, package: Package, torch: TorchInstall, release: Torch) 
         return
     yield Finding(
         "companion-of-another-cuda",
-        Level.FAULT,
+        Severity.FAULT,
         f"{name} {package.version} is for {named}, but torch {torch.version} is for {variant}",
         f"ops of {name} fail on the GPU: `Could not run 'torchvision::nms' with arguments from the 'CUDA' backend`"
         if named == "cpu"
@@ -80,13 +80,13 @@ def _of_series(version: str, wanted: str) -> bool:
     return Version(version).release[:2] == Version(wanted).release[:2]
 
 
-def _lacks_gpu_code(package: Package) -> bool:
+def _lacks_gpu_code(package: InstalledPackage) -> bool:
     """Whether torchvision was built without CUDA: it has libraries, but no GPU code. torchaudio may have none."""
     libraries = installed(package).facts.libraries if package.name == "torchvision" else ()
     return bool(libraries) and not any(library.fatbin for library in libraries)
 
 
-def _owner(cures: Cures, package: Package) -> str:
+def _owner(cures: Cures, package: InstalledPackage) -> str:
     """The newest torch that a release of a companion belongs to."""
     found = [torch for torch, version in cures.compat.companions[package.name].items() if version == package.public]
     return f"torch {max(found)}" if found else ""
@@ -117,7 +117,7 @@ def check_torch(cures: Cures) -> Iterator[Finding]:
         fit = fitting_torch(environment, cures.compat)
         yield Finding(
             "no-torch",
-            Level.FAULT,
+            Severity.FAULT,
             f"no folder of sys.path has torch ({environment.interpreter.executable})",
             "`import torch` fails with ModuleNotFoundError",
             (cures.change_torch(*fit),) if fit else (),
@@ -143,10 +143,10 @@ def _several(cures: Cures, first: TorchInstall) -> Iterator[Finding]:
     listed = "; ".join(f"{one.version} in {one.folder}" for one in (first, *others))
     why = "Python imports the first; packages in the other folders were installed for another torch"
     if first.folder in interpreter.own:
-        yield Finding("hidden-torch", Level.NOTE, f"sys.path has {1 + len(others)} torches: {listed}", why)
+        yield Finding("hidden-torch", Severity.NOTE, f"sys.path has {1 + len(others)} torches: {listed}", why)
         return
     what = f"the torch of the environment is hidden by another one on sys.path: {listed}"
-    yield Finding("two-torches", Level.FAULT, what, why, *_unhide(cures, first))
+    yield Finding("two-torches", Severity.FAULT, what, why, *_unhide(cures, first))
 
 
 def _unhide(cures: Cures, first: TorchInstall) -> tuple[tuple[str, ...], str]:
@@ -172,7 +172,7 @@ def _two_records(cures: Cures) -> Iterator[Finding]:
     requirement = f"torch=={torch.package.version}" if torch.package else "torch"
     yield Finding(
         "two-records-of-torch",
-        Level.FAULT,
+        Severity.FAULT,
         f"{torch.folder} has metadata of torch {versions}, but only the files of {torch.version}",
         "an installation was interrupted; installers read the wrong version and do not replace the files",
         (cures.remove("torch"), cures.remove("torch"), cures.install(requirement, index=cures.index_of(torch))),
@@ -188,7 +188,7 @@ def _conda_and_pip(cures: Cures) -> Iterator[Finding]:
     installer = torch.package.installer or "pip"
     yield Finding(
         "torch-of-conda-and-pip",
-        Level.FAULT,
+        Severity.FAULT,
         f"conda installed {names[0]} {conda[names[0]]}, and {installer} installed torch {torch.package.version}",
         "both have files of the same names, and the linker may load those of the other torch",
         (
@@ -212,7 +212,7 @@ def _requirements(cures: Cures) -> Iterator[Finding]:
         names = ", ".join(one.name for one in missing)
         yield Finding(
             "missing-requirement-of-torch",
-            Level.FAULT,
+            Severity.FAULT,
             f"torch {torch.version} requires {names}, which the environment does not have",
             "`import torch` fails with `cannot open shared object file`",
             (cures.install(*(_text(one) for one in missing), index=index),),
@@ -227,14 +227,16 @@ def _requirements(cures: Cures) -> Iterator[Finding]:
         listed = ", ".join(f"{one.name}{one.specifier} (installed: {version})" for one, version in differing)
         yield Finding(
             "other-requirement-of-torch",
-            Level.NOTE,
+            Severity.NOTE,
             f"torch {torch.version} was tested with {listed}",
             "another version may lack a function, or be slower",
             (cures.install(*(_text(one) for one, _ in differing), index=index),),
         )
 
 
-def _cuda_packages(environment: Environment, package: Package, extras: Iterable[str] = ()) -> Iterator[Requirement]:
+def _cuda_packages(
+    environment: InstalledEnvironment, package: InstalledPackage, extras: Iterable[str] = ()
+) -> Iterator[Requirement]:
     """The packages of CUDA that a package requires; those of `cuda-toolkit[cublas]` are requirements of its extras."""
     for one in package.requirements(environment.interpreter.markers, extras):
         name = canonicalize_name(one.name)
@@ -259,7 +261,7 @@ def _files(cures: Cures) -> Iterator[Finding]:
     shown = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
     yield Finding(
         "missing-libraries",
-        Level.FAULT,
+        Severity.FAULT,
         f"libraries of {', '.join(f'{one.name} {one.version}' for one in damaged)} were deleted: {shown}",
         "`import torch`, or an op that needs them, fails; an installer deletes them together with another package that"
         " has files of the same names",
@@ -280,7 +282,7 @@ def _backends(cures: Cures) -> Iterator[Finding]:
             if lacking := _lacking(environment, package, value):
                 yield Finding(
                     "broken-backend-of-torch",
-                    Level.FAULT,
+                    Severity.FAULT,
                     f"{package.name} {package.version} lets `import torch` call {value}, and {lacking}",
                     "`import torch` fails with `Failed to load the backend extension`",
                     (cures.remove(package.name),),
@@ -288,7 +290,7 @@ def _backends(cures: Cures) -> Iterator[Finding]:
                 )
 
 
-def _lacking(environment: Environment, package: Package, value: str) -> str:
+def _lacking(environment: InstalledEnvironment, package: InstalledPackage, value: str) -> str:
     """What does not exist of an entry point `module:function`; empty if it exists, or if its file is not source."""
     module, _, name = (part.strip() for part in value.partition(":"))
     places = [folder.joinpath(*module.split(".")) for folder in environment.interpreter.path]
@@ -307,7 +309,7 @@ def _leftovers(cures: Cures) -> Iterator[Finding]:
     if left := cures.environment.leftovers:
         yield Finding(
             "leftovers-of-pip",
-            Level.NOTE,
+            Severity.NOTE,
             f"an interrupted uninstallation left {', '.join(path.name for path in left)} in {left[0].parent}",
             "pip ignores names that begin with `~`, and warns of them; they take space",
             (shlex.join(["rm", "-r", *map(str, left)]),),
@@ -321,7 +323,7 @@ def _backend_of_uv(cures: Cures) -> Iterator[Finding]:
     if value or files:
         yield Finding(
             "torch-backend-of-uv",
-            Level.NOTE,
+            Severity.NOTE,
             f"{f'{variable}={value}' if value else f'`torch-backend` in {files}'} chooses the index of torch for uv",
             "`uv pip install` may install another torch than its command and the printed commands name",
             (f"unset {variable}",) if value else (),

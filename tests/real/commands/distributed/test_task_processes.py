@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from distributed import Client, Scheduler, Worker
 
-from builder.commands.distributed.protocol import Answer
+from builder.commands.distributed.protocol import WorkerAnswer
 from builder.commands.distributed.worker import service
 from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.commands.distributed.worker.service import Service, run_task
@@ -86,7 +86,7 @@ def test_a_task_that_nobody_waits_for_is_ended(folder: Path) -> None:
         await until(lambda: not plugin._running)
         (folder / "hold").unlink()
         answer = await client.submit(run_task, BUILD_TASK, key="key")  # an earlier end does not end the next run
-        assert answer == Answer(answer.worker, "machine", reused=True)
+        assert answer == WorkerAnswer(answer.worker, "machine", reused=True)
         assert runs(folder) == 2
 
     on_a_worker(folder, scenario)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.commands.distributed.protocol import BuildTask, CheckTask, SentWheel
-from builder.commands.run_settings import Settings
+from builder.commands.run_settings import RunSettings
 from builder.matrix.axes import Cell
 from builder.matrix.config import Matrix
 from builder.proof import Check, Proof, Verdict
@@ -17,7 +17,7 @@ from tests.unit.wheels.make_record import BUILD, build_record
 CELL: Cell = BUILD.serves[0]
 SHA = "a" * 64
 RECIPE = make.recipe("ops")
-SETTINGS = Settings(Matrix(Path("matrix.yaml"), (CELL.torch,), (CELL.cuda,), (CELL.python,)), "local")
+SETTINGS = RunSettings(Matrix(Path("matrix.yaml"), (CELL.torch,), (CELL.cuda,), (CELL.python,)), "local")
 WHEEL = SentWheel("ops-1.0-py3-none-any.whl", SHA, 9, "d" * 64, build_record())
 BUILD_TASK = BuildTask("e" * 64, BUILD, RECIPE, SETTINGS)
 PROOF_TASK = CheckTask(WHEEL, RECIPE, CELL, SETTINGS, "basis", BUILD)

@@ -12,7 +12,7 @@ import pytest
 from distributed import Scheduler, Worker, get_worker
 
 from builder.commands.distributed.cluster import Cluster
-from builder.commands.distributed.protocol import MANY, Answer, BuildTask, version_resource
+from builder.commands.distributed.protocol import MANY, BuildTask, WorkerAnswer, version_resource
 from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.commands.distributed.worker.service import Service, run_task
 from builder.errors import BuildfarmError, Code
@@ -31,7 +31,7 @@ def on_workers(
     folder: Path,
     names: str,
     scenario: Callable[[Cluster], Awaitable[None]],
-    function: Callable[..., Answer] = run_task,
+    function: Callable[..., WorkerAnswer] = run_task,
 ) -> None:
     """Run a scenario with workers of these names; `function` is what they do in place of a task."""
 
@@ -61,13 +61,13 @@ def on_workers(
     asyncio.run(asyncio.wait_for(run(), PATIENCE))
 
 
-def build(_: BuildTask) -> Answer:
+def build(_: BuildTask) -> WorkerAnswer:
     """What workers do in place of a build: only `good` has space on its disk."""
     worker = get_worker()
     full = BuildfarmError("the disk is full", Code.DISK_FULL)
     if worker.name == "good":
-        return Answer(worker.address, "good")
-    return Answer(worker.address, str(worker.name), full, machine_fault=True)
+        return WorkerAnswer(worker.address, "good")
+    return WorkerAnswer(worker.address, str(worker.name), full, machine_fault=True)
 
 
 def test_another_worker_gets_what_the_first_cannot_run(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_only_one_worker_gets_a_task_while_it_is_there(tmp_path: Path) -> None:
         assert {answer.worker for answer in answers} == set(cluster._workers)
         assert (await cluster.compute(BUILD_TASK, {}, only="tcp://127.0.0.1:1")).worker in cluster._workers
 
-    on_workers(tmp_path, "w1 w2", scenario, lambda _: Answer(get_worker().address))
+    on_workers(tmp_path, "w1 w2", scenario, lambda _: WorkerAnswer(get_worker().address))
 
 
 def test_a_worker_knows_the_wheels_that_it_made(tmp_path: Path) -> None:

@@ -19,13 +19,13 @@ from builder.commands.distributed.protocol import (
     MEMORY,
     PLUGIN,
     PROOFS,
-    Answer,
     CheckTask,
+    WorkerAnswer,
     compile_resource,
     version_resource,
     version_text,
 )
-from builder.commands.run_settings import Settings
+from builder.commands.run_settings import RunSettings
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError, UsageError
 from builder.matrix.axes import Cuda
 from builder.proofs.cells.prover import WheelProver
@@ -57,7 +57,7 @@ def test_a_build_without_the_compiler_cache_is_another_task(tmp_path: Path, monk
     """A wheel that a worker made with the cache must not answer `--no-compiler-cache`."""
     monkeypatch.setattr("builder.commands.distributed.client.run.source_digest", lambda _: "source")
 
-    def digest(settings: Settings) -> str:
+    def digest(settings: RunSettings) -> str:
         options = RemoteOptions("tcp://127.0.0.1:1")
         run = RemoteRun(Store(tmp_path), cast("WheelProver", None), {BUILD.extension: RECIPE}, settings, options)
         return run._task(BUILD).digest
@@ -121,7 +121,9 @@ def test_a_worker_with_a_toolkit_and_no_compiler_lacks_the_compiler() -> None:
 
 def test_the_error_of_workers_that_failed_names_them() -> None:
     full = BuildfarmError("the disk of the worker is full", Code.DISK_FULL, where="/store", hints=["look"])
-    error = nobody(BUILD_TASK, [Answer(name, name, deepcopy(full), machine_fault=True) for name in ("w1", "w2")]).error
+    error = nobody(
+        BUILD_TASK, [WorkerAnswer(name, name, deepcopy(full), machine_fault=True) for name in ("w1", "w2")]
+    ).error
     reason = "/store: the disk of the worker is full"
     assert error is not None
     assert str(error) == f"no worker could run this build: w1: {reason}; w2: {reason}"

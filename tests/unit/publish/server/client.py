@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.remote.fields import EVIDENCE
-from builder.publish.server.app import Settings, make_app
+from builder.publish.server.app import ServerSettings, make_app
 from builder.publish.server.tokens import Tokens
 from tests.unit.publish.index.make import ready
 
@@ -24,7 +24,7 @@ class Client(TestClient):
     def __init__(self, root: Path, **settings: Any) -> None:
         self.root = root
         self.log: list[str] = []
-        super().__init__(make_app(Settings(root, **settings), self.log.append), follow_redirects=False)
+        super().__init__(make_app(ServerSettings(root, **settings), self.log.append), follow_redirects=False)
 
     def token(self, *scopes: str, name: str = "ci") -> tuple[str, str]:
         """What a client sends as its user name and its password."""
