@@ -30,6 +30,7 @@ from tests.failures import Failures
 if TYPE_CHECKING:
     from tests.images.registry import LocalRegistry
 
+os.environ.pop("COLUMNS", None)  # xdist sets it, and the width of printed lines depends on it
 ROOT = Path(__file__).parent.parent
 #: The installed command: unlike `python -m builder` it does not see the source tree it is started in.
 BUILDFARM = Path(sys.executable).with_name("buildfarm")

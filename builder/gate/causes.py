@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ KINDS = (NOT_RUN, ACCEPTED, REMARK, FAILED)
 _MOST = {NOT_RUN: 5, ACCEPTED: 2, REMARK: 3, FAILED: 4}
 #: With so many causes in all, each may have two lines.
 _FEW = 6
-#: Lines of the only failure, and of any text with `every`.
-_LINES_OF_FAILURE, _MOST_LINES = 4, 12
+#: So many failures may have four lines each. Any text has at most 12 lines.
+_FEW_FAILURES, _LINES_OF_FAILURE, _MOST_LINES = 3, 4, 12
 #: Names in a list before "and N more".
 _NAMES = 3
 #: How the reasons begin that `not_claimed` and NOT_CLAIMED in cases.py give.
 _NOT_CLAIMED = "not claimed"
+#: The folder of an environment in an error of the loader.
+_ENVIRONMENT = re.compile(r"(?<!\S)/\S*?/site-packages/")
 #: Letters of names of checks that stand in a column of their own.
 _COLUMN = 40
 
@@ -91,7 +94,9 @@ class Causes:
         for kind in kinds:
             causes = joined[kind]
             shown = causes if every or len(causes) <= _MOST[kind] else causes[: _MOST[kind] - 1]
-            most = _LINES_OF_FAILURE if kind == FAILED and len(causes) == 1 else 2 if few or kind == FAILED else 1
+            most = 2 if few or kind == FAILED else 1
+            if kind == FAILED and len(causes) <= _FEW_FAILURES:  # the cure is at the end of the sentence
+                most = _LINES_OF_FAILURE
             for cause in shown:
                 text = ": ".join(filter(None, (self._place(cause), self._text(cause, every=every))))
                 yield from line(kind, _checks(cause, every=every), text, width, _MOST_LINES if every else most)
@@ -120,7 +125,8 @@ class Causes:
         if cause.kind != FAILED and known <= set(ops):
             names = ""  # all ops
         subject = f"{names} ({cases})" if names and cases else names or cases
-        text = ": ".join(filter(None, (subject, cause.reason or "no reason given")))
+        reason = cause.reason if every else _ENVIRONMENT.sub("", cause.reason)
+        text = ": ".join(filter(None, (subject, reason or "no reason given")))
         return text + (f" (accepted: {cause.accepted})" if cause.accepted else "")
 
 

@@ -10,6 +10,7 @@ import importlib
 import importlib.metadata
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -200,6 +201,18 @@ def public_callables(name: str) -> list[str]:
     return _functions(name, importlib.import_module(name), every=False)
 
 
+#: Types of numbers and texts, as pybind11 and nanobind write them in the first line of a docstring.
+_PLAIN = r"(?:(?:typing\.)?Supports(?:Int|Float|Index)|int|float|bool|str|None)"
+_PLAIN_SIGNATURE = re.compile(
+    rf"\w+\((?:\w+: {_PLAIN}(?: \| {_PLAIN})*(?: = [^,()]*)?(?:, )?)*\) -> {_PLAIN}(?: \| {_PLAIN})*"
+)
+
+
+def _without_tensors(function: Any) -> bool:  # noqa: ANN401
+    """Whether a compiled function takes and returns numbers and texts only, as its docstring says; it is no op."""
+    return bool(_PLAIN_SIGNATURE.fullmatch((getattr(function, "__doc__", None) or "").strip()))
+
+
 def _functions(name: str, module: Any, *, every: bool) -> list[str]:  # noqa: ANN401
     """Return public functions without classes: all of a compiled module (`every`), else those defined in the module."""
     listed = getattr(module, "__all__", None)
@@ -208,6 +221,8 @@ def _functions(name: str, module: Any, *, every: bool) -> list[str]:  # noqa: AN
     for one in names:
         value = getattr(module, one, None)
         if not callable(value) or isinstance(value, type):
+            continue
+        if every and _without_tensors(value):
             continue
         home = getattr(value, "__module__", None) or name
         if every or listed or home == name or home.startswith(f"{name}."):

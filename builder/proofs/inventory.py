@@ -16,7 +16,7 @@ from typing import Any
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cuda, Torch
-from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
+from builder.proofs.static.symbol_table import SymbolTable
 from builder.store import Store, write_atomic
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.archive import WheelFile
@@ -156,18 +156,6 @@ def inventory_of_wheel(archive: WheelFile) -> Inventory:
     others = {*members, *_required(archive, cuda)}.union(*(elf.needed for elf in elves.values()))
     unread = sorted(name for name in others if _NVIDIA.fullmatch(name))
     return Inventory(Release(torch, cuda, elves["libc10.so"].machine), SymbolTable.of(elves, unread))
-
-
-def inventory_of_environment(site_packages: Path) -> Inventory:
-    """Read torch and the NVIDIA packages of an environment; nothing is loaded.
-
-    Raises MissingToolError when torch is not installed, UsageError for a torch without CUDA.
-    """
-    table = collect_symbols(site_packages)
-    version = (site_packages / "torch" / "version.py").read_text(errors="replace")
-    torch, cuda = _version(version, str(site_packages))
-    elf = read_elf(site_packages / "torch" / "lib" / "libc10.so")
-    return Inventory(Release(torch, cuda, elf.machine if elf else ""), table)
 
 
 def _required(archive: WheelFile, cuda: Cuda) -> set[str]:

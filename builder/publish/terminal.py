@@ -22,8 +22,9 @@ _COLOURS = {"passed": "green", "remark": "yellow", "FAILED": "red"}
 
 
 def output_width() -> int:
-    """How many columns a line on stdout may have."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_WIDTH
+    """How many columns a line on stdout may have. Without a terminal, COLUMNS counts if it is set."""
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns if known else PLAIN_WIDTH
 
 
 def cause_lines(causes: Causes, kinds: Sequence[str] = KINDS) -> list[str]:

@@ -212,8 +212,11 @@ def _with_ops(files: Sources) -> NewExtension:
             f" the build to src/{name}/__init__.py"
         )
     notes += _joined_notes(gradients)
-    known = [function.name for each in gradients for function in (each.forward, each.backward)]
-    if alone := [op.function.name for op in ops if op.function.name not in known]:
+    known = {function.name for each in gradients for function in (each.forward, each.backward)}
+    names = [op.function.name for op in ops]
+    known |= {one for name in names if (partner := backward_of(name, names)) for one in (name, partner)}
+    notes += unjoined
+    if alone := [one for one in names if one not in known]:
         notes.append(
             f"no gradient for {', '.join(alone)}: to train with {'it' if len(alone) == 1 else 'them'}, call"
             f" torch.library.register_autograd in src/{name}/__init__.py"

@@ -27,6 +27,9 @@ EITHER_SIDE = "; if the reference in cases.py is the wrong side, correct it and 
 #: Judges one dtype: returns what is wrong or None, and adds the largest error to the dictionary.
 OneDtype = Callable[[Context, Case, torch.dtype, dict[str, float]], "str | None"]
 
+#: The largest relative difference that a few roundings to float32 make (its epsilon is 1.2e-7).
+_OF_FLOAT32 = 1e-6
+
 
 def values(context: Context, case: Case) -> list[Outcome]:
     """The checks "values" and "edges" in the process of the extension, for a case that the judge cannot judge."""
@@ -229,15 +232,16 @@ def _compare_tensors(
     size = torch.where(wrong, torch.nan_to_num(size, nan=float("inf"), posinf=float("inf")), torch.zeros_like(size))
     worst = int(size.argmax())
     actual, expected = have.reshape(-1)[worst].item(), want.reshape(-1)[worst].item()
-    form = "" if have.dtype == torch.bool else ".6g"
+    form = "" if have.dtype == torch.bool else ".6g" if f"{actual:.6g}" != f"{expected:.6g}" else ".12g"
     where = f" at {_unravel(worst, have.shape)}" if have.shape else ""
     text = f"{name} is {actual:{form}}{where}, {other} {expected:{form}}"
     if have.numel() == 1:
         return text if have.dtype == torch.bool else f"{text} ({allowed})"
-    return (
-        f"{text}; {int(wrong.sum())} of {have.numel()} elements "
-        f"differ, at most by {float(size.reshape(-1)[worst]):.3g} ({allowed})"
-    )
+    largest = float(size.reshape(-1)[worst])
+    text += f"; {int(wrong.sum())} of {have.numel()} elements differ, at most by {largest:.3g} ({allowed})"
+    if dtype == torch.float64 and largest < _OF_FLOAT32 * abs(expected):
+        text += "; so small a difference is a rounding to float32: a parameter or a step of the op is a float in C++"
+    return text
 
 
 def largest_error(actual: Any, expected: Any) -> float:  # noqa: ANN401

@@ -160,9 +160,10 @@ class Caller:
         return {"result": shown, "changed": sorted(changed), "type": type(result).__name__}
 
     def gradient(self, candidate: Sequence[Guess]) -> list[int]:
-        """Return the positions of the arguments for which a gradient can be computed.
+        """Return the positions of all arguments of floating point, if a gradient can be computed for one of them.
 
-        Raises ValueError if the gradient depends on uninitialised memory.
+        The reference then shows which of them the op forgets. Raises ValueError if the gradient depends on
+        uninitialised memory.
         """
         plain = self._gradients(candidate)
         torch.use_deterministic_algorithms(True, warn_only=True)  # fills new memory with NaN, since torch 2.2
@@ -172,7 +173,8 @@ class Caller:
             torch.use_deterministic_algorithms(False)
         if any(bool((one.isnan() & ~plain[position].isnan()).any()) for position, one in filled.items()):
             raise ValueError("with these inputs the gradient depends on uninitialised memory")
-        return sorted(plain)
+        given = iter_tensors(self._values(candidate))
+        return sorted({path.position for path, one in given if one.is_floating_point()}) if plain else []
 
     def _gradients(self, candidate: Sequence[Guess]) -> dict[int, Tensor]:
         """Return the gradient of each argument by its position; of a list, the last one."""

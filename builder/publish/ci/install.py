@@ -72,6 +72,8 @@ def _check_url(url: str) -> None:
         )
     if parts.scheme in ("http", "git+http"):
         raise _refusal(f"{url!r} gets code without TLS", "use https:// or git+https://", code=Code.NOT_ENCRYPTED)
+    if parts.hostname == "host" or "/OWNER/" in parts.path:
+        raise _refusal(f"{url!r} has HOST or OWNER in place of a name", _URL_HINT, _PATH_HINT)
     if parts.scheme not in ("https", "git+https", "git+ssh") or not parts.netloc:
         raise _refusal(f"{url!r} is no URL that each job can read", _URL_HINT, _PATH_HINT)
     if parts.scheme == "https":

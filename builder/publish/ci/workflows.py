@@ -85,6 +85,7 @@ def workflows(options: WorkflowOptions) -> dict[str, str]:
         "publish_labels": _runs_on(options.publish_labels),
         "environment": _scalar(options.environment),
         "branch": _scalar(options.branch),
+        "branch_name": options.branch,
         "index_is_artifact": not Path(options.index).is_absolute(),
     }
     paths = (MAIN, WHEEL) if options.needs_gpu else (MAIN,)

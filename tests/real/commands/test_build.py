@@ -127,7 +127,7 @@ def proofs(run: Run, name: str) -> dict[Check, Verdict]:
 
 
 def row(run: Run, name: str) -> list[str]:
-    (line,) = (line for line in run.table.splitlines() if line.startswith(f"{name}-"))
+    line = next(line for line in run.table.splitlines() if line.startswith(f"{name}-"))
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
 
 

@@ -57,3 +57,49 @@ def test_ops_of_a_dependency_are_not_those_of_the_extension(store: Path, tmp_pat
     ran = run(environment.interpreter, "-c", PROGRAM, ROOT, tmp_path)
     assert ran.code == 0, ran.all
     assert json.loads(ran.out) == ["elsewhere::five", "mine::four", "mine::thrice"]
+
+
+PLAIN = """\
+import json, sys
+sys.path[:0] = sys.argv[1:]
+import torch
+from builder.gate.case import Case
+from builder.gate.checks.values import compare
+from builder.gate.discover import _without_tensors
+
+def documented(text):
+    def function(): ...
+    function.__doc__ = text
+    return function
+
+right = torch.tensor([4.429872501, 1.0], dtype=torch.float64)
+case = Case("a::b", lambda make: [])
+print(json.dumps([
+    [_without_tensors(documented(text)) for text in json.loads(TEXTS)],
+    compare(right.float().double(), right, case, torch.float64),
+    compare(right + 1, right, case, torch.float64),
+]))
+"""
+
+
+def test_numbers_are_no_ops_and_a_rounding_to_float32_is_named(store: Path, tmp_path: Path) -> None:
+    """The docstrings are those of pybind11 2 and 3."""
+    environment = gate_env.torch_environment(store, "2.11.0", "3.12", tmp_path / "log")
+    texts = {
+        "knn_check_version(arg0: int, arg1: int, arg2: int) -> bool\n": True,
+        "f(n: typing.SupportsInt | typing.SupportsIndex, x: float = 1.0) -> None\n": True,
+        "version() -> str\n": True,
+        "f(x: torch.Tensor, n: int) -> None\n": False,
+        "f(n: int) -> torch.Tensor\n": False,
+        "f(n: int) -> object\n": False,
+        "f(*args, **kwargs)\nOverloaded function.\n": False,
+        "": False,
+    }
+    program = f"TEXTS = {json.dumps(list(texts))!r}\n{PLAIN}"
+    ran = run(environment.interpreter, "-c", program, ROOT, tmp_path)
+    assert ran.code == 0, ran.all
+    plain, rounded, wrong = json.loads(ran.out)
+    assert dict(zip(texts, plain, strict=True)) == texts
+    assert rounded.startswith("the result is 4.42987251282 at [0], expected 4.429872501; 1 of 2 elements differ")
+    assert rounded.endswith("is a rounding to float32: a parameter or a step of the op is a float in C++")
+    assert "float32" not in wrong

@@ -29,8 +29,8 @@ def test_build_refuses_the_wheel(broken: Built) -> None:
     assert not list(broken.dist.glob("*.whl"))
     says(
         broken.ran.all,
-        "payload: no GPU code in _C.cpython-312-x86_64-linux-gnu.so: csrc/forward.cu was never compiled (is it in "
-        "`sources` of setup.py?); setup.py calls torch.cuda.is_available(), which is False during a build without a "
+        "FAILED payload no GPU code in _C.cpython-312-x86_64-linux-gnu.so: csrc/forward.cu was never compiled (is it "
+        "in `sources` of setup.py?); setup.py calls torch.cuda.is_available(), which is False during a build without a "
         "GPU: set `assume_cuda: true` in the recipe",
         PAGE,
     )

@@ -61,7 +61,7 @@ def played(text: str) -> str:
         contextlib.chdir(project.root),
     ):
         monkeypatch.setenv("BUILDFARM_STORE", str(project.store))
-        monkeypatch.setenv("COLUMNS", "120")
+        monkeypatch.setenv("COLUMNS", "200")  # of a line without a terminal
         monkeypatch.setenv("NO_COLOR", "1")
         monkeypatch.setenv("LC_ALL", "C.UTF-8")
         monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")

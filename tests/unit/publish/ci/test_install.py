@@ -162,3 +162,8 @@ def test_without_such_a_commit_the_option_is_asked_for_with_an_example(
     assert 'buildfarm @ git+https://HOST/OWNER/buildfarm@COMMIT"' in error.hints[0]
     assert "`--install ./tools/buildfarm`" in error.hints[1]
     assert not (project / ".github").exists()
+
+
+def test_an_example_of_the_documentation_is_no_address(project: Path) -> None:
+    with refused(Code.VALUE_INVALID, "--install", "HOST or OWNER in place of a name"):
+        check_install(f"buildfarm @ git+https://HOST/OWNER/buildfarm@{COMMIT}", project)

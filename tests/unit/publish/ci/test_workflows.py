@@ -47,6 +47,7 @@ def test_a_part_of_a_wheel_and_what_nobody_reviewed_is_not_published(project: Pa
     parts = ["!cancelled()", "needs.plan.result == 'success'"]
     parts += [f"!contains(inputs.select, '{option}')" for option in ("--torch", "--cuda", "--arch")]
     parts += ["(github.event_name == 'schedule' || github.event_name == 'workflow_dispatch')"]
+    parts += ["github.ref == 'refs/heads/main'"]
     assert condition == f"${{{{ {' && '.join(parts)} }}}}"
 
 
