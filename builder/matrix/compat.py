@@ -186,14 +186,17 @@ class Compat:
     def gpu_named(self, text: str) -> Arch | None:
         """Return the architecture of a GPU's name, such as `H100`, `RTX 4090` or `NVIDIA A100`; None if unknown.
 
-        A row such as `RTX 40 series` stands for every RTX 40xx.
+        A row such as `RTX 40 series` stands for every RTX 40xx. `RTX4090` and `A100-SXM4-80GB` are read too.
         """
-        wanted = f" {text.upper().removeprefix('NVIDIA ').replace('GEFORCE ', '')} "
+        words = re.sub(r"\b([RG]TX)(?=\d)", r"\1 ", text.upper().replace("-", " "))
+        wanted = f" {words.removeprefix('NVIDIA ').replace('GEFORCE ', '')} "
         series = re.match(r" RTX (\d\d)\d\d\b", wanted)
         for (major, minor), names in self._table.gpus.items():
             for name in names:
-                known = name.upper().partition(" (")[0]
-                if f" {known} " in wanted or (series and known == f"RTX {series[1]} SERIES"):
+                known = re.split(r" / | \(|\)", name.upper())  # `Jetson T5000 / Thor`, `GB10 (DGX Spark)`
+                if any(one and f" {one} " in wanted for one in known) or (
+                    series and f"RTX {series[1]} SERIES" in known
+                ):
                     return Arch(major, minor)
         return None
 

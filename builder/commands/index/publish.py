@@ -167,7 +167,7 @@ def _newest_versions(wheels: Sequence[Path]) -> Iterator[Path]:
         if wheel in last:
             yield wheel
         else:
-            print_line(f"left out {wheel.name}: --dist has a newer version of it")
+            print_line(f"left out {wheel.name}: {wheel.parent} has a newer version of it")
 
 
 def _publish(

@@ -224,9 +224,20 @@ def how_to_build(name: str, target: Target, entries: Sequence[Entry]) -> Cure:
     words = ["buildfarm", "build", "--torch", str(target.torch), "--cuda", str(target.cuda)]
     words += ["--python", str(target.python), "--ext", name]
     if target.gpu and lacks_code:
-        archs = sorted({*archs, target.gpu}, key=lambda arch: arch.number)
+        archs = sorted({*archs, *_served(entries, target), target.gpu}, key=lambda arch: arch.number)
         words += [word for arch in archs for word in ("--arch", str(arch))]
     return Cure(shlex.join(words), place, (*first, *(["raise its version in the recipe"] if taken else [])))
+
+
+def _served(entries: Sequence[Entry], target: Target) -> set[Arch]:
+    """The architectures for which wheels for the Python and the CUDA of a target have machine code."""
+    fits = [
+        entry
+        for entry in entries
+        if entry.farm and entry.tags_for(target.cell) and not _cuda_misfit(entry, target.cuda)
+    ]
+    codes = [re.fullmatch(r"sm_(\d+)(\d)([af]?)", code) for entry in fits if entry.farm for code in entry.farm.archs]
+    return {Arch(int(found[1]), int(found[2]), found[3]) for found in codes if found}
 
 
 def _blocks(entry: Entry, target: Target) -> bool:

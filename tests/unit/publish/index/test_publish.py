@@ -253,7 +253,7 @@ def test_the_next_release_leaves_out_the_wheel_of_the_last_one(
     assert code == 0, err
     published = [line.split()[1].split("-")[1] for line in out.splitlines() if line.startswith("published")]
     assert published == ["0.10+cu130", "0.9+cu126"], "cu126 has no newer release"
-    assert "left out my_ext-0.9+cu130-py3-none-any.whl: --dist has a newer version of it" in err
+    assert "left out my_ext-0.9+cu130-py3-none-any.whl: dist has a newer version of it" in err
     code, out, _ = run(*words[:-1], "cpu", "dist/my_ext-0.9+cu130-py3-none-any.whl")
     assert (code, out.partition(" ")[0]) == (1, "refused"), "it was named"
     code, out, _ = run(*words[:-1], "cpu")

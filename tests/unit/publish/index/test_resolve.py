@@ -108,6 +108,11 @@ def test_which_code_runs_on_a_gpu(code: str, gpu: str, *, runs: bool) -> None:
         ("h100", "9.0"),
         ("NVIDIA A100", "8.0"),
         ("7.5", "7.5"),
+        ("RTX4090", "8.9"),
+        ("NVIDIA A100-SXM4-80GB", "8.0"),
+        ("DGX Spark", "12.1"),
+        ("Jetson T5000", "11.0"),
+        ("Thor", "11.0"),
     ],
 )
 def test_gpus_by_name(name: str, arch: str) -> None:
@@ -368,6 +373,13 @@ def test_the_printed_command_compiles_for_a_gpu_that_the_wheel_lacks(run: Run) -
     code, out, err = run(*words, "--dry-run")
     assert (code, out.splitlines()[0]) == (0, "1 to compile, 0 already built"), err
     assert out.splitlines()[1].endswith("archs 8.9 9.0")
+
+
+def test_without_the_project_the_command_keeps_what_the_index_serves(project: Path, run: Run) -> None:
+    (project / "matrix.yaml").unlink()
+    words = ("resolve", "my-ext", "--index", "index", "--torch", "2.11", "--cuda", "13.0", "--python", "3.12")
+    code, out, _ = run(*words, "--gpu", "RTX 4090")
+    assert (code, printed_command(out)[1][-4:]) == (1, ["--arch", "8.9", "--arch", "9.0"])
 
 
 def test_a_torch_that_the_matrix_does_not_list_is_added_first(project: Path, run: Run) -> None:
