@@ -20,7 +20,7 @@ from builder.diagnosis.target_version import target_version, written
 from builder.errors import BuildError, Code
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
 from builder.matrix.compat import Compat
-from builder.matrix.config import RECIPE, Recipe, name_pattern, version_pattern
+from builder.matrix.config import RECIPE, PathSource, Recipe, name_pattern, version_pattern
 from builder.matrix.plan import Build
 from builder.records import CudaSources
 from builder.wheelfile.archive import WheelFile
@@ -60,7 +60,8 @@ def other_identity(job: CompileJob, name: str, version: Version) -> BuildError |
     if Version(version.public) != Version(Version(job.build.version).public):
         differences.append(f"the version {version.public} instead of {job.build.version}")
         stated = version_pattern(version, job.build.torch, job.build.cuda)
-        hints.append(f"set `version: {stated}` in {RECIPE}, or correct the version of the source")
+        how = "" if isinstance(recipe.source, PathSource) else " by a patch under `patches`"
+        hints.append(f"set `version: {stated}` in {RECIPE}, or correct the version of the source{how}")
     if not differences:
         return None
     return BuildError(

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from builder.errors import BuildError
 from builder.matrix.axes import Cuda, Torch
-from builder.matrix.config import name_pattern
+from builder.matrix.config import SdistSource, name_pattern
 from builder.records import CudaSources
 from builder.wheels.build_scripts import identity
 from builder.wheels.build_scripts.identity import DIFFERS
@@ -101,6 +102,15 @@ def test_the_build_backend_is_asked_for_name_and_version(
     if status:
         assert answer is not None
         assert other_identity(asked, *answer) is not None
+
+
+def test_the_version_of_a_source_from_elsewhere_is_changed_by_a_patch() -> None:
+    own = job("ops", "1.0.post1")
+    upstream = replace(own, recipe=replace(own.recipe, source=SdistSource("ops", "1.0", "0" * 64)))
+    for asked, end in ((own, "of the source"), (upstream, "of the source by a patch under `patches`")):
+        error = other_identity(asked, "ops", Version("1.0"))
+        assert error is not None
+        assert error.hints[0].endswith(f"or correct the version {end}")
 
 
 @pytest.mark.parametrize(
