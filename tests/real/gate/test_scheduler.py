@@ -33,10 +33,10 @@ def test_no_process_is_left_when_the_scheduler_ends(tmp_path: Path, number: int)
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from pathlib import Path; from tests.unit.gate.test_scheduler import gate\n"
-        "from builder.gate.processes.spawn import terminate_as_interrupt, Interrupted\n"
+        "from builder.gate.processes.spawn import terminate_as_interrupt, GateInterrupted\n"
         "terminate_as_interrupt()\n"
         f"try: gate(Path({str(tmp_path)!r}), 'ns::loop,ns::loop2', seconds=600)\n"
-        "except Interrupted as stop: sys.exit(128 + stop.number)\n"
+        "except GateInterrupted as stop: sys.exit(128 + stop.number)\n"
     )
     scheduler = subprocess.Popen([sys.executable, "-c", code])
     try:

@@ -26,7 +26,7 @@ PROGRAM = """\
 import os, signal, sys, time
 from multiprocessing.connection import Connection
 from pathlib import Path
-from builder.commands.distributed.protocol import Answer
+from builder.commands.distributed.protocol import WorkerAnswer
 channel, folder = Connection(int(sys.argv[2])), Path(sys.argv[1])
 def end(number, frame):
     while (folder / "ending").exists():
@@ -38,7 +38,7 @@ channel.recv()
 (folder / f"run-{os.getpid()}").touch()
 while (folder / "hold").exists():
     time.sleep(0.02)
-channel.send(Answer(reused=True))
+channel.send(WorkerAnswer(reused=True))
 """
 FACTS = WorkerFacts("machine", cores=1, memory=2**30, builds=1, jobs=1)
 
