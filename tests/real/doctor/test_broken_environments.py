@@ -64,8 +64,12 @@ def test_an_extension_without_code_for_the_gpu(patient: Patient, extension: byte
     fault = patient.diagnose()
     assert fault["code"] == "extension-without-code-for-gpu"
     assert fault["what"] == "ops 1.0 has no code for the RTX 5090 (sm_120): ops/_C.so has sm_80"
+    build = f"buildfarm build ops==1.0 --torch 2.11.0 --cuda 13.0 --python {PYTHON} --arch 12.0"
+    assert fault["cure"] == [build], "pip and uv would compile it without its kernels"
+    assert fault["advice"].startswith("without nvcc of CUDA 13.0, which is not here, pip and uv compile the package")
+    patient.nvcc("13.0.88")
+    fault = patient.diagnose()
     assert "TORCH_CUDA_ARCH_LIST=12.0" in fault["cure"][-1]
-    assert f"`buildfarm build ops==1.0 --torch 2.11.0 --cuda 13.0 --python {PYTHON} --arch 12.0`" in fault["advice"]
     patient.mend(fault)
 
 
@@ -289,6 +293,7 @@ def test_pip_compiles_an_extension(pip_patient: Patient, tmp_path: Path) -> None
     sdist(pip_patient.index.root / "default", "ops", "1.0", [80, 120])
     pip_patient.install("torch", "ops")
     pip_patient.gpus("RTX 5090")
+    pip_patient.nvcc("13.0.88")
     fault = pip_patient.diagnose()
     assert "-m pip install --no-deps --no-binary ops --no-build-isolation" in fault["cure"][-1]
     pip_patient.mend(fault)

@@ -150,14 +150,28 @@ def _another_release(cures: Cures, torch: TorchInstall, extension: Extension) ->
 
 def _advice(cures: Cures, extension: Extension, torch: TorchInstall) -> str:
     """How to get a wheel if this machine has no nvcc for the compile; empty if it has one."""
-    package, cuda, nvcc = extension.package, torch.cuda, cures.environment.tools.nvcc
-    if cuda is None or nvcc.partition(".")[0] == str(cuda.major) or torch.release not in cures.compat.torches:
+    if not _lacks_nvcc(cures, torch):
+        return ""
+    lacks = f"if the package has CUDA sources, the compile needs nvcc of CUDA {torch.cuda}, which is not here"
+    build = _build_command(cures, extension, torch)
+    return f"{lacks}; `{build}` brings a toolkit of its own" if build else lacks
+
+
+def _lacks_nvcc(cures: Cures, torch: TorchInstall) -> bool:
+    """Whether this machine has no nvcc for the CUDA of a torch that buildfarm knows."""
+    if torch.cuda is None or torch.release not in cures.compat.torches:
+        return False
+    return cures.environment.tools.nvcc.partition(".")[0] != str(torch.cuda.major)
+
+
+def _build_command(cures: Cures, extension: Extension, torch: TorchInstall) -> str:
+    """The command that builds a wheel of a package of the package index; empty for a package of another source."""
+    package = extension.package
+    if package.source:
         return ""
     words = ["buildfarm", "build", f"{package.name}=={package.public}", "--torch", str(torch.release)]
-    words += ["--cuda", str(cuda), "--python", str(cures.environment.interpreter.python)]
-    words += [word for arch in cures.archs for word in ("--arch", str(arch))]
-    lacks = f"if the package has CUDA sources, the compile needs nvcc of CUDA {cuda}, which is not here"
-    return lacks if package.source else f"{lacks}; `{' '.join(words)}` brings a toolkit of its own"
+    words += ["--cuda", str(torch.cuda), "--python", str(cures.environment.interpreter.python)]
+    return " ".join([*words, *(word for arch in cures.archs for word in ("--arch", str(arch)))])
 
 
 def _gpus(cures: Cures, extension: Extension) -> Iterator[Finding]:
@@ -195,4 +209,9 @@ def _code_for(cures: Cures, extension: Extension, gpu: Gpu) -> tuple[tuple[str, 
     torch = cures.environment.torch
     if torch and torch.cuda in cures.compat.cudas and (why := cures.compat.why_not_arch(torch.cuda, gpu.arch)):
         return (), why.reason
-    return cures.compile(extension.package), _advice(cures, extension, torch) if torch else ""
+    if not torch or not _lacks_nvcc(cures, torch):
+        return cures.compile(extension.package), ""
+    lacks = f"without nvcc of CUDA {torch.cuda}, which is not here, pip and uv compile the package without its kernels"
+    if not (build := _build_command(cures, extension, torch)):
+        return (), lacks
+    return (build,), f"{lacks}; this command brings a toolkit of its own, and prints how to install the wheel"
