@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,16 @@ def written(project: Path, *arguments: str) -> dict[str, dict[Any, Any]]:
     assert done.exit_code == 0, done.output
     folder = project / ".github" / "workflows"
     return {path.stem: yaml.safe_load(path.read_text()) for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("branch", ["main", "master"])
+def test_a_branch_that_the_repository_lacks_is_named(project: Path, branch: str) -> None:
+    for words in (["init", "-q", "-b", branch], ["add", "."], ["commit", "-q", "-m", "first"]):
+        git = ["git", "-C", str(project), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+        subprocess.run([*git, *words], check=True)
+    told = ci(project, "--install", "./buildfarm").output
+    assert ("no branch main, so no push starts the workflow" in told) is (branch == "master")
+    assert "no branch" not in ci(project, "--install", "./buildfarm", "--branch", branch).output
 
 
 def test_the_workflow_of_this_repository_is_what_the_command_writes() -> None:
