@@ -33,7 +33,6 @@ def wheel(farm: Farm, store: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     dist = tmp_path_factory.mktemp("reproducible") / "dist"
     done = farm("build", *SELECT, "--executor", "local", "--store", store, "--dist", dist)
     assert done.code == 0, done.all
-    assert "unsigned" in done.out
     (found,) = dist.glob("*.whl")
     return found
 
