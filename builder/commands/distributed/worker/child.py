@@ -71,11 +71,16 @@ def main() -> None:
         sys.exit(130)
 
 
+#: What a task has marked as used stays marked until the process ends: the worker marks it when it has the answer.
+_held: list[Store] = []
+
+
 def run(work: Work, report: Callable[[str], None]) -> WorkerAnswer:
     """Run a task; `report` gets its stages."""
     set_verbosity(quiet=True, verbose=False)
     try:
         store = open_store(work.store)
+        _held.append(store)
         with store.work(f"task-{work.task.key.rpartition('-')[2][:16]}") as folder:
             recipe = moved(work.task.recipe, unpack(work.parts, folder))
             keep_locks(store.root / "envs", locks_in(folder / LOCKS))

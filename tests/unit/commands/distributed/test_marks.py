@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +11,13 @@ from typing import cast
 import pytest
 from distributed import Worker
 
-from builder.commands.distributed.worker import service
+from builder.commands.distributed.protocol import WorkerAnswer
+from builder.commands.distributed.worker import child, service
 from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.commands.distributed.worker.service import Service
 from builder.storage.prune import prune
 from builder.store import RUN, Store
+from tests.unit.commands.distributed.made_up import BUILD_TASK
 
 WHEEL = f"received/{'a' * 64}"
 
@@ -61,3 +64,23 @@ def test_what_is_used_again_is_kept_longer(plugin: Service, monkeypatch: pytest.
     plugin._keep(WHEEL)
     plugin.release()
     assert WHEEL not in targets(plugin)
+
+
+def test_a_process_keeps_its_marks_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its answer and the mark of the worker, `store prune` finds nothing unused."""
+    answer = WorkerAnswer(reused=True)
+
+    def build(_task: object, store: Store, *_: object) -> WorkerAnswer:
+        store.use("builds/made")
+        return answer
+
+    monkeypatch.setattr(child, "_build", build)
+    monkeypatch.setattr(child, "unpack", lambda _, folder: folder)
+    monkeypatch.setattr(child, "moved", lambda recipe, _: recipe)
+    monkeypatch.setattr(child, "locks_in", lambda *_: {})
+    assert child.run(child.Work(BUILD_TASK, (), tmp_path / "store", 1), lambda _: None) is answer
+    gc.collect()
+    assert not Store(tmp_path / "store").is_unused("builds/made")
+    child._held.clear()
+    gc.collect()
+    assert Store(tmp_path / "store").is_unused("builds/made")
