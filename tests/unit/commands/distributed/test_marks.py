@@ -75,6 +75,7 @@ def test_a_process_keeps_its_marks_until_it_ends(tmp_path: Path, monkeypatch: py
         return answer
 
     monkeypatch.setattr(child, "_build", build)
+    monkeypatch.setattr(child, "set_verbosity", lambda **_: None)  # of this process, for all later tests
     monkeypatch.setattr(child, "unpack", lambda _, folder: folder)
     monkeypatch.setattr(child, "moved", lambda recipe, _: recipe)
     monkeypatch.setattr(child, "locks_in", lambda *_: {})
