@@ -213,5 +213,5 @@ def _code_for(cures: Cures, extension: Extension, gpu: Gpu) -> tuple[tuple[str, 
         return cures.compile(extension.package), ""
     lacks = f"without nvcc of CUDA {torch.cuda}, which is not here, pip and uv compile the package without its kernels"
     if not (build := _build_command(cures, extension, torch)):
-        return (), lacks
+        return cures.compile(extension.package), f"{lacks}: install it first"
     return (build,), f"{lacks}; this command brings a toolkit of its own, and prints how to install the wheel"
