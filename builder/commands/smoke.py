@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -283,7 +283,7 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
     if not remote:
         cells = cell_environments(options.executor, matrix, store, python_downloads=downloads, pull=pull)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
-    targets, progress = finder.find(wheels, options.dist), Progress(last=last_steps(store))
+    targets, progress = finder.find(wheels, options.dist), Progress(last=partial(last_steps, store))
     recorder = Recorder(store.owner(""))
     results = Results(store, recorder, targets)
     with recorder.recording(), progress.shown():

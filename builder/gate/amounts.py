@@ -1,6 +1,8 @@
-"""Amounts as text: bytes, and numbers with their noun."""
+"""Amounts as text: bytes, numbers with their noun, and lists that name the first and count the others."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def size_text(size: float) -> str:
@@ -14,3 +16,9 @@ def size_text(size: float) -> str:
 def counted(number: int, noun: str) -> str:
     """A number with its noun: `1 case`, `2 cases`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def join_names(names: Sequence[str], most: int = 3) -> str:
+    """The first names of a list, and the number of the others: `a, b, c and 4 more`."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown

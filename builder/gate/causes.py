@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from builder.gate.amounts import join_names
 from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, REMARK, Outcome
 
 #: The kinds of causes in the order in which they are printed: what failed stands last.
@@ -17,8 +18,6 @@ _MOST = {NOT_RUN: 5, ACCEPTED: 2, REMARK: 3, FAILED: 4}
 _FEW = 6
 #: So many failures may have four lines each. Any text has at most 12 lines.
 _FEW_FAILURES, _LINES_OF_FAILURE, _MOST_LINES = 3, 4, 12
-#: Names in a list before "and N more".
-_NAMES = 3
 #: How the reasons begin that `not_claimed` and NOT_CLAIMED in cases.py give.
 _NOT_CLAIMED = "not claimed"
 #: The folder of an environment in an error of the loader.
@@ -117,9 +116,9 @@ class Causes:
     def _text(self, cause: Cause, *, every: bool) -> str:
         """Ops and cases, the reason, and why it is accepted."""
         known = {op for wheel in cause.wheels for op in self.ops[wheel]}
-        ops, cases = cause.ops, listed(cause.cases, every=every) if cause.kind == FAILED else ""
+        ops, cases = cause.ops, _names(cause.cases, every=every) if cause.kind == FAILED else ""
         if cause.kind == FAILED or every or len(ops) == 1:
-            names = listed(ops, every=every)
+            names = _names(ops, every=every)
         else:
             names = f"{len(ops)} of {len(known)} ops"
         if cause.kind != FAILED and known <= set(ops):
@@ -206,15 +205,12 @@ def line(word: str, checks: str, text: str, width: int, most: int = 1) -> list[s
     ) or [shown.rstrip()]
 
 
-def listed(names: Sequence[str], *, every: bool = False) -> str:
-    """The names, or the first of them and the number of the others."""
-    if every or len(names) <= _NAMES:
-        return ", ".join(names)
-    return f"{', '.join(names[:_NAMES])} and {len(names) - _NAMES} more"
-
-
 def _checks(cause: Cause, *, every: bool) -> str:
-    return listed(_distinct("GPU" if one.startswith("gpu-") else one for one in cause.checks), every=every)
+    return _names(_distinct("GPU" if one.startswith("gpu-") else one for one in cause.checks), every=every)
+
+
+def _names(names: Sequence[str], *, every: bool) -> str:
+    return ", ".join(names) if every else join_names(names)
 
 
 def _distinct(names: Iterable[str]) -> list[str]:

@@ -14,7 +14,7 @@ from itertools import product
 from packaging.specifiers import SpecifierSet
 
 from builder.errors import Code, NothingSelectedError
-from builder.gate.amounts import counted
+from builder.gate.amounts import counted, join_names
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat, WhyNot
 from builder.matrix.config import Exclude, Matrix, Recipe, Selection, WheelSource
@@ -245,8 +245,7 @@ class SkipSummary:
     @property
     def about(self) -> str:
         """The extensions as text: `a, b, c and 2 more`; empty for a reason about every extension."""
-        more = f" and {len(self.extensions) - 3} more" if len(self.extensions) > 3 else ""
-        return ", ".join(self.extensions[:3]) + more
+        return join_names(self.extensions)
 
 
 def make_plan(

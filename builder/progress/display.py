@@ -7,11 +7,11 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 from uuid import uuid4
 
 import psutil
@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from builder.build_log import complete_lines, log_size, text_since
-from builder.gate.amounts import size_text
+from builder.gate.amounts import join_names, size_text
 from builder.log import console, print_line, verbosity
 from builder.progress.stages import StageTime
 
@@ -111,7 +111,7 @@ class FileCount:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             total = self._loaded + sum(self._loading.values())
             return f"download {size_text(self._loaded)} of {size_text(total)}: {names[0]}{more}"
-        return ": ".join(part for part in (self._count(), _few(self._running())) if part) or self._step
+        return ": ".join(part for part in (self._count(), join_names(self._running(), 2)) if part) or self._step
 
     def _count(self) -> str:
         if self._total:
@@ -128,10 +128,6 @@ class FileCount:
                 return list((Counter(self._called) - self._finished).elements())
             return [self._last] if self._last else []
         return (self._called if len(self._called) > len(self._started) else self._started)[-1:]
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
 class UvSpeed:
@@ -238,11 +234,11 @@ class Progress:
     """
 
     def __init__(
-        self, now: Callable[[], float] = time.monotonic, last: Mapping[tuple[str, str], float] = MappingProxyType({})
+        self, now: Callable[[], float] = time.monotonic, last: Callable[[], Mapping[tuple[str, str], float]] = dict
     ) -> None:
-        """`now` is the clock, in seconds. `last` are the seconds of each build and stage in an earlier run."""
+        """`now` is the clock, in seconds. `last` reads the seconds of each build and stage in an earlier run, once."""
         self._now = now
-        self._last = last
+        self._last = cache(last)
         self._lines: dict[str, _Line] = {}
         self._stages: list[StageTime] = []
         self._lock = threading.Lock()
@@ -265,7 +261,7 @@ class Progress:
             texts = self._read(line)
             self._stages.append(line.end_stage())
             line.stage, line.machine = stage, machine
-            line.expected = self._last.get((name, stage), 0.0)
+            line.expected = self._last().get((name, stage), 0.0)
             line.files = FileCount()
             texts += self._state(line)
         _print(texts)

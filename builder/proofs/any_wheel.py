@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from builder.gate.amounts import counted, size_text
+from builder.gate.amounts import counted, join_names, size_text
 from builder.matrix.compat import and_list
 from builder.proof import Check, Proof
 from builder.proofs.claimed_cells import CellClaims, provided_by_torch
-from builder.proofs.static.claim import join_names, make_proof
+from builder.proofs.static.claim import make_proof
 from builder.proofs.static.tags import system_libraries
 from builder.proofs.static.variants import variants
 from builder.wheelfile.archive import wheel_fault

@@ -19,7 +19,7 @@ from uuid import uuid4
 from pydantic import TypeAdapter
 
 from builder.errors import Code, UsageError
-from builder.gate.causes import listed
+from builder.gate.amounts import join_names
 from builder.log import print_warning
 from builder.masking import mask_credentials
 from builder.proof import Verdict
@@ -65,7 +65,9 @@ class Run:
     def extensions(self) -> str:
         """The names of the extensions of its builds, and of builds that did not finish: `a, b and 2 more`."""
         builds = self.report["builds"]
-        return listed(sorted({*(str(build.get("extension") or build["build"]) for build in builds), *self.unfinished}))
+        return join_names(
+            sorted({*(str(build.get("extension") or build["build"]) for build in builds), *self.unfinished})
+        )
 
     def counts(self) -> dict[str, int]:
         """How many builds have each result, in ORDER."""

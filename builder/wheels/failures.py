@@ -12,6 +12,7 @@ from builder.diagnosis.known_errors import reports
 from builder.diagnosis.missing_files import SourceTree, missing_file_hints
 from builder.diagnosis.setup_script import SetupFacts
 from builder.errors import DISK_HINT, BuildError, Code
+from builder.gate.amounts import join_names
 from builder.matrix.compat import and_list
 from builder.matrix.config import PathSource, Recipe
 from builder.wheels.job import CompileJob
@@ -110,9 +111,8 @@ def no_library_hints(script: SetupFacts, recipe: Recipe) -> list[str]:
 
 def changed_packages(job: CompileJob, changes: Sequence[str]) -> BuildError:
     """The error of a build that changed the packages of its environment: its record would not be true."""
-    more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
     return BuildError(
-        f"the source changed the packages of its build environment: {', '.join(changes[:3])}{more}",
+        f"the source changed the packages of its build environment: {join_names(changes)}",
         Code.ENVIRONMENT_CHANGED,
         stage="compile",
         log=job.log,

@@ -8,12 +8,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.building.preflight import Parallelism, preflight
 from builder.errors import BuildfarmError
+from builder.gate.amounts import join_names
 from builder.hashing import digest_of
 from builder.log import print_line, print_warning
 from builder.matrix.compat import and_list
@@ -46,8 +48,6 @@ from builder.wheels.sources.prepare import (
 _WAIT_SECONDS = 0.5
 #: Seconds of a build after which a cure is named.
 _SLOW = 60
-#: File names to print; the others are a number.
-_MOST = 3
 
 
 class WheelBuilder(Protocol):
@@ -96,7 +96,7 @@ class BuildRun(WheelBuilder):
         self._jobs = jobs
         self._minor_mismatch = minor_mismatch
         self._source_cache = store.root / "sources"
-        self._progress = progress or Progress(last=last_steps(store))
+        self._progress = progress or Progress(last=partial(last_steps, store))
         self._recorder = Recorder(store.owner(""))
         self._last = LastSources(store)
         self._said: set[str] = set()  # hints that this run has printed
@@ -360,9 +360,7 @@ class LastSources:
                 "must be compiled again: no source file changed;"
                 " the recipe, the GPU architectures, the tools or buildfarm itself changed"
             )
-        more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
-        names = f"{', '.join(changed[:_MOST])}{more}"
-        return f"must be compiled again, because these files changed since the last wheel: {names}"
+        return f"must be compiled again, because these files changed since the last wheel: {join_names(changed)}"
 
     def remember(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> None:
         """Keep the files of a source folder from which a wheel was made."""

@@ -34,7 +34,7 @@ from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.system import rlimits
 from builder.gate.system.crash import crash_frame, describe_exit, fatal_signal, native_stack
 from builder.gate.system.exit_status import ProcessExit, exception_line
-from builder.gate.system.process_tree import is_stopped, stat_fields
+from builder.gate.system.process_tree import is_stopped, parent_of
 
 # One order of imports: which orders are tried, how one ended, and which module must come first.
 
@@ -347,7 +347,7 @@ def _run(
 
 def _exceeded(pid: int, seconds: float, spec: Spec) -> str:
     """Return why a process must end after so many seconds, or "". Raises OSError if its launcher is stopped."""
-    parent = int((stat_fields(pid)[1:2] or "0")[0])
+    parent = parent_of(pid)
     if parent != os.getpid() and is_stopped(parent):
         raise OSError("the launcher is stopped")
     if is_stopped(pid):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from builder.diagnosis.known_errors import reports
 from builder.errors import BuildError, BuildfarmError, MissingToolError, SymbolsUnreadableError
+from builder.gate.amounts import join_names
 from builder.gate.outcome import Answer
 from builder.gate.torch_limits import NO_GPU
 from builder.matrix.axes import Cell
@@ -23,7 +24,6 @@ from builder.proofs.cells.driver import make_stubs
 from builder.proofs.cells.import_check import CAUSES, ImportOutcome
 from builder.proofs.cells.import_hints import import_hints
 from builder.proofs.cells.op_gate import gate_failed, gate_not_run, gate_proofs
-from builder.proofs.static.claim import join_names
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.store import Store, work_name
 from builder.wheelfile.driver import is_driver_library

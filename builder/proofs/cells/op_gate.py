@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from builder.formats import CELL_FORMAT, OPS_FORMAT
-from builder.gate.amounts import counted, size_text
+from builder.gate.amounts import counted, join_names, size_text
 from builder.gate.check_table import CHECKS
 from builder.gate.draft.result import Drafts
 from builder.gate.outcome import (
@@ -36,7 +36,6 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.process import WHEEL_LIMITS, kill_orphans, run, wheel_variables
 from builder.proof import Check, Proof, Verdict, now
-from builder.proofs.static.claim import join_names
 from builder.untrusted import MAX_OWN_JSON, JsonError, parse_json
 
 T = TypeVar("T")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from builder.gate.amounts import join_names
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Torch
 from builder.matrix.config import Variant
 from builder.proof import Check, Proof, Verdict, now
@@ -77,12 +78,6 @@ def make_proof(
 def not_run(facts: WheelFacts, check: Check, reason: str, *, cell: Cell | None = None) -> Proof:
     """A proof that is not run, with the reason. It never counts as passed."""
     return Proof(facts.sha256, cell, check, Verdict.NOT_RUN, reason, {}, now())
-
-
-def join_names(names: Sequence[str], most: int = 3) -> str:
-    """The first names of a list, and the number of the others: `a, b, c and 4 more`."""
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def why_no_cuda(sources: CudaSources | None) -> str:

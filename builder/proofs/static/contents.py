@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from builder.gate.amounts import counted, size_text
+from builder.gate.amounts import counted, join_names, size_text
 from builder.matrix.compat import and_list
 from builder.proof import Check, Proof
-from builder.proofs.static.claim import WheelClaim, join_names, make_proof, why_no_cuda
+from builder.proofs.static.claim import WheelClaim, make_proof, why_no_cuda
 from builder.proofs.static.common_names import is_common_module
 from builder.proofs.static.metadata import read_requirement
 from builder.wheelfile.driver import is_driver_library

@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from builder.gate.amounts import join_names
 from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat
 from builder.proof import Check, Proof
-from builder.proofs.static.claim import WheelClaim, join_names, make_proof
+from builder.proofs.static.claim import WheelClaim, make_proof
 from builder.proofs.static.variants import archs_of, for_cell
 from builder.wheelfile.facts import Library, WheelFacts
 

@@ -11,10 +11,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from builder.gate.amounts import join_names
 from builder.gate.system.demangle import demangle
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict
-from builder.proofs.static.claim import WheelClaim, forgotten, join_names, make_proof, why_no_cuda
+from builder.proofs.static.claim import WheelClaim, forgotten, make_proof, why_no_cuda
 from builder.proofs.static.symbol_table import SymbolNames, SymbolTable
 from builder.proofs.static.system_symbols import CUDA_CALL, STANDARD, is_python, is_torch_cxx, system_library
 from builder.proofs.static.tags import system_libraries

@@ -14,10 +14,11 @@ from packaging.tags import parse_tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from builder.gate.amounts import join_names
 from builder.matrix.axes import Cell, Python
 from builder.matrix.local_version import read_local
 from builder.proof import Check, Proof
-from builder.proofs.static.claim import WheelClaim, join_names, make_proof
+from builder.proofs.static.claim import WheelClaim, make_proof
 from builder.untrusted import split_url
 from builder.wheelfile.compatibility import oldest_python
 from builder.wheelfile.facts import WheelFacts

@@ -6,11 +6,12 @@ import re
 
 from packaging.tags import parse_tag
 
+from builder.gate.amounts import join_names
 from builder.gate.imports.extension_modules import MODULE_FILE, entry_points
 from builder.gate.system.demangle import demangle
 from builder.matrix.axes import AbiClass, Python
 from builder.proof import Check, Proof
-from builder.proofs.static.claim import WheelClaim, join_names, make_proof
+from builder.proofs.static.claim import WheelClaim, make_proof
 from builder.proofs.static.system_symbols import CUDA_CALL, is_python, is_standard, is_torch_cxx
 from builder.wheelfile.compatibility import NEW_SUFFIXES, oldest_python, only_new
 from builder.wheelfile.driver import is_driver_library

@@ -17,12 +17,12 @@ from auditwheel.policy import Policy, WheelPolicies
 from packaging.tags import Tag, parse_tag
 from packaging.utils import parse_wheel_filename
 
-from builder.gate.amounts import counted
+from builder.gate.amounts import counted, join_names
 from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE, entry_points
 from builder.matrix.axes import Python
 from builder.matrix.compat import Compat, and_list
 from builder.proof import Check, Proof
-from builder.proofs.static.claim import WheelClaim, join_names, make_proof
+from builder.proofs.static.claim import WheelClaim, make_proof
 from builder.proofs.static.metadata import RELABEL, lower_bounds, requires_admit
 from builder.proofs.static.variants import variants
 from builder.wheelfile.compatibility import NEW_SUFFIXES, admits, any_linux, finds, glibc_of, suiting

@@ -10,10 +10,11 @@ from enum import StrEnum
 from typing import Any
 
 from builder.errors import Code, UsageError
+from builder.gate.amounts import join_names
 from builder.matrix.axes import Arch, Gpu
 from builder.matrix.compat import Compat, and_list
 from builder.proof import Check, Proof
-from builder.proofs.static.claim import join_names, make_proof
+from builder.proofs.static.claim import make_proof
 from builder.wheelfile.compatibility import codes_for
 from builder.wheelfile.facts import Library, WheelFacts
 

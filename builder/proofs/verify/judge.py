@@ -11,6 +11,7 @@ from functools import cached_property
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from builder.gate.amounts import join_names
 from builder.matrix.axes import Gpu, Torch
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import Selection
@@ -24,7 +25,7 @@ from builder.proofs.claimed_cells import (
     uses_torch,
 )
 from builder.proofs.inventory import Shelf
-from builder.proofs.static.claim import join_names, make_proof, not_run
+from builder.proofs.static.claim import make_proof, not_run
 from builder.proofs.static.file_checks import static_proofs
 from builder.proofs.static.metadata import read_requirement
 from builder.proofs.static.tags import system_libraries

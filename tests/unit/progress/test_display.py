@@ -55,7 +55,8 @@ def test_without_a_terminal_each_stage_is_a_line(output: io.StringIO, tmp_path: 
 
 
 def test_a_stage_says_how_long_it_took_in_the_last_run(output: io.StringIO) -> None:
-    progress = Progress(FakeClock(), {("one", "compile"): 125.0, ("one", "repair"): 2.0, ("two", "compile"): 90.0})
+    last = {("one", "compile"): 125.0, ("one", "repair"): 2.0, ("two", "compile"): 90.0}
+    progress = Progress(FakeClock(), lambda: last)
     with progress.shown():
         progress.start("one")
         for stage in ("compile", "repair"):

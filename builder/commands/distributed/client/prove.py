@@ -121,7 +121,7 @@ def merge_models(by_model: Mapping[str, Sequence[Proof]], earlier: Mapping[Check
     merged = []
     for check in CELL_CHECKS:
         found = {model: p for model, proofs in by_model.items() for p in proofs if p.check is check}
-        # A model that no worker has says nothing about a check that needs no GPU.
+        # A check that needs no GPU did not run for a model that no worker has.
         ran = [proof for model, proof in found.items() if model in used or not used]
         if check.on_gpu and found:
             merged.append(_on_gpu(found, earlier.get(check)))

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from builder.errors import BuildfarmError
+from builder.gate.amounts import join_names
 from builder.gate.system.demangle import demangle
 from builder.matrix.axes import Cell, Cuda, Gpu, Torch
 from builder.proofs.claimed_cells import links_torch
 from builder.proofs.environment.cures import Cures, Finding, Severity
 from builder.proofs.environment.facts import TorchInstall
 from builder.proofs.environment.fit import Extension, fitting_torch, torch_extensions
-from builder.proofs.static.claim import join_names
 from builder.proofs.static.linkage import check_linkage
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
 from builder.proofs.static.system_symbols import is_torch_cxx

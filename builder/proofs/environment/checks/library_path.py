@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from builder.errors import UsageError
+from builder.gate.amounts import join_names
 from builder.proofs.environment.cures import Cures, Finding, Severity
 from builder.proofs.environment.facts import TorchInstall
 from builder.wheelfile.elf import Elf, read_elf
@@ -30,7 +31,7 @@ def check_library_path(cures: Cures) -> Iterator[Finding]:
     guilty = sorted({path.parent for path in hidden.values()})
     rest = ":".join(str(folder) for folder in folders if folder not in guilty)
     names = sorted(hidden)
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    shown = join_names(names)
     yield Finding(
         "hidden-libraries",
         Severity.FAULT,

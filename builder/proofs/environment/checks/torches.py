@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from builder.gate.amounts import join_names
 from builder.matrix.axes import Torch
 from builder.proofs.environment.cures import Cures, Finding, Severity
 from builder.proofs.environment.facts import InstalledEnvironment, InstalledPackage, TorchInstall
@@ -258,7 +259,7 @@ def _files(cures: Cures) -> Iterator[Finding]:
     if not damaged:
         return
     files = [path.rpartition("/")[2] for package in damaged for path in package.lost_libraries]
-    shown = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+    shown = join_names(files)
     yield Finding(
         "missing-libraries",
         Severity.FAULT,
