@@ -101,7 +101,9 @@ def build_and_prove(farm: Farm, build: Build) -> BuildResult:
                 stored = make_wheel(farm, build, prepared, log, stage)
         result = replace(result, stored=stored)
         FolderBuilds(farm.store).remember(build, recipe, stored.digest)
-        proofs = farm.prover.prove(stored, build, recipe, log=log, stage=stage) if farm.prover else []
+        proofs = []
+        if farm.prover:
+            proofs = farm.prover.prove(farm.prover.subject(stored, build, recipe), log=log, stage=stage)
     except BuildfarmError as error:
         farm.progress.finish(name, f"failed: {error}")
         return replace(result, error=error, seconds=time.monotonic() - started)
