@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from builder.commands.building.build_order import Parallelism
 from builder.errors import BuildfarmError, Code, UsageError, raise_problems
 from builder.matrix.config import PathSource, Recipe
 from builder.matrix.plan import Build
@@ -13,14 +13,6 @@ from builder.store import Store
 from builder.wheels.job import Executor
 from builder.wheels.sources.folder import source_files
 from builder.wheels.sources.prepare import prepare_source, source_digest
-
-
-@dataclass(frozen=True)
-class Parallelism:
-    """How many builds run in parallel, and how many compilers each of them may start."""
-
-    builds: int = 1
-    jobs: int = 1
 
 
 def preflight(
