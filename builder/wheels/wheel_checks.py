@@ -6,7 +6,7 @@ import ast
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -251,14 +251,13 @@ def unmet_requirements(source: Path, packages: Sequence[str]) -> list[str]:
     versions = {
         str(canonicalize_name(name)): version for name, _, version in (text.partition("==") for text in packages)
     }
+    counts = [each for each in wanted if each.marker is None or each.marker.evaluate()]
+    found = [versions.get(canonicalize_name(each.name)) for each in counts]
     return [
-        str(each) for each in wanted if (each.marker is None or each.marker.evaluate()) and not _met(each, versions)
+        str(each)
+        for each, version in zip(counts, found, strict=True)
+        if version is None or not each.specifier.contains(version, prereleases=True)
     ]
-
-
-def _met(wanted: Requirement, versions: Mapping[str, str]) -> bool:
-    version = versions.get(canonicalize_name(wanted.name))
-    return version is not None and wanted.specifier.contains(version, prereleases=True)
 
 
 def find_cuda_sources(source: Path, recipe: Recipe) -> CudaSources:

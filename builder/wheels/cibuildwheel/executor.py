@@ -198,14 +198,10 @@ class DockerExecutor:
         if found := problems_of(partial(check, build) for build in builds):
             return found
         missing = pull_missing(self.engine, rules, builds[0].platform) if builds else {}
-        return [self._missing_base(error, rules[base]) for base, error in missing.items()]
-
-    def _missing_base(self, error: MissingToolError, build: Build) -> MissingToolError:
-        """The error of a pull, with the rule that names the base image if there is one."""
-        rule = self._chooser.rule_name(build)
-        return MissingToolError(
-            error.sentence, error.code, where=f"{rule}: {error.where}" if rule else error.where, hints=error.hints
-        )
+        for base, error in missing.items():
+            if rule := self._chooser.rule_name(rules[base]):
+                error.where = f"{rule}: {error.where}"
+        return [*missing.values()]
 
     def _remove_orphans(self) -> None:
         """Remove the containers that killed runs left behind; once in a run."""
@@ -215,19 +211,20 @@ class DockerExecutor:
 
     def prepare(self, build: Build, recipe: Recipe, *, log: Path, cached_only: bool = False) -> DockerBuild:
         """Inspect the image, and resolve the packages; see `Executor.prepare`."""
-        if not cached_only:
-            _check_platform(build)
         image = self._chooser.build_image(build)
+        packages = self.packages.recorded(build, recipe, image)
         if cached_only:
             if self.engine.problem():
                 raise NotPreparedError
             self._remove_orphans()
-        packages = self.packages.recorded(build, recipe, image)
-        known = cached_contents(self.engine, self._store, image) if cached_only else None
-        if cached_only and (known is None or packages is None):
-            raise NotPreparedError
-        tag, contents = known or inspect_image(self.engine, self._store, image, log=log)
-        packages = packages or self.packages.resolve(build, recipe, image, log)
+            known = cached_contents(self.engine, self._store, image)
+            if known is None or packages is None:
+                raise NotPreparedError
+        else:
+            _check_platform(build)
+            known = inspect_image(self.engine, self._store, image, log=log)
+            packages = packages or self.packages.resolve(build, recipe, image, log)
+        tag, contents = known
         container = BuildContainer(tag, contents, bool(image.toolkit), self.compiler_cache)
         return DockerBuild(self, image, container, self._toolchain(image, tag, contents, packages, build))
 
