@@ -88,7 +88,7 @@ class Walk:
                 open_door = not place.startswith(DOORS) and "/" in place
                 return back.f_code if back.f_code in self.entered and open_door else None
             back = back.f_back
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread() or not self._first.startswith("commands/"):
             return None
         return next(reversed(self.entered), None)
 

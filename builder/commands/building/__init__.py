@@ -1,1 +1,1 @@
-"""`buildfarm build`: the order of the builds, the choice of an executor, the run."""
+"""`buildfarm build`: the story of one build, the order of the builds, the choice of an executor."""

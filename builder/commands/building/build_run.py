@@ -102,7 +102,12 @@ class BuildRun(WheelBuilder):
         workers = ThreadPoolExecutor(farm.parallelism.builds)
         with farm.recorder.recording(), farm.progress.shown(), workers as pool:
             try:
-                futures = {pool.submit(self._run_one, build): build for build in farm.order.ordered(builds)}
+                futures = {}
+                for build in farm.order.ordered(builds):
+                    future = pool.submit(build_and_prove, farm, build)
+                    # The builds that wait for this one go on, also if it failed or did not have to compile.
+                    future.add_done_callback(lambda _, build=build: farm.order.release(build))  # type: ignore[misc]
+                    futures[future] = build
                 running = set(futures)
                 while running:
                     # A signal that the kernel gives to another thread does not end a wait of this one.
@@ -114,13 +119,6 @@ class BuildRun(WheelBuilder):
                 kill_all()
                 raise
         return [self.finished[build] for build in builds]
-
-    def _run_one(self, build: Build) -> BuildResult:
-        """Build and prove; afterwards the builds that wait for this one go on, even after an error."""
-        try:
-            return build_and_prove(self._farm, build)
-        finally:
-            self._farm.order.release(build)
 
     def timeline(self) -> Timeline:
         """What happened when, until now."""
