@@ -27,14 +27,7 @@ from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_misma
 from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.build_scripts.job_file import write_job
 from builder.wheels.failures import changed_packages, compile_failure
-from builder.wheels.job import (
-    WAITS,
-    Compiled,
-    CompileJob,
-    NotPreparedError,
-    config_setting_options,
-    problems_of,
-)
+from builder.wheels.job import WAITS, Compiled, CompileJob, NotPreparedError, config_setting_options, problems_of
 from builder.wheels.repair.repair import provided_libraries, with_built_libraries, with_repair_tools
 from builder.wheels.sccache.configure import (
     as_set,
@@ -48,12 +41,7 @@ from builder.wheels.sccache.configure import (
 from builder.wheels.sccache.launchers.environment import CacheSettings
 from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.toolchain.cuda_toolkit import HostCompiler, Toolkit, find_host_compiler, find_toolkit
-from builder.wheels.toolchain.environments import (
-    Environment,
-    Environments,
-    build_requirements,
-    locked_version,
-)
+from builder.wheels.toolchain.environments import Environment, Environments, build_requirements, locked_version
 from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.recorded_packages import check_needed, wheels_only
 from builder.wheels.toolchain.uv import find_uv, uv_variables

@@ -46,10 +46,7 @@ def choose_executor(
     """
     settings = replace(settings, compiler_cache=settings.compiler_cache and cache_enabled())
     local = LocalExecutor(
-        environments,
-        minor_mismatch=settings.minor_mismatch,
-        packages=packages,
-        compiler_cache=settings.compiler_cache,
+        environments, minor_mismatch=settings.minor_mismatch, packages=packages, compiler_cache=settings.compiler_cache
     )
     auto = settings.executor == "auto"
     not_here = local.toolkit_problems(builds) if auto else []

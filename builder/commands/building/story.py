@@ -9,7 +9,7 @@
     publish    the wheels without a failed check → dist/        `publish`
 
 `rebuild` takes the steps from prepare to repair, a worker of a scheduler those from prepare to prove. `smoke` proves a
-wheel in a cell with `prove_in_cell`, as `WheelProver` does.
+wheel in a cell with `CellRunner.run`, as `WheelProver` does.
 """
 
 from __future__ import annotations

@@ -240,8 +240,7 @@ class ContainerEnvironment:
         result = self._step([_PYTHON, "-I", "-c", READ_SYMBOLS])
         if result.status == _TOO_OLD:
             raise SymbolsUnreadableError(
-                f"the libraries of torch cannot be read in a container: {result.stderr.strip()}",
-                Code.IMAGE_UNSUITABLE,
+                f"the libraries of torch cannot be read in a container: {result.stderr.strip()}", Code.IMAGE_UNSUITABLE
             )
         symbols = self._container.get("symbols.json", MOST_SYMBOLS)
         if result.status != 0 or symbols is None:

@@ -16,17 +16,7 @@ from builder.formats import CELL_FORMAT, OPS_FORMAT
 from builder.gate.amounts import counted, join_names, size_text
 from builder.gate.check_table import CHECKS
 from builder.gate.draft.result import Drafts
-from builder.gate.outcome import (
-    ACCEPTED,
-    FAILED,
-    KEY_FILE,
-    NOT_RUN,
-    Answer,
-    Outcome,
-    Spec,
-    signature,
-    verdict_of,
-)
+from builder.gate.outcome import ACCEPTED, FAILED, KEY_FILE, NOT_RUN, Answer, Outcome, Spec, signature, verdict_of
 from builder.gate.pack import REFERENCES, pack
 from builder.gate.processes.running_task import IMPORT_SECONDS
 from builder.gate.run import NOTHING_FAILED, SOMETHING_FAILED

@@ -42,11 +42,7 @@ from builder.wheels.repair.repair import provided_libraries, with_repair_tools
 from builder.wheels.sccache.configure import read_statistics
 from builder.wheels.toolchain.environments import Environments, build_requirements, locked_version
 from builder.wheels.toolchain.recorded_packages import check_needed, wheels_only
-from builder.wheels.toolchain.uv import (
-    UnsatisfiableError,
-    compile_requirements,
-    uv_error,
-)
+from builder.wheels.toolchain.uv import UnsatisfiableError, compile_requirements, uv_error
 
 #: Newest glibc 2.x that uv supports (uv 0.13: `--python-platform` in `uv pip compile --help`).
 _NEWEST_GLIBC = 40

@@ -12,15 +12,7 @@ from uuid import uuid4
 import pytest
 
 from tests.conftest import wait_until
-from tests.fixtures.container_farm import (
-    ABSENT,
-    BASE,
-    PYTHONS,
-    ContainerFarm,
-    container_farm,
-    ended,
-    error_text,
-)
+from tests.fixtures.container_farm import ABSENT, BASE, PYTHONS, ContainerFarm, container_farm, ended, error_text
 from tests.fixtures.engine_proxy import engine_proxy
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]

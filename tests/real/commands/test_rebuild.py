@@ -200,9 +200,7 @@ def test_records_without_the_key_cuda_make_the_same_wheel(
     write = RecipeSettings.to_json
     with monkeypatch.context() as early:
         early.setattr(
-            RecipeSettings,
-            "to_json",
-            lambda self: {key: value for key, value in write(self).items() if key != "cuda"},
+            RecipeSettings, "to_json", lambda self: {key: value for key, value in write(self).items() if key != "cuda"}
         )
         run_build(project.options())
     wheel = wheel_of(tmp_path / "dist")

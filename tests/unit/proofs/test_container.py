@@ -261,11 +261,7 @@ def test_answer_of_a_run_with_a_gpu_is_unchanged() -> None:
 
 
 def test_installation_uses_the_indexes_of_this_machine_through_its_environment(
-    cells: Cells,
-    tmp_path: Path,
-    wheel: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    images: list[tuple[str, list[str]]],
+    cells: Cells, tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch, images: list[tuple[str, list[str]]]
 ) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://me:hush@index.invalid/simple")
     monkeypatch.setenv("UV_INDEX", "https://team.invalid/simple")
@@ -396,9 +392,7 @@ def test_unfinished_gate_has_no_answer(opened: Opened, end: RunResult, written: 
     assert container.did.index("offline") < container.did.index("gate"), "the gate has no network"
 
 
-def test_gate_whose_engine_is_gone_says_nothing_about_the_wheel(
-    opened: Opened,
-) -> None:
+def test_gate_whose_engine_is_gone_says_nothing_about_the_wheel(opened: Opened) -> None:
     cell, engine = opened
     engine.made[0].script["--answer"] = GONE
     with refused(Code.ENGINE_NOT_ANSWERING):

@@ -348,18 +348,18 @@ def sentences(executor: DockerExecutor, *builds: Build) -> list[str]:
     return [error.sentence for error in executor.problems(builds, {"toy": a_recipe(Path("/nowhere"))})]
 
 
-def test_no_problem(fake: FakeEngine, executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    del fake
+@pytest.mark.usefixtures("fake")
+def test_no_problem(executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         PackageResolver, "resolve", lambda *_: []
     )  # would need the package index, which unit tests do not use
     assert sentences(executor, a_build(), a_build(pythons=(Python(3, 14), Python(3, 11)))) == []
 
 
+@pytest.mark.usefixtures("fake")
 def test_an_unreachable_package_index_is_reported_before_the_builds(
-    fake: FakeEngine, executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch
+    executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del fake
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     monkeypatch.setenv("UV_CACHE_DIR", str(executor._store.root / "uv"))
@@ -383,10 +383,10 @@ def test_a_missing_engine_is_the_only_problem(
     ],
     ids=["unknown image", "platform", "base image"],
 )
+@pytest.mark.usefixtures("fake")
 def test_each_problem_has_a_sentence_and_a_hint(
-    fake: FakeEngine, executor: DockerExecutor, cell: Cell, said: str, monkeypatch: pytest.MonkeyPatch
+    executor: DockerExecutor, cell: Cell, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del fake
     monkeypatch.setattr("os.uname", _Uname)
     problems = executor.problems([a_build(cell), a_build(cell)], {})
     found = [problem for problem in problems if said in problem.sentence]
@@ -426,17 +426,13 @@ def test_orphans_are_removed_before_anything_else(
 @pytest.mark.parametrize(
     ("said", "kind", "sentence"),
     [
-        (
-            "error: Failed to fetch: `http://i/torch/`\n  cause: dns error",
-            MissingToolError,
-            "cannot be reached",
-        ),
+        ("error: Failed to fetch: `http://i/torch/`\n  cause: dns error", MissingToolError, "cannot be reached"),
         ("error: x\n  cause: No space left on device", BuildError, "the disk is full"),
         ("error: something else", BuildError, "did not become ready: something else"),
     ],
 )
+@pytest.mark.usefixtures("fake")
 def test_a_failed_installation_is_reported_with_its_cause(
-    fake: FakeEngine,
     executor: DockerExecutor,
     job: CompileJob,
     monkeypatch: pytest.MonkeyPatch,
@@ -452,7 +448,6 @@ def test_a_failed_installation_is_reported_with_its_cause(
     monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", run)
     with pytest.raises(kind, match=sentence):
         prepared(executor, job).compile(job, lambda _: None)
-    del fake
 
 
 def test_a_stopped_engine_is_the_only_reported_cause(
@@ -486,10 +481,7 @@ def test_a_run_without_an_engine_is_a_missing_tool_error(
 
 
 def test_a_failed_run_is_a_build_error(
-    fake: FakeEngine,
-    executor: DockerExecutor,
-    job: CompileJob,
-    monkeypatch: pytest.MonkeyPatch,
+    fake: FakeEngine, executor: DockerExecutor, job: CompileJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.containers["left-over"] = {"buildfarm.build": job.owner}
     job.log.write_text("::group::Repairing wheel...\nerror: of an earlier run\n")

@@ -42,15 +42,7 @@ def job(tmp_path: Path, *, build: Build = BUILD, recipe: Recipe | None = None, j
     source = tmp_path / "src"
     source.mkdir(exist_ok=True)
     return CompileJob(
-        build,
-        recipe or make.recipe("ops"),
-        toolchain,
-        source,
-        tmp_path,
-        tmp_path / "build.log",
-        jobs,
-        "d" * 64,
-        "mark",
+        build, recipe or make.recipe("ops"), toolchain, source, tmp_path, tmp_path / "build.log", jobs, "d" * 64, "mark"
     )
 
 
@@ -287,14 +279,7 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
     undigested += ["CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "LD_LIBRARY_PATH", "FORCE_ONLY_CPU", "MY_PATH", "HOME_OF_CUDA"]
     for name in undigested:
         monkeypatch.setenv(name, "of the shell")
-    harmless = (
-        "LC_MESSAGES",
-        "UV_HTTP_TIMEOUT",
-        "PIP_TRUSTED_HOST",
-        "https_proxy",
-        "NO_PROXY",
-        "SSL_CERT_FILE",
-    )
+    harmless = ("LC_MESSAGES", "UV_HTTP_TIMEOUT", "PIP_TRUSTED_HOST", "https_proxy", "NO_PROXY", "SSL_CERT_FILE")
     kept = {name: os.environ.get(name, "/tmp") for name in (*harmless, "HOME")}
     told: list[dict[str, str]] = []
 
@@ -356,11 +341,7 @@ def test_a_package_that_is_not_to_be_had_is_said_before_anything_is_made(
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_one_wheel_is_due(
-    count: int,
-    executor: LocalExecutor,
-    index: loopback.PackageIndex,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    count: int, executor: LocalExecutor, index: loopback.PackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index.add_torch("2.11.0", "13.0")
     work = job(tmp_path)

@@ -34,6 +34,10 @@ REPAIRING = "::endgroup::Building wheel...\n   done 12.00s\n::group::Repairing w
 COMMAND_FAILED = "::error::cibuildwheel: Command ['sh', '-c', 'x'] failed with code 1. \n\n"
 
 
+#: Adds an output to the log of a job, and returns the error of the run.
+Fail = Callable[..., BuildfarmError]
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> CompileJob:
     toolchain = Toolchain(executor="docker", python=Python(3, 11))
@@ -45,7 +49,7 @@ def job(tmp_path: Path) -> CompileJob:
 
 
 @pytest.fixture
-def fail(job: CompileJob) -> Callable[..., BuildfarmError]:
+def fail(job: CompileJob) -> Fail:
     def fail(output: str, status: int = 1) -> BuildfarmError:
         with job.log.open("a") as stream:
             stream.write(output)
@@ -64,9 +68,7 @@ def test_another_version_ends_a_build_before_its_compile(job: CompileJob) -> Non
     assert "makes a wheel with the version 1.1 instead of 1.0" in error.sentence
 
 
-def test_a_wheel_without_libraries_names_the_option_that_the_source_waits_for(
-    job: CompileJob, fail: Callable[..., BuildfarmError]
-) -> None:
+def test_a_wheel_without_libraries_names_the_option_that_the_source_waits_for(job: CompileJob, fail: Fail) -> None:
     (job.source / "setup.py").write_text("import sys\nif '--cuda_ext' in sys.argv:\n    pass\n")
     error = fail(BUILDING, 5)
     assert "the wheel contains no library" in error.sentence
@@ -97,16 +99,14 @@ def test_a_wheel_without_libraries_names_the_option_that_the_source_waits_for(
         ),
     ],
 )
-def test_an_error_has_its_stage_and_its_cause(
-    fail: Callable[..., BuildfarmError], output: str, stage: str, sentence: str
-) -> None:
+def test_an_error_has_its_stage_and_its_cause(fail: Fail, output: str, stage: str, sentence: str) -> None:
     error = fail(output)
     assert isinstance(error, BuildError)
     assert error.stage == stage
     assert sentence in error.sentence
 
 
-def test_a_build_that_prints_the_name_of_a_step_does_not_change_the_stage(fail: Callable[..., BuildfarmError]) -> None:
+def test_a_build_that_prints_the_name_of_a_step_does_not_change_the_stage(fail: Fail) -> None:
     error = fail(BUILDING + "Repairing wheel...\n  ::group::Testing wheel...\n::group::of its own\nx.cu: error: no\n")
     assert isinstance(error, BuildError)
     assert (error.stage, error.sentence) == ("compile", "x.cu: error: no")
@@ -136,16 +136,14 @@ def test_a_build_that_prints_the_name_of_a_step_does_not_change_the_stage(fail: 
         (-15, BUILDING, "compile", "killed by signal 15"),
     ],
 )
-def test_every_status_has_a_sentence(
-    fail: Callable[..., BuildfarmError], status: int, output: str, stage: str, sentence: str
-) -> None:
+def test_every_status_has_a_sentence(fail: Fail, status: int, output: str, stage: str, sentence: str) -> None:
     error = fail(output, status)
     assert isinstance(error, BuildError)
     assert error.stage == stage
     assert sentence in error.sentence
 
 
-def test_an_old_engine_is_a_missing_tool(fail: Callable[..., BuildfarmError]) -> None:
+def test_an_old_engine_is_a_missing_tool(fail: Fail) -> None:
     error = fail("::error::cibuildwheel: Build failed because docker is too old.\n", 7)
     assert isinstance(error, MissingToolError)
     assert "docker is too old" in error.sentence
@@ -188,7 +186,7 @@ KILLED = [
 
 
 @pytest.mark.parametrize("line", KILLED)
-def test_a_killed_compiler_is_no_error_of_the_source(fail: Callable[..., BuildfarmError], line: str) -> None:
+def test_a_killed_compiler_is_no_error_of_the_source(fail: Fail, line: str) -> None:
     error = fail(f"{BUILDING}x.cu: error: because of it\n{line}\n")
     assert error.sentence == "a compiler was killed, probably because memory ran out"
     assert "`--jobs 2`" in error.hints[0]
@@ -202,13 +200,11 @@ def test_a_killed_compiler_is_no_error_of_the_source(fail: Callable[..., Buildfa
         (OURS, "the disk is full (environment stage); unfinished files were deleted"),
     ],
 )
-def test_a_full_disk_is_reported_in_every_stage(
-    fail: Callable[..., BuildfarmError], output: str, sentence: str
-) -> None:
+def test_a_full_disk_is_reported_in_every_stage(fail: Fail, output: str, sentence: str) -> None:
     assert fail(f"{output}error: write failed: No space left on device\n").sentence == sentence
 
 
-def test_a_container_that_exited(fail: Callable[..., BuildfarmError]) -> None:
+def test_a_container_that_exited(fail: Fail) -> None:
     output = "RuntimeError: Failed to read the return code, the container shell has exited\n"
     error = fail(f"{BUILDING}x.cu: error: half a line\nTraceback (most recent call last):\n{output}")
     assert error.sentence == "the container ended during the compile stage"
