@@ -26,8 +26,9 @@ from builder.gate.imports.packages import (
     is_startup_file,
 )
 from builder.gate.outcome import Spec
-from builder.gate.processes.spawn import HEAP_CHECKS, JUDGE, LAUNCHER, start_command, wait_for_go
+from builder.gate.processes.spawn import start_command, wait_for_go
 from builder.gate.system import rlimits
+from builder.gate.tasks import HEAP_CHECKS, JUDGE, LAUNCHER
 
 
 @dataclass(frozen=True)

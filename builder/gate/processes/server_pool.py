@@ -10,14 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from builder.gate.processes.spawn import (
-    HEAP_CHECKS,
-    JUDGE,
-    PLAIN,
-    ForkServerProcess,
-    heap_check_environment,
-    plain_environment,
-)
+from builder.gate.processes.spawn import ForkServerProcess, heap_check_environment, plain_environment
+from builder.gate.tasks import HEAP_CHECKS, JUDGE, PLAIN
 
 Command = Callable[[Sequence[Mapping[str, Any]]], list[str]]
 
@@ -83,13 +77,10 @@ class ServerPool:
         """Whether the current process of this server is its first."""
         return self._starts[role] == 1
 
-    def ready(self) -> dict[str, ForkServerProcess]:
-        """Return the servers that accept tasks, the one under the heap checks first: its tasks are slow."""
-        return {
-            one: self.servers[one]
-            for one in (HEAP_CHECKS, PLAIN, JUDGE)
-            if one in self.servers and self.servers[one].ready
-        }
+    def ready(self) -> list[ForkServerProcess]:
+        """Return the servers that accept tasks, the one under the heap checks before the plain one: it is slow."""
+        found = [self.servers[one] for one in (JUDGE, HEAP_CHECKS, PLAIN) if one in self.servers]
+        return [server for server in found if server.facts is not None and not server.closed]
 
     def open(self) -> list[ForkServerProcess]:
         """Return the servers that run."""

@@ -24,15 +24,13 @@ from builder.gate.system import rlimits
 from builder.gate.system.exit_status import tail
 from builder.gate.system.mapped import mapped_files
 from builder.gate.system.process_tree import is_stopped, kill_tree
+from builder.gate.tasks import LAUNCHER
 
 #: The first bytes that a server gets: it may import the extension.
 GO = b"go\n"
 #: Seconds that sending a command may take, and the most bytes of an incomplete event.
 _SEND_SECONDS, _MOST_PENDING = 5.0, 64 << 20
 _DEBUG_LIBRARY = "libc_malloc_debug.so.0"
-
-#: The names of the roles of `starter.Role`.
-LAUNCHER, JUDGE, PLAIN, HEAP_CHECKS = "launcher", "judge", "plain", "heap-checks"
 
 #: Without collections of garbage, the imports of torch take less time.
 #: Sets up the parent-death signal and the crash handlers before it imports torch, which takes seconds and may crash.
@@ -258,11 +256,6 @@ class ForkServerProcess(Process):
         status = super().ended()
         # A starter that has ended well has forked the server.
         return None if self._awaits_fork and status == 0 else status
-
-    @property
-    def ready(self) -> bool:
-        """Whether it has imported everything and accepts tasks."""
-        return self.facts is not None and not self.closed
 
     def go(self) -> None:
         """Allow it to import the extension."""
