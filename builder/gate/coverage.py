@@ -28,11 +28,6 @@ def no_cases(extension: str) -> str:
     return f"there is no cases.py for {extension}, so no op was called: `buildfarm cases --ext {extension}` drafts one"
 
 
-def not_covered(ops: Sequence[str], reason: str) -> list[Outcome]:
-    """Return a "not run" outcome of "ops" for each discovered op of a recipe without a usable cases.py."""
-    return [Outcome("ops", op, "", NOT_RUN, reason) for op in ops]
-
-
 def case_coverage(
     ops: Sequence[str], cases: Sequence[CaseFacts], not_claimed: Mapping[str, str] = MappingProxyType({})
 ) -> list[Outcome]:

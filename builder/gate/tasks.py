@@ -122,25 +122,20 @@ def plan(spec: Spec, cases: Sequence[CaseFacts], no_gpu: str) -> tuple[list[Task
             tasks.append(Task(check, None, "cpu"))
             continue
         for case in cases:
-            device = _device(check, case)
+            only_cuda = check.device == "cpu" and "cpu" not in case.devices and not check.heap_checks
+            device = "cuda" if check.device == "cuda" or only_cuda else "cpu"
             task = Task(check, case, device)
             reason = _why_not(check, case, device, no_gpu)
             if reason:
                 outcomes.append(task.outcome(NOT_RUN, reason))
             elif _applies(check, case):
                 tasks.append(task)
-        outcomes += _ops_with_edge_cases_only(check, cases)
+        if check.edges == "without":
+            plain = {_without_default(case.op) for case in cases if not case.edge}
+            ops = dict.fromkeys(case.op for case in cases if _without_default(case.op) not in plain)
+            reason = "every case of this op is an edge case: add a case without `edge`"
+            outcomes += [Outcome(check.name, op, "", NOT_RUN, reason) for op in ops]
     return tasks, outcomes
-
-
-def _ops_with_edge_cases_only(check: GateCheck, cases: Sequence[CaseFacts]) -> list[Outcome]:
-    """Return "not run" for each op that has only edge cases, if the check skips edge cases."""
-    if check.edges != "without":
-        return []
-    plain = {_without_default(case.op) for case in cases if not case.edge}
-    ops = dict.fromkeys(case.op for case in cases if _without_default(case.op) not in plain)
-    reason = "every case of this op is an edge case: add a case without `edge`"
-    return [Outcome(check.name, op, "", NOT_RUN, reason) for op in ops]
 
 
 def _without_default(op: str) -> str:
@@ -153,12 +148,6 @@ def _applies(check: GateCheck, case: CaseFacts) -> bool:
     if check.device == "cuda" and "cuda" not in case.devices:
         return False
     return check.edges == "with" or (check.edges == "only") == bool(case.edge)
-
-
-def _device(check: GateCheck, case: CaseFacts) -> str:
-    if check.device == "cpu" and "cpu" not in case.devices and not check.heap_checks:
-        return "cuda"
-    return "cuda" if check.device == "cuda" else "cpu"
 
 
 def _why_not(check: GateCheck, case: CaseFacts, device: str, no_gpu: str) -> str:

@@ -36,12 +36,37 @@ from builder.gate.system.crash import crash_frame, describe_exit, fatal_signal, 
 from builder.gate.system.exit_status import ProcessExit, exception_line
 from builder.gate.system.process_tree import is_stopped, parent_of
 
-# One order of imports: which orders are tried, how one ended, and which module must come first.
-
 #: Up to this many modules, orders that contain each pair in both directions are all orders.
 ALL = 3
 #: Prefixes of the lines that the process of an order prints.
 STEP, CALLED = "buildfarm-step ", "buildfarm-called "
+#: Time limit of one order as a multiple of the spec's: it imports torch from disk, several in parallel.
+_TIME_FACTOR = 3.0
+#: Seconds between two looks at a process that runs.
+_LOOK_SECONDS = 1.0
+#: Seconds in which a killed process disappears.
+_KILL_SECONDS = 30.0
+_MAX_OUTPUT = 4000  # characters of output in the evidence
+
+#: Run with `-c`. It imports the gate after the last module, because the gate imports torch.
+_PROGRAM = f"""\
+import importlib, json, os, sys
+root, names, mode = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+if mode == "watch":
+    sys.path.insert(0, root)
+    from builder.gate.system.crash import install_crash_handlers
+    sys.path.remove(root)
+    install_crash_handlers()
+for name in names:
+    os.write(2, ("{STEP}import " + name + "\\n").encode())
+    importlib.import_module(name)
+sys.path.insert(0, root)
+from builder.gate.imports.cases_file import call_first
+os.write(2, b"{STEP}call\\n")
+called = call_first(root, lambda op: os.write(2, ("{STEP}call " + op + "\\n").encode()))
+os.write(1, ("\\n{CALLED}" + called + "\\n").encode())
+os._exit(0)
+"""
 
 
 @dataclass(frozen=True)
@@ -119,11 +144,8 @@ def only_after(run: OrderRun, alike: Sequence[OrderRun], runs: Sequence[OrderRun
     victim = run.imported
     if not victim:
         return ""
-    before = [set(one.order[: one.order.index(victim)]) for one in alike]
-    clean = [set(one.order[: one.order.index(victim)]) for one in runs if one.good and victim in one.order]
-    suspects = set.intersection(*before) if before else set()
-    if clean:
-        suspects = {one for one in suspects if not any(one in others for others in clean)}
+    clean = [one.order[: one.order.index(victim)] for one in runs if one.good and victim in one.order]
+    suspects = set.intersection(*({*one.order[: one.order.index(victim)]} for one in alike)).difference(*clean)
     named = ", ".join(f"{one} {version_of(one)}".strip() for one in run.order if one in suspects)
     if not named or not clean:
         return ""
@@ -158,35 +180,6 @@ def version_of(module: str) -> str:
     return ""
 
 
-#: Time limit of one order as a multiple of the spec's: it imports torch from disk, several in parallel.
-_TIME_FACTOR = 3.0
-#: Seconds between two looks at a process that runs.
-_LOOK_SECONDS = 1.0
-#: Seconds in which a killed process disappears.
-_KILL_SECONDS = 30.0
-_MAX_OUTPUT = 4000  # characters of output in the evidence
-
-#: Run with `-c`. It imports the gate after the last module, because the gate imports torch.
-_PROGRAM = f"""\
-import importlib, json, os, sys
-root, names, mode = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
-if mode == "watch":
-    sys.path.insert(0, root)
-    from builder.gate.system.crash import install_crash_handlers
-    sys.path.remove(root)
-    install_crash_handlers()
-for name in names:
-    os.write(2, ("{STEP}import " + name + "\\n").encode())
-    importlib.import_module(name)
-sys.path.insert(0, root)
-from builder.gate.checks.compile_export import call_first
-os.write(2, b"{STEP}call\\n")
-called = call_first(root, lambda op: os.write(2, ("{STEP}call " + op + "\\n").encode()))
-os.write(1, ("\\n{CALLED}" + called + "\\n").encode())
-os._exit(0)
-"""
-
-
 def import_orders(spec: Spec, root: Path, launcher: Launcher | None = None) -> Iterator[Outcome]:
     """Yield the outcome of all orders, and "not run" for each companion that is not installed.
 
@@ -197,13 +190,8 @@ def import_orders(spec: Spec, root: Path, launcher: Launcher | None = None) -> I
     for companion in spec.companions:
         module = _module_of(companion)
         if module is None:
-            yield Outcome(
-                "import-order",
-                "",
-                companion,
-                NOT_RUN,
-                f"{companion} is not installed, so no order with this package can be tested",
-            )
+            reason = f"{companion} is not installed, so no order with this package can be tested"
+            yield Outcome("import-order", "", companion, NOT_RUN, reason)
         else:
             present.append(module)
     names = tuple(dict.fromkeys(["torch", *spec.needs_first, *spec.imports, *present]))
@@ -334,7 +322,12 @@ def _run(
             while status is None and not limit:
                 with contextlib.suppress(TimeoutError):
                     status = wait(_LOOK_SECONDS)
-                limit = "" if status is not None else _exceeded(pid, time.monotonic() - began, spec)
+                if launcher and status is None and is_stopped(parent_of(pid)):
+                    raise OSError("the launcher is stopped")
+                if status is None and time.monotonic() - began > _TIME_FACTOR * spec.seconds:
+                    limit = "time"
+                if status is None and is_stopped(pid):
+                    limit = "stopped"
             if limit == "time":
                 os.kill(pid, signal.SIGABRT)  # faulthandler writes the stack
                 time.sleep(0.5)
@@ -343,16 +336,6 @@ def _run(
         if status is None:
             status = wait(_KILL_SECONDS)
         return OrderRun(tuple(order), status, _tail(out), _tail(err), time.monotonic() - began, limit)
-
-
-def _exceeded(pid: int, seconds: float, spec: Spec) -> str:
-    """Return why a process must end after so many seconds, or "". Raises OSError if its launcher is stopped."""
-    parent = parent_of(pid)
-    if parent != os.getpid() and is_stopped(parent):
-        raise OSError("the launcher is stopped")
-    if is_stopped(pid):
-        return "stopped"
-    return "time" if seconds > _TIME_FACTOR * spec.seconds else ""
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int:

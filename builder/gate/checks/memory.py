@@ -25,9 +25,8 @@ _THREADS = 4
 def repeat(context: Context, case: Case) -> list[Outcome]:
     """The check "repeat": three runs in one process, with several threads, give the same bits."""
     if context.device not in case.deterministic:
-        return context.not_run(
-            case, f"two runs may differ: the case says that the op is not deterministic on {context.device}"
-        )
+        reason = f"two runs may differ: the case says that the op is not deterministic on {context.device}"
+        return context.not_run(case, reason)
     torch.set_num_threads(_THREADS)
     context.step("first run")
     first = _all_bits(context, case)
@@ -39,12 +38,10 @@ def repeat(context: Context, case: Case) -> list[Outcome]:
     third = _all_bits(context, case)
     for name, one in first.items():
         if second[name] != one or third[name] != one:
-            reason = (
-                f"{name}: two runs with the same input give different bits: "
-                "the op reads uninitialised memory or has a race"
-            )
+            why = "the op reads uninitialised memory or has a race"
             advice = "if the op is not meant to be deterministic, leave this device out of `deterministic` in the case"
-            return context.failed(case, f"{reason} ({advice})")
+            reason = f"{name}: two runs with the same input give different bits: {why} ({advice})"
+            return context.failed(case, reason)
     return context.passed(case, bits=first)
 
 

@@ -23,7 +23,17 @@ from builder.gate.tasks import INSIDE
 
 def main(root: str, spec: Spec, commands: int, events: int) -> None:
     """Read cases.py, send "ready", serve. The starter has imported torch and hidden its memory. Does not return."""
-    refuse_missing_ops()
+    # The extension may register an op that is missing here.
+    namespace = torch._ops._OpNamespace
+    found = namespace.__getattr__
+
+    def look_up(self: Any, name: str) -> Any:  # noqa: ANN401
+        try:
+            return found(self, name)
+        except AttributeError as error:
+            raise NeedsExtensionError(str(error)) from error
+
+    namespace.__getattr__ = look_up
     file = load_cases(Path(root))
     gc.freeze()  # a garbage collection in a child would copy every page of torch
     gc.enable()
@@ -55,17 +65,3 @@ def values(context: Context, case: Case) -> list[Outcome] | dict[str, Any]:
         if needs_extension(error):
             return {INSIDE: True}
         raise
-
-
-def refuse_missing_ops() -> None:
-    """Let the lookup of an op that is not registered raise NeedsExtensionError: the extension may register it."""
-    namespace = torch._ops._OpNamespace
-    found = namespace.__getattr__
-
-    def look_up(self: Any, name: str) -> Any:  # noqa: ANN401
-        try:
-            return found(self, name)
-        except AttributeError as error:
-            raise NeedsExtensionError(str(error)) from error
-
-    namespace.__getattr__ = look_up

@@ -46,18 +46,14 @@ class ServerPool:
         if isinstance(environment, str):
             self.no_heap_checks = environment
             return
-        beside = self._add(JUDGE) if judge else None
-        server = self._add(role)
-        server.start_together(self._command, environment, beside, launcher)
+        started = [ForkServerProcess(one, self._new_dir()) for one in ((JUDGE, role) if judge else (role,))]
+        for server in started:
+            self.servers[server.role] = server
+            self._starts[server.role] += 1
+            self._selector.register(server.events, selectors.EVENT_READ, server.role)
+        started[-1].start_together(self._command, environment, started, launcher)
         if self._released:
-            server.go()
-
-    def _add(self, role: str) -> ForkServerProcess:
-        """Return a new server that has not started yet."""
-        server = self.servers[role] = ForkServerProcess(role, self._new_dir())
-        self._starts[role] += 1
-        self._selector.register(server.events, selectors.EVENT_READ, role)
-        return server
+            started[-1].go()
 
     def release(self) -> None:
         """Allow the servers, and those that are started later, to import the extension."""

@@ -22,7 +22,7 @@ from typing import Any
 from builder.gate.processes.journal import new_key
 from builder.gate.system import rlimits
 from builder.gate.system.exit_status import tail
-from builder.gate.system.mapped import mapped_files
+from builder.gate.system.files import mapped_files
 from builder.gate.system.process_tree import is_stopped, kill_tree
 from builder.gate.tasks import LAUNCHER
 
@@ -84,9 +84,8 @@ def heap_check_environment(environment: Mapping[str, str]) -> dict[str, str] | s
             before = environment.get("LD_PRELOAD")
             checked["LD_PRELOAD"] = f"{library}:{before}" if before else str(library)
             return checked
-    return (
-        f"glibc's heap checks are not installed: {_DEBUG_LIBRARY} is not in the folder of libc (Debian: package libc6)"
-    )
+    where = f"{_DEBUG_LIBRARY} is not in the folder of libc (Debian: package libc6)"
+    return f"glibc's heap checks are not installed: {where}"
 
 
 class Process:
@@ -222,14 +221,13 @@ class ForkServerProcess(Process):
         self,
         command: Callable[[Sequence[Mapping[str, Any]]], list[str]],
         environment: Mapping[str, str],
-        judge: ForkServerProcess | None = None,
+        servers: Sequence[ForkServerProcess],
         launcher: socket.socket | None = None,
     ) -> None:
         """Start a starter that becomes this server, or forks it and the others; `command` gets their roles.
 
         `launcher` is the socket that the launcher serves.
         """
-        servers = [*([judge] if judge else []), self]
         roles: list[dict[str, Any]] = [{"name": LAUNCHER, "commands": launcher.fileno()}] if launcher else []
         for one in servers:
             ends = {"commands": one._commands_read.fileno(), "events": one._events_write}

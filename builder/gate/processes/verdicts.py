@@ -31,30 +31,22 @@ def imports_found(
     `facts` are those of the fork server. Errors of the imports are reported whatever was selected: with "not run" alone
     the gate would not fail.
     """
-    found = _found(spec, ops, cases, facts) if facts["imported"] else []
-    found += coverage.missing_empty_cases(cases)
-    selected = [one for one in found if not spec.checks or one.check in spec.checks]
-    return [*_import_problems(facts), *selected]
-
-
-def _found(spec: Spec, ops: Sequence[str], cases: Sequence[CaseFacts], facts: Mapping[str, Any]) -> list[Outcome]:
-    outcomes = libraries.loaded_libraries(facts["libraries"], spec)
-    if not ops:
-        outcomes.append(libraries.no_op(facts["libraries"]))
-    if not spec.has_cases:
-        return outcomes + coverage.not_covered(ops, coverage.no_cases(spec.name))
-    if facts.get("cases_problem"):  # reported once, and not as a missing case of each op
-        return outcomes + coverage.not_covered(ops, "cases.py cannot be used, so no op was called")
-    return outcomes + coverage.case_coverage(ops, cases, facts.get("not_claimed", {}))
-
-
-def _import_problems(facts: Mapping[str, Any]) -> list[Outcome]:
-    """Return a failure for each import that raised, and for a cases.py that cannot be used."""
-    outcomes = [Outcome("ops", "", "", FAILED, error) for error in facts["errors"]]
+    problems = [Outcome("ops", "", "", FAILED, error) for error in facts["errors"]]
     if problem := facts.get("cases_problem"):
-        evidence = MISTAKE_IN_CASES if facts["mistake"] else {}
-        outcomes.append(Outcome("ops", "", "", FAILED, problem, evidence=dict(evidence)))
-    return outcomes
+        evidence = dict(MISTAKE_IN_CASES) if facts["mistake"] else {}
+        problems.append(Outcome("ops", "", "", FAILED, problem, evidence=evidence))
+    found = coverage.missing_empty_cases(cases)
+    if facts["imported"]:
+        found += libraries.loaded_libraries(facts["libraries"], spec)
+        found += [] if ops else [libraries.no_op(facts["libraries"])]
+        why = "" if spec.has_cases else coverage.no_cases(spec.name)
+        if spec.has_cases and problem:  # reported once, and not as a missing case of each op
+            why = "cases.py cannot be used, so no op was called"
+        if why:
+            found += [Outcome("ops", op, "", NOT_RUN, why) for op in ops]
+        else:
+            found += coverage.case_coverage(ops, cases, facts.get("not_claimed", {}))
+    return [*problems, *(one for one in found if not spec.checks or one.check in spec.checks)]
 
 
 def no_cases(spec: Spec) -> list[Outcome]:
@@ -205,17 +197,16 @@ def import_failure(server: ForkServerProcess, status: int) -> tuple[str, list[Ou
 def compare_bits(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Fail "repeat" where "memory", which runs in a different process, found different bits for the same case."""
     in_memory = {(one.op, one.case): one.evidence.get("bits") for one in outcomes if one.check == "memory"}
-    compared = []
-    for one in outcomes:
+    reason = (
+        "a second process gives different bits for the same input: "
+        "the op reads uninitialised memory, or the result depends on the time"
+    )
+
+    def differs(one: Outcome) -> bool:
         bits, others = one.evidence.get("bits"), in_memory.get((one.op, one.case))
-        if one.check == "repeat" and one.verdict != NOT_RUN and bits and others and bits != others:
-            reason = (
-                "a second process gives different bits for the same input: "
-                "the op reads uninitialised memory, or the result depends on the time"
-            )
-            one = replace(one, verdict=FAILED, reason=reason)  # noqa: PLW2901
-        compared.append(one)
-    return compared
+        return one.check == "repeat" and one.verdict != NOT_RUN and bool(bits and others) and bits != others
+
+    return [replace(one, verdict=FAILED, reason=reason) if differs(one) else one for one in outcomes]
 
 
 def in_report_order(outcomes: Sequence[Outcome], ops: Sequence[str]) -> list[Outcome]:

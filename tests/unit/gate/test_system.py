@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.gate.amounts import size_text
-from builder.gate.system.mapped import mapped_files
+from builder.gate.system.files import mapped_files
 
 
 @pytest.mark.parametrize(
