@@ -15,9 +15,8 @@ from torch import Tensor
 
 from builder.gate.amounts import counted
 from builder.gate.case import Case
-from builder.gate.checks import results
 from builder.gate.checks.guard_pages import Canaries, dense, digest, mutable
-from builder.gate.checks.outputs import Outputs, outputs, writable
+from builder.gate.checks.outputs import Outputs, Result, outputs, writable, write_results
 from builder.gate.context import SIXTEEN_BITS, Context, dtype_name, flatten, iter_tensors, widened
 from builder.gate.outcome import Outcome
 
@@ -38,14 +37,14 @@ def values(context: Context, case: Case) -> list[Outcome]:
 
 def send_values(context: Context, case: Case) -> list[Outcome]:
     """Call the op in every dtype and write the results for the judge; an outcome only if something is wrong."""
-    sent: dict[str, results.Result] = {}
+    sent: dict[str, Result] = {}
     for dtype in case.dtypes:
         context.step(dtype_name(dtype))
         result, failure, _ = call_op(context, case, dtype)
         if failure:
             return context.failed(case, f"{dtype_name(dtype)}: {failure}")
         sent[dtype_name(dtype)] = result
-    results.write(context.data, sent)
+    write_results(context.data, sent)
     return []
 
 
@@ -76,7 +75,7 @@ def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str
     return failure or judge_result(context, case, dtype, result, errors)
 
 
-def call_op(context: Context, case: Case, dtype: torch.dtype) -> tuple[results.Result, str | None, Sequence[Any]]:
+def call_op(context: Context, case: Case, dtype: torch.dtype) -> tuple[Result, str | None, Sequence[Any]]:
     """Call the op; return what it gives, what is wrong with its writes or None, and the arguments.
 
     The result of an op that returns nothing is what it has written to its arguments.
@@ -87,11 +86,11 @@ def call_op(context: Context, case: Case, dtype: torch.dtype) -> tuple[results.R
     done = outputs(context.call(case, canaries.args), canaries.args, written)
     if context.device == "cuda":
         torch.cuda.synchronize()
-    return results.Result(done.value, frozenset(written), done.beside), canaries.failure(), canaries.args
+    return Result(done.value, frozenset(written), done.beside), canaries.failure(), canaries.args
 
 
 def judge_result(
-    context: Context, case: Case, dtype: torch.dtype, result: results.Result, errors: dict[str, float]
+    context: Context, case: Case, dtype: torch.dtype, result: Result, errors: dict[str, float]
 ) -> str | None:
     """Return what is wrong with the result of `call_op`, or None. Adds the largest error to `errors`."""
     args = context.arguments(case, dtype, grad=False)

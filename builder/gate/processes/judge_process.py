@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from builder.gate.case import Case
-from builder.gate.checks import results
+from builder.gate.checks.outputs import UnreadableError, read_results
 from builder.gate.checks.values import check_each_dtype, judge_result
 from builder.gate.context import Context, dtype_name
 from builder.gate.imports.cases_file import load_cases
@@ -49,8 +49,8 @@ def values(context: Context, case: Case) -> list[Outcome] | dict[str, Any]:
     if case.side_effects:
         return {INSIDE: True}
     try:
-        sent = results.read(context.data, context.spec.memory)
-    except results.UnreadableError as error:
+        sent = read_results(context.data, context.spec.memory)
+    except UnreadableError as error:
         return context.failed(case, str(error))
 
     def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str, float]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import selectors
+import select
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +35,6 @@ class ServerPool:
         self._command, self._new_dir = command, new_dir
         self._released = False
         self._starts: Counter[str] = Counter()
-        self._selector = selectors.DefaultSelector()
 
     def start(self, role: str, *, judge: bool = False, launcher: socket.socket | None = None) -> None:
         """Start the server PLAIN or HEAP_CHECKS, or set `no_heap_checks`.
@@ -50,7 +49,6 @@ class ServerPool:
         for server in started:
             self.servers[server.role] = server
             self._starts[server.role] += 1
-            self._selector.register(server.events, selectors.EVENT_READ, server.role)
         started[-1].start_together(self._command, environment, started, launcher)
         if self._released:
             started[-1].go()
@@ -92,16 +90,18 @@ class ServerPool:
         A process of the extension may keep the pipe of a server open that has ended. Raises ValueError if something
         that is no event arrives.
         """
-        ended = [role for role, one in self.servers.items() if not one.closed and one.ended() is not None]
-        readable = [key.data for key, _ in self._selector.select(0 if ended else seconds)]
-        for role in dict.fromkeys([*readable, *ended]):
-            server = self.servers[role]
+        ended = [one for one in self.open() if one.ended() is not None]
+        waiting = select.poll()
+        for one in self.open():
+            waiting.register(one.events, select.POLLIN)
+        found = {descriptor for descriptor, _ in waiting.poll(0 if ended else seconds * 1000)}
+        readable = [one for one in self.open() if one.events in found]
+        for server in dict.fromkeys([*readable, *ended]):
             if not server.closed:  # the caller may have closed it because of an event of another server
-                yield server, server.read() if role in readable else None
+                yield server, server.read() if server in readable else None
 
     def wait(self, server: ForkServerProcess) -> int:
         """Wait for a server that has ended; return its wait status."""
-        self._selector.unregister(server.events)
         server.wait()
         server.close()
         return server.ended() or 0
@@ -109,12 +109,10 @@ class ServerPool:
     def stop(self, role: str) -> None:
         """Kill a server if it runs."""
         server = self.servers.get(role)
-        if server and not server.closed:
-            self._selector.unregister(server.events)
+        if server:
             server.close(0)
 
     def close(self) -> None:
         """End the servers and their children."""
         for server in self.servers.values():
             server.close()
-        self._selector.close()

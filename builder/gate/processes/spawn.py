@@ -47,7 +47,7 @@ main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
 _START_IMPORT_ORDER = """\
 import sys
 sys.path.insert(0, sys.argv[1])
-from builder.gate.processes.import_order_process import main
+from builder.gate.processes.import_order import main
 main(*sys.argv[1:])
 """
 _PYTHON = (sys.executable, "-I", "-X", "faulthandler")

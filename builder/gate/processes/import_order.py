@@ -14,10 +14,12 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,8 +31,10 @@ from typing import Any
 
 from builder.gate.amounts import counted
 from builder.gate.imports.launcher import Launcher
+from builder.gate.imports.packages import add_packages
 from builder.gate.imports.registration import registered_twice
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
+from builder.gate.processes.journal import JOURNAL, KEY_BYTES, Journal
 from builder.gate.system import rlimits
 from builder.gate.system.crash import crash_frame, describe_exit, fatal_signal, native_stack
 from builder.gate.system.exit_status import ProcessExit, exception_line
@@ -139,29 +143,26 @@ def allowed_order(order: tuple[str, ...], spec: Spec) -> tuple[str, ...]:
     return (*order[:first], *late, *(name for name in order[first:] if name not in late))
 
 
-def only_after(run: OrderRun, alike: Sequence[OrderRun], runs: Sequence[OrderRun]) -> str:
-    """Return the modules that precede the failing import in every failed order and in no good order, as text."""
-    victim = run.imported
-    if not victim:
-        return ""
-    clean = [one.order[: one.order.index(victim)] for one in runs if one.good and victim in one.order]
-    suspects = set.intersection(*({*one.order[: one.order.index(victim)]} for one in alike)).difference(*clean)
-    named = ", ".join(f"{one} {version_of(one)}".strip() for one in run.order if one in suspects)
-    if not named or not clean:
-        return ""
-    return f". The failure occurs only if {named} is imported before {victim}: import {victim} first"
+def cure_of(run: OrderRun, alike: Sequence[OrderRun], runs: Sequence[OrderRun], spec: Spec) -> str:
+    """Return which module must come later or earlier, as a sentence, or "". `alike` are the runs that fail like `run`.
 
-
-def needs_first(run: OrderRun, alike: Sequence[OrderRun], runs: Sequence[OrderRun], spec: Spec) -> str:
-    """Return the module that precedes the failing import in every good order and in no failed order, as text."""
+    A module is guilty if it precedes the failing import in every failed order and in no good one. A module is needed if
+    it does so in every good order and in no failed one.
+    """
     victim = run.imported
-    good = [one for one in runs if one.good and victim in one.order]
-    if victim not in spec.imports or not good:
+
+    def before(one: OrderRun) -> set[str]:
+        return set(one.order[: one.order.index(victim)])
+
+    good = [before(one) for one in runs if one.good and victim in one.order]
+    if not victim or not good:
         return ""
-    before = set.intersection(*({*one.order[: one.order.index(victim)]} for one in good))
-    before -= {name for one in alike for name in one.order[: one.order.index(victim)]}
-    needed = [name for name in run.order if name in before]
-    if not needed:
+    bad = [before(one) for one in alike]
+    guilty = set.intersection(*bad).difference(*good)
+    if named := ", ".join(f"{one} {version_of(one)}".strip() for one in run.order if one in guilty):
+        return f". The failure occurs only if {named} is imported before {victim}: import {victim} first"
+    needed = [name for name in run.order if name in set.intersection(*good).difference(*bad)]
+    if victim not in spec.imports or not needed:
         return ""
     return (
         f". The failure occurs only if {needed[0]} is not imported before {victim}: add `import {needed[0]}` at the "
@@ -244,7 +245,7 @@ def _judged(spec: Spec, root: Path, names: Sequence[str], runs: Sequence[OrderRu
         alike = [run for run in bad if run.kind == kind]
         run = min(alike, key=lambda one: len(one.so_far))  # the shortest order that shows it
         description, stack = _rerun_with_stacks(spec, root, run)
-        cure = only_after(run, alike, runs) or needs_first(run, alike, runs, spec)
+        cure = cure_of(run, alike, runs, spec)
         failures.append(f"{', then '.join(run.so_far)}: {run.step} {description}{cure}")
         evidence.setdefault("stacks", {})[", ".join(run.order)] = stack
     works = f"; the order {', '.join(good[0].order)} works" if good else "; no order works"
@@ -364,3 +365,24 @@ def _module_of(distribution: str) -> str | None:
     name = re.sub(r"[-.]+", "_", distribution)
     names = [one for one in (*top, *roots) if one.isidentifier() and not one.startswith("_")]
     return name if name in names or not names else names[0]
+
+
+def main(root: str, task_dir: str, key: str, launcher: str = "") -> None:
+    """Write the outcomes of the check to the journal.
+
+    `key` is the number of a descriptor with the key of the journal, `launcher` that of the launcher's socket.
+    """
+    rlimits.exit_with_parent(os.getppid())
+    add_packages()  # not by Python itself, which would execute code of the wheel that could read the key
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # runs every `finally`, which ends the started processes
+    spec = Spec.read(Path(root))
+    journal = Journal(str(Path(task_dir, JOURNAL)), os.read(int(key), KEY_BYTES))
+    os.close(int(key))
+    try:
+        connection = Launcher(socket.socket(fileno=int(launcher))) if launcher else None
+        for outcome in import_orders(spec, Path(root), connection):
+            journal.outcome(outcome)
+    except Exception:  # noqa: BLE001 (the scheduler reports the traceback from the log)
+        traceback.print_exc()
+        sys.exit(1)
+    journal.end()
