@@ -50,43 +50,39 @@ def junit(suites: Mapping[str, Answer]) -> str:
     """Return answers as JUnit XML: a suite for each answer, a testcase for each outcome; "not run" is "skipped"."""
     root = ElementTree.Element("testsuites")
     for name, answer in suites.items():
-        _suite(root, name, answer)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
-
-
-def _suite(root: ElementTree.Element, name: str, answer: Answer) -> None:
-    outcomes = answer.outcomes
-    suite = ElementTree.SubElement(
-        root,
-        "testsuite",
-        name=_xml(name),
-        tests=str(len(outcomes)),
-        failures=str(sum(one.verdict == FAILED for one in outcomes)),
-        errors="0",
-        skipped=str(sum(one.verdict in (NOT_RUN, ACCEPTED) for one in outcomes)),
-        time=f"{sum(one.seconds for one in outcomes):.3f}",
-    )
-    properties = ElementTree.SubElement(suite, "properties")
-    for key, value in answer.where.items():
-        text = value if isinstance(value, str) else _json(value)
-        ElementTree.SubElement(properties, "property", name=_xml(key), value=_xml(text))
-    for one in outcomes:
-        testcase = ElementTree.SubElement(
-            suite,
-            "testcase",
-            classname=_xml(one.op or WHOLE),
-            name=_xml(f"{one.check}: {one.case}" if one.case else one.check),
-            time=f"{one.seconds:.3f}",
+        outcomes = answer.outcomes
+        suite = ElementTree.SubElement(
+            root,
+            "testsuite",
+            name=_xml(name),
+            tests=str(len(outcomes)),
+            failures=str(sum(one.verdict == FAILED for one in outcomes)),
+            errors="0",
+            skipped=str(sum(one.verdict in (NOT_RUN, ACCEPTED) for one in outcomes)),
+            time=f"{sum(one.seconds for one in outcomes):.3f}",
         )
-        if one.verdict == FAILED:
-            failure = ElementTree.SubElement(testcase, "failure", message=_xml(one.reason))
-            lines = [one.reason]
-            for key, value in one.evidence.items():  # text stays as it is, so that a stack is readable
-                lines.append(f"\n{key}:\n{value}" if isinstance(value, str) else f"\n{key}: {_json(value)}")
-            failure.text = _xml("\n".join(lines))
-        elif one.verdict in (NOT_RUN, ACCEPTED):
-            message = f"accepted: {one.accepted}; the finding: {one.reason}" if one.accepted else one.reason
-            ElementTree.SubElement(testcase, "skipped", message=_xml(message))
+        properties = ElementTree.SubElement(suite, "properties")
+        for key, value in answer.where.items():
+            text = value if isinstance(value, str) else _json(value)
+            ElementTree.SubElement(properties, "property", name=_xml(key), value=_xml(text))
+        for one in outcomes:
+            testcase = ElementTree.SubElement(
+                suite,
+                "testcase",
+                classname=_xml(one.op or WHOLE),
+                name=_xml(f"{one.check}: {one.case}" if one.case else one.check),
+                time=f"{one.seconds:.3f}",
+            )
+            if one.verdict == FAILED:
+                failure = ElementTree.SubElement(testcase, "failure", message=_xml(one.reason))
+                lines = [one.reason]
+                for key, value in one.evidence.items():  # text stays as it is, so that a stack is readable
+                    lines.append(f"\n{key}:\n{value}" if isinstance(value, str) else f"\n{key}: {_json(value)}")
+                failure.text = _xml("\n".join(lines))
+            elif one.verdict in (NOT_RUN, ACCEPTED):
+                message = f"accepted: {one.accepted}; the finding: {one.reason}" if one.accepted else one.reason
+                ElementTree.SubElement(testcase, "skipped", message=_xml(message))
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
 def count_checks(outcomes: Iterable[Outcome], checks: Iterable[str]) -> str:

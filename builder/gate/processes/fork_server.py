@@ -36,13 +36,14 @@ from builder.gate import discover
 from builder.gate.check_table import TASK_CHECKS
 from builder.gate.checks import compile_export
 from builder.gate.checks.dispatch import unused_cpu_kernels
+from builder.gate.checks.memory import heap_checks_work
 from builder.gate.context import Context
 from builder.gate.imports.cases_fault import lines_of_ops
 from builder.gate.imports.cases_file import CasesFile, case_facts, load_cases
 from builder.gate.imports.libraries import installed_libraries
 from builder.gate.outcome import Spec
 from builder.gate.processes import worker
-from builder.gate.system import malloc_checks, rlimits
+from builder.gate.system import rlimits
 from builder.gate.system.nvidia import hidden_gpus, may_have_gpu
 from builder.gate.system.process_tree import children, end_descendants
 
@@ -212,7 +213,7 @@ def preload(spec: Spec, *, heap_checks: bool) -> None:
     for module in sorted(modules):
         importlib.import_module(f"builder.gate.checks.{module}")
     if heap_checks:
-        malloc_checks.heap_checks_work()
+        heap_checks_work()
     elif traced:
         warm_up_tracing()
 
