@@ -28,7 +28,7 @@ from builder.gate.outcome import (
     verdict_of,
 )
 from builder.gate.pack import REFERENCES, pack
-from builder.gate.processes.running_task import IMPORT_SECONDS
+from builder.gate.processes.task_process import IMPORT_SECONDS
 from builder.gate.run import NOTHING_FAILED, SOMETHING_FAILED
 from builder.gate.system.confinement import confined
 from builder.hashing import sha256_of
