@@ -58,7 +58,7 @@ class Compat:
         self.torches = tuple(sorted(self._series))
         self.cudas = tuple(sorted({*table.toolkits, *(c for facts in table.torch.values() for c in facts.variants)}))
         self.pythons = tuple(sorted({p for facts in table.torch.values() for ps in facts.pythons.values() for p in ps}))
-        # Answers are cached: a plan asks for the same few pairs thousands of times.
+        # A plan asks for the same few pairs thousands of times.
         self._arch_reason = cache(self._find_arch)
         self._cuda_reason = cache(self._find_cuda)
         self._python_reason = cache(self._find_python)
@@ -172,11 +172,7 @@ class Compat:
     def gcc_range(self, torch: Torch, cuda: Cuda) -> tuple[int, int]:
         """Return the oldest and the newest gcc major that nvcc, torch's headers and torch's build check all accept."""
         facts = self.torch(torch)
-        limits = [
-            self.toolkit(cuda).gcc_max,
-            facts.gcc_max,
-            self._table.gcc_checks.get((facts.series, cuda)),
-        ]
+        limits = [self.toolkit(cuda).gcc_max, facts.gcc_max, self._table.gcc_checks.get((facts.series, cuda))]
         return facts.gcc_min, min(limit for limit in limits if limit is not None)
 
     def gpu_names(self, arch: Arch) -> tuple[str, ...]:

@@ -31,7 +31,8 @@ from builder.matrix.config import (
     Variant,
     WheelSource,
 )
-from builder.matrix.models import AcceptModel, MatrixModel, RecipeModel, SourceModel
+from builder.matrix.models import MatrixModel, RecipeModel, SourceModel
+from builder.matrix.models.fields import StrictModel
 from builder.matrix.plan import Plan, make_plan
 from builder.matrix.yaml_document import Document, Key, key_path, read_document, validate
 
@@ -96,11 +97,8 @@ def load_matrix(path: Path) -> Matrix:
         archs=tuple(sorted(set(model.archs))),
         platforms=tuple(sorted(set(model.platforms))),
         extensions=_extension_folders(document, model.extensions),
-        exclude=tuple(Exclude(e.reason, e.torch or "", e.cuda, e.python, e.extension or "") for e in model.exclude),
-        images=tuple(
-            ImageRule(rule.cells, rule.image, rule.pythons or "", rule.runtime or "", rule.toolkit)
-            for rule in model.images
-        ),
+        exclude=tuple(Exclude(**_given(one)) for one in model.exclude),
+        images=tuple(ImageRule(**_given(one)) for one in model.images),
         registries=dict(model.registries),
         torch_index=model.torch_index,
     )
@@ -129,11 +127,22 @@ def recipe_of(document: Document, home: Path) -> Recipe:
         patches=tuple(_within(document, home, text, ("patches", i), file=True) for i, text in enumerate(model.patches)),
         abi=tuple(AbiRule(rule.abi, rule.torch) for rule in model.abi),
         archs=tuple(sorted(set(model.archs))),
-        accepts=tuple(map(_accept_rule, model.accepts)),
-        variants=tuple(Variant(one.library, one.cuda, one.arch) for one in model.variants),
+        accepts=tuple(
+            AcceptRule(
+                Accept(str(one.check), one.reason, one.op, tuple(one.order), one.cell),
+                Version(one.until) if one.until else None,
+            )
+            for one in model.accepts
+        ),
+        variants=tuple(Variant(**_given(one)) for one in model.variants),
         max_size=model.max_size or 0,
         **{name: _frozen(getattr(model, name)) for name in _AS_WRITTEN},
     )
+
+
+def _given(model: StrictModel) -> dict[str, Any]:
+    """The keys of a rule that have a value; a rule in a Matrix or a Recipe has the same."""
+    return {name: value for name in type(model).model_fields if (value := getattr(model, name)) is not None}
 
 
 def _frozen(value: Any) -> Any:  # noqa: ANN401
@@ -145,11 +154,6 @@ def _frozen(value: Any) -> Any:  # noqa: ANN401
             return {name: _frozen(one) for name, one in value.items()}
         case _:
             return value
-
-
-def _accept_rule(model: AcceptModel) -> AcceptRule:
-    entry = Accept(str(model.check), model.reason, model.op, tuple(model.order), model.cell)
-    return AcceptRule(entry, Version(model.until) if model.until else None)
 
 
 def load_recipes(matrix: Matrix) -> tuple[Recipe, ...]:
@@ -184,15 +188,18 @@ def load_recipes(matrix: Matrix) -> tuple[Recipe, ...]:
 
 def _extension_folders(document: Document, texts: Sequence[str]) -> tuple[Path, ...]:
     home = document.path.parent.resolve()
-    folders: dict[Path, int] = {}
+    folders: list[Path] = []
     for i, text in enumerate(texts):
         folder, key = (home / text).resolve(), ("extensions", i)
         if not (folder / RECIPE).is_file():
-            missing = f"there is no {RECIPE} in {text or repr('')}" if folder.is_dir() else f"there is no folder {text}"
             if folder.is_file():
                 missing = f"{text} is a file; write its folder"
-            if (folder / RECIPE).is_dir():
+            elif (folder / RECIPE).is_dir():
                 missing = f"{RECIPE} in {text} is a folder; it must be a file"
+            elif folder.is_dir():
+                missing = f"there is no {RECIPE} in {text or repr('')}"
+            else:
+                missing = f"there is no folder {text}"
             siblings = [
                 str(p.parent.relative_to(home))
                 for p in sorted(folder.parent.glob(f"*/{RECIPE}"))
@@ -201,7 +208,7 @@ def _extension_folders(document: Document, texts: Sequence[str]) -> tuple[Path, 
             raise _error_at(document, key, missing + did_you_mean(text, siblings))
         if folder in folders:
             raise _error_at(document, key, f"the folder {text} is listed twice")
-        folders[folder] = i
+        folders.append(folder)
     return tuple(folders)
 
 

@@ -6,7 +6,7 @@ from builder.formats import BUILD_FORMAT
 from builder.hashing import digest_of
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
-from builder.records import RecipeSettings, Toolchain
+from builder.records import Toolchain, recorded_settings
 from builder.wheels.job import required_torch
 
 
@@ -15,7 +15,7 @@ def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str
 
     The cells that the build serves are not an input: a later plan may add cells to the same wheel.
     """
-    settings = RecipeSettings.of(recipe).to_json()
+    settings = recorded_settings(recipe)
     settings.pop("requires_torch", None)  # `torch_window` is what it results in
     return digest_of(
         {

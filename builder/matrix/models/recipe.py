@@ -173,14 +173,14 @@ class VariantModel(StrictModel):
         return self
 
 
-def _rule_list(value: object) -> object:
-    """Expand `abi: cpython` to one rule for every torch release."""
-    return [{"class": value}] if isinstance(value, str) else value
-
-
-def _one_or_more(value: object) -> object:
-    """A list of one for a single text."""
-    return [value] if isinstance(value, str) else value
+#: `abi: cpython` is one rule for every torch release; a single text is a list of one.
+_RULES = BeforeValidator(
+    lambda value: [{"class": value}] if isinstance(value, str) else value,
+    json_schema_input_type=AbiClass | list[AbiModel],
+)
+_TEXTS = BeforeValidator(
+    lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]
+)
 
 
 class RecipeModel(StrictModel):
@@ -208,13 +208,11 @@ class RecipeModel(StrictModel):
         description="Patch files in the folder of this file. `patch -p1` applies them to the source, in this order.",
         examples=[["fix-arch-flags.patch"]],
     )
-    abi: Annotated[list[AbiModel], BeforeValidator(_rule_list, json_schema_input_type=AbiClass | list[AbiModel])] = (
-        Field(
-            min_length=1,
-            description="The ABI class, or a list of rules. The first rule whose `torch` contains the torch release"
-            " applies. Cells of a torch release without a rule are skipped.",
-            examples=["cpython", [{"class": "stable", "torch": ">=2.10"}, {"class": "cpython"}]],
-        )
+    abi: Annotated[list[AbiModel], _RULES] = Field(
+        min_length=1,
+        description="The ABI class, or a list of rules. The first rule whose `torch` contains the torch release"
+        " applies. Cells of a torch release without a rule are skipped.",
+        examples=["cpython", [{"class": "stable", "torch": ">=2.10"}, {"class": "cpython"}]],
     )
     cuda: Literal["required", "optional"] = Field(
         default="required",
@@ -229,9 +227,7 @@ class RecipeModel(StrictModel):
         " of capital letters that ends in `FLAGS`, such as `CFLAGS`.",
         examples=[{"FORCE_CUDA": "1"}],
     )
-    config_settings: dict[
-        SettingName, Annotated[list[str], BeforeValidator(_one_or_more, json_schema_input_type=str | list[str])]
-    ] = Field(
+    config_settings: dict[SettingName, Annotated[list[str], _TEXTS]] = Field(
         default={},
         description="Options of the build backend, as `-C KEY=VALUE` of pip, uv and build passes them. For a setup.py"
         " that reads `sys.argv`: the key `--global-option`.",
