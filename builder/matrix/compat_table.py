@@ -218,7 +218,10 @@ def read_table(path: Path) -> Table:
     raw = read_text_yaml(path)
     gcc_min = {s: int(row["gcc_min"]) for s, row in raw["cxx_standards"].items()}
     floors = raw["driver_floors"]["rows"]
-    ends = _series_of_archs(raw["torch_arch_list"]["until"])
+    since, until = (
+        {Arch.parse(arch): series for series, archs in raw["torch_arch_list"][key].items() for arch in archs}
+        for key in ("since", "until")
+    )
     return Table(
         first_packaged_toolkit=Cuda.parse(raw["first_packaged_toolkit"]["value"]),
         torch={s: _torch(s, row, gcc_min) for s, row in raw["torch"].items()},
@@ -229,9 +232,7 @@ def read_table(path: Path) -> Table:
             for series in row["torch"]
             for cuda, limit in row["gcc_max"].items()
         },
-        listed_archs={
-            arch: (first, ends.get(arch)) for arch, first in _series_of_archs(raw["torch_arch_list"]["since"]).items()
-        },
+        listed_archs={arch: (first, until.get(arch)) for arch, first in since.items()},
         images=read_images(raw),
         gpus={Arch.parse(arch).capability: tuple(names) for arch, names in raw["gpus"]["rows"].items()},
         companions={
@@ -245,10 +246,6 @@ def read_table(path: Path) -> Table:
     )
 
 
-def _series_of_archs(rows: dict[str, list[str]]) -> dict[Arch, str]:
-    return {Arch.parse(arch): series for series, archs in rows.items() for arch in archs}
-
-
 def _torch(series: str, row: dict[str, Any], gcc_min: dict[str, int]) -> TorchFacts:
     releases = tuple(map(Torch.parse, row["releases"]))
     pythons = sorted(map(Python.parse, row["python"]))
@@ -256,7 +253,14 @@ def _torch(series: str, row: dict[str, Any], gcc_min: dict[str, int]) -> TorchFa
     return TorchFacts(
         series=series,
         releases=releases,
-        variants={Cuda.parse(name): _archs(facts) for name, facts in row["variants"].items()},
+        variants={
+            Cuda.parse(name): {
+                platform: tuple(sorted(map(Arch.parse, archs[platform.machine])))
+                for platform in Platform
+                if platform.machine in archs
+            }
+            for name, archs in row["variants"].items()
+        },
         unlisted=tuple(map(Cuda.parse, row.get("unlisted", []))),
         default=Cuda.parse(row["default"]),
         pythons={r: tuple(p for p in pythons if p not in ended.get(str(r), ())) for r in releases},
@@ -264,11 +268,6 @@ def _torch(series: str, row: dict[str, Any], gcc_min: dict[str, int]) -> TorchFa
         gcc_min=gcc_min[row["cxx_standard"]],
         gcc_max=int(row["gcc_max"]) if "gcc_max" in row else None,
     )
-
-
-def _archs(facts: dict[str, Any]) -> dict[Platform, tuple[Arch, ...]]:
-    known = (platform for platform in Platform if platform.machine in facts)
-    return {platform: tuple(sorted(map(Arch.parse, facts[platform.machine]))) for platform in known}
 
 
 def _toolkit(name: str, row: dict[str, Any], floors: dict[str, str]) -> ToolkitFacts:

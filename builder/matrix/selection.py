@@ -134,7 +134,6 @@ def _recipes(recipes: Sequence[Recipe], names: Sequence[str]) -> tuple[Recipe, .
 #: What an axis is called in a sentence.
 _NAMES = {"torch": "torch", "cuda": "CUDA", "python": "Python"}
 
-
 _ListedAndSelected = Mapping[str, tuple[Sequence[Any], Sequence[Sequence[Any]]]]
 
 
@@ -184,14 +183,12 @@ def _narrowed(listed: Sequence[Axis], selected: Sequence[Sequence[Axis]]) -> tup
 
 def _to_add(matrix: Matrix, axis: str, value: Axis) -> str:
     """What to add to matrix.yaml, so that it has cells of a value."""
+    add, compat = f"add {value} under `{axis}`", Compat.load()
     if isinstance(value, Python):
-        compat = Compat.load()
         fitting = [torch for torch in compat.torches if not compat.why_not_python(torch, value)]
         if fitting and not set(fitting) & set(matrix.torch):
-            return (
-                f"add {value} under `{axis}`, and a torch that has wheels for it under `torch`, such as {fitting[-1]}"
-            )
-    return f"add {value} under `{axis}`"
+            return f"{add}, and a torch that has wheels for it under `torch`, such as {fitting[-1]}"
+    return add
 
 
 def _refuse_impossible(
