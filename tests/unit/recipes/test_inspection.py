@@ -33,16 +33,24 @@ setup(name="small-ops", version="1.2.0", packages=find_packages(), cmdclass={"bu
 BACKEND = '[build-system]\nbuild-backend = "hatchling.build"\n'
 
 
+def write(tree: Path, **files: str) -> None:
+    """Write files by their paths; `setup` and `project` are setup.py and pyproject.toml, `package` is __init__.py."""
+    names = {"setup": "setup.py", "project": "pyproject.toml", "package": "small_ops/__init__.py"}
+    for name, text in files.items():
+        path = tree / names.get(name, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def script(line: str = "", options: str = "", more: str = "") -> str:
+    """A setup.py with a line of its own, options of its extension, and arguments of `setup()`."""
+    return SETUP % (line, options, more)
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for name, text in {
-        "setup.py": SETUP % ("", "", ""),
-        "small_ops/__init__.py": "import torch\nfrom small_ops import _C\n",
-        "csrc/bind.cpp": PYBIND,
-        "csrc/ops.cu": "__global__ void k() {}\n",
-    }.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write(tmp_path, setup=script(), package="import torch\nfrom small_ops import _C\n")
+    write(tmp_path, **{"csrc/bind.cpp": PYBIND, "csrc/ops.cu": "__global__ void k() {}\n"})
     return tmp_path
 
 
@@ -83,41 +91,26 @@ def test_a_plain_pybind_extension(tree: Path) -> None:
         ('cuda = os.environ.get("BUILD_CUDA_EXT") == "TRUE"', "env", {"BUILD_CUDA_EXT": "TRUE"}),
         ('build = int(os.environ.get("BUILD_EXT", "0")) == 1', "env", {"BUILD_EXT": "1"}),  # colossalai 0.5.0
         ('skip = os.getenv("MMCV_WITH_OPS", "1") == "0"', "env", {"MMCV_WITH_OPS": "1"}),
-        (
-            'import urllib.request\nbuild = os.getenv("OPS_FORCE_BUILD") == "TRUE"',
-            "env",
-            {"OPS_FORCE_BUILD": "TRUE"},
-        ),
-        (
-            'flags = ["-gencode", "arch=compute_90,code=sm_90", "-gencode=arch=compute_80,code=sm_80"]',
-            "override_architectures",
-            True,
-        ),
+        ('import urllib.request\nx = os.getenv("OPS_FORCE_BUILD") == "TRUE"', "env", {"OPS_FORCE_BUILD": "TRUE"}),
+        ('flags = ["-gencode=arch=compute_80,code=sm_80", "arch=compute_90"]', "override_architectures", True),
         ("import pybind11, numpy, pkg_resources", "build_requires", ["pybind11", "setuptools<82"]),
     ],
 )
 def test_setup_py_decides_a_key(tree: Path, line: str, key: str, value: object) -> None:
-    (tree / "setup.py").write_text(SETUP % (line, "", ""))
+    write(tree, setup=script(line))
     assert keys(inspect(tree))[key] == value
 
 
 def test_force_cuda_is_set_by_buildfarm_already(tree: Path) -> None:
     line = 'cuda = torch.cuda.is_available() or os.getenv("FORCE_CUDA", "0") == "1"'
-    (tree / "setup.py").write_text(SETUP % (line, "", ""))
+    write(tree, setup=script(line))
     assert not {"env", "assume_cuda"} & keys(inspect(tree)).keys()
 
 
-@pytest.mark.parametrize(
-    ("line", "question"),
-    [
-        ('arch = os.getenv("OPS_CUDA_ARCH", "")', "OPS_CUDA_ARCH"),
-    ],
-)
-def test_what_only_the_user_can_decide_is_a_question(tree: Path, line: str, question: str) -> None:
-    (tree / "setup.py").write_text(SETUP % (line, "", ""))
-    draft = inspect(tree)
-    assert len(draft.questions) == 1
-    assert question in draft.questions[0]
+def test_what_only_the_user_can_decide_is_a_question(tree: Path) -> None:
+    write(tree, setup=script('arch = os.getenv("OPS_CUDA_ARCH", "")'))
+    (question,) = inspect(tree).questions
+    assert "OPS_CUDA_ARCH" in question
 
 
 def test_names_made_in_a_loop(tree: Path) -> None:
@@ -132,9 +125,7 @@ def test_names_made_in_a_loop(tree: Path) -> None:
 
 
 def test_forgotten_and_missing_files(tree: Path) -> None:
-    (tree / "csrc" / "forgotten.cu").write_text("")
-    (tree / "csrc" / "included.cu").write_text("")
-    (tree / "csrc" / "ops.cu").write_text('#include "included.cu"\n')
+    write(tree, **{"csrc/forgotten.cu": "", "csrc/included.cu": "", "csrc/ops.cu": '#include "included.cu"\n'})
     (tree / "csrc" / "bind.cpp").unlink()
     text = found(inspect(tree))
     assert "does not name csrc/forgotten.cu" in text
@@ -151,7 +142,7 @@ def test_forgotten_and_missing_files(tree: Path) -> None:
     ],
 )
 def test_headers_decide_the_abi_class(tree: Path, header: str, options: str, abi: object) -> None:
-    (tree / "setup.py").write_text(SETUP % ("", options, ""))
+    write(tree, setup=script(options=options))
     (tree / "csrc" / "bind.cpp").write_text(f"#include <{header}>\nTORCH_LIBRARY(small_ops, m) {{}}\n")
     draft = inspect(tree)
     assert keys(draft)["abi"] == abi
@@ -164,7 +155,7 @@ def test_headers_decide_the_abi_class(tree: Path, header: str, options: str, abi
     [("0x020b000000000000", "2.11"), ("0x0209000000000000", "2.10"), ("0x0210000000000000", "2.10")],
 )
 def test_the_source_says_with_which_torch_the_stable_abi_begins(tree: Path, value: str, oldest: str) -> None:
-    (tree / "setup.py").write_text(SETUP % (f'macros = ["-DTORCH_TARGET_VERSION={value}"]', "", ""))
+    write(tree, setup=script(f'macros = ["-DTORCH_TARGET_VERSION={value}"]'))
     (tree / "csrc" / "bind.cpp").write_text("#include <torch/csrc/stable/library.h>\nTORCH_LIBRARY(small_ops, m) {}\n")
     assert keys(inspect(tree))["abi"] == [{"class": "stable", "torch": f">={oldest}"}]
 
@@ -179,7 +170,7 @@ def test_namespaces_that_many_projects_use(tree: Path, code: str, warns: bool) -
 
 
 def test_a_package_that_does_not_import_torch(tree: Path) -> None:
-    (tree / "small_ops" / "__init__.py").write_text("def call():\n    import torch\n")
+    write(tree, package="def call():\n    import torch\n")
     assert keys(inspect(tree))["needs_first"] == ["torch"]
     assert keys(inspect(tree))["imports"] == ["small_ops"]
 
@@ -204,19 +195,14 @@ def test_an_extension_without_sources_only_marks_the_platform(tree: Path) -> Non
     assert "small_mark" not in found(draft)
 
 
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("pyproject.toml", '[tool.setuptools.packages.find]\nwhere = ["code"]\n'),
-        ("pyproject.toml", '[tool.setuptools.package-dir]\n"" = "code"\n'),
-    ],
-)
-def test_the_source_names_the_folder_of_its_packages(tree: Path, file: str, text: str) -> None:
+#: Without a list of packages.
+BARE = 'setup(name="small-ops", version="1.0", ext_modules=[CppExtension("_C", ["a"])])\n'
+
+
+@pytest.mark.parametrize("text", ['.packages.find]\nwhere = ["code"]\n', '.package-dir]\n"" = "code"\n'])
+def test_the_source_names_the_folder_of_its_packages(tree: Path, text: str) -> None:
     shutil.rmtree(tree / "small_ops")
-    (tree / "code/shared_ops").mkdir(parents=True)
-    (tree / "code/shared_ops/__init__.py").write_text("import torch\n")
-    (tree / "setup.py").write_text('setup(name="small-ops", version="1.0", ext_modules=[CppExtension("_C", ["a"])])\n')
-    (tree / file).write_text(text)
+    write(tree, setup=BARE, project=f"[tool.setuptools{text}", **{"code/shared_ops/__init__.py": "import torch\n"})
     assert keys(inspect(tree))["imports"] == ["shared_ops"]
 
 
@@ -224,11 +210,9 @@ def test_the_source_names_the_folder_of_its_packages(tree: Path, file: str, text
 def test_a_package_in_a_namespace_is_found_in_a_folder_that_the_source_names(tree: Path, where: str) -> None:
     """sphericart-torch 1.0.5: the folder `python/sphericart` has no `__init__.py` (PEP 420)."""
     shutil.rmtree(tree / "small_ops")
-    (tree / "code/small/ops").mkdir(parents=True)
-    (tree / "code/small/ops/__init__.py").write_text("import torch\nimport small.ops.inner\n")
-    (tree / "code/small/ops/inner.py").write_text("import einops\n")
-    (tree / "setup.py").write_text('setup(name="small-ops", version="1.0", ext_modules=[CppExtension("_C", ["a"])])\n')
-    (tree / "pyproject.toml").write_text(f'[tool.setuptools.packages.find]\nwhere = ["{where}"]\n')
+    write(tree, setup=BARE, project=f'[tool.setuptools.packages.find]\nwhere = ["{where}"]\n')
+    inside = {"__init__.py": "import torch\nimport small.ops.inner\n", "inner.py": "import einops\n"}
+    write(tree, **{f"code/small/ops/{name}": text for name, text in inside.items()})
     found = keys(inspect(tree))
     assert found["imports"] == (["small.ops"] if where == "code" else ["_C"])
     assert found.get("requires") == (["einops"] if where == "code" else None)
@@ -243,7 +227,7 @@ def test_imports_without_a_requirement(tree: Path) -> None:
         "import cv2, einops, numpy\ndef f():\n    import late\n"
         "sys.modules['small_native'] = _C\nfrom small_native import run\n"  # openequivariance 0.7.0
     )
-    (tree / "setup.py").write_text(SETUP % ("", "", ', install_requires=["einops>=0.6"]'))
+    write(tree, setup=script(more=', install_requires=["einops>=0.6"]'))
     assert keys(inspect(tree))["requires"] == ["numpy", "opencv-python-headless"]
 
 
@@ -278,7 +262,7 @@ def test_cmake_with_its_own_backend(tree: Path) -> None:
 def test_architectures_in_cmake_files(tree: Path, text: str, listed: str) -> None:
     (tree / "setup.py").unlink()
     (tree / "CMakeLists.txt").write_text(text)
-    (tree / "pyproject.toml").write_text('[project]\nname = "small-ops"\nversion = "0.3"\n')
+    write(tree, project='[project]\nname = "small-ops"\nversion = "0.3"\n')
     draft = inspect(tree)
     assert keys(draft).get("override_architectures", False) is bool(listed)
     assert not listed or f"by hand: {listed} " in f"{found(draft)} "
@@ -288,10 +272,8 @@ def test_a_setup_script_that_runs_cmake(tree: Path) -> None:
     """package_dir names the folder of the package; CMake runs in a shell and downloads from a URL in a variable."""
     shutil.copytree(tree / "small_ops", tree / "csrc/python/small_ops")
     shutil.rmtree(tree / "small_ops")
-    (tree / "cmake").mkdir()
-    (tree / "cmake/__init__.py").write_text("")
-    (tree / "cmake/x.cmake").write_text('include(FetchContent)\nset(x_URL  "https://x.org/x.tar.gz")\n')
-    (tree / "CMakeLists.txt").write_text("include(cmake/x.cmake)\n")
+    cmake = 'include(FetchContent)\nset(x_URL  "https://x.org/x.tar.gz")\n'
+    write(tree, **{"cmake/__init__.py": "", "cmake/x.cmake": cmake, "CMakeLists.txt": "include(cmake/x.cmake)\n"})
     (tree / "setup.py").write_text(
         'from setuptools import Extension, setup\nname = "small_ops"\n'
         'command = f"""\n  cd {where}\n\n  cmake {args}\n"""\n'
@@ -320,59 +302,46 @@ def test_sources_that_cmake_downloads(tree: Path, module: str) -> None:
 def test_a_library_that_no_header_ties_to_torch(tree: Path, imports: str) -> None:
     (tree / "setup.py").unlink()
     (tree / "csrc/bind.cpp").write_text('extern "C" void f() {}\n')
-    (tree / "small_ops/__init__.py").write_text(f"import {imports}\n")
-    (tree / "pyproject.toml").write_text('[project]\nname = "small-ops"\nversion = "0.3"\n' + BACKEND)
+    write(tree, package=f"import {imports}\n")
+    write(tree, project='[project]\nname = "small-ops"\nversion = "0.3"\n' + BACKEND)
     draft = inspect(tree)
     assert keys(draft)["abi"] == "cpython"
     assert ("is this an extension of PyTorch?" in found(draft)) is (imports == "ctypes")
 
 
 def test_a_version_from_git_or_from_the_build_backend(tree: Path) -> None:
-    (tree / "setup.py").write_text(
-        'setup(use_scm_version=True, ext_modules=found(), setup_requires=["setuptools_scm"])\n'
-    )
+    write(tree, setup='setup(use_scm_version=True, ext_modules=found(), setup_requires=["setuptools_scm"])\n')
     draft = inspect(tree)
     assert "env" not in keys(draft), "the build sets the variables to the version of the recipe, whatever the user sets"
     assert "takes its version from git" in found(draft)
     assert "set `version`" in draft.questions[0]
     assert draft.unknown == ("name",)
-    (tree / "setup.py").write_text(
-        "setup(name=n(), version=v(), packages=p(), ext_modules=found(), install_requires=r())\n"
-    )
-    (tree / "small_ops" / "__init__.py").write_text("import torch, einops, numpy\n")
+    write(tree, setup="setup(name=n(), version=v(), packages=p(), ext_modules=found(), install_requires=r())\n")
+    write(tree, package="import torch, einops, numpy\n")
     asked = inspect(tree)
-    assert (asked.unknown, asked.version, keys(asked)["requires"]) == (
-        ("name", "version"),
-        "0.0.0",
-        ["einops", "numpy"],
-    )
+    assert (asked.unknown, asked.version) == (("name", "version"), "0.0.0")
+    assert keys(asked)["requires"] == ["einops", "numpy"]
     text = "Name: small-ops-cu130\nVersion: 0.7.1.post130+local\nRequires-Dist: einops\nRequires-Python: >=3.10\n"
     made = BackendMetadata(text, asked.unknown, Torch(2, 11, 0), Cuda(13, 0))
     draft = inspect(tree, made)
-    assert (draft.name, keys(draft)["name"], draft.version) == (
-        "small_ops_cu",
-        "small_ops_cu{cuda}",
-        "0.7.1.post{cuda}",
-    )
+    names = (draft.name, keys(draft)["name"], draft.version)
+    assert names == ("small_ops_cu", "small_ops_cu{cuda}", "0.7.1.post{cuda}")
     assert (keys(draft)["requires"], draft.python, draft.unknown, draft.questions) == (["numpy"], ">=3.10", (), [])
 
 
 @pytest.mark.parametrize(
-    ("file", "text"),
+    "files",
     [
-        ("pyproject.toml", '[tool.setuptools.packages.find]\ninclude = ["small*"]\n'),
-        ("pyproject.toml", '[tool.setuptools.packages.find]\nexclude = ["evaluation*"]\n'),
-        ("pyproject.toml", '[tool.setuptools]\npackages = ["small", "small.inner"]\n'),
-        ("setup.py", SETUP.replace("packages=find_packages()", 'packages=["small"]') % ("", "", "")),
+        {"project": '[tool.setuptools.packages.find]\ninclude = ["small*"]\n'},
+        {"project": '[tool.setuptools.packages.find]\nexclude = ["evaluation*"]\n'},
+        {"project": '[tool.setuptools]\npackages = ["small", "small.inner"]\n'},
+        {"setup": script().replace("packages=find_packages()", 'packages=["small"]')},
     ],
 )
-def test_folders_that_are_not_installed_are_not_imported(tree: Path, file: str, text: str) -> None:
+def test_folders_that_are_not_installed_are_not_imported(tree: Path, files: dict[str, str]) -> None:
     (tree / "small_ops").rename(tree / "small")
-    (tree / "evaluation").mkdir()
-    (tree / "evaluation" / "__init__.py").write_text("import sklearn\n")
-    setup = tree / "setup.py"
-    setup.write_text(setup.read_text().replace("packages=find_packages(), ", ""))
-    (tree / file).write_text(text)
+    write(tree, setup=script().replace("packages=find_packages(), ", ""))
+    write(tree, **{"evaluation/__init__.py": "import sklearn\n"}, **files)
     draft = inspect(tree)
     assert "small" in str(keys(draft)["imports"])
     assert "evaluation" not in str(keys(draft)["imports"])
@@ -381,11 +350,9 @@ def test_folders_that_are_not_installed_are_not_imported(tree: Path, file: str, 
 
 def test_modules_without_a_package_are_imported(tree: Path) -> None:
     shutil.rmtree(tree / "small_ops")
-    (tree / "small.py").write_text("import torch\nimport small_cuda\n")
-    (tree / "models").mkdir()
-    (tree / "models" / "__init__.py").touch()
-    text = SETUP.replace("packages=find_packages()", 'py_modules=["small"]').replace("small_ops._C", "small_cuda")
-    (tree / "setup.py").write_text(text % ("", "", ""))
+    write(tree, **{"small.py": "import torch\nimport small_cuda\n", "models/__init__.py": ""})
+    text = script().replace("packages=find_packages()", 'py_modules=["small"]')
+    write(tree, setup=text.replace("small_ops._C", "small_cuda"))
     draft = inspect(tree)
     assert keys(draft)["imports"] == ["small"]  # which imports small_cuda
     assert "needs_first" not in keys(draft)
@@ -393,15 +360,15 @@ def test_modules_without_a_package_are_imported(tree: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "wanted"),
+    ("files", "wanted"),
     [
-        ("setup.py", SETUP % ("", "", ', python_requires=" >= 3.12"'), ">=3.12"),
-        ("pyproject.toml", '[project]\nname = "small-ops"\nrequires-python = ">=3.8,!=3.11.*"\n', ">=3.8,!=3.11.*"),
-        ("setup.py", SETUP % ("", "", ', python_requires=f">={low()}"'), None),
+        ({"setup": script(more=', python_requires=" >= 3.12"')}, ">=3.12"),
+        ({"project": '[project]\nname = "o"\nrequires-python = ">=3.8,!=3.11.*"\n'}, ">=3.8,!=3.11.*"),
+        ({"setup": script(more=', python_requires=f">={low()}"')}, None),
     ],
 )
-def test_pythons_of_the_source(tree: Path, file: str, text: str, wanted: str | None) -> None:
-    (tree / file).write_text(text)
+def test_pythons_of_the_source(tree: Path, files: dict[str, str], wanted: str | None) -> None:
+    write(tree, **files)
     assert keys(inspect(tree)).get("python") == wanted
 
 
@@ -486,7 +453,7 @@ PLAIN = 'setup(name="small-ops", version="1.0", packages=["small_ops"], package_
 
 
 @pytest.mark.parametrize(
-    ("script", "pyproject", "pure"),
+    ("setup", "project", "pure"),
     [
         ("", '[project]\nname = "small-ops"\nversion = "1.0"\n', True),  # rwkv 0.8.32
         ("from setuptools import setup\n" + PLAIN, "", True),
@@ -500,11 +467,9 @@ PLAIN = 'setup(name="small-ops", version="1.0", packages=["small_ops"], package_
         ("", '[project]\nname = "small-ops"\n' + BACKEND, False),
     ],
 )
-def test_a_source_of_a_pure_python_wheel_is_refused(tree: Path, script: str, pyproject: str, pure: bool) -> None:
+def test_a_source_of_a_pure_python_wheel_is_refused(tree: Path, setup: str, project: str, pure: bool) -> None:
     (tree / "setup.py").unlink()
-    for name, text in (("setup.py", script), ("pyproject.toml", pyproject)):
-        if text:
-            (tree / name).write_text(text)
+    write(tree, **{name: text for name, text in (("setup", setup), ("project", project)) if text})
     refused = pytest.raises(UsageError, match="the build makes a pure Python wheel")
     with refused if pure else contextlib.nullcontext():
         inspect(tree)
@@ -526,7 +491,7 @@ def test_a_source_of_a_pure_python_wheel_is_refused(tree: Path, script: str, pyp
 def test_modules_that_a_build_can_do_without(tree: Path, lines: str, needed: object, asked: str) -> None:
     """deepspeed 0.19.8, mmcv 2.2.0: a project that has the name of an optional module may be somebody else's."""
     (tree / "helper.py").write_text("import einops\n")
-    (tree / "setup.py").write_text(SETUP % (lines, "", ""))
+    write(tree, setup=script(lines))
     draft = inspect(tree)
     assert keys(draft).get("build_requires") == needed
     assert [each.found for each in draft.findings if "no requirement of the build" in each.found] == (
@@ -551,8 +516,8 @@ def test_modules_that_a_build_can_do_without(tree: Path, lines: str, needed: obj
 def test_a_requirement_is_never_guessed_from_the_name_of_a_module(
     tree: Path, module: str, project: str, required: object, asked: bool
 ) -> None:
-    (tree / "small_ops" / "__init__.py").write_text(f"import torch, {module}\n")
-    (tree / "setup.py").write_text(SETUP % ("", "", f", install_requires=['{project}']"))
+    write(tree, package=f"import torch, {module}\n")
+    write(tree, setup=script(more=f", install_requires=['{project}']"))
     draft = inspect(tree)
     assert keys(draft).get("requires") == required
     assert (f"the package imports {module}, and no requirement" in found(draft)) is asked
@@ -586,7 +551,7 @@ def test_without_a_list_of_packages_only_the_compiled_modules_are_installed(tree
     draft = inspect(tree)
     assert keys(draft)["imports"] == ["ops_torch"]
     assert "setup.py compiles ops_torch " in found(draft)
-    (tree / "pyproject.toml").write_text("[tool.setuptools]\nzip-safe = false\n")
+    write(tree, project="[tool.setuptools]\nzip-safe = false\n")
     assert keys(inspect(tree))["imports"] == ["small_ops"]
 
 
@@ -600,9 +565,9 @@ def test_modules_that_a_package_imports_without_its_name(tree: Path) -> None:
 
 
 def test_options_for_the_cpu_of_this_machine(tree: Path) -> None:
-    (tree / "setup.py").write_text(SETUP % ("flags = ['-O3', '-march=native']", "", ""))
+    write(tree, setup=script("flags = ['-O3', '-march=native']"))
     assert "setup.py compiles for the CPU of this machine" in found(inspect(tree))
-    (tree / "setup.py").write_text(SETUP % ("", "", ""))
+    write(tree, setup=script())
     (tree / "CMakeLists.txt").write_text("# -mcpu=native\ntarget_compile_options(ops PRIVATE -mtune=native)\n")
     assert "CMake compiles for the CPU of this machine" in found(inspect(tree))
 
@@ -621,7 +586,7 @@ def test_options_for_the_cpu_of_this_machine(tree: Path) -> None:
     ],
 )
 def test_ways_to_download(tree: Path, line: str, downloads: bool) -> None:
-    (tree / "setup.py").write_text(SETUP % (line, "", ""))
+    write(tree, setup=script(line))
     assert read_setup_script(tree).downloads is downloads
 
 
@@ -639,7 +604,7 @@ def test_options_of_the_command_line(tree: Path) -> None:
     line = "if '--cuda_ext' in sys.argv and '--inplace' not in sys.argv:\n    pass\n"
     line += "no_gpu = '--no-cuda' in sys.argv\n"
     line += "for word in sys.argv:\n    if word.startswith('--blas=') or word == '--cpu_only':\n        pass"
-    (tree / "setup.py").write_text(SETUP % (line, "", ""))
+    write(tree, setup=script(line))
     draft = inspect(tree)
     assert keys(draft)["config_settings"] == {"--global-option": ["--cuda_ext"]}
     (question,) = draft.questions
