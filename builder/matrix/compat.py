@@ -12,14 +12,7 @@ from typing import NamedTuple
 
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch, shown
-from builder.matrix.compat_table import (
-    ImageFacts,
-    ImageTable,
-    Table,
-    ToolkitFacts,
-    TorchFacts,
-    read_table,
-)
+from builder.matrix.compat_table import ImageFacts, ImageTable, Table, ToolkitFacts, TorchFacts, read_table
 
 __all__ = ["Compat", "ImageFacts", "ToolkitFacts", "TorchFacts", "WhyNot", "and_list"]
 
@@ -119,8 +112,7 @@ class Compat:
         python = Python.parse(text)
         if python not in self.pythons:
             near = min(
-                self.pythons,
-                key=lambda p: (p.free_threaded != python.free_threaded, abs(p.minor - python.minor), p),
+                self.pythons, key=lambda p: (p.free_threaded != python.free_threaded, abs(p.minor - python.minor), p)
             )
             raise UsageError(
                 f"no torch release has wheels for Python {python}; the nearest Python with wheels is {near}",

@@ -170,9 +170,7 @@ ArchName = Annotated[
 VersionPattern = Annotated[str, AfterValidator(_version_pattern), WithJsonSchema({"type": ["string", "number"]})]
 VersionText = Annotated[str, AfterValidator(_version), WithJsonSchema({"type": ["string", "number"]})]
 Bytes = Annotated[
-    int,
-    _parsed(parse_size),
-    WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?[KMGTkmgt]([Ii]?[Bb])?$"}),
+    int, _parsed(parse_size), WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?[KMGTkmgt]([Ii]?[Bb])?$"})
 ]
 Name = Annotated[
     str,
@@ -208,8 +206,7 @@ Revision = Annotated[
     WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{40}$"}),
 ]
 GitUrl = Annotated[
-    str,
-    _matching(r"(https?|ssh|file)://\S+|[\w.-]+@[\w.-]+:\S+", "is not a git URL; write it like https://…/name.git"),
+    str, _matching(r"(https?|ssh|file)://\S+|[\w.-]+@[\w.-]+:\S+", "is not a git URL; write it like https://…/name.git")
 ]
 ImageName = Annotated[
     str,

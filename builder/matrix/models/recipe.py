@@ -147,9 +147,7 @@ class AcceptModel(StrictModel):
         examples=["torch2.2.*-cp312"],
     )
     until: VersionText | None = Field(
-        default=None,
-        description="From this version of the extension on, the entry has no effect.",
-        examples=["0.5.0"],
+        default=None, description="From this version of the extension on, the entry has no effect.", examples=["0.5.0"]
     )
 
 

@@ -22,10 +22,7 @@ def test_committed_schema_is_the_generated_one(path: object, text: str) -> None:
 def test_schema_accepts_what_people_write() -> None:
     by_name = {path.name: json.loads(text) for path, text in schemas().items()}
     matrix, recipe = by_name["matrix.schema.json"], by_name["extension.schema.json"]
-    assert matrix["properties"]["torch"]["items"]["type"] == [
-        "string",
-        "number",
-    ]  # an editor reads 2.10 as a number
+    assert matrix["properties"]["torch"]["items"]["type"] == ["string", "number"]  # an editor reads 2.10 as a number
     assert matrix["required"] == ["torch", "cuda", "python", "extensions"]
     assert matrix["additionalProperties"] is False
     assert recipe["properties"]["memory_per_job"]["default"] == "2GiB"
