@@ -66,15 +66,12 @@ class Compat:
     def releases(self, text: str) -> tuple[Torch, ...]:
         """Return every release that `text` names, oldest first: `2.2` is 2.2.0, 2.2.1 and 2.2.2; `2.2.1` is itself.
 
-        Raises:
-            UsageError: the release is unknown; the message names the nearest and the newest.
-
+        Raises UsageError: the release is unknown; the message names the nearest and the newest.
         """
         parts = text.split(".")
         if not re.fullmatch(r"\d{1,4}(\.\d{1,4}){1,2}", text):
-            raise UsageError(
-                f"{shown(text)!r} is not a torch version; write it like 2.11 or 2.11.0", Code.VALUE_INVALID
-            )
+            sentence = f"{shown(text)!r} is not a torch version; write it like 2.11 or 2.11.0"
+            raise UsageError(sentence, Code.VALUE_INVALID)
         series, newest, known = ".".join(parts[:2]), self.torches[-1], self._table.torch
         if len(parts) == 2 and text in known:
             return known[text].releases
@@ -211,18 +208,13 @@ class Compat:
         facts = self.torch(torch)
         has = f"it has {and_list(sorted(facts.variants))}"
         if cuda in facts.unlisted:
-            return WhyNot(
-                "unlisted-torch-wheel",
-                f"PyTorch's release notes list no torch {facts.series} wheel for CUDA {cuda}; {has}",
-            )
+            reason = f"PyTorch's release notes list no torch {facts.series} wheel for CUDA {cuda}; {has}"
+            return WhyNot("unlisted-torch-wheel", reason)
         if cuda not in facts.variants:
             return WhyNot("no-torch-wheel-for-cuda", f"torch {facts.series} was never built for CUDA {cuda}; {has}")
         if cuda not in self._table.toolkits:
-            return WhyNot(
-                "no-toolkit",
-                f"torch {facts.series} has a wheel for CUDA {cuda}, but buildfarm's version table lists no toolkit of"
-                f" CUDA {cuda}",
-            )
+            reason = f"torch {facts.series} has a wheel for CUDA {cuda}, but buildfarm's version table lists no toolkit"
+            return WhyNot("no-toolkit", f"{reason} of CUDA {cuda}")
         return None
 
     def why_not_python(self, torch: Torch, python: Python) -> WhyNot | None:
@@ -283,10 +275,8 @@ class Compat:
             reason += f"; torch {first} is the first that accepts it"
         elif until:
             reason += f"; torch before {until} accepts it"
-        return WhyNot(
-            "arch-refused-by-torch",
-            f"{reason}; with `override_architectures: true` in the recipe, nvcc compiles for it",
-        )
+        cure = "with `override_architectures: true` in the recipe, nvcc compiles for it"
+        return WhyNot("arch-refused-by-torch", f"{reason}; {cure}")
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:

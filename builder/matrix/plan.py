@@ -265,10 +265,8 @@ def make_plan(
     The order of the input does not change the plan. Skips that concern every extension come first, then those of each
     extension by name; within these, the order is torch, CUDA, Python, platform.
 
-    Raises:
-        UsageError: the selection holds an unknown value or two values that exclude each other.
-        NothingSelectedError: without `allow_empty`, no cell is left; see `no_cell_left`.
-
+    Raises UsageError: the selection holds an unknown value or two values that exclude each other; NothingSelectedError:
+    without `allow_empty`, no cell is left; see `no_cell_left`.
     """
     served, skips = _served_and_skipped(matrix, recipes, select, compat)
     builds: list[Build] = []

@@ -56,9 +56,7 @@ class Document:
 def read_document(path: Path) -> Document:
     """Read one YAML file whose top level is a mapping.
 
-    Raises:
-        UsageError: the file is missing, is not UTF-8, is not YAML, is not a mapping, or holds a key twice.
-
+    Raises UsageError: the file is missing, is not UTF-8, is not YAML, is not a mapping, or holds a key twice.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -185,9 +183,7 @@ _ADVICE = {
 def validate(document: Document, model: type[M]) -> M:
     """Return the document as a model.
 
-    Raises:
-        UsageError: the first error in the file; the hints are the other errors.
-
+    Raises UsageError: the first error in the file; the hints are the other errors.
     """
     try:
         return model.model_validate(document.data)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, create_model
 
-from builder.matrix.models import AbiModel, ExcludeModel, ImageModel, MatrixModel, RecipeModel, SourceModel
+from builder.matrix.models.matrix import ExcludeModel, ImageModel, MatrixModel
+from builder.matrix.models.recipe import AbiModel, RecipeModel, SourceModel
 from builder.matrix.schema import schemas
 
 
