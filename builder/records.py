@@ -18,12 +18,10 @@ from builder.matrix.plan import Build
 from builder.untrusted import JsonError, parse_json, text, texts
 from builder.wheelfile.archive import WheelFile
 
-# What a build did with the CUDA files of its source, so that a wheel without GPU code can be explained.
-
 
 @dataclass(frozen=True)
 class CudaSources:
-    """The CUDA files of a source."""
+    """The CUDA files of a source, so that a wheel without GPU code can be explained."""
 
     #: How many there are.
     files: int
@@ -40,9 +38,6 @@ class CudaSources:
     def from_json(cls, data: Mapping[str, Any]) -> CudaSources:
         """Read what `to_json` wrote; raises KeyError, ValueError or TypeError for anything else."""
         return cls(int(data["files"]), tuple(map(str, data["never_compiled"])), str(data["asks_for_gpu"]))
-
-
-# The exact identity of what compiles a wheel, typed here and plain data in records.
 
 
 class Part(StrEnum):
@@ -151,9 +146,7 @@ class Toolchain:
         )
 
 
-# How a wheel was made, as `.dist-info/buildfarm.json` inside it: enough to rebuild it, without paths and times.
-
-#: File name inside `.dist-info`.
+#: File name inside `.dist-info` of what says how the wheel was made: enough to rebuild it, without paths and times.
 FILE = "buildfarm.json"
 
 _SCHEMA = 2
@@ -348,12 +341,9 @@ def read_record(wheel: Path) -> Record:
             ) from error
 
 
-# What the store keeps beside a wheel: the record inside the wheel, and how its build went on this machine.
-
-
 @dataclass(frozen=True)
 class BuildRecord:
-    """One finished build."""
+    """What the store keeps of a finished build: the record inside the wheel, and how it went on this machine."""
 
     #: As in the wheel itself.
     record: Record

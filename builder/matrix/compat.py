@@ -12,9 +12,7 @@ from typing import NamedTuple
 
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch, shown
-from builder.matrix.compat_table import ImageFacts, ImageTable, Table, ToolkitFacts, TorchFacts, read_table
-
-__all__ = ["Compat", "ImageFacts", "ToolkitFacts", "TorchFacts", "WhyNot", "and_list"]
+from builder.matrix.compat_table import ImageTable, Table, ToolkitFacts, TorchFacts, read_table
 
 _FILE = Path(__file__).with_name("compat.yaml")
 #: How to use a release that compat.yaml does not have.
@@ -60,8 +58,6 @@ class Compat:
     def load(cls, path: Path = _FILE) -> Compat:
         """Return the facts of compat.yaml, which is parsed once in a process."""
         return _load(path)
-
-    # Parsing.
 
     def releases(self, text: str) -> tuple[Torch, ...]:
         """Return every release that `text` names, oldest first: `2.2` is 2.2.0, 2.2.1 and 2.2.2; `2.2.1` is itself.
@@ -116,8 +112,6 @@ class Compat:
                 Code.VERSION_UNKNOWN,
             )
         return python
-
-    # Facts.
 
     def torch(self, torch: Torch) -> TorchFacts:
         """Return the facts of a release's series. Raises UsageError if the release is unknown."""
@@ -189,8 +183,6 @@ class Compat:
         """Return the CUDA versions whose nvcc knows an architecture, oldest first."""
         plain = replace(arch, ptx=False)
         return tuple(sorted(c for c, facts in self._table.toolkits.items() if plain in facts.archs))
-
-    # Reasons.
 
     def why_not(self, torch: Torch, cuda: Cuda, python: Python, platform: Platform) -> WhyNot | None:
         """Return the reason why torch has no wheel for the cell, or None. Raises UsageError if the torch is unknown."""

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product, starmap
+from itertools import product
 
 from packaging.specifiers import SpecifierSet
 
@@ -18,9 +18,7 @@ from builder.gate.amounts import counted, join_names
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat, WhyNot
 from builder.matrix.config import Matrix, Recipe, Selection, WheelSource
-from builder.matrix.selection import Axes, select_axes
-
-# Which cells a recipe can serve, and which cells share one build: the rules of ABI classes and GPU architectures.
+from builder.matrix.selection import select_axes
 
 #: One build serves all cells with the same key: the platform, and what a binary of the ABI class depends on.
 GroupKey = tuple[str, AbiClass, str, Cuda | int, Python | None]
@@ -269,7 +267,7 @@ def make_plan(
     without `allow_empty`, no cell is left; see `no_cell_left`.
     """
     served, skips = _served_and_skipped(matrix, recipes, select, compat)
-    builds: list[Build] = []
+    builds = list[Build]()
     for rules, cells in served:
         if isinstance(rules.recipe.source, WheelSource):
             skips += [_skip(cell, rules.recipe.name, _PREBUILT) for cell in cells]
@@ -309,8 +307,16 @@ def _served_and_skipped(
 ) -> tuple[list[tuple[RecipeRules, list[Cell]]], list[Skip]]:
     """Return, for each recipe, its rules and the cells it can serve, and a Skip for every other combination."""
     axes = select_axes(matrix, recipes, select, compat)
-    cells, skips = _cells(matrix, axes, compat)
-    served = []
+    cells, skips, served = list[Cell](), list[Skip](), list[tuple[RecipeRules, list[Cell]]]()
+    excluded = _why_excluded(matrix, "")
+    for torch, cuda in product(axes.torch, axes.cuda):
+        why_not_cuda = compat.why_not_cuda(torch, cuda)
+        for python, platform in product(axes.python, axes.platforms):
+            cell = Cell(torch, cuda, python, platform)
+            if why := why_not_cuda or compat.why_not(torch, cuda, python, platform) or excluded(cell):
+                skips.append(_skip(cell, "", why))
+            else:
+                cells.append(cell)
     for recipe in axes.recipes:
         rules, excluded = RecipeRules(recipe, matrix.archs, compat), _why_excluded(matrix, recipe.name)
         selected: list[Cell] = []
@@ -338,19 +344,6 @@ def summarise_skips(plan: Plan) -> tuple[SkipSummary, ...]:
         )
         for (code, reason), members in groups.items()
     )
-
-
-def _cells(matrix: Matrix, axes: Axes, compat: Compat) -> tuple[list[Cell], list[Skip]]:
-    """Return the existing cells that no exclude of every extension matches, and a Skip for every other combination."""
-    cells: list[Cell] = []
-    skips: list[Skip] = []
-    excluded = _why_excluded(matrix, "")
-    for cell in starmap(Cell, product(axes.torch, axes.cuda, axes.python, axes.platforms)):
-        if why := compat.why_not(cell.torch, cell.cuda, cell.python, cell.platform) or excluded(cell):
-            skips.append(_skip(cell, "", why))
-        else:
-            cells.append(cell)
-    return cells, skips
 
 
 def _why_excluded(matrix: Matrix, extension: str) -> Callable[[Cell], WhyNot | None]:

@@ -85,9 +85,8 @@ def read_document(path: Path) -> Document:
     reader = _Reader(path)
     data = reader.plain(root, ()) if root else {}
     if not isinstance(data, dict):
-        raise UsageError(
-            "the file must be a mapping of keys, such as `torch: [2.11]`", Code.YAML_INVALID, where=str(path)
-        )
+        sentence = "the file must be a mapping of keys, such as `torch: [2.11]`"
+        raise UsageError(sentence, Code.YAML_INVALID, where=str(path))
     return Document(path, data, reader.positions)
 
 
@@ -123,11 +122,11 @@ class _Reader:
             raise self._refused(node, "an alias is inside the value it refers to")
         self._open.append(node)
         try:
-            if isinstance(node, yaml.SequenceNode):
-                for i, item in enumerate(node.value):
-                    self._record(item, (*key, i))
-                return [self.plain(item, (*key, i)) for i, item in enumerate(node.value)]
-            return self._mapping(node, key)
+            if not isinstance(node, yaml.SequenceNode):
+                return self._mapping(node, key)
+            for i, item in enumerate(node.value):
+                self._record(item, (*key, i))
+            return [self.plain(item, (*key, i)) for i, item in enumerate(node.value)]
         finally:
             self._open.pop()
 
@@ -159,8 +158,6 @@ class _Reader:
         where = f"{self.path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
         return UsageError(sentence, code, where=where)
 
-
-# Turn what pydantic finds wrong with a file into one sentence each, with the key and its position.
 
 M = TypeVar("M", bound=BaseModel)
 _MUST_BE = {

@@ -20,8 +20,6 @@ from builder.recipes.inspection.findings import Draft
 from builder.recipes.inspection.metadata import Metadata, PackagePlaces, refuses_newer, valid_requirements
 from builder.recipes.inspection.native_code import COMPLETE_TORCH, NativeFacts
 
-# The Python packages of a source, and what they import when they are imported. Nothing is executed.
-
 _NOT_INSTALLED = {"test", "tests", "docs", "doc", "examples", "example", "benchmark", "benchmarks", "scripts", "tools",
                   "build", "dist", "third_party", "conda", "samples", "cmake"}  # fmt: skip
 
