@@ -70,24 +70,18 @@ class NoGpuError(MissingToolError):
 class ContainerSpec:
     """A container to create."""
 
-    #: Tag or id; the image is not pulled.
-    image: str
-    #: Labels by which a later run finds the container if this run is killed.
-    labels: Mapping[str, str]
+    image: str  # tag or id; the image is not pulled
+    labels: Mapping[str, str]  # labels by which a later run finds the container if this run is killed
     #: Variables added to those of the image. They are sent in the API request, not as program arguments.
     environment: Mapping[str, str] = field(default_factory=dict)
     #: Files of this machine and their paths in the container, mounted read-only.
     bind_mounts: Mapping[Path, str] = field(default_factory=dict)
     #: Names of engine volumes and their paths in the container.
     volumes: Mapping[str, str] = field(default_factory=dict)
-    #: Memory limit in bytes; 0 means no limit.
-    memory: int = 0
-    #: Id of the user and the group.
-    user: int = USER
-    #: Linux capabilities; a container has no others.
-    capabilities: tuple[str, ...] = ()
-    #: The device request, or None for a container without a GPU.
-    gpus: DeviceRequest | None = None
+    memory: int = 0  # memory limit in bytes; 0 means no limit
+    user: int = USER  # id of the user and the group
+    capabilities: tuple[str, ...] = ()  # Linux capabilities; a container has no others
+    gpus: DeviceRequest | None = None  # the device request, or None for a container without a GPU
 
     def options(self) -> dict[str, Any]:
         """Arguments for the SDK's `containers.create`."""
@@ -116,15 +110,12 @@ class ContainerSpec:
 class RunResult:
     """How one program in a container ended."""
 
-    #: Exit status, or the negative number of the signal that ended the program.
-    status: int
-    #: stdout, stderr: the last part of the program's output.
-    stdout: str
+    status: int  # exit status, or the negative number of the signal that ended the program
+    stdout: str  # stdout, stderr: the last part of the program's output
     stderr: str
     #: The kernel killed a process in the container because of the memory limit.
     out_of_memory: bool = False
-    #: The program exceeded its timeout and was killed.
-    timed_out: bool = False
+    timed_out: bool = False  # the program exceeded its timeout and was killed
 
 
 class Container:

@@ -32,16 +32,12 @@ _UNSAFE = re.compile(r"[^\w .+:/@=<>!~,\[\]()*-]|\s\s")
 class Dockerfile:
     """One rendered file."""
 
-    #: Readable and unique among the files of a plan; the file is `<name>.Dockerfile`.
-    name: str
-    #: `build` or `runtime`, the name of the target stage.
-    kind: str
-    #: Contents of the file.
-    text: str
+    name: str  # readable and unique among the files of a plan; the file is `<name>.Dockerfile`
+    kind: str  # `build` or `runtime`, the name of the target stage
+    text: str  # contents of the file
     #: The builds that use the image, in the plan's order; empty for a runtime image.
     builds: tuple[Build, ...]
-    #: The cells that these builds serve, or the cell of a runtime image; sorted.
-    cells: tuple[Cell, ...]
+    cells: tuple[Cell, ...]  # the cells that these builds serve, or the cell of a runtime image; sorted
 
     @property
     def tag(self) -> str:

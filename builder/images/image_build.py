@@ -30,14 +30,11 @@ echo "path=$PATH"
 class ImageContents:
     """Versions of the tools in a build image."""
 
-    #: The engine's id of the inspected image.
-    id: str
-    #: gxx, nvcc, python: exact versions; `nvcc` is empty when the image has none.
-    gxx: str
+    id: str  # the engine's id of the inspected image
+    gxx: str  # gxx, nvcc, python: exact versions; `nvcc` is empty when the image has none
     nvcc: str
     python: str
-    #: Value of PATH in the image.
-    path: str
+    path: str  # value of PATH in the image
 
 
 def image_name(image: BuildImage | RuntimeImage, base_ids: Sequence[str]) -> str:

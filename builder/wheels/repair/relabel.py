@@ -44,10 +44,8 @@ class Label:
     #: The torch releases that the wheel works with, e.g. `torch==2.11.*`; empty: METADATA keeps the requirement of the
     #: source.
     torch: str
-    #: Further requirements.
-    requires: tuple[str, ...] = ()
-    #: The torch release that the wheel was compiled with, or empty.
-    built_with: str = ""
+    requires: tuple[str, ...] = ()  # further requirements
+    built_with: str = ""  # the torch release that the wheel was compiled with, or empty
     #: How it was made, as plain data, for `.dist-info/buildfarm.json`; empty: no such file.
     made_by: Mapping[str, object] = field(default_factory=dict)
     #: Makes, from the wheel's project, version and file name, the bytes of `.dist-info/sboms/buildfarm.cdx.json` (PEP

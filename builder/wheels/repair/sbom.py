@@ -50,14 +50,10 @@ _REGISTERS = "__cudaRegisterFatBinary"
 class Linked:
     """One library of the wheel and how it is linked."""
 
-    #: Its path in the wheel.
-    path: str
-    #: Of its bytes, hex.
-    sha256: str
-    #: Libraries that it needs (DT_NEEDED).
-    needed: tuple[str, ...]
-    #: auditwheel copied it from another project.
-    grafted: bool
+    path: str  # its path in the wheel
+    sha256: str  # of its bytes, hex
+    needed: tuple[str, ...]  # libraries that it needs (DT_NEEDED)
+    grafted: bool  # auditwheel copied it from another project
     #: It contains the static CUDA runtime: it has GPU code, and the function that registers GPU code is not an
     #: undefined symbol.
     static_cudart: bool

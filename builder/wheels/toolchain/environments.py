@@ -109,12 +109,9 @@ CELL_MODULES = (
 class Environment:
     """A complete virtual environment."""
 
-    #: Its root.
-    folder: Path
-    #: Its Python version.
-    python: Python
-    #: The installed packages as exact requirements, sorted.
-    packages: tuple[str, ...]
+    folder: Path  # its root
+    python: Python  # its Python version
+    packages: tuple[str, ...]  # the installed packages as exact requirements, sorted
 
     @property
     def interpreter(self) -> Path:

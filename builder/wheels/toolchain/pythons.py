@@ -36,12 +36,9 @@ _PROBE = (
 class Interpreter:
     """A Python on this machine."""
 
-    #: Its executable.
-    path: Path
-    #: Its exact version, `3.12.1`.
-    version: str
-    #: Whether Python.h is installed, which extensions of the class `cpython` need.
-    headers: bool
+    path: Path  # its executable
+    version: str  # its exact version, `3.12.1`
+    headers: bool  # whether Python.h is installed, which extensions of the class `cpython` need
 
 
 @cache
