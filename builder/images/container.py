@@ -55,7 +55,6 @@ PROCESSES = 16384
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
-_NO_DRIVER = "could not select device driver"
 #: How much of a program's output goes to the log, in bytes.
 _LOGGED_OUTPUT = 1 << 30
 #: How much of the end of a program's output is kept in memory, in bytes.
@@ -184,7 +183,9 @@ class Container:
         run of buildfarm is interrupted.
         """
         command = shlex.join(argv)
-        self._write_script(f"{shell_settings(variables)}{command}\nexit $?\n")
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, _SCRIPT).write_text(f"{shell_settings(variables)}{command}\nexit $?\n")
+            self.put(Path(folder), "")
         with log.open("ab") as stream:
             stream.write(f"+ in a container: {mask_credentials(command)}\n".encode())
             stream.flush()
@@ -200,28 +201,30 @@ class Container:
             finally:
                 close_stream(output)
                 mask_log(log, start)
-        state = self._exit_state()
-        return RunResult(
-            _subprocess_status(int(state["ExitCode"])),
-            reader.text(0),
-            reader.text(1),
-            bool(state.get("OOMKilled")),
-            timed_out,
-        )
-
-    def _write_script(self, text: str) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, _SCRIPT).write_text(text)
-            self.put(Path(folder), "")
+        with translate_sdk_errors("while a program ran in a container"):
+            self._handle.wait()  # the output ends a moment before the container does
+            self._handle.reload()
+        state: Mapping[str, Any] = self._handle.attrs["State"]
+        code = int(state["ExitCode"])
+        if 128 < code <= 128 + 64:  # a shell's status for a signal, which `subprocess` says as a negative number
+            code = 128 - code
+        return RunResult(code, reader.text(0), reader.text(1), bool(state.get("OOMKilled")), timed_out)
 
     def _start(self) -> None:
         try:
             with translate_sdk_errors("while a container was started"):
                 self._handle.start()
         except MissingToolError as error:
-            if self._gpus and isinstance(error.__cause__, APIError):
-                raise NoGpuError(_no_gpu_message(error.__cause__), Code.NO_GPU) from error
-            raise
+            if not self._gpus or not isinstance(error.__cause__, APIError):
+                raise
+            message = reason(error.__cause__)
+            if "could not select device driver" in message:
+                message = (
+                    "install NVIDIA's container toolkit (nvidia-container-toolkit), run"
+                    " `nvidia-ctk runtime configure --runtime=docker`, restart the engine"
+                )
+            sentence = f"the Docker engine cannot give this machine's GPU to a container: {message}"
+            raise NoGpuError(sentence, Code.NO_GPU) from error
 
     def _wait(self, reader: OutputReader, timeout: float | None) -> bool:
         """Wait until the program ends; False when the timeout passed and the program was killed."""
@@ -236,35 +239,12 @@ class Container:
                 return False
         return True
 
-    def _exit_state(self) -> Mapping[str, Any]:
-        """The engine's state of the container after the exit; the output ends a moment before the container does."""
-        with translate_sdk_errors("while a program ran in a container"):
-            self._handle.wait()
-            self._handle.reload()
-        state: Mapping[str, Any] = self._handle.attrs["State"]
-        return state
-
 
 def _owned_by_user(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = USER
     member.uname = member.gname = ""
     member.mode |= 0o500 if member.isdir() else 0o400
     return member
-
-
-def _subprocess_status(code: int) -> int:
-    """A shell's exit status in the convention of `subprocess`: negative for a signal."""
-    return 128 - code if 128 < code <= 128 + 64 else code
-
-
-def _no_gpu_message(error: APIError) -> str:
-    message = reason(error)
-    if _NO_DRIVER in message:
-        return (
-            "the Docker engine cannot give this machine's GPU to a container: install NVIDIA's container toolkit"
-            " (nvidia-container-toolkit), run `nvidia-ctk runtime configure --runtime=docker`, restart the engine"
-        )
-    return f"the Docker engine cannot give this machine's GPU to a container: {message}"
 
 
 class OutputReader(threading.Thread):
@@ -279,7 +259,7 @@ class OutputReader(threading.Thread):
 
     def run(self) -> None:
         """Copy until the program ends."""
-        # When the engine stops, the stream ends or raises; `_exit_state` finds out which and reports it.
+        # When the engine stops, the stream ends or raises; the question for the exit status finds out which.
         with suppress(*SDK_ERRORS, OSError, ValueError):
             for parts in self._output:
                 for kept, part in zip(self._kept, parts, strict=True):

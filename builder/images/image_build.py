@@ -62,15 +62,12 @@ def ensure_image(
                 settings = {**index_variables(index=index), **ca_variables("/run/secrets/ca")}
                 network.write_text(shell_settings(settings))
                 secrets = {"ca": ca_bundle(), "network": network}
-                text = _with_local_names(render_template(image.template, image, engine.features()), engine, image)
+                # Base images have other names on this machine if they came from a mirror.
+                names = {base: engine.local_name(base) or base for base in image.bases}
+                text = render_template(image.template, image, engine.features())
+                text = re.sub(r"^FROM (\S+)", lambda base: f"FROM {names[base[1]]}", text, flags=re.MULTILINE)
                 engine.build(text, tag, log=log, owner=owner, secrets=secrets)
     return tag
-
-
-def _with_local_names(text: str, engine: Engine, image: BuildImage | RuntimeImage) -> str:
-    """The Dockerfile with the names that base images have on this machine: one from a mirror has the mirror's name."""
-    names = {base: engine.local_name(base) or base for base in image.bases}
-    return re.sub(r"^FROM (\S+)", lambda found: f"FROM {names[found[1]]}", text, flags=re.MULTILINE)
 
 
 def cached_contents(engine: Engine, store: Store, image: BuildImage) -> tuple[str, ImageContents] | None:
