@@ -133,9 +133,16 @@ class Container:
 
     def put(self, source: Path, target: str) -> None:
         """Copy a file or a directory to `CONTAINER_DIR/target`; the copy belongs to the container's user."""
+
+        def owned_by_user(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            member.uid = member.gid = USER
+            member.uname = member.gname = ""
+            member.mode |= 0o500 if member.isdir() else 0o400
+            return member
+
         with tempfile.TemporaryFile() as stream:
             with tarfile.open(fileobj=stream, mode="w") as tar:
-                tar.add(source, arcname=f"{CONTAINER_DIR[1:]}/{target}", filter=_owned_by_user)
+                tar.add(source, arcname=f"{CONTAINER_DIR[1:]}/{target}", filter=owned_by_user)
             stream.seek(0)
             with translate_sdk_errors("while files were copied into a container"):
                 self._handle.put_archive("/", stream)
@@ -238,13 +245,6 @@ class Container:
                 reader.join()
                 return False
         return True
-
-
-def _owned_by_user(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    member.uid = member.gid = USER
-    member.uname = member.gname = ""
-    member.mode |= 0o500 if member.isdir() else 0o400
-    return member
 
 
 class OutputReader(threading.Thread):

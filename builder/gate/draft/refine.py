@@ -33,17 +33,16 @@ def with_different_numbers(
 
     `called` is whether the op can be called here; if not, the numbers are not tried.
     """
+
+    def says_nothing(guess: Guess) -> bool:  # an integer or a bool that equals 1.0 says something
+        return guess[0] == "value" and isinstance(guess[1], float) and guess[1] in (_NUMBERS[0], 1.0)
+
     numbers = itertools.cycle(_NUMBERS)
-    changed = tuple(("value", next(numbers)) if _is_plain_number(guess) else guess for guess in candidate)
+    changed = tuple(("value", next(numbers)) if says_nothing(guess) else guess for guess in candidate)
     if changed == candidate or not called:
         return changed, fact
     trial = process.call("plain", changed)
     return (candidate, fact) if trial.error else (changed, trial.fact)
-
-
-def _is_plain_number(guess: Guess) -> bool:
-    """Whether it is a number that says nothing about the op; an integer or a bool that equals 1.0 is none."""
-    return guess[0] == "value" and isinstance(guess[1], float) and guess[1] in (_NUMBERS[0], 1.0)
 
 
 def with_different_sizes(

@@ -203,7 +203,8 @@ class Caller:
 
     def strided(self, candidate: Sequence[Guess]) -> bool:
         """Call it with inputs that are not contiguous."""
-        self._call(map_tensors(self._values(candidate), lambda _, one: _strided(one)))
+        wide = map_tensors(self._values(candidate), lambda _, one: torch.stack([one, one], dim=-1)[..., 0])
+        self._call(wide)
         return True
 
     def fake(self, candidate: Sequence[Guess]) -> bool:
@@ -288,11 +289,6 @@ class Caller:
 
 def _leaf(tensor: Tensor) -> Tensor:
     return tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor
-
-
-def _strided(tensor: Tensor) -> Tensor:
-    wide = torch.stack([tensor, tensor], dim=-1)
-    return wide[..., 0]
 
 
 class _CallRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not installed where types are checked

@@ -27,9 +27,8 @@ from builder.wheels.toolchain.uv import index_setting
 if TYPE_CHECKING:
     from builder.wheels.sources.index import Location
 
-# The source's own [tool.cibuildwheel], which buildfarm ignores.
-
-#: Settings without which a build may fail, and what buildfarm has in place of each.
+#: Settings of the source's own [tool.cibuildwheel], which buildfarm ignores: those without which a build may fail, and
+#: what buildfarm has in place of each.
 _REPLACED = {
     "before-all": "`images` in matrix.yaml",
     "before-build": "`build_requires` or `patches` in the recipe",
@@ -98,7 +97,10 @@ def prepare_source(recipe: Recipe, target: Path, *, cache: Path) -> PreparedSour
                     raise UsageError(fault, code, where=mask_credentials(source.url), hints=[hint])
                 project = project_folder(recipe, target)
                 _copy(_tracked_files(top), project, root=root, top=top)
-                _copy(_outside(root, top), target, root=root)
+                if top.resolve() != root.resolve():  # the files beside the folder, without links that lead out
+                    beside = [(name, file) for name, file in _tracked_files(root) if not file.is_relative_to(top)]
+                    inside = [one for one in beside if one[1].resolve().is_relative_to(root.resolve())]
+                    _copy(inside, target, root=root)
             case WheelSource():
                 raise AssertionError("an official wheel has no source: a plan must not contain a build of this recipe")
         prepared = PreparedSource(_digest(recipe, copied), copied)
@@ -180,14 +182,6 @@ def _tracked_files(top: Path) -> list[tuple[str, Path]]:
         folders[:] = [name for name in folders if name != ".git" and name not in links]
         files += [Path(folder, name) for name in [*names, *links] if name != ".git"]
     return sorted((file.relative_to(top).as_posix(), file) for file in files)
-
-
-def _outside(root: Path, top: Path) -> list[tuple[str, Path]]:
-    """The files of a checkout that are not below `top`, without links that lead out of it."""
-    if top.resolve() == root.resolve():
-        return []
-    files = [(name, file) for name, file in _tracked_files(root) if not file.is_relative_to(top)]
-    return [(name, file) for name, file in files if file.resolve().is_relative_to(root.resolve())]
 
 
 def _copy(files: list[tuple[str, Path]], target: Path, *, root: Path, top: Path | None = None) -> None:

@@ -95,8 +95,6 @@ def header_hint(python: Python) -> str:
     return f"`apt-get install python{python.major}.{python.minor}-dev` (or your system's package)"
 
 
-# Pythons that this machine lacks: uv downloads them, unless downloads are forbidden.
-
 #: uv's own setting; `automatic` is its default.
 SETTING = "UV_PYTHON_DOWNLOADS"
 

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from builder.wheels.sccache.launchers.environment import CacheSettings, Layout
+from builder.wheels.sccache.launchers.environment import CacheSettings
 
 #: Seconds until a Redis that does not answer is given up.
 _SECONDS = 5.0
@@ -65,49 +65,36 @@ def lay_out(settings: CacheSettings) -> None:
     others = [name for name in _OTHER_CACHES if shutil.which(name)]
     for folder in (layout.launch, layout.compilers, layout.cuda / "bin"):
         folder.mkdir(parents=True)
-    _link_compilers(settings)
+    pairs = [
+        *((name, settings.cc) for name in ("gcc", "cc")),
+        *((name, settings.cxx) for name in ("g++", "c++")),
+        # A recipe may name a CC or CXX of its own.
+        *((name, name) for name in (settings.recipe_cc, settings.recipe_cxx, settings.cc, settings.cxx)),
+    ]
+    for name, program in pairs:
+        if real := shutil.which(program):
+            link = layout.compilers / Path(name).name
+            link.unlink(missing_ok=True)
+            link.symlink_to(real)
     # After the real compilers were looked up, because the launchers are first on PATH.
     for compiler in layout.compilers.iterdir():
         _write_program(layout.launch / compiler.name, _LAUNCHER.read_text(encoding="utf-8"))
     for name in others:
         _write_program(layout.launch / name, _NO_CACHE)
     if os.access(settings.toolkit / "bin" / "nvcc", os.X_OK):
-        _lay_out_toolkit(layout, settings.toolkit)
+        # Links into the toolkit. Compilers read every header through them, so each link leads to the final path.
+        layout.toolkit.symlink_to(os.path.realpath(settings.toolkit))
+        for below in ("", "bin"):
+            for entry in (layout.toolkit / below).iterdir():
+                link = layout.cuda / below / entry.name
+                if not entry.name.startswith(".") and not link.exists():
+                    link.symlink_to(os.path.realpath(entry))
+        nvcc = layout.cuda / "bin" / "nvcc"
+        nvcc.unlink()
+        _write_program(nvcc, _LAUNCHER.read_text(encoding="utf-8"))
+        layout.server_nvcc.parent.mkdir()
+        _write_program(layout.server_nvcc, _SERVER_NVCC.format(toolkit=layout.toolkit))
     layout.site.symlink_to(os.path.realpath(settings.site))
-
-
-def _link_compilers(settings: CacheSettings) -> None:
-    pairs = [
-        ("gcc", settings.cc),
-        ("cc", settings.cc),
-        ("g++", settings.cxx),
-        ("c++", settings.cxx),
-        # A recipe may name a CC or CXX of its own.
-        (settings.recipe_cc, settings.recipe_cc),
-        (settings.recipe_cxx, settings.recipe_cxx),
-        (settings.cc, settings.cc),
-        (settings.cxx, settings.cxx),
-    ]
-    for name, program in pairs:
-        if real := shutil.which(program):
-            link = settings.layout.compilers / Path(name).name
-            link.unlink(missing_ok=True)
-            link.symlink_to(real)
-
-
-def _lay_out_toolkit(layout: Layout, toolkit: Path) -> None:
-    """Links into the toolkit. Compilers read every header through them, so each link leads to the final path."""
-    layout.toolkit.symlink_to(os.path.realpath(toolkit))
-    for folder in ("", "bin"):
-        for entry in (layout.toolkit / folder).iterdir():
-            link = layout.cuda / folder / entry.name
-            if not entry.name.startswith(".") and not link.exists():
-                link.symlink_to(os.path.realpath(entry))
-    nvcc = layout.cuda / "bin" / "nvcc"
-    nvcc.unlink()
-    _write_program(nvcc, _LAUNCHER.read_text(encoding="utf-8"))
-    layout.server_nvcc.parent.mkdir()
-    _write_program(layout.server_nvcc, _SERVER_NVCC.format(toolkit=layout.toolkit))
 
 
 def _write_program(target: Path, text: str) -> None:
