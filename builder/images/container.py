@@ -175,12 +175,7 @@ class Container:
                 self._client.networks.get(network["NetworkID"]).disconnect(self._handle, force=True)
 
     def run(
-        self,
-        argv: Sequence[str],
-        *,
-        log: Path,
-        timeout: float | None = None,
-        variables: Mapping[str, str] = _NONE,
+        self, argv: Sequence[str], *, log: Path, timeout: float | None = None, variables: Mapping[str, str] = _NONE
     ) -> RunResult:
         """Run a program until it ends and append its output to `log` as it arrives; `timeout` is in seconds.
 

@@ -44,12 +44,7 @@ def wheels_only(packages: Sequence[str], build_requires: Sequence[str]) -> list[
 
 
 def check_needed(
-    packages: Sequence[str],
-    requirements: Sequence[str],
-    options: Sequence[str],
-    *,
-    index: Sequence[str],
-    store: Store,
+    packages: Sequence[str], requirements: Sequence[str], options: Sequence[str], *, index: Sequence[str], store: Store
 ) -> None:
     """Raise MissingToolError for packages that the recipe does not need: a package may run code when Python starts.
 

@@ -168,10 +168,7 @@ def result(drafts: Drafts) -> CasesResult:
 
 @pytest.mark.parametrize(
     ("text", "short"),
-    [
-        ("a message of many words without an end", "a message of many words …"),
-        ("two\nlines", "two lines"),
-    ],
+    [("a message of many words without an end", "a message of many words …"), ("two\nlines", "two lines")],
 )
 def test_a_long_message_is_cut_after_a_word(text: str, short: str) -> None:
     assert shortened(text, 28) == short

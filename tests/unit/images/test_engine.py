@@ -198,12 +198,7 @@ def test_a_build_gets_the_text_and_the_secrets(fake: FakeEngine, tmp_path: Path)
     assert (fake.root / "secret-ca").read_text() == "certificates"
     call = next(call for call in fake.calls() if call[:2] == ["buildx", "build"])
     assert call[2:6] == ["--builder", "default", "--load", "--progress=plain"]
-    assert call[6:10] == [
-        "--secret",
-        f"id=ca,src={tmp_path}/ca",
-        "--secret",
-        f"id=network,src={tmp_path}/network",
-    ]
+    assert call[6:10] == ["--secret", f"id=ca,src={tmp_path}/ca", "--secret", f"id=network,src={tmp_path}/network"]
     assert call[10:12] == ["--tag", "buildfarm/x:1"]
     assert "hush" not in (tmp_path / "log").read_text()
 

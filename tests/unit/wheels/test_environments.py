@@ -15,12 +15,7 @@ from builder.matrix.compat import Compat
 from builder.store import Store
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_cuda
 from builder.wheels.toolchain import uv
-from builder.wheels.toolchain.environments import (
-    Environment,
-    Environments,
-    locked_version,
-    toolkit_requirements,
-)
+from builder.wheels.toolchain.environments import Environment, Environments, locked_version, toolkit_requirements
 from builder.wheels.toolchain.uv import UnsatisfiableError, compile_captured, index_setting, uv_variables
 from tests.conftest import coded
 from tests.refused import refused

@@ -816,11 +816,7 @@ def repository(repositories: tuple[Path, str], tmp_path: Path) -> tuple[Path, st
 
 @pytest.mark.parametrize("by_hash", [True, False], ids=["server gives any commit", "server gives heads only"])
 def test_a_commit_is_taken_with_its_submodules(
-    repository: tuple[Path, str],
-    target: Path,
-    cache: Path,
-    by_hash: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    repository: tuple[Path, str], target: Path, cache: Path, by_hash: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, first = repository
     if not by_hash:  # as servers did before version 2 of the protocol, and some still do
@@ -992,12 +988,7 @@ GIT_FAULTS = {
     "short hash": (UsageError, "{url}", "{short}", r"is not a full commit hash"),
     "no such commit": (UsageError, "{url}", "0" * 40, r"has no commit 0{40}"),
     "no repository": (MissingToolError, "{url}-absent", "{first}", r"git fetch failed: fatal: "),
-    "no server": (
-        MissingToolError,
-        "http://me:secret@127.0.0.1:9/x",
-        "{first}",
-        r"git fetch failed: fatal: ",
-    ),
+    "no server": (MissingToolError, "http://me:secret@127.0.0.1:9/x", "{first}", r"git fetch failed: fatal: "),
     "an option": (BuildfarmError, "--upload-pack=touch /tmp/evil", "{first}", r"git \w+ failed"),
 }
 

@@ -88,12 +88,7 @@ def test_what_is_no_wheel_is_said(tmp_path: Path) -> None:
 
 def test_every_setting_of_the_digest_is_in_the_record() -> None:
     """What changes a build's digest must be known to make it again."""
-    assert set(make_record.record().settings.to_json()) == {
-        "env",
-        "assume_cuda",
-        "build_requires",
-        "requires",
-    }
+    assert set(make_record.record().settings.to_json()) == {"env", "assume_cuda", "build_requires", "requires"}
     used = replace(make_record.record().settings, override_architectures=True)
     assert used.to_json()["override_architectures"] is True, "in the record only where it is used"
     assert "requires_torch" not in used.to_json()
