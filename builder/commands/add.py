@@ -25,7 +25,6 @@ from builder.cli.options import (
     NewMatrixOptions,
     StoreOption,
     architectures,
-    examples,
 )
 from builder.cli.output import print_data
 from builder.commands.axes import new_axes
@@ -58,11 +57,6 @@ from builder.wheels.local import LocalExecutor
 from builder.wheels.sources.prepare import prepare_source, project_folder
 from builder.wheels.toolchain.environments import Environments
 
-EXAMPLES = examples(
-    "buildfarm add torch-scatter==2.1.2",
-    "buildfarm add https://github.com/rusty1s/pytorch_cluster@1.6.3 --torch 2.11 --cuda 13.0",
-    "buildfarm add ./my_extension",
-)
 _WIDTH = 118
 _BLOCKS = ("source",)
 
@@ -101,6 +95,11 @@ def add(options: AddOptions) -> None:
     """Write a recipe for a source and add it to matrix.yaml.
 
     Runs no code of the source if its files state name and version. Otherwise it asks the build backend for them.
+
+    Examples:
+        buildfarm add torch-scatter==2.1.2
+        buildfarm add https://github.com/rusty1s/pytorch_cluster@1.6.3 --torch 2.11 --cuda 13.0
+        buildfarm add ./my_extension
     """
     ignored = _ignored_options(options) if options.matrix.exists() else []
     if ignored:

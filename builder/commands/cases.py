@@ -20,7 +20,6 @@ from builder.cli.options import (
     NoPythonDownloadsOption,
     SelectOptions,
     StoreOption,
-    examples,
 )
 from builder.cli.output import print_data
 from builder.commands.building.folder_builds import FolderBuilds
@@ -147,13 +146,6 @@ def _why_not(draft: OpDraft) -> str:
     return f"{kind}: {draft.op}: {draft.reason}"
 
 
-EXAMPLES = examples(
-    "buildfarm cases --ext NAME",
-    "buildfarm cases --ext NAME --torch 2.11 --python 3.12 --out draft.py",
-    "buildfarm cases --ext NAME --torch 2.2 --cuda 12.1 --executor docker",
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class CasesOptions(SelectOptions):
     """The options of `buildfarm cases`."""
@@ -189,7 +181,13 @@ class CasesOptions(SelectOptions):
 
 
 def cases(options: CasesOptions) -> None:
-    """Draft the cases.py of a built extension: find its ops, and try inputs until each op accepts a call."""
+    """Draft the cases.py of a built extension: find its ops, and try inputs until each op accepts a call.
+
+    Examples:
+        buildfarm cases --ext NAME
+        buildfarm cases --ext NAME --torch 2.11 --python 3.12 --out draft.py
+        buildfarm cases --ext NAME --torch 2.2 --cuda 12.1 --executor docker
+    """
     results = list(run_cases(options))
     print_data(summary_json(results) if options.as_json else summary_text(results))
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from builder.cli.options import JsonOption, NewMatrixOptions, architectures, examples
+from builder.cli.options import JsonOption, NewMatrixOptions, architectures
 from builder.cli.output import print_data
 from builder.commands.axes import new_axes
 from builder.errors import Code, UsageError
@@ -24,9 +24,6 @@ from builder.recipes.matrix_file import NewAxes, create_matrix
 from builder.recipes.new_extension import NewExtension, small_extension, wrapped_extension
 
 _MATRIX = "matrix.yaml"
-
-
-EXAMPLES = examples("buildfarm init my_project", "buildfarm init --torch 2.11 --cuda 13.0 --python 3.12 --arch 9.0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +54,12 @@ class Started:
 
 
 def init(options: InitOptions) -> None:
-    """Start a project with a small example extension, or with the .cu and .cpp files of the folder."""
+    """Start a project with a small example extension, or with the .cu and .cpp files of the folder.
+
+    Examples:
+        buildfarm init my_project
+        buildfarm init --torch 2.11 --cuda 13.0 --python 3.12 --arch 9.0
+    """
     started = run_init(options)
     folder, extension = options.folder, started.extension
     print_data(started_json(folder, extension) if options.as_json else started_text(folder, extension, started.axes))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote
 
 import typer
 
-from builder.cli.options import CudaOption, JsonOption, QuietOption, StoreOption, examples
+from builder.cli.options import CudaOption, JsonOption, QuietOption, StoreOption
 from builder.cli.output import print_data
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, MissingToolError, UsageError
@@ -35,55 +36,68 @@ from builder.wheels.sources.index import Location, locate
 from builder.wheels.sources.official_wheel import download_wheel
 from builder.wheels.sources.ranges import NoRangesError, open_remote
 
-app = typer.Typer(
-    help="Make and show symbol inventories: which symbols the libraries of a torch release define.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
 
-WhatArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="TORCH",
-        help="Release or series (2.11.0, 2.11, 2.11.0+cu128), torch wheel, or URL of one.",
-    ),
-]
-AllOption = Annotated[
-    bool, typer.Option("--all", help="The newest release of every torch series that buildfarm knows and the index has.")
-]
+@dataclass(frozen=True, kw_only=True)
+class InventoriesOptions:
+    """The options of `buildfarm inventory list`."""
+
+    store: StoreOption = None
+    as_json: JsonOption = False
 
 
-@app.command(epilog=examples("buildfarm inventory add 2.11 2.12", "buildfarm inventory add --all"))
-def add(
-    torch: WhatArgument = None,
-    every: AllOption = False,
-    cuda: CudaOption = None,
-    store: StoreOption = None,
-    quiet: QuietOption = False,
-    as_json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class NewInventoriesOptions(InventoriesOptions):
+    """The options of `buildfarm inventory add`."""
+
+    torch: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TORCH",
+            help="Release or series (2.11.0, 2.11, 2.11.0+cu128), torch wheel, or URL of one.",
+        ),
+    ] = None
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="The newest release of every torch series that buildfarm knows and the index has."),
+    ] = False
+    cuda: CudaOption = None
+    quiet: QuietOption = False
+
+
+def add(options: NewInventoriesOptions) -> None:
     """Read which symbols the libraries of torch releases define, and keep the lists in the store.
 
     From an index that answers range requests, only the libraries of the wheel are read. Nothing is executed.
+
+    Examples:
+        buildfarm inventory add 2.11 2.12
+        buildfarm inventory add --all
     """
-    set_verbosity(quiet=quiet, verbose=False)
-    if not torch and not every:
+    set_verbosity(quiet=options.quiet, verbose=False)
+    if not options.torch and not options.every:
         raise UsageError("name a torch release, such as 2.11, or write --all", Code.OPTION_MISSING)
-    if torch and every:
+    if options.torch and options.every:
         raise UsageError("name torch releases or write --all, but not both", Code.OPTIONS_CONFLICT)
-    opened = open_store(store)
-    added = add_inventories(torch or (), opened, every=every, cudas=cuda or ())
-    _print(shelf_of(opened), added, as_json=as_json)
+    store = open_store(options.store)
+    added = add_inventories(options.torch or (), store, every=options.every, cudas=options.cuda or ())
+    _print(shelf_of(store), added, as_json=options.as_json)
 
 
-@app.command("list", epilog=examples("buildfarm inventory list", "buildfarm inventory list --json"))
-def list_(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Print the torch releases whose symbols the store knows."""
-    shelf = shelf_of(open_store(store))
-    if not (shelf.releases or as_json):
+def list_inventories(options: InventoriesOptions) -> None:
+    """Print the torch releases whose symbols the store knows.
+
+    Examples:
+        buildfarm inventory list
+        buildfarm inventory list --json
+    """
+    shelf = shelf_of(open_store(options.store))
+    if not (shelf.releases or options.as_json):
         print_data("The store has no inventory. `buildfarm inventory add --all` makes them.\n")
     else:
-        _print(shelf, shelf.releases, as_json=as_json)
+        _print(shelf, shelf.releases, as_json=options.as_json)
+
+
+COMMANDS = {"add": add, "list": list_inventories}
 
 
 def add_inventories(

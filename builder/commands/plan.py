@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from builder.cli.options import ArchOption, JsonOption, MatrixOption, SelectOptions, architectures, examples
+from builder.cli.options import ArchOption, JsonOption, MatrixOption, SelectOptions, architectures
 from builder.cli.output import print_data
 from builder.errors import Code, UsageError
 from builder.log import print_warning
@@ -19,10 +19,6 @@ from builder.matrix.plan import Build, Plan, Skip
 from builder.publish.ci.jobs import Scope, jobs_json
 from builder.publish.plan_text import architectures_hint, plan_text
 from builder.recipes.inspection.metadata import other_versions
-
-EXAMPLES = examples(
-    "buildfarm plan --torch 2.11 --cuda 13.0", "buildfarm plan --explain", "buildfarm plan --json > plan.json"
-)
 
 _SCHEMA = 1
 
@@ -55,7 +51,13 @@ class PlanOptions(SelectOptions):
 
 
 def plan(options: PlanOptions) -> None:
-    """Print the builds, the cells that each build serves, and why the other cells are skipped. Builds nothing."""
+    """Print the builds, the cells that each build serves, and why the other cells are skipped. Builds nothing.
+
+    Examples:
+        buildfarm plan --torch 2.11 --cuda 13.0
+        buildfarm plan --explain
+        buildfarm plan --json > plan.json
+    """
     github, as_json = options.github, options.as_json
     if options.new_torch:
         from builder.commands.new_torch import (  # noqa: PLC0415

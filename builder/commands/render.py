@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from builder.cli.options import JsonOption, MatrixOption, SelectOptions, examples
+from builder.cli.options import JsonOption, MatrixOption, SelectOptions
 from builder.cli.output import print_data
 from builder.errors import BuildfarmError, Exit
 from builder.images.dockerfiles import Dockerfile, dockerfiles, unpinned, write_dockerfiles
@@ -19,8 +19,6 @@ from builder.images.registry.reference import read_mirrors
 from builder.log import print_error
 from builder.matrix.config import MATRIX
 from builder.matrix.load import read_plan
-
-EXAMPLES = examples("buildfarm render --torch 2.11 --out dockerfiles.out", "buildfarm render --lock")
 
 _SCHEMA = 1
 
@@ -44,7 +42,12 @@ class RenderOptions(SelectOptions):
 
 
 def render(options: RenderOptions) -> None:
-    """Write the Dockerfile of every image that the selection needs. Does not need Docker."""
+    """Write the Dockerfile of every image that the selection needs. Does not need Docker.
+
+    Examples:
+        buildfarm render --torch 2.11 --out dockerfiles.out
+        buildfarm render --lock
+    """
     declared, _, planned = read_plan(options.matrix, options.select)
     pins = lock_path(options.matrix)
     mirrors = read_mirrors(declared.registries)

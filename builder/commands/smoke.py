@@ -28,7 +28,6 @@ from builder.cli.options import (
     SummaryOption,
     VerboseOption,
     WheelMatrixOption,
-    examples,
 )
 from builder.cli.output import print_data
 from builder.commands.axes import matrix_or_options
@@ -161,13 +160,6 @@ def outcome_of(result: SmokeResult) -> str:
     return f"{failed} failed" if failed else "tested"
 
 
-EXAMPLES = examples(
-    "buildfarm smoke NAME.whl --torch 2.11 --cuda 13.0 --python 3.12",
-    "buildfarm smoke NAME==VERSION --executor docker --junit smoke.xml",
-    "buildfarm smoke --scheduler tls://scheduler.example:8786 --prove-on sm_80,sm_90",
-    "buildfarm smoke --ext NAME --pack gate.pyz",
-)
-
 #: Parameters that have an effect with --pack.
 _PACK_OPTIONS = frozenset({"pack", "ext", "matrix", "quiet", "verbose"})
 
@@ -220,6 +212,12 @@ def smoke(context: typer.Context, options: SmokeOptions) -> None:
 
     A named wheel needs no matrix.yaml. Without the file, it is tested with --torch, --cuda and --python; without these
     options, with the versions of the current environment.
+
+    Examples:
+        buildfarm smoke NAME.whl --torch 2.11 --cuda 13.0 --python 3.12
+        buildfarm smoke NAME==VERSION --executor docker --junit smoke.xml
+        buildfarm smoke --scheduler tls://scheduler.example:8786 --prove-on sm_80,sm_90
+        buildfarm smoke --ext NAME --pack gate.pyz
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     if options.pack:

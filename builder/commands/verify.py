@@ -22,7 +22,6 @@ from builder.cli.options import (
     QuietOption,
     StoreOption,
     VerboseOption,
-    examples,
 )
 from builder.cli.output import print_data
 from builder.commands.current_environment import current_environment
@@ -44,13 +43,6 @@ from builder.store import Store, write_atomic
 from builder.wheelfile.archive import WheelContents
 from builder.wheelfile.facts import WheelFacts, facts_of, open_wheel, read_facts
 from builder.wheelfile.installed import InstalledWheel
-
-EXAMPLES = examples(
-    "buildfarm verify dist/*.whl",
-    "buildfarm verify NAME==VERSION --torch 2.11 --cuda 13.0",
-    "buildfarm verify WHEEL --max-size 300MB",
-    'buildfarm verify WHEEL --gpu B200 --gpu "RTX 4090" --driver 550',
-)
 
 #: What is wrong with a file that is no readable wheel; the other wheels of the command line are judged.
 _UNREADABLE = {Code.LIBRARY_DAMAGED, Code.WHEEL_DAMAGED, Code.WHEEL_MISLABELLED, Code.WHEEL_NAME_INVALID}
@@ -106,6 +98,12 @@ def verify(options: VerifyOptions) -> None:
     The symbols of torch releases are in the inventories of the store, which `buildfarm inventory` makes.
 
     Without --torch and --cuda, the wheel is linked with every inventory of its CUDA major version.
+
+    Examples:
+        buildfarm verify dist/*.whl
+        buildfarm verify NAME==VERSION --torch 2.11 --cuda 13.0
+        buildfarm verify WHEEL --max-size 300MB
+        buildfarm verify WHEEL --gpu B200 --gpu "RTX 4090" --driver 550
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     verdicts, unreadable = run_verify(options, open_store(options.store))

@@ -21,7 +21,6 @@ from builder.cli.options import (
     SelectOptions,
     StoreOption,
     VerboseOption,
-    examples,
 )
 from builder.cli.output import print_data
 from builder.commands.folders import new_index, open_store
@@ -50,11 +49,6 @@ from builder.store import Store, local_path
 from builder.wheelfile.archive import wheel_fault
 from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
 from builder.wheels.toolchain.environments import Environments
-
-EXAMPLES = examples(
-    "buildfarm adopt NAME==VERSION --to index --torch 2.11 --python 3.12 --require static",
-    "buildfarm adopt downloads/ https://wheels.example/NAME.whl --to /srv/wheels",
-)
 
 ForeignArgument = Annotated[
     list[str],
@@ -98,6 +92,10 @@ def adopt(options: AdoptOptions) -> None:
     newest patch of each torch series. --torch, --cuda and --python leave out cells.
 
     A cell that this machine cannot make is reported as not run, and the wheel is not published for this cell.
+
+    Examples:
+        buildfarm adopt NAME==VERSION --to index --torch 2.11 --python 3.12 --require static
+        buildfarm adopt downloads/ https://wheels.example/NAME.whl --to /srv/wheels
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     required, select = levels_of(options.require), options.select

@@ -7,15 +7,16 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, Protocol
+from typing import Annotated, Any, Protocol
 
 import typer
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from builder.check import Check
-from builder.cli.options import DistOption, JsonOption, StoreOption, examples
+from builder.cli.options import DistOption, JsonOption, StoreOption
 from builder.cli.output import print_data
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.folders import DIST, new_index, open_store, read_dist
@@ -44,31 +45,12 @@ from builder.result import PublishOutcome, PublishResult
 from builder.store import Store, local_path
 from builder.wheelfile.compatibility import check_wheel_name
 
-EXAMPLES = examples(
-    "buildfarm publish --to index",
-    "buildfarm publish dist/NAME.whl --to /srv/wheels --require cpu,gpu",
-    "buildfarm publish --to s3://wheels/team",
-    "BUILDFARM_TOKEN=... buildfarm publish --to https://wheels.example/",
-)
-
-WheelsArgument = Annotated[
-    list[Path] | None, typer.Argument(metavar="WHEEL", help="Wheel files. Default: every wheel in the --dist folder.")
-]
 ToOption = Annotated[
     str,
     typer.Option(
         "--to",
         metavar="DIR|URL",
         help="The index: its folder, which is made if it is missing, or s3://BUCKET/PREFIX.",
-    ),
-]
-PublishToOption = Annotated[
-    str,
-    typer.Option(
-        "--to",
-        metavar="DIR|URL",
-        help="The index: its folder, which is made if it is missing; s3://BUCKET/PREFIX; or the URL of a running"
-        " `buildfarm serve`.",
     ),
 ]
 RequireOption = Annotated[
@@ -78,14 +60,6 @@ RequireOption = Annotated[
         metavar="LEVELS",
         help="Levels that the proofs must reach in each cell of a wheel: none, static, cpu or gpu; cpu,gpu: both."
         " cpu,verify: also, no check of `verify` was left out.",
-    ),
-]
-MatrixOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--matrix",
-        metavar="FILE",
-        help="The matrix whose cells the pages for people show. Default: matrix.yaml, if there is one.",
     ),
 ]
 
@@ -104,15 +78,38 @@ _NO_GPU = (
 )
 
 
-def publish(
-    to: PublishToOption,
-    wheels: WheelsArgument = None,
-    require: RequireOption = "cpu",
-    dist: DistOption = DIST,
-    matrix: MatrixOption = None,
-    store: StoreOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PublishOptions:
+    """The options of `buildfarm publish`."""
+
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="DIR|URL",
+            help="The index: its folder, which is made if it is missing; s3://BUCKET/PREFIX; or the URL of a running"
+            " `buildfarm serve`.",
+        ),
+    ]
+    wheels: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="WHEEL", help="Wheel files. Default: every wheel in the --dist folder."),
+    ] = None
+    require: RequireOption = "cpu"
+    dist: DistOption = DIST
+    matrix: Annotated[
+        Path | None,
+        typer.Option(
+            "--matrix",
+            metavar="FILE",
+            help="The matrix whose cells the pages for people show. Default: matrix.yaml, if there is one.",
+        ),
+    ] = None
+    store: StoreOption = None
+    as_json: JsonOption = False
+
+
+def publish(options: PublishOptions) -> None:
     """Put wheels into a package index, each with its proofs, its SBOM and its provenance.
 
     A wheel is refused if a check failed, or if its proofs do not reach the levels of --require in each of its cells.
@@ -142,16 +139,23 @@ def publish(
 
     If there is a matrix, the pages for people also show for which of its cells a wheel is missing, and why others get
     none. A server gets no plan.
+
+    Examples:
+        buildfarm publish --to index
+        buildfarm publish dist/NAME.whl --to /srv/wheels --require cpu,gpu
+        buildfarm publish --to s3://wheels/team
+        BUILDFARM_TOKEN=... buildfarm publish --to https://wheels.example/
     """
-    found = list(wheels or _newest_versions(read_dist(dist)))
-    failed = [] if wheels else unpublished_builds(dist)
+    found = list(options.wheels or _newest_versions(read_dist(options.dist)))
+    failed = [] if options.wheels else unpublished_builds(options.dist)
     if not found:
         raise_problems(failed)
-    opened = open_store(store, run=False)
-    required = levels_of(require)
-    index, results = _publish(to, found, opened, required, matrix)
-    print_data(publish_json(results, failed) if as_json else publish_text(results, index, required))
-    _finish(results, failed)
+    required = levels_of(options.require)
+    index, results = _publish(options, found, open_store(options.store, run=False), required)
+    print_data(publish_json(results, failed) if options.as_json else publish_text(results, index, required))
+    for error in failed:
+        print_error(error)
+    raise typer.Exit(int(Exit.FAILED if failed or any(result.reasons for result in results) else Exit.OK))
 
 
 def _newest_versions(wheels: Sequence[Path]) -> Iterator[Path]:
@@ -171,30 +175,23 @@ def _newest_versions(wheels: Sequence[Path]) -> Iterator[Path]:
 
 
 def _publish(
-    to: str, wheels: Sequence[Path], store: Store, required: Sequence[Level], matrix: Path | None
+    options: PublishOptions, wheels: Sequence[Path], store: Store, required: Sequence[Level]
 ) -> tuple[str, list[PublishResult]]:
     """Publish wheels; return the URL of the index for pip and uv, empty for a bucket, and what was done."""
-    if to.startswith(("http://", "https://")):
-        if matrix:
+    if options.to.startswith(("http://", "https://")):
+        if options.matrix:
             raise UsageError(
                 "a server gets no plan of a matrix; leave out the option", Code.OPTIONS_CONFLICT, where="--matrix"
             )
-        server = IndexServer(to)
+        server = IndexServer(options.to)
         return server.url, publish_wheels(server, wheels, store, required, recipes_of(None))
-    plans, recipes = plans_of(matrix), recipes_of(matrix)
-    with new_index(local_path(to)):
-        repository = Repository(open_objects(to))
+    plans, recipes = plans_of(options.matrix), recipes_of(options.matrix)
+    with new_index(local_path(options.to)):
+        repository = Repository(open_objects(options.to))
         results = publish_wheels(repository, wheels, store, required, recipes)
         if any(result.outcome is not PublishOutcome.REFUSED for result in results):
             repository.set_plans(plans)
-    return url_of(to), results
-
-
-def _finish(results: Sequence[PublishResult], failed: Sequence[BuildfarmError]) -> NoReturn:
-    """Print the builds that failed; exit with 1 if there is one, or if a wheel was refused or is below the level."""
-    for error in failed:
-        print_error(error)
-    raise typer.Exit(int(Exit.FAILED if failed or any(result.reasons for result in results) else Exit.OK))
+    return url_of(options.to), results
 
 
 class IndexTarget(Protocol):

@@ -15,7 +15,7 @@ import typer
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from builder.cli.options import JsonOption, examples
+from builder.cli.options import JsonOption
 from builder.cli.output import print_data
 from builder.commands.axes import with_selected
 from builder.commands.current_environment import cuda_here, python_here, torch_here
@@ -38,37 +38,29 @@ from builder.publish.index.reader import IndexReader
 from builder.resources import own_gpus
 from builder.wheelfile.compatibility import glibc_of, runs_on
 
-EXAMPLES = examples(
-    "buildfarm resolve my_ext --index index",
-    'buildfarm resolve my_ext --index URL --torch 2.6 --cuda 12.4 --python 3.11 --glibc 2.31 --gpu "RTX 4090"',
-)
-
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the extension.")]
-IndexOption = Annotated[
-    str, typer.Option("--index", metavar="DIR|URL", help="The index: its folder, or its URL without `simple/`.")
-]
-TorchOption = Annotated[str, typer.Option("--torch", metavar="VERSION", help="PyTorch release or series.")]
-CudaOption = Annotated[str, typer.Option("--cuda", metavar="VERSION", help="CUDA of this torch: 13.0 or cu130.")]
-PythonOption = Annotated[str, typer.Option("--python", metavar="VERSION", help="Python version.")]
-GlibcOption = Annotated[str, typer.Option("--glibc", metavar="VERSION", help="glibc of the machine, such as 2.31.")]
-GpuOption = Annotated[
-    str, typer.Option("--gpu", metavar="GPU", help="Name or compute capability of the GPU: 'RTX 4090' or 8.9.")
-]
-
 #: Wheels that do not fit to print; `--json` has all.
 _MOST = 20
 
 
-def resolve(
-    name: NameArgument,
-    index: IndexOption,
-    torch: TorchOption = "",
-    cuda: CudaOption = "",
-    python: PythonOption = "",
-    glibc: GlibcOption = "",
-    gpu: GpuOption = "",
-    as_json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ResolveOptions:
+    """The options of `buildfarm resolve`."""
+
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the extension.")]
+    index: Annotated[
+        str, typer.Option("--index", metavar="DIR|URL", help="The index: its folder, or its URL without `simple/`.")
+    ]
+    torch: Annotated[str, typer.Option("--torch", metavar="VERSION", help="PyTorch release or series.")] = ""
+    cuda: Annotated[str, typer.Option("--cuda", metavar="VERSION", help="CUDA of this torch: 13.0 or cu130.")] = ""
+    python: Annotated[str, typer.Option("--python", metavar="VERSION", help="Python version.")] = ""
+    glibc: Annotated[str, typer.Option("--glibc", metavar="VERSION", help="glibc of the machine, such as 2.31.")] = ""
+    gpu: Annotated[
+        str, typer.Option("--gpu", metavar="GPU", help="Name or compute capability of the GPU: 'RTX 4090' or 8.9.")
+    ] = ""
+    as_json: JsonOption = False
+
+
+def resolve(options: ResolveOptions) -> None:
     """Find the wheel of an index for a machine, and print the commands that install it.
 
     Of the wheels that fit, a stable version comes before a pre-release, and a wheel that was tested with this torch,
@@ -82,28 +74,33 @@ def resolve(
     reason is printed for each wheel, and the exit code is 1.
 
     An index that needs a token gets the one in the environment variable BUILDFARM_TOKEN, or in the netrc file.
+
+    Examples:
+        buildfarm resolve my_ext --index index
+        buildfarm resolve my_ext --index URL --torch 2.6 --cuda 12.4 --python 3.11 --glibc 2.31 --gpu "RTX 4090"
     """
-    compat = Compat.load()
-    complete = bool(torch and cuda and python)  # it may be another machine
+    name, index, compat = options.name, options.index, Compat.load()
+    complete = bool(options.torch and options.cuda and options.python)  # it may be another machine
     target = Target(
-        torch=compat.resolve_torch(torch) if torch else torch_here(),
-        cuda=compat.resolve_cuda(cuda) if cuda else cuda_here(),
-        python=compat.resolve_python(python) if python else python_here(),
+        torch=compat.resolve_torch(options.torch) if options.torch else torch_here(),
+        cuda=compat.resolve_cuda(options.cuda) if options.cuda else cuda_here(),
+        python=compat.resolve_python(options.python) if options.python else python_here(),
         platform=Platform(f"linux_{os.uname().machine}"),
-        glibc=_glibc(glibc) if glibc else None if complete else _own_glibc(),
-        gpu=gpu_named(gpu, compat) if gpu else None if complete else min(own_gpus(), default=None),
+        glibc=_glibc(options.glibc) if options.glibc else None if complete else _own_glibc(),
+        gpu=gpu_named(options.gpu, compat) if options.gpu else None if complete else min(own_gpus(), default=None),
     )
     why = None
     if target.torch in compat.torches:  # that of the current environment may be newer
         why = compat.why_not_cuda(target.torch, target.cuda) or compat.why_not_python(target.torch, target.python)
     if why and complete:
-        raise UsageError(why.reason, Code.NO_SUCH_COMBINATION, where=f"--torch {torch} --cuda {cuda} --python {python}")
+        where = f"--torch {options.torch} --cuda {options.cuda} --python {options.python}"
+        raise UsageError(why.reason, Code.NO_SUCH_COMBINATION, where=where)
     reader = IndexReader(index)
     entries = reader.entries(name)
     found = best_wheel(entries, reader.requires, target)
     commands = commands_from_index(reader, entries, found.best, [target.cell]) if found.best else []
     cure = Cure() if found.best or why else how_to_build(name, target, entries)
-    print_data(_json(target, found, commands, cure) if as_json else _text(target, found, commands, cure, index))
+    print_data(_json(target, found, commands, cure) if options.as_json else _text(target, found, commands, cure, index))
     if found.best and reader.login:
         print_line("The commands contain no password: pip and uv read it from ~/.netrc.")
     raise typer.Exit(int(Exit.OK if found.best else Exit.FAILED))
