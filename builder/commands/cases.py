@@ -24,8 +24,8 @@ from builder.cli.options import (
 from builder.cli.output import print_data
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.cases_text import cases_text, is_case, missing_text
-from builder.commands.folders import DIST, open_store
-from builder.commands.smoke_targets import SmokeTarget, TargetFinder, failed_compile, selected_recipes
+from builder.commands.folders import DIST, failed_builds, open_store
+from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.amounts import counted
 from builder.gate.draft.result import CALLED, CUDA_ONLY, TRACING_CHECKS, Drafts, OpDraft
@@ -230,17 +230,22 @@ def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> S
     found = sorted(dist.glob("*.whl"), key=lambda wheel: wheel.stat().st_mtime, reverse=True)
     found = [*(stored.wheel for stored in FolderBuilds(store).last(recipe)), *found]
     own = [wheel for wheel in found if _is_wheel_of(wheel, recipe)]
-    failed = failed_compile(dist, recipe.name, {str(cell) for cell in finder.selected_cells(recipe)})
+    cells = {str(cell) for cell in finder.selected_cells(recipe)}
+    failed = failed_builds(dist, "there is no wheel of this build", [recipe.name], cells, without_wheel=True)
     if not own:
-        raise failed or NothingSelectedError(
-            "the extension has no wheel yet, and a draft needs a wheel",
-            Code.NO_WHEEL,
-            where=recipe.name,
-            hints=[f"run `buildfarm build --ext {recipe.name}` first; a wheel with failed checks is enough"],
+        raise (
+            failed[0]
+            if failed
+            else NothingSelectedError(
+                "the extension has no wheel yet, and a draft needs a wheel",
+                Code.NO_WHEEL,
+                where=recipe.name,
+                hints=[f"run `buildfarm build --ext {recipe.name}` first; a wheel with failed checks is enough"],
+            )
         )
     target = finder.find(list(map(str, own)), dist)[0]
     if failed:
-        print_warning(f"{recipe.name}: {failed.sentence}; the draft is for an earlier wheel, {target.wheel.name}")
+        print_warning(f"{recipe.name}: {failed[0].sentence}; the draft is for an earlier wheel, {target.wheel.name}")
     return target
 
 

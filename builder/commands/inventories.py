@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from urllib.parse import unquote
 import typer
 
 from builder.cli.options import CudaOption, JsonOption, QuietOption, StoreOption
-from builder.cli.output import print_data
+from builder.cli.output import print_data, print_json
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, MissingToolError, UsageError
 from builder.gate.amounts import size_text
@@ -21,13 +20,7 @@ from builder.log import print_line, print_warning, set_verbosity
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
-from builder.proofs.inventory import (
-    Inventory,
-    Release,
-    Shelf,
-    inventory_of_wheel,
-    shelf_of,
-)
+from builder.proofs.inventory import Inventory, Release, Shelf, inventory_of_wheel, shelf_of
 from builder.store import Store
 from builder.untrusted import split_url
 from builder.wheelfile.archive import WheelFile
@@ -111,27 +104,21 @@ def add_inventories(
     """
     shelf, added = shelf_of(store), []
     for text in what:
-        if _names_release(text):
+        if re.fullmatch(r"(?:torch==)?\d+\.\d+(?:\.\d+)?(?:\+cu\d+)?", text):
             for torch, cuda in _wanted([text], cudas):
-                if inventory := _of_index(torch, cuda, shelf, store):
-                    added.append(_keep(inventory, shelf))
+                added += _added(_of_index(torch, cuda, shelf, store), shelf)
         else:
-            added.append(_keep(_of_file(text, store), shelf))
+            added += _added(_of_file(text, store), shelf)
     if every:
         series = dict.fromkeys(torch.series for torch in Compat.load().torches)
         wanted = list(_wanted(list(series), cudas, strict=False))[::-1]  # the newest first
         for number, (torch, cuda) in enumerate(wanted, 1):
             print_line(f"{number} of {len(wanted)}: torch {torch} for CUDA {cuda}")
             try:
-                if inventory := _of_index(torch, cuda, shelf, store):
-                    added.append(_keep(inventory, shelf))
+                added += _added(_of_index(torch, cuda, shelf, store), shelf)
             except BuildfarmError as error:
                 print_warning(f"torch {torch} for CUDA {cuda}: {error.sentence}")
     return added
-
-
-def _names_release(text: str) -> bool:
-    return re.fullmatch(r"(?:torch==)?\d+\.\d+(?:\.\d+)?(?:\+cu\d+)?", text) is not None
 
 
 def _wanted(texts: Sequence[str], cudas: Sequence[str], *, strict: bool = True) -> Iterator[tuple[Torch, Cuda]]:
@@ -142,12 +129,11 @@ def _wanted(texts: Sequence[str], cudas: Sequence[str], *, strict: bool = True) 
         torch = compat.resolve_torch(version)
         named = [variant] if variant else cudas
         for cuda in [compat.resolve_cuda(one) for one in named] or [compat.torch(torch).default]:
-            if why := compat.why_not_cuda(torch, cuda):
-                if strict and why.code != "no-toolkit":
-                    raise UsageError(why.reason, Code.NO_SUCH_COMBINATION)
-                if why.code != "no-toolkit":
-                    continue
-            yield torch, cuda
+            why = compat.why_not_cuda(torch, cuda)
+            if why is None or why.code == "no-toolkit":
+                yield torch, cuda
+            elif strict:
+                raise UsageError(why.reason, Code.NO_SUCH_COMBINATION)
 
 
 def _of_index(torch: Torch, cuda: Cuda, shelf: Shelf, store: Store) -> Inventory | None:
@@ -204,9 +190,12 @@ def _of_url(location: Location, store: Store) -> Inventory:
             return inventory_of_wheel(wheel)
 
 
-def _keep(inventory: Inventory, shelf: Shelf) -> Release:
+def _added(inventory: Inventory | None, shelf: Shelf) -> list[Release]:
+    """Keep an inventory if it is new; return its release."""
+    if inventory is None:
+        return []
     shelf.add(inventory)
-    return inventory.release
+    return [inventory.release]
 
 
 def _print(shelf: Shelf, releases: Sequence[Release], *, as_json: bool) -> None:
@@ -223,8 +212,9 @@ def _print(shelf: Shelf, releases: Sequence[Release], *, as_json: bool) -> None:
                 "symbols": sum(len(one.defined) for one in libraries),
             }
         )
-    lines = (
-        f"{row['release']:<28}  {size_text(row['bytes']):>8}  {row['libraries']} libraries, {row['symbols']} symbols\n"
-        for row in rows
-    )
-    print_data(json.dumps(rows, indent=1) + "\n" if as_json else "".join(lines))
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        size, numbers = size_text(row["bytes"]), f"{row['libraries']} libraries, {row['symbols']} symbols"
+        print_data(f"{row['release']:<28}  {size:>8}  {numbers}\n")

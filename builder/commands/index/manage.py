@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder.cli.options import DryRunOption, JsonOption
-from builder.cli.output import print_data
+from builder.cli.output import print_data, print_json
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import counted
 from builder.log import print_warning
@@ -114,8 +113,10 @@ def check(options: CheckOptions) -> None:
         buildfarm index check index
     """
     result = check_index(open_index(options.index))
-    text = json.dumps(asdict(result), indent=1) + "\n" if options.as_json else _check_text(result, options.index)
-    print_data(text)
+    if options.as_json:
+        print_json(asdict(result))
+    else:
+        print_data(_check_text(result, options.index))
     raise typer.Exit(int(Exit.FAILED if result.faults else Exit.OK))
 
 
@@ -192,16 +193,11 @@ def _old_wheels(repository: Repository, keep: int) -> list[str]:
     """
     old = []
     for project in repository.projects():
-        entries = repository.entries(project)
-        offered = {_public(entry) for entry in entries if entry.yanked is None}
-        counted = list(SpecifierSet().filter(offered))  # the stable ones; of a project without any, all
-        old += [entry.filename for entry in entries if sum(one > _public(entry) for one in counted) >= keep]
+        versions = [(entry, Version(entry.version.public)) for entry in repository.entries(project)]
+        offered = {version for entry, version in versions if entry.yanked is None}
+        counting = list(SpecifierSet().filter(offered))  # the stable ones; of a project without any, all
+        old += [entry.filename for entry, own in versions if sum(one > own for one in counting) >= keep]
     return sorted(old)
-
-
-def _public(entry: Entry) -> Version:
-    """The version without its local part."""
-    return Version(entry.version.public)
 
 
 def _warn_of_substitutes(repository: Repository, yanked: Sequence[Entry]) -> None:
@@ -222,7 +218,7 @@ def _warn_of_substitutes(repository: Repository, yanked: Sequence[Entry]) -> Non
 def _print_names(what: str, names: Sequence[str], *, as_json: bool) -> None:
     """Print a line for each name, such as `yanked NAME`; as JSON the names by what was done."""
     if as_json:
-        print_data(json.dumps({what.replace(" ", "_"): list(names)}, indent=1) + "\n")
+        print_json({what.replace(" ", "_"): list(names)})
     else:
         print_data("".join(f"{what} {name}\n" for name in names) or f"{what} nothing\n")
 

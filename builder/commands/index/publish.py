@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,11 +16,10 @@ from packaging.version import Version
 
 from builder.check import Check
 from builder.cli.options import DistOption, JsonOption, StoreOption
-from builder.cli.output import print_data
+from builder.cli.output import print_data, print_json
 from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.folders import DIST, new_index, open_store, read_dist
+from builder.commands.folders import DIST, new_index, open_store, read_dist, unpublished_builds
 from builder.commands.index.verification import Verification
-from builder.commands.smoke_targets import unpublished_builds
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError, raise_problems
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
@@ -29,7 +27,7 @@ from builder.log import print_error, print_line
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipes, read_plan
-from builder.proof import Proof, Verdict
+from builder.proof import Proof
 from builder.publish.index.entry import Entry, project_of
 from builder.publish.index.install import commands_from_index, install_lines
 from builder.publish.index.kept import Kept
@@ -152,7 +150,10 @@ def publish(options: PublishOptions) -> None:
         raise_problems(failed)
     required = levels_of(options.require)
     index, results = _publish(options, found, open_store(options.store, run=False), required)
-    print_data(publish_json(results, failed) if options.as_json else publish_text(results, index, required))
+    if options.as_json:
+        print_json(publish_data(results, failed))
+    else:
+        print_data(publish_text(results, index, required))
     for error in failed:
         print_error(error)
     raise typer.Exit(int(Exit.FAILED if failed or any(result.reasons for result in results) else Exit.OK))
@@ -264,13 +265,12 @@ def publish_wheel(
     reasons = [reason for level in required for reason in shortfalls(proofs, level)]
     if reasons:
         published = target.published(new.entry.project, name)
-        if published and published.sha256 != new.entry.sha256:
-            published = None
+        same = published if published and published.sha256 == new.entry.sha256 else None
         return PublishResult(
             name,
-            PublishOutcome.UNCHANGED if published else PublishOutcome.REFUSED,  # its page keeps its proofs
+            PublishOutcome.UNCHANGED if same else PublishOutcome.REFUSED,  # its page keeps its proofs
             cells,
-            yanked=published.yanked if published else None,
+            yanked=same.yanked if same else None,
             reasons=tuple(dict.fromkeys(reasons)),
             below_level=True,
         )
@@ -285,13 +285,8 @@ def publish_wheel(
         cells,
         (ALL, *paths_of(new.entry)),
         yanked=published.yanked if published else None,
-        unverified=next((one.reason for one in proofs if _is_unverified(one)), ""),
+        unverified=next((one.reason for one in proofs if one.check is Check.WINDOW and not one.has_run), ""),
     )
-
-
-def _is_unverified(proof: Proof) -> bool:
-    """Whether the check of the torch releases that METADATA allows did not run."""
-    return proof.check is Check.WINDOW and proof.verdict is Verdict.NOT_RUN
 
 
 def _sha256(wheel: Path) -> str:
@@ -339,7 +334,9 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
 def _result_lines(results: Sequence[PublishResult]) -> Iterator[str]:
     """A line for each wheel, with the number of cells of each level, and the reasons of refused wheels."""
     for result in results:
-        yield f"{result.outcome:<17}  {result.wheel}  {_levels(result)}".rstrip()
+        count = Counter(result.cells.values())
+        levels = [f"{counted(count[level], 'cell')}: {level}" for level in reversed(Level) if count[level]]
+        yield f"{result.outcome:<17}  {result.wheel}  {'; '.join(levels)}".rstrip()
         if result.yanked is not None:
             because = f" ({result.yanked})" if result.yanked else ""
             unyank = f"buildfarm unyank {result.wheel} --index INDEX"
@@ -372,27 +369,18 @@ def _offered(results: Sequence[PublishResult]) -> list[PublishResult]:
     return [result for result in results if result.paths and result.yanked is None]
 
 
-def publish_json(results: Sequence[PublishResult], failed: Sequence[BuildfarmError]) -> str:
+def publish_data(results: Sequence[PublishResult], failed: Sequence[BuildfarmError] = ()) -> list[dict[str, Any]]:
     """Everything about each wheel, and the builds that failed as refused results without a wheel."""
     missing = [PublishResult("", PublishOutcome.REFUSED, {}, reasons=(str(one), *one.hints)) for one in failed]
-    data = [*map(publish_data, results), *({**publish_data(one), "wheel": None} for one in missing)]
-    return json.dumps(data, indent=1) + "\n"
-
-
-def publish_data(result: PublishResult) -> dict[str, Any]:
-    """Everything about one wheel, as plain data."""
-    return {
-        "wheel": result.wheel,
-        "outcome": str(result.outcome),
-        "cells": result.cells,
-        "paths": list(result.paths),
-        "yanked": result.yanked,
-        "reasons": list(result.reasons),
-    } | result.about
-
-
-def _levels(result: PublishResult) -> str:
-    """`3 cells: cpu; 1 cell: static`, the highest level first."""
-    count = Counter(result.cells.values())
-    shown = [level for level in reversed(Level) if count[level]]
-    return "; ".join(f"{counted(count[level], 'cell')}: {level}" for level in shown)
+    return [
+        {
+            "wheel": result.wheel or None,
+            "outcome": str(result.outcome),
+            "cells": result.cells,
+            "paths": list(result.paths),
+            "yanked": result.yanked,
+            "reasons": list(result.reasons),
+        }
+        | result.about
+        for result in (*results, *missing)
+    ]

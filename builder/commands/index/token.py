@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from builder.cli.options import JsonOption
-from builder.cli.output import print_data
+from builder.cli.output import print_data, print_json
 from builder.errors import Code, UsageError
 from builder.log import print_line
 from builder.publish.server.tokens import Token, Tokens, parse_lifetime
@@ -73,7 +73,10 @@ def add(options: NewTokenOptions) -> None:
             hints=["name the folder that `buildfarm serve` serves, or an empty one"],
         )
     secret, token = Tokens(options.index).add(options.name, tuple(options.scope), parse_lifetime(options.expires))
-    print_data(json.dumps({"token": secret, **_data(token)}, indent=1) + "\n" if options.as_json else f"{secret}\n")
+    if options.as_json:
+        print_json({"token": secret, **_data(token)})
+    else:
+        print_data(f"{secret}\n")
     print_line(f"{_line(token)}; the user name is __token__")
 
 
@@ -86,7 +89,7 @@ def list_tokens(options: TokensOptions) -> None:
     _check(options.index)
     tokens = Tokens(options.index).all()
     if options.as_json:
-        print_data(json.dumps([_data(token) for token in tokens], indent=1) + "\n")
+        print_json(list(map(_data, tokens)))
     else:
         print_data("".join(f"{_line(token)}\n" for token in tokens))
 
@@ -99,8 +102,7 @@ def revoke(options: OldTokenOptions) -> None:
     """
     _check(options.index)
     Tokens(options.index).revoke(options.name)
-    name = options.name
-    print_data(json.dumps({"revoked": name}) + "\n" if options.as_json else f"revoked {name}\n")
+    print_data(json.dumps({"revoked": options.name}) + "\n" if options.as_json else f"revoked {options.name}\n")
 
 
 COMMANDS = {"add": add, "list": list_tokens, "revoke": revoke}
