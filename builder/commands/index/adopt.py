@@ -93,12 +93,8 @@ def adopt(options: AdoptOptions) -> None:
         buildfarm adopt downloads/ https://wheels.example/NAME.whl --to /srv/wheels
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
-    required, select, store, compat = (
-        levels_of(options.require),
-        options.select,
-        open_store(options.store),
-        Compat.load(),
-    )
+    required, select, compat = levels_of(options.require), options.select, Compat.load()
+    store = open_store(options.store)
     selected([], select, compat)  # raises UsageError for a wrong selection, before a download
     with new_index(local_path(options.to)):
         repository, progress = Repository(open_objects(options.to)), Progress()
