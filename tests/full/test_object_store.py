@@ -23,7 +23,7 @@ from builder.publish.index import bucket as bucket_module
 from builder.publish.index.bucket import Bucket
 from builder.publish.index.integrity import check_index
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
-from builder.publish.people.coverage import ProjectPlan
+from builder.publish.people.plans import ProjectPlan
 from builder.wheels.toolchain.uv import find_uv
 from tests.fixtures import object_store
 from tests.fixtures.index_server import clean_environment

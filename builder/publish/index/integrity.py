@@ -13,11 +13,12 @@ from typing import IO
 from builder.errors import UsageError
 from builder.proof import proofs_of
 from builder.publish.index.entry import Entry, FarmFacts
-from builder.publish.index.objects import Folder, Objects
+from builder.publish.index.objects import Folder, Objects, read
 from builder.publish.index.pages import entries_of, root_pages
 from builder.publish.index.repository import Repository
-from builder.publish.index.usable import sbom_of
-from builder.publish.people.people_pages import FOLDER, HOME, PLANS, SUMMARIES, home_page, people_paths, read, read_plan
+from builder.publish.index.wheel_file import sbom_of
+from builder.publish.people.people_pages import FOLDER, HOME, SUMMARIES, home_page, people_paths
+from builder.publish.people.plans import PLANS, read_plan
 from builder.publish.provenance import statement_fault
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.archive import WheelFile

@@ -16,11 +16,10 @@ from builder.errors import Code, UsageError
 from builder.proof import PROOFS_SUFFIX, Proof, proofs_json, proofs_of, proofs_path
 from builder.publish.gpu_models import proven_on
 from builder.publish.gradients import gradients_of
-from builder.publish.index.entry import Entry, FarmFacts, iso_time, read_entry
-from builder.publish.index.kept import NOTHING, Kept
+from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.levels import levels
-from builder.publish.index.repository import NewWheel, file_path
-from builder.publish.index.usable import check_usable, sbom_of
+from builder.publish.index.repository import Kept, NewWheel, file_path
+from builder.publish.index.wheel_file import check_usable, iso_time, read_entry, sbom_of
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 from builder.publish.provenance import statement_fault, statement_path
 from builder.untrusted import JsonError, read_json, texts
@@ -33,10 +32,12 @@ _MOST_LEVELS = 50
 #: Lines of METADATA that require torch. Each is read for each torch and Python.
 _MOST_LINES = 20
 _SBOM_SUFFIX = ".cdx.json"
+#: What an index has of a wheel that is not published.
+_NEW = Kept()
 
 
 def new_wheel(
-    wheel: Path, proofs: Sequence[Proof], *, origin: str = "", kept: Kept = NOTHING, now: datetime | None = None
+    wheel: Path, proofs: Sequence[Proof], *, origin: str = "", kept: Kept = _NEW, now: datetime | None = None
 ) -> NewWheel:
     """Collect what is published with a wheel: its METADATA, proofs, SBOM, and the statement beside it if there is one.
 

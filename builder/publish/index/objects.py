@@ -9,16 +9,18 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import uuid4
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.store import local_path, remove_temporary_files, sync, sync_file_system, write_atomic
 from builder.untrusted import parts_of
+
+T = TypeVar("T")
 
 _ATTEMPTS = 50
 _CHUNK = 2**20
@@ -101,10 +103,7 @@ class Folder:
 
     def write(self, name: str, data: bytes) -> None:
         """Write or replace a file."""
-        for _ in self._attempts():
-            with suppress(*_FOLDER_GONE), self._disk_named():
-                write_atomic(self._path(name), data, synced=self._synced)
-                break
+        self._written(lambda: write_atomic(self._path(name), data, synced=self._synced))
 
     @contextmanager
     def synced_at_end(self) -> Iterator[None]:
@@ -119,10 +118,7 @@ class Folder:
     def create(self, name: str, data: bytes | Path) -> bool:
         """Write a file unless it exists; of several processes, one succeeds."""
         path = self._path(name)
-        for _ in self._attempts():
-            with suppress(*_FOLDER_GONE), self._disk_named():
-                return not path.exists() and self._create(path, data)
-        return False
+        return self._written(lambda: not path.exists() and self._create(path, data))
 
     def delete(self, name: str) -> None:
         """Delete a file, and the folders that become empty."""
@@ -147,46 +143,60 @@ class Folder:
             remove_temporary_files(Path(folder))
 
     def _create(self, path: Path, data: bytes | Path) -> bool:
-        with self._temporary(path) as temporary:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{uuid4().hex}.{os.getpid()}")  # `remove_temporary_files` knows this form
+        try:
             if isinstance(data, Path):
                 shutil.copyfile(data, temporary)
             else:
                 temporary.write_bytes(data)
             sync(temporary)
-            try:
-                os.link(temporary, path)  # unlike a rename, a link does not replace a file
-            except FileExistsError:
-                return False
+            os.link(temporary, path)  # unlike a rename, a link does not replace a file
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink(missing_ok=True)
         sync(path.parent)
         return True
 
-    @contextmanager
-    def _disk_named(self) -> Iterator[None]:
-        """Let the error of a full disk name this folder; it may name the file that was read, or none."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise OSError(error.errno, error.strerror, str(self.root)) from None
-            raise
+    def _written(self, write: Callable[[], T]) -> T:
+        """Write a file; again if another process deletes the empty folder before the file is in it.
 
-    def _attempts(self) -> Iterator[int]:
-        """Repeat a write: another process may delete the empty folder before the file is in it."""
-        yield from range(_ATTEMPTS)
+        The error of a full disk names this folder; without that, it may name the file that was read, or none.
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                return write()
+            except _FOLDER_GONE:
+                continue
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise OSError(error.errno, error.strerror, str(self.root)) from None
+                raise
         raise FileNotFoundError(self.root)
 
     def _path(self, name: str) -> Path:
         return self.root.joinpath(*parts_of(name))
 
-    @contextmanager
-    def _temporary(self, path: Path) -> Iterator[Path]:
-        """A unique name beside a file; `remove_temporary_files` knows it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{uuid4().hex}.{os.getpid()}")
-        try:
-            yield temporary
-        finally:
-            temporary.unlink(missing_ok=True)
+
+def read(objects: Objects, name: str) -> bytes | None:
+    """Contents of an object; None if there is none."""
+    try:
+        return objects.read(name)
+    except FileNotFoundError:
+        return None
+
+
+def write_changed(objects: Objects, pages: Mapping[str, bytes]) -> set[str]:
+    """Write those pages that changed, by their names; return the names of those that did not exist."""
+    created = set()
+    for name, data in pages.items():
+        before = read(objects, name)
+        if before != data:
+            objects.write(name, data)
+        if before is None:
+            created.add(name)
+    return created
 
 
 def url_of(place: str) -> str:

@@ -15,10 +15,9 @@ from builder.errors import Code, MissingToolError, UsageError
 from builder.log import print_line
 from builder.proof import PROOFS_SUFFIX, Proof, proofs_of
 from builder.publish.index.entry import Entry
-from builder.publish.index.kept import NOTHING, Kept
 from builder.publish.index.pages import entries_of
 from builder.publish.index.paths import ALL
-from builder.publish.index.repository import ConflictError, NewWheel, refuse_other
+from builder.publish.index.repository import ConflictError, Kept, NewWheel, refuse_other
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 from builder.publish.remote.credentials import VARIABLE, bundle_for, is_safe, token_for
 from builder.publish.remote.evidence import nothing_new
@@ -114,7 +113,7 @@ class IndexServer:
     def kept(self, filename: str, sha256: str) -> Kept:
         """Nothing: the server itself keeps what it has about a wheel."""
         del filename, sha256
-        return NOTHING
+        return Kept()
 
     def add(self, new: NewWheel) -> bool:
         """Send a wheel with its proofs and its provenance; False if it is published already.

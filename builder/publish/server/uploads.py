@@ -25,12 +25,12 @@ from builder.errors import UsageError
 from builder.hashing import sha256_of
 from builder.log import print_warning
 from builder.proof import Proof
-from builder.publish.index.entry import Entry, check_file_name
-from builder.publish.index.kept import kept_of
+from builder.publish.index.entry import Entry
 from builder.publish.index.levels import Level, shortfalls
 from builder.publish.index.new_wheel import check_statement, merged, new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import ConflictError, Repository
+from builder.publish.index.wheel_file import check_file_name
 from builder.publish.provenance import statement_path
 from builder.publish.remote.evidence import nothing_new, vouched_proofs
 from builder.publish.remote.fields import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UNCHANGED, UPDATED
@@ -190,7 +190,7 @@ class Uploads:
             return UNCHANGED
         self._repository.refuse_other_spelling(wheel.name)
         known = self._store.proofs(sha256) if self._store else []
-        kept = kept_of(self._repository.objects, same)
+        kept = self._repository.kept(wheel.name, sha256)
         proofs = merged(kept.proofs, known, sent or [])
         reasons = [reason for level in self._required for reason in shortfalls(proofs, level)]
         if same and (reasons or (nothing_new(kept.proofs, proofs) and not _new_statement(same, wheel))):

@@ -15,8 +15,9 @@ from urllib.parse import unquote, urljoin, urlsplit
 import pytest
 
 from builder.errors import UsageError
-from builder.publish.index.entry import Entry, read_entry
+from builder.publish.index.entry import Entry
 from builder.publish.index.pages import project_pages, root_pages
+from builder.publish.index.wheel_file import read_entry
 
 
 def make_wheel(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import Code
-from builder.publish.index import usable
+from builder.publish.index import wheel_file
 from builder.publish.index.new_wheel import new_wheel
 from tests.refused import refused
 from tests.unit.publish.index.conftest import Run
@@ -129,6 +129,6 @@ def test_the_first_sbom_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyP
     files = {f"{INFO}/sboms/{name}.cdx.json": f'{{"name": "{name}"}}'.encode() for name in ("b", "a")}
     wheel = wheel_of(tmp_path, files)
     assert new_wheel(wheel, []).attached[".cdx.json"] == b'{"name": "a"}'
-    monkeypatch.setattr(usable, "MAX_SBOM", 5)
+    monkeypatch.setattr(wheel_file, "MAX_SBOM", 5)
     with refused(Code.WHEEL_DAMAGED, "a.cdx.json"):
         new_wheel(wheel, [])
