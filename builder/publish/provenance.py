@@ -16,17 +16,8 @@ from builder.hashing import sha256_of
 from builder.matrix.config import GitSource, SdistSource
 from builder.proof import Proof, Verdict
 from builder.records import Part, Record
-from builder.store import StoredBuild, write_atomic
+from builder.store import StoredBuild, write_if_changed
 from builder.untrusted import JsonError, parse_json, read_json
-
-# Files that are written only when their content changes, so that a second run leaves `dist/` as it is.
-
-
-def write_if_changed(path: Path, data: bytes) -> None:
-    """Replace a file atomically, unless it has this content already."""
-    if not path.is_file() or path.read_bytes() != data:
-        write_atomic(path, data)
-
 
 #: The statement of `x.whl` is `x.whl.intoto.json`; tools take `.jsonl` for a bundle of signed statements.
 SUFFIX = ".intoto.json"

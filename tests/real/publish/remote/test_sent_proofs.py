@@ -23,7 +23,7 @@ from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.provenance import statement_path
-from builder.publish.remote.fields import MAX_EVIDENCE, PUBLISHED, UNCHANGED, UPDATED
+from builder.publish.remote.evidence import MAX_EVIDENCE, PUBLISHED, UNCHANGED, UPDATED
 from builder.publish.server.tokens import Tokens
 from tests.real.publish.remote.make import CELL, ON_GPU, TAG, proven_wheel
 from tests.real.publish.server.test_uploads import nothing_published

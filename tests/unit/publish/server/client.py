@@ -12,8 +12,9 @@ from starlette.testclient import TestClient
 
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.publish.remote.fields import EVIDENCE
-from builder.publish.server.app import ServerSettings, make_app
+from builder.publish.remote.evidence import EVIDENCE
+from builder.publish.server.app import make_app
+from builder.publish.server.settings import ServerSettings
 from builder.publish.server.tokens import Tokens
 from tests.unit.publish.index.make import ready
 
