@@ -11,7 +11,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 from uuid import uuid4
@@ -23,7 +22,6 @@ from builder.untrusted import parts_of
 T = TypeVar("T")
 
 _ATTEMPTS = 50
-_CHUNK = 2**20
 #: Another process has deleted the empty folder of a new file; during `mkdir`, pathlib raises FileExistsError then.
 _FOLDER_GONE = (FileNotFoundError, FileExistsError)
 
@@ -34,8 +32,8 @@ class Objects(Protocol):
     def read(self, name: str) -> bytes:
         """Contents of an object; raises FileNotFoundError."""
 
-    def chunks(self, name: str) -> Iterator[bytes]:
-        """Contents of an object in parts, so that a large one needs little memory; raises FileNotFoundError."""
+    def local(self, name: str) -> AbstractContextManager[Path]:
+        """A file with the contents of an object, which may be large; raises FileNotFoundError."""
 
     def read_all(self, folder: str) -> dict[str, bytes]:
         """Contents of every object directly below a folder, by its last name; empty for a missing folder."""
@@ -76,10 +74,11 @@ class Folder:
         """Contents of a file; raises FileNotFoundError."""
         return self._path(name).read_bytes()
 
-    def chunks(self, name: str) -> Iterator[bytes]:
-        """Contents of a file in parts; raises FileNotFoundError."""
-        with self._path(name).open("rb") as stream:
-            yield from iter(partial(stream.read, _CHUNK), b"")
+    @contextmanager
+    def local(self, name: str) -> Iterator[Path]:
+        """The file itself; raises FileNotFoundError."""
+        self._path(name).stat()
+        yield self._path(name)
 
     def read_all(self, folder: str) -> dict[str, bytes]:
         """Contents of every file directly below a folder, by its name."""

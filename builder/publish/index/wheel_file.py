@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,8 +49,8 @@ def check_file_name(name: str) -> None:
 def read_entry(wheel: Path) -> tuple[Entry, bytes]:
     """The entry of a wheel, whose path is its file name, and the bytes of its METADATA.
 
-    The upload time is the file's modification time. Raises UsageError for a file that does not exist or cannot be read,
-    for a file name that differs from the METADATA, and for a name or a Requires-Python that is not valid.
+    The upload time is now. Raises UsageError for a file that does not exist or cannot be read, for a file name that
+    differs from the METADATA, and for a name or a Requires-Python that is not valid.
     """
     from builder.proofs.static.metadata import RELABEL  # noqa: PLC0415 - takes long
 
@@ -79,27 +78,16 @@ def read_entry(wheel: Path) -> tuple[Entry, bytes]:
         SpecifierSet(requires_python)
     except InvalidSpecifier:
         raise _damaged(wheel, f"Requires-Python of METADATA is not valid: {requires_python[:80]!r}") from None
-    stat = wheel.stat()
     entry = Entry(
         filename=wheel.name,
         path=wheel.name,
         sha256=sha256_of(wheel),
-        size=stat.st_size,
-        uploaded=modified(stat),
+        size=wheel.stat().st_size,
+        uploaded=datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
         requires_python=requires_python,
         metadata_sha256=hashlib.sha256(metadata).hexdigest(),
     )
     return entry, metadata
-
-
-def modified(stat: os.stat_result) -> str:
-    """The modification time of a file, as PEP 700 writes an upload time."""
-    return iso_time(datetime.fromtimestamp(stat.st_mtime_ns // 1000 / 1e6, UTC))
-
-
-def iso_time(moment: datetime) -> str:
-    """A UTC time as PEP 700 writes it: `2026-11-22T20:30:00.000000Z`."""
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def check_usable(wheel: WheelFile) -> None:
