@@ -1,6 +1,7 @@
 """Where an index lies: named objects in a folder, or in a bucket of an object store.
 
-Every write is atomic, so a reader never sees a partial object.
+A name is a relative path with `/`, such as `simple/my-ext/index.html`. Every write is atomic, so a reader never sees a
+partial object. `Folder` and `Bucket` have the same methods.
 """
 
 from __future__ import annotations
@@ -10,57 +11,24 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from uuid import uuid4
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.store import local_path, remove_temporary_files, sync, sync_file_system, write_atomic
 from builder.untrusted import parts_of
 
+if TYPE_CHECKING:
+    from builder.publish.index.bucket import Bucket
+
 T = TypeVar("T")
+Objects: TypeAlias = "Folder | Bucket"
 
 _ATTEMPTS = 50
 #: Another process has deleted the empty folder of a new file; during `mkdir`, pathlib raises FileExistsError then.
 _FOLDER_GONE = (FileNotFoundError, FileExistsError)
-
-
-class Objects(Protocol):
-    """Named objects. A name is a relative path with `/`, such as `simple/my-ext/index.html`."""
-
-    def read(self, name: str) -> bytes:
-        """Contents of an object; raises FileNotFoundError."""
-
-    def local(self, name: str) -> AbstractContextManager[Path]:
-        """A file with the contents of an object, which may be large; raises FileNotFoundError."""
-
-    def read_all(self, folder: str) -> dict[str, bytes]:
-        """Contents of every object directly below a folder, by its last name; empty for a missing folder."""
-
-    def names(self, folder: str) -> list[str]:
-        """The last names of the objects and folders directly below a folder, sorted; empty for a missing folder."""
-
-    def folders(self, folder: str) -> list[str]:
-        """The names among `names` that are folders, sorted."""
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write or replace an object."""
-
-    def synced_at_end(self) -> AbstractContextManager[None]:
-        """Within this context, a power failure may undo writes or leave empty objects; the end makes all durable."""
-
-    def create(self, name: str, data: bytes | Path) -> bool:
-        """Write an object, from bytes or from a file, unless the name exists. Return whether it was written."""
-
-    def delete(self, name: str) -> None:
-        """Delete an object if it exists."""
-
-    def exists(self, name: str) -> bool:
-        """Whether an object of this name exists."""
-
-    def age(self, name: str) -> float:
-        """Seconds since an object was written; raises FileNotFoundError."""
 
 
 class Folder:
@@ -76,12 +44,12 @@ class Folder:
 
     @contextmanager
     def local(self, name: str) -> Iterator[Path]:
-        """The file itself; raises FileNotFoundError."""
+        """A file with the contents, which may be large; raises FileNotFoundError."""
         self._path(name).stat()
         yield self._path(name)
 
     def read_all(self, folder: str) -> dict[str, bytes]:
-        """Contents of every file directly below a folder, by its name."""
+        """Contents of every file directly below a folder, by its last name; empty for a missing folder."""
         found = {}
         for name in self.names(folder):
             with suppress(FileNotFoundError, IsADirectoryError):  # deleted meanwhile; a sub-folder
@@ -89,13 +57,13 @@ class Folder:
         return found
 
     def names(self, folder: str) -> list[str]:
-        """The names of the files and folders directly below a folder, without hidden ones."""
+        """The last names of the files and folders directly below a folder, sorted, without hidden ones."""
         with suppress(FileNotFoundError, NotADirectoryError):
             return sorted(name for name in os.listdir(self._path(folder)) if not name.startswith("."))  # noqa: PTH208
         return []
 
     def folders(self, folder: str) -> list[str]:
-        """The names of the folders directly below a folder, without hidden ones; a link to a folder is one."""
+        """The names among `names` that are folders, sorted; a link to a folder is one."""
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._path(folder)) as found:
             return sorted(one.name for one in found if one.is_dir() and not one.name.startswith("."))
         return []
@@ -106,7 +74,10 @@ class Folder:
 
     @contextmanager
     def synced_at_end(self) -> Iterator[None]:
-        """Sync the file system once at the end, which is faster than to sync each of many files."""
+        """Sync the file system once at the end, which is faster than to sync each of many files.
+
+        Until then, a power failure may undo writes or leave empty files.
+        """
         self._synced = False
         try:
             yield
@@ -115,12 +86,12 @@ class Folder:
             sync_file_system(self.root)
 
     def create(self, name: str, data: bytes | Path) -> bool:
-        """Write a file unless it exists; of several processes, one succeeds."""
+        """Write a file, from bytes or from a file, unless it exists; of several processes, one succeeds."""
         path = self._path(name)
         return self._written(lambda: not path.exists() and self._create(path, data))
 
     def delete(self, name: str) -> None:
-        """Delete a file, and the folders that become empty."""
+        """Delete a file if it exists, and the folders that become empty."""
         path = self._path(name)
         path.unlink(missing_ok=True)
         for parent in path.relative_to(self.root).parents:

@@ -221,13 +221,3 @@ def test_every_link_of_a_published_wheel_leads_to_a_file(tmp_path: Path) -> None
         for link in Page(page.read_bytes()).links:
             target = page.parent / link.replace("%2B", "+")
             assert (target / "index.html" if target.is_dir() else target).is_file(), link
-
-
-def test_pages_of_removed_projects_are_removed(tmp_path: Path) -> None:
-    repository = Repository(Folder(tmp_path / "index"))
-    new = ready(tmp_path, version="1.0+cu130")
-    repository.add(new)
-    repository.remove(new.wheel.name)
-    assert "my-ext" not in (tmp_path / "index" / "index.html").read_text()
-    with pytest.raises(FileNotFoundError):
-        repository.objects.read("projects/my-ext/index.html")

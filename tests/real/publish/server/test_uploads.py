@@ -42,13 +42,6 @@ def test_an_uploaded_wheel_is_published_once(client: Client, tmp_path: Path) -> 
     assert (entry.farm.cells, entry.farm.built_here) == ({}, False)
 
 
-def test_a_published_file_never_changes(client: Client, tmp_path: Path) -> None:
-    auth = client.token()
-    client.upload(pure_wheel(tmp_path / "a", "my_ext", "1.0"), auth)
-    other = pure_wheel(tmp_path / "b", "my_ext", "1.0", {"my_ext.py": "1"})
-    client.refuses(409, "a published file never changes", other, auth)
-
-
 def test_an_upload_keeps_the_proofs_of_a_published_wheel(client: Client, tmp_path: Path) -> None:
     new = ready(tmp_path)
     repository = Repository(Folder(client.root))

@@ -214,7 +214,9 @@ def test_removed_wheels_and_projects_leave_the_pages(repository: Repository, tmp
     repository.add(other)
     repository.remove(one.wheel.name)
     assert repository.projects() == ["other"]
-    assert "my-ext" not in repository.objects.read("simple/index.html").decode()
+    for page in ("simple/index.html", "index.html"):
+        assert "my-ext" not in repository.objects.read(page).decode()
+    assert repository.objects.names("projects") == ["other"]
     assert not list((tmp_path / "index").rglob("my_ext*"))
     assert listed(repository, "simple", "other") == [other.wheel.name]
 
