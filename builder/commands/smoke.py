@@ -54,7 +54,6 @@ from builder.proofs.cells.op_gate import spec_of
 from builder.proofs.cells.prover import cell_basis
 from builder.publish.index.new_wheel import merged, proofs_beside
 from builder.publish.proof_lines import counts, findings, gpu_lines, hints_of
-from builder.publish.provenance import write_if_changed
 from builder.publish.report import outcomes_of, smoke_report_json
 from builder.publish.terminal import (
     cause_lines,
@@ -67,7 +66,7 @@ from builder.publish.terminal import (
 )
 from builder.result import SmokeResult
 from builder.storage.runs import last_steps, save_run
-from builder.store import Store, write_atomic
+from builder.store import Store, write_atomic, write_if_changed
 from builder.timeline import Recorder
 from builder.wheels.build_dir import clear_abandoned
 
