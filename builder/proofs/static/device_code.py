@@ -17,6 +17,7 @@ from builder.matrix.compat import Compat
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof
 from builder.proofs.static.variants import archs_of, for_cell
+from builder.wheelfile.compatibility import code_number
 from builder.wheelfile.facts import Library, WheelFacts
 
 #: What nvcc compiles for without an option: CUDA 11 and 12, CUDA 13 (`nvcc --help`).
@@ -127,5 +128,4 @@ def _no_code(library: Library, missing: Sequence[Arch]) -> str:
 
 
 def _order(code: str) -> tuple[int, str]:
-    prefix, _, number = code.partition("_")
-    return int(number.rstrip("af")), prefix
+    return code_number(code), code.partition("_")[0]
