@@ -267,10 +267,7 @@ FETCHES = {
         "from urllib.request import urlretrieve",
         "urlretrieve(URL, self.dist_dir + '/' + name)",
     ),
-    "curl": (
-        "import subprocess",
-        "subprocess.check_call(['curl', '-sSf', '-o', self.dist_dir + '/' + name, URL])",
-    ),
+    "curl": ("import subprocess", "subprocess.check_call(['curl', '-sSf', '-o', self.dist_dir + '/' + name, URL])"),
 }
 
 

@@ -45,7 +45,9 @@ def check_device_code(facts: WheelFacts, claim: WheelClaim) -> Proof:
         errors.append(f"no library of `variants` in the recipe is for {join_names(unserved)}")
     for library in coded:
         archs = [a for a in claim.archs if not only[library.path] or a.capability in only[library.path]]
-        if missing := [arch for arch in archs if not _has_sass(library, arch)]:
+        suffixes = {arch: (arch.suffix,) if arch.suffix else ("", "a", "f") for arch in archs}
+        has = {code.removeprefix("sm_") for code in library.sass}
+        if missing := [a for a in archs if has.isdisjoint(f"{a.number}{suffix}" for suffix in suffixes[a])]:
             errors.append(_no_code(library, missing))
         ptx = [f"compute_{arch.number}{arch.suffix}" for arch in archs if arch.ptx]
         if no_ptx := [name for name in ptx if name not in library.ptx]:
@@ -102,12 +104,6 @@ def _beyond(libraries: Sequence[Library], archs: Sequence[Arch]) -> dict[str, in
             if code.startswith(("sm_", "compute_")) and code not in sass | ptx
         })  # fmt: skip
     return {code: sizes[code] for code in sorted(sizes, key=_order)}
-
-
-def _has_sass(library: Library, arch: Arch) -> bool:
-    if arch.suffix:
-        return arch.sm in library.sass
-    return not {f"sm_{arch.number}{suffix}" for suffix in ("", "a", "f")}.isdisjoint(library.sass)
 
 
 def _no_code(library: Library, missing: Sequence[Arch]) -> str:

@@ -34,11 +34,10 @@ from builder.proofs.verify.gpus import check_gpus
 from builder.proofs.verify.torch_window import Linker
 from builder.records import FILE
 from builder.untrusted import JsonError, parse_json
-from builder.wheelfile.archive import WheelContents, wheel_fault
+from builder.wheelfile.archive import WheelContents, installed_path, wheel_fault
 from builder.wheelfile.driver import is_driver_library
-from builder.wheelfile.facts import Library, WheelFacts, installed_path, python_uses
-
-# Libraries that a wheel needs and that neither the wheel, torch nor a manylinux system has, but that may be absent.
+from builder.wheelfile.facts import Library, WheelFacts
+from builder.wheelfile.text_files import python_uses
 
 #: Libraries that are not named after their project.
 _PROJECTS = {"nvinfer": "tensorrt", "nvonnxparser": "tensorrt"}
@@ -50,7 +49,7 @@ _MIN_STEM = 4
 
 @dataclass(frozen=True)
 class Outside:
-    """The libraries of a wheel that need something from outside of it."""
+    """The libraries of a wheel that need what neither it, torch nor a manylinux system has, but that may be absent."""
 
     #: Its Python files say which libraries are imported.
     wheel: WheelContents

@@ -26,9 +26,6 @@ def test_platform_equals_that_of_auditwheel(tmp_path: Path, source: str) -> None
     extension = compiled(tmp_path, source + '\nextern "C" void* PyInit__C() { return 0; }', name="_C.so")
     wheel = make_wheel(tmp_path, {"ops/_C.so": extension})
     shown = subprocess.run(
-        [sys.executable, "-m", "auditwheel", "show", "--json", str(wheel)],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-m", "auditwheel", "show", "--json", str(wheel)], capture_output=True, text=True, check=True
     )
     assert best_platform(read_facts(wheel), frozenset()) == json.loads(shown.stdout)["overall_tag"]

@@ -137,10 +137,7 @@ def test_symbols_of_an_environment(stubs: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "cuda", "says"),
-    [
-        ("2.11.0", "", "was built without CUDA"),
-        ("nightly", "13.0", "does not name a release"),
-    ],
+    [("2.11.0", "", "was built without CUDA"), ("nightly", "13.0", "does not name a release")],
 )
 def test_torch_without_cuda_or_release_is_refused(
     version: str, cuda: str, says: str, stubs: Path, tmp_path: Path

@@ -44,12 +44,7 @@ def test_facts_of_a_wheel_with_a_library(tmp_path: Path) -> None:
     )
     wheel = make_wheel(
         tmp_path,
-        {
-            "ops/_C.so": extension,
-            "ops/libhelper.so.1": helper,
-            "ops/__init__.py": b"",
-            "ops/model.bin": b"ELF",
-        },
+        {"ops/_C.so": extension, "ops/libhelper.so.1": helper, "ops/__init__.py": b"", "ops/model.bin": b"ELF"},
         version="1.0+cu13",
         metadata="Requires-Dist: torch>=2.10\nRequires-Dist: numpy\nRequires-Python: >=3.10",
     )
@@ -94,8 +89,7 @@ def test_other_json_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "value"),
-    [pytest.param(16, 1, id="object file"), pytest.param(18, 190, id="GPU code by itself")],
+    ("where", "value"), [pytest.param(16, 1, id="object file"), pytest.param(18, 190, id="GPU code by itself")]
 )
 def test_other_elf_files_are_not_libraries(tmp_path: Path, where: int, value: int) -> None:
     data = bytearray(compiled(tmp_path, "int f() { return 1; }").read_bytes())
@@ -195,11 +189,7 @@ def test_changed_byte_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("members", "says"),
     [
-        pytest.param(
-            {"other-1.0.dist-info/METADATA": "Name: other\n"},
-            "the metadata is in",
-            id="different project",
-        ),
+        pytest.param({"other-1.0.dist-info/METADATA": "Name: other\n"}, "the metadata is in", id="different project"),
         pytest.param({"ops-1.0.dist-info/METADATA": "Name: ops\nVersion: 1.0\n"}, "folder has no WHEEL", id="no WHEEL"),
         pytest.param({"ops-1.0.dist-info/WHEEL": "Tag: x\n"}, "folder has no METADATA", id="no METADATA"),
         pytest.param(

@@ -17,29 +17,17 @@ def manylinux(python: str) -> str:
         pytest.param("cp310-abi3", ("PyModule_Create2",), AbiClass.ABI3, "", id="stable functions"),
         pytest.param("cp310-abi3", ("PyExc_ValueError",), AbiClass.ABI3, "", id="stable data"),
         pytest.param(
-            "cp310-abi3",
-            ("PyBuffer_Release",),
-            AbiClass.ABI3,
-            "PyBuffer_Release (3.11), which Python 3.10",
-            id="newer",
+            "cp310-abi3", ("PyBuffer_Release",), AbiClass.ABI3, "PyBuffer_Release (3.11), which Python 3.10", id="newer"
         ),
         pytest.param("cp311-abi3", ("PyBuffer_Release",), AbiClass.ABI3, "", id="new enough"),
         pytest.param(
-            "cp310-abi3",
-            ("_PyThreadState_UncheckedGet",),
-            AbiClass.ABI3,
-            "_PyThreadState_UncheckedGet",
-            id="private",
+            "cp310-abi3", ("_PyThreadState_UncheckedGet",), AbiClass.ABI3, "_PyThreadState_UncheckedGet", id="private"
         ),
         pytest.param(
             "cp310-abi3", ("PyBuffer_Release",), AbiClass.CPYTHON, "which Python 3.10", id="the tag alone is a claim"
         ),
         pytest.param(
-            "cp312-cp312",
-            ("PyModule_Create2",),
-            AbiClass.STABLE,
-            "tagged cp312-cp312",
-            id="claimed, not tagged",
+            "cp312-cp312", ("PyModule_Create2",), AbiClass.STABLE, "tagged cp312-cp312", id="claimed, not tagged"
         ),
         pytest.param("py3-none", (), AbiClass.STABLE, "", id="calls no Python"),
         pytest.param("cp315-abi3.abi3t", ("PyModule_Exec",), AbiClass.ABI3, "", id="new in 3.15"),

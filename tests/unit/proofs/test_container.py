@@ -413,9 +413,7 @@ def test_answer_that_the_gate_did_not_write_is_refused(
     assert isinstance(cell.run_gate(make.recipe()), Answer if status == 0 else str)
 
 
-def test_answer_after_out_of_memory_is_discarded(
-    opened: tuple[ContainerEnvironment, FakeEngine],
-) -> None:
+def test_answer_after_out_of_memory_is_discarded(opened: tuple[ContainerEnvironment, FakeEngine]) -> None:
     cell, engine = opened
     engine.made[0].files["gate/answer.json"] = json.dumps(answer().to_json()).encode()
     engine.made[0].script["--answer"] = RunResult(1, "", "", out_of_memory=True)
@@ -496,10 +494,7 @@ def test_only_an_old_torch_has_numpy(
 
 
 def test_run_in_a_container_has_the_same_proofs_as_on_this_machine(
-    cells: Callable[[FakeEngine], ContainerEnvironments],
-    tmp_path: Path,
-    wheel: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cells: Callable[[FakeEngine], ContainerEnvironments], tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = signed(monkeypatch, answer())
     engine = FakeEngine({"importlib": RunResult(0, IMPORTED, "")}, files={"gate/answer.json": written})

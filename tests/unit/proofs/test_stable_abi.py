@@ -72,16 +72,10 @@ def uses(*undefined: str, **facts: Any) -> Library:
         ),
         pytest.param((uses("cuLaunchKernel"),), "", "leaves cuLaunchKernel undefined", id="driver not linked"),
         pytest.param(
-            (uses(FORWARD),),
-            "",
-            r"leaves ms_deform_attn_cuda_forward\(at::Tensor const&",
-            id="own function, left out",
+            (uses(FORWARD),), "", r"leaves ms_deform_attn_cuda_forward\(at::Tensor const&", id="own function, left out"
         ),
         pytest.param(
-            (uses("helper"), library("ops/h.so", defined=("helper",))),
-            "",
-            "",
-            id="own function in a second library",
+            (uses("helper"), library("ops/h.so", defined=("helper",))), "", "", id="own function in a second library"
         ),
         pytest.param((uses("sgemm_"),), "", "leaves sgemm_ undefined", id="exported by torch, not a C function of it"),
     ],
