@@ -45,7 +45,8 @@ def missing_headers(wheel: WheelContents) -> dict[str, tuple[str, ...]]:
     """
     todo = sorted(name for name in wheel.names if name.endswith(".cu"))
     files = [name for name in wheel.names if not name.endswith(_NO_HEADERS)] if todo else []
-    names = {end: name for name in files for end in _ends(name)}
+    # The path of each file, and the path without its first folders: `a/b/c.h`, `b/c.h` and `c.h`.
+    names = {name.split("/", at)[at]: name for name in files for at in range(name.count("/") + 1)}
     found, seen = dict[str, tuple[str, ...]](), set(todo)
     while todo and len(seen) < _MAX_SOURCES:
         source = todo.pop(0)
@@ -77,13 +78,6 @@ def _included(text: str) -> Iterator[str]:
         path = re.match(r'"([^"]+)"|<([^>]+/[^>]+)>', rest) if word == "include" and not depth else None
         if path and not _OUTSIDE.fullmatch(path[1] or path[2]) and (path[1] or not _SYSTEM.match(path[2])):
             yield path[1] or path[2]
-
-
-def _ends(name: str) -> Iterator[str]:
-    """The path, and the path without its first folders: `a/b/c.h`, `b/c.h` and `c.h`."""
-    while name:
-        yield name
-        name = name.partition("/")[2]
 
 
 @dataclass(frozen=True)

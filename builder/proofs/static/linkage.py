@@ -8,7 +8,7 @@ linking it therefore fails at import, although torch has loaded libtorch_cuda.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from builder.gate.amounts import join_names
@@ -185,20 +185,16 @@ def _lost(library: Library, scope: _Scope) -> list[str]:
 
 def _may_be_defined(symbol: str, library: Library, scope: _Scope) -> bool:
     """Whether Python or a library whose symbols are not known defines a symbol, by its name."""
-    if is_python(symbol) or _in_unread(symbol, scope.unread):
+    call = CUDA_CALL.fullmatch(symbol)
+    if is_python(symbol) or (not call and scope.unread and _NVIDIA_CALL.match(symbol)):
+        return True
+    if call and any(name.startswith(_library_of(call[1])) for name in scope.unread):
         return True
     if symbol in library.bound:
         return False
-    if scope.elsewhere and not (is_torch_cxx(symbol) or SHIM.fullmatch(symbol) or CUDA_CALL.fullmatch(symbol)):
+    if scope.elsewhere and not (is_torch_cxx(symbol) or SHIM.fullmatch(symbol) or call):
         return True
     return scope.driver and symbol.startswith(("cu", "nv"))
-
-
-def _in_unread(symbol: str, unread: Collection[str]) -> bool:
-    """Whether a library whose symbols were not read may define a symbol, by the name of the symbol."""
-    if call := CUDA_CALL.fullmatch(symbol):
-        return any(name.startswith(_library_of(call[1])) for name in unread)
-    return bool(unread) and _NVIDIA_CALL.match(symbol) is not None
 
 
 def _library_of(prefix: str | None) -> str:

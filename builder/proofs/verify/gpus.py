@@ -105,7 +105,14 @@ def check_gpus(facts: WheelFacts, asked: Sequence[Gpu], driver: str, compat: Com
         return make_proof(facts, Check.GPUS, [], good="the wheel has no GPU code", evidence=evidence)
     errors = _too_old(found, driver, floor)
     if asked:
-        errors += [_cannot(facts, one) for one in found if one.how is How.NOT]
+        libraries = {library.path: library for library in facts.libraries}
+        errors += [
+            f"{one.gpu} cannot run {one.library}, which has"
+            f" {and_list([*libraries[one.library].sass, *libraries[one.library].ptx])}: build for"
+            f" {one.gpu.arch.major}.{one.gpu.arch.minor}, or with PTX of an older architecture"
+            for one in found
+            if one.how is How.NOT
+        ]
     remarks = list(_only_for(facts, [one.gpu for one in found if one.how is not How.NOT], compat))
     return make_proof(facts, Check.GPUS, errors, good=_summary(found), evidence=evidence, remarks=remarks)
 
@@ -165,15 +172,6 @@ def _too_old(found: Sequence[GpuAnswer], driver: str, floor: str) -> list[str]:
         f" driver {needed} or newer"
         for (library, code, needed), gpus in by_driver.items()
     ]
-
-
-def _cannot(facts: WheelFacts, one: GpuAnswer) -> str:
-    library = next(library for library in facts.libraries if library.path == one.library)
-    have = and_list([*library.sass, *library.ptx])
-    plain = f"{one.gpu.arch.major}.{one.gpu.arch.minor}"
-    return (
-        f"{one.gpu} cannot run {one.library}, which has {have}: build for {plain}, or with PTX of an older architecture"
-    )
 
 
 def _summary(found: Sequence[GpuAnswer]) -> str:

@@ -101,7 +101,9 @@ class Outside:
         system has what they need. Some library of the wheel must work without them.
         """
         users = {name: self._users(name) for name in self._absent if name not in self.others}
-        lazy = {name: used for name, used in users.items() if self._imported.isdisjoint(map(_stem, used))}
+        # The names of libraries, up to the first dot, that Python files always import.
+        imported = python_uses(self.wheel, stems={_stem(library) for used in users.values() for library in used}).named
+        lazy = {name: used for name, used in users.items() if imported.isdisjoint(map(_stem, used))}
         affected = {library.path for used in lazy.values() for library in used}
         own = {library.path for library in self.facts.libraries if not library.foreign}
         if own <= affected:
@@ -138,12 +140,6 @@ class Outside:
             used |= {one.path: one for one in more}
             names |= {text for one in more for text in (one.basename, one.soname) if text}
         return list(used.values())
-
-    @cached_property
-    def _imported(self) -> frozenset[str]:
-        """The names of libraries, up to the first dot, that Python files always import."""
-        stems = {_stem(library) for name in self._absent for library in self._users(name)}
-        return python_uses(self.wheel, stems=stems).named
 
 
 def _stem(library: Library) -> str:

@@ -88,11 +88,6 @@ def test_library_that_torch_itself_grafted_is_provided_under_that_name_only(path
     assert proof.evidence["grafted"] == ([path] if grafted else [])
 
 
-def test_torch_and_cuda_count_as_grafted_without_knowledge_of_the_cell() -> None:
-    proof = check_grafted(wheel_facts(library("ops.libs/libtorch_cuda-1a2b3c4d.so")), frozenset())
-    assert proof.verdict is Verdict.FAILED
-
-
 @pytest.mark.parametrize(
     ("sources", "says"),
     [
