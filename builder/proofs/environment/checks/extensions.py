@@ -179,17 +179,21 @@ def _compile(cures: Cures, torch: TorchInstall, extension: Extension) -> tuple[t
     Without nvcc, pip and uv leave the kernels out. buildfarm brings an nvcc, but reads the package index only.
     """
     package, environment = extension.package, cures.environment
-    kernels = any(one.sass or one.ptx for one in extension.facts.libraries)
     has_nvcc = torch.cuda is None or environment.tools.nvcc.partition(".")[0] == str(torch.cuda.major)
-    if has_nvcc or not kernels or torch.release not in cures.compat.torches:
+    if has_nvcc or torch.release not in cures.compat.torches:
         return cures.compile(package), ""
-    lacks = f"without nvcc of CUDA {torch.cuda}, which is not here, pip and uv compile the package without its kernels"
-    if package.source:
-        return cures.compile(package), f"{lacks}: install it first"
     words = ["buildfarm", "build", f"{package.name}=={package.public}", "--torch", str(torch.release)]
     words += ["--cuda", str(torch.cuda), "--python", str(environment.interpreter.python)]
     words += [word for arch in cures.archs for word in ("--arch", str(arch))]
-    return (" ".join(words),), f"{lacks}; this command brings a toolkit of its own, and prints how to install the wheel"
+    build = " ".join(words)
+    if not any(one.sass or one.ptx for one in extension.facts.libraries):
+        lacks = f"if the package has CUDA sources, the compile needs nvcc of CUDA {torch.cuda}, which is not here"
+        more = "" if package.source else f"; `{build}` brings a toolkit of its own"
+        return cures.compile(package), lacks + more
+    lacks = f"without nvcc of CUDA {torch.cuda}, which is not here, pip and uv compile the package without its kernels"
+    if package.source:
+        return cures.compile(package), f"{lacks}: install it first"
+    return (build,), f"{lacks}; this command brings a toolkit of its own, and prints how to install the wheel"
 
 
 def _gpus(cures: Cures, torch: TorchInstall, extension: Extension) -> Iterator[Finding]:
