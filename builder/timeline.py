@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -12,9 +11,15 @@ from typing import NamedTuple
 import psutil
 
 from builder.process import OWNER_VARIABLE
-from builder.progress.stages import StageTime
+from builder.progress.display import StageTime, repeated
 from builder.proof import Proof
 from builder.store import work_name
+
+#: Seconds between two samples; doubled each time a run has too many.
+INTERVAL = 1.0
+MOST_SAMPLES = 1200
+#: Every so many samples, processes that were not the run's are looked at again: a program gets its variables late.
+LOOK_AGAIN = 10
 
 
 class Sample(NamedTuple):
@@ -78,15 +83,6 @@ def thinned(samples: Sequence[Sample]) -> list[Sample]:
     ]
 
 
-# Measures the cores and the memory that the programs of a run use, while the run goes on.
-
-#: Seconds between two samples; doubled each time a run has too many.
-INTERVAL = 1.0
-MOST_SAMPLES = 1200
-#: Every so many samples, processes that were not the run's are looked at again: a program gets its variables late.
-LOOK_AGAIN = 10
-
-
 @dataclass(frozen=True)
 class _Process:
     """What one process had used at the last sample."""
@@ -111,7 +107,7 @@ class Recorder:
         self._owner_of: dict[psutil.Process, str] = {}  # without the beginning; "" for programs of others
         self._before = self._started
         self._busy = _busy_seconds()
-        self._stop = threading.Event()
+        self._interval = INTERVAL
 
     def name(self, owner: str, name: str) -> None:
         """Say which build, or which `BUILD in CELL`, the programs of an owner belong to."""
@@ -126,13 +122,8 @@ class Recorder:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Take samples while the body runs."""
-        thread = threading.Thread(target=self._follow, name="timeline", daemon=True)
-        thread.start()
-        try:
+        with repeated(self._follow, lambda: self._interval):
             yield
-        finally:
-            self._stop.set()
-            thread.join()
 
     def timeline(self, stages: Sequence[StageTime]) -> Timeline:
         """What was recorded; `stages` have seconds of `time.monotonic`."""
@@ -149,11 +140,9 @@ class Recorder:
         )
 
     def _follow(self) -> None:
-        interval = INTERVAL
-        while not self._stop.wait(interval):
-            self.sample()
-            if len(self._samples) >= MOST_SAMPLES:
-                self._samples, interval = thinned(self._samples), interval * 2
+        self.sample()
+        if len(self._samples) >= MOST_SAMPLES:
+            self._samples, self._interval = thinned(self._samples), self._interval * 2
 
     def sample(self) -> None:
         """Take one sample."""

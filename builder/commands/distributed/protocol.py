@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from builder import __version__
 from builder.commands.run_settings import RunSettings
@@ -18,7 +22,8 @@ from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.proof import Proof
 from builder.records import BuildRecord
-from builder.store import StoredBuild
+from builder.store import StoredBuild, write_atomic
+from builder.untrusted import JsonError, read_json, text
 
 #: The formats that client and worker must have in common besides the protocol.
 _FORMATS = f"{BUILD_FORMAT}.{STATIC_FORMAT}.{LINKAGE_FORMAT}.{CELL_FORMAT}.{OPS_FORMAT}"
@@ -212,3 +217,22 @@ def refused(error: OSError) -> WorkerAnswer:
         return WorkerAnswer(error=full, machine_fault=True)
     other = BuildfarmError(str(error.strerror or error), Code.PATH_NOT_USABLE, where=place)
     return WorkerAnswer(error=other, machine_fault=True)
+
+
+class FinishedTasks:
+    """Which stored build is the answer to a task: notes in the folder `remote/` of a client's or a worker's store."""
+
+    def __init__(self, store: Path) -> None:
+        self.folder = store / "remote"
+
+    def remember(self, task: str, build: str) -> None:
+        """Note the digest of the build that a task made; both are digests."""
+        write_atomic(self.folder / f"{task}.json", json.dumps({"digest": build}).encode())
+
+    def build_of(self, task: str) -> str | None:
+        """The digest of the build that a task made, or None."""
+        path = self.folder / f"{task}.json"
+        with suppress(OSError, JsonError):
+            os.utime(path)  # `store prune` deletes what was not used
+            return read_json(path, lambda data: text(data["digest"]))
+        return None

@@ -8,9 +8,7 @@ import pytest
 from rich.console import Console
 
 from builder.progress import display
-from builder.progress.display import Progress
-from builder.progress.stages import StageTime
-from builder.publish.runs.timeline_picture import by_machine
+from builder.progress.display import Progress, StageTime
 from builder.timeline import Timeline
 from tests.unit.fake_clock import FakeClock
 
@@ -55,22 +53,3 @@ def test_a_run_here_has_no_machines() -> None:
     here, there = StageTime("a", "compile", 0, 1), StageTime("a", "compile", 0, 1, "w1")
     assert Timeline((here,)).machines == ()
     assert Timeline((here, there)).machines == ("w1",)
-
-
-def test_rows_of_workers() -> None:
-    stages = [
-        StageTime("a", "compile", 0, 5, "w1"),
-        StageTime("b", "compile", 1, 3, "w1"),
-        StageTime("c", "compile", 4, 6, "w1"),
-        StageTime("a", "repair", 5, 6, "w1"),
-        StageTime("d", "prove", 0, 2, "w0"),
-        StageTime("a", "collect", 6, 7),
-    ]
-    found = [(stage.build, stage.stage) for stage in by_machine(Timeline(tuple(stages))).stages]
-    assert found == [
-        ("w0", "prove: d"),
-        ("w1", "compile: a"),
-        ("w1", "repair: a"),
-        ("w1 (2)", "compile: b"),
-        ("w1 (2)", "compile: c"),
-    ]

@@ -19,7 +19,14 @@ from builder.commands.distributed.client.transfer import fetch_log, fetch_wheel
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.options import RemoteOptions
 from builder.commands.distributed.parcel import keep_locks, packed
-from builder.commands.distributed.protocol import BuildTask, CheckTask, SentWheel, WorkerAnswer, version_resource
+from builder.commands.distributed.protocol import (
+    BuildTask,
+    CheckTask,
+    FinishedTasks,
+    SentWheel,
+    WorkerAnswer,
+    version_resource,
+)
 from builder.commands.run_settings import RunSettings
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.hashing import digest_of
@@ -31,7 +38,6 @@ from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.records import BuildRecord
 from builder.result import BuildResult
-from builder.storage.runs import FinishedTasks
 from builder.store import Store, StoredBuild, work_name
 from builder.timeline import Recorder, Timeline
 from builder.wheels.sources.prepare import source_digest

@@ -25,6 +25,7 @@ from builder.commands.distributed.protocol import (
     TOPIC,
     BuildTask,
     CheckTask,
+    FinishedTasks,
     SentWheel,
     Task,
     WorkerAnswer,
@@ -36,7 +37,6 @@ from builder.errors import BuildfarmError, Code
 from builder.gate.amounts import size_text
 from builder.hashing import sha256_of
 from builder.resources import measure_resources
-from builder.storage.runs import FinishedTasks
 from builder.store import RUN, Store
 from builder.wheels.build_dir import clear_abandoned
 

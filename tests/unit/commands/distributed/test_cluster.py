@@ -12,11 +12,10 @@ import pytest
 from distributed import Scheduler, Worker, get_worker
 
 from builder.commands.distributed.cluster import Cluster
-from builder.commands.distributed.protocol import MANY, BuildTask, WorkerAnswer, version_resource
+from builder.commands.distributed.protocol import MANY, BuildTask, FinishedTasks, WorkerAnswer, version_resource
 from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.commands.distributed.worker.service import Service, run_task
 from builder.errors import BuildfarmError, Code
-from builder.storage.runs import FinishedTasks
 from builder.store import Store, work_name
 from tests.conftest import PATIENCE
 from tests.unit.commands.distributed.made_up import BUILD_TASK
