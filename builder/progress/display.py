@@ -259,7 +259,7 @@ class Progress:
     def stage(self, name: str, stage: str, machine: str = "") -> None:
         """Show the stage that a build has reached, and the worker that runs it; empty: this machine."""
         with self._lock:
-            line = self._lines[name]
+            line = self._lines.setdefault(name, _Line(name, None, self._now))
             texts = self._read(line)
             self._stages.append(line.end_stage())
             line.stage, line.machine = stage, machine
@@ -271,7 +271,7 @@ class Progress:
     def finish(self, name: str, outcome: str) -> None:
         """Show the outcome of a build: `built`, `failed`, …; show nothing if it is empty."""
         with self._lock:
-            line = self._lines.pop(name)
+            line = self._lines.pop(name, None) or _Line(name, None, self._now)
             texts = self._read(line)
             self._stages.append(line.end_stage())
         _print(texts)

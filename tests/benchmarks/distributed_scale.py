@@ -35,7 +35,7 @@ from typing import cast
 
 import psutil
 
-from builder.commands.distributed.client.transfer import fetch_log
+from builder.commands.distributed.client.prove import append_log
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.protocol import BUILDS, MEMORY, PROOF_MEMORY, PROOFS, Needs, Task, WorkerAnswer
 from tests.benchmarks.simulated_farm import PROOF_FIGURES, Job, facts_of, jobs, parcel, seconds_of, sleep_for
@@ -117,7 +117,7 @@ async def run_all(cluster: Cluster, todo: Sequence[Job], log: Path, *, parcels: 
         if answer.error:
             run.failures[answer.error.sentence] += 1
         log.unlink(missing_ok=True)
-        await fetch_log(cluster, answer, log)
+        await append_log(answer, log)
         return answer
 
     async def one(job: Job) -> None:

@@ -73,9 +73,8 @@ class BuildTask:
     #: The options of the run.
     settings: RunSettings
 
-    #: What the task is, in an error that is printed once for all builds that it stops.
+    #: what, gpu, priority: as in `CheckTask`.
     what = "this build"
-    #: gpu, priority: as in `CheckTask`.
     gpu = ""
     priority = 0
 
@@ -96,7 +95,8 @@ class BuildTask:
         compiler = compile_resource(settings.executor, cuda, minor_mismatch=settings.minor_mismatch)
         toolkit = f"no CUDA {cuda} toolkit"
         lack = {"docker": "no Docker", "local": toolkit}.get(settings.executor, f"{toolkit} and no Docker")
-        return {BUILDS: (1, "no builds"), MEMORY: (memory, _less_than(memory)), compiler: (1, lack)}
+        less = f"less than {size_text(memory)} of memory"
+        return {BUILDS: (1, "no builds"), MEMORY: (memory, less), compiler: (1, lack)}
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class CheckTask:
 
     @property
     def what(self) -> str:
-        """What the task is, in an error that is printed once for all cells that it stops."""
+        """What the task is, in an error that is printed once for all tasks that it stops."""
         return f"checks for {self.gpu}" if self.gpu else "these checks"
 
     @property
@@ -161,7 +161,7 @@ class CheckTask:
     def needs(self) -> Needs:
         """The worker's op gate, memory, and Docker and the GPU model if the task names them."""
         memory = max(PROOF_MEMORY, self.recipe.memory_per_job)
-        needs: Needs = {PROOFS: (1, "no proofs"), MEMORY: (memory, _less_than(memory))}
+        needs: Needs = {PROOFS: (1, "no proofs"), MEMORY: (memory, f"less than {size_text(memory)} of memory")}
         if self.gpu:
             needs[f"gpu-{self.gpu}"] = (1, f"no GPU of the model {self.gpu}")
         if self.settings.executor == "docker":
@@ -172,10 +172,6 @@ class CheckTask:
     def priority(self) -> int:
         """A finished wheel is tested before another one is built; checks that fewer workers can run come first."""
         return len(self.needs)
-
-
-def _less_than(memory: int) -> str:
-    return f"less than {size_text(memory)} of memory"
 
 
 Task = BuildTask | CheckTask
@@ -203,20 +199,19 @@ class WorkerAnswer:
     proofs: tuple[Proof, ...] = ()
     #: Every outcome of the op gate.
     gate: GateAnswer | None = None
-    #: Name of the log file in the worker's store, and its size in bytes.
-    log: tuple[str, int] = ("", 0)
+    #: What the log of the task has, compressed by zlib.
+    log: bytes = b""
     #: The lock records of environments that the build used.
     locks: Mapping[str, str] = field(default_factory=dict)
 
 
 def refused(error: OSError) -> WorkerAnswer:
     """The answer of a worker whose system refused something."""
-    place = str(error.filename or "")
+    sentence, code, hints = str(error.strerror or error), Code.PATH_NOT_USABLE, []
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        full = BuildfarmError("the disk of the worker is full", Code.DISK_FULL, where=place, hints=[DISK_HINT])
-        return WorkerAnswer(error=full, machine_fault=True)
-    other = BuildfarmError(str(error.strerror or error), Code.PATH_NOT_USABLE, where=place)
-    return WorkerAnswer(error=other, machine_fault=True)
+        sentence, code, hints = "the disk of the worker is full", Code.DISK_FULL, [DISK_HINT]
+    where = str(error.filename or "")
+    return WorkerAnswer(error=BuildfarmError(sentence, code, where=where, hints=hints), machine_fault=True)
 
 
 class FinishedTasks:

@@ -27,7 +27,7 @@ from builder.commands.distributed.connection import (
     security_for,
 )
 from builder.commands.distributed.options import WorkerOptions
-from builder.commands.distributed.worker.facts import lines, measure
+from builder.commands.distributed.worker.facts import measure
 from builder.commands.distributed.worker.service import Service
 from builder.commands.folders import open_store
 from builder.images.network import is_loopback
@@ -73,7 +73,7 @@ async def _serve(options: WorkerOptions, stop: asyncio.Event, store: Store, scra
     host = options.host or ("127.0.0.1" if is_loopback(urlsplit(options.scheduler).hostname or "") else None)
     while await _reached(options.scheduler, security, options.wait, stop):
         facts = await asyncio.to_thread(measure, name, builds=options.builds)
-        for line in [] if said else lines(facts, store.root):
+        for line in [] if said else facts.lines(store.root):
             print_line(line)
         said = True
         nannies = [

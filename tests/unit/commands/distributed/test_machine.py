@@ -9,7 +9,7 @@ import pytest
 
 from builder.commands.distributed.protocol import BUILDS, MEMORY, PROOF_MEMORY, PROOFS, version_resource
 from builder.commands.distributed.worker import child, facts
-from builder.commands.distributed.worker.facts import WorkerFacts, lines, measure
+from builder.commands.distributed.worker.facts import WorkerFacts, measure
 from builder.images.engine import Engine
 from builder.store import Store
 
@@ -48,7 +48,7 @@ def test_a_machine_without_docker_and_gpu(tools: Path, tmp_path: Path) -> None:
     assert (builds.kind, builds.threads, set(builds.resources)) == (BUILDS, 3, {version_resource(), BUILDS, MEMORY})
     assert (proofs.kind, proofs.threads, set(proofs.resources)) == (PROOFS, 1, {version_resource(), PROOFS, MEMORY})
     assert (builds.resources[BUILDS], proofs.resources[PROOFS]) == (3, 1)
-    text = "\n".join(lines(found, store.root))
+    text = "\n".join(found.lines(store.root))
     assert "no GPU" in text
     assert "no Docker" in text
 
@@ -60,7 +60,7 @@ def test_a_machine_without_a_compiler_says_so(tmp_path: Path, monkeypatch: pytes
     found = measure("bare")
     assert found.toolkits == ()
     assert found.compilers["13.0"] == f"no C++ compiler: CXX is {tmp_path}/c++, which does not run"
-    (line,) = [line for line in lines(found, tmp_path) if "CUDA toolkits" in line]
+    (line,) = [line for line in found.lines(tmp_path) if "CUDA toolkits" in line]
     assert line.endswith(f": none ({found.compilers['13.0']})")
 
 
