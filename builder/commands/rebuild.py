@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -42,8 +44,8 @@ from builder.result import RebuildResult
 from builder.store import Store, write_atomic
 from builder.wheelfile.diff import differences
 from builder.wheels.build_dir import clear_abandoned
-from builder.wheels.job import CompileJob, Executor
-from builder.wheels.make import make_wheel
+from builder.wheels.job import CompileJob, Executor, NotPreparedError
+from builder.wheels.make import compile_wheel, repair_wheel
 from builder.wheels.sources.prepare import prepare_source, project_folder, source_digest
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.recorded_packages import check_pins
@@ -270,8 +272,9 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     _report_format(options.wheel)
     environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
     executor = _recorded_executor(record, matrix, environments, pull=not options.no_pull)
-    if known := executor.known_toolchain(record.build, recipe):  # before the index is asked for a recorded package
-        check_toolchain(record.toolchain, known)
+    with suppress(NotPreparedError):  # before the index is asked for a recorded package
+        known = executor.prepare(record.build, recipe, log=store.log(f"rebuild-{record.build}"), cached_only=True)
+        check_toolchain(record.toolchain, known.toolchain)
     jobs = preflight([record.build], {recipe.name: recipe}, executor, store, options.jobs).jobs
     sha256 = sha256_of(options.wheel)
     with store.work(f"rebuild-{sha256[:16]}") as work:
@@ -307,16 +310,17 @@ def _build_again(record: Record, recipe: Recipe, executor: Executor, store: Stor
     """The rebuilt wheel, in `work`; raises MissingToolError when the toolchain is not the recorded one."""
     name = f"rebuild-{record.build}"
     log, progress = store.log(name), Progress()
+    stage = partial(progress.stage, name)
     log.write_bytes(b"")
     with progress.shown():
         progress.start(name, log)
         try:
-            here = executor.toolchain(record.build, recipe, log=log)
-            check_toolchain(record.toolchain, here)
+            prepared = executor.prepare(record.build, recipe, log=log)
+            check_toolchain(record.toolchain, prepared.toolchain)
             job = CompileJob(
                 record.build,
                 recipe,
-                with_recorded_parts(here, record.toolchain),
+                with_recorded_parts(prepared.toolchain, record.toolchain),
                 project_folder(recipe, work / "src"),
                 work,
                 log,
@@ -325,12 +329,11 @@ def _build_again(record: Record, recipe: Recipe, executor: Executor, store: Stor
                 store.owner(work.name),
                 reuse=False,  # with objects of the first build the comparison would prove nothing
             )
-            progress.stage(name, "fetch")
+            stage("fetch")
             job.tree.mkdir()
-            source = prepare_source(recipe, job.tree, cache=store.root / "sources").digest
-            wheel, _ = make_wheel(
-                job, source, executor, lambda text: progress.stage(name, text), minor_mismatch=record.minor_mismatch
-            )
+            source = prepare_source(recipe, job.tree, cache=store.root / "sources")
+            raw = compile_wheel(prepared, job, stage)
+            wheel, _ = repair_wheel(raw, source.digest, stage, minor_mismatch=record.minor_mismatch)
         except BuildfarmError as error:
             progress.finish(name, f"failed: {error}")
             raise

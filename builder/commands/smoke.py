@@ -49,7 +49,7 @@ from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.progress.display import Progress
 from builder.proof import Check, Proof, Verdict, proofs_json, proofs_path
-from builder.proofs.cells.acceptance import judge, unused_accepts
+from builder.proofs.cells.acceptance import apply_accepts, unused_accepts
 from builder.proofs.cells.cell_environment import CellEnvironments, cell_environments
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.op_gate import spec_of
@@ -100,7 +100,7 @@ class Results:
     def add(self, target: SmokeTarget, cell: Cell, found: Sequence[Proof], answer: Answer | None) -> SmokeResult:
         """Judge and save the proofs of a wheel in a cell."""
         basis = cell_basis(target.recipe)
-        proofs = tuple(judge([replace(proof, basis=basis[proof.check]) for proof in found], target.recipe))
+        proofs = tuple(apply_accepts([replace(proof, basis=basis[proof.check]) for proof in found], target.recipe))
         self._store.save_proofs(proofs)
         about_file = self._about_file(target)
         beside = self._beside[target.wheel]
@@ -112,7 +112,9 @@ class Results:
         ]
         if any(proof.check is Check.LINKAGE for proof in proofs):
             linkage = []
-        result = SmokeResult(target.wheel.name, cell, proofs, answer, about_file, tuple(judge(linkage, target.recipe)))
+        result = SmokeResult(
+            target.wheel.name, cell, proofs, answer, about_file, tuple(apply_accepts(linkage, target.recipe))
+        )
         self._recorder.name_cells(result.subject, (*result.linkage, *proofs))
         self.all.append(result)
         known = self.known[result.subject] = merged(known, about_file, proofs)

@@ -39,6 +39,7 @@ from builder.cli.output import print_data
 from builder.commands.building.build_run import BuildRun, WheelBuilder
 from builder.commands.building.executor_choice import choose_executor, override_base_image
 from builder.commands.building.preflight import check_recipes
+from builder.commands.building.story import publish
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, check_output, new_folder, open_store
 from builder.commands.run_settings import RunSettings
@@ -56,7 +57,6 @@ from builder.matrix.selection import select_versions
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.acceptance import unused_accepts
 from builder.proofs.cells.prover import WheelProver
-from builder.publish.dist import locked, publish_wheels
 from builder.publish.gradients import gradient_text, gradients_of
 from builder.publish.index.install import commands_of_cells, install_lines
 from builder.publish.plan_text import architectures_hint, dry_run_json, dry_run_text
@@ -265,7 +265,7 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     try:
         results = run.build_all(stored)
         _warn_of_unused_accepts(recipes.values(), results)
-        _publish(options.dist, plan, results)
+        publish(options.dist, plan, results)
     except KeyboardInterrupt:
         unfinished = [str(build) for build in plan.builds if build not in run.finished]
         seconds = time.monotonic() - clock
@@ -339,15 +339,6 @@ def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bo
 def hint_of(options: BuildOptions, stored: Mapping[Build, bool]) -> str:
     """How to compile for fewer GPU architectures; empty if the user chose them, or if nothing is to compile."""
     return "" if options.archs else architectures_hint([build for build, there in stored.items() if not there])
-
-
-def _publish(dist: Path, plan: Plan, results: Sequence[BuildResult]) -> None:
-    with locked(dist):
-        published = publish_wheels(dist, plan, results)
-        for event in published.events:
-            print_line(f"{dist}: {event}")
-        for removed in published.removed:  # also with --quiet
-            print_warning(f"{dist}: {removed}")
 
 
 def _save_run(

@@ -1,16 +1,23 @@
-"""Which wheels of the store belong to the folder of a recipe: other folders may have a recipe of the same name."""
+"""What the store remembers of the folder of a recipe: its wheels and the source files of each.
+
+Other folders may have a recipe of the same name.
+"""
 
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from builder.gate.amounts import join_names
 from builder.hashing import digest_of
 from builder.matrix.config import RECIPE, PathSource, Recipe
 from builder.matrix.plan import Build
 from builder.publish.dist import is_of
 from builder.store import Store, StoredBuild, write_atomic
+from builder.untrusted import JsonError, read_json
 
 
 class FolderBuilds:
@@ -52,3 +59,39 @@ class FolderBuilds:
 
     def _notes(self, kind: str, recipe: Recipe) -> Path:
         return self._store.root / kind / digest_of([str(recipe.folder.resolve())])[:16]
+
+
+class LastSources:
+    """The source files of the last wheel of each build, in the store. It knows only sources that are folders."""
+
+    def __init__(self, store: Store) -> None:
+        self._folder = store.root / "sources" / "last"
+
+    def why(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> str:
+        """Why a wheel must be compiled again: which files changed since the last wheel; empty if that is not known."""
+        try:
+            before: dict[str, Any] = read_json(self._path(build, recipe), dict)
+        except (OSError, JsonError):
+            return ""
+        now = _digests(files)
+        changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+        if not now:
+            return ""
+        if not changed:
+            return (
+                "must be compiled again: no source file changed;"
+                " the recipe, the GPU architectures, the tools or buildfarm itself changed"
+            )
+        return f"must be compiled again, because these files changed since the last wheel: {join_names(changed)}"
+
+    def remember(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> None:
+        """Keep the files of a source folder from which a wheel was made."""
+        if files:
+            write_atomic(self._path(build, recipe), json.dumps(_digests(files)).encode())
+
+    def _path(self, build: Build, recipe: Recipe) -> Path:
+        return self._folder / f"{digest_of([str(recipe.folder.resolve()), str(build)])[:16]}.json"
+
+
+def _digests(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: digest_of(line.hex()) for name, line in files.items()}

@@ -173,7 +173,7 @@ class _Adopter:
             )
             return _told(_refused(wheel, reason), wheel, claimed.others, left_out)
         subject = replace(foreign_subject(wheel.path, facts, cells, self._recipe(facts)), fault="")
-        proofs = self.prover.prove_wheel(
+        proofs = self.prover.prove(
             subject,
             log=self.store.log(f"adopt-{wheel.path.name}"),
             stage=lambda text: self.progress.stage(wheel.path.name, text),

@@ -12,9 +12,9 @@ from builder.proof import Proof, Verdict
 from builder.proofs.cells.op_gate import outcome_evidence, summary
 
 
-def judge(proofs: Sequence[Proof], recipe: Recipe) -> list[Proof]:
+def apply_accepts(proofs: Sequence[Proof], recipe: Recipe) -> list[Proof]:
     """Return the proofs with each finding that the recipe accepts marked, and no other."""
-    return [_judged(proof, recipe) for proof in proofs]
+    return [_with_accepts(proof, recipe) for proof in proofs]
 
 
 def unused_accepts(recipe: Recipe, proofs: Sequence[Proof]) -> list[str]:
@@ -37,7 +37,7 @@ def unused_accepts(recipe: Recipe, proofs: Sequence[Proof]) -> list[str]:
     return sentences
 
 
-def _judged(proof: Proof, recipe: Recipe) -> Proof:
+def _with_accepts(proof: Proof, recipe: Recipe) -> Proof:
     outcomes, used = accept(_outcomes(proof), recipe.accepted, _cell(proof))
     if not used and proof.verdict is not Verdict.ACCEPTED:
         return proof

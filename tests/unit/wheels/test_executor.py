@@ -34,7 +34,7 @@ from builder.wheels.cibuildwheel.config import (
 )
 from builder.wheels.cibuildwheel.executor import DockerExecutor, PackageResolver
 from builder.wheels.cibuildwheel.log import LOG_VARIABLES
-from builder.wheels.job import CompileJob, config_setting_options
+from builder.wheels.job import CompileJob, Prepared, config_setting_options
 from builder.wheels.toolchain.environments import Environments
 from tests.conftest import coded
 from tests.refused import refused
@@ -72,6 +72,12 @@ def a_recipe(folder: Path, *, assume_cuda: bool = False, env: dict[str, str] | N
         assume_cuda=assume_cuda,
         imports=("toy",),
     )
+
+
+def prepared(executor: DockerExecutor, job: CompileJob) -> Prepared:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(PackageResolver, "resolve", lambda *_: [])
+        return executor.prepare(job.build, job.recipe, log=job.log)
 
 
 def written(job: CompileJob) -> Path:
@@ -312,7 +318,7 @@ def test_the_toolchain_includes_tools_outside_the_container(
     fake: FakeEngine, executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PackageResolver, "resolve", lambda *_: ["torch==2.11.0"])
-    toolchain = executor.toolchain(a_build(), a_recipe(Path("/nowhere")), log=fake.root / "log")
+    toolchain = executor.prepare(a_build(), a_recipe(Path("/nowhere")), log=fake.root / "log").toolchain
     assert str(toolchain.image).startswith("buildfarm/build-cu130-bookworm-1-gcc12-cp311:")
     assert (toolchain.cxx, toolchain.python_version) == ("g++ 12.2.0", "3.11.7")
     for tool in (Part.AUDITWHEEL, Part.PATCHELF, Part.CIBUILDWHEEL):
@@ -340,7 +346,7 @@ def test_packages_that_torch_needs_only_at_run_time_are_excluded(
 
     monkeypatch.setattr("builder.wheels.toolchain.uv.run", run)
     recipe = dataclasses.replace(a_recipe(Path("/nowhere")), build_requires=requires)
-    assert executor.toolchain(a_build(), recipe, log=fake.root / "log").packages == ("torch==2.11.0",)
+    assert executor.prepare(a_build(), recipe, log=fake.root / "log").toolchain.packages == ("torch==2.11.0",)
     assert [after for before, after in itertools.pairwise(asked) if before == "--no-emit-package"] == left_out
 
 
@@ -451,7 +457,7 @@ def test_a_failed_installation_is_reported_with_its_cause(
 
     monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", run)
     with pytest.raises(kind, match=sentence):
-        executor.compile(job, lambda _: None)
+        prepared(executor, job).compile(job, lambda _: None)
     del fake
 
 
@@ -466,7 +472,7 @@ def test_a_stopped_engine_is_the_only_reported_cause(
 
     monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", run)
     with refused(Code.ENGINE_NOT_ANSWERING, "compile"):
-        executor.compile(job, lambda _: None)
+        prepared(executor, job).compile(job, lambda _: None)
 
 
 class _Uname:
@@ -476,7 +482,7 @@ class _Uname:
 def failed(executor: DockerExecutor, job: CompileJob) -> tuple[BuildError, list[str]]:
     stages: list[str] = []
     with pytest.raises(BuildError) as caught:
-        executor.compile(job, stages.append)
+        prepared(executor, job).compile(job, stages.append)
     return caught.value, stages
 
 
@@ -487,7 +493,7 @@ def test_a_run_without_an_engine_is_a_missing_tool_error(
     fake.containers["of another farm"] = {"buildfarm.build": "another/mark"}
     stages: list[str] = []
     with pytest.raises(MissingToolError, check=coded(Code.ENGINE_REFUSED)):
-        executor.compile(job, stages.append)
+        prepared(executor, job).compile(job, stages.append)
     assert stages == ["environment"]
     assert set(fake.removed) == {"left-over", "probe"}
 
@@ -546,7 +552,7 @@ def test_a_stopped_engine_does_not_hide_the_result_of_the_build(
         return 0
 
     monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", run)
-    assert executor.compile(job, lambda _: None).wheel.name == "toy.whl"
+    assert prepared(executor, job).compile(job, lambda _: None).wheel.name == "toy.whl"
     assert "the engine is ending" in job.log.read_text()
 
 

@@ -15,7 +15,8 @@ from builder.hashing import digest_of
 from builder.matrix.config import Recipe
 from builder.proof import Check, Proof, Verdict, now
 from builder.proofs.cells.cell_run import not_run_in_cell
-from builder.proofs.cells.prover import CELL_CHECKS, cell_basis, timed_out
+from builder.proofs.cells.op_gate import CELL_CHECKS
+from builder.proofs.cells.prover import cell_basis, timed_out
 from builder.publish.gpu_models import KEY, OnModel, models_of
 
 #: How often checks are tried on workers that lack the wheel.

@@ -250,7 +250,7 @@ class RemoteRun(WheelBuilder):
             self._lines.stage(str(build), "", "prove in its cells")
         found = await asyncio.gather(*(each.run(cluster) for each in checks))
         made = {each.task.cell: proofs for each, (proofs, _) in zip(checks, found, strict=True)}
-        return await asyncio.to_thread(self._prover.prove_wheel, subject, log=log, stage=lambda _: None, made=made)
+        return await asyncio.to_thread(self._prover.prove, subject, log=log, stage=lambda _: None, others=made)
 
     def _task(self, build: Build) -> BuildTask:
         """The task of a build; its digest covers everything that this machine knows about the build."""

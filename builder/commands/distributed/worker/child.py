@@ -152,7 +152,7 @@ def _check(task: CheckTask, store: Store, wheel: Path, report: Callable[[str], N
     prover = WheelProver(store, environments, images, pull=pull, again=task.again)
     stored = StoredBuild(sent.digest, wheel, sent.record, sha256=sent.sha256)
     build = replace(task.build, serves=(task.cell,))
-    proofs = prover.prove(stored, build, task.recipe, log=log, stage=report)
+    proofs = prover.prove(prover.subject(stored, build, task.recipe), log=log, stage=report)
     made = tuple(proof for proof in proofs if proof.cell == task.cell)
     return WorkerAnswer(proofs=made, log=zlib.compress(log.read_bytes()))
 

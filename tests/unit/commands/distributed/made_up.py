@@ -10,7 +10,7 @@ from builder.commands.run_settings import RunSettings
 from builder.matrix.axes import Cell
 from builder.matrix.config import Matrix
 from builder.proof import Check, Proof, Verdict
-from builder.proofs.cells.prover import CELL_CHECKS
+from builder.proofs.cells.op_gate import CELL_CHECKS
 from tests.unit.matrix import make
 from tests.unit.wheels.make_record import BUILD, build_record
 
