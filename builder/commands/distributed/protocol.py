@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from builder import __version__
 from builder.commands.run_settings import RunSettings
@@ -22,7 +21,7 @@ from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.proof import Proof
 from builder.records import BuildRecord
-from builder.store import StoredBuild, write_atomic
+from builder.store import Store, StoredBuild, write_atomic
 from builder.untrusted import JsonError, read_json, text
 
 #: The formats that client and worker must have in common besides the protocol.
@@ -122,11 +121,9 @@ class SentWheel:
 class CheckTask:
     """The checks of one wheel in one cell."""
 
-    #: The wheel.
+    #: wheel, recipe, cell: the cases of the recipe are run with the wheel in the cell.
     wheel: SentWheel
-    #: Its cases are run.
     recipe: Recipe
-    #: Where it is tested.
     cell: Cell
     #: The options of the run. With the executor `docker`, the checks run in a container.
     settings: RunSettings
@@ -181,23 +178,19 @@ Task = BuildTask | CheckTask
 class WorkerAnswer:
     """What a worker made of a task."""
 
-    #: Its address.
+    #: worker, machine: its address, and its name in messages.
     worker: str = ""
-    #: Its name in messages.
     machine: str = ""
-    #: Why the task failed, or None.
+    #: error, machine_fault: why the task failed, and whether the worker is the reason: another one may succeed.
     error: BuildfarmError | None = None
-    #: Whether the worker is the reason, and not the task: another worker may succeed.
     machine_fault: bool = False
     #: Whether the worker lacks the wheel to check.
     no_wheel: bool = False
-    #: What a build made.
+    #: wheel, reused: what a build made, and whether the worker had it already.
     wheel: SentWheel | None = None
-    #: Whether the worker had the wheel already.
     reused: bool = False
-    #: What checks made.
+    #: proofs, gate: what checks made, and every outcome of the op gate.
     proofs: tuple[Proof, ...] = ()
-    #: Every outcome of the op gate.
     gate: GateAnswer | None = None
     #: What the log of the task has, compressed by zlib.
     log: bytes = b""
@@ -214,20 +207,15 @@ def refused(error: OSError) -> WorkerAnswer:
     return WorkerAnswer(error=BuildfarmError(sentence, code, where=where, hints=hints), machine_fault=True)
 
 
-class FinishedTasks:
-    """Which stored build is the answer to a task: notes in the folder `remote/` of a client's or a worker's store."""
+def remember_build(store: Store, task: str, build: str) -> None:
+    """Note in a client's or a worker's store which build is the answer to a task; both are digests."""
+    write_atomic(store.root / "remote" / f"{task}.json", json.dumps({"digest": build}).encode())
 
-    def __init__(self, store: Path) -> None:
-        self.folder = store / "remote"
 
-    def remember(self, task: str, build: str) -> None:
-        """Note the digest of the build that a task made; both are digests."""
-        write_atomic(self.folder / f"{task}.json", json.dumps({"digest": build}).encode())
-
-    def build_of(self, task: str) -> str | None:
-        """The digest of the build that a task made, or None."""
-        path = self.folder / f"{task}.json"
-        with suppress(OSError, JsonError):
-            os.utime(path)  # `store prune` deletes what was not used
-            return read_json(path, lambda data: text(data["digest"]))
-        return None
+def remembered_build(store: Store, task: str) -> str:
+    """The digest of the build that is the answer to a task; empty if there is no such note."""
+    path = store.root / "remote" / f"{task}.json"
+    with suppress(OSError, JsonError):
+        os.utime(path)  # `store prune` deletes what was not used
+        return read_json(path, lambda data: text(data["digest"]))
+    return ""

@@ -21,9 +21,10 @@ from builder.commands.distributed.parcel import keep_locks, packed
 from builder.commands.distributed.protocol import (
     BuildTask,
     CheckTask,
-    FinishedTasks,
     SentWheel,
     WorkerAnswer,
+    remember_build,
+    remembered_build,
     version_resource,
 )
 from builder.commands.run_settings import RunSettings
@@ -42,6 +43,7 @@ from builder.records import BuildRecord
 from builder.result import BuildResult
 from builder.store import Store, StoredBuild, work_name
 from builder.timeline import Recorder, Timeline
+from builder.untrusted import remove_tree
 from builder.wheels.sources.prepare import source_digest
 
 #: How often a build is made whose wheel cannot be copied, because its worker is gone.
@@ -153,7 +155,6 @@ class RemoteRun(WheelBuilder):
         self._progress = Progress()
         self._lines = TaskLines(self._progress)
         self._recorder = Recorder(store.owner(""))
-        self._notes = FinishedTasks(store.root)
         self._scratch = store.root  # for files that are not complete
         self._parcels: dict[str, Mapping[str, bytes]] = {}
         self._tasks: dict[Build, BuildTask] = {}
@@ -277,7 +278,7 @@ class RemoteRun(WheelBuilder):
 
     def _known(self, task: BuildTask) -> StoredBuild | None:
         """The wheel that an earlier run got for this task, or None."""
-        digest = self._notes.build_of(task.digest)
+        digest = remembered_build(self._store, task.digest)
         return self._store.take(digest) if digest else None
 
     async def _collect(self, cluster: Cluster, task: BuildTask, answer: WorkerAnswer) -> StoredBuild:
@@ -285,19 +286,17 @@ class RemoteRun(WheelBuilder):
         wheel = cast("SentWheel", answer.wheel)
         stored = await asyncio.to_thread(self._store.take, wheel.digest)
         if stored is None:
-            partial = self._scratch / f"{uuid4().hex}-{wheel.filename}"
+            folder = self._scratch / uuid4().hex
+            folder.mkdir()
             try:
-                await cluster.fetch(answer.worker, wheel, partial)
-                stored = await asyncio.to_thread(self._add, wheel, partial)
+                await cluster.fetch(answer.worker, wheel, folder / wheel.filename)
+                stored = await asyncio.to_thread(self._add, wheel, folder / wheel.filename)
             finally:
-                partial.unlink(missing_ok=True)
-        self._notes.remember(task.digest, stored.digest)
+                remove_tree(folder)
+        remember_build(self._store, task.digest, stored.digest)
         return stored
 
-    def _add(self, wheel: SentWheel, partial: Path) -> StoredBuild:
-        with self._store.work(work_name(wheel.digest)) as work:
-            if stored := self._store.take(wheel.digest):
-                return stored
-            named = work / wheel.filename
-            partial.rename(named)
-            return self._store.add(wheel.digest, named, cast("BuildRecord", wheel.record))
+    def _add(self, wheel: SentWheel, path: Path) -> StoredBuild:
+        with self._store.work(work_name(wheel.digest)):
+            stored = self._store.take(wheel.digest)
+            return stored or self._store.add(wheel.digest, path, cast("BuildRecord", wheel.record))

@@ -25,11 +25,12 @@ from builder.commands.distributed.protocol import (
     TOPIC,
     BuildTask,
     CheckTask,
-    FinishedTasks,
     SentWheel,
     Task,
     WorkerAnswer,
     refused,
+    remember_build,
+    remembered_build,
 )
 from builder.commands.distributed.worker.child import Work
 from builder.commands.distributed.worker.facts import WorkerFacts
@@ -68,7 +69,6 @@ class Service(WorkerPlugin):
         logging.getLogger("distributed.diskutils").setLevel(logging.CRITICAL)  # the nanny deletes the same folder
         self._worker = worker
         self._store = Store(self._root)
-        self._finished = FinishedTasks(self._root)
         clear_abandoned(self._store)
         self._lock = threading.Lock()
         self._running: dict[str, subprocess.Popen[bytes]] = {}  # by the Dask key of the task
@@ -124,7 +124,7 @@ class Service(WorkerPlugin):
         finally:
             self._keep(*marks)
         if isinstance(task, BuildTask) and answer.wheel is not None:
-            self._finished.remember(task.digest, answer.wheel.digest)
+            remember_build(self._store, task.digest, answer.wheel.digest)
         return answer
 
     def _keep(self, *targets: str) -> None:
@@ -190,10 +190,10 @@ class Service(WorkerPlugin):
         """Those of these tasks whose wheel is in this worker's store."""
         found: dict[str, SentWheel] = {}
         for digest in digests:
-            if name := self._finished.build_of(digest):
-                self._keep(f"builds/{name}")
+            if build := remembered_build(self._store, digest):
+                self._keep(f"builds/{build}")
                 with suppress(OSError):
-                    if stored := self._store.find(name):
+                    if stored := self._store.find(build):
                         found[digest] = SentWheel.of(stored)
         return found
 

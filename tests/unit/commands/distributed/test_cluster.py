@@ -12,7 +12,7 @@ import pytest
 from distributed import Scheduler, Worker, get_worker
 
 from builder.commands.distributed.cluster import Cluster
-from builder.commands.distributed.protocol import MANY, BuildTask, FinishedTasks, WorkerAnswer, version_resource
+from builder.commands.distributed.protocol import MANY, BuildTask, WorkerAnswer, remember_build, version_resource
 from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.commands.distributed.worker.service import Service, run_task
 from builder.errors import BuildfarmError, Code
@@ -100,16 +100,16 @@ def test_only_one_worker_gets_a_task_while_it_is_there(tmp_path: Path) -> None:
 def test_a_worker_knows_the_wheels_that_it_made(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         assert await cluster.finished([BUILD_TASK.digest]) == {}
-        store, notes = Store(tmp_path / "w2"), FinishedTasks(tmp_path / "w2")
+        store = Store(tmp_path / "w2")
         wheel = store.root / "ops-1.0-py3-none-any.whl"
         wheel.write_bytes(b"wheel")
         with store.work(work_name(DIGEST)):
             store.add(DIGEST, wheel, build_record())
-        notes.remember(BUILD_TASK.digest, DIGEST)
+        remember_build(store, BUILD_TASK.digest, DIGEST)
         answer = (await cluster.finished([BUILD_TASK.digest, "f" * 64])).pop(BUILD_TASK.digest)
         assert answer.wheel
         assert (cluster._workers[answer.worker]["name"], answer.wheel.digest, answer.reused) == ("w2", DIGEST, True)
-        (notes.folder / f"{BUILD_TASK.digest}.json").unlink()
+        (store.root / "remote" / f"{BUILD_TASK.digest}.json").unlink()
         assert await cluster.finished([BUILD_TASK.digest]) == {}
 
     on_workers(tmp_path, "w1 w2", scenario)
