@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -27,13 +27,11 @@ class Sample(NamedTuple):
 
     #: Seconds since the start of the run.
     at: float
-    #: Cores that the programs of the run used.
+    #: cores, memory: what the programs of the run used, and how many bytes they had allocated.
     cores: float
-    #: Bytes that the programs of the run had allocated.
     memory: int
-    #: Cores that all programs of the machine used.
+    #: The same of all programs of the machine: the memory in bytes that was not available to further programs.
     machine_cores: float
-    #: Bytes of memory that were not available to further programs.
     machine_memory: int
 
 
@@ -57,9 +55,8 @@ class Timeline:
     samples: tuple[Sample, ...] = ()
     #: By build, and by `BUILD in CELL`; only of programs that ran longer than a sample, outside of containers.
     uses: Mapping[str, Use] = field(default_factory=dict)
-    #: Number of cores of the machine.
+    #: cores, memory: of the machine; the memory in bytes.
     cores: int = 0
-    #: Bytes of memory of the machine.
     memory: int = 0
 
     @property
@@ -119,11 +116,9 @@ class Recorder:
             if proof.cell:  # the owner is the one that `CellRunner` chooses
                 self.name(f"prove-{work_name(proof.wheel)}-{proof.cell}", f"{name} in {proof.cell}")
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self) -> AbstractContextManager[None]:
         """Take samples while the body runs."""
-        with repeated(self._follow, lambda: self._interval):
-            yield
+        return repeated(self._follow, lambda: self._interval)
 
     def timeline(self, stages: Sequence[StageTime]) -> Timeline:
         """What was recorded; `stages` have seconds of `time.monotonic`."""

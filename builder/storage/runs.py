@@ -40,19 +40,16 @@ class Run:
 
     #: Its name, which begins with the time of its start.
     id: str
-    #: When it started, UTC.
+    #: started, seconds: when it started, UTC, and how long it took.
     started: datetime
-    #: How long it took.
     seconds: float
-    #: The command line.
+    #: command, folder: the command line, and where it was started.
     command: str
-    #: Where the command was started.
     folder: str
     #: Its report.json, with the finished builds.
     report: Mapping[str, Any]
-    #: Whether a signal ended it.
+    #: interrupted, unfinished: whether a signal ended it, and the builds that it ended or that were not started.
     interrupted: bool = False
-    #: The names of the builds that the signal ended or that were not started.
     unfinished: tuple[str, ...] = ()
     #: For each failed build, the path of the log that was kept.
     logs: Mapping[str, str] = field(default_factory=dict)

@@ -56,15 +56,13 @@ class Excerpt:
 
     #: Path of the complete log.
     log: str
-    #: Number of the first line of `error`; lines count from 1.
+    #: first, error: the first error and the lines around it, or none, and the number of their first line, from 1.
     first: int
-    #: The first error and the lines around it; empty if the log names none.
     error: tuple[str, ...]
     #: Index of the first error in `error`.
     here: int
-    #: Number of the first line of `tail`.
+    #: tail_first, tail: the last lines, and the number of the first of them.
     tail_first: int
-    #: The last lines.
     tail: tuple[str, ...]
 
 
@@ -108,17 +106,14 @@ def _error_line(lines: Sequence[str], sentence: str) -> int:
 class CellView:
     """One cell of one build; the fields are the keys of `buildfarm report --json`."""
 
-    #: Its name.
     cell: str
     #: `gpu`, `cpu`, `static`, `none` or `failed` by the proofs; `not built` without a wheel.
     level: str
-    #: Time of its checks in this run; 0 if none ran.
+    #: seconds, use: time, memory and processor time of its checks in this run; 0 if none ran, None if not measured.
     seconds: float
-    #: Memory and processor time of its checks; None if not measured.
     use: Use | None
     #: The GPU models on which every op was checked.
     gpus: tuple[str, ...]
-    #: The checks.
     proofs: tuple[Proof, ...]
 
 
@@ -149,11 +144,9 @@ class BuildView:
     #: Why it failed, and its code; None without an error, the code also in the record of an older buildfarm.
     error: str | None = None
     code: str | None = None
-    #: What to do.
     hints: tuple[str, ...] = ()
-    #: Checks of the file.
+    #: Checks of the file; those in cells are in `cells`.
     proofs: tuple[Proof, ...] = ()
-    #: Its cells.
     cells: tuple[CellView, ...] = ()
     #: Of the log of a failed build.
     log: Excerpt | None = None

@@ -21,16 +21,6 @@ from tests.unit.fake_clock import FakeClock
 COMPILE = "[1/2] g++ -c a.cpp -o a.o\n"
 
 
-@pytest.fixture
-def output(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """The messages of all threads, as a stream that is not a terminal."""
-    stream = io.StringIO()
-    for name in ("FORCE_COLOR", "GITHUB_ACTIONS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(log.console, "_file", stream)
-    return stream
-
-
 def verbosity(monkeypatch: pytest.MonkeyPatch, chosen: Verbosity) -> None:
     """Set the verbosity of this test."""
     for module in (log, display):

@@ -44,13 +44,11 @@ _PR_SET_PDEATHSIG = 1
 class Work:
     """What a worker gives to this process."""
 
-    #: What to do.
+    #: task, parts: what to do, and the archive with the files of the recipe.
     task: Task
-    #: The archive with the files of the recipe.
     parts: Sequence[bytes]
-    #: The folder of the worker's store.
+    #: store, jobs: the folder of the worker's store, and the number of parallel compilers.
     store: Path
-    #: Number of parallel compilers.
     jobs: int
     #: For checks, the wheel file.
     wheel: Path | None = None
