@@ -9,37 +9,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from builder.build_log import log_size, text_since
-from builder.diagnosis.setup_script import read_setup_script
 from builder.formats import BUILD_FORMAT
-from builder.log import print_warning
-from builder.matrix.axes import Torch
-from builder.records import BuildRecord, CudaSources, Record
-from builder.wheels.failures import left_out_extensions, no_library_hints
+from builder.records import BuildRecord, Record
 from builder.wheels.job import Compiled, CompileJob, Prepared, required_torch
 from builder.wheels.repair.repair import repair
-from builder.wheels.wheel_checks import (
-    check_compiled,
-    check_identity,
-    check_target,
-    find_cuda_sources,
-    needed_torch,
-    unmet_requirements,
-    unused_excludes,
-    without_compiled,
-)
+from builder.wheels.wheel_checks import CompileFacts, check_source, check_wheel
 
 
 @dataclass(frozen=True)
 class RawWheel:
-    """The wheel that a compile made, and what the compile showed."""
+    """The wheel that a compile made."""
 
     job: CompileJob
     compiled: Compiled
-    #: The oldest torch that the wheel needs by its libraries and by TORCH_TARGET_VERSION; None: nothing says it.
-    torch: Torch | None
-    cuda: CudaSources
-    #: Why the wheel may have no library.
-    no_library_hints: list[str]
+    facts: CompileFacts
     #: started, clock: when the compile began, for people and as `time.monotonic`.
     started: datetime
     clock: float
@@ -48,24 +31,10 @@ class RawWheel:
 def compile_wheel(prepared: Prepared, job: CompileJob, stage: Callable[[str], None]) -> RawWheel:
     """Compile `job.source`, and check that the wheel is the one that the recipe describes; raises BuildError."""
     started, clock = datetime.now(UTC).replace(microsecond=0), time.monotonic()
-    if unmet := unmet_requirements(job.source, job.toolchain.packages):
-        print_warning(
-            f"{job.recipe.name}: `build-system.requires` of the source asks for {', '.join(unmet)}, which buildfarm"
-            " does not install; if the build fails, add these requirements to `build_requires` in extension.yaml"
-        )
-    script, target = read_setup_script(job.source), check_target(job)
-    cuda, start = find_cuda_sources(job.source, job.recipe), log_size(job.log)
+    source, start = check_source(job), log_size(job.log)
     compiled = prepared.compile(job, stage)
-    check_identity(compiled.wheel, job)
-    output = text_since(job.log, start)
-    check_compiled(compiled.wheel, job, script, output)
-    left_out = left_out_extensions(job, output.splitlines())
-    for sentence in left_out:
-        print_warning(f"{job.recipe.name}: {sentence}")
-    if unused := unused_excludes(compiled.wheel, job.recipe):
-        print_warning(f"{job.recipe.name}: `wheel_exclude` matches no file of the wheel: {', '.join(unused)}")
-    torch, hints = needed_torch(compiled.wheel, job.build, target), no_library_hints(script, job.recipe)
-    return RawWheel(job, compiled, torch, without_compiled(cuda, output), [*left_out, *hints], started, clock)
+    facts = check_wheel(compiled.wheel, job, source, text_since(job.log, start))
+    return RawWheel(job, compiled, facts, started, clock)
 
 
 def repair_wheel(
@@ -84,12 +53,12 @@ def repair_wheel(
         job.work / "wheel",
         provided=compiled.libraries,
         local_version=job.build.local_version,
-        torch_requirement=required_torch(job.build, job.recipe, raw.torch),
+        torch_requirement=required_torch(job.build, job.recipe, raw.facts.torch),
         built_with=str(job.build.torch),
         requires=job.recipe.requires,
         exclude=job.recipe.wheel_exclude,
         record=record,
-        no_library_hints=raw.no_library_hints,
+        no_library_hints=raw.facts.no_library_hints,
         log=job.log,
         owner=job.owner,
     )
@@ -98,7 +67,7 @@ def repair_wheel(
         provided=compiled.libraries,
         jobs=job.jobs,
         objects=compiled.objects,
-        cuda=raw.cuda,
+        cuda=raw.facts.cuda,
         format=BUILD_FORMAT,
         started=raw.started,
         seconds=round(time.monotonic() - raw.clock, 1),

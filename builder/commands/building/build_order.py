@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from builder.matrix.plan import Build
 from builder.process import raise_if_interrupted
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """How many builds run in parallel, and how many compilers each of them may start."""
+
+    builds: int = 1
+    jobs: int = 1
 
 
 class BuildOrder:
@@ -30,34 +39,30 @@ class BuildOrder:
         """The same builds, the first build of each group before all others."""
         return sorted(builds, key=lambda build: build not in self._first)
 
-    def jobs(self, build: Build, *, builds: int, jobs: int) -> int:
-        """How many compilers a build may start where `builds` run in parallel with `jobs` compilers each.
-
-        With a single group, its first build also gets the compilers of the builds that wait for it. With two groups it
-        does not: builds that wait for the other group's first build could start while it still uses their compilers.
-        """
-        return max(jobs, builds * jobs) if self._first == {build} else jobs
-
     def release(self, build: Build) -> None:
         """Let the builds that wait for this one start: it compiled, failed, or was in the store."""
         if build in self._first:
             self._compiled[_group(build)].set()
 
-    def must_wait(self, build: Build) -> bool:
-        """Whether `compiling` would wait for another build now."""
-        compiled = self._compiled.get(_group(build))
-        return compiled is not None and build not in self._first and not compiled.is_set()
-
     @contextmanager
-    def compiling(self, build: Build) -> Iterator[None]:
-        """Wait until the first build of the group is released; on exit release this build.
+    def compiling(
+        self, build: Build, parallelism: Parallelism, on_wait: Callable[[], object] = lambda: None
+    ) -> Iterator[int]:
+        """Wait until the first build of the group is released, after a call of `on_wait`; on exit release this build.
+
+        Yields how many compilers the build may start. With a single group, its first build also gets the compilers of
+        the builds that wait for it. With two groups it does not: builds that wait for the other group's first build
+        could start while it still uses their compilers.
 
         Raises Interrupted when the run is interrupted while it waits.
         """
-        while self.must_wait(build) and not self._compiled[_group(build)].wait(0.2):
-            raise_if_interrupted()
+        compiled, jobs = self._compiled.get(_group(build)), parallelism.jobs
+        if compiled is not None and build not in self._first and not compiled.is_set():
+            on_wait()
+            while not compiled.wait(0.2):
+                raise_if_interrupted()
         try:
-            yield
+            yield max(jobs, parallelism.builds * jobs) if self._first == {build} else jobs
         finally:
             self.release(build)
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from builder.commands.building.build_order import BuildOrder
-from builder.commands.building.folder_builds import LastSources
+from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.building.preflight import preflight
 from builder.commands.building.story import Farm, build_and_prove
 from builder.errors import BuildfarmError
@@ -89,7 +89,7 @@ class BuildRun(WheelBuilder):
     def why(self, build: Build) -> str:
         """Why a build that the store lacks is compiled again; empty for the first time."""
         recipe = self._farm.recipes[build.extension]
-        return LastSources(self._farm.store).why(build, recipe, source_entries(recipe))
+        return FolderBuilds(self._farm.store).why(build, recipe, source_entries(recipe))
 
     def build_all(self, builds: Mapping[Build, bool]) -> list[BuildResult]:
         """Build and prove each build once; the results have the order of `builds`, the value of `stored`.

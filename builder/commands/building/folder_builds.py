@@ -21,14 +21,22 @@ from builder.untrusted import JsonError, read_json
 
 
 class FolderBuilds:
-    """The last wheel of each build of a folder, and the wheels of the folder that are published."""
+    """The last wheel of each build of a folder with its source files, and the wheels of the folder that are published.
+
+    Source files are known of sources that are folders.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def remember(self, build: Build, recipe: Recipe, digest: str) -> None:
-        """Note that the last wheel of this build has this digest; it may have failed a check."""
+    def remember(self, build: Build, recipe: Recipe, digest: str, files: Mapping[str, bytes] | None = None) -> None:
+        """Note that the last wheel of this build has this digest; it may have failed a check.
+
+        `files` are those of the source folder from which it was made just now.
+        """
         write_atomic(self._notes("last", recipe) / str(build), digest.encode(), synced=False)
+        if files:
+            write_atomic(self._sources(build, recipe), json.dumps(_digests(files)).encode())
 
     def last(self, recipe: Recipe) -> list[StoredBuild]:
         """The last wheel of each build that the store still has, the newest first."""
@@ -60,17 +68,10 @@ class FolderBuilds:
     def _notes(self, kind: str, recipe: Recipe) -> Path:
         return self._store.root / kind / digest_of([str(recipe.folder.resolve())])[:16]
 
-
-class LastSources:
-    """The source files of the last wheel of each build, in the store. It knows only sources that are folders."""
-
-    def __init__(self, store: Store) -> None:
-        self._folder = store.root / "sources" / "last"
-
     def why(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> str:
         """Why a wheel must be compiled again: which files changed since the last wheel; empty if that is not known."""
         try:
-            before: dict[str, Any] = read_json(self._path(build, recipe), dict)
+            before: dict[str, Any] = read_json(self._sources(build, recipe), dict)
         except (OSError, JsonError):
             return ""
         now = _digests(files)
@@ -84,13 +85,9 @@ class LastSources:
             )
         return f"must be compiled again, because these files changed since the last wheel: {join_names(changed)}"
 
-    def remember(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> None:
-        """Keep the files of a source folder from which a wheel was made."""
-        if files:
-            write_atomic(self._path(build, recipe), json.dumps(_digests(files)).encode())
-
-    def _path(self, build: Build, recipe: Recipe) -> Path:
-        return self._folder / f"{digest_of([str(recipe.folder.resolve()), str(build)])[:16]}.json"
+    def _sources(self, build: Build, recipe: Recipe) -> Path:
+        name = digest_of([str(recipe.folder.resolve()), str(build)])[:16]
+        return self._store.root / "sources" / "last" / f"{name}.json"
 
 
 def _digests(files: Mapping[str, bytes]) -> dict[str, str]:

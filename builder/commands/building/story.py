@@ -20,9 +20,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from builder.commands.building.build_order import BuildOrder
-from builder.commands.building.folder_builds import FolderBuilds, LastSources
-from builder.commands.building.preflight import Parallelism
+from builder.commands.building.build_order import BuildOrder, Parallelism
+from builder.commands.building.folder_builds import FolderBuilds
 from builder.errors import BuildfarmError
 from builder.log import print_line, print_warning
 from builder.matrix.compat import and_list
@@ -95,12 +94,12 @@ def build_and_prove(farm: Farm, build: Build) -> BuildResult:
         stored = farm.stored(build, prepared)
         reused = stored is not None
         if stored is None:
-            if farm.order.must_wait(build):
-                stage(f"waiting for another build of {build.extension}, whose objects this build uses")
-            with farm.order.compiling(build):
-                stored = make_wheel(farm, build, prepared, log, stage)
+            waits = f"waiting for another build of {build.extension}, whose objects this build uses"
+            with farm.order.compiling(build, farm.parallelism, partial(stage, waits)) as jobs:
+                stored = make_wheel(farm, build, prepared, log, jobs, stage)
+        else:
+            FolderBuilds(farm.store).remember(build, recipe, stored.digest)
         result = replace(result, stored=stored)
-        FolderBuilds(farm.store).remember(build, recipe, stored.digest)
         proofs = []
         if farm.prover:
             proofs = farm.prover.prove(farm.prover.subject(stored, build, recipe), log=log, stage=stage)
@@ -117,7 +116,9 @@ def build_and_prove(farm: Farm, build: Build) -> BuildResult:
     return replace(result, reused=reused, proofs=tuple(proofs), seconds=time.monotonic() - started)
 
 
-def make_wheel(farm: Farm, build: Build, prepared: Prepared, log: Path, stage: Callable[[str], None]) -> StoredBuild:
+def make_wheel(
+    farm: Farm, build: Build, prepared: Prepared, log: Path, jobs: int, stage: Callable[[str], None]
+) -> StoredBuild:
     """Fetch, compile, repair, and add to the store; only once, even if several buildfarm processes share the store."""
     from builder.wheels.make import compile_wheel, repair_wheel  # noqa: PLC0415 - only a build that compiles needs it
 
@@ -133,6 +134,7 @@ def make_wheel(farm: Farm, build: Build, prepared: Prepared, log: Path, stage: C
         digest = build_digest(build, recipe, prepared.toolchain, source.digest)
         with store.work(work_name(digest)) as work:
             if stored := store.take(digest):  # the other process made it
+                FolderBuilds(store).remember(build, recipe, digest)
                 return stored
             _tell_before_compile(farm, build, source, digest)
             farm.warn_once(build, ignored_settings(project_folder(recipe, scratch / "src")))
@@ -146,7 +148,7 @@ def make_wheel(farm: Farm, build: Build, prepared: Prepared, log: Path, stage: C
                 project_folder(recipe, work / "src"),
                 work,
                 log,
-                farm.order.jobs(build, builds=farm.parallelism.builds, jobs=farm.parallelism.jobs),
+                jobs,
                 digest,
                 store.owner(work_name(digest)),
             )
@@ -156,7 +158,7 @@ def make_wheel(farm: Farm, build: Build, prepared: Prepared, log: Path, stage: C
             if record.seconds >= _SLOW and (files := needless_headers(job.source)):
                 farm.warn_once(build, f"the build took {record.seconds:.0f} s: {too_many_headers(files)}")
             stored = store.add(digest, wheel, record)
-            LastSources(store).remember(build, recipe, source.files)
+            FolderBuilds(store).remember(build, recipe, digest, source.files)
     if changed := changed_files(recipe, source):
         print_warning(
             f"{recipe.folder}: {and_list(changed[:3])} changed during the build. The wheel contains the earlier"
@@ -169,7 +171,7 @@ def make_wheel(farm: Farm, build: Build, prepared: Prepared, log: Path, stage: C
 def _tell_before_compile(farm: Farm, build: Build, source: PreparedSource, digest: str) -> None:
     """Say why a wheel is compiled again, and whether `publish` will refuse it."""
     recipe = farm.recipes[build.extension]
-    if why := LastSources(farm.store).why(build, recipe, source.files):
+    if why := FolderBuilds(farm.store).why(build, recipe, source.files):
         print_line(f"{build}: {why}")
         if (hint := without_cache(farm.executor.name)) and hint not in farm.said:
             farm.said.add(hint)

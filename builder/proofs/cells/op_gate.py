@@ -28,7 +28,7 @@ from builder.gate.outcome import (
     verdict_of,
 )
 from builder.gate.pack import REFERENCES, pack
-from builder.gate.processes.running_task import IMPORT_SECONDS
+from builder.gate.processes.task_process import IMPORT_SECONDS
 from builder.gate.run import NOTHING_FAILED, SOMETHING_FAILED
 from builder.gate.system.confinement import confined
 from builder.hashing import sha256_of
@@ -78,15 +78,12 @@ def gate_basis(recipe: Recipe) -> list[str | int]:
 
     `accepts` is not among them: `builder.proofs.cells.acceptance` applies it without a run of the gate.
     """
-    files = [recipe.cases, *_references(recipe)] if recipe.cases else []
+    files = []
+    if recipe.cases:  # every file that is copied with the cases counts, data included
+        found = sorted((recipe.folder / REFERENCES).rglob("*"))
+        files = [recipe.cases, *(path for path in found if path.is_file() and "__pycache__" not in path.parts)]
     spec = replace(spec_of(recipe, 0), accepts=[])
     return [CELL_FORMAT, OPS_FORMAT, json.dumps(spec.to_json()), *(sha256_of(file) for file in files)]
-
-
-def _references(recipe: Recipe) -> list[Path]:
-    """Every file that is copied with the cases, data included."""
-    found = sorted((recipe.folder / REFERENCES).rglob("*"))
-    return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
 
 
 def run_gate(interpreter: Path, recipe: Recipe, folder: Path, *, jobs: int, log: Path, owner: str) -> Answer | str:

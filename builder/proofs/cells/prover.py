@@ -165,17 +165,12 @@ class WheelProver:
             return not timed_out(proof)
         if proof.cell is not None:
             in_container = self._images and not is_compatible(facts.filename, proof.cell.python)
-            if not in_container and not self._has_python(proof.cell):
-                return True
+            if not in_container:
+                try:
+                    self._environments.interpreter(proof.cell.python)
+                except MissingToolError:  # this machine has no such Python, and cannot download it now
+                    return True
         return bool(proof.evidence.get("settled")) and not (proof.check.on_gpu and gpu_here())
-
-    def _has_python(self, cell: Cell) -> bool:
-        """Whether this machine has the cell's Python, or downloads it now."""
-        try:
-            self._environments.interpreter(cell.python)
-        except MissingToolError:
-            return False
-        return True
 
     def _facts(self, stored: StoredBuild) -> WheelFacts:
         """The wheel's facts; each format of them is read once and kept in the store."""
@@ -216,20 +211,16 @@ class WheelProver:
             found += run.proofs
             if run.symbols is not None:
                 symbols[cell] = run.symbols
-                self._keep(cell, run.symbols)
+                # What a cell's torch defines is kept as an inventory, for `verify`; one that the store has stays.
+                release = Release(cell.torch, cell.cuda, cell.platform.removeprefix("linux_"))
+                if release not in (shelf := shelf_of(self._store)).releases:
+                    shelf.add(Inventory(release, run.symbols))
         static = static_proofs(subject.facts, subject.claim, subject.provided, symbols)
         # Linkage needs a symbol table. In other cells an earlier proof holds, or the run has given its reason.
         found += [proof for proof in static if proof.cell is None or proof.cell in symbols]
         if missing[None] & {*OF_ANY_WHEEL}:
             found += any_wheel_proofs(subject.path, subject.facts, subject.fault)
         return found
-
-    def _keep(self, cell: Cell, symbols: SymbolTable) -> None:
-        """Keep what a cell's torch defines as an inventory, for `verify`; one that the store has stays."""
-        shelf = shelf_of(self._store)
-        release = Release(cell.torch, cell.cuda, cell.platform.removeprefix("linux_"))
-        if release not in shelf.releases:
-            shelf.add(Inventory(release, symbols))
 
     def _cells_for(self, subject: Subject, cell: Cell) -> CellEnvironments:
         """Environments on this machine, or containers of runtime images for a wheel that needs a newer glibc.
@@ -312,19 +303,7 @@ def _oldest_torch(build: Build, recipe: Recipe, facts: WheelFacts) -> Torch:
 
 def _file_checks(abi: AbiClass) -> Sequence[Check]:
     """The checks of the file that an ABI class requires."""
-    checks = [
-        Check.PAYLOAD,
-        Check.TAGS,
-        Check.MODULES,
-        Check.METADATA,
-        Check.RECORD,
-        Check.GRAFTED,
-        Check.CONTENTS,
-        Check.DEVICE_CODE,
-        Check.LOADER,
-    ]
-    if abi is not AbiClass.CPYTHON:
-        checks.append(Check.ABI3)
-    if abi is AbiClass.STABLE:
-        checks.append(Check.STABLE)
-    return checks
+    checks = [Check.PAYLOAD, Check.TAGS, Check.MODULES, Check.METADATA, Check.RECORD, Check.GRAFTED, Check.CONTENTS]
+    checks += [Check.DEVICE_CODE, Check.LOADER]
+    checks += [] if abi is AbiClass.CPYTHON else [Check.ABI3]
+    return [*checks, Check.STABLE] if abi is AbiClass.STABLE else checks

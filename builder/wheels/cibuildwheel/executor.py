@@ -62,18 +62,6 @@ _DROPPED_VARIABLES = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class BuildRequirements:
-    """What a build's packages are resolved from."""
-
-    #: Requirements of the build.
-    requirements: list[str]
-    #: URLs of PyTorch's index if the default index does not have the cell's torch.
-    index: list[str]
-    #: The image's platform, for uv's `--python-platform`.
-    platform: str
-
-
 class PackageResolver:
     """Resolves the exact packages of builds: once for an image, then they are read from the store."""
 
@@ -87,37 +75,38 @@ class PackageResolver:
         """URLs of PyTorch's index if the default index does not have the build's torch."""
         return self._environments.torch_index(build.torch, build.cuda)
 
-    def requirements(self, build: Build, recipe: Recipe, image: BuildImage) -> BuildRequirements:
-        """The requirements of a build in an image."""
-        packaged = image.toolkit is None
-        requirements = build_requirements(build.torch, build.cuda, recipe.build_requires, toolkit=packaged)
-        platform = f"{build.platform.machine}-{_uv_platform(image)}"
-        return BuildRequirements(requirements, self.torch_index(build), platform)
+    def requirements(self, build: Build, recipe: Recipe, image: BuildImage) -> list[str]:
+        """What the packages of a build in an image are resolved from."""
+        return build_requirements(build.torch, build.cuda, recipe.build_requires, toolkit=image.toolkit is None)
 
     def recorded(self, build: Build, recipe: Recipe, image: BuildImage) -> list[str] | None:
         """The exact packages of a build if they were resolved before, otherwise None."""
         if self._exact:
             return list(self._exact)
-        record = self._record(self.requirements(build, recipe, image), image)
+        record = self._record(build, recipe, image)
         return record.read_text().splitlines() if record.exists() else None
 
     def resolve(self, build: Build, recipe: Recipe, image: BuildImage, log: Path) -> list[str]:
         """The exact packages of a build; raises the errors of `uv_error` when they cannot be resolved."""
-        wanted = self.requirements(build, recipe, image)
-        arguments = _uv_arguments(recipe, image, wanted)
+        wanted, index = self.requirements(build, recipe, image), self.torch_index(build)
+        # uv needs an interpreter, and this machine may not have the image's Python.
+        arguments = ["--python", sys.executable, "--python-version", str(image.pythons.python)]
+        arguments += ["--python-platform", _uv_platform(build, image)]
+        own = {canonicalize_name(Requirement(text).name) for text in recipe.build_requires}
+        arguments += [word for name in _RUN_TIME_ONLY if name not in own for word in ("--no-emit-package", name)]
         if self._exact:
             options = [*arguments, *wheels_only(self._exact, recipe.build_requires)]
-            check_needed(self._exact, wanted.requirements, options, index=wanted.index, store=self._store)
+            check_needed(self._exact, wanted, options, index=index, store=self._store)
             return list(self._exact)
-        record = self._record(wanted, image)
+        record = self._record(build, recipe, image)
         with self._store.lock(f"env-{record.stem}"):
             if not record.exists():
                 with tempfile.TemporaryDirectory(prefix="buildfarm-lock-") as folder:
                     locked = compile_requirements(
-                        wanted.requirements,
+                        wanted,
                         ["--no-config", "--no-annotate", *arguments],
                         folder=Path(folder),
-                        index=wanted.index,
+                        index=index,
                         log=log,
                         owner=self._store.owner(f"env-{record.stem}"),
                     )
@@ -125,26 +114,17 @@ class PackageResolver:
                 write_atomic(record, locked.replace(" @ ", "@").encode())
         return record.read_text().splitlines()
 
-    def _record(self, wanted: BuildRequirements, image: BuildImage) -> Path:
+    def _record(self, build: Build, recipe: Recipe, image: BuildImage) -> Path:
         """File with the exact packages for these requirements."""
-        key = digest_of([wanted.requirements, wanted.index, wanted.platform, str(image.pythons.python)])[:16]
+        wanted, index = self.requirements(build, recipe, image), self.torch_index(build)
+        key = digest_of([wanted, index, _uv_platform(build, image), str(image.pythons.python)])[:16]
         return self._store.root / "envs" / f"docker-{key}.txt"
 
 
-def _uv_arguments(recipe: Recipe, image: BuildImage, wanted: BuildRequirements) -> list[str]:
-    # uv needs an interpreter, and this machine may not have the image's Python.
-    arguments = ["--python", sys.executable]
-    arguments += ["--python-version", str(image.pythons.python), "--python-platform", wanted.platform]
-    own = {canonicalize_name(Requirement(text).name) for text in recipe.build_requires}
-    return arguments + [word for name in _RUN_TIME_ONLY if name not in own for word in ("--no-emit-package", name)]
-
-
-def _uv_platform(image: BuildImage) -> str:
+def _uv_platform(build: Build, image: BuildImage) -> str:
     """The image's glibc for uv's `--python-platform`; if unknown, the oldest glibc that current torch supports."""
-    if image.distribution is None:
-        return "manylinux_2_28"
-    major, minor = map(int, image.distribution.glibc.split("."))
-    return f"manylinux_{major}_{min(minor, _NEWEST_GLIBC)}"
+    major, minor = map(int, image.distribution.glibc.split(".")) if image.distribution else (2, 28)
+    return f"{build.platform.machine}-manylinux_{major}_{min(minor, _NEWEST_GLIBC)}"
 
 
 class DockerExecutor:
@@ -198,14 +178,10 @@ class DockerExecutor:
         if found := problems_of(partial(check, build) for build in builds):
             return found
         missing = pull_missing(self.engine, rules, builds[0].platform) if builds else {}
-        return [self._missing_base(error, rules[base]) for base, error in missing.items()]
-
-    def _missing_base(self, error: MissingToolError, build: Build) -> MissingToolError:
-        """The error of a pull, with the rule that names the base image if there is one."""
-        rule = self._chooser.rule_name(build)
-        return MissingToolError(
-            error.sentence, error.code, where=f"{rule}: {error.where}" if rule else error.where, hints=error.hints
-        )
+        for base, error in missing.items():
+            if rule := self._chooser.rule_name(rules[base]):
+                error.where = f"{rule}: {error.where}"
+        return [*missing.values()]
 
     def _remove_orphans(self) -> None:
         """Remove the containers that killed runs left behind; once in a run."""
@@ -215,19 +191,20 @@ class DockerExecutor:
 
     def prepare(self, build: Build, recipe: Recipe, *, log: Path, cached_only: bool = False) -> DockerBuild:
         """Inspect the image, and resolve the packages; see `Executor.prepare`."""
-        if not cached_only:
-            _check_platform(build)
         image = self._chooser.build_image(build)
+        packages = self.packages.recorded(build, recipe, image)
         if cached_only:
             if self.engine.problem():
                 raise NotPreparedError
             self._remove_orphans()
-        packages = self.packages.recorded(build, recipe, image)
-        known = cached_contents(self.engine, self._store, image) if cached_only else None
-        if cached_only and (known is None or packages is None):
-            raise NotPreparedError
-        tag, contents = known or inspect_image(self.engine, self._store, image, log=log)
-        packages = packages or self.packages.resolve(build, recipe, image, log)
+            known = cached_contents(self.engine, self._store, image)
+            if known is None or packages is None:
+                raise NotPreparedError
+        else:
+            _check_platform(build)
+            known = inspect_image(self.engine, self._store, image, log=log)
+            packages = packages or self.packages.resolve(build, recipe, image, log)
+        tag, contents = known
         container = BuildContainer(tag, contents, bool(image.toolkit), self.compiler_cache)
         return DockerBuild(self, image, container, self._toolchain(image, tag, contents, packages, build))
 
@@ -323,8 +300,9 @@ class DockerBuild:
                 hints=[*problem.hints, f"the full output is in {job.log}"],
             )
         if isinstance(error, BuildError) and error.stage == "environment":
-            wanted = self._executor.packages.requirements(job.build, job.recipe, self._image)
-            cause = uv_error(job.log, start, wanted.requirements, wanted.index)
+            packages = self._executor.packages
+            wanted = packages.requirements(job.build, job.recipe, self._image)
+            cause = uv_error(job.log, start, wanted, packages.torch_index(job.build))
             if isinstance(cause, MissingToolError) and not isinstance(cause, UnsatisfiableError):
                 return cause
         return error

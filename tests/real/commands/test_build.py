@@ -609,5 +609,5 @@ def test_an_option_and_a_variable_turn_the_compiler_cache_off(
     matrix, _, plan = read_plan(options.matrix, Selection())
     environments = Environments(Store(tmp_path), matrix.torch_index)
     executor = choose_executor(RunSettings(matrix, wanted, compiler_cache=option), plan.builds, environments)
-    assert executor._compiler_cache is used  # type: ignore[attr-defined]
+    assert executor.compiler_cache is used  # type: ignore[attr-defined]
     assert executor.shares_objects is (used and wanted == "docker"), "without the cache no build waits for objects"

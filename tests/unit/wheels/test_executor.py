@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cibuildwheel.options import CommandLineArguments, compute_options
@@ -85,6 +86,11 @@ def written(job: CompileJob) -> Path:
     return write_inputs(job, CONTAINER, container_inputs(job, CONTAINER, []))
 
 
+def configured(job: CompileJob) -> str:
+    """The text of the configuration."""
+    return configuration(job, CONTAINER, container_inputs(job, CONTAINER, []))
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> CompileJob:
     source, work = tmp_path / "source", tmp_path / "work, with a comma"
@@ -126,7 +132,7 @@ def executor(tmp_path: Path) -> DockerExecutor:
     return DockerExecutor(environments, store, chooser, engine=engine)
 
 
-def read(job: CompileJob, settings: Path) -> tuple[object, tuple[str, ...]]:
+def read(job: CompileJob, settings: Path) -> tuple[Any, tuple[str, ...]]:
     """The options and docker arguments that cibuildwheel itself reads from the configuration."""
     arguments = CommandLineArguments.defaults()
     arguments.only = "cp311-manylinux_x86_64"
@@ -140,12 +146,12 @@ def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
     job = dataclasses.replace(job, recipe=a_recipe(job.source, env={"FLAGS": "-DA='x y' $HOME \"q\" ; # \\ é"}))
     settings, mounted = written(job), job.shared
     options, create = read(job, settings)
-    assert options.manylinux_images["x86_64"] == "buildfarm/base:abc"  # type: ignore[attr-defined]
-    assert options.container_engine.disable_host_mount is True  # type: ignore[attr-defined]
-    assert options.build_frontend.name == "uv"  # type: ignore[attr-defined]
-    assert "--no-build-isolation" in options.build_frontend.args  # type: ignore[attr-defined]
-    assert options.test_command == ""  # type: ignore[attr-defined]
-    assert not options.audit_command  # type: ignore[attr-defined]
+    assert options.manylinux_images["x86_64"] == "buildfarm/base:abc"
+    assert options.container_engine.disable_host_mount is True
+    assert options.build_frontend.name == "uv"
+    assert "--no-build-isolation" in options.build_frontend.args
+    assert options.test_command == ""
+    assert not options.audit_command
     assert "--label=buildfarm.build=store/mark" in create
     assert "--env=TORCH_CUDA_ARCH_LIST=9.0;12.0+PTX" in create
     assert "--env=MAX_JOBS=3" in create
@@ -157,19 +163,19 @@ def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
     assert (mounted / "builder/wheels/build_scripts/install.py").is_file()
     assert (mounted / "builder/wheels/sccache/launchers/launch.sh").is_file()
     script = "/opt/buildfarm/bin/python -I -S -B /buildfarm/job/builder/wheels/build_scripts /buildfarm/job/job.json"
-    prepare, _, check = options.before_build.partition(" && ")  # type: ignore[attr-defined]
+    prepare, _, check = options.before_build.partition(" && ")
     assert prepare == f"{script} before-build"
     words = shlex.split(check)
     assert shlex.join(words[:7]) == f"{script} check-identity"
     assert words[7:9] == ["/opt/python/cp311-cp311/bin/python", "/project"]
     assert json.loads(words[9])["name"] == "toy"
-    assert options.repair_command == f"{script} after-build {{wheel}} {{dest_dir}}"  # type: ignore[attr-defined]
+    assert options.repair_command == f"{script} after-build {{wheel}} {{dest_dir}}"
 
 
 def test_a_source_that_states_name_and_version_is_not_asked(job: CompileJob) -> None:
     (job.source / "pyproject.toml").write_text('[project]\nname = "toy"\nversion = "1.0"\n')
     settings = written(job)
-    assert "check-identity" not in read(job, settings)[0].before_build  # type: ignore[attr-defined]
+    assert "check-identity" not in read(job, settings)[0].before_build
 
 
 def test_the_recipes_options_of_the_build_backend(job: CompileJob) -> None:
@@ -180,7 +186,7 @@ def test_the_recipes_options_of_the_build_backend(job: CompileJob) -> None:
     options, _ = read(job, settings)
     passed = config_setting_options(job.recipe)
     assert passed == ["--config-setting=--global-option=--cuda_ext", "--config-setting=--global-option=--x=a b"]
-    assert list(options.build_frontend.args)[-2:] == passed  # type: ignore[attr-defined]
+    assert list(options.build_frontend.args)[-2:] == passed
 
 
 def test_the_configuration_contains_no_passwords(job: CompileJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +214,7 @@ def test_the_ca_bundle_is_mounted_and_in_all_variables(job: CompileJob, monkeypa
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_shim_is_mounted_only_for_assume_cuda(job: CompileJob, wanted: bool) -> None:
     job = dataclasses.replace(job, recipe=a_recipe(job.source, assume_cuda=wanted))
-    text = configuration(job, CONTAINER, container_inputs(job, CONTAINER, []))
+    text = configured(job)
     assert ("--env=PYTHONPATH=/buildfarm/shim" in text) is wanted
     assert ("assume_cuda,dst=/buildfarm/shim,readonly" in text) is wanted
 
@@ -223,6 +229,8 @@ def test_the_toolkit_comes_from_the_environment(job: CompileJob) -> None:
     assert inputs.paths.links_toolkit
     assert variables["UV_INDEX"] == "https://wheels.example/cu130"
     assert inputs.paths.torch_cuda == "13.0"
+    paths = container_inputs(job, dataclasses.replace(CONTAINER, has_toolkit=True), []).paths
+    assert (str(paths.toolkit), paths.links_toolkit) == ("/usr/local/cuda", False), "that of the image"
 
 
 def test_the_recipes_env_takes_precedence(job: CompileJob) -> None:
@@ -230,12 +238,6 @@ def test_the_recipes_env_takes_precedence(job: CompileJob) -> None:
     inputs = container_inputs(job, CONTAINER, [])
     assert (inputs.variables["FORCE_CUDA"], inputs.variables["CC"]) == ("0", "gcc-11")
     assert (inputs.cache.cc, inputs.cache.recipe_cc) == ("gcc", "gcc-11")
-
-
-def test_a_toolkit_of_the_image_is_used_in_place(job: CompileJob) -> None:
-    paths = container_inputs(job, dataclasses.replace(CONTAINER, has_toolkit=True), []).paths
-    assert str(paths.toolkit) == "/usr/local/cuda"
-    assert not paths.links_toolkit
 
 
 @pytest.mark.parametrize(
@@ -263,7 +265,7 @@ def test_without_the_compiler_cache_the_launchers_stay(job: CompileJob) -> None:
 
 def test_direct_mode_depends_on_the_packages(job: CompileJob) -> None:
     def place(one: CompileJob) -> set[str]:
-        text = configuration(one, CONTAINER, container_inputs(one, CONTAINER, []))
+        text = configured(one)
         return set(re.findall(r"--env=BUILDFARM_HEADERS_DIGEST=(\w+)", text))
 
     newer = dataclasses.replace(job.toolchain, packages=("torch==2.12.0",))
@@ -272,18 +274,16 @@ def test_direct_mode_depends_on_the_packages(job: CompileJob) -> None:
     assert own != other
 
 
-def test_caches_are_volumes_of_the_engine(job: CompileJob) -> None:
-    text = configuration(job, CONTAINER, container_inputs(job, CONTAINER, []))
+def test_a_container_of_a_build_has_caches_as_volumes_limits_a_label_and_no_capabilities(job: CompileJob) -> None:
+    text = configured(job)
     assert "--mount=type=volume,src=buildfarm-packages,dst=/buildfarm/uv,readonly" in text
     assert f"--mount=type=volume,src=buildfarm-sccache.{job.recipe.name},dst=/buildfarm/sccache" in text
     assert "--env=UV_CACHE_DIR=/buildfarm/own-uv" in text, "uv can write nothing into the volume"
-
-
-def test_a_container_of_a_build_has_limits_and_no_capabilities(job: CompileJob) -> None:
-    text = configuration(job, CONTAINER, container_inputs(job, CONTAINER, []))
     limits = r'"--cap-drop=ALL", "--security-opt=no-new-privileges", "--memory=\d{8,}", "--pids-limit=\d{4,}"'
     assert re.search(limits, text)
     assert "--cap-add" not in text
+    for one in (job, dataclasses.replace(job, owner="another/mark")):
+        assert f'"--label=buildfarm.build={one.owner}"' in configured(one)
 
 
 def test_root_installs_packages_where_no_code_of_a_source_runs(job: CompileJob) -> None:
@@ -306,12 +306,6 @@ def test_an_environment_is_named_after_everything_in_it(job: CompileJob) -> None
         (job, CONTAINER, ["https://another.invalid"]),
     ):
         assert container_inputs(changed, container, index).paths.environment != environment
-
-
-def test_the_container_has_the_label_of_its_store(job: CompileJob) -> None:
-    for one in (job, dataclasses.replace(job, owner="another/mark")):
-        text = configuration(one, CONTAINER, container_inputs(one, CONTAINER, []))
-        assert f'"--label=buildfarm.build={one.owner}"' in text
 
 
 def test_the_toolchain_includes_tools_outside_the_container(
@@ -479,13 +473,6 @@ class _Uname:
     machine = "x86_64"
 
 
-def failed(executor: DockerExecutor, job: CompileJob) -> tuple[BuildError, list[str]]:
-    stages: list[str] = []
-    with pytest.raises(BuildError) as caught:
-        prepared(executor, job).compile(job, stages.append)
-    return caught.value, stages
-
-
 def test_a_run_without_an_engine_is_a_missing_tool_error(
     fake: FakeEngine, executor: DockerExecutor, job: CompileJob
 ) -> None:
@@ -520,7 +507,9 @@ def test_a_failed_run_is_a_build_error(
     monkeypatch.setenv("CIBW_BUILD", "cp39-*")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "/tmp/summary")
     monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", run)
-    error, _ = failed(executor, job)
+    with pytest.raises(BuildError) as caught:
+        prepared(executor, job).compile(job, lambda _: None)
+    error = caught.value
     assert (error.stage, error.sentence) == ("compile", "a.cpp:3:1: error: no such thing")
 
 
@@ -536,8 +525,8 @@ def test_the_sources_own_table_is_not_read(job: CompileJob) -> None:
         """
     )
     options, create = read(job, written(job))
-    assert (options.before_all, options.test_command) == ("", "")  # type: ignore[attr-defined]
-    assert (options.environment.as_dictionary({}), options.config_settings) == ({}, "")  # type: ignore[attr-defined]
+    assert (options.before_all, options.test_command) == ("", "")
+    assert (options.environment.as_dictionary({}), options.config_settings) == ({}, "")
     assert not any(word.startswith("--user") for word in create)
 
 

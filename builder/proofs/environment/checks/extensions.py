@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from builder.errors import BuildfarmError
 from builder.gate.amounts import join_names
 from builder.gate.system.demangle import demangle
-from builder.matrix.axes import Cell, Cuda, Gpu, Torch
+from builder.matrix.axes import Arch, Cell, Cuda, Gpu, Torch
 from builder.proofs.claimed_cells import links_torch
 from builder.proofs.environment.cures import Cures, Finding, Severity
 from builder.proofs.environment.facts import TorchInstall
@@ -183,7 +183,9 @@ def _gpus(cures: Cures, extension: Extension) -> Iterator[Finding]:
         if not lacking:
             continue
         which = f"{lacking[0]} has {join_names(codes[lacking[0]], 8)}"
-        newer = all(_number(code) > gpu.arch.number for found in codes.values() for code in found)
+        newer = all(
+            (arch := Arch.of_code(code)) and arch.number > gpu.arch.number for found in codes.values() for code in found
+        )
         what = f"{package.name} {package.version} has no code for the {gpu.name} ({gpu.arch.sm}): {which}"
         why = "its ops fail with `no kernel image is available for execution on the device`"
         if len(lacking) == len(codes) and newer:
@@ -197,11 +199,6 @@ def _gpus(cures: Cures, extension: Extension) -> Iterator[Finding]:
         else:
             why = "ops of other libraries of the package have code for this GPU; those of this one may not"
             yield Finding("library-without-code-for-gpu", Severity.NOTE, what, why)
-
-
-def _number(code: str) -> int:
-    """The number of an architecture: 90 for `sm_90a`."""
-    return int(code.partition("_")[2].rstrip("af"))
 
 
 def _code_for(cures: Cures, extension: Extension, gpu: Gpu) -> tuple[tuple[str, ...], str]:
