@@ -327,7 +327,7 @@ def _on_workers(
     progress: Progress,
 ) -> list[SmokeResult]:
     """Test every wheel in its cells on workers; the results have the order of `targets`."""
-    from builder.commands.distributed.client.smoke import smoke_on_workers  # noqa: PLC0415 - imports Dask
+    from builder.commands.distributed.client.run import smoke_on_workers  # noqa: PLC0415 - imports Dask
 
     made: dict[tuple[int, Cell], SmokeResult] = {}
 

@@ -238,17 +238,17 @@ def test_the_report_of_a_run(runs: Runs) -> None:
     assert {"compile", "repair", f"install in {cell}", f"import in {cell}"} <= stages
     assert all(0 <= each.start < each.end <= first.seconds + 1 for each in first.timeline.stages)
     assert set(warm.reused) == {tiny, str(runs.first.results["hollow"].build)}
-    found = {build.extension: build for build in report_of([first]).builds}
+    found = {build.extension: build for build in report_of(first).builds}
     assert {name: build.result for name, build in found.items()} == {
         "broken": "failed",
         "hollow": "refused",
         "tiny": "built",
     }
     assert found["tiny"].cells[0].level == "cpu"
-    excerpt = found["broken"].excerpt
+    excerpt = found["broken"].log
     assert excerpt
     assert excerpt.error[excerpt.here].startswith("broken/_C.c:1:"), "the real error of gcc"
-    assert {build.extension: build.result for build in report_of([warm]).builds}["tiny"] == "already built"
+    assert {build.extension: build.result for build in report_of(warm).builds}["tiny"] == "already built"
 
 
 def test_a_refused_wheel_never_reaches_dist(runs: Runs) -> None:
