@@ -22,7 +22,6 @@ from builder.cli.options import (
     StoreOption,
     VerboseOption,
     WheelMatrixOption,
-    examples,
 )
 from builder.cli.output import print_data
 from builder.commands.building.executor_choice import choose_executor, override_base_image
@@ -39,7 +38,7 @@ from builder.matrix.load import load_matrix, load_recipes, recipe_of
 from builder.matrix.yaml_document import Document
 from builder.progress.display import Progress
 from builder.publish.provenance import recorded_format
-from builder.records import Part, RecipeSettings, Record, Toolchain, read_record
+from builder.records import Part, Record, Toolchain, read_record, recorded_settings
 from builder.result import RebuildResult
 from builder.store import Store, write_atomic
 from builder.wheelfile.diff import differences
@@ -95,16 +94,15 @@ def recorded_recipe(record: Record, wheel: Path) -> Recipe:
     build = record.build
     data = {"name": build.extension, "version": build.version, "abi": str(build.abi), "imports": ["torch"]}
     # Whoever made the wheel wrote the record, so it is checked as a recipe is. A rebuild imports nothing.
-    recipe = recipe_of(Document(wheel, {**data, "source": keys, **record.settings.to_json()}, {}), wheel.parent)
+    recipe = recipe_of(Document(wheel, {**data, "source": keys, **record.settings}, {}), wheel.parent)
     print_warning(f"there is no {MATRIX}, so the wheel decides what is built: the build scripts of {source} run here")
     return recipe
 
 
 def check_source(record: Record, recipe: Recipe) -> None:
     """Raises MissingToolError when the source here, or a setting of the recipe, differs from the record."""
-    old = record.settings.to_json()
-    new = RecipeSettings.of(recipe).to_json()
-    changed = [key for key in old | new if old.get(key) != new.get(key)]
+    old, new = record.settings, recorded_settings(recipe)
+    changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     differing = [f"`{key}`" for key in changed]
     hints = [
         f"the wheel's record has {key}: {json.dumps(old[key])}" if key in old else f"the wheel's record has no {key}"
@@ -181,9 +179,6 @@ def _difference(old: Mapping[Part, str], new: Mapping[Part, str], part: Part) ->
     return f"{part}: {old.get(part, 'none')} when the wheel was built, {new.get(part, 'none')} here"
 
 
-EXAMPLES = examples("buildfarm rebuild dist/NAME.whl --verify", "buildfarm rebuild dist/NAME.whl --out rebuilt")
-
-
 @dataclass(frozen=True)
 class RebuildOptions:
     """The options of `buildfarm rebuild`."""
@@ -210,6 +205,10 @@ def rebuild(options: RebuildOptions) -> None:
     Stops with an error if the recipe, the source or the toolchain differs from the record.
 
     Without matrix.yaml, the recipe is made from the record. Then the wheel decides whose build scripts run here.
+
+    Examples:
+        buildfarm rebuild dist/NAME.whl --verify
+        buildfarm rebuild dist/NAME.whl --out rebuilt
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     if not (options.verify or options.out):
@@ -259,7 +258,7 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     store = open_store(options.store)
     clear_abandoned(store)
     # `cuda` changes no compile, and the records of older versions do not have it.
-    recipe = replace(recipe, cuda=record.settings.cuda)
+    recipe = replace(recipe, cuda=record.settings.get("cuda", "required"))
     check_source(record, recipe)
     _report_format(options.wheel)
     environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)

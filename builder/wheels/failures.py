@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from builder.diagnosis.first_error import clean, first_error, is_message, last_lines, last_words
-from builder.diagnosis.hints import hints_for
+from builder.diagnosis.hints import SourceTree, hints_for, missing_file_hints
 from builder.diagnosis.known_errors import reports
-from builder.diagnosis.missing_files import SourceTree, missing_file_hints
 from builder.diagnosis.setup_script import SetupFacts
 from builder.errors import DISK_HINT, BuildError, Code
 from builder.gate.amounts import join_names

@@ -14,7 +14,7 @@ from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import GitSource, Recipe
 from builder.matrix.plan import Build
-from builder.records import CacheStatistics, RecipeSettings, Toolchain
+from builder.records import CacheStatistics, Toolchain, recorded_settings
 
 #: The stage of a build that another process makes too, with this store or another one.
 WAITS = "waiting for another buildfarm process that makes the same wheel"
@@ -189,7 +189,7 @@ def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str
 
     The cells that the build serves are not an input: a later plan may add cells to the same wheel.
     """
-    settings = RecipeSettings.of(recipe).to_json()
+    settings = recorded_settings(recipe)
     settings.pop("requires_torch", None)  # `torch_window` is what it results in
     return digest_of(
         {

@@ -72,10 +72,7 @@ add_library(toy MODULE toy.cpp kernel.cu)
 target_link_libraries(toy Python::Module)
 """
 
-SETUP, CMAKE_BUILD = (
-    ["python", "setup.py", "-q", "build_ext", "--inplace"],
-    ["cmake", "--build", "b"],
-)
+SETUP, CMAKE_BUILD = (["python", "setup.py", "-q", "build_ext", "--inplace"], ["cmake", "--build", "b"])
 
 #: One step of toy.cpp; for kernel.cu cudafe++, cicc, ptxas and the host compiler.
 _BOTH = 5
