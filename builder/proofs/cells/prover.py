@@ -85,8 +85,8 @@ class ProofTable:
 
     def add(self, found: Sequence[Proof], saved: Sequence[Proof]) -> None:
         """Replace earlier proofs by the `saved` ones; a proof that the store did not take fills a gap only."""
-        of_place = [{(p.cell, p.check): p for p in proofs} for proofs in (found, saved)]
-        self._proofs = of_place[0] | self._proofs | of_place[1]
+        new, kept = ({(p.cell, p.check): p for p in proofs} for proofs in (found, saved))
+        self._proofs = {**new, **self._proofs, **kept}
 
     def all(self) -> list[Proof]:
         """The wanted proofs in order, then checks of the file that the ABI class does not ask for, such as `abi3`."""
