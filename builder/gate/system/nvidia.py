@@ -115,12 +115,11 @@ def why_no_gpu(built_for: str | None, error: str, rows: Sequence[Mapping[str, st
     if built_for is None:
         gpu = f"the {rows[0].get('name', 'GPU')} that nvidia-smi finds" if rows else "a GPU"
         return f"this torch is a CPU build, which cannot use {gpu}"
-    if rows:
-        driver = rows[0].get("driver_version", "unknown")
-        cause = f": {error}" if error else "; check CUDA_VISIBLE_DEVICES"
-        gpu = rows[0].get("name", "a GPU")
-        return f"nvidia-smi finds {gpu} (driver {driver}), but torch (CUDA {built_for}) does not{cause}"
-    return "no GPU on this machine"
+    if not rows:
+        return "no GPU on this machine"
+    gpu = f"{rows[0].get('name', 'a GPU')} (driver {rows[0].get('driver_version', 'unknown')})"
+    cause = f": {error}" if error else "; check CUDA_VISIBLE_DEVICES"
+    return f"nvidia-smi finds {gpu}, but torch (CUDA {built_for}) does not{cause}"
 
 
 def find_sanitizer(environment: Mapping[str, str] = os.environ) -> str | None:
