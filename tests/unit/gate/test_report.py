@@ -12,7 +12,7 @@ from builder.gate.causes import PlacedOutcome, causes_of
 from builder.gate.check_table import CHECKS
 from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, PASSED, Answer, Outcome
 from builder.gate.report import count_checks, junit, table
-from builder.proofs.cells.op_gate import gate_proofs
+from builder.proofs.cells.op_gate import CellProofs
 from builder.publish.proof_lines import counts
 
 WHERE = {"torch": "2.11.0+cu130", "cuda": "13.0", "python": "3.12.1", "glibc": "2.39", "machine": "x86_64", "gpus": []}
@@ -204,7 +204,7 @@ def test_the_gate_and_build_count_each_check_once() -> None:
     others = len(CHECKS) - 5
     counted = count_checks(found.outcomes, CHECKS)
     assert counted == f"1 passed, 1 failed, {1 + others} not run, 1 accepted, 1 remark"
-    assert counted == counts(gate_proofs(found, "", None))
+    assert counted == counts(CellProofs("", None).of_gate(found))
     assert count_checks(found.outcomes, ["values"]) == "1 passed, 1 failed, 1 not run, 1 accepted, 1 remark"
 
 
