@@ -213,11 +213,12 @@ def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: NewAxes |
             log = store.log(f"add-{draft.name}")
             (work / "source").mkdir()
             prepare_source(recipe, work / "source", cache=store.root / "sources")
-            toolchain = executor.toolchain(build, recipe, log=log)
+            prepared = executor.prepare(build, recipe, log=log)
             owner = store.owner(work.name)
             folder = project_folder(recipe, work / "source")
-            job = CompileJob(build, recipe, toolchain, folder, work, log, jobs=1, digest=work.name, owner=owner)
-            metadata = executor.metadata(job, lambda _: None)
+            tools, name = prepared.toolchain, work.name
+            job = CompileJob(build, recipe, tools, folder, work, log, jobs=1, digest=name, owner=owner)
+            metadata = prepared.metadata(job, lambda _: None)
     except (BuildfarmError, IndexError) as error:  # IndexError: the plan has no build
         print_warning(f"the build backend cannot be asked here: {error or 'there is no cell to build for'}")
         return draft

@@ -47,14 +47,13 @@ from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.progress.display import Progress
 from builder.proof import Check, Proof, Verdict, proofs_json, proofs_path
-from builder.proofs.cells.acceptance import judge, unused_accepts
+from builder.proofs.cells.acceptance import apply_accepts, unused_accepts
 from builder.proofs.cells.cell_environment import CellEnvironments, cell_environments
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.op_gate import spec_of
 from builder.proofs.cells.prover import cell_basis
 from builder.publish.index.new_wheel import merged, proofs_beside
 from builder.publish.proof_lines import counts, findings, gpu_lines, hints_of
-from builder.publish.provenance import write_if_changed
 from builder.publish.report import outcomes_of, smoke_report_json
 from builder.publish.terminal import (
     cause_lines,
@@ -67,7 +66,7 @@ from builder.publish.terminal import (
 )
 from builder.result import SmokeResult
 from builder.storage.runs import last_steps, save_run
-from builder.store import Store, write_atomic
+from builder.store import Store, write_atomic, write_if_changed
 from builder.timeline import Recorder
 from builder.wheels.build_dir import clear_abandoned
 
@@ -96,7 +95,7 @@ class Results:
     def add(self, target: SmokeTarget, cell: Cell, found: Sequence[Proof], answer: Answer | None) -> SmokeResult:
         """Judge and save the proofs of a wheel in a cell."""
         basis = cell_basis(target.recipe)
-        proofs = tuple(judge([replace(proof, basis=basis[proof.check]) for proof in found], target.recipe))
+        proofs = tuple(apply_accepts([replace(proof, basis=basis[proof.check]) for proof in found], target.recipe))
         self._store.save_proofs(proofs)
         about_file = self._about_file(target)
         beside = self._beside[target.wheel]
@@ -106,7 +105,9 @@ class Results:
             linkage = []
         else:
             linkage = [one for one in known if (one.cell, one.check, one.basis) == linked and one.has_run]
-        result = SmokeResult(target.wheel.name, cell, proofs, answer, about_file, tuple(judge(linkage, target.recipe)))
+        result = SmokeResult(
+            target.wheel.name, cell, proofs, answer, about_file, tuple(apply_accepts(linkage, target.recipe))
+        )
         self._recorder.name_cells(result.subject, (*result.linkage, *proofs))
         self.all.append(result)
         known = self.known[result.subject] = merged(known, about_file, proofs)
@@ -326,7 +327,7 @@ def _on_workers(
     progress: Progress,
 ) -> list[SmokeResult]:
     """Test every wheel in its cells on workers; the results have the order of `targets`."""
-    from builder.commands.distributed.client.smoke import smoke_on_workers  # noqa: PLC0415 - imports Dask
+    from builder.commands.distributed.client.run import smoke_on_workers  # noqa: PLC0415 - imports Dask
 
     made: dict[tuple[int, Cell], SmokeResult] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 
@@ -112,35 +112,34 @@ def codes_for(codes: Iterable[str], gpu: Arch) -> list[str]:
     ours = gpu.capability
     found = []
     for code in codes:
-        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", code)
-        if not match:
+        arch, is_sass = Arch.of_code(code), code.startswith("sm_")
+        if arch is None:
             continue
-        version = (int(match[2]), int(match[3]))
-        if match[4] == "a" or (match[1] == "sm" and not _JETSON.isdisjoint((version, ours))):
-            fits = version == ours
-        elif match[1] == "sm" or match[4] == "f":
-            fits = version[0] == gpu.major and version[1] <= gpu.minor
+        if arch.suffix == "a" or (is_sass and not _JETSON.isdisjoint((arch.capability, ours))):
+            fits = arch.capability == ours
+        elif is_sass or arch.suffix == "f":
+            fits = arch.major == gpu.major and arch.minor <= gpu.minor
         else:
-            fits = version <= ours
+            fits = arch.capability <= ours
         if fits:
-            found.append((match[1] == "compute", version, code))
+            found.append((not is_sass, arch.capability, code))
     return [code for _, _, code in sorted(found)]
+
+
+def code_number(code: str) -> int:
+    """The number of an architecture: 90 for `sm_90a` and `compute_90`."""
+    return int(code.partition("_")[2].rstrip("af"))
 
 
 @cache
 def suiting(python: Python) -> frozenset[tuple[str, str]]:
     """The interpreter and the ABI of every tag that pip accepts under this Python, whatever the platform."""
-    return frozenset((tag.interpreter, tag.abi) for tag in _tags_of(python, ["any"]))
+    return frozenset((tag.interpreter, tag.abi) for tag in _tags(python, ("any",)))
 
 
 @cache
-def _tags(python: Python) -> frozenset[Tag]:
-    """Every tag that pip accepts under this Python on this machine."""
-    return frozenset(_tags_of(python, None))
-
-
-def _tags_of(python: Python, platforms: list[str] | None) -> Iterator[Tag]:
+def _tags(python: Python, platforms: tuple[str, ...] | None = None) -> frozenset[Tag]:
     """The tags that pip accepts under this Python on these platforms; None: those of this machine."""
     version = (python.major, python.minor)
-    yield from cpython_tags(version, abis=[python.tag], platforms=platforms)
-    yield from compatible_tags(version, platforms=platforms)
+    own = cpython_tags(version, abis=[python.tag], platforms=platforms)
+    return frozenset([*own, *compatible_tags(version, platforms=platforms)])

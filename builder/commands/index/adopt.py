@@ -173,7 +173,7 @@ class _Adopter:
                 " named by its `name`, or by --ext NAME"
             )
         recipe = with_imports(own or empty_recipe(facts.name), facts)
-        proofs = self.prover.prove_wheel(
+        proofs = self.prover.prove(
             replace(foreign_subject(wheel.path, facts, cells, recipe), fault=""),
             log=self.store.log(f"adopt-{wheel.path.name}"),
             stage=lambda text: self.progress.stage(wheel.path.name, text),

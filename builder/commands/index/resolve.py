@@ -242,8 +242,8 @@ def _served(entries: Sequence[Entry], target: Target) -> set[Arch]:
         for entry in entries
         if entry.farm and entry.tags_for(target.cell) and not _cuda_misfit(entry, target.cuda)
     ]
-    codes = [re.fullmatch(r"sm_(\d+)(\d)([af]?)", code) for entry in fits if entry.farm for code in entry.farm.archs]
-    return {Arch(int(found[1]), int(found[2]), found[3]) for found in codes if found}
+    codes = (code for entry in fits if entry.farm for code in entry.farm.archs if code.startswith("sm_"))
+    return {arch for arch in map(Arch.of_code, codes) if arch}
 
 
 def _blocks(entry: Entry, target: Target) -> bool:
