@@ -11,7 +11,6 @@ import pytest
 
 from builder import log
 from builder.__main__ import run_command
-from builder.cli import output
 from builder.wheels.toolchain import pythons
 from tests.conftest import lacking
 from tests.unit import loopback
@@ -26,7 +25,7 @@ Call = Callable[..., tuple[int, str, str]]
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     def call(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["buildfarm", *map(str, words)])
-        monkeypatch.setattr(output, "_printed", [])
+        monkeypatch.setattr("builder.cli.output._printed", [])
         code = run_command()
         return code, *capsys.readouterr()
 
