@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -18,12 +18,10 @@ from builder.matrix.plan import Build
 from builder.untrusted import JsonError, parse_json, text, texts
 from builder.wheelfile.archive import WheelFile
 
-# What a build did with the CUDA files of its source, so that a wheel without GPU code can be explained.
-
 
 @dataclass(frozen=True)
 class CudaSources:
-    """The CUDA files of a source."""
+    """The CUDA files of a source, so that a wheel without GPU code can be explained."""
 
     #: How many there are.
     files: int
@@ -34,15 +32,12 @@ class CudaSources:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; `from_json` reads it."""
-        return {"files": self.files, "never_compiled": list(self.never_compiled), "asks_for_gpu": self.asks_for_gpu}
+        return asdict(self) | {"never_compiled": list(self.never_compiled)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CudaSources:
         """Read what `to_json` wrote; raises KeyError, ValueError or TypeError for anything else."""
         return cls(int(data["files"]), tuple(map(str, data["never_compiled"])), str(data["asks_for_gpu"]))
-
-
-# The exact identity of what compiles a wheel, typed here and plain data in records.
 
 
 class Part(StrEnum):
@@ -151,9 +146,7 @@ class Toolchain:
         )
 
 
-# How a wheel was made, as `.dist-info/buildfarm.json` inside it: enough to rebuild it, without paths and times.
-
-#: File name inside `.dist-info`.
+#: File name inside `.dist-info` of what says how the wheel was made: enough to rebuild it, without paths and times.
 FILE = "buildfarm.json"
 
 _SCHEMA = 2
@@ -165,6 +158,9 @@ class PatchRecord:
 
     name: str
     sha256: str
+
+
+_ORIGINS: dict[str, type[SdistSource | GitSource]] = {"sdist": SdistSource, "git": GitSource}
 
 
 @dataclass(frozen=True)
@@ -197,107 +193,57 @@ class SourceRecord:
     @property
     def kind(self) -> str:
         """`path`, `sdist` or `git`, as in records."""
-        match self.origin:
-            case SdistSource():
-                return "sdist"
-            case GitSource():
-                return "git"
-            case None:
-                return "path"
+        return next((kind for kind, origin in _ORIGINS.items() if isinstance(self.origin, origin)), "path")
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; `from_json` reads it."""
-        origin: dict[str, str] = {}
-        match self.origin:
-            case SdistSource(project=project, version=version, sha256=sha256):
-                origin = {"project": project, "version": version, "sha256": sha256}
-            case GitSource(url=url, revision=revision, subdirectory=subdirectory):
-                origin = {"url": url, "revision": revision, "subdirectory": subdirectory}
-        patches = [{"name": patch.name, "sha256": patch.sha256} for patch in self.patches]
-        return {"kind": self.kind, **origin, "digest": self.digest, "patches": patches}
+        origin = asdict(self.origin) if self.origin else {}
+        return {"kind": self.kind, **origin, "digest": self.digest, "patches": [asdict(one) for one in self.patches]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SourceRecord:
         """Read what `to_json` wrote; raises KeyError, ValueError or TypeError on anything else."""
         origin: SdistSource | GitSource | None = None
-        match data["kind"]:
-            case "sdist":
-                origin = SdistSource(text(data["project"]), text(data["version"]), text(data["sha256"]))
-            case "git":
-                origin = GitSource(text(data["url"]), text(data["revision"]), text(data["subdirectory"]))
-            case "path":
-                pass
-            case other:
-                raise ValueError(f"unknown kind of source: {other!r}")
+        if data["kind"] != "path":
+            made = _ORIGINS[data["kind"]]
+            origin = made(**{each.name: text(data[each.name]) for each in fields(made)})
         patches = tuple(PatchRecord(text(each["name"]), text(each["sha256"])) for each in data["patches"])
         return cls(origin, text(data["digest"]), patches)
 
 
-@dataclass(frozen=True)
-class RecipeSettings:
-    """The keys of a recipe, besides its source, that the wheel's record keeps, and `build_digest` with it.
-
-    All but `cuda` can change the compile. `cuda` says whether a wheel without GPU code is accepted, which `verify` and
-    the index find out from the wheel alone.
-    """
-
-    env: Mapping[str, str] = field(default_factory=dict)
-    assume_cuda: bool = False
-    build_requires: tuple[str, ...] = ()
-    requires: tuple[str, ...] = ()
-    override_architectures: bool = False
-    requires_torch: str = "window"
-    config_settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    wheel_exclude: tuple[str, ...] = ()
-    cuda: str = "required"
-
-    @classmethod
-    def of(cls, recipe: Recipe) -> RecipeSettings:
-        """The settings of a recipe, without credentials in URLs."""
-        return cls(**{each.name: _masked(getattr(recipe, each.name)) for each in fields(cls)})
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain data, by the recipe's own keys; `from_json` reads it.
-
-        A key that is not in _ALWAYS is there only if it is used: what other builds wrote before the key existed stays.
-        """
-        without = RecipeSettings()
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {
-            name: _plain(value) for name, value in values.items() if name in _ALWAYS or value != getattr(without, name)
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> RecipeSettings:
-        """Read what `to_json` wrote; raises KeyError or ValueError on anything else."""
-        from pydantic import TypeAdapter  # noqa: PLC0415 - loads slowly
-
-        return TypeAdapter(RecipeSettings).validate_python({**data, **{name: data[name] for name in _ALWAYS}})
-
-
+#: The keys of a recipe, besides its source, that the wheel's record keeps, and `build_digest` with it. All but `cuda`
+#: can change the compile. `cuda` says whether a wheel without GPU code is accepted, which `verify` and the index find
+#: out from the wheel alone. A key after the first four is in a record only if it is used: what other builds wrote
+#: before the key existed stays.
 _ALWAYS = ("env", "assume_cuda", "build_requires", "requires")
+_IF_USED = ("override_architectures", "requires_torch", "config_settings", "wheel_exclude", "cuda")
+_UNUSED = Recipe("", "", folder=Path(), source=PathSource(Path()))
 
 
-def _masked(value: Any) -> Any:  # noqa: ANN401
-    """The value of a key without credentials in URLs."""
-    match value:
-        case Mapping():
-            return {name: _masked(one) for name, one in value.items()}
-        case tuple():
-            return tuple(_masked(one) for one in value)
-        case str():
-            return mask_credentials(value)
-        case _:
-            return value
+def recorded_settings(recipe: Recipe) -> dict[str, Any]:
+    """What a record keeps of a recipe, by the recipe's own keys, as JSON has it; without credentials in URLs."""
+    used = [name for name in _IF_USED if getattr(recipe, name) != getattr(_UNUSED, name)]
+    return {name: _plain(getattr(recipe, name)) for name in (*_ALWAYS, *used)}
+
+
+def _read_settings(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What `recorded_settings` made. Raises KeyError for a missing key, ValueError for a value of another type."""
+    found = {name: data[name] for name in (*_ALWAYS, *(name for name in _IF_USED if name in data))}
+    for name, value in found.items():
+        if type(value) is not type(_plain(getattr(_UNUSED, name))):
+            raise ValueError(f"the value of {name!r} has another type: {value!r}")
+    return found
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
-    """The value of a key as JSON has it."""
+    """The value of a key as JSON has it, without credentials in URLs."""
     match value:
         case Mapping():
             return {name: _plain(one) for name, one in value.items()}
         case tuple():
             return [_plain(one) for one in value]
+        case str():
+            return mask_credentials(value)
         case _:
             return value
 
@@ -312,8 +258,8 @@ class Record:
     toolchain: Toolchain
     #: What it was compiled from.
     source: SourceRecord
-    #: What the recipe set.
-    settings: RecipeSettings
+    #: What the recipe set (`recorded_settings`).
+    settings: Mapping[str, Any]
     #: Whether a CUDA toolkit of another minor version was allowed (`--allow-cuda-minor-mismatch`).
     minor_mismatch: bool = False
 
@@ -322,7 +268,7 @@ class Record:
         cls, build: Build, recipe: Recipe, toolchain: Toolchain, source_digest: str, *, minor_mismatch: bool = False
     ) -> Record:
         """The record of a build that is being made; raises OSError for a patch that cannot be read."""
-        return cls(build, toolchain, SourceRecord.of(recipe, source_digest), RecipeSettings.of(recipe), minor_mismatch)
+        return cls(build, toolchain, SourceRecord.of(recipe, source_digest), recorded_settings(recipe), minor_mismatch)
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; `from_json` reads it."""
@@ -343,7 +289,7 @@ class Record:
             "toolchain": {str(part): mask_credentials(text) for part, text in toolchain.parts().items()},
             "stand_in": self.minor_mismatch,
             "source": self.source.to_json(),
-            "recipe": self.settings.to_json(),
+            "recipe": dict(self.settings),
         }
 
     @classmethod
@@ -369,7 +315,7 @@ class Record:
             build,
             Toolchain.from_parts(text(data["executor"]), python, dict(data["toolchain"])),
             SourceRecord.from_json(data["source"]),
-            RecipeSettings.from_json(data["recipe"]),
+            _read_settings(data["recipe"]),
             bool(data["stand_in"]),
         )
 
@@ -395,12 +341,9 @@ def read_record(wheel: Path) -> Record:
             ) from error
 
 
-# What the store keeps beside a wheel: the record inside the wheel, and how its build went on this machine.
-
-
 @dataclass(frozen=True)
 class BuildRecord:
-    """One finished build."""
+    """What the store keeps of a finished build: the record inside the wheel, and how it went on this machine."""
 
     #: As in the wheel itself.
     record: Record
@@ -464,15 +407,14 @@ class CacheStatistics:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, for the store's record and report.json."""
-        reasons = {"not_cached": dict(self.not_cached), "refused": self.refused, "unreadable": self.unreadable}
-        return {"reused": self.reused, "compiled": self.compiled} | {n: value for n, value in reasons.items() if value}
+        return {name: value for name, value in asdict(self).items() if value or name in ("reused", "compiled")}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CacheStatistics:
         """Read what `to_json` wrote; raises KeyError or ValueError on anything else."""
         not_cached = {str(reason): int(count) for reason, count in data.get("not_cached", {}).items()}
-        reasons = (data.get("refused", ""), data.get("unreadable", ""))
-        return cls(int(data["reused"]), int(data["compiled"]), not_cached, *reasons)
+        reasons = {name: data[name] for name in ("refused", "unreadable") if name in data}
+        return cls(int(data["reused"]), int(data["compiled"]), not_cached, **reasons)
 
     def sentence(self) -> str:
         """One line for a person: how much was reused."""

@@ -1,4 +1,4 @@
-"""The text of a drafted cases.py."""
+"""The text of a drafted cases.py, and what `buildfarm cases` prints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from builder.gate.draft.result import CALLED, CUDA_ONLY, Drafts, OpDraft, shortened
+from builder.gate.amounts import counted
+from builder.gate.draft.result import CALLED, CUDA_ONLY, TRACING_CHECKS, Drafts, OpDraft, shortened
+from builder.matrix.compat import and_list
+from builder.result import CasesResult
 
 _WIDTH = 118
 
@@ -53,7 +56,13 @@ def cases_text(name: str, cell: str, drafts: Drafts) -> str:
     parts = [_INTRODUCTION.format(name=name, cell=cell, exceptions=exceptions, gaps=gaps), _IMPORTS]
     if any(draft.untraced for draft in cases):
         parts.append(f"\n{_UNTRACED}")
-    parts += [f"\n{part}" if at == 0 else part for at, part in enumerate(_lists(drafts, cases))]
+    listed = "".join(f"{_cases(draft)}\n" for draft in cases)
+    parts.append("\nCASES = [" + "\n" * bool(cases) + listed + "]\n")
+    if drafts.public:
+        names = ", ".join(f'"{name}"' for name in drafts.public)
+        parts.append(f"#: Modules in which every public function needs a case.\nPUBLIC = [{names}]\n")
+    if left := _not_claimed(drafts):
+        parts.append(f"#: Ops without a case, and why. Their check `ops` is not run.\nNOT_CLAIMED = {{\n{left}}}\n")
     return "\n".join(parts)
 
 
@@ -63,8 +72,8 @@ def missing_text(drafts: Drafts) -> str:
     parts = [_UNTRACED] if any(draft.untraced for draft in cases) else []
     if cases:
         parts.append("CASES += [\n" + "\n".join(map(_cases, cases)) + "\n]\n")
-    if left := [draft for draft in drafts.drafts if draft.required and not is_case(draft)]:
-        parts.append("NOT_CLAIMED |= {\n" + "".join(_not_claimed(left)) + "}\n")
+    if left := _not_claimed(drafts):
+        parts.append(f"NOT_CLAIMED |= {{\n{left}}}\n")
     return "\n".join(parts)
 
 
@@ -96,19 +105,6 @@ def _comment(draft: OpDraft) -> list[str]:
             break_long_words=False,
         )
     ]
-
-
-def _lists(drafts: Drafts, cases: Sequence[OpDraft]) -> Iterator[str]:
-    yield "CASES = [" + "\n" * bool(cases) + "".join(f"{_cases(draft)}\n" for draft in cases) + "]\n"
-    if drafts.public:
-        listed = ", ".join(f'"{name}"' for name in drafts.public)
-        yield f"#: Modules in which every public function needs a case.\nPUBLIC = [{listed}]\n"
-    if left := [draft for draft in drafts.drafts if draft.required and not is_case(draft)]:
-        yield (
-            "#: Ops without a case, and why. Their check `ops` is not run.\nNOT_CLAIMED = {\n"
-            + "".join(_not_claimed(left))
-            + "}\n"
-        )
 
 
 def _cases(draft: OpDraft) -> str:
@@ -149,10 +145,11 @@ def _case(draft: OpDraft, name: str, comment: Sequence[str], gap: str, *more: st
     return "    Case(\n" + "\n".join(lines) + "\n    ),"
 
 
-def _not_claimed(left: Sequence[OpDraft]) -> Iterator[str]:
-    for draft in left:
-        reason = draft.reason or "a keyword-only argument is a tensor, which a case cannot pass"
-        yield f'    "{draft.op}": {_quoted(reason, 400, 4)},\n'
+def _not_claimed(drafts: Drafts) -> str:
+    """Return a line for each op without a case."""
+    left = [draft for draft in drafts.drafts if draft.required and not is_case(draft)]
+    unpassed = "a keyword-only argument is a tensor, which a case cannot pass"
+    return "".join(f'    "{draft.op}": {_quoted(draft.reason or unpassed, 400, 4)},\n' for draft in left)
 
 
 def _quoted(text: str, most: int, indent: int) -> str:
@@ -180,12 +177,82 @@ def _inputs(draft: OpDraft) -> list[str]:
     line = f"        inputs=lambda {taken}: ({', '.join(values)}{comma}),"
     if len(line) <= _WIDTH:
         return [line]
-    wrapped = [line for value in values for line in _wrapped(f"{value},")]
+    wrapped: list[str] = []
+    for value in values:
+        if len(value) < _WIDTH - 12 or "'" in value:
+            wrapped.append(f"{value},")
+        else:  # a long list of numbers
+            wrapped += textwrap.wrap(f"{value},", _WIDTH - 12, subsequent_indent="    ", break_long_words=False)
     return [f"        inputs=lambda {taken}: (", *(f"            {line}" for line in wrapped), "        ),"]
 
 
-def _wrapped(value: str) -> list[str]:
-    """Break a long list of numbers into lines."""
-    if len(value) <= _WIDTH - 12 or "'" in value:
-        return [value]
-    return textwrap.wrap(value, _WIDTH - 12, subsequent_indent="    ", break_long_words=False)
+def summary_text(result: CasesResult) -> str:
+    """Return how many ops were called, which were not and why, and what to do next; or the text to add to cases.py."""
+    drafts = result.drafts.drafts
+    name, covered = result.extension, bool(result.drafts.covered)
+    # What to change in the cases of ops that got a CPU kernel later.
+    stale = "".join(
+        f'{name}: in cases.py, remove `devices=["cuda"]` from the cases of {op}: the op has a CPU kernel\n'
+        for op in result.drafts.stale
+    )
+    if not drafts and covered:
+        return f"{name}: cases.py names every op and function that was found; there is nothing to draft\n{stale}"
+    if not drafts:
+        return (
+            f"{name}: no op, and no function or class with a tensor argument, was found in {result.cell}\n"
+            f"  hint: under `imports` in extension.yaml, list every module that loads a shared library\n{stale}"
+        )
+    counts = []
+    for required, what in ((True, "op"), (False, "other callable")):
+        of_kind = [draft for draft in drafts if draft.required == required]
+        called = sum(draft.state == CALLED for draft in of_kind)
+        if of_kind:  # counted as the check `ops` counts them
+            counts.append(f"{called} of {counted(len(of_kind), what)}{' without a case' if covered else ''}")
+    lines = [f"{name}: called successfully in {result.cell}: {', '.join(counts)}"]
+    for draft in drafts:
+        if draft.state != CALLED:
+            kind = "not called (CUDA only)" if draft.state == CUDA_ONLY else "no case"
+            lines.append(f"  {kind}: {draft.op}: {draft.reason}")
+    lines += [f"  {line}".rstrip() for line in _turned_off([draft for draft in drafts if is_case(draft)])]
+    if result.file:
+        do = "replace each GAP in this file by a reference"
+        if not any(map(is_case, drafts)):
+            do = "no op could be called: write a Case for each op of NOT_CLAIMED in this file"
+        if result.file.absolute() != result.cases.absolute():
+            do += f", move the text of this file to {result.cases}"
+        lines += [
+            f"wrote {result.file}",
+            f"next: {do}, then run your `buildfarm build`"
+            " command again: it tests the wheel with the cases and does not compile",
+        ]
+    else:
+        lines += [
+            "cases.py was not changed; add these lines to cases.py, then run your `buildfarm build` command again:",
+            "",
+            result.text,
+        ]
+    return "\n".join(lines) + f"\n{stale}"
+
+
+def _turned_off(cases: Sequence[OpDraft]) -> Iterator[str]:
+    """Name the checks that the drafted cases turn off, so that no defect is hidden."""
+    unclaimed = f"the cases do not claim {and_list(TRACING_CHECKS)}; to claim them,"
+    lacking = [draft for draft in cases if draft.lacks_fake_kernel]
+    if unknown := [draft.op for draft in lacking if not draft.fake]:
+        yield (
+            f"no fake kernel: {', '.join(unknown)}: {unclaimed} register a function"
+            f' in the Python package with torch.library.register_fake("{unknown[0]}"), which compares the devices of'
+            " the tensors and returns an empty tensor like the result, and remove `not_claimed`"
+        )
+    if learned := [draft for draft in lacking if draft.fake]:
+        yield (
+            f"no fake kernel: {', '.join(draft.op for draft in learned)}: {unclaimed}"
+            " add these functions, which fit the shapes of every call, to the Python package, and remove"
+            " `not_claimed`:"
+        )
+        for draft in learned:
+            yield from ("", *draft.fake.splitlines())
+        yield ""
+    for draft in cases:
+        for check, reason in {**draft.empty_unclaimed, **draft.unclaimed}.items():
+            yield f"not claimed: {draft.op}: {check} fails: {reason}"

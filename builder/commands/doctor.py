@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 from rich.markup import escape
 
 from builder import __version__
-from builder.cli.options import JsonOption, examples
+from builder.cli.options import JsonOption
 from builder.cli.output import print_data
 from builder.commands.current_environment import current_environment
 from builder.errors import Code, Exit, UsageError
@@ -33,12 +33,6 @@ from builder.proofs.environment.read import read_environment
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.terminal import to_text
 from builder.store import write_atomic
-
-EXAMPLES = examples(
-    "buildfarm doctor",
-    "buildfarm doctor --python .venv/bin/python --bundle report.json",
-    "buildfarm doctor --machine gpu-server.yaml",
-)
 
 
 @dataclass(frozen=True)
@@ -77,6 +71,11 @@ def doctor(options: DoctorOptions) -> None:
 
     No package of the environment is imported, so the environment may be broken. The exit code is 1 if a fault was
     found. Notes do not change the exit code.
+
+    Examples:
+        buildfarm doctor
+        buildfarm doctor --python .venv/bin/python --bundle report.json
+        buildfarm doctor --machine gpu-server.yaml
     """
     compat = Compat.load()
     machine = _read_machine(options.machine, compat) if options.machine else None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +22,6 @@ from builder.cli.options import (
     StoreOption,
     VerboseOption,
     WheelMatrixOption,
-    examples,
 )
 from builder.cli.output import print_data
 from builder.commands.building.executor_choice import choose_executor, override_base_image
@@ -37,19 +38,17 @@ from builder.matrix.load import load_matrix, load_recipes, recipe_of
 from builder.matrix.yaml_document import Document
 from builder.progress.display import Progress
 from builder.publish.provenance import recorded_format
-from builder.records import Part, RecipeSettings, Record, Toolchain, read_record
+from builder.records import Part, Record, Toolchain, read_record, recorded_settings
 from builder.result import RebuildResult
 from builder.store import Store, write_atomic
 from builder.wheelfile.diff import differences
 from builder.wheels.build_dir import clear_abandoned
-from builder.wheels.job import CompileJob, Executor
-from builder.wheels.make import make_wheel
+from builder.wheels.job import CompileJob, Executor, NotPreparedError
+from builder.wheels.make import compile_wheel, repair_wheel
 from builder.wheels.sources.prepare import prepare_source, project_folder, source_digest
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.recorded_packages import check_pins
 from builder.wheels.toolchain.uv import uv_command
-
-# Whether the recipe and the toolchain on this machine are the ones that built a wheel.
 
 #: Parts that are buildfarm's own code. A difference does not stop a rebuild: other code may make the same wheel.
 _OWN_PARTS = frozenset({Part.SCRIPTS})
@@ -68,20 +67,6 @@ _RESTORE = {
     Part.REQUESTED_CUDA: "set CUDA_HOME to the toolkit that built the wheel",
     Part.ZLIB: "run buildfarm under a Python with the recorded version of zlib",
 }
-
-
-def find_recipe(record: Record, matrix: Matrix) -> Recipe:
-    """The recipe of the wheel's extension; raises UsageError when the matrix has none."""
-    name = record.build.extension
-    recipe = next((recipe for recipe in load_recipes(matrix) if recipe.name == name), None)
-    if recipe is None:
-        raise UsageError(
-            f"the wheel was built from the extension {name!r}, which this matrix does not list",
-            Code.EXTENSION_UNKNOWN,
-            where=str(matrix.path),
-            hints=["name the matrix.yaml that lists the extension with `--matrix FILE`"],
-        )
-    return recipe
 
 
 def recorded_recipe(record: Record, wheel: Path) -> Recipe:
@@ -109,16 +94,15 @@ def recorded_recipe(record: Record, wheel: Path) -> Recipe:
     build = record.build
     data = {"name": build.extension, "version": build.version, "abi": str(build.abi), "imports": ["torch"]}
     # Whoever made the wheel wrote the record, so it is checked as a recipe is. A rebuild imports nothing.
-    recipe = recipe_of(Document(wheel, {**data, "source": keys, **record.settings.to_json()}, {}), wheel.parent)
+    recipe = recipe_of(Document(wheel, {**data, "source": keys, **record.settings}, {}), wheel.parent)
     print_warning(f"there is no {MATRIX}, so the wheel decides what is built: the build scripts of {source} run here")
     return recipe
 
 
 def check_source(record: Record, recipe: Recipe) -> None:
     """Raises MissingToolError when the source here, or a setting of the recipe, differs from the record."""
-    old = record.settings.to_json()
-    new = RecipeSettings.of(recipe).to_json()
-    changed = [key for key in old | new if old.get(key) != new.get(key)]
+    old, new = record.settings, recorded_settings(recipe)
+    changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     differing = [f"`{key}`" for key in changed]
     hints = [
         f"the wheel's record has {key}: {json.dumps(old[key])}" if key in old else f"the wheel's record has no {key}"
@@ -195,9 +179,6 @@ def _difference(old: Mapping[Part, str], new: Mapping[Part, str], part: Part) ->
     return f"{part}: {old.get(part, 'none')} when the wheel was built, {new.get(part, 'none')} here"
 
 
-EXAMPLES = examples("buildfarm rebuild dist/NAME.whl --verify", "buildfarm rebuild dist/NAME.whl --out rebuilt")
-
-
 @dataclass(frozen=True)
 class RebuildOptions:
     """The options of `buildfarm rebuild`."""
@@ -224,6 +205,10 @@ def rebuild(options: RebuildOptions) -> None:
     Stops with an error if the recipe, the source or the toolchain differs from the record.
 
     Without matrix.yaml, the recipe is made from the record. Then the wheel decides whose build scripts run here.
+
+    Examples:
+        buildfarm rebuild dist/NAME.whl --verify
+        buildfarm rebuild dist/NAME.whl --out rebuilt
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     if not (options.verify or options.out):
@@ -256,7 +241,15 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
         )
     if options.matrix or MATRIX.exists():
         matrix = load_matrix(options.matrix or MATRIX)
-        recipe = find_recipe(record, matrix)
+        named = [recipe for recipe in load_recipes(matrix) if recipe.name == record.build.extension]
+        if not named:
+            raise UsageError(
+                f"the wheel was built from the extension {record.build.extension!r}, which this matrix does not list",
+                Code.EXTENSION_UNKNOWN,
+                where=str(matrix.path),
+                hints=["name the matrix.yaml that lists the extension with `--matrix FILE`"],
+            )
+        recipe = named[0]
     else:
         recipe = recorded_recipe(record, options.wheel)
         cell = record.build.serves[0]
@@ -265,13 +258,19 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     store = open_store(options.store)
     clear_abandoned(store)
     # `cuda` changes no compile, and the records of older versions do not have it.
-    recipe = replace(recipe, cuda=record.settings.cuda)
+    recipe = replace(recipe, cuda=record.settings.get("cuda", "required"))
     check_source(record, recipe)
     _report_format(options.wheel)
     environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
-    executor = _recorded_executor(record, matrix, environments, pull=not options.no_pull)
-    if known := executor.known_toolchain(record.build, recipe):  # before the index is asked for a recorded package
-        check_toolchain(record.toolchain, known)
+    # The recorded executor with the recorded packages; on this machine with sccache only if it was used.
+    toolchain = record.toolchain
+    cached = toolchain.executor != "local" or toolchain.sccache is not None
+    pull = not options.no_pull
+    settings = RunSettings(matrix, toolchain.executor, record.minor_mismatch, compiler_cache=cached, pull=pull)
+    executor = choose_executor(settings, [record.build], environments, packages=toolchain.packages)
+    with suppress(NotPreparedError):  # before the index is asked for a recorded package
+        known = executor.prepare(record.build, recipe, log=store.log(f"rebuild-{record.build}"), cached_only=True)
+        check_toolchain(toolchain, known.toolchain)
     jobs = preflight([record.build], {recipe.name: recipe}, executor, store, options.jobs).jobs
     sha256 = sha256_of(options.wheel)
     with store.work(f"rebuild-{sha256[:16]}") as work:
@@ -295,28 +294,21 @@ def _report_format(wheel: Path) -> None:
         print_line("a different version of buildfarm built the wheel; the rebuilt wheel may still be equal")
 
 
-def _recorded_executor(record: Record, matrix: Matrix, environments: Environments, *, pull: bool) -> Executor:
-    """The recorded executor, with the recorded packages, and on this machine with sccache only if it was used."""
-    toolchain = record.toolchain
-    cached = toolchain.executor != "local" or toolchain.sccache is not None
-    settings = RunSettings(matrix, toolchain.executor, record.minor_mismatch, compiler_cache=cached, pull=pull)
-    return choose_executor(settings, [record.build], environments, packages=toolchain.packages)
-
-
 def _build_again(record: Record, recipe: Recipe, executor: Executor, store: Store, work: Path, jobs: int) -> Path:
     """The rebuilt wheel, in `work`; raises MissingToolError when the toolchain is not the recorded one."""
     name = f"rebuild-{record.build}"
     log, progress = store.log(name), Progress()
+    stage = partial(progress.stage, name)
     log.write_bytes(b"")
     with progress.shown():
         progress.start(name, log)
         try:
-            here = executor.toolchain(record.build, recipe, log=log)
-            check_toolchain(record.toolchain, here)
+            prepared = executor.prepare(record.build, recipe, log=log)
+            check_toolchain(record.toolchain, prepared.toolchain)
             job = CompileJob(
                 record.build,
                 recipe,
-                with_recorded_parts(here, record.toolchain),
+                with_recorded_parts(prepared.toolchain, record.toolchain),
                 project_folder(recipe, work / "src"),
                 work,
                 log,
@@ -325,12 +317,11 @@ def _build_again(record: Record, recipe: Recipe, executor: Executor, store: Stor
                 store.owner(work.name),
                 reuse=False,  # with objects of the first build the comparison would prove nothing
             )
-            progress.stage(name, "fetch")
+            stage("fetch")
             job.tree.mkdir()
-            source = prepare_source(recipe, job.tree, cache=store.root / "sources").digest
-            wheel, _ = make_wheel(
-                job, source, executor, lambda text: progress.stage(name, text), minor_mismatch=record.minor_mismatch
-            )
+            source = prepare_source(recipe, job.tree, cache=store.root / "sources")
+            raw = compile_wheel(prepared, job, stage)
+            wheel, _ = repair_wheel(raw, source.digest, stage, minor_mismatch=record.minor_mismatch)
         except BuildfarmError as error:
             progress.finish(name, f"failed: {error}")
             raise
@@ -355,11 +346,6 @@ def rebuild_text(result: RebuildResult) -> str:
 
 def rebuild_json(result: RebuildResult) -> str:
     """The result of a rebuild, as JSON."""
-    data = {
-        "wheel": result.wheel,
-        "sha256": result.sha256,
-        "rebuilt_sha256": result.rebuilt_sha256,
-        "equal": result.equal,
-        "differences": [{"member": each.member, "what": each.what} for each in result.differences],
-    }
-    return json.dumps(data, indent=1) + "\n"
+    data = asdict(result)
+    differences = data.pop("differences")
+    return json.dumps({**data, "equal": result.equal, "differences": differences}, indent=1) + "\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -85,6 +85,14 @@ _BELOW = (
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where an error is: the file as the compiler printed it, and the line, from 1."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
 class FirstError:
     """The first error of a build."""
 
@@ -116,7 +124,7 @@ def first_error(output: Sequence[str], source: str, tree: Path | None = None) ->
 def last_words(output: Sequence[str]) -> str:
     """The last line before the programs that report the failure of others, or "": `sys.exit("no CUDA")` prints it."""
     lines = [clean(line).strip() for line in output]
-    end = next((n for n, line in enumerate(lines) if is_wrapper(line)), 0)
+    end = next((n for n, line in enumerate(lines) if _WRAPPED.search(line)), 0)
     return visible(next((line for line in reversed(lines[:end]) if line and not line.startswith("+ ")), ""))[:LONGEST]
 
 
@@ -126,35 +134,89 @@ def last_lines(output: Sequence[str]) -> tuple[str, ...]:
     return tuple([line for line in lines if line.strip()][-LAST_LINES:])
 
 
+def clean(line: str) -> str:
+    """A line as a person sees it: without colours, without its end, only what carriage returns left of it."""
+    return without_escapes(line[:_LONGEST_LINE]).rstrip().rpartition("\r")[2]
+
+
+def place_of(line: str) -> Place | None:
+    """The place of the error in a line of a compiler, or None."""
+    found = _PLACED.match(line)
+    return Place(found["file"], int(found["line"] or found["number"])) if found else None
+
+
+def is_message(line: str) -> bool:
+    """Whether the line is a compiler's message about a line of a source, or shows this line."""
+    return NEXT_MESSAGE.match(line) is not None or _SHOWN.match(line) is not None
+
+
+def source_line(place: Place, source: str, tree: Path | None) -> str | None:
+    """A line of a file of the source; None if the file is not below `tree`, is large, or has no such line."""
+    if tree is None or _foreign(place.file, source):
+        return None
+    try:
+        path = (tree / place.file.removeprefix(f"{source}/")).resolve()
+        if not path.is_relative_to(tree.resolve()) or not path.is_file() or path.stat().st_size > _FILE_BYTES:
+            return None
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError):  # ValueError: a name with a null byte
+        return None
+    return next((line.expandtabs() for line in islice(text.split("\n"), place.line - 1, place.line)), None)
+
+
 def _found(lines: Sequence[str], source: str, tree: Path | None) -> Iterator[FirstError]:
     """What may be the first error, the most certain one first."""
     ninja = next((n for n, line in enumerate(lines) if line.startswith(_NINJA_FAILED)), 0)
     for start in dict.fromkeys((ninja, 0)):
         for n in range(start, len(lines)):
-            if from_compiler(lines[n]):
-                yield _compiler_error(lines, n, start, source, tree)
+            if _from_compiler(lines[n]):
+                message = _message_lines(lines, n)
+                text = " ".join(line.strip() for line in message) if "CMake Error" in lines[n] else lines[n]
+                place = place_of(lines[n])
+                excerpt = _excerpt(lines, n, place, source, tree) if place else []
+                # nvcc repeats an error for each architecture.
+                named = {line.strip() for line in lines[start:] if place_of(line) or "undefined reference to" in line}
+                yield FirstError(
+                    _one_line(text, source),
+                    "\n".join([*message, *_advice(lines, n)]),
+                    tuple(visible(_ENVIRONMENT.sub("", line.replace(f"{source}/", ""))) for line in excerpt),
+                    len(named),
+                )
     yield from _python_errors(lines, source, tree)
     for n, line in enumerate(lines):
-        if from_any_program(line):
+        if _ANY.match(line) and not _WRAPPED.search(line):
             # What the error is about may be on a line of its own, after an empty one.
             about = next((each for each in lines[n + 1 : n + 3] if each.strip()), "") if line.endswith(":") else ""
-            message = f"{line} {about.strip()}".rstrip()
-            yield FirstError(_one_line(message, source), message)
+            text = f"{line} {about.strip()}".rstrip()
+            yield FirstError(_one_line(text, source), text)
 
 
-def _compiler_error(lines: Sequence[str], n: int, start: int, source: str, tree: Path | None) -> FirstError:
-    message = [*message_lines(lines, n), *_advice(lines, n)]
-    text = " ".join(line.strip() for line in message) if "CMake Error" in lines[n] else lines[n]
-    place = place_of(lines[n])
-    excerpt = excerpt_of(lines, n, place, source, tree) if place else ()
-    count = count_errors(lines[start:])
-    return FirstError(_one_line(text, source), "\n".join(message), _shortened(excerpt, source), count)
+def _from_compiler(line: str) -> bool:
+    """Whether a compiler, a linker, CMake, make, git or a shell names an error in this line."""
+    return any(form.match(line) for form in (_PLACED, _TOOL, _LINKER, _OTHER)) and not _WRAPPED.search(line)
+
+
+def _message_lines(lines: Sequence[str], n: int) -> list[str]:
+    """The lines of the message that begins at line `n`: up to an empty line, the next message, or the shown source.
+
+    CMake's message begins after an empty line or none, and is indented. A list follows a colon and an empty line.
+    """
+    found = [lines[n]]
+    cmake = "CMake Error" in lines[n]
+    for line in islice(lines, n + 1, n + _MESSAGE):
+        if cmake and not line.strip() and (len(found) == 1 or found[-1].endswith(":")):
+            continue
+        ended = not line.startswith("  ") if cmake else NEXT_MESSAGE.match(line) or _GUTTER.fullmatch(line)
+        if ended or not line.strip() or _MARK.fullmatch(line):
+            break
+        found.append(line)
+    return found
 
 
 def _advice(lines: Sequence[str], n: int) -> list[str]:
     """The `#include` that gcc proposes for the error at line `n`, if any: a note behind the source that it shows."""
     for line in islice(lines, n + 1, n + _MESSAGE):
-        if from_compiler(line):
+        if _from_compiler(line):
             break
         if "did you forget to" in line:
             return [line]
@@ -169,13 +231,15 @@ def _python_errors(lines: Sequence[str], source: str, tree: Path | None) -> Iter
         end = start + 1
         while end < len(lines) and lines[end].startswith(f"{indent}  "):
             end += 1
-        if end == len(lines) or not lines[end].strip() or is_wrapper(lines[end]):
+        if end == len(lines) or not lines[end].strip() or _WRAPPED.search(lines[end]):
             continue
-        frames = [line.removeprefix(indent) for line in lines[start + 1 : end]]
-        place = _own_frame(frames, source)
+        place = _own_frame([line.removeprefix(indent) for line in lines[start + 1 : end]], source)
         text = lines[end].strip()
-        where = f"{place.file}:{place.line}: " if place else ""
-        yield FirstError(_one_line(where + text, source), text, source_excerpt(place, source, tree) if place else ())
+        if place is None:
+            yield FirstError(_one_line(text, source), text)
+        else:
+            shown = tuple(map(visible, _numbered(place, source_line(place, source, tree))))
+            yield FirstError(_one_line(f"{place.file}:{place.line}: {text}", source), text, shown)
 
 
 def _own_frame(frames: Sequence[str], source: str) -> Place | None:
@@ -199,102 +263,13 @@ def _one_line(text: str, source: str) -> str:
     return safe if len(safe) <= LONGEST else f"{safe[: LONGEST - 1]}…"
 
 
-def _shortened(lines: Sequence[str], source: str) -> tuple[str, ...]:
-    return tuple(visible(_ENVIRONMENT.sub("", line.replace(f"{source}/", ""))) for line in lines)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where an error is: the file as the compiler printed it, and the line, from 1."""
-
-    file: str
-    line: int
-
-
-def clean(line: str) -> str:
-    """A line as a person sees it: without colours, without its end, only what carriage returns left of it."""
-    return without_escapes(line[:_LONGEST_LINE]).rstrip().rpartition("\r")[2]
-
-
-def place_of(line: str) -> Place | None:
-    """The place of the error in a line of a compiler, or None."""
-    found = _PLACED.match(line)
-    return Place(found["file"], int(found["line"] or found["number"])) if found else None
-
-
-def is_message(line: str) -> bool:
-    """Whether the line is a compiler's message about a line of a source, or shows this line."""
-    return NEXT_MESSAGE.match(line) is not None or _SHOWN.match(line) is not None
-
-
-def from_compiler(line: str) -> bool:
-    """Whether a compiler, a linker, CMake, make, git or a shell names an error in this line."""
-    found = any(form.match(line) for form in (_PLACED, _TOOL, _LINKER, _OTHER))
-    return found and not _WRAPPED.search(line)
-
-
-def from_any_program(line: str) -> bool:
-    """Whether any other program names an error in this line."""
-    return _ANY.match(line) is not None and not _WRAPPED.search(line)
-
-
-def is_wrapper(line: str) -> bool:
-    """Whether the line says only that another program failed."""
-    return _WRAPPED.search(line) is not None
-
-
-def count_errors(lines: Iterable[str]) -> int:
-    """The number of distinct errors at a place; nvcc repeats an error for each architecture."""
-    return len({line.strip() for line in lines if _PLACED.match(line) or "undefined reference to" in line})
-
-
-def message_lines(lines: Sequence[str], n: int) -> list[str]:
-    """The lines of the message that begins at line `n`: up to an empty line, the next message, or the shown source.
-
-    CMake's message begins after an empty line or none, and is indented. A list follows a colon and an empty line.
-    """
-    found = [lines[n]]
-    cmake = "CMake Error" in lines[n]
-    for line in islice(lines, n + 1, n + _MESSAGE):
-        if cmake and not line.strip() and (len(found) == 1 or found[-1].endswith(":")):
-            continue
-        ended = not line.startswith("  ") if cmake else NEXT_MESSAGE.match(line) or _GUTTER.fullmatch(line)
-        if ended or not line.strip() or _MARK.fullmatch(line):
-            break
-        found.append(line)
-    return found
-
-
-def excerpt_of(lines: Sequence[str], n: int, place: Place, source: str, tree: Path | None) -> tuple[str, ...]:
+def _excerpt(lines: Sequence[str], n: int, place: Place, source: str, tree: Path | None) -> list[str]:
     """The source line of the error at line `n`, and how the compiler came there if the file is not of the source."""
     code, mark = _printed(lines, n)
     real = source_line(place, source, tree)
     if real is not None and real != code:  # nvcc prints the line without macros and tabs
         code, mark = real, ""
-    shown = _numbered(place.line, code, mark) if code.strip() else []
-    if _foreign(place.file, source):
-        shown += _way(lines, n, source, tree)
-    return tuple(shown)
-
-
-def source_excerpt(place: Place, source: str, tree: Path | None) -> tuple[str, ...]:
-    """The line at a place with its number, or nothing if it cannot be read."""
-    code = source_line(place, source, tree)
-    return tuple(visible(line) for line in _numbered(place.line, code, "")) if code and code.strip() else ()
-
-
-def source_line(place: Place, source: str, tree: Path | None) -> str | None:
-    """A line of a file of the source; None if the file is not below `tree`, is large, or has no such line."""
-    if tree is None or _foreign(place.file, source):
-        return None
-    try:
-        path = (tree / place.file.removeprefix(f"{source}/")).resolve()
-        if not path.is_relative_to(tree.resolve()) or not path.is_file() or path.stat().st_size > _FILE_BYTES:
-            return None
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except (OSError, ValueError):  # ValueError: a name with a null byte
-        return None
-    return next((line.expandtabs() for line in islice(text.split("\n"), place.line - 1, place.line)), None)
+    return [*_numbered(place, code, mark), *(_way(lines, n, source, tree) if _foreign(place.file, source) else ())]
 
 
 def _foreign(file: str, source: str) -> bool:
@@ -312,11 +287,13 @@ def _printed(lines: Sequence[str], n: int) -> tuple[str, str]:
     return "", ""
 
 
-def _numbered(number: int, code: str, mark: str) -> list[str]:
-    """The line cut to WIDTH characters around the mark, with its number."""
+def _numbered(place: Place, code: str | None, mark: str = "") -> list[str]:
+    """The line of a place, cut to WIDTH characters around the mark, with its number; nothing for an empty line."""
+    if not code or not code.strip():
+        return []
     at = min((mark.find(sign) for sign in "^~" if sign in mark), default=0)
     start = max(0, at - WIDTH // 2) if len(code) > WIDTH else 0
-    shown = [f"{number:>5} | {code[start : start + WIDTH].rstrip()}"]
+    shown = [f"{place.line:>5} | {code[start : start + WIDTH].rstrip()}"]
     if mark.strip():
         shown.append(f"      | {mark[start : start + WIDTH].rstrip()}")
     return shown
@@ -328,8 +305,7 @@ def _way(lines: Sequence[str], n: int, source: str, tree: Path | None) -> list[s
     end = next((k for k, line in enumerate(below) if not line.strip() or place_of(line)), len(below))
     steps = [found for line in below[:end] for form in _BELOW if (found := form.search(line))]
     for line in reversed(lines[max(0, n - _BEFORE) : n]):
-        found = _REQUIRED.match(line) or _INCLUDED.match(line)
-        if found:
+        if found := _REQUIRED.match(line) or _INCLUDED.match(line):
             steps.insert(0, found)
         elif not _ON_THE_WAY.match(line):
             break
@@ -337,7 +313,5 @@ def _way(lines: Sequence[str], n: int, source: str, tree: Path | None) -> list[s
         place = Place(found["file"], int(found["line"]))
         if not _foreign(place.file, source):
             verb = "included" if found.re is _INCLUDED else "used"
-            code = source_line(place, source, tree)
-            shown = _numbered(place.line, code, "") if code and code.strip() else []
-            return [f"{verb} in {place.file}:{place.line}", *shown]
+            return [f"{verb} in {place.file}:{place.line}", *_numbered(place, source_line(place, source, tree))]
     return []

@@ -73,10 +73,6 @@ class Package:
     #: The name of a project that sources have as a git submodule, or "".
     submodule: str = ""
 
-    def has_header(self, path: str) -> bool:
-        """Whether a path in `#include` is one of its headers."""
-        return re.fullmatch(self.headers, path) is not None
-
 
 @dataclass(frozen=True)
 class Knowledge:
@@ -127,19 +123,18 @@ def _by_id() -> dict[str, KnownError]:
 def _error(section: str, row: dict[str, Any]) -> KnownError:
     if unknown := set(row) - {"names", "headers", "message", *(field.name for field in fields(KnownError))}:
         raise ValueError(f"{_FILE.name}: unknown keys {unknown}")
-    names = "|".join(row.get("names", ()))
-    headers = row.get("headers", "")
-    forms = [
-        _UNKNOWN_NAME.replace("{names}", names) if names else "",
-        NO_HEADER.replace("{headers}", headers) if headers else "",
-        row.get("message", ""),
-    ]
-    readable = re.sub(r"\\(.)|\(\?:", r"\1", headers.split("|")[0]).replace(".*", "…").replace("w*", "…")
-    about = [*(f"`{name}`" for name in row.get("names", ())), *([f"`<{readable}>`"] if headers else ())]
+    about = [f"`{name}`" for name in row.get("names", ())]
+    forms = [_UNKNOWN_NAME.replace("{names}", "|".join(row["names"]))] if about else []
+    if headers := row.get("headers"):
+        forms.append(NO_HEADER.replace("{headers}", headers))
+        readable = re.sub(r"\\(.)|\(\?:", r"\1", headers.split("|")[0]).replace(".*", "…").replace("w*", "…")
+        about.append(f"`<{readable}>`")
+    if message := row.get("message"):
+        forms.append(message)
     return KnownError(
         section=section,
         about=row.get("about", ", ".join(about)),
-        forms=tuple(re.compile(form) for form in forms if form),
+        forms=tuple(map(re.compile, forms)),
         torch=Torch.parse(f"{row['torch']}.0") if "torch" in row else None,
         cuda=Cuda.parse(row["cuda"]) if "cuda" in row else None,
         hint=row["hint"],

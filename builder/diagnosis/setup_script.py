@@ -114,7 +114,8 @@ def read_setup_script(tree: Path) -> SetupFacts:
         for node in ast.walk(module):
             _read_node(node, constants, facts, is_setup=path == tree / "setup.py")
         facts.options += _options(module)
-    facts.architectures = sorted({arch for text in facts.strings for arch in _ARCH.findall(text)}, key=_arch_order)
+    architectures = {arch for text in facts.strings for arch in _ARCH.findall(text)}
+    facts.architectures = sorted(architectures, key=lambda arch: (int(arch.rstrip("af")), arch))
     facts.native_cpu = any(NATIVE_CPU.search(text) for text in facts.strings)
     facts.downloads |= any(_DOWNLOADS.match(text) for text in facts.strings)
     facts.imports = sorted(set(facts.imports))
@@ -125,13 +126,12 @@ def read_setup_script(tree: Path) -> SetupFacts:
 
 
 def _syntax_error(script: Path) -> tuple[str, str]:
-    try:
-        parse_python(script.read_bytes())
-    except SyntaxError as error:
-        line = f":{error.lineno}" if error.lineno else ""
-        return f"{script.name}{line}", f"{type(error).__name__}: {error.msg}"
-    except (OSError, ValueError):
-        pass
+    with suppress(OSError, ValueError):
+        try:
+            parse_python(script.read_bytes())
+        except SyntaxError as error:
+            line = f":{error.lineno}" if error.lineno else ""
+            return f"{script.name}{line}", f"{type(error).__name__}: {error.msg}"
     return "", ""
 
 
@@ -185,7 +185,9 @@ def _helpers(module: ast.Module, path: Path, tree: Path, names: Iterable[str]) -
     texts = [node.value for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     called = {_last_name(node.func) for node in ast.walk(module) if isinstance(node, ast.Call)}
     if called & {"exec", "run_path", "spec_from_file_location", "execfile"}:
-        yield from (tree / text for text in texts if text.endswith(".py") and _inside(text) and (tree / text).is_file())
+        own = (text for text in texts if text.endswith(".py") and len(text) < 100 and "\0" not in text)
+        inside = (tree / text for text in own if not text.startswith(("/", "~")) and ".." not in text)
+        yield from (path for path in inside if path.is_file())
     bases = [tree, path.parent]
     for name in names:
         parts = name.split(".")
@@ -193,11 +195,6 @@ def _helpers(module: ast.Module, path: Path, tree: Path, names: Iterable[str]) -
             for depth in range(1, len(parts) + 1):
                 inner = base.joinpath(*parts[:depth])
                 yield from (each for each in (inner / "__init__.py", inner.with_suffix(".py")) if each.is_file())
-
-
-def _inside(text: str) -> bool:
-    """Whether a text may be a path in the source."""
-    return 0 < len(text) < 100 and "\0" not in text and not text.startswith(("/", "~")) and ".." not in text
 
 
 def _read_node(node: ast.AST, constants: Constants, facts: SetupFacts, *, is_setup: bool) -> None:
@@ -324,10 +321,6 @@ def _last_name(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def _arch_order(arch: str) -> tuple[int, str]:
-    return int(arch.rstrip("af")), arch
-
-
 class Constants:
     """The constants of a module. A name that is assigned more than once has no known value."""
 
@@ -335,20 +328,22 @@ class Constants:
         self._nodes: dict[str, list[ast.expr]] = {}
         self._open: set[str] = set()
         for node in ast.walk(module):
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
+            if isinstance(node, ast.Assign | ast.AugAssign):
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                     if isinstance(target, ast.Name):
                         self._nodes.setdefault(target.id, []).append(node.value)
-            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-                self._nodes.setdefault(node.target.id, []).append(node.value)
 
     def value(self, node: ast.expr) -> object:
         """Return the value of an expression, or None; a text may hold `*` for parts that are not known."""
         match node:
             case ast.Constant(value=value):
                 return value
-            case ast.Name(id=name):
-                return self._of_name(name)
+            case ast.Name(id=name) if name not in self._open and len(nodes := self._nodes.get(name, [])) == 1:
+                self._open.add(name)
+                try:
+                    return self.value(nodes[0])
+                finally:
+                    self._open.remove(name)
             case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
                 return [value for value in map(self.value, items) if value is not None]
             case ast.Dict(keys=keys, values=values):
@@ -360,7 +355,10 @@ class Constants:
                 return "".join(self._text(part) for part in parts)
             case ast.FormattedValue(value=inner):
                 return self._text(inner)
-            case ast.Call(func=ast.Attribute(attr="join", value=owner), args=args) if _is_path(owner):
+            case ast.Call(
+                func=ast.Attribute(attr="join", value=ast.Attribute(attr="path") | ast.Name(id="osp" | "path" | "op")),
+                args=args,
+            ):  # of `os.path`, and not of a text that joins a list
                 return "/".join(self._text(arg) for arg in args if not isinstance(arg, ast.Starred))
             case ast.Call(func=ast.Attribute(attr="glob") | ast.Name(id="glob"), args=[pattern, *_]):
                 return [self._text(pattern)]
@@ -368,30 +366,13 @@ class Constants:
                 return self._text(owner).replace("{}", UNKNOWN)
         return None
 
-    def _of_name(self, name: str) -> object:
-        nodes = self._nodes.get(name, [])
-        if name in self._open or len(nodes) != 1:
-            return None
-        self._open.add(name)
-        try:
-            return self.value(nodes[0])
-        finally:
-            self._open.remove(name)
-
-    def _sum(self, left: object, right: object) -> object:
-        if isinstance(left, list) or isinstance(right, list):
-            return [*(left if isinstance(left, list) else ()), *(right if isinstance(right, list) else ())]
-        if isinstance(left, str) or isinstance(right, str):
-            return "".join(part if isinstance(part, str) else UNKNOWN for part in (left, right))
+    def _sum(self, *both: object) -> object:
+        if any(isinstance(each, list) for each in both):
+            return [one for each in both if isinstance(each, list) for one in each]
+        if any(isinstance(each, str) for each in both):
+            return "".join(each if isinstance(each, str) else UNKNOWN for each in both)
         return None
 
     def _text(self, node: ast.expr) -> str:
         value = self.value(node)
         return value if isinstance(value, str) else UNKNOWN
-
-
-def _is_path(node: ast.expr) -> bool:
-    """Whether an expression is `os.path` or a name of it, and not a text that joins a list."""
-    return (isinstance(node, ast.Attribute) and node.attr == "path") or (
-        isinstance(node, ast.Name) and node.id in ("osp", "path", "op")
-    )

@@ -53,7 +53,9 @@ def accept(outcomes: Sequence[Outcome], entries: Sequence[Accept], cell: str) ->
         if not about or not (one.verdict == FAILED or one.remark):
             judged.append(one)
             continue
-        orders = _failed_orders(one.evidence)
+        # The import orders that failed, or one empty order for an outcome that is about no order.
+        ended: dict[str, str] = one.evidence.get("orders", {})
+        orders: list[Sequence[str]] = [name.split(", ") for name, end in ended.items() if end != "works"] or [()]
         chosen = [next((index for index in about if entries[index].covers(order)), -1) for order in orders]
         used.update(index for index in chosen if index >= 0)
         if -1 in chosen:
@@ -75,9 +77,3 @@ def cell_name(where: dict[str, Any]) -> str:
     cuda = str(where.get("cuda") or "").replace(".", "")
     python = "".join(str(where.get("python") or "").split(".")[:2])
     return f"torch{torch}-cu{cuda}-cp{python}"
-
-
-def _failed_orders(evidence: dict[str, Any]) -> list[Sequence[str]]:
-    """Return the import orders that failed, or one empty order for an outcome that is about no order."""
-    orders: dict[str, str] = evidence.get("orders", {})
-    return [name.split(", ") for name, end in orders.items() if end != "works"] or [()]

@@ -124,22 +124,19 @@ class Case:
     not_claimed: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        where = f"{self.op} ({self.name})"
         if self.edge not in {"", "empty", "batch"}:
-            raise ValueError(f"{self.op} ({self.name}): edge is {self.edge!r}; it must be 'empty', 'batch' or ''")
+            raise ValueError(f"{where}: edge is {self.edge!r}; it must be 'empty', 'batch' or ''")
         if not self.dtypes:
-            raise ValueError(f"{self.op} ({self.name}): dtypes is empty; list at least one dtype")
+            raise ValueError(f"{where}: dtypes is empty; list at least one dtype")
         for devices in (self.devices, self.deterministic):
-            wrong = [device for device in devices if device not in ("cpu", "cuda")]
-            if wrong or isinstance(devices, str):
-                raise ValueError(f"{self.op} ({self.name}): {devices!r} must be a list of 'cpu' and 'cuda'")
-        unknown = [check for check in self.not_claimed if check not in CHECKS]
-        if unknown:
-            names = ", ".join(CHECKS)
-            raise ValueError(
-                f"{self.op} ({self.name}): not_claimed names the unknown check {unknown[0]!r}; the checks are {names}"
-            )
+            if isinstance(devices, str) or not {"cpu", "cuda"}.issuperset(devices):
+                raise ValueError(f"{where}: {devices!r} must be a list of 'cpu' and 'cuda'")
+        if unknown := [check for check in self.not_claimed if check not in CHECKS]:
+            named = f"not_claimed names the unknown check {unknown[0]!r}; the checks are {', '.join(CHECKS)}"
+            raise ValueError(f"{where}: {named}")
         if self.reference is not None and self.invariant is not None:
-            raise ValueError(f"{self.op} ({self.name}): give a reference or an invariant, not both")
+            raise ValueError(f"{where}: give a reference or an invariant, not both")
 
     def tolerance(self, dtype: torch.dtype) -> tuple[float, float]:
         """Return (rtol, atol) for this dtype; (0, 0) for integers and bools."""

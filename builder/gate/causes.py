@@ -145,18 +145,9 @@ def causes_of(findings: Iterable[PlacedOutcome], *, name_cells: bool = False) ->
     found = []
     for (kind, _, _, accepted), group in groups.items():
         outcomes = [each.outcome for each in group]
-        found.append(
-            Cause(
-                kind,
-                outcomes[0].bare_reason,
-                accepted,
-                _distinct(one.check for one in outcomes),
-                _distinct(one.op for one in outcomes),
-                _distinct(one.case for one in outcomes),
-                _distinct(each.cell for each in group),
-                list(dict.fromkeys(each.wheel for each in group)),
-            )
-        )
+        checks, names, cases = (_distinct(getattr(one, name) for one in outcomes) for name in ("check", "op", "case"))
+        places, wheels = _distinct(each.cell for each in group), list(dict.fromkeys(each.wheel for each in group))
+        found.append(Cause(kind, outcomes[0].bare_reason, accepted, checks, names, cases, places, wheels))
     found.sort(key=lambda cause: (KINDS.index(cause.kind), -len(cause.checks) if cause.kind == NOT_RUN else 0))
     return Causes(found, ops, cells, name_cells)
 
@@ -166,16 +157,12 @@ def _joined(causes: Sequence[Cause]) -> list[Cause]:
     claimed = [cause for cause in causes if cause.reason.startswith(_NOT_CLAIMED)]
     if len(claimed) < 2:
         return list(causes)
-    joined = Cause(
-        claimed[0].kind,
-        f"{_NOT_CLAIMED}, for {len(claimed)} reasons in cases.py",
-        "",
-        _distinct(each for cause in claimed for each in cause.checks),
-        _distinct(each for cause in claimed for each in cause.ops),
-        [],
-        _distinct(each for cause in claimed for each in cause.cells),
-        list(dict.fromkeys(each for cause in claimed for each in cause.wheels)),
+    checks, ops, cells = (
+        _distinct(each for cause in claimed for each in getattr(cause, name)) for name in ("checks", "ops", "cells")
     )
+    wheels = list(dict.fromkeys(each for cause in claimed for each in cause.wheels))
+    reason = f"{_NOT_CLAIMED}, for {len(claimed)} reasons in cases.py"
+    joined = Cause(claimed[0].kind, reason, "", checks, ops, [], cells, wheels)
     return [*(cause for cause in causes if cause not in claimed), joined]
 
 

@@ -232,14 +232,10 @@ def map_tensors(args: Sequence[Any], change: Callable[[TensorPath, Tensor], Tens
     def one(position: int, arg: Any) -> Any:  # noqa: ANN401
         if isinstance(arg, Tensor):
             return change(TensorPath(position), arg)
-        if isinstance(arg, (list, tuple)) and any(isinstance(item, Tensor) for item in arg):
-            return type(arg)(
-                [
-                    change(TensorPath(position, i), item) if isinstance(item, Tensor) else item
-                    for i, item in enumerate(arg)
-                ]
-            )
-        return arg
+        if not isinstance(arg, (list, tuple)) or not any(isinstance(item, Tensor) for item in arg):
+            return arg
+        items = enumerate(arg)
+        return type(arg)([change(TensorPath(position, i), x) if isinstance(x, Tensor) else x for i, x in items])
 
     return tuple(one(position, arg) for position, arg in enumerate(args))
 

@@ -28,11 +28,6 @@ def no_cases(extension: str) -> str:
     return f"there is no cases.py for {extension}, so no op was called: `buildfarm cases --ext {extension}` drafts one"
 
 
-def not_covered(ops: Sequence[str], reason: str) -> list[Outcome]:
-    """Return a "not run" outcome of "ops" for each discovered op of a recipe without a usable cases.py."""
-    return [Outcome("ops", op, "", NOT_RUN, reason) for op in ops]
-
-
 def case_coverage(
     ops: Sequence[str], cases: Sequence[CaseFacts], not_claimed: Mapping[str, str] = MappingProxyType({})
 ) -> list[Outcome]:
@@ -55,29 +50,20 @@ def case_coverage(
             outcomes.append(_failure(op, "", _NO_CASE, mistake=not op.endswith(".*")))
     known = [*ops, *map(without_overload, ops)]
     outcomes += [_failure(op, "", _UNKNOWN) for op in not_claimed if op not in known]
-    outcomes += [
-        _failure(case.op, case.name, _missing(case, known), mistake=case.unknown, unknown=True)
-        for case in _first_case_of_each_op(case for case in cases if case.missing)
-    ]
-    named_cases = set()
-    for case in cases:
-        if (case.op, case.name) in named_cases:
-            reason = "two cases of this op have the same name: rename one of them"
-            outcomes.append(_failure(case.op, case.name, reason))
-        named_cases.add((case.op, case.name))
+    for case in _first_case_of_each_op(case for case in cases if case.missing):
+        near = get_close_matches(case.op, known, 1) if case.unknown else []
+        line = f" (line {case.line})" if case.line else ""
+        meant = f"; did you mean {near[0]}?" if near else ""
+        reason = f"this case in cases.py{line} cannot be called: {case.missing}{meant}"
+        outcomes.append(_failure(case.op, case.name, reason, mistake=case.unknown, unknown=True))
+    names = [(case.op, case.name) for case in cases]
+    reason = "two cases of this op have the same name: rename one of them"
+    outcomes += [_failure(*name, reason) for at, name in enumerate(names) if name in names[:at]]
     return outcomes
 
 
 def _failure(op: str, case: str, reason: str, *, mistake: bool = True, **evidence: bool) -> Outcome:
     return Outcome("ops", op, case, FAILED, reason, evidence={**(MISTAKE_IN_CASES if mistake else {}), **evidence})
-
-
-def _missing(case: CaseFacts, ops: Sequence[str]) -> str:
-    """Return why a case cannot be called: its line, the reason and, for an unknown name, the nearest one."""
-    near = get_close_matches(case.op, ops, 1) if case.unknown else []
-    line = f" (line {case.line})" if case.line else ""
-    meant = f"; did you mean {near[0]}?" if near else ""
-    return f"this case in cases.py{line} cannot be called: {case.missing}{meant}"
 
 
 def missing_empty_cases(cases: Sequence[CaseFacts]) -> list[Outcome]:

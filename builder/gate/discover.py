@@ -118,19 +118,15 @@ class RegistrationRecorder:
                 self._known.add(name)
                 self.registered[name] = path
 
-    def own(self) -> list[str]:
-        """Return the ops of the extension, sorted."""
+    def own(self) -> tuple[list[str], list[str]]:
+        """Return the ops and the compiled modules of the extension, each sorted."""
         mine = _Ownership(self.imports)
-        return sorted(
+        ops = [
             name
             for name, path in self.registered.items()
             if (mine(path) if path else name.partition("::")[0] not in self._namespaces)
-        )
-
-    def own_modules(self) -> list[str]:
-        """Return the compiled modules of the extension, sorted."""
-        mine = _Ownership(self.imports)
-        return sorted(name for name, path in self.modules.items() if mine(path))
+        ]
+        return sorted(ops), sorted(name for name, path in self.modules.items() if mine(path))
 
 
 class _Ownership:
@@ -152,16 +148,13 @@ class _Ownership:
         if real in self._files or any(real.startswith(folder) for folder in self._folders):
             return True
         if self._distributed is None:
-            self._distributed = set(self._of_distributions())
+            self._distributed = set()
+            for distribution in importlib.metadata.distributions():
+                files = distribution.files or []
+                if any(file.parts[0].partition(".")[0] in self._tops for file in files):
+                    code = [file for file in files if file.suffix in (".so", ".py")]
+                    self._distributed.update(os.path.realpath(str(distribution.locate_file(one))) for one in code)
         return real in self._distributed
-
-    def _of_distributions(self) -> Iterator[str]:
-        for distribution in importlib.metadata.distributions():
-            files = distribution.files or []
-            if any(file.parts[0].partition(".")[0] in self._tops for file in files):
-                for file in files:
-                    if file.suffix in (".so", ".py"):
-                        yield os.path.realpath(str(distribution.locate_file(file)))
 
 
 def _imported_module() -> str:
@@ -185,8 +178,8 @@ def _op_names() -> list[str]:
 
 def ops(recorder: RegistrationRecorder, public: Sequence[str]) -> list[str]:
     """Return what needs a case: dispatcher ops, functions of compiled modules, callables of PUBLIC modules; sorted."""
-    found = recorder.own()
-    for name in recorder.own_modules():
+    found, modules = recorder.own()
+    for name in modules:
         found += _functions(name, sys.modules.get(name), every=True)
     for name in public:
         try:

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 from xml.etree import ElementTree
 
 from builder.gate.causes import PlacedOutcome, causes_of
 from builder.gate.coverage import without_overload
-from builder.gate.outcome import (
-    ACCEPTED,
-    FAILED,
-    NOT_RUN,
-    REMARK,
-    Answer,
-    Outcome,
-    count_text,
-    verdict_of,
-)
+from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, REMARK, Answer, Outcome, count_text, verdict_of
 
 #: The row for outcomes that are about the extension and not about one op.
 WHOLE = "(whole extension)"
@@ -43,7 +34,12 @@ def table(title: str, answer: Answer, width: int = 120) -> str:
 
 def op_lines(answer: Answer) -> list[str]:
     """Return a line for each op: how many of its checks have which verdict."""
-    by_op: dict[str, list[Outcome]] = {op: [] for op in _rows(answer)}
+    # The extension's row is first, then the discovered ops, then names that only outcomes have. If cases name an op
+    # without its overload, so does its row.
+    named = list(dict.fromkeys(one.op or WHOLE for one in answer.outcomes))
+    first = [WHOLE] if WHOLE in named else []
+    ops = [op if op in named or without_overload(op) not in named else without_overload(op) for op in answer.ops]
+    by_op: dict[str, list[Outcome]] = {op: [] for op in [*first, *ops, *named]}
     for one in answer.outcomes:
         by_op[one.op or WHOLE].append(one)
     label = max(map(len, by_op), default=0)
@@ -54,40 +50,39 @@ def junit(suites: Mapping[str, Answer]) -> str:
     """Return answers as JUnit XML: a suite for each answer, a testcase for each outcome; "not run" is "skipped"."""
     root = ElementTree.Element("testsuites")
     for name, answer in suites.items():
-        _suite(root, name, answer)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
-
-
-def _suite(root: ElementTree.Element, name: str, answer: Answer) -> None:
-    outcomes = answer.outcomes
-    suite = ElementTree.SubElement(
-        root,
-        "testsuite",
-        name=_xml(name),
-        tests=str(len(outcomes)),
-        failures=str(sum(one.verdict == FAILED for one in outcomes)),
-        errors="0",
-        skipped=str(sum(one.verdict in (NOT_RUN, ACCEPTED) for one in outcomes)),
-        time=f"{sum(one.seconds for one in outcomes):.3f}",
-    )
-    properties = ElementTree.SubElement(suite, "properties")
-    for key, value in answer.where.items():
-        text = value if isinstance(value, str) else _json(value)
-        ElementTree.SubElement(properties, "property", name=_xml(key), value=_xml(text))
-    for one in outcomes:
-        testcase = ElementTree.SubElement(
-            suite,
-            "testcase",
-            classname=_xml(one.op or WHOLE),
-            name=_xml(f"{one.check}: {one.case}" if one.case else one.check),
-            time=f"{one.seconds:.3f}",
+        outcomes = answer.outcomes
+        suite = ElementTree.SubElement(
+            root,
+            "testsuite",
+            name=_xml(name),
+            tests=str(len(outcomes)),
+            failures=str(sum(one.verdict == FAILED for one in outcomes)),
+            errors="0",
+            skipped=str(sum(one.verdict in (NOT_RUN, ACCEPTED) for one in outcomes)),
+            time=f"{sum(one.seconds for one in outcomes):.3f}",
         )
-        if one.verdict == FAILED:
-            failure = ElementTree.SubElement(testcase, "failure", message=_xml(one.reason))
-            failure.text = _xml("\n".join([one.reason, *_evidence(one.evidence)]))
-        elif one.verdict in (NOT_RUN, ACCEPTED):
-            message = f"accepted: {one.accepted}; the finding: {one.reason}" if one.accepted else one.reason
-            ElementTree.SubElement(testcase, "skipped", message=_xml(message))
+        properties = ElementTree.SubElement(suite, "properties")
+        for key, value in answer.where.items():
+            text = value if isinstance(value, str) else _json(value)
+            ElementTree.SubElement(properties, "property", name=_xml(key), value=_xml(text))
+        for one in outcomes:
+            testcase = ElementTree.SubElement(
+                suite,
+                "testcase",
+                classname=_xml(one.op or WHOLE),
+                name=_xml(f"{one.check}: {one.case}" if one.case else one.check),
+                time=f"{one.seconds:.3f}",
+            )
+            if one.verdict == FAILED:
+                failure = ElementTree.SubElement(testcase, "failure", message=_xml(one.reason))
+                lines = [one.reason]
+                for key, value in one.evidence.items():  # text stays as it is, so that a stack is readable
+                    lines.append(f"\n{key}:\n{value}" if isinstance(value, str) else f"\n{key}: {_json(value)}")
+                failure.text = _xml("\n".join(lines))
+            elif one.verdict in (NOT_RUN, ACCEPTED):
+                message = f"accepted: {one.accepted}; the finding: {one.reason}" if one.accepted else one.reason
+                ElementTree.SubElement(testcase, "skipped", message=_xml(message))
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
 def count_checks(outcomes: Iterable[Outcome], checks: Iterable[str]) -> str:
@@ -116,26 +111,6 @@ def where_lines(where: Mapping[str, Any]) -> list[str]:
         facts += [f"SM clock {gpu['clock']}"] if gpu.get("clock") else []
         lines.append(f"GPU {number}: " + ", ".join(facts))
     return lines
-
-
-def _rows(answer: Answer) -> list[str]:
-    """Return the extension's row first, then the discovered ops, then names that only outcomes have."""
-    named = list(dict.fromkeys(one.op or WHOLE for one in answer.outcomes))
-    first = [WHOLE] if WHOLE in named else []
-    discovered = [_row_of(op, named) for op in answer.ops]
-    return list(dict.fromkeys([*first, *discovered, *named]))
-
-
-def _row_of(op: str, named: Sequence[str]) -> str:
-    """Return the row of a discovered op: if cases name it without its overload, the name without it."""
-    bare = without_overload(op)
-    return bare if op not in named and bare in named else op
-
-
-def _evidence(evidence: Mapping[str, Any]) -> Iterable[str]:
-    """Return a paragraph for each entry: text unchanged, so that a stack stays readable, anything else as JSON."""
-    for key, value in evidence.items():
-        yield f"\n{key}:\n{value}" if isinstance(value, str) else f"\n{key}: {_json(value)}"
 
 
 def _json(value: Any) -> str:  # noqa: ANN401

@@ -54,8 +54,12 @@ def main(argv: Sequence[str]) -> int:
         return draft(root, spec, options.answer)
     terminate_as_interrupt()
     rlimits.hide_memory()
-    key = _take_key(root)
-    if not key:
+    # The key for the answer leaves the disk before code of the extension runs; without one, a person has started this.
+    key, path = b"", root / KEY_FILE
+    if path.is_file():
+        key = path.read_bytes()
+        path.unlink()
+    else:
         for name in ("torch", *spec.imports):
             if name.isidentifier() and importlib.util.find_spec(name) is None:
                 said = f"gate: {sys.executable} has no module {name}: use the Python in which torch and the wheel are"
@@ -90,16 +94,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--draft", action="store_true", help="run no check; try inputs for each op without a case")
     parser.add_argument("--jobs", metavar="N", type=int, help="number of parallel tasks (default: CPU cores)")
     return parser
-
-
-def _take_key(root: Path) -> bytes:
-    """Return the key for the answer and delete its file, before code of the extension runs; empty if there is none."""
-    path = root / KEY_FILE
-    if not path.is_file():
-        return b""
-    key = path.read_bytes()
-    path.unlink()
-    return key
 
 
 def _deliver(spec: Spec, answer: Answer, options: argparse.Namespace, key: bytes) -> None:

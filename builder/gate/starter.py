@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from builder.gate.imports import launcher
@@ -26,8 +27,9 @@ from builder.gate.imports.packages import (
     is_startup_file,
 )
 from builder.gate.outcome import Spec
-from builder.gate.processes.spawn import HEAP_CHECKS, JUDGE, LAUNCHER, start_command, wait_for_go
+from builder.gate.processes.spawn import start_command, wait_for_go
 from builder.gate.system import rlimits
+from builder.gate.tasks import HEAP_CHECKS, JUDGE, LAUNCHER
 
 
 @dataclass(frozen=True)
@@ -57,25 +59,22 @@ def main(root: str, scheduler: int, text: str) -> None:
         rlimits.hide_memory()
     add_packages()
     starter = _Starter(root, spec, scheduler, roles)
-    starter.import_torch()
     if len(roles) == 1:
         starter.become(roles[0])
     starter.fork()
 
 
 class _Starter:
-    """The process, and what the forks inherit."""
+    """The process with torch, and what the forks inherit."""
 
     def __init__(self, root: str, spec: Spec, scheduler: int, roles: Sequence[Role]) -> None:
+        """Import torch without files of the wheel, unless a role is free."""
         self._root, self._spec, self._scheduler, self._roles = root, spec, scheduler, roles
         self._files = files_of(spec.name)
         self._without_wheel = WithoutExtension(spec.imports, self._files)
         self._error: Exception | None = None
         self._pid = os.getpid()
-
-    def import_torch(self) -> None:
-        """Import torch without files of the wheel, unless a role is free."""
-        if self._roles[0].free:
+        if roles[0].free:
             execute_startup_code()
         else:
             self._without_wheel.install()
@@ -129,43 +128,33 @@ class _Starter:
     def become(self, role: Role) -> None:
         """Do the work of a role. Does not return."""
         if role.name == LAUNCHER:
-            self._become_launcher(role)
-        elif role.name == JUDGE:
-            self._become_judge(role)
-        else:
-            self._become_fork_server(role)
-
-    def _become_launcher(self, role: Role) -> None:
-        """Serve as the launcher, unless a fork would differ from a new Python; without it, each order is one."""
-        at_start = any(map(is_startup_file, self._files))
-        if self._without_wheel.used or at_start:
-            os._exit(0)
-        self._without_wheel.remove()
-        launcher.serve(role.commands)
-
-    def _become_judge(self, role: Role) -> None:
-        if self._error:
-            raise self._error
-        from builder.gate.processes.judge_process import main as judge  # noqa: PLC0415
-
-        judge(self._root, self._spec, role.commands, role.events)
-
-    def _become_fork_server(self, role: Role) -> None:
-        def wait() -> None:
-            """Return when the extension may be imported; start again if torch wants files of the wheel."""
-            if role.free:
-                return
-            wait_for_go(role.commands)
-            if self._without_wheel.used:
-                command = start_command(Path(self._root), [{**vars(role), "free": True}], self._scheduler)
-                os.execv(command[0], command)  # noqa: S606 (this Python)
+            # Where a fork would differ from a new Python, there is no launcher, and each order is a new Python.
+            if self._without_wheel.used or any(map(is_startup_file, self._files)):
+                os._exit(0)
             self._without_wheel.remove()
-            what = "the .pth and .start files of installed packages"
-            fork_server.send_event(role.events, event="importing", what=what)
-            execute_startup_code()
-
+            launcher.serve(role.commands)
         if self._error:
-            wait()  # does not return
-        from builder.gate.processes import fork_server  # noqa: PLC0415 (imports torch)
+            if role.name == JUDGE:
+                raise self._error
+            self._wait(role)  # does not return
+        # They import torch.
+        from builder.gate.processes import fork_server, judge_process  # noqa: PLC0415
 
-        fork_server.main(self._root, self._spec, role.commands, role.events, wait, heap_checks=role.name == HEAP_CHECKS)
+        if role.name == JUDGE:
+            judge_process.main(self._root, self._spec, role.commands, role.events)
+        heap_checks = role.name == HEAP_CHECKS
+        wait = partial(self._wait, role)
+        fork_server.main(self._root, self._spec, role.commands, role.events, wait, heap_checks=heap_checks)
+
+    def _wait(self, role: Role) -> None:
+        """Return when the extension may be imported; start again if torch wants files of the wheel."""
+        if role.free:
+            return
+        wait_for_go(role.commands)
+        if self._without_wheel.used:
+            command = start_command(Path(self._root), [{**vars(role), "free": True}], self._scheduler)
+            os.execv(command[0], command)  # noqa: S606 (this Python)
+        self._without_wheel.remove()
+        what = "the .pth and .start files of installed packages"
+        os.write(role.events, json.dumps({"event": "importing", "what": what}).encode() + b"\n")
+        execute_startup_code()

@@ -8,7 +8,7 @@ does the judge.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,15 @@ from typing import Any
 from builder.gate.check_table import TASK_CHECKS, GateCheck
 from builder.gate.outcome import NOT_RUN, Outcome, Spec
 
-#: The phases of a task: everything in one process; or the results are sent, and then judged.
-INSIDE, SEND, JUDGE = "inside", "send", "judge"
+#: The roles of `starter.Role`: the launcher of import orders, the judge, and the fork servers of the other tasks.
+LAUNCHER, JUDGE, PLAIN, HEAP_CHECKS = "launcher", "judge", "plain", "heap-checks"
+#: The phases of a task: everything in one process; or the results are sent, and the phase JUDGE follows.
+INSIDE, SEND = "inside", "send"
+
+#: Quick checks that run before the others of a case: a case that hangs in one is not tried in the others.
+_FIRST = ("values", "edges")
+#: Checks in which a time-out does not mean that the op hangs: the compiler or sanitizer may be slow.
+_SLOW_TOOLS = ("compile", "export", "opcheck", "gpu-sanitizer")
 
 
 @dataclass(frozen=True)
@@ -44,13 +51,23 @@ class CaseFacts:
     takes_tensor: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Task:
-    """A check, the case or None for the extension, and the device."""
+    """One check of one case, or of the extension: what its next process does, and with which others."""
 
     check: GateCheck
+    #: None if it is about the extension.
     case: CaseFacts | None
+    #: "cpu" or "cuda".
     device: str
+    #: INSIDE, SEND or JUDGE.
+    phase: str = INSIDE
+    #: The file of results, which the task writes in the phase SEND and reads in the phase JUDGE.
+    data: Path | None = None
+    #: Whether it has a process of its own, because a process with several tasks has not passed it.
+    alone: bool = False
+    #: Whether no other process may run at the same time, because one of several has killed their fork server.
+    exclusive: bool = False
 
     @property
     def op(self) -> str:
@@ -62,41 +79,33 @@ class Task:
         """The name of the case, or "" if the task is about the extension."""
         return self.case.name if self.case else ""
 
+    @property
+    def number(self) -> int | None:
+        """The number of the case, or None if the task is about the extension."""
+        return self.case.number if self.case else None
+
+    @property
+    def role(self) -> str:
+        """The role of the fork server of its next process."""
+        return JUDGE if self.phase == JUDGE else HEAP_CHECKS if self.check.heap_checks else PLAIN
+
+    @property
+    def shares(self) -> bool:
+        """Whether its next process may do other tasks of the check too."""
+        if self.alone or self.exclusive or self.case is None:
+            return False
+        return self.phase == JUDGE or (self.check.together and not self.case.side_effects)
+
+    def function(self) -> str:
+        """Return the function of its next process as `module:function` in `builder.gate`."""
+        module, _, name = self.check.function.partition(":")
+        if self.phase == JUDGE:
+            return f"processes.judge_process:{name}"
+        return f"checks.{module}:{'send_' if self.phase == SEND else ''}{name}"
+
     def outcome(self, verdict: str, reason: str, seconds: float = 0.0, **evidence: Any) -> Outcome:  # noqa: ANN401
         """Return an outcome of this task that its own process did not report."""
         return Outcome(self.check.name, self.op, self.name, verdict, reason, seconds, dict(evidence))
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a process does for a task: the phase, and the file of results that it reads or writes.
-
-    `others` are steps of the same phase and check that the process does after this one. `alone` is whether there can be
-    others.
-    """
-
-    task: Task
-    phase: str = INSIDE
-    data: Path | None = None
-    others: tuple[Step, ...] = ()
-    alone: bool = False
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """Every step of the process, in order."""
-        return (self, *self.others)
-
-    @property
-    def tasks(self) -> tuple[Task, ...]:
-        """Every task of the process, in order."""
-        return tuple(step.task for step in self.steps)
-
-    def function(self) -> str:
-        """Return the function as `module:function` in `builder.gate`."""
-        module, _, name = self.task.check.function.partition(":")
-        return {SEND: f"checks.{module}:send_{name}", JUDGE: f"processes.judge_process:{name}"}.get(
-            self.phase, f"checks.{module}:{name}"
-        )
 
 
 def plan(spec: Spec, cases: Sequence[CaseFacts], no_gpu: str) -> tuple[list[Task], list[Outcome]]:
@@ -113,25 +122,20 @@ def plan(spec: Spec, cases: Sequence[CaseFacts], no_gpu: str) -> tuple[list[Task
             tasks.append(Task(check, None, "cpu"))
             continue
         for case in cases:
-            device = _device(check, case)
+            only_cuda = check.device == "cpu" and "cpu" not in case.devices and not check.heap_checks
+            device = "cuda" if check.device == "cuda" or only_cuda else "cpu"
             task = Task(check, case, device)
             reason = _why_not(check, case, device, no_gpu)
             if reason:
                 outcomes.append(task.outcome(NOT_RUN, reason))
             elif _applies(check, case):
                 tasks.append(task)
-        outcomes += _ops_with_edge_cases_only(check, cases)
+        if check.edges == "without":
+            plain = {_without_default(case.op) for case in cases if not case.edge}
+            ops = dict.fromkeys(case.op for case in cases if _without_default(case.op) not in plain)
+            reason = "every case of this op is an edge case: add a case without `edge`"
+            outcomes += [Outcome(check.name, op, "", NOT_RUN, reason) for op in ops]
     return tasks, outcomes
-
-
-def _ops_with_edge_cases_only(check: GateCheck, cases: Sequence[CaseFacts]) -> list[Outcome]:
-    """Return "not run" for each op that has only edge cases, if the check skips edge cases."""
-    if check.edges != "without":
-        return []
-    plain = {_without_default(case.op) for case in cases if not case.edge}
-    ops = dict.fromkeys(case.op for case in cases if _without_default(case.op) not in plain)
-    reason = "every case of this op is an edge case: add a case without `edge`"
-    return [Outcome(check.name, op, "", NOT_RUN, reason) for op in ops]
 
 
 def _without_default(op: str) -> str:
@@ -144,12 +148,6 @@ def _applies(check: GateCheck, case: CaseFacts) -> bool:
     if check.device == "cuda" and "cuda" not in case.devices:
         return False
     return check.edges == "with" or (check.edges == "only") == bool(case.edge)
-
-
-def _device(check: GateCheck, case: CaseFacts) -> str:
-    if check.device == "cpu" and "cpu" not in case.devices and not check.heap_checks:
-        return "cuda"
-    return "cuda" if check.device == "cuda" else "cpu"
 
 
 def _why_not(check: GateCheck, case: CaseFacts, device: str, no_gpu: str) -> str:
@@ -172,3 +170,72 @@ def _why_not(check: GateCheck, case: CaseFacts, device: str, no_gpu: str) -> str
     if device == "cuda" and no_gpu:
         return no_gpu
     return ""
+
+
+class TaskQueue:
+    """The tasks that wait for a process. The other tasks of a case wait until its first one has an outcome."""
+
+    def __init__(self, tasks: Iterable[Task] = (), jobs: int = 1) -> None:
+        """`jobs` is how many processes run at the same time."""
+        self._waiting = sorted(tasks, key=lambda task: task.check.name not in _FIRST)
+        self._unfinished = {task.number for task in self._waiting if task.check.name in _FIRST}
+        #: How many tasks may share a process, so that each job has work.
+        self._share = -(-sum(task.shares for task in self._waiting) // jobs)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def take(self, role: str, *, gpu: bool = True, idle: bool = False) -> list[Task]:
+        """Remove and return the tasks of the next process of this fork server; none if none can start now.
+
+        One process of the judge judges all results of a check, so it waits until no task sends one. `gpu` is whether
+        the process may use the GPU, `idle` whether no other process runs.
+        """
+        if role == JUDGE and any(one.phase == SEND for one in self._waiting):
+            return []
+        ready = [
+            one
+            for one in self._waiting
+            if one.role == role
+            and (gpu or one.device == "cpu")
+            and (idle or not one.exclusive)
+            and (one.check.name in _FIRST or one.number not in self._unfinished)
+        ]
+        if not ready:
+            return []
+        first, *rest = ready
+        others = [one for one in rest if (one.check, one.device) == (first.check, first.device) and one.shares]
+        most = len(others) if role == JUDGE else self._share - 1
+        taken = [first, *others[:most]] if first.shares else [first]
+        self._waiting = [one for one in self._waiting if one not in taken]
+        return taken
+
+    def put_back(self, tasks: Sequence[Task]) -> None:
+        """Let these tasks have another process, before the others."""
+        self._waiting[:0] = tasks
+
+    def done(self, task: Task, limit: str = "") -> list[Outcome]:
+        """Let the tasks start that wait for this one, or drop them if it exceeded its time; return the dropped ones.
+
+        `limit` is the limit the task was killed for, or "".
+        """
+        if task.check.name in _FIRST:
+            self._unfinished.discard(task.number)
+        if limit != "time" or task.check.name in _SLOW_TOOLS:
+            return []
+        return self.give_up(task, f"not run, because the case exceeded the time limit in the check {task.check.name!r}")
+
+    def give_up(self, task: Task, reason: str) -> list[Outcome]:
+        """Drop the other tasks of the same case; return them as "not run"."""
+        others = self._remove(lambda one: task.case is not None and one.number == task.number)
+        return [one.outcome(NOT_RUN, reason) for one in others]
+
+    def drop(self, *roles: str) -> list[Task]:
+        """Remove and return the tasks for these fork servers."""
+        return self._remove(lambda one: one.role in roles)
+
+    def _remove(self, matches: Callable[[Task], bool]) -> list[Task]:
+        removed = [one for one in self._waiting if matches(one)]
+        self._waiting = [one for one in self._waiting if one not in removed]
+        self._unfinished -= {one.number for one in removed if one.check.name in _FIRST}
+        return removed

@@ -39,7 +39,16 @@ class ImageChooser:
         system: Distribution | None
         if rule:
             base, system = rule.image, self._compat.images.distribution_of(rule.image)
-            gcc_range = self._limited_by_toolkit(gcc_range, rule, build)
+            if rule.toolkit and rule.toolkit.major != build.cuda.major:
+                raise UsageError(
+                    f"a toolkit of CUDA {rule.toolkit} cannot build for CUDA {build.cuda}: the major versions differ",
+                    Code.IMAGE_UNSUITABLE,
+                    where=f"images, {rule.image}",
+                    hints=["narrow the pattern of `cells`, or name a different image for these cells"],
+                )
+            if rule.toolkit:  # torch checks the compiler against the cell's CUDA, nvcc against its own version
+                oldest, newest = self._compat.gcc_range(build.torch, rule.toolkit)
+                gcc_range = max(gcc_range[0], oldest), min(gcc_range[1], newest)
         else:
             base, system = self._build_base(build.cuda, gcc_range)
         gcc = system.newest_gcc(*gcc_range) if system else None
@@ -63,21 +72,6 @@ class ImageChooser:
             tools=self._tools(rule, build.platform),
             pythons=self._python(build.pythons, rule, build.platform),
         )
-
-    def _limited_by_toolkit(self, gcc_range: tuple[int, int], rule: ImageRule, build: Build) -> tuple[int, int]:
-        """The gcc versions that also suit the toolkit a rule declares. Raises UsageError for a different major."""
-        if not rule.toolkit:
-            return gcc_range
-        if rule.toolkit.major != build.cuda.major:
-            raise UsageError(
-                f"a toolkit of CUDA {rule.toolkit} cannot build for CUDA {build.cuda}: the major versions differ",
-                Code.IMAGE_UNSUITABLE,
-                where=f"images, {rule.image}",
-                hints=["narrow the pattern of `cells`, or name a different image for these cells"],
-            )
-        # torch checks the compiler against the cell's CUDA, nvcc against its own version.
-        oldest, newest = self._compat.gcc_range(build.torch, rule.toolkit)
-        return max(gcc_range[0], oldest), min(gcc_range[1], newest)
 
     def rule_name(self, build: Build) -> str:
         """The rule of `images:` that names a build's images, for error messages; empty without a rule."""
@@ -151,11 +145,8 @@ class ImageChooser:
         """The image to install the tools in; the base image if it has Pythons."""
         image = self._image_with(TOOLS_PYTHON, rule, platform)
         if image is None:  # an error in compat.yaml
-            raise UsageError(
-                f"buildfarm knows no manylinux image that has Python {TOOLS_PYTHON}",
-                Code.IMAGE_UNKNOWN,
-                where="compat.yaml",
-            )
+            sentence = f"buildfarm knows no manylinux image that has Python {TOOLS_PYTHON}"
+            raise UsageError(sentence, Code.IMAGE_UNKNOWN, where="compat.yaml")
         return PythonSource(TOOLS_PYTHON, self._pinned(image))
 
     def _image_with(self, python: Python, rule: ImageRule | None, platform: Platform) -> str | None:

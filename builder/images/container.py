@@ -55,7 +55,6 @@ PROCESSES = 16384
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
-_NO_DRIVER = "could not select device driver"
 #: How much of a program's output goes to the log, in bytes.
 _LOGGED_OUTPUT = 1 << 30
 #: How much of the end of a program's output is kept in memory, in bytes.
@@ -70,24 +69,18 @@ class NoGpuError(MissingToolError):
 class ContainerSpec:
     """A container to create."""
 
-    #: Tag or id; the image is not pulled.
-    image: str
-    #: Labels by which a later run finds the container if this run is killed.
-    labels: Mapping[str, str]
+    image: str  # tag or id; the image is not pulled
+    labels: Mapping[str, str]  # labels by which a later run finds the container if this run is killed
     #: Variables added to those of the image. They are sent in the API request, not as program arguments.
     environment: Mapping[str, str] = field(default_factory=dict)
     #: Files of this machine and their paths in the container, mounted read-only.
     bind_mounts: Mapping[Path, str] = field(default_factory=dict)
     #: Names of engine volumes and their paths in the container.
     volumes: Mapping[str, str] = field(default_factory=dict)
-    #: Memory limit in bytes; 0 means no limit.
-    memory: int = 0
-    #: Id of the user and the group.
-    user: int = USER
-    #: Linux capabilities; a container has no others.
-    capabilities: tuple[str, ...] = ()
-    #: The device request, or None for a container without a GPU.
-    gpus: DeviceRequest | None = None
+    memory: int = 0  # memory limit in bytes; 0 means no limit
+    user: int = USER  # id of the user and the group
+    capabilities: tuple[str, ...] = ()  # Linux capabilities; a container has no others
+    gpus: DeviceRequest | None = None  # the device request, or None for a container without a GPU
 
     def options(self) -> dict[str, Any]:
         """Arguments for the SDK's `containers.create`."""
@@ -116,15 +109,12 @@ class ContainerSpec:
 class RunResult:
     """How one program in a container ended."""
 
-    #: Exit status, or the negative number of the signal that ended the program.
-    status: int
-    #: stdout, stderr: the last part of the program's output.
-    stdout: str
+    status: int  # exit status, or the negative number of the signal that ended the program
+    stdout: str  # stdout, stderr: the last part of the program's output
     stderr: str
     #: The kernel killed a process in the container because of the memory limit.
     out_of_memory: bool = False
-    #: The program exceeded its timeout and was killed.
-    timed_out: bool = False
+    timed_out: bool = False  # the program exceeded its timeout and was killed
 
 
 class Container:
@@ -143,9 +133,16 @@ class Container:
 
     def put(self, source: Path, target: str) -> None:
         """Copy a file or a directory to `CONTAINER_DIR/target`; the copy belongs to the container's user."""
+
+        def owned_by_user(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            member.uid = member.gid = USER
+            member.uname = member.gname = ""
+            member.mode |= 0o500 if member.isdir() else 0o400
+            return member
+
         with tempfile.TemporaryFile() as stream:
             with tarfile.open(fileobj=stream, mode="w") as tar:
-                tar.add(source, arcname=f"{CONTAINER_DIR[1:]}/{target}", filter=_owned_by_user)
+                tar.add(source, arcname=f"{CONTAINER_DIR[1:]}/{target}", filter=owned_by_user)
             stream.seek(0)
             with translate_sdk_errors("while files were copied into a container"):
                 self._handle.put_archive("/", stream)
@@ -178,12 +175,7 @@ class Container:
                 self._client.networks.get(network["NetworkID"]).disconnect(self._handle, force=True)
 
     def run(
-        self,
-        argv: Sequence[str],
-        *,
-        log: Path,
-        timeout: float | None = None,
-        variables: Mapping[str, str] = _NONE,
+        self, argv: Sequence[str], *, log: Path, timeout: float | None = None, variables: Mapping[str, str] = _NONE
     ) -> RunResult:
         """Run a program until it ends and append its output to `log` as it arrives; `timeout` is in seconds.
 
@@ -193,7 +185,9 @@ class Container:
         run of buildfarm is interrupted.
         """
         command = shlex.join(argv)
-        self._write_script(f"{shell_settings(variables)}{command}\nexit $?\n")
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, _SCRIPT).write_text(f"{shell_settings(variables)}{command}\nexit $?\n")
+            self.put(Path(folder), "")
         with log.open("ab") as stream:
             stream.write(f"+ in a container: {mask_credentials(command)}\n".encode())
             stream.flush()
@@ -209,28 +203,30 @@ class Container:
             finally:
                 close_stream(output)
                 mask_log(log, start)
-        state = self._exit_state()
-        return RunResult(
-            _subprocess_status(int(state["ExitCode"])),
-            reader.text(0),
-            reader.text(1),
-            bool(state.get("OOMKilled")),
-            timed_out,
-        )
-
-    def _write_script(self, text: str) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, _SCRIPT).write_text(text)
-            self.put(Path(folder), "")
+        with translate_sdk_errors("while a program ran in a container"):
+            self._handle.wait()  # the output ends a moment before the container does
+            self._handle.reload()
+        state: Mapping[str, Any] = self._handle.attrs["State"]
+        code = int(state["ExitCode"])
+        if 128 < code <= 128 + 64:  # a shell's status for a signal, which `subprocess` says as a negative number
+            code = 128 - code
+        return RunResult(code, reader.text(0), reader.text(1), bool(state.get("OOMKilled")), timed_out)
 
     def _start(self) -> None:
         try:
             with translate_sdk_errors("while a container was started"):
                 self._handle.start()
         except MissingToolError as error:
-            if self._gpus and isinstance(error.__cause__, APIError):
-                raise NoGpuError(_no_gpu_message(error.__cause__), Code.NO_GPU) from error
-            raise
+            if not self._gpus or not isinstance(error.__cause__, APIError):
+                raise
+            message = reason(error.__cause__)
+            if "could not select device driver" in message:
+                message = (
+                    "install NVIDIA's container toolkit (nvidia-container-toolkit), run"
+                    " `nvidia-ctk runtime configure --runtime=docker`, restart the engine"
+                )
+            sentence = f"the Docker engine cannot give this machine's GPU to a container: {message}"
+            raise NoGpuError(sentence, Code.NO_GPU) from error
 
     def _wait(self, reader: OutputReader, timeout: float | None) -> bool:
         """Wait until the program ends; False when the timeout passed and the program was killed."""
@@ -245,36 +241,6 @@ class Container:
                 return False
         return True
 
-    def _exit_state(self) -> Mapping[str, Any]:
-        """The engine's state of the container after the exit; the output ends a moment before the container does."""
-        with translate_sdk_errors("while a program ran in a container"):
-            self._handle.wait()
-            self._handle.reload()
-        state: Mapping[str, Any] = self._handle.attrs["State"]
-        return state
-
-
-def _owned_by_user(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    member.uid = member.gid = USER
-    member.uname = member.gname = ""
-    member.mode |= 0o500 if member.isdir() else 0o400
-    return member
-
-
-def _subprocess_status(code: int) -> int:
-    """A shell's exit status in the convention of `subprocess`: negative for a signal."""
-    return 128 - code if 128 < code <= 128 + 64 else code
-
-
-def _no_gpu_message(error: APIError) -> str:
-    message = reason(error)
-    if _NO_DRIVER in message:
-        return (
-            "the Docker engine cannot give this machine's GPU to a container: install NVIDIA's container toolkit"
-            " (nvidia-container-toolkit), run `nvidia-ctk runtime configure --runtime=docker`, restart the engine"
-        )
-    return f"the Docker engine cannot give this machine's GPU to a container: {message}"
-
 
 class OutputReader(threading.Thread):
     """Copies a program's output to the log and keeps the end of both streams."""
@@ -288,7 +254,7 @@ class OutputReader(threading.Thread):
 
     def run(self) -> None:
         """Copy until the program ends."""
-        # When the engine stops, the stream ends or raises; `_exit_state` finds out which and reports it.
+        # When the engine stops, the stream ends or raises; the question for the exit status finds out which.
         with suppress(*SDK_ERRORS, OSError, ValueError):
             for parts in self._output:
                 for kept, part in zip(self._kept, parts, strict=True):

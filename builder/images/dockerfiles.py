@@ -32,16 +32,12 @@ _UNSAFE = re.compile(r"[^\w .+:/@=<>!~,\[\]()*-]|\s\s")
 class Dockerfile:
     """One rendered file."""
 
-    #: Readable and unique among the files of a plan; the file is `<name>.Dockerfile`.
-    name: str
-    #: `build` or `runtime`, the name of the target stage.
-    kind: str
-    #: Contents of the file.
-    text: str
+    name: str  # readable and unique among the files of a plan; the file is `<name>.Dockerfile`
+    kind: str  # `build` or `runtime`, the name of the target stage
+    text: str  # contents of the file
     #: The builds that use the image, in the plan's order; empty for a runtime image.
     builds: tuple[Build, ...]
-    #: The cells that these builds serve, or the cell of a runtime image; sorted.
-    cells: tuple[Cell, ...]
+    cells: tuple[Cell, ...]  # the cells that these builds serve, or the cell of a runtime image; sorted
 
     @property
     def tag(self) -> str:
@@ -74,8 +70,14 @@ def dockerfiles(plan: Plan, matrix: Matrix, lock: Mapping[str, str]) -> list[Doc
     for build in plan.builds:
         users.setdefault(chooser.build_image(build), []).append(build)
     cells = sorted({cell for build in plan.builds for cell in build.serves})
+    found = [_file("build", image, builds) for image, builds in users.items()]
+    names = [file.name for file in found]
     return [
-        *_uniquely_named(_file("build", image, builds) for image, builds in users.items()),
+        # Files that share a name, because their bases differ only by digest, get the digest of the text.
+        *(
+            file if names.count(file.name) == 1 else replace(file, name=f"{file.name}-{digest(file.text)}")
+            for file in sorted(found, key=lambda file: (file.name, file.text))
+        ),
         *(_file("runtime", chooser.runtime_image(cell)) for cell in cells),
     ]
 
@@ -96,28 +98,14 @@ def write_dockerfiles(folder: Path, files: Sequence[Dockerfile]) -> None:
         for name, text in wanted.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(
-            f"cannot write Dockerfiles: {error.strerror}",
-            Code.PATH_NOT_USABLE,
-            where=str(folder),
-            hints=["name a different folder with `--out DIR`"],
-        ) from None
+        sentence, hint = f"cannot write Dockerfiles: {error.strerror}", "name a different folder with `--out DIR`"
+        raise UsageError(sentence, Code.PATH_NOT_USABLE, where=str(folder), hints=[hint]) from None
 
 
 def _file(kind: str, image: BuildImage | RuntimeImage, builds: Sequence[Build] = ()) -> Dockerfile:
     served = {cell for build in builds for cell in build.serves}
     cells = (image.cell,) if isinstance(image, RuntimeImage) else tuple(sorted(served))
     return Dockerfile(image.name, kind, render_template(image.template, image), tuple(builds), cells)
-
-
-def _uniquely_named(files: Iterable[Dockerfile]) -> list[Dockerfile]:
-    """Append the digest to the name of files that share a name (their bases differ only by digest)."""
-    found = sorted(files, key=lambda file: (file.name, file.text))
-    names = [file.name for file in found]
-    return [
-        file if names.count(file.name) == 1 else replace(file, name=f"{file.name}-{digest(file.text)}")
-        for file in found
-    ]
 
 
 def render_template(name: str, spec: object, features: Set[str] = frozenset()) -> str:

@@ -124,12 +124,9 @@ class Engine:
         Raises MissingToolError when pulls are forbidden, and when the pull fails.
         """
         if not self.may_pull:
-            raise MissingToolError(
-                "this base image is not on this machine, and `--no-pull` forbids a pull",
-                Code.IMAGE_NOT_FOUND,
-                where=base,
-                hints=["run the command without `--no-pull`"],
-            )
+            sentence = "this base image is not on this machine, and `--no-pull` forbids a pull"
+            hint = "run the command without `--no-pull`"
+            raise MissingToolError(sentence, Code.IMAGE_NOT_FOUND, where=base, hints=[hint])
         with translate_sdk_errors(), self._client() as client:
             pull_image(client, base, self.mirrors.locate(base), size)
 
@@ -178,12 +175,9 @@ class Engine:
         if status == 0 and (image_id := self.image_id(tag)):
             return image_id
         if problem := self.problem():
-            raise MissingToolError(
-                f"the Docker engine stopped answering while an image was built: {problem.sentence}",
-                Code.ENGINE_NOT_ANSWERING,
-                where=tag,
-                hints=[*problem.hints, f"the full output is in {log}"],
-            )
+            sentence = f"the Docker engine stopped answering while an image was built: {problem.sentence}"
+            hints = [*problem.hints, f"the full output is in {log}"]
+            raise MissingToolError(sentence, Code.ENGINE_NOT_ANSWERING, where=tag, hints=hints)
         raise image_build_error(text_since(log, start).splitlines(), tag=tag, log=log)
 
     @contextmanager
@@ -278,7 +272,10 @@ def pull_missing(engine: Engine, bases: Iterable[str], platform: Platform) -> di
     missing = [base for base in dict.fromkeys(bases) if engine.local_name(base) is None]
     sizes: dict[str, int | None] = {}
     if missing and engine.may_pull:
-        sizes = {base: _size(engine, base, platform) for base in missing}
+        for base in missing:
+            sizes[base] = None
+            with suppress(MissingToolError):  # this process cannot reach the registry
+                sizes[base] = find_size(engine.mirrors.locate(base), platform)
         print_line(_announcement(engine, missing, sizes))
     problems: dict[str, MissingToolError] = {}
     for base in missing:
@@ -289,14 +286,6 @@ def pull_missing(engine: Engine, bases: Iterable[str], platform: Platform) -> di
             if isinstance(error, UnreachableRegistryError):
                 break
     return problems
-
-
-def _size(engine: Engine, base: str, platform: Platform) -> int | None:
-    """The size of the compressed layers in bytes, or None if this process cannot reach the registry."""
-    try:
-        return find_size(engine.mirrors.locate(base), platform)
-    except MissingToolError:
-        return None
 
 
 def _announcement(engine: Engine, bases: Sequence[str], sizes: Mapping[str, int | None]) -> str:

@@ -30,14 +30,11 @@ echo "path=$PATH"
 class ImageContents:
     """Versions of the tools in a build image."""
 
-    #: The engine's id of the inspected image.
-    id: str
-    #: gxx, nvcc, python: exact versions; `nvcc` is empty when the image has none.
-    gxx: str
+    id: str  # the engine's id of the inspected image
+    gxx: str  # gxx, nvcc, python: exact versions; `nvcc` is empty when the image has none
     nvcc: str
     python: str
-    #: Value of PATH in the image.
-    path: str
+    path: str  # value of PATH in the image
 
 
 def image_name(image: BuildImage | RuntimeImage, base_ids: Sequence[str]) -> str:
@@ -65,15 +62,12 @@ def ensure_image(
                 settings = {**index_variables(index=index), **ca_variables("/run/secrets/ca")}
                 network.write_text(shell_settings(settings))
                 secrets = {"ca": ca_bundle(), "network": network}
-                text = _with_local_names(render_template(image.template, image, engine.features()), engine, image)
+                # Base images have other names on this machine if they came from a mirror.
+                names = {base: engine.local_name(base) or base for base in image.bases}
+                text = render_template(image.template, image, engine.features())
+                text = re.sub(r"^FROM (\S+)", lambda base: f"FROM {names[base[1]]}", text, flags=re.MULTILINE)
                 engine.build(text, tag, log=log, owner=owner, secrets=secrets)
     return tag
-
-
-def _with_local_names(text: str, engine: Engine, image: BuildImage | RuntimeImage) -> str:
-    """The Dockerfile with the names that base images have on this machine: one from a mirror has the mirror's name."""
-    names = {base: engine.local_name(base) or base for base in image.bases}
-    return re.sub(r"^FROM (\S+)", lambda found: f"FROM {names[found[1]]}", text, flags=re.MULTILINE)
 
 
 def cached_contents(engine: Engine, store: Store, image: BuildImage) -> tuple[str, ImageContents] | None:

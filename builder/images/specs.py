@@ -47,26 +47,19 @@ class PythonSource:
 class BuildImage:
     """An image to build wheels in."""
 
-    #: The base image, with a digest if the lock file has one.
-    base: str
-    #: CUDA version of the cells.
-    cuda: Cuda
-    #: Platform of the wheels.
-    platform: Platform
+    base: str  # the base image, with a digest if the lock file has one
+    cuda: Cuda  # CUDA version of the cells
+    platform: Platform  # platform of the wheels
     #: Distribution of the base image, known from its name, or None: then no compiler is installed.
     distribution: Distribution | None
-    #: Major version of the gcc to install, or None when the base image must have one.
-    gcc: int | None
+    gcc: int | None  # major version of the gcc to install, or None when the base image must have one
     #: Oldest and newest allowed gcc major version; `gcc` twice when gcc is installed.
     gcc_range: tuple[int, int]
     #: CUDA version of the base image's nvcc, or None when nvcc comes from the package index.
     toolkit: Cuda | None
-    #: Whether a different minor version of the toolkit is allowed.
-    any_minor: bool
-    #: The Python to install buildfarm's tools with.
-    tools: PythonSource
-    #: The Python of the build.
-    pythons: PythonSource
+    any_minor: bool  # whether a different minor version of the toolkit is allowed
+    tools: PythonSource  # the Python to install buildfarm's tools with
+    pythons: PythonSource  # the Python of the build
     requirements: tuple[str, ...] = TOOLS
     programs: tuple[str, ...] = PROGRAMS
 
@@ -97,16 +90,12 @@ class BuildImage:
 class RuntimeImage:
     """A small image to run a cell in: a base image that works with the driver, Python and torch, without a toolkit."""
 
-    #: The base image, with a digest if the lock file has one.
-    base: str
-    #: The cell to run.
-    cell: Cell
+    base: str  # the base image, with a digest if the lock file has one
+    cell: Cell  # the cell to run
     #: The cell's exact torch, and NumPy for a torch that works only with NumPy 1.
     packages: tuple[str, ...]
-    #: The stage with uv, which does not stay in the image.
-    tools: PythonSource
-    #: The Python of the cell.
-    pythons: PythonSource
+    tools: PythonSource  # the stage with uv, which does not stay in the image
+    pythons: PythonSource  # the Python of the cell
     requirements: tuple[str, ...] = TOOLS
     programs: tuple[str, ...] = PROGRAMS
 

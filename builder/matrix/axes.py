@@ -118,6 +118,12 @@ class Arch:
             return cls(int(m[1]), int(m[2]), m[3], bool(m[4]))
         raise _unreadable("GPU architecture", text, "9.0 or 9.0+PTX")
 
+    @classmethod
+    def of_code(cls, code: str) -> Self | None:
+        """The architecture of GPU code, by its name: 9.0a for `sm_90a` and `compute_90a`; None for another text."""
+        m = re.fullmatch(rf"(?:sm|compute)_({_N})(\d)([af]?)", code)
+        return cls(int(m[1]), int(m[2]), m[3]) if m else None
+
     @property
     def capability(self) -> tuple[int, int]:
         """The compute capability of its GPUs: (9, 0)."""
@@ -194,22 +200,15 @@ class Cell:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a cell's name; raises UsageError otherwise."""
-        parts = text.split("-")
-        if len(parts) not in (3, 4) or not parts[0].startswith("torch"):
+        torch, *others = text.split("-")
+        if len(others) not in (2, 3) or not torch.startswith("torch"):
             raise _unreadable("cell", text, "torch2.11.0-cu130-cp312")
-        platform = Platform.LINUX_X86_64
-        if len(parts) == 4:
-            if parts[3] not in list(Platform):
-                raise UsageError(
-                    f"{parts[3]!r} is not a platform; the platforms are {', '.join(Platform)}", Code.VALUE_INVALID
-                )
-            platform = Platform(parts[3])
-        return cls(
-            Torch.parse(parts[0].removeprefix("torch")),
-            Cuda.parse(parts[1]),
-            Python.parse(parts[2]),
-            platform,
-        )
+        cuda, python, platform = [*others, Platform.LINUX_X86_64][:3]
+        if platform not in list(Platform):
+            raise UsageError(
+                f"{platform!r} is not a platform; the platforms are {', '.join(Platform)}", Code.VALUE_INVALID
+            )
+        return cls(Torch.parse(torch.removeprefix("torch")), Cuda.parse(cuda), Python.parse(python), Platform(platform))
 
     def __str__(self) -> str:
         name = f"torch{self.torch}-{self.cuda.variant}-{self.python.tag}"

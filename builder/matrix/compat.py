@@ -12,16 +12,7 @@ from typing import NamedTuple
 
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch, shown
-from builder.matrix.compat_table import (
-    ImageFacts,
-    ImageTable,
-    Table,
-    ToolkitFacts,
-    TorchFacts,
-    read_table,
-)
-
-__all__ = ["Compat", "ImageFacts", "ToolkitFacts", "TorchFacts", "WhyNot", "and_list"]
+from builder.matrix.compat_table import ImageTable, Table, ToolkitFacts, TorchFacts, read_table
 
 _FILE = Path(__file__).with_name("compat.yaml")
 #: How to use a release that compat.yaml does not have.
@@ -58,7 +49,7 @@ class Compat:
         self.torches = tuple(sorted(self._series))
         self.cudas = tuple(sorted({*table.toolkits, *(c for facts in table.torch.values() for c in facts.variants)}))
         self.pythons = tuple(sorted({p for facts in table.torch.values() for ps in facts.pythons.values() for p in ps}))
-        # Answers are cached: a plan asks for the same few pairs thousands of times.
+        # A plan asks for the same few pairs thousands of times.
         self._arch_reason = cache(self._find_arch)
         self._cuda_reason = cache(self._find_cuda)
         self._python_reason = cache(self._find_python)
@@ -68,20 +59,15 @@ class Compat:
         """Return the facts of compat.yaml, which is parsed once in a process."""
         return _load(path)
 
-    # Parsing.
-
     def releases(self, text: str) -> tuple[Torch, ...]:
         """Return every release that `text` names, oldest first: `2.2` is 2.2.0, 2.2.1 and 2.2.2; `2.2.1` is itself.
 
-        Raises:
-            UsageError: the release is unknown; the message names the nearest and the newest.
-
+        Raises UsageError: the release is unknown; the message names the nearest and the newest.
         """
         parts = text.split(".")
         if not re.fullmatch(r"\d{1,4}(\.\d{1,4}){1,2}", text):
-            raise UsageError(
-                f"{shown(text)!r} is not a torch version; write it like 2.11 or 2.11.0", Code.VALUE_INVALID
-            )
+            sentence = f"{shown(text)!r} is not a torch version; write it like 2.11 or 2.11.0"
+            raise UsageError(sentence, Code.VALUE_INVALID)
         series, newest, known = ".".join(parts[:2]), self.torches[-1], self._table.torch
         if len(parts) == 2 and text in known:
             return known[text].releases
@@ -119,16 +105,13 @@ class Compat:
         python = Python.parse(text)
         if python not in self.pythons:
             near = min(
-                self.pythons,
-                key=lambda p: (p.free_threaded != python.free_threaded, abs(p.minor - python.minor), p),
+                self.pythons, key=lambda p: (p.free_threaded != python.free_threaded, abs(p.minor - python.minor), p)
             )
             raise UsageError(
                 f"no torch release has wheels for Python {python}; the nearest Python with wheels is {near}",
                 Code.VERSION_UNKNOWN,
             )
         return python
-
-    # Facts.
 
     def torch(self, torch: Torch) -> TorchFacts:
         """Return the facts of a release's series. Raises UsageError if the release is unknown."""
@@ -172,11 +155,7 @@ class Compat:
     def gcc_range(self, torch: Torch, cuda: Cuda) -> tuple[int, int]:
         """Return the oldest and the newest gcc major that nvcc, torch's headers and torch's build check all accept."""
         facts = self.torch(torch)
-        limits = [
-            self.toolkit(cuda).gcc_max,
-            facts.gcc_max,
-            self._table.gcc_checks.get((facts.series, cuda)),
-        ]
+        limits = [self.toolkit(cuda).gcc_max, facts.gcc_max, self._table.gcc_checks.get((facts.series, cuda))]
         return facts.gcc_min, min(limit for limit in limits if limit is not None)
 
     def gpu_names(self, arch: Arch) -> tuple[str, ...]:
@@ -205,8 +184,6 @@ class Compat:
         plain = replace(arch, ptx=False)
         return tuple(sorted(c for c, facts in self._table.toolkits.items() if plain in facts.archs))
 
-    # Reasons.
-
     def why_not(self, torch: Torch, cuda: Cuda, python: Python, platform: Platform) -> WhyNot | None:
         """Return the reason why torch has no wheel for the cell, or None. Raises UsageError if the torch is unknown."""
         return (
@@ -223,18 +200,13 @@ class Compat:
         facts = self.torch(torch)
         has = f"it has {and_list(sorted(facts.variants))}"
         if cuda in facts.unlisted:
-            return WhyNot(
-                "unlisted-torch-wheel",
-                f"PyTorch's release notes list no torch {facts.series} wheel for CUDA {cuda}; {has}",
-            )
+            reason = f"PyTorch's release notes list no torch {facts.series} wheel for CUDA {cuda}; {has}"
+            return WhyNot("unlisted-torch-wheel", reason)
         if cuda not in facts.variants:
             return WhyNot("no-torch-wheel-for-cuda", f"torch {facts.series} was never built for CUDA {cuda}; {has}")
         if cuda not in self._table.toolkits:
-            return WhyNot(
-                "no-toolkit",
-                f"torch {facts.series} has a wheel for CUDA {cuda}, but buildfarm's version table lists no toolkit of"
-                f" CUDA {cuda}",
-            )
+            reason = f"torch {facts.series} has a wheel for CUDA {cuda}, but buildfarm's version table lists no toolkit"
+            return WhyNot("no-toolkit", f"{reason} of CUDA {cuda}")
         return None
 
     def why_not_python(self, torch: Torch, python: Python) -> WhyNot | None:
@@ -295,10 +267,8 @@ class Compat:
             reason += f"; torch {first} is the first that accepts it"
         elif until:
             reason += f"; torch before {until} accepts it"
-        return WhyNot(
-            "arch-refused-by-torch",
-            f"{reason}; with `override_architectures: true` in the recipe, nvcc compiles for it",
-        )
+        cure = "with `override_architectures: true` in the recipe, nvcc compiles for it"
+        return WhyNot("arch-refused-by-torch", f"{reason}; {cure}")
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:

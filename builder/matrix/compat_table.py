@@ -11,8 +11,6 @@ import yaml
 
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
 
-# Reads the YAML files of facts that belong to buildfarm.
-
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # keeps scalars as text: 2.10 is not 2.1
 
 
@@ -21,8 +19,8 @@ def read_text_yaml(path: Path) -> Any:  # noqa: ANN401 - the caller knows the ke
     return yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506  # a Base loader makes no objects
 
 
-# Parse the image facts of compat.yaml: NVIDIA's tags, pypa's Pythons, and Linux distributions.
-
+#: The image of pypa that buildfarm takes Pythons from.
+_MANYLINUX = "manylinux_2_28"
 #: NVIDIA builds `devel` on `runtime` on `base`, and the cuDNN images on these: a `devel` tag implies the others.
 _DEVEL_TAG = re.compile(r"(\d+\.\d+\.\d+)-(?:cudnn\d*-)?devel-(\w+)")
 
@@ -70,22 +68,13 @@ class Distribution:
 
 
 @dataclass(frozen=True)
-class ManylinuxTag:
-    """An old tag of a manylinux image, which is never deleted, with its Pythons."""
-
-    image: str
-    tag: str
-    pythons: tuple[Python, ...]
-
-
-@dataclass(frozen=True)
 class ImageTable:
     """The image facts that do not depend on a CUDA toolkit."""
 
     #: The oldest glibc first.
     distributions: tuple[Distribution, ...]
-    #: Pypa's old tags.
-    frozen: tuple[ManylinuxTag, ...]
+    #: Pypa's old tags of manylinux_2_28, which are never deleted, with their Pythons.
+    frozen: dict[str, tuple[Python, ...]]
     #: Registry and path of pypa's images.
     registry: str
     #: current_tag, current_pythons: the newest tag of pypa's images, and the Pythons in it.
@@ -103,12 +92,9 @@ class ImageTable:
 
     def pythons_image(self, python: Python, platform: Platform) -> str | None:
         """Return pypa's image with a Python: the current tag, else the newest old tag that has it, else None."""
-        image = "manylinux_2_28"
-        name = f"{self.registry}/{image}_{platform.machine}"
-        if python in self.current_pythons:
-            return f"{name}:{self.current_tag}"
-        tags = [row.tag for row in self.frozen if row.image == image and python in row.pythons]
-        return f"{name}:{max(tags)}" if tags else None
+        old = max((tag for tag, pythons in self.frozen.items() if python in pythons), default=None)
+        tag = self.current_tag if python in self.current_pythons else old
+        return f"{self.registry}/{_MANYLINUX}_{platform.machine}:{tag}" if tag else None
 
     def cuda_manylinux(self, cuda: Cuda, platform: Platform) -> str | None:
         """Return NVIDIA's manylinux image with that toolkit, or None. Its tag `latest` moves."""
@@ -121,12 +107,10 @@ def read_images(raw: dict[str, Any]) -> ImageTable:
     """Return the image facts of compat.yaml. A mistake in the file raises KeyError or ValueError."""
     manylinux, nvidia = raw["manylinux"], raw["manylinux_cuda"]
     distributions = (_distribution(name, row) for name, row in raw["distributions"]["rows"].items())
+    frozen = [row for row in manylinux["frozen"]["rows"] if row["image"] == _MANYLINUX]
     return ImageTable(
         distributions=tuple(sorted(distributions, key=lambda d: (_order(d.glibc), d.name))),
-        frozen=tuple(
-            ManylinuxTag(row["image"], row["tag"], tuple(map(Python.parse, row["python"])))
-            for row in manylinux["frozen"]["rows"]
-        ),
+        frozen={row["tag"]: tuple(map(Python.parse, row["python"])) for row in frozen},
         registry=manylinux["registry"],
         current_tag=manylinux["current"]["tag"],
         current_pythons=tuple(map(Python.parse, manylinux["current"]["python"])),
@@ -218,7 +202,10 @@ def read_table(path: Path) -> Table:
     raw = read_text_yaml(path)
     gcc_min = {s: int(row["gcc_min"]) for s, row in raw["cxx_standards"].items()}
     floors = raw["driver_floors"]["rows"]
-    ends = _series_of_archs(raw["torch_arch_list"]["until"])
+    since, until = (
+        {Arch.parse(arch): series for series, archs in raw["torch_arch_list"][key].items() for arch in archs}
+        for key in ("since", "until")
+    )
     return Table(
         first_packaged_toolkit=Cuda.parse(raw["first_packaged_toolkit"]["value"]),
         torch={s: _torch(s, row, gcc_min) for s, row in raw["torch"].items()},
@@ -229,9 +216,7 @@ def read_table(path: Path) -> Table:
             for series in row["torch"]
             for cuda, limit in row["gcc_max"].items()
         },
-        listed_archs={
-            arch: (first, ends.get(arch)) for arch, first in _series_of_archs(raw["torch_arch_list"]["since"]).items()
-        },
+        listed_archs={arch: (first, until.get(arch)) for arch, first in since.items()},
         images=read_images(raw),
         gpus={Arch.parse(arch).capability: tuple(names) for arch, names in raw["gpus"]["rows"].items()},
         companions={
@@ -245,10 +230,6 @@ def read_table(path: Path) -> Table:
     )
 
 
-def _series_of_archs(rows: dict[str, list[str]]) -> dict[Arch, str]:
-    return {Arch.parse(arch): series for series, archs in rows.items() for arch in archs}
-
-
 def _torch(series: str, row: dict[str, Any], gcc_min: dict[str, int]) -> TorchFacts:
     releases = tuple(map(Torch.parse, row["releases"]))
     pythons = sorted(map(Python.parse, row["python"]))
@@ -256,7 +237,14 @@ def _torch(series: str, row: dict[str, Any], gcc_min: dict[str, int]) -> TorchFa
     return TorchFacts(
         series=series,
         releases=releases,
-        variants={Cuda.parse(name): _archs(facts) for name, facts in row["variants"].items()},
+        variants={
+            Cuda.parse(name): {
+                platform: tuple(sorted(map(Arch.parse, archs[platform.machine])))
+                for platform in Platform
+                if platform.machine in archs
+            }
+            for name, archs in row["variants"].items()
+        },
         unlisted=tuple(map(Cuda.parse, row.get("unlisted", []))),
         default=Cuda.parse(row["default"]),
         pythons={r: tuple(p for p in pythons if p not in ended.get(str(r), ())) for r in releases},
@@ -264,11 +252,6 @@ def _torch(series: str, row: dict[str, Any], gcc_min: dict[str, int]) -> TorchFa
         gcc_min=gcc_min[row["cxx_standard"]],
         gcc_max=int(row["gcc_max"]) if "gcc_max" in row else None,
     )
-
-
-def _archs(facts: dict[str, Any]) -> dict[Platform, tuple[Arch, ...]]:
-    known = (platform for platform in Platform if platform.machine in facts)
-    return {platform: tuple(sorted(map(Arch.parse, facts[platform.machine]))) for platform in known}
 
 
 def _toolkit(name: str, row: dict[str, Any], floors: dict[str, str]) -> ToolkitFacts:

@@ -107,13 +107,10 @@ class AcceptRule:
 
 @dataclass(frozen=True)
 class Variant:
-    """An entry of `variants:`: libraries of the wheel that only some processes load."""
+    """An entry of `variants:`: libraries of the wheel that only some processes load. Keys: `VariantModel`."""
 
-    #: Pattern of their paths in the wheel, or of their file names, as fnmatch reads it.
     library: str
-    #: The CUDA that they are for, such as `13` or `12.8`; empty: every CUDA.
     cuda: str = ""
-    #: The architecture that they are for; None: every architecture.
     arch: Arch | None = None
 
     def matches(self, path: str) -> bool:
@@ -127,66 +124,41 @@ class Variant:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One extension, as its extension.yaml declares it."""
+    """One extension, as its extension.yaml declares it. `RecipeModel` says what each key means.
 
-    #: Name of the extension.
+    Here, paths are absolute, a key that is not given is empty, and `name` and `version` hold no PLACEHOLDERS: `version`
+    has 0 in place of each. `pattern` and `version_pattern` are the keys with them, or empty if they have none.
+    """
+
     name: str
-    #: Version of the wheel, without a local part; with 0 for each of the PLACEHOLDERS in `version_pattern`.
     version: str
-    #: Absolute path of the folder that holds extension.yaml.
+    #: The folder that holds extension.yaml.
     folder: Path
-    #: Where the source is.
     source: Source
-    #: One line about the extension.
     summary: str = ""
-    #: Absolute paths of patches, in the order `patch -p1` applies them.
     patches: tuple[Path, ...] = ()
-    #: Rules in order; the first rule whose specifier contains the torch release decides.
     abi: tuple[AbiRule, ...] = (AbiRule(AbiClass.CPYTHON),)
-    #: `required` if the wheel must hold device code, `optional` if it may be CPU only.
     cuda: str = "required"
-    #: Environment variables of the build, added to those that buildfarm sets.
     env: dict[str, str] = field(default_factory=dict)
-    #: Options of the build backend (PEP 517), by name.
     config_settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    #: PEP 508 requirements installed before the build, besides torch, ninja and the CUDA toolkit.
     build_requires: tuple[str, ...] = ()
-    #: PEP 508 run-time requirements added to the wheel's METADATA.
     requires: tuple[str, ...] = ()
-    #: Patterns of paths in site-packages, as fnmatch reads them: files that the wheel leaves out.
     wheel_exclude: tuple[str, ...] = ()
-    #: `window` if METADATA requires the torch releases of the ABI class, `source` if it keeps the requirement of the
-    #: source.
     requires_torch: str = "window"
-    #: Whether torch.cuda.is_available() returns True during the build.
     assume_cuda: bool = False
-    #: Whether nvcc gets the plan's architectures in place of those that the source names.
     override_architectures: bool = False
-    #: GPU architectures; empty: those of the matrix.
     archs: tuple[Arch, ...] = ()
-    #: PEP 440 specifier of the supported Pythons; empty: every Python.
     python: str = ""
-    #: Modules that must import from the installed wheel.
     imports: tuple[str, ...] = ()
-    #: Modules that a user must import before those of `imports`.
     needs_first: tuple[str, ...] = ()
-    #: Findings that are known and do not refuse the wheel.
     accepts: tuple[AcceptRule, ...] = ()
-    #: Requirements whose import order is tested together with the wheel.
     companions: tuple[str, ...] = ()
-    #: Library file stem to the dispatch keys it must register, such as {"_C": ("CPU", "CUDA")}.
     libraries: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    #: Libraries that are for one CUDA or one architecture; empty: every process may load every library.
     variants: tuple[Variant, ...] = ()
-    #: Time limit of one check with one case.
     seconds_per_case: int = SECONDS_PER_CASE
-    #: Memory that one compiler needs at its peak, in bytes.
     memory_per_job: int = MEMORY_PER_JOB
-    #: Bytes that the wheel file may have; 0: any number.
     max_size: int = 0
-    #: Distribution name of the wheel with PLACEHOLDERS; empty: `name`.
     pattern: str = ""
-    #: Version of the wheel with PLACEHOLDERS; empty: `version`.
     version_pattern: str = ""
 
     def wheel_name(self, torch: Torch, cuda: Cuda) -> str:
@@ -243,58 +215,43 @@ class Recipe:
 
 @dataclass(frozen=True)
 class ImageRule:
-    """An entry of `images:`: base images to use for some cells in place of buildfarm's choice."""
+    """An entry of `images:`: base images to use for some cells in place of buildfarm's choice. Keys: `ImageModel`."""
 
-    #: Pattern of cell names, as fnmatch reads it.
     cells: str
-    #: Base image for builds.
     image: str
-    #: Image that /opt/python is copied from; empty: pypa's manylinux image.
     pythons: str = ""
-    #: Base image for running the cells; empty: `image`.
     runtime: str = ""
-    #: CUDA version of the image's nvcc, if it differs from that of the cells; None: the same.
     toolkit: Cuda | None = None
 
 
 @dataclass(frozen=True)
 class Exclude:
-    """Cells that get no wheel: those that match every axis given. `reason` appears in the plan."""
+    """Cells that get no wheel: those that match every axis given. Keys: `ExcludeModel`."""
 
-    #: Why, one sentence.
     reason: str
-    #: Release or series; empty: every torch.
     torch: str = ""
-    #: cuda, python: the axis value; None: every value.
     cuda: Cuda | None = None
     python: Python | None = None
-    #: Name of an extension; empty: every extension.
     extension: str = ""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """The axes, the extensions and the settings, as matrix.yaml declares them."""
+    """The axes, the extensions and the settings of matrix.yaml. `MatrixModel` says what each key means.
 
-    #: The file they come from.
+    Axes are sorted, and `extensions` are absolute paths of folders.
+    """
+
     path: Path
-    #: torch, cuda, python: the axes, sorted.
     torch: tuple[Torch, ...]
     cuda: tuple[Cuda, ...]
     python: tuple[Python, ...]
-    #: GPU architectures, sorted; empty: those that torch's own wheel of each cell holds.
     archs: tuple[Arch, ...] = ()
-    #: Where wheels run, sorted.
     platforms: tuple[Platform, ...] = (Platform.LINUX_X86_64,)
-    #: Folders of the recipes, absolute.
     extensions: tuple[Path, ...] = ()
-    #: Cells that get no wheel, each with its reason.
     exclude: tuple[Exclude, ...] = ()
-    #: Base images for cells; the first rule that matches decides.
     images: tuple[ImageRule, ...] = ()
-    #: Mirrors of container registries, such as {"docker.io": "registry.example/mirror"}.
     registries: dict[str, str] = field(default_factory=dict)
-    #: URL of PyTorch's own wheel index, with `{variant}` in place of cu130 and the like.
     torch_index: str = TORCH_INDEX
 
 

@@ -13,25 +13,13 @@ from packaging.version import Version
 
 from builder.errors import Code, UsageError
 from builder.gate.acceptance import Accept
+from builder.matrix import config
 from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat, did_you_mean
-from builder.matrix.config import (
-    RECIPE,
-    AbiRule,
-    AcceptRule,
-    Exclude,
-    GitSource,
-    ImageRule,
-    Matrix,
-    PathSource,
-    Recipe,
-    SdistSource,
-    Selection,
-    Source,
-    Variant,
-    WheelSource,
-)
-from builder.matrix.models import AcceptModel, MatrixModel, RecipeModel, SourceModel
+from builder.matrix.config import RECIPE, Matrix, Recipe, Selection
+from builder.matrix.models.fields import StrictModel
+from builder.matrix.models.matrix import MatrixModel
+from builder.matrix.models.recipe import RecipeModel, SourceModel
 from builder.matrix.plan import Plan, make_plan
 from builder.matrix.yaml_document import Document, Key, key_path, read_document, validate
 
@@ -54,10 +42,8 @@ def read_plan(
     `archs`, unless empty, replace the GPU architectures of the matrix and of the recipes. `new` is the matrix of a file
     that does not exist yet, and `more` are recipes that it does not list.
 
-    Raises:
-        UsageError: a file or the selection is wrong.
-        NothingSelectedError: without `allow_empty`, no cell is left of the selection.
-
+    Raises UsageError: a file or the selection is wrong; NothingSelectedError: without `allow_empty`, no cell is left of
+    the selection.
     """
     matrix = new or load_matrix(path)
     recipes = (*load_recipes(matrix), *more)
@@ -71,9 +57,7 @@ def read_plan(
 def load_matrix(path: Path) -> Matrix:
     """Read matrix.yaml. `load_recipes` reads the recipes it lists.
 
-    Raises:
-        UsageError: the first error in the file, with its position; the hints are the other errors.
-
+    Raises UsageError: the first error in the file, with its position; the hints are the other errors.
     """
     if not path.exists():
         raise UsageError(
@@ -96,11 +80,8 @@ def load_matrix(path: Path) -> Matrix:
         archs=tuple(sorted(set(model.archs))),
         platforms=tuple(sorted(set(model.platforms))),
         extensions=_extension_folders(document, model.extensions),
-        exclude=tuple(Exclude(e.reason, e.torch or "", e.cuda, e.python, e.extension or "") for e in model.exclude),
-        images=tuple(
-            ImageRule(rule.cells, rule.image, rule.pythons or "", rule.runtime or "", rule.toolkit)
-            for rule in model.images
-        ),
+        exclude=tuple(config.Exclude(**_given(one)) for one in model.exclude),
+        images=tuple(config.ImageRule(**_given(one)) for one in model.images),
         registries=dict(model.registries),
         torch_index=model.torch_index,
     )
@@ -109,9 +90,7 @@ def load_matrix(path: Path) -> Matrix:
 def load_recipe(folder: Path) -> Recipe:
     """Read the extension.yaml of a folder.
 
-    Raises:
-        UsageError: the first error in the file, with its position; the hints are the other errors.
-
+    Raises UsageError: the first error in the file, with its position; the hints are the other errors.
     """
     return recipe_of(read_document(folder / RECIPE), folder.resolve())
 
@@ -127,13 +106,24 @@ def recipe_of(document: Document, home: Path) -> Recipe:
         folder=home,
         source=_source(document, home, model.source),
         patches=tuple(_within(document, home, text, ("patches", i), file=True) for i, text in enumerate(model.patches)),
-        abi=tuple(AbiRule(rule.abi, rule.torch) for rule in model.abi),
+        abi=tuple(config.AbiRule(rule.abi, rule.torch) for rule in model.abi),
         archs=tuple(sorted(set(model.archs))),
-        accepts=tuple(map(_accept_rule, model.accepts)),
-        variants=tuple(Variant(one.library, one.cuda, one.arch) for one in model.variants),
+        accepts=tuple(
+            config.AcceptRule(
+                Accept(str(one.check), one.reason, one.op, tuple(one.order), one.cell),
+                Version(one.until) if one.until else None,
+            )
+            for one in model.accepts
+        ),
+        variants=tuple(config.Variant(**_given(one)) for one in model.variants),
         max_size=model.max_size or 0,
         **{name: _frozen(getattr(model, name)) for name in _AS_WRITTEN},
     )
+
+
+def _given(model: StrictModel) -> dict[str, Any]:
+    """The keys of a rule that have a value; a rule in a Matrix or a Recipe has the same."""
+    return {name: value for name in type(model).model_fields if (value := getattr(model, name)) is not None}
 
 
 def _frozen(value: Any) -> Any:  # noqa: ANN401
@@ -147,17 +137,10 @@ def _frozen(value: Any) -> Any:  # noqa: ANN401
             return value
 
 
-def _accept_rule(model: AcceptModel) -> AcceptRule:
-    entry = Accept(str(model.check), model.reason, model.op, tuple(model.order), model.cell)
-    return AcceptRule(entry, Version(model.until) if model.until else None)
-
-
 def load_recipes(matrix: Matrix) -> tuple[Recipe, ...]:
     """Read the recipe of every extension of a matrix, sorted by name.
 
-    Raises:
-        UsageError: a recipe is wrong, two recipes have the same name, or an `exclude` names no extension.
-
+    Raises UsageError: a recipe is wrong, two recipes have the same name, or an `exclude` names no extension.
     """
     recipes = sorted((load_recipe(folder) for folder in matrix.extensions), key=lambda r: (r.name, r.folder))
     homes: dict[str, Recipe] = {}
@@ -184,15 +167,18 @@ def load_recipes(matrix: Matrix) -> tuple[Recipe, ...]:
 
 def _extension_folders(document: Document, texts: Sequence[str]) -> tuple[Path, ...]:
     home = document.path.parent.resolve()
-    folders: dict[Path, int] = {}
+    folders: list[Path] = []
     for i, text in enumerate(texts):
         folder, key = (home / text).resolve(), ("extensions", i)
         if not (folder / RECIPE).is_file():
-            missing = f"there is no {RECIPE} in {text or repr('')}" if folder.is_dir() else f"there is no folder {text}"
             if folder.is_file():
                 missing = f"{text} is a file; write its folder"
-            if (folder / RECIPE).is_dir():
+            elif (folder / RECIPE).is_dir():
                 missing = f"{RECIPE} in {text} is a folder; it must be a file"
+            elif folder.is_dir():
+                missing = f"there is no {RECIPE} in {text or repr('')}"
+            else:
+                missing = f"there is no folder {text}"
             siblings = [
                 str(p.parent.relative_to(home))
                 for p in sorted(folder.parent.glob(f"*/{RECIPE}"))
@@ -201,18 +187,18 @@ def _extension_folders(document: Document, texts: Sequence[str]) -> tuple[Path, 
             raise _error_at(document, key, missing + did_you_mean(text, siblings))
         if folder in folders:
             raise _error_at(document, key, f"the folder {text} is listed twice")
-        folders[folder] = i
+        folders.append(folder)
     return tuple(folders)
 
 
-def _source(document: Document, home: Path, model: SourceModel) -> Source:
+def _source(document: Document, home: Path, model: SourceModel) -> config.Source:
     if model.sdist and model.version and model.sha256:
-        return SdistSource(model.sdist, model.version, model.sha256)
+        return config.SdistSource(model.sdist, model.version, model.sha256)
     if model.git and model.revision:
-        return GitSource(model.git, model.revision, model.subdirectory or "")
+        return config.GitSource(model.git, model.revision, model.subdirectory or "")
     if model.wheel and model.version:
-        return WheelSource(model.wheel, model.version)
-    return PathSource(_within(document, home, model.path or ".", ("source", "path"), file=False))
+        return config.WheelSource(model.wheel, model.version)
+    return config.PathSource(_within(document, home, model.path or ".", ("source", "path"), file=False))
 
 
 def _within(document: Document, home: Path, text: str, key: Key, *, file: bool) -> Path:

@@ -19,8 +19,6 @@ _OTHER_BACKEND = re.compile(r"(?<![a-z])(?:cpu|rocm|xpu)")
 _BARE = re.compile(r"(?:^|\.)\d{1,2}\.\d{1,2}(?=[. ]|$)")
 #: No release of torch has more minor versions after the newest known one.
 _MOST_NEWER = 20
-
-
 #: The torch of buildfarm's earlier local versions, such as `cu130.torch211`, also in the name of a file.
 _EARLIER = re.compile(r"(?<=[+.])(cu\d{3}\.torch\d)(\d{1,2})(?=-|$)")
 

@@ -6,7 +6,7 @@ The functions here read no file and start no program.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -17,10 +17,8 @@ from builder.errors import Code, NothingSelectedError
 from builder.gate.amounts import counted, join_names
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat, WhyNot
-from builder.matrix.config import Exclude, Matrix, Recipe, Selection, WheelSource
-from builder.matrix.selection import Axes, select_axes
-
-# Which cells a recipe can serve, and which cells share one build: the rules of ABI classes and GPU architectures.
+from builder.matrix.config import Matrix, Recipe, Selection, WheelSource
+from builder.matrix.selection import select_axes
 
 #: One build serves all cells with the same key: the platform, and what a binary of the ABI class depends on.
 GroupKey = tuple[str, AbiClass, str, Cuda | int, Python | None]
@@ -99,14 +97,6 @@ class RecipeRules:
             case _:
                 return (cell.platform, AbiClass.CPYTHON, cell.torch.series, cell.cuda, cell.python)
 
-    def compiled_for(self, cells: Sequence[Cell]) -> tuple[Torch, Cuda]:
-        """Return the torch and the CUDA of a group's build: the oldest torch, and the oldest CUDA of that torch.
-
-        The oldest CUDA of all cells would be wrong: perhaps only a newer torch has it.
-        """
-        oldest = min(cells)
-        return oldest.torch, oldest.cuda
-
     def archs(self, cells: Sequence[Cell], cuda: Cuda) -> tuple[Arch, ...]:
         """Return the GPU architectures of a group's build.
 
@@ -116,8 +106,7 @@ class RecipeRules:
         """
         if self._explicit:
             return self._explicit
-        wheels = frozenset((cell.torch, cell.cuda) for cell in cells)
-        return self._official_archs(cuda, cells[0].platform, wheels)
+        return self._official_archs(cuda, cells[0].platform, frozenset((cell.torch, cell.cuda) for cell in cells))
 
     def _official(self, cuda: Cuda, platform: Platform, wheels: frozenset[tuple[Torch, Cuda]]) -> tuple[Arch, ...]:
         wanted = {arch for wheel in wheels for arch in self._compat.official_archs(*wheel, platform)}
@@ -126,11 +115,26 @@ class RecipeRules:
             known[-1] = replace(known[-1], ptx=True)
         return tuple(known)
 
-    def pythons(self, cells: Sequence[Cell], torch: Torch) -> tuple[Python, ...]:
-        """Return the Pythons of a group that the build's torch has wheels for, the preferred one first."""
+    def build(self, abi: AbiClass, cells: Sequence[Cell]) -> Build:
+        """Return the build of a group of cells: for their oldest torch, and the oldest CUDA of that torch.
+
+        The oldest CUDA of all cells would be wrong: perhaps only a newer torch has it.
+        """
+        torch, cuda = min(cells).torch, min(cells).cuda
         usable = {c.python for c in cells if not self._compat.why_not_python(torch, c.python)}
         preferred = [python for python in _COMPILE_WITH if python in usable]
-        return (*preferred, *sorted(usable.difference(preferred)))
+        return Build(
+            extension=self.recipe.name,
+            version=self.recipe.wheel_version(torch, cuda),
+            abi=abi,
+            torch=torch,
+            cuda=cuda,
+            pythons=(*preferred, *sorted(usable.difference(preferred))),
+            archs=self.archs(cells, cuda),
+            platform=cells[0].platform,
+            serves=tuple(cells),
+            project=self.recipe.wheel_name(torch, cuda) if self.recipe.pattern else "",
+        )
 
 
 def _merged(archs: Collection[Arch]) -> tuple[Arch, ...]:
@@ -140,7 +144,10 @@ def _merged(archs: Collection[Arch]) -> tuple[Arch, ...]:
     return tuple(sorted(with_ptx | plain))
 
 
-_PREBUILT = "its source is an official wheel, so there is nothing to build; `buildfarm smoke` tests this wheel"
+_PREBUILT = WhyNot(
+    "nothing-to-build",
+    "its source is an official wheel, so there is nothing to build; `buildfarm smoke` tests this wheel",
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -256,21 +263,19 @@ def make_plan(
     The order of the input does not change the plan. Skips that concern every extension come first, then those of each
     extension by name; within these, the order is torch, CUDA, Python, platform.
 
-    Raises:
-        UsageError: the selection holds an unknown value or two values that exclude each other.
-        NothingSelectedError: without `allow_empty`, no cell is left; see `no_cell_left`.
-
+    Raises UsageError: the selection holds an unknown value or two values that exclude each other; NothingSelectedError:
+    without `allow_empty`, no cell is left; see `no_cell_left`.
     """
     served, skips = _served_and_skipped(matrix, recipes, select, compat)
-    builds: list[Build] = []
+    builds = list[Build]()
     for rules, cells in served:
         if isinstance(rules.recipe.source, WheelSource):
-            skips += [_skip(cell, rules.recipe.name, "nothing-to-build", _PREBUILT) for cell in cells]
+            skips += [_skip(cell, rules.recipe.name, _PREBUILT) for cell in cells]
             continue
         groups: dict[GroupKey, list[Cell]] = defaultdict(list)
         for cell in cells:
             groups[rules.group_key(cell)].append(cell)
-        builds += [_build(rules, key, group) for key, group in groups.items()]
+        builds += [rules.build(key[1], group) for key, group in groups.items()]
     plan = Plan(tuple(builds), tuple(skips))
     if not plan.builds and not allow_empty:
         raise no_cell_left(matrix, plan)
@@ -302,17 +307,22 @@ def _served_and_skipped(
 ) -> tuple[list[tuple[RecipeRules, list[Cell]]], list[Skip]]:
     """Return, for each recipe, its rules and the cells it can serve, and a Skip for every other combination."""
     axes = select_axes(matrix, recipes, select, compat)
-    cells, skips = _cells(matrix, axes, compat)
-    served = []
+    cells, skips, served = list[Cell](), list[Skip](), list[tuple[RecipeRules, list[Cell]]]()
+    excluded = _why_excluded(matrix, "")
+    for torch, cuda in product(axes.torch, axes.cuda):
+        why_not_cuda = compat.why_not_cuda(torch, cuda)
+        for python, platform in product(axes.python, axes.platforms):
+            cell = Cell(torch, cuda, python, platform)
+            if why := why_not_cuda or compat.why_not(torch, cuda, python, platform) or excluded(cell):
+                skips.append(_skip(cell, "", why))
+            else:
+                cells.append(cell)
     for recipe in axes.recipes:
-        rules = RecipeRules(recipe, matrix.archs, compat)
-        excludes = _excludes(matrix, recipe.name)
+        rules, excluded = RecipeRules(recipe, matrix.archs, compat), _why_excluded(matrix, recipe.name)
         selected: list[Cell] = []
         for cell in cells:
-            if excluded := next((e for e in excludes if _matches(e, cell)), None):
-                skips.append(_skip(cell, recipe.name, "excluded", excluded.reason))
-            elif why := rules.why_not(cell):
-                skips.append(_skip(cell, recipe.name, *why))
+            if why := excluded(cell) or rules.why_not(cell):
+                skips.append(_skip(cell, recipe.name, why))
             else:
                 selected.append(cell)
         served.append((rules, selected))
@@ -336,55 +346,23 @@ def summarise_skips(plan: Plan) -> tuple[SkipSummary, ...]:
     )
 
 
-def _cells(matrix: Matrix, axes: Axes, compat: Compat) -> tuple[list[Cell], list[Skip]]:
-    """Return the existing cells that no exclude of every extension matches, and a Skip for every other combination."""
-    cells: list[Cell] = []
-    skips: list[Skip] = []
-    excludes = _excludes(matrix, "")
-    for torch, cuda in product(axes.torch, axes.cuda):
-        why_not_cuda = compat.why_not_cuda(torch, cuda)
-        for python, platform in product(axes.python, axes.platforms):
-            why = why_not_cuda or compat.why_not_python(torch, python) or compat.why_not_platform(torch, cuda, platform)
-            if why:
-                skips.append(Skip(torch, cuda, python, "", why.code, why.reason, platform))
-                continue
-            cell = Cell(torch, cuda, python, platform)
-            if excluded := next((e for e in excludes if _matches(e, cell)), None):
-                skips.append(_skip(cell, "", "excluded", excluded.reason))
-            else:
-                cells.append(cell)
-    return cells, skips
+def _why_excluded(matrix: Matrix, extension: str) -> Callable[[Cell], WhyNot | None]:
+    """Return what says why the matrix excludes a cell for one extension; empty: for every extension."""
+    # Sorted by reason, so that their order in the file does not matter.
+    excludes = sorted((e for e in matrix.exclude if e.extension == extension), key=lambda e: e.reason)
+
+    def why_not(cell: Cell) -> WhyNot | None:
+        for one in excludes:
+            if (
+                one.torch in ("", str(cell.torch), cell.torch.series)
+                and one.cuda in (None, cell.cuda)
+                and one.python in (None, cell.python)
+            ):
+                return WhyNot("excluded", one.reason)
+        return None
+
+    return why_not
 
 
-def _excludes(matrix: Matrix, extension: str) -> list[Exclude]:
-    """Return the excludes of one extension, sorted by reason, so that their order in the file does not matter."""
-    return sorted((e for e in matrix.exclude if e.extension == extension), key=lambda e: e.reason)
-
-
-def _matches(exclude: Exclude, cell: Cell) -> bool:
-    """Return whether a cell matches every axis of the exclude. The caller compares the extension."""
-    return (
-        exclude.torch in ("", str(cell.torch), cell.torch.series)
-        and exclude.cuda in (None, cell.cuda)
-        and exclude.python in (None, cell.python)
-    )
-
-
-def _skip(cell: Cell, extension: str, code: str, reason: str) -> Skip:
-    return Skip(cell.torch, cell.cuda, cell.python, extension, code, reason, cell.platform)
-
-
-def _build(rules: RecipeRules, key: GroupKey, cells: list[Cell]) -> Build:
-    torch, cuda = rules.compiled_for(cells)
-    return Build(
-        extension=rules.recipe.name,
-        version=rules.recipe.wheel_version(torch, cuda),
-        abi=key[1],
-        torch=torch,
-        cuda=cuda,
-        pythons=rules.pythons(cells, torch),
-        archs=rules.archs(cells, cuda),
-        platform=cells[0].platform,
-        serves=tuple(cells),
-        project=rules.recipe.wheel_name(torch, cuda) if rules.recipe.pattern else "",
-    )
+def _skip(cell: Cell, extension: str, why: WhyNot) -> Skip:
+    return Skip(cell.torch, cell.cuda, cell.python, extension, why.code, why.reason, cell.platform)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from builder.matrix.models import MatrixModel, RecipeModel
+from builder.matrix.models.matrix import MatrixModel
+from builder.matrix.models.recipe import RecipeModel
 
 _FILES: dict[str, type[BaseModel]] = {"matrix.schema.json": MatrixModel, "extension.schema.json": RecipeModel}
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
-from typing import Any, TypeVar
+from itertools import chain, product
+from typing import Any
 
 from packaging.utils import canonicalize_name
 
@@ -14,9 +14,10 @@ from builder.matrix.axes import Cell, Cuda, Platform, Python, Torch, shown
 from builder.matrix.compat import Compat, WhyNot, and_list, did_you_mean
 from builder.matrix.config import Matrix, Recipe, Selection
 
-Axis = TypeVar("Axis", Torch, Cuda, Python)
-A = TypeVar("A")
-B = TypeVar("B")
+#: The axes, and what each is called in a sentence. Its option is `--torch`, `--cuda` or `--python`.
+_AXES = {"torch": "torch", "cuda": "CUDA", "python": "Python"}
+#: For each axis, the values that each text of the command line names; a series of torch names several.
+_Selected = dict[str, list[Sequence[Any]]]
 
 
 @dataclass(frozen=True)
@@ -30,24 +31,11 @@ class Axes:
     recipes: tuple[Recipe, ...]
 
 
-@dataclass(frozen=True)
-class _Option:
-    """A command-line option with its values, as text."""
-
-    name: str
-    texts: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return " ".join(f"{self.name} {text}" for text in self.texts)
-
-
 def select_axes(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, compat: Compat) -> Axes:
     """Narrow the matrix to a selection. A torch series selects every release of that series in the matrix.
 
-    Raises:
-        UsageError: a value is unknown (the message names the nearest), or two values exclude each other.
-        NothingSelectedError: matrix.yaml does not list a selected value, or lists no extensions.
-
+    Raises UsageError: a value is unknown (the message names the nearest), or two values exclude each other;
+    NothingSelectedError: matrix.yaml does not list a selected value, or lists no extensions.
     """
     recipes = _recipes(recipes, select.extensions)
     torch, cuda, python = select_versions(matrix, select, compat)
@@ -59,9 +47,20 @@ def select_versions(
 ) -> tuple[tuple[Torch, ...], tuple[Cuda, ...], tuple[Python, ...]]:
     """Narrow torch, CUDA and Python of the matrix to a selection. Raises what `select_axes` raises for them."""
     # Read before the matrix is: the hint to add an impossible combination to matrix.yaml would be wrong.
-    axes = _axes(matrix, select, compat)
-    _refuse_unlisted(matrix, axes)
-    torch, cuda, python = (_narrowed(listed, selected) for listed, selected in axes.values())
+    selected = _read(select, compat, matrix)
+    if missing := _missing(matrix, selected):
+        axis = missing[0][0]
+        alone = all(other == axis for other, _ in missing)
+        raise NothingSelectedError(
+            f"the matrix does not list {and_list(f'{_AXES[axis]} {value}' for axis, value in missing)}",
+            Code.NOT_IN_MATRIX,
+            where=f"{matrix.path}, `{axis}`" if alone else str(matrix.path),
+            hints=[
+                *(_to_add(matrix, axis, value, compat) for axis, value in missing),
+                *([f"the matrix lists {and_list(sorted(getattr(matrix, axis)))}"] if alone else []),
+            ],
+        )
+    torch, cuda, python = (_narrowed(getattr(matrix, axis), values) for axis, values in selected.items())
     return torch, cuda, python
 
 
@@ -70,46 +69,71 @@ def selected(cells: Sequence[Cell], select: Selection, compat: Compat) -> list[C
 
     Raises UsageError for an unknown value (the message names the nearest), and for two values that exclude each other.
     """
-    releases, cudas, pythons = _values(select, compat)
+    values = {axis: set(chain(*groups)) for axis, groups in _read(select, compat).items() if groups}
+    return [cell for cell in cells if all(getattr(cell, axis) in wanted for axis, wanted in values.items())]
+
+
+def additions(matrix: Matrix, select: Selection, compat: Compat) -> list[str]:
+    """What to add to matrix.yaml, so that it has every selected value: `add 2.12.1 under `torch``; empty: nothing."""
+    missing = _missing(matrix, _read(select, compat, matrix))
+    return [_to_add(matrix, axis, value, compat) for axis, value in missing]
+
+
+def _read(select: Selection, compat: Compat, matrix: Matrix | None = None) -> _Selected:
+    """Return the selected values; of a torch series, the releases in the matrix.
+
+    Raises UsageError for an unknown value, with the option, and for two values that exclude each other.
+    """
+    readers: dict[str, Callable[[str], Sequence[Any]]] = {
+        "torch": compat.releases,
+        "cuda": lambda text: [compat.resolve_cuda(text)],
+        "python": lambda text: [compat.resolve_python(text)],
+    }
+    found: _Selected = {axis: [] for axis in _AXES}
+    for axis, read in readers.items():
+        for text in getattr(select, axis):
+            try:
+                found[axis].append(read(text))
+            except UsageError as error:
+                where = f"--{axis} {shown(text)}"
+                raise UsageError(error.sentence, error.code, where=where, hints=error.hints) from None
+    if matrix:
+        found["torch"] = [[r for r in matrix.torch if r in group] or group[-1:] for group in found["torch"]]
+    whys: dict[str, Callable[[Torch, Any], WhyNot | None]] = {
+        "cuda": compat.why_not_cuda,
+        "python": compat.why_not_python,
+    }
+    for axis, why_not in whys.items():
+        reasons = [why_not(*pair) for pair in product(chain(*found["torch"]), chain(*found[axis]))]
+        if reasons and (first := reasons[0]) and all(reasons):
+            where = " ".join(f"--{name} {text}" for name in ("torch", axis) for text in getattr(select, name))
+            raise UsageError(first.reason, Code.NO_SUCH_COMBINATION, where=where)
+    return found
+
+
+def _missing(matrix: Matrix, selected: _Selected) -> list[tuple[str, Any]]:
+    """The axis and the newest value of each selection of which the matrix lists nothing."""
     return [
-        cell
-        for cell in cells
-        if (not releases or any(cell.torch in group for group in releases))
-        and (not cudas or [cell.cuda] in cudas)
-        and (not pythons or [cell.python] in pythons)
+        (axis, values[-1])
+        for axis, groups in selected.items()
+        for values in groups
+        if not any(value in getattr(matrix, axis) for value in values)
     ]
 
 
-def _values(
-    select: Selection, compat: Compat, listed: Sequence[Torch] | None = None
-) -> tuple[list[Sequence[Torch]], list[Sequence[Cuda]], list[Sequence[Python]]]:
-    """Return, for each text of the command line, the values that it names; of a torch series, the releases in `listed`.
-
-    Raises UsageError for an unknown value, and for two values that exclude each other.
-    """
-    torch_option, cuda_option = _Option("--torch", select.torch), _Option("--cuda", select.cuda)
-    python_option = _Option("--python", select.python)
-    torch: list[Sequence[Torch]] = [*_read(torch_option, compat.releases)]
-    if listed is not None:
-        torch = [[r for r in listed if r in releases] or releases[-1:] for releases in torch]
-    cuda = [[value] for value in _read(cuda_option, compat.resolve_cuda)]
-    python = [[value] for value in _read(python_option, compat.resolve_python)]
-    _refuse_impossible(torch_option, torch, cuda_option, cuda, compat.why_not_cuda)
-    _refuse_impossible(torch_option, torch, python_option, python, compat.why_not_python)
-    return torch, [*cuda], [*python]
+def _narrowed(listed: Sequence[Any], groups: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    """Return the selected values that the matrix lists, or all values of the matrix if none is selected."""
+    return tuple(sorted(set(listed).intersection(chain(*groups)) if groups else set(listed)))
 
 
-def _read(option: _Option, read: Callable[[str], A]) -> list[A]:
-    """Parse the values of an option; an error names the option."""
-    values = []
-    for text in option.texts:
-        try:
-            values.append(read(text))
-        except UsageError as error:
-            raise UsageError(
-                error.sentence, error.code, where=f"{option.name} {shown(text)}", hints=error.hints
-            ) from None
-    return values
+def _to_add(matrix: Matrix, axis: str, value: object, compat: Compat) -> str:
+    """What to add to matrix.yaml, so that it has cells of a value."""
+    add = f"add {value} under `{axis}`"
+    if isinstance(value, Python):
+        fitting = [torch for torch in compat.torches if not compat.why_not_python(torch, value)]
+        if fitting and not set(fitting) & set(matrix.torch):
+            return f"{add}, and a torch that has wheels for it under `torch`, such as {fitting[-1]}"
+    return add
 
 
 def _recipes(recipes: Sequence[Recipe], names: Sequence[str]) -> tuple[Recipe, ...]:
@@ -129,80 +153,3 @@ def _recipes(recipes: Sequence[Recipe], names: Sequence[str]) -> tuple[Recipe, .
                 hints=[f"the matrix has {and_list(sorted(known))}"],
             )
     return tuple(known[name] for name in sorted(set(wanted) or known))
-
-
-#: What an axis is called in a sentence.
-_NAMES = {"torch": "torch", "cuda": "CUDA", "python": "Python"}
-
-
-_ListedAndSelected = Mapping[str, tuple[Sequence[Any], Sequence[Sequence[Any]]]]
-
-
-def _axes(matrix: Matrix, select: Selection, compat: Compat) -> _ListedAndSelected:
-    """What the matrix lists of each axis, and what is selected of it. Raises UsageError as `_values`."""
-    torch, cuda, python = _values(select, compat, matrix.torch)
-    return {"torch": (matrix.torch, torch), "cuda": (matrix.cuda, cuda), "python": (matrix.python, python)}
-
-
-def _refuse_unlisted(matrix: Matrix, axes: _ListedAndSelected) -> None:
-    """Raise NothingSelectedError for the selected values of which the matrix lists none; `axes` has both, by name."""
-    if not (missing := _missing(axes)):
-        return
-    first, _, listed = missing[0]
-    alone = all(axis == first for axis, _, _ in missing)
-    raise NothingSelectedError(
-        f"the matrix does not list {and_list([f'{_NAMES[axis]} {value}' for axis, value, _ in missing])}",
-        Code.NOT_IN_MATRIX,
-        where=f"{matrix.path}, `{first}`" if alone else str(matrix.path),
-        hints=[
-            *(_to_add(matrix, axis, value) for axis, value, _ in missing),
-            *([f"the matrix lists {and_list(sorted(listed))}"] if alone else []),
-        ],
-    )
-
-
-def _missing(axes: _ListedAndSelected) -> list[tuple[str, Any, Sequence[Any]]]:
-    """The axis and the newest value of each selection of which the matrix lists nothing, and what it lists."""
-    return [
-        (axis, values[-1], listed)
-        for axis, (listed, selected) in axes.items()
-        for values in selected
-        if not any(value in listed for value in values)
-    ]
-
-
-def additions(matrix: Matrix, select: Selection, compat: Compat) -> list[str]:
-    """What to add to matrix.yaml, so that it has every selected value: `add 2.12.1 under `torch``; empty: nothing."""
-    return [_to_add(matrix, axis, value) for axis, value, _ in _missing(_axes(matrix, select, compat))]
-
-
-def _narrowed(listed: Sequence[Axis], selected: Sequence[Sequence[Axis]]) -> tuple[Axis, ...]:
-    """Return the selected values that the matrix lists, or all values of the matrix if none is selected."""
-    wanted = {value for values in selected for value in values}
-    return tuple(sorted(value for value in set(listed) if value in wanted or not selected))
-
-
-def _to_add(matrix: Matrix, axis: str, value: Axis) -> str:
-    """What to add to matrix.yaml, so that it has cells of a value."""
-    if isinstance(value, Python):
-        compat = Compat.load()
-        fitting = [torch for torch in compat.torches if not compat.why_not_python(torch, value)]
-        if fitting and not set(fitting) & set(matrix.torch):
-            return (
-                f"add {value} under `{axis}`, and a torch that has wheels for it under `torch`, such as {fitting[-1]}"
-            )
-    return f"add {value} under `{axis}`"
-
-
-def _refuse_impossible(
-    option_a: _Option,
-    values_a: Sequence[Sequence[A]],
-    option_b: _Option,
-    values_b: Sequence[Sequence[B]],
-    why_not: Callable[[A, B], WhyNot | None],
-) -> None:
-    """Raise UsageError if every value of one option excludes every value of the other."""
-    pairs = product((a for group in values_a for a in group), (b for group in values_b for b in group))
-    reasons = [why_not(a, b) for a, b in pairs]
-    if reasons and (first := reasons[0]) and all(reasons):
-        raise UsageError(first.reason, Code.NO_SUCH_COMBINATION, where=f"{option_a} {option_b}")

@@ -25,9 +25,6 @@ _NULL = "tag:yaml.org,2002:null"
 MAX_CHARACTERS, MAX_VALUE, MAX_DEPTH, MAX_VALUES = 2**20, 2**14, 20, 20_000
 _TOO_DEEP = f"values are nested more than {MAX_DEPTH} levels deep"
 
-#: Line and column, both from 1.
-Position = tuple[int, int]
-
 #: Path of a value in the file, such as ("exclude", 0, "torch").
 Key = tuple[str | int, ...]
 
@@ -40,8 +37,8 @@ class Document:
     path: Path
     #: Its mapping. Scalars are the text as written: `2.10` is "2.10", `yes` is "yes"; an empty value is None.
     data: dict[str, Any]
-    #: Position of each key and of each list item.
-    positions: dict[Key, Position]
+    #: Line and column of each key and of each list item, both from 1.
+    positions: dict[Key, tuple[int, int]]
 
     def nearest_key(self, key: Sequence[str | int]) -> Key:
         """Return the longest prefix of a key path that is in the file."""
@@ -59,9 +56,7 @@ class Document:
 def read_document(path: Path) -> Document:
     """Read one YAML file whose top level is a mapping.
 
-    Raises:
-        UsageError: the file is missing, is not UTF-8, is not YAML, is not a mapping, or holds a key twice.
-
+    Raises UsageError: the file is missing, is not UTF-8, is not YAML, is not a mapping, or holds a key twice.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -78,22 +73,20 @@ def read_document(path: Path) -> Document:
     try:
         _check_depth(text, path)
         root = yaml.compose(text, Loader=_LOADER)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        problem = " ".join(part for part in (error.problem, error.context) if part)
-        if "nesting depth" in problem:  # libyaml reads ahead, and has a limit of its own
-            raise UsageError(_TOO_DEEP, Code.YAML_TOO_LARGE, where=where) from None
-        raise UsageError(f"this is not valid YAML: {problem}", Code.YAML_INVALID, where=where) from None
     except yaml.YAMLError as error:
-        problem = str(error).splitlines()[0]
-        raise UsageError(f"this is not valid YAML: {problem}", Code.YAML_INVALID, where=str(path)) from None
+        where, problem = str(path), str(error).splitlines()[0]
+        if isinstance(error, yaml.MarkedYAMLError):
+            problem = " ".join(part for part in (error.problem, error.context) if part)
+            if mark := error.problem_mark or error.context_mark:
+                where = f"{path}:{mark.line + 1}:{mark.column + 1}"
+            if "nesting depth" in problem:  # libyaml reads ahead, and has a limit of its own
+                raise UsageError(_TOO_DEEP, Code.YAML_TOO_LARGE, where=where) from None
+        raise UsageError(f"this is not valid YAML: {problem}", Code.YAML_INVALID, where=where) from None
     reader = _Reader(path)
     data = reader.plain(root, ()) if root else {}
     if not isinstance(data, dict):
-        raise UsageError(
-            "the file must be a mapping of keys, such as `torch: [2.11]`", Code.YAML_INVALID, where=str(path)
-        )
+        sentence = "the file must be a mapping of keys, such as `torch: [2.11]`"
+        raise UsageError(sentence, Code.YAML_INVALID, where=str(path))
     return Document(path, data, reader.positions)
 
 
@@ -115,7 +108,7 @@ class _Reader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.positions: dict[Key, Position] = {}
+        self.positions: dict[Key, tuple[int, int]] = {}
         self._open: list[yaml.Node] = []
         self._values = 0
 
@@ -129,11 +122,11 @@ class _Reader:
             raise self._refused(node, "an alias is inside the value it refers to")
         self._open.append(node)
         try:
-            if isinstance(node, yaml.SequenceNode):
-                for i, item in enumerate(node.value):
-                    self._record(item, (*key, i))
-                return [self.plain(item, (*key, i)) for i, item in enumerate(node.value)]
-            return self._mapping(node, key)
+            if not isinstance(node, yaml.SequenceNode):
+                return self._mapping(node, key)
+            for i, item in enumerate(node.value):
+                self._record(item, (*key, i))
+            return [self.plain(item, (*key, i)) for i, item in enumerate(node.value)]
         finally:
             self._open.pop()
 
@@ -166,8 +159,6 @@ class _Reader:
         return UsageError(sentence, code, where=where)
 
 
-# Turn what pydantic finds wrong with a file into one sentence each, with the key and its position.
-
 M = TypeVar("M", bound=BaseModel)
 _MUST_BE = {
     "list_type": "must be a list",
@@ -189,9 +180,7 @@ _ADVICE = {
 def validate(document: Document, model: type[M]) -> M:
     """Return the document as a model.
 
-    Raises:
-        UsageError: the first error in the file; the hints are the other errors.
-
+    Raises UsageError: the first error in the file; the hints are the other errors.
     """
     try:
         return model.model_validate(document.data)
@@ -226,21 +215,22 @@ def _problem(document: Document, model: type[BaseModel], details: ErrorDetails) 
 
 
 def _sentence(path: str, loc: Sequence[str | int], model: type[BaseModel], details: ErrorDetails) -> str:
-    kind, given = details["type"], details["input"]
-    context = details.get("ctx", {})
-    if kind == "extra_forbidden":
-        return f"unknown key `{path}`{did_you_mean(str(loc[-1]), _keys(model, loc[:-1]))}"
-    if kind == "value_error":
-        return f"`{path}`: {context['error']}"
-    if kind == "list_type" and isinstance(given, str):
-        return f"`{path}` must be a list; write [{given}]"
-    if kind in ("enum", "literal_error"):
-        return f"`{path}` must be {context['expected']}, not {given!r}"
-    if kind == "greater_than":
-        return f"`{path}` must be greater than {context['gt']}, not {given}"
-    if kind == "int_parsing":
-        return f"`{path}` must be a whole number, not {given!r}"
-    return f"`{path}` {_MUST_BE[kind]}" if kind in _MUST_BE else f"`{path}`: {details['msg']}"
+    given, context = details["input"], details.get("ctx", {})
+    match details["type"]:
+        case "extra_forbidden":
+            return f"unknown key `{path}`{did_you_mean(str(loc[-1]), _keys(model, loc[:-1]))}"
+        case "value_error":
+            return f"`{path}`: {context['error']}"
+        case "list_type" if isinstance(given, str):
+            return f"`{path}` must be a list; write [{given}]"
+        case "enum" | "literal_error":
+            return f"`{path}` must be {context['expected']}, not {given!r}"
+        case "greater_than":
+            return f"`{path}` must be greater than {context['gt']}, not {given}"
+        case "int_parsing":
+            return f"`{path}` must be a whole number, not {given!r}"
+        case kind:
+            return f"`{path}` {_MUST_BE[kind]}" if kind in _MUST_BE else f"`{path}`: {details['msg']}"
 
 
 def _keys(model: type[BaseModel], loc: Sequence[str | int]) -> list[str]:

@@ -113,19 +113,15 @@ class CellClaims:
 
     def why_not(self, cell: Cell) -> WhyNotClaimed | None:
         """The first reason why the wheel does not claim the cell; None if it does."""
-        if reason := self._why_not_torch(cell):
+        reason = self.stated.why_not_release(cell)
+        if not reason and self.floor > (cell.torch.major, cell.torch.minor):
+            reason = f"the libraries call functions that torch has since {self.floor[0]}.{self.floor[1]}"
+        if reason:
             return WhyNotClaimed("torch", cell.torch.series, reason)
         if reason := self._why_not_cuda(cell):
             return WhyNotClaimed("CUDA", str(cell.cuda), reason)
         reason = self._why_not_python(cell)
         return WhyNotClaimed("Python", str(cell.python), reason) if reason else None
-
-    def _why_not_torch(self, cell: Cell) -> str:
-        if reason := self.stated.why_not_release(cell):
-            return reason
-        if self.floor > (cell.torch.major, cell.torch.minor):
-            return f"the libraries call functions that torch has since {self.floor[0]}.{self.floor[1]}"
-        return ""
 
     def _why_not_cuda(self, cell: Cell) -> str:
         if reason := self.stated.why_not_build(cell):

@@ -138,7 +138,7 @@ def _beyond_plan(result: BuildResult) -> str:
         f"the wheel also has code for {', '.join(names)}; the plan asks for {', '.join(map(str, result.build.archs))}."
         f" This extra code costs {size_text(sum(sizes.values()))}"
     )
-    if result.stored.record.record.settings.override_architectures:
+    if result.stored.record.record.settings.get("override_architectures"):
         return f"{remark}. The build did not compile this code: look for libraries that the extension links statically"
     return f"{remark}. To leave this code out, set `override_architectures: true` in the recipe"
 

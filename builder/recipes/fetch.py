@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,17 +57,13 @@ def parse_reference(text: str) -> Reference:
     address, _, fragment = text.removeprefix("git+").partition("#")
     stated = dict(part.partition("=")[::2] for part in fragment.split("&") if part)
     if stated.keys() - {"subdirectory", "egg"}:  # pip's `egg` is the name, which the source states itself
-        raise UsageError(
-            "after `#`, only `subdirectory=FOLDER` has a meaning", Code.SOURCE_UNSUPPORTED, where=text, hints=_HINTS
-        )
+        raise _refused("after `#`, only `subdirectory=FOLDER` has a meaning", text)
     subdirectory = stated.get("subdirectory", "")
     if remote := re.fullmatch(r"(?:(\w+)://)([^/]*)(/.*)", address):
         path, _, revision = remote[3].partition("@")
         if remote[1] in ("https", "http", "ssh", "file"):
             return GitReference(f"{remote[1]}://{remote[2]}{path}", revision, subdirectory)
-        raise UsageError(
-            f"{remote[1]!r} is not a supported kind of URL", Code.SOURCE_UNSUPPORTED, where=text, hints=_HINTS
-        )
+        raise _refused(f"{remote[1]!r} is not a supported kind of URL", text)
     if secure := re.fullmatch(r"([\w.-]+@[\w.-]+:[^@]+)(?:@(.+))?", address):
         return GitReference(secure[1], secure[2] or "", subdirectory)
     if Path(text).is_dir():
@@ -80,28 +77,28 @@ def parse_reference(text: str) -> Reference:
 
 def _project(text: str) -> ProjectReference:
     if text.endswith(".whl"):
-        raise UsageError(
-            "this is a wheel, not a source",
-            Code.SOURCE_UNSUPPORTED,
-            where=text,
-            hints=["`buildfarm smoke`, `verify` and `adopt` take a wheel"],
+        raise _refused(
+            "this is a wheel, not a source", text, hints=["`buildfarm smoke`, `verify` and `adopt` take a wheel"]
         )
     if Path(text).is_file():
-        raise UsageError("this is a file, not a source", Code.SOURCE_UNSUPPORTED, where=text, hints=_HINTS)
+        raise _refused("this is a file, not a source", text)
     if "/" in text or text.startswith("."):
-        raise UsageError("there is no such folder", Code.NO_SUCH_FILE, where=text, hints=_HINTS)
+        raise _refused("there is no such folder", text, Code.NO_SUCH_FILE)
     try:
         wanted = Requirement(text)
     except InvalidRequirement:
-        raise UsageError(
-            "this is not a project, a git repository or a folder", Code.SOURCE_UNSUPPORTED, where=text, hints=_HINTS
-        ) from None
+        raise _refused("this is not a project, a git repository or a folder", text) from None
     exact = [each.version for each in wanted.specifier if each.operator == "==" and "*" not in each.version]
     if wanted.extras or wanted.marker or wanted.url or len(wanted.specifier) != len(exact) or len(exact) > 1:
-        raise UsageError(
-            "the version must be exact", Code.VALUE_INVALID, where=text, hints=[f"pass {wanted.name}==VERSION", *_HINTS]
-        )
+        hints = [f"pass {wanted.name}==VERSION", *_HINTS]
+        raise _refused("the version must be exact", text, Code.VALUE_INVALID, hints)
     return ProjectReference(wanted.name, *exact or [""])
+
+
+def _refused(
+    sentence: str, text: str, code: Code = Code.SOURCE_UNSUPPORTED, hints: Sequence[str] = _HINTS
+) -> UsageError:
+    return UsageError(sentence, code, where=text, hints=hints)
 
 
 @dataclass(frozen=True)

@@ -41,19 +41,15 @@ class JoinedGradient:
 def gradients_of(functions: Sequence[Function]) -> tuple[list[JoinedGradient], list[str]]:
     """The pairs whose signatures show how to join them, and a sentence for each pair that a person must join."""
     by_name = {each.name: each for each in functions}
-    joined: list[JoinedGradient] = []
-    left: list[str] = []
-    for forward in functions:
-        if partner := backward_of(forward.name, by_name):
-            found = _join(forward, by_name[partner])
-            if isinstance(found, JoinedGradient):
-                joined.append(found)
-            else:
-                left.append(
-                    f"{forward.name} has no gradient: {partner} seems to compute it, but {found}; join them with"
-                    f" torch.library.register_autograd, or say in cases.py that {forward.name} needs none"
-                )
-    return joined, left
+    pairs = [(one, by_name[partner]) for one in functions if (partner := backward_of(one.name, by_name))]
+    found = [(forward, backward, _join(forward, backward)) for forward, backward in pairs]
+    left = [
+        f"{forward.name} has no gradient: {backward.name} seems to compute it, but {why}; join them with"
+        f" torch.library.register_autograd, or say in cases.py that {forward.name} needs none"
+        for forward, backward, why in found
+        if isinstance(why, str)
+    ]
+    return [joined for _, _, joined in found if isinstance(joined, JoinedGradient)], left
 
 
 def _join(forward: Function, backward: Function) -> JoinedGradient | str:
@@ -66,10 +62,7 @@ def _join(forward: Function, backward: Function) -> JoinedGradient | str:
         # Where a list is returned, torch (2.11) wants a gradient for each argument that the caller gave.
         return "torch joins no op that returns a list and has defaults (return a std::tuple)"
     inputs = dict(zip(_names(forward), forward.kinds, strict=True))
-    arguments: list[str] = []
-    tensors: list[str] = []
-    numbers: list[str] = []
-    grads = 0
+    arguments, tensors, numbers, grads = list[str](), list[str](), list[str](), 0
     for name, kind in zip(_names(backward), backward.kinds, strict=True):
         if inputs.get(name) == kind:
             (tensors if kind == "tensor" else numbers).append(name)

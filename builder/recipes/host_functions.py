@@ -88,11 +88,9 @@ class Function:
     @property
     def op_parameters(self) -> str:
         """The parameters of its op in C++, in the types of TORCH_LIBRARY."""
+        parts = enumerate(zip(self.declared, self.arguments, strict=True))
         return _of_aten(
-            [
-                f"{_IN_SCHEMA[self.kinds[at]]} {name}" if at in self.narrow else part
-                for at, (part, name) in enumerate(zip(self.declared, self.arguments, strict=True))
-            ]
+            [f"{_IN_SCHEMA[self.kinds[at]]} {name}" if at in self.narrow else part for at, (part, name) in parts]
         )
 
     @property
@@ -123,14 +121,14 @@ def _of_aten(parameters: Sequence[str]) -> str:
     return re.sub(rf"(?<![\w:]){_TENSOR.pattern}\b", "at::Tensor", ", ".join(parameters))
 
 
-def plain_code(text: str) -> str:
-    """Return C++ code without comments, without preprocessor lines, and with empty strings."""
-    return _DIRECTIVE.sub("", without_comments(text))
-
-
 def without_comments(text: str) -> str:
     """Return C++ code without comments, and with empty strings."""
     return _COMMENT_OR_STRING.sub(lambda found: " " if found[0][0] == "/" else '""', text)
+
+
+def plain_code(text: str) -> str:
+    """Return C++ code without comments, without preprocessor lines, and with empty strings."""
+    return _DIRECTIVE.sub("", without_comments(text))
 
 
 def schema_name(name: str) -> str:
@@ -330,19 +328,15 @@ def _result(body: str, tensors: Sequence[str], fallback: str) -> str:
     returned = {value for value in returned if not re.match(rf"{fallback}\b", value)}
     name = returned.pop() if len(returned) == 1 else ""
     made = _assigned(body, name) if name.isidentifier() else [name]
-    for pattern, contiguous in _LIKE:
-        found = pattern.fullmatch(made[0]) if len(made) == 1 else None
-        if found is None:
-            continue
-        source = next(filter(None, found.groups()))
-        before = _assigned(body, source)
-        copied = re.fullmatch(r"(\w+)\.contiguous\(\)", before[0]) if len(before) == 1 else None
-        origin = copied[1] if copied else source
-        if origin in tensors and (copied or not before) and (origin == source or not _assigned(body, origin)):
-            made_like = schema_name(origin)
-            if contiguous or copied:
-                return f"{made_like}.new_empty({made_like}.shape)"
-            return f"torch.empty_like({made_like})"
+    for pattern, contiguous in _LIKE if len(made) == 1 else ():
+        if found := pattern.fullmatch(made[0]):
+            source = next(filter(None, found.groups()))
+            before = _assigned(body, source)
+            copied = re.fullmatch(r"(\w+)\.contiguous\(\)", before[0]) if len(before) == 1 else None
+            origin = copied[1] if copied else source
+            if origin in tensors and (copied or not before) and (origin == source or not _assigned(body, origin)):
+                like = schema_name(origin)
+                return f"{like}.new_empty({like}.shape)" if contiguous or copied else f"torch.empty_like({like})"
     return ""
 
 

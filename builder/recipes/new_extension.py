@@ -111,15 +111,10 @@ class Sources:
         """All texts."""
         return "\n".join(self.texts.values())
 
-    @property
-    def complete_headers(self) -> bool:
-        """Whether a file includes all of torch's headers."""
-        return any(header in self.text for header in COMPLETE_TORCH)
-
     def packaging(self, more: Sequence[str] = (), *, module: str = "_C", own: bool = True) -> dict[str, str]:
         """The files that make a wheel of the user's files (if `own`) and of more sources."""
-        sources = [*(self.texts if own else ()), *more]
-        return _packaging(self.name, sources, module=module, complete_headers=self.complete_headers)
+        complete = any(header in self.text for header in COMPLETE_TORCH)
+        return _packaging(self.name, [*(self.texts if own else ()), *more], module=module, complete_headers=complete)
 
     def header_notes(self) -> list[str]:
         """Which files include all of torch for nothing."""
@@ -182,10 +177,9 @@ def _with_ops(files: Sources) -> NewExtension:
     name = files.name
     functions, refused = read_functions(files.text)
     if not functions:
+        have = "the file has" if len(files.texts) == 1 else "the files have"
         raise UsageError(
-            "the file has no function that can become an op"
-            if len(files.texts) == 1
-            else "the files have no function that can become an op",
+            f"{have} no function that can become an op",
             Code.SOURCE_UNSUPPORTED,
             where=files.title,
             hints=_ways_out(files.text, refused),
@@ -247,13 +241,13 @@ def _ways_out(text: str, refused: Sequence[str]) -> list[str]:
         for kernel in dict.fromkeys(_KERNEL.findall(code))
         if not re.search(rf"\b{kernel}\s*(?:<[^;{{}}]*>)?\s*<<<", code)  # a function launches it already
     ]
-    launch = [
-        f"write a function that launches {' or '.join(kernels[:3])}, such as `torch::Tensor {kernels[0]}_op(const"
-        " torch::Tensor& x)`: it checks its tensors, and chooses blocks and threads"
-        for _ in kernels[:1]
-    ]
-    example = "run `buildfarm init` in an empty folder: it writes an example with a kernel and its function"
-    return [*refused, *launch, example]
+    ways = [*refused]
+    if kernels:
+        ways.append(
+            f"write a function that launches {' or '.join(kernels[:3])}, such as `torch::Tensor {kernels[0]}_op(const"
+            " torch::Tensor& x)`: it checks its tensors, and chooses blocks and threads"
+        )
+    return [*ways, "run `buildfarm init` in an empty folder: it writes an example with a kernel and its function"]
 
 
 def _gaps(name: str, binding: str, functions: Sequence[Function]) -> list[str]:
@@ -322,7 +316,8 @@ def ops_of(functions: Sequence[Function]) -> list[FunctionOp]:
             continue
         elif cuda and cpu and not whole:
             if function is cuda:
-                ops.append(FunctionOp(_renamed(cuda, base), cuda, cpu, _says(base, cpu)))
+                named_so = replace(cuda, name=base, schema=base + cuda.schema.removeprefix(cuda.name))
+                ops.append(FunctionOp(named_so, cuda, cpu, _says(base, cpu)))
         else:
             ops.append(FunctionOp(function, function))
     return ops
@@ -351,7 +346,3 @@ def _like(one: Function, other: Function | None) -> Function | None:
 
 def _calls(function: Function, other: Function) -> bool:
     return bool(re.search(rf"\b{other.name} ?\(", function.body))
-
-
-def _renamed(function: Function, name: str) -> Function:
-    return replace(function, name=name, schema=name + function.schema.removeprefix(function.name))

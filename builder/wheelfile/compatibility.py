@@ -112,18 +112,17 @@ def codes_for(codes: Iterable[str], gpu: Arch) -> list[str]:
     ours = gpu.capability
     found = []
     for code in codes:
-        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", code)
-        if not match:
+        arch, is_sass = Arch.of_code(code), code.startswith("sm_")
+        if arch is None:
             continue
-        version = (int(match[2]), int(match[3]))
-        if match[4] == "a" or (match[1] == "sm" and not _JETSON.isdisjoint((version, ours))):
-            fits = version == ours
-        elif match[1] == "sm" or match[4] == "f":
-            fits = version[0] == gpu.major and version[1] <= gpu.minor
+        if arch.suffix == "a" or (is_sass and not _JETSON.isdisjoint((arch.capability, ours))):
+            fits = arch.capability == ours
+        elif is_sass or arch.suffix == "f":
+            fits = arch.major == gpu.major and arch.minor <= gpu.minor
         else:
-            fits = version <= ours
+            fits = arch.capability <= ours
         if fits:
-            found.append((match[1] == "compute", version, code))
+            found.append((not is_sass, arch.capability, code))
     return [code for _, _, code in sorted(found)]
 
 

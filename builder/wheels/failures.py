@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from builder.diagnosis.first_error import FirstError, clean, first_error, is_message, last_lines, last_words
-from builder.diagnosis.hints import hints_for
+from builder.diagnosis.first_error import clean, first_error, is_message, last_lines, last_words
+from builder.diagnosis.hints import SourceTree, hints_for, missing_file_hints
 from builder.diagnosis.known_errors import reports
-from builder.diagnosis.missing_files import SourceTree, missing_file_hints
 from builder.diagnosis.setup_script import SetupFacts
 from builder.errors import DISK_HINT, BuildError, Code
 from builder.gate.amounts import join_names
@@ -67,7 +66,14 @@ def compile_failure(
         return failure("Python's headers (Python.h) are missing", *error.excerpt)
     origin = job.recipe.source.path if isinstance(job.recipe.source, PathSource) else None
     place = SourceTree(tree or Path(source), source, origin)
-    hints[:0] = missing_file_hints(error.message, lines, place) or _hints(error, job)
+    container, packages = job.toolchain.executor == "docker", job.toolchain.packages
+    found = missing_file_hints(error.message, lines, place)
+    found = found or hints_for(error, job.build.torch, job.build.cuda, container=container, packages=packages)
+    if not found and error.text.startswith("CMake Error"):
+        found = [
+            "if CMake does not find a library or program, install it; for a Python package, add it to `build_requires`"
+        ]
+    hints[:0] = found
     return failure(error.sentence, *(error.excerpt or (() if len(hints) > 1 else last_lines(lines))))
 
 
@@ -122,16 +128,6 @@ def changed_packages(job: CompileJob, changes: Sequence[str]) -> BuildError:
             f"the full output is in {job.log}",
         ],
     )
-
-
-def _hints(error: FirstError, job: CompileJob) -> list[str]:
-    container, packages = job.toolchain.executor == "docker", job.toolchain.packages
-    found = hints_for(error, job.build.torch, job.build.cuda, container=container, packages=packages)
-    if not found and error.text.startswith("CMake Error"):
-        return [
-            "if CMake does not find a library or program, install it; for a Python package, add it to `build_requires`"
-        ]
-    return found
 
 
 def _while(lines: Sequence[str], source: str) -> str:

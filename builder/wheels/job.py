@@ -1,18 +1,20 @@
-"""The executor protocol, the job that an executor compiles, and the torch that its wheel requires."""
+"""The executor protocol, the job that an executor compiles, its digest, and the torch that its wheel requires."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from builder.errors import BuildError, BuildfarmError
+from builder.formats import BUILD_FORMAT
+from builder.hashing import digest_of
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import GitSource, Recipe
 from builder.matrix.plan import Build
-from builder.records import CacheStatistics, Toolchain
+from builder.records import CacheStatistics, Toolchain, recorded_settings
 
 #: The stage of a build that another process makes too, with this store or another one.
 WAITS = "waiting for another buildfarm process that makes the same wheel"
@@ -102,6 +104,23 @@ class Compiled:
     objects: CacheStatistics | None
 
 
+class Prepared(Protocol):
+    """A build whose tools an executor found: what was found once is not looked for again."""
+
+    @property
+    def toolchain(self) -> Toolchain:
+        """What compiles the build."""
+        ...
+
+    def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Compiled:
+        """Make the raw wheel; raises BuildError with its stage and log."""
+        ...
+
+
+class NotPreparedError(Exception):
+    """No earlier run made what `prepare` needs, such as the environment of a build."""
+
+
 class Executor(Protocol):
     """Compiles builds, on this machine or in a container. Both make the same wheel."""
 
@@ -113,17 +132,23 @@ class Executor(Protocol):
         """Everything that would stop these builds, found before the first one starts."""
         ...
 
-    def known_toolchain(self, build: Build, recipe: Recipe) -> Toolchain | None:
-        """The toolchain of this build if an earlier run determined it, else None; creates nothing, uses no network."""
+    def prepare(self, build: Build, recipe: Recipe, *, log: Path, cached_only: bool = False) -> Prepared:
+        """Find the tools of this build, and make its environment or image if it is missing.
+
+        `cached_only`: make nothing and use no network; raises NotPreparedError if something would be made.
+        """
         ...
 
-    def toolchain(self, build: Build, recipe: Recipe, *, log: Path) -> Toolchain:
-        """The toolchain of this build; creates the environment or image when it is missing."""
-        ...
 
-    def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Compiled:
-        """Make the raw wheel; raises BuildError with its stage and log."""
-        ...
+def problems_of(checks: Iterable[Callable[[], object]]) -> list[BuildfarmError]:
+    """The errors that these checks raise, each sentence once."""
+    found: dict[str, BuildfarmError] = {}
+    for check in checks:
+        try:
+            check()
+        except BuildfarmError as error:
+            found.setdefault(str(error), error)
+    return list(found.values())
 
 
 def config_setting_options(recipe: Recipe) -> list[str]:
@@ -157,3 +182,24 @@ def torch_window(build: Build, recipe: Recipe, floor: Torch | None = None) -> st
 def required_torch(build: Build, recipe: Recipe, floor: Torch | None = None) -> str:
     """The requirement of torch that METADATA gets; empty if it keeps that of the source. See `torch_window`."""
     return "" if recipe.requires_torch == "source" else torch_window(build, recipe, floor)
+
+
+def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str) -> str:
+    """The build's name in the store: a hash of every input that can change the wheel.
+
+    The cells that the build serves are not an input: a later plan may add cells to the same wheel.
+    """
+    settings = recorded_settings(recipe)
+    settings.pop("requires_torch", None)  # `torch_window` is what it results in
+    return digest_of(
+        {
+            "name": str(build),
+            "archs": [str(arch) for arch in build.archs],
+            "local_version": build.local_version,
+            "source": source,
+            **settings,
+            "torch_window": required_torch(build, recipe),
+            "toolchain": [toolchain.executor, str(toolchain.python), toolchain.parts()],
+            "format": BUILD_FORMAT,
+        }
+    )

@@ -7,6 +7,8 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,7 +27,14 @@ from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_misma
 from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.build_scripts.job_file import write_job
 from builder.wheels.failures import changed_packages, compile_failure
-from builder.wheels.job import WAITS, Compiled, CompileJob, config_setting_options
+from builder.wheels.job import (
+    WAITS,
+    Compiled,
+    CompileJob,
+    NotPreparedError,
+    config_setting_options,
+    problems_of,
+)
 from builder.wheels.repair.repair import provided_libraries, with_built_libraries, with_repair_tools
 from builder.wheels.sccache.configure import (
     as_set,
@@ -38,7 +47,7 @@ from builder.wheels.sccache.configure import (
 )
 from builder.wheels.sccache.launchers.environment import CacheSettings
 from builder.wheels.scripts import PACKAGE, script_command
-from builder.wheels.toolchain.cuda_toolkit import HostCompiler, find_host_compiler, find_toolkit
+from builder.wheels.toolchain.cuda_toolkit import HostCompiler, Toolkit, find_host_compiler, find_toolkit
 from builder.wheels.toolchain.environments import (
     Environment,
     Environments,
@@ -76,9 +85,9 @@ class LocalExecutor:
 
         `compiler_cache` is whether compilers run through sccache, if this machine has it.
         """
-        self._environments = environments
+        self.environments = environments
+        self.compiler_cache = compiler_cache
         self._minor_mismatch = minor_mismatch
-        self._compiler_cache = compiler_cache
         self._packages = tuple(packages)
         self._warned = False
 
@@ -86,84 +95,122 @@ class LocalExecutor:
         """Missing Pythons, headers, toolkits, compilers and packages; each distinct problem once."""
         found: dict[str, BuildfarmError] = {}
         for build in builds:
-            missing: list[BuildfarmError] = []
-            for check in (self._python_for, self._compiler_for):
-                try:
-                    check(build)
-                except MissingToolError as error:
-                    missing.append(error)
-            if not missing:
-                try:
-                    self._check_packages(build, recipes[build.extension])
-                except BuildfarmError as error:
-                    missing.append(error)
+            missing = problems_of([partial(self._python_for, build), partial(self._compiler_for, build)])
+            missing = missing or problems_of([partial(self._check_packages, build, recipes[build.extension])])
             for problem in missing:
                 found.setdefault(str(problem), problem)
         return list(found.values())
 
-    def _check_packages(self, build: Build, recipe: Recipe) -> None:
-        python, (requirements, index) = self._python_for(build), self._requirements(build, recipe)
-        if not self._packages:
-            self._environments.check(python, requirements, index=index)
-            return
-        options = ["--python", str(self._environments.interpreter(python).path)]
-        options += wheels_only(self._packages, recipe.build_requires)
-        wanted = self._recipe_requirements(build, recipe)
-        check_needed(self._packages, wanted, options, index=index, store=self._environments.store)
-
-    def toolkit_problems(self, builds: Sequence[Build]) -> list[MissingToolError]:
+    def toolkit_problems(self, builds: Sequence[Build]) -> list[BuildfarmError]:
         """Missing toolkits and compilers; each distinct problem once. Downloads nothing."""
-        found: dict[str, MissingToolError] = {}
-        for build in builds:
-            try:
-                self._compiler_for(build)
-            except MissingToolError as error:
-                found.setdefault(str(error), error)
-        return list(found.values())
+        return problems_of(partial(self._compiler_for, build) for build in builds)
 
-    def known_toolchain(self, build: Build, recipe: Recipe) -> Toolchain | None:
-        """Exact versions of packages, nvcc and host compiler; None until the environment was resolved once."""
-        requirements, index = self._requirements(build, recipe)
-        if (python := _python_here(build)) is None:
-            return None
-        packages = self._packages or self._environments.locked(python, requirements, index=index)
-        return None if packages is None else self._identity(build, packages)
-
-    def toolchain(self, build: Build, recipe: Recipe, *, log: Path) -> Toolchain:
-        """The toolchain of a build; creates the environment if its packages were never resolved."""
-        known = self.known_toolchain(build, recipe)
-        return known or self._identity(build, self._environment(build, recipe, log).packages)
-
-    def _identity(self, build: Build, packages: Sequence[str]) -> Toolchain:
-        python = self._python_for(build)
-        toolkit = find_toolkit(build.cuda, minor_mismatch=self._minor_mismatch)
-        compiler = self._compiler_for(build)
-        program = find_sccache()
-        return with_repair_tools(
+    def prepare(self, build: Build, recipe: Recipe, *, log: Path, cached_only: bool = False) -> LocalBuild:
+        """Find Python, toolkit and compiler, and the exact packages; see `Executor.prepare`."""
+        toolkit, (requirements, index) = self._toolkit(build), self._requirements(build, recipe)
+        python, packages = _python_here(build), None
+        if python:
+            packages = self._packages or self.environments.locked(python, requirements, index=index)
+        if packages is None:
+            if cached_only:
+                raise NotPreparedError
+            python = self._python_for(build)
+            packages = self.environment(python, build, recipe, log).packages
+        python, compiler, program = python or self._python_for(build), self._compiler_for(build), find_sccache()
+        toolchain = with_repair_tools(
             Toolchain(
                 executor=self.name,
                 python=python,
                 packages=tuple(packages),
-                python_version=self._environments.interpreter(python).version,
+                python_version=self.environments.interpreter(python).version,
                 cxx=f"{Path(compiler.cxx).name} {compiler.version}",
                 cc=Path(compiler.cc).name,
                 nvcc=toolkit.version if toolkit.home else locked_version(packages, "nvidia-cuda-nvcc"),
                 requested_cuda=toolkit.requested_cuda,
                 uv=version("uv"),
-                sccache=sccache_version(program) if program and self._compiler_cache else None,
+                sccache=sccache_version(program) if program and self.compiler_cache else None,
             )
         )
+        return LocalBuild(self, python, toolkit, compiler, toolchain)
+
+    def environment(self, python: Python, build: Build, recipe: Recipe, log: Path) -> Environment:
+        """The environment of a build, which exists afterwards; raises MissingToolError for a torch of another CUDA."""
+        requirements, index = self._requirements(build, recipe)
+        options = ["--no-deps", *wheels_only(self._packages, recipe.build_requires)] if self._packages else []
+        environment = self.environments.ensure(python, requirements, index=index, log=log, options=options)
+        if problem := torch_mismatch(environment.site_packages, str(build.cuda)):
+            raise MissingToolError(
+                problem,
+                Code.PACKAGE_DIFFERS,
+                hints=["set `torch_index` in matrix.yaml to an index of torch's CUDA variants"],
+            )
+        return environment
+
+    def confined(self, argv: Sequence[str], writable: Sequence[Path]) -> list[str]:
+        """The command line that lets a build change files in these folders only; they exist afterwards."""
+        if (weak := weakness()) and not self._warned:
+            self._warned = True
+            print_warning(f"builds can {weak}; use `--executor docker` for sources that you do not trust")
+        for folder in writable:
+            folder.mkdir(parents=True, exist_ok=True)
+        return confined(argv, writable)
+
+    def _check_packages(self, build: Build, recipe: Recipe) -> None:
+        python, (requirements, index) = self._python_for(build), self._requirements(build, recipe)
+        if not self._packages:
+            self.environments.check(python, requirements, index=index)
+            return
+        options = ["--python", str(self.environments.interpreter(python).path)]
+        options += wheels_only(self._packages, recipe.build_requires)
+        wanted = self._recipe_requirements(build, recipe)
+        check_needed(self._packages, wanted, options, index=index, store=self.environments.store)
+
+    def _requirements(self, build: Build, recipe: Recipe) -> tuple[list[str], list[str]]:
+        requirements = list(self._packages) or self._recipe_requirements(build, recipe)
+        return requirements, self.environments.torch_index(build.torch, build.cuda)
+
+    def _recipe_requirements(self, build: Build, recipe: Recipe) -> list[str]:
+        packaged = self._toolkit(build).home is None
+        return build_requirements(build.torch, build.cuda, recipe.build_requires, toolkit=packaged)
+
+    def _python_for(self, build: Build) -> Python:
+        """The Python of `_python_here`; if there is none, the build's first Python is downloaded.
+
+        Raises MissingToolError when that is not possible.
+        """
+        if here := _python_here(build):
+            return here
+        self.environments.interpreter(build.pythons[0], headers=build.abi is AbiClass.CPYTHON)
+        return build.pythons[0]
+
+    def _toolkit(self, build: Build) -> Toolkit:
+        return find_toolkit(build.cuda, minor_mismatch=self._minor_mismatch)
+
+    def _compiler_for(self, build: Build) -> HostCompiler:
+        """A host compiler that the toolkit's own nvcc accepts, also when its minor version differs from the cell's."""
+        return find_host_compiler(Cuda.of_toolkit(self._toolkit(build).version), build.torch)
+
+
+@dataclass(frozen=True)
+class LocalBuild:
+    """The tools of one build on this machine; see `Prepared`."""
+
+    _executor: LocalExecutor
+    _python: Python
+    _toolkit: Toolkit
+    _compiler: HostCompiler
+    toolchain: Toolchain
 
     def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Compiled:
         """Build one wheel without isolation in the build's environment."""
         start, question = log_size(job.log), identity_question(job)
-        with self._prepared(job, stage) as (environment, source, run_there):
+        with self._in_place(job, stage) as (environment, source, run_there):
             argv = [str(find_uv()), "build", "--wheel", "--no-build-isolation", "--no-config", "--python"]
             argv += [str(environment.interpreter), *config_setting_options(job.recipe)]
             argv += ["--out-dir", str(job.raw), str(source)]
             asked = [str(environment.interpreter), identity.__file__, question, str(source)]
             status = run_there(["sh", "-c", _ASK_FIRST, "sh", *asked, *argv] if question else argv)
-            if changed := self._environments.changes(environment):
+            if changed := self._executor.environments.changes(environment):
                 raise changed_packages(job, changed)
             answer = answered_identity(text_since(job.log, start))
             if status == DIFFERS and answer and (error := other_identity(job, *answer)):
@@ -180,14 +227,14 @@ class LocalExecutor:
         kept = job.raw / "METADATA"  # in a folder that the build may write to
         job.raw.mkdir(exist_ok=True)
         question = identity_question(job, keep=kept)
-        with self._prepared(job, stage) as (environment, source, run_there):
+        with self._in_place(job, stage) as (environment, source, run_there):
             asked = [str(environment.interpreter), identity.__file__, question, str(source)]
             run_there(["sh", "-c", _ASK_FIRST, "sh", *asked, "true"])
-            self._environments.changes(environment)
+            self._executor.environments.changes(environment)
         return kept.read_text(encoding="utf-8") if kept.exists() else ""
 
     @contextmanager
-    def _prepared(
+    def _in_place(
         self, job: CompileJob, stage: Callable[[str], None]
     ) -> Iterator[tuple[Environment, Path, Callable[[Sequence[str]], int]]]:
         """The environment of a build, its source in the build's place, and a function that runs a program there.
@@ -195,11 +242,10 @@ class LocalExecutor:
         The program calls its compilers through the launchers; the function returns its exit status.
         """
         stage("environment")
-        environment = self._environment(job.build, job.recipe, job.log)
-        toolkit = find_toolkit(job.build.cuda, minor_mismatch=self._minor_mismatch)
-        home = toolkit.home or environment.packaged_toolkit(job.build.cuda)
-        if not toolkit.home:
-            link_toolkit(home, self._compiler_for(job.build).cc)
+        environment = self._executor.environment(self._python, job.build, job.recipe, job.log)
+        home = self._toolkit.home or environment.packaged_toolkit(job.build.cuda)
+        if not self._toolkit.home:
+            link_toolkit(home, self._compiler.cc)
         with (
             fixed_folder(job.build.source_folder, job.work / "fixed", lambda: stage(WAITS)) as place,
             temporary_folder() as short,
@@ -207,31 +253,28 @@ class LocalExecutor:
             stage("compile")
             inside = job.source.relative_to(job.tree)
             tree = Path(shutil.move(job.tree, place / "src"))
-            source = tree / inside
             variables = self._variables(job, environment, home, tree)
-            site, socket = environment.site_packages, short / "server"
-            variables = self._through_launchers(job, variables, place, socket, site, home)
+            variables = self._through_launchers(job, variables, place, short, environment.site_packages, home)
             temporary = {} if "TMPDIR" in job.recipe.env else {"TMPDIR": str(short)}
             variables |= {"UV_CACHE_DIR": f"{short}/uv", **temporary}
             launcher = script_command(sys.executable, PACKAGE.parent, job.file, "with-compiler-cache")
             own = [place, job.raw, job.statistics, Path(variables["SCCACHE_DIR"]).parent, short]
 
             def run_there(argv: Sequence[str]) -> int:
-                command = self._confined([*launcher, *argv], own)
+                command = self._executor.confined([*launcher, *argv], own)
                 return run(command, log=job.log, owner=job.owner, cwd=job.work, env=variables)
 
-            yield environment, source, run_there
+            yield environment, tree / inside, run_there
 
     def _variables(self, job: CompileJob, environment: Environment, home: Path, tree: Path) -> dict[str, str]:
-        compiler = self._compiler_for(job.build)
         variables = shell_variables(uv_variables())
-        maps = prefix_map_flags({tree: "."}, compiler.version, stores={environment.folder: "environment"})
+        maps = prefix_map_flags({tree: "."}, self._compiler.version, stores={environment.folder: "environment"})
         variables |= merge_variables(maps, build_variables(job))
         variables |= {
             "PATH": f"{environment.folder / 'bin'}{os.pathsep}{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
             "CUDA_HOME": str(home),
-            "CC": compiler.cc,
-            "CXX": compiler.cxx,
+            "CC": self._compiler.cc,
+            "CXX": self._compiler.cxx,
             # A repository around the place of the build is not that of the source.
             "GIT_CEILING_DIRECTORIES": str(tree.parent),
         }
@@ -240,25 +283,25 @@ class LocalExecutor:
         return merge_variables(variables, job.recipe.env)
 
     def _through_launchers(
-        self, job: CompileJob, variables: Mapping[str, str], place: Path, socket: Path, site: Path, home: Path
+        self, job: CompileJob, variables: Mapping[str, str], place: Path, short: Path, site: Path, home: Path
     ) -> dict[str, str]:
         """The variables of a build that calls its compilers through the launchers; also writes the job's file."""
-        compiler, program = self._compiler_for(job.build), find_sccache()
+        program = find_sccache()
         job.statistics.mkdir(parents=True, exist_ok=True)
         # Each extension has a folder of its own: what a build writes there reaches no other extension.
-        kept = Path(variables.get("SCCACHE_DIR") or self._environments.store.root / "objects")
+        kept = Path(variables.get("SCCACHE_DIR") or self._executor.environments.store.root / "objects")
         settings = CacheSettings(
             objects=place / "objects",
             statistics_dir=job.statistics,
             toolkit=home,
             site=site,
-            cc=compiler.cc,
-            cxx=compiler.cxx,
+            cc=self._compiler.cc,
+            cxx=self._compiler.cxx,
             cache_dir=kept / job.recipe.name / "kept",
-            socket=socket,
+            socket=short / "server",
             sccache=str(program or "sccache"),
         )
-        enabled = self._compiler_cache and program is not None
+        enabled = self._executor.compiler_cache and program is not None
         settings = with_reuse(settings, place / "src", enabled=enabled, reuse=job.reuse)
         changed = cache_variables(settings, variables["PATH"])
         changed["PYTHONPATH"] = f"{settings.layout.site}:{variables.get('PYTHONPATH', '')}".rstrip(":")
@@ -266,52 +309,6 @@ class LocalExecutor:
         shared = shared_variables(os.environ, job.recipe.name)
         write_job(job.file, as_set(settings, {**variables, **changed}, shared))
         return {**variables, **changed, **shared}
-
-    def _confined(self, argv: Sequence[str], writable: Sequence[Path]) -> list[str]:
-        """The command line that lets a build change files in these folders only; they exist afterwards."""
-        if (weak := weakness()) and not self._warned:
-            self._warned = True
-            print_warning(f"builds can {weak}; use `--executor docker` for sources that you do not trust")
-        for folder in writable:
-            folder.mkdir(parents=True, exist_ok=True)
-        return confined(argv, writable)
-
-    def _environment(self, build: Build, recipe: Recipe, log: Path) -> Environment:
-        requirements, index = self._requirements(build, recipe)
-        options = ["--no-deps", *wheels_only(self._packages, recipe.build_requires)] if self._packages else []
-        environment = self._environments.ensure(
-            self._python_for(build), requirements, index=index, log=log, options=options
-        )
-        if problem := torch_mismatch(environment.site_packages, str(build.cuda)):
-            raise MissingToolError(
-                problem,
-                Code.PACKAGE_DIFFERS,
-                hints=["set `torch_index` in matrix.yaml to an index of torch's CUDA variants"],
-            )
-        return environment
-
-    def _requirements(self, build: Build, recipe: Recipe) -> tuple[list[str], list[str]]:
-        requirements = list(self._packages) or self._recipe_requirements(build, recipe)
-        return requirements, self._environments.torch_index(build.torch, build.cuda)
-
-    def _recipe_requirements(self, build: Build, recipe: Recipe) -> list[str]:
-        packaged = find_toolkit(build.cuda, minor_mismatch=self._minor_mismatch).home is None
-        return build_requirements(build.torch, build.cuda, recipe.build_requires, toolkit=packaged)
-
-    def _python_for(self, build: Build) -> Python:
-        """The Python of `_python_here`; if there is none, the build's first Python is downloaded.
-
-        Raises MissingToolError when that is not possible.
-        """
-        if here := _python_here(build):
-            return here
-        self._environments.interpreter(build.pythons[0], headers=build.abi is AbiClass.CPYTHON)
-        return build.pythons[0]
-
-    def _compiler_for(self, build: Build) -> HostCompiler:
-        """A host compiler that the toolkit's own nvcc accepts, also when its minor version differs from the cell's."""
-        toolkit = find_toolkit(build.cuda, minor_mismatch=self._minor_mismatch)
-        return find_host_compiler(Cuda.of_toolkit(toolkit.version), build.torch)
 
 
 def _python_here(build: Build) -> Python | None:

@@ -26,6 +26,9 @@ _FROM_SHELL = re.compile(
     r"|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
 )
 
+#: Variables with compiler flags, which are appended instead of replaced.
+_FLAGS = re.compile(r"[A-Z]*FLAGS|NVCC_(?:PRE|AP)PEND_FLAGS")
+
 
 def build_variables(job: CompileJob) -> dict[str, str]:
     """What every executor sets: architectures, CUDA without a GPU, parallelism, no dates, no debug information."""
@@ -109,16 +112,11 @@ def _prefix_maps(folders: Mapping[Path, str]) -> list[str]:
     ]
 
 
-def holds_flags(name: str) -> bool:
-    """Whether a variable of this name holds compiler flags, which are appended instead of replaced."""
-    return re.fullmatch(r"[A-Z]*FLAGS|NVCC_(?:PRE|AP)PEND_FLAGS", name) is not None
-
-
 def merge_variables(variables: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
     """Both; `more` wins, but its compiler flags are appended to those of `variables`."""
     flags = {
         name: f"{variables[name]} {text}".strip()
         for name, text in more.items()
-        if name in variables and holds_flags(name)
+        if name in variables and _FLAGS.fullmatch(name)
     }
     return {**variables, **more, **flags}

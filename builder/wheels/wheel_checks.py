@@ -6,8 +6,9 @@ import ast
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from packaging.version import InvalidVersion, Version
 from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, parse_python, read_setup_script
 from builder.diagnosis.target_version import target_version, written
 from builder.errors import BuildError, Code
+from builder.log import print_warning
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import RECIPE, PathSource, Recipe, name_pattern, version_pattern
@@ -27,6 +29,7 @@ from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.facts import read_facts
 from builder.wheelfile.shims import oldest_torch
 from builder.wheels.build_scripts.identity import ANSWER
+from builder.wheels.failures import left_out_extensions, no_library_hints
 from builder.wheels.job import CompileJob
 from builder.wheels.repair.repair import is_excluded
 
@@ -35,6 +38,50 @@ _INCLUDING = frozenset({".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh",
 _BUILD_FILES = ("setup.py", "build.py", "setup_helpers.py")
 #: A line of a log that compiles a file: a compiler command, or what CMake prints instead.
 _COMPILES = re.compile(r"\s-c\s|\.o\b|Building CUDA object")
+
+
+@dataclass(frozen=True)
+class SourceFacts:
+    """What the source of a build says before its compile."""
+
+    script: SetupFacts
+    #: The torch that TORCH_TARGET_VERSION names; None if the source does not say.
+    target: Torch | None
+    cuda: CudaSources
+
+
+@dataclass(frozen=True)
+class CompileFacts:
+    """What a compile showed of its wheel."""
+
+    #: The oldest torch that the wheel needs by its libraries and by TORCH_TARGET_VERSION; None: nothing says it.
+    torch: Torch | None
+    cuda: CudaSources
+    #: Why the wheel may have no library.
+    no_library_hints: list[str]
+
+
+def check_source(job: CompileJob) -> SourceFacts:
+    """Check a source before its compile; raises BuildError for a torch that the build does not have."""
+    if unmet := unmet_requirements(job.source, job.toolchain.packages):
+        print_warning(
+            f"{job.recipe.name}: `build-system.requires` of the source asks for {', '.join(unmet)}, which buildfarm"
+            " does not install; if the build fails, add these requirements to `build_requires` in extension.yaml"
+        )
+    return SourceFacts(read_setup_script(job.source), check_target(job), find_cuda_sources(job.source, job.recipe))
+
+
+def check_wheel(wheel: Path, job: CompileJob, source: SourceFacts, log: str) -> CompileFacts:
+    """Check the compiled wheel; `log` is the output of the build. Raises BuildError."""
+    check_identity(wheel, job)
+    check_compiled(wheel, job, source.script, log)
+    left_out = left_out_extensions(job, log.splitlines())
+    for sentence in left_out:
+        print_warning(f"{job.recipe.name}: {sentence}")
+    if unused := unused_excludes(wheel, job.recipe):
+        print_warning(f"{job.recipe.name}: `wheel_exclude` matches no file of the wheel: {', '.join(unused)}")
+    hints = [*left_out, *no_library_hints(source.script, job.recipe)]
+    return CompileFacts(needed_torch(wheel, job.build, source.target), without_compiled(source.cuda, log), hints)
 
 
 def check_identity(wheel: Path, job: CompileJob) -> None:
@@ -204,14 +251,13 @@ def unmet_requirements(source: Path, packages: Sequence[str]) -> list[str]:
     versions = {
         str(canonicalize_name(name)): version for name, _, version in (text.partition("==") for text in packages)
     }
+    counts = [each for each in wanted if each.marker is None or each.marker.evaluate()]
+    found = [versions.get(canonicalize_name(each.name)) for each in counts]
     return [
-        str(each) for each in wanted if (each.marker is None or each.marker.evaluate()) and not _met(each, versions)
+        str(each)
+        for each, version in zip(counts, found, strict=True)
+        if version is None or not each.specifier.contains(version, prereleases=True)
     ]
-
-
-def _met(wanted: Requirement, versions: Mapping[str, str]) -> bool:
-    version = versions.get(canonicalize_name(wanted.name))
-    return version is not None and wanted.specifier.contains(version, prereleases=True)
 
 
 def find_cuda_sources(source: Path, recipe: Recipe) -> CudaSources:

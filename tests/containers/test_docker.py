@@ -73,7 +73,7 @@ def make_job(executor: DockerExecutor, tmp_path: Path) -> Callable[[str], Compil
 
     def make_it(code: str) -> CompileJob:
         assert executor.problems([build], {"toy": recipe}) == []
-        toolchain = executor.toolchain(build, recipe, log=tmp_path / "log")
+        toolchain = executor.prepare(build, recipe, log=tmp_path / "log").toolchain
         for name in ("source/bindings", "source/csrc", "work"):
             (tmp_path / name).mkdir(parents=True)
         (tmp_path / "source/bindings/setup.py").write_text(SETUP)
@@ -120,7 +120,7 @@ def test_a_wheel_is_built_and_nothing_is_left(
     job = make_job(SOURCE)
     ours, others = leave(job.owner), leave(f"another/{job.digest[:16]}")
     stages: list[str] = []
-    compiled = executor.compile(job, stages.append)
+    compiled = executor.prepare(job.build, job.recipe, log=job.log).compile(job, stages.append)
     raw = compiled.wheel
 
     assert raw.name.startswith("toy-1.0-cp312-cp312-manylinux")
@@ -153,7 +153,7 @@ def test_a_wheel_is_built_and_nothing_is_left(
 def test_a_source_that_does_not_compile(executor: DockerExecutor, make_job: Callable[[str], CompileJob]) -> None:
     job = make_job("int broken = nothing_of_that_name;\n")
     with pytest.raises(BuildError, match="nothing_of_that_name") as caught:
-        executor.compile(job, lambda _: None)
+        executor.prepare(job.build, job.recipe, log=job.log).compile(job, lambda _: None)
     assert (caught.value.stage, caught.value.log) == ("compile", job.log)
     assert containers(job.owner) == []
 
@@ -162,7 +162,7 @@ def test_packages_that_do_not_exist(executor: DockerExecutor, make_job: Callable
     job = make_job(SOURCE)
     job = replace(job, toolchain=replace(job.toolchain, packages=("setuptools==0.0.0.1",)))
     with pytest.raises(MissingToolError, match=r"does not have a required package or version.*setuptools"):
-        executor.compile(job, lambda _: None)
+        executor.prepare(job.build, job.recipe, log=job.log).compile(job, lambda _: None)
     assert containers(job.owner) == []
 
 
@@ -171,7 +171,7 @@ def test_a_second_toolchain_builds_no_second_image(
 ) -> None:
     job = make_job(SOURCE)
     log = job.log.read_text() if job.log.exists() else ""
-    again = executor.toolchain(job.build, job.recipe, log=job.log)
+    again = executor.prepare(job.build, job.recipe, log=job.log).toolchain
     assert again == job.toolchain
     assert str(again.image).startswith("buildfarm/build-cu130-buildfarm-base-bookworm-gcc12-cp312:")
     packages = again.packages

@@ -17,7 +17,7 @@ from builder.gate.outcome import FAILED, PASSED, Answer, Spec
 from builder.matrix.config import Recipe
 from builder.proof import Verdict
 from builder.proofs.cells import op_gate
-from builder.proofs.cells.op_gate import gate_failed, gate_proofs, run_gate
+from builder.proofs.cells.op_gate import CellProofs, run_gate
 from tests.conftest import PATIENCE, ROOT
 from tests.fixtures.gate_env import make_environment
 from tests.unit.matrix import make
@@ -179,7 +179,7 @@ def test_no_import_makes_values_pass(cheat: Cheat, attack: str) -> None:
 
 def assert_failed(answer: Answer | str, op: str) -> None:
     """A check failed, so the command does not exit with 0, and no `values` of the op passed."""
-    proofs = gate_failed(answer, "", None) if isinstance(answer, str) else gate_proofs(answer, "", None)
+    proofs = CellProofs("", None).of_gate(answer)
     assert Verdict.FAILED in {proof.verdict for proof in proofs}, answer
     if isinstance(answer, Answer):
         assert PASSED not in values_of(answer, op)

@@ -72,10 +72,7 @@ add_library(toy MODULE toy.cpp kernel.cu)
 target_link_libraries(toy Python::Module)
 """
 
-SETUP, CMAKE_BUILD = (
-    ["python", "setup.py", "-q", "build_ext", "--inplace"],
-    ["cmake", "--build", "b"],
-)
+SETUP, CMAKE_BUILD = (["python", "setup.py", "-q", "build_ext", "--inplace"], ["cmake", "--build", "b"])
 
 #: One step of toy.cpp; for kernel.cu cudafe++, cicc, ptxas and the host compiler.
 _BOTH = 5
@@ -275,8 +272,7 @@ def test_the_local_executor_reuses_what_an_edit_left_as_it_was(store: Path, tmp_
     )
     recipe = replace(make.recipe("toy"), build_requires=("setuptools>=77", "wheel", "ninja"))
     executor = LocalExecutor(Environments(Store(store), "https://wheels.invalid/{variant}"))
-    toolchain = executor.toolchain(build, recipe, log=tmp_path / "log")
-    assert toolchain.sccache
+    assert executor.prepare(build, recipe, log=tmp_path / "log").toolchain.sccache
 
     def made(
         name: str, host: str, *, reuse: bool = True, executor: LocalExecutor = executor, build: Build = build
@@ -286,10 +282,11 @@ def test_the_local_executor_reuses_what_an_edit_left_as_it_was(store: Path, tmp_
         files = {"setup.py": TORCH_SETUP.format(ninja=True), "value.h": "#define VALUE 1\n", "kernel.cu": KERNEL}
         for file, text in {**files, "toy.cpp": host}.items():
             (work / "src" / file).write_text(text)
+        prepared = executor.prepare(build, recipe, log=tmp_path / "log")
         job = CompileJob(
-            build, recipe, toolchain, work / "src", work, tmp_path / "log", 2, "d" * 64, f"test/{name}", reuse
+            build, recipe, prepared.toolchain, work / "src", work, tmp_path / "log", 2, "d" * 64, f"test/{name}", reuse
         )
-        compiled = executor.compile(job, lambda _: None)
+        compiled = prepared.compile(job, lambda _: None)
         assert compiled.objects is not None
         return compiled.wheel.read_bytes(), compiled.objects
 

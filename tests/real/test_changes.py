@@ -18,7 +18,7 @@ from builder.formats import BUILD_FORMAT
 from builder.log import console
 from builder.proof import Check, Verdict
 from builder.result import BuildResult
-from builder.wheels import build_digest
+from builder.wheels import job
 from tests.conftest import coded
 from tests.fixtures.small_project import SmallProject, small_project
 from tests.unit.canned_gate import can_gate
@@ -133,7 +133,7 @@ def test_unreadable_records_are_made_again(project: SmallProject, text: str) -> 
 
 def test_a_build_of_another_format_is_made_again(project: SmallProject, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as other:
-        other.setattr(build_digest, "BUILD_FORMAT", BUILD_FORMAT + 1)
+        other.setattr(job, "BUILD_FORMAT", BUILD_FORMAT + 1)
         assert not once(project).reused
         assert once(project).reused
     assert once(project).reused, "the store keeps both"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -33,12 +33,12 @@ from builder.cli.options import (
     SummaryOption,
     VerboseOption,
     architectures,
-    examples,
 )
 from builder.cli.output import print_data
 from builder.commands.building.build_run import BuildRun, WheelBuilder
 from builder.commands.building.executor_choice import choose_executor, override_base_image
 from builder.commands.building.preflight import check_recipes
+from builder.commands.building.story import publish
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, check_output, new_folder, open_store
 from builder.commands.run_settings import RunSettings
@@ -47,7 +47,7 @@ from builder.gate.amounts import size_text
 from builder.gate.causes import KINDS
 from builder.gate.outcome import FAILED
 from builder.log import print_error, print_line, print_warning, set_verbosity, verbosity
-from builder.matrix.axes import Arch, Cell
+from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, TORCH_INDEX, Matrix, Recipe
 from builder.matrix.load import load_matrix, read_plan
@@ -56,7 +56,6 @@ from builder.matrix.selection import select_versions
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.acceptance import unused_accepts
 from builder.proofs.cells.prover import WheelProver
-from builder.publish.dist import locked, publish_wheels
 from builder.publish.gradients import gradient_text, gradients_of
 from builder.publish.index.install import commands_of_cells, install_lines
 from builder.publish.plan_text import architectures_hint, dry_run_json, dry_run_text
@@ -77,21 +76,12 @@ from builder.result import BuildResult
 from builder.storage.runs import Run, save_run
 from builder.store import Store, write_atomic
 from builder.tested_versions import installed_versions, unsafe, unsafe_images, untested
-from builder.timeline import Timeline
 from builder.wheels.build_dir import clear_abandoned
 from builder.wheels.sccache.configure import cache_enabled
 from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
     from builder.commands.add import Added
-
-
-EXAMPLES = examples(
-    "buildfarm build --torch 2.2 --cuda 12.1",
-    "buildfarm build --torch 2.11 --cuda 13.0 --python 3.12",
-    "buildfarm build torch-scatter==2.1.2 --torch 2.11 --cuda 13.0",
-    "buildfarm build --ext ms_deform_attn --executor docker --jobs 8",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +167,14 @@ class BuildOutcome(NamedTuple):
 
 
 def build(options: BuildOptions) -> None:
-    """Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and uv."""
+    """Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and uv.
+
+    Examples:
+        buildfarm build --torch 2.2 --cuda 12.1
+        buildfarm build --torch 2.11 --cuda 13.0 --python 3.12
+        buildfarm build torch-scatter==2.1.2 --torch 2.11 --cuda 13.0
+        buildfarm build --ext ms_deform_attn --executor docker --jobs 8
+    """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     _ = options.archs, options.remote  # may raise, so before a recipe is written
     added = _added(options)
@@ -223,22 +220,14 @@ def _added(options: BuildOptions) -> Added | None:
 def _read_plan(
     options: BuildOptions, new: Matrix | None = None, more: Sequence[Recipe] = ()
 ) -> tuple[Matrix, dict[str, Recipe], Plan]:
-    """`read_plan`; with `--allow-empty`, a plan without builds is a warning."""
+    """`read_plan` with the image of the options; with `--allow-empty`, a plan without builds is a warning."""
     matrix, recipes, plan = read_plan(
         options.matrix, options.select, options.archs, new=new, more=more, allow_empty=options.allow_empty
     )
     if not plan.builds:
         error = no_cell_left(matrix, plan)
         print_warning(f"{error}: {'; '.join(error.hints)}")
-    return matrix, recipes, plan
-
-
-def _warn_of_versions(matrix: Matrix) -> None:
-    """One warning about the packages of this installation, and the images that the matrix names."""
-    installed = installed_versions()
-    images = [name for rule in matrix.images for name in (rule.image, rule.pythons, rule.runtime)]
-    if sentences := [*({**untested(installed), **unsafe(installed)}.values()), *unsafe_images(images)]:
-        print_warning("; ".join(sentences))
+    return override_base_image(matrix, options.image), recipes, plan
 
 
 def run_build(options: BuildOptions) -> BuildOutcome:
@@ -249,29 +238,44 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     """
     started, clock = datetime.now(UTC), time.monotonic()
     matrix, recipes, plan = _read_plan(options)
-    matrix = override_base_image(matrix, options.image)
     with new_folder(options.dist, "--dist"):  # neither folder is made if the other one cannot be used
         store = open_store(options.store)
     check_output(options.dist, "--dist")
     clear_abandoned(store)
-    environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
     if options.image and options.executor == "local":
         print_warning("`--image` has no effect with `--executor local`")
-    _warn_of_versions(matrix)
-    run = _run(options, matrix, recipes, plan, store, environments)
+    installed, images = installed_versions(), [name for r in matrix.images for name in (r.image, r.pythons, r.runtime)]
+    if sentences := [*({**untested(installed), **unsafe(installed)}.values()), *unsafe_images(images)]:
+        print_warning("; ".join(sentences))
+    run = _run(options, matrix, recipes, plan, store)
     stored = run.stored(plan.builds)
     if hint := hint_of(options, stored):
         print_line(hint)
+
+    def save(results: Sequence[BuildResult], unfinished: Sequence[str] | None = None) -> Run:
+        logs = {str(one.build): one.log for one in results if one.exit and one.log and one.log.is_file()}
+        return save_run(
+            store,
+            started,
+            time.monotonic() - clock,
+            report_json(plan, results),
+            logs=logs,
+            unfinished=unfinished,
+            reused=[str(result.build) for result in results if result.reused],
+            timeline=run.timeline(),
+        )
+
     try:
         results = run.build_all(stored)
-        _warn_of_unused_accepts(recipes.values(), results)
-        _publish(options.dist, plan, results)
+        for recipe in recipes.values():
+            proofs = [proof for result in results if result.build.extension == recipe.name for proof in result.proofs]
+            for sentence in unused_accepts(recipe, proofs):
+                print_warning(f"{recipe.name}: {sentence}")
+        publish(options.dist, plan, results)
     except KeyboardInterrupt:
-        unfinished = [str(build) for build in plan.builds if build not in run.finished]
-        seconds = time.monotonic() - clock
-        _save_run(store, started, seconds, plan, list(run.finished.values()), run.timeline(), unfinished)
+        save([*run.finished.values()], [str(build) for build in plan.builds if build not in run.finished])
         raise
-    saved = _save_run(store, started, time.monotonic() - clock, plan, results, run.timeline())
+    saved = save(results)
     if options.summary:
         from builder.publish.runs.markdown import append_summary  # noqa: PLC0415 - loads slowly
 
@@ -280,14 +284,10 @@ def run_build(options: BuildOptions) -> BuildOutcome:
 
 
 def _run(
-    options: BuildOptions,
-    matrix: Matrix,
-    recipes: Mapping[str, Recipe],
-    plan: Plan,
-    store: Store,
-    environments: Environments,
+    options: BuildOptions, matrix: Matrix, recipes: Mapping[str, Recipe], plan: Plan, store: Store
 ) -> WheelBuilder:
     """The run on this machine, or on the workers of a scheduler."""
+    environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
     if options.remote:
         from builder.commands.distributed.client.run import RemoteRun  # noqa: PLC0415 - imports Dask
 
@@ -321,7 +321,6 @@ def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bo
     new = added.axes.matrix(options.matrix) if added and added.axes else None
     more = [added.recipe] if added and not added.listed else []
     matrix, recipes, plan = _read_plan(options, new, more)
-    matrix = override_base_image(matrix, options.image)
     store = open_store(options.store)
     environments = Environments(store, matrix.torch_index, python_downloads=False)
     settings = replace(_settings(options, matrix), pull=False)
@@ -341,56 +340,6 @@ def hint_of(options: BuildOptions, stored: Mapping[Build, bool]) -> str:
     return "" if options.archs else architectures_hint([build for build, there in stored.items() if not there])
 
 
-def _publish(dist: Path, plan: Plan, results: Sequence[BuildResult]) -> None:
-    with locked(dist):
-        published = publish_wheels(dist, plan, results)
-        for event in published.events:
-            print_line(f"{dist}: {event}")
-        for removed in published.removed:  # also with --quiet
-            print_warning(f"{dist}: {removed}")
-
-
-def _save_run(
-    store: Store,
-    started: datetime,
-    seconds: float,
-    plan: Plan,
-    results: Sequence[BuildResult],
-    timeline: Timeline,
-    unfinished: Sequence[str] | None = None,
-) -> Run:
-    logs = {str(result.build): result.log for result in results if result.exit and result.log and result.log.is_file()}
-    reused = [str(result.build) for result in results if result.reused]
-    return save_run(
-        store,
-        started,
-        seconds,
-        report_json(plan, results),
-        logs=logs,
-        unfinished=unfinished,
-        reused=reused,
-        timeline=timeline,
-    )
-
-
-def _warn_of_unused_accepts(recipes: Iterable[Recipe], results: Sequence[BuildResult]) -> None:
-    for recipe in recipes:
-        proofs = [proof for result in results if result.build.extension == recipe.name for proof in result.proofs]
-        for sentence in unused_accepts(recipe, proofs):
-            print_warning(f"{recipe.name}: {sentence}")
-
-
-class _Row(NamedTuple):
-    """One build as the table shows it; `name` and `checks` may contain rich markup."""
-
-    name: str
-    size: str
-    cells: str
-    checks: str
-    gpu: str
-    time: str
-
-
 def build_text(dist: Path, plan: Plan, results: Sequence[BuildResult], torch_index: str = TORCH_INDEX) -> str:
     """The table, why checks did not run, the commands that install the wheels, and last why checks failed.
 
@@ -408,15 +357,21 @@ def build_text(dist: Path, plan: Plan, results: Sequence[BuildResult], torch_ind
             *(escape(note) for note in dict.fromkeys(note for result in results for note in _notes(result))),
         ],
     ]
-    if commands := _install_commands(dist, results, torch_index):
-        blocks.append([*map(escape, install_lines(_cells(results), commands))])
+    if good := [(result.stored.wheel, result.build.serves) for result in results if result.stored and not result.exit]:
+        # The commands for pip and uv, once for each version: the folder has the wheel for each Python.
+        commands: list[str] = []
+        for wheel, serves in good:
+            name, version = wheel.name.split("-")[:2]
+            commands += commands_of_cells(dist.resolve(), name, version, serves, torch_index)
+        cells = [cell for _, serves in good for cell in serves]
+        blocks.append([*map(escape, install_lines(cells, [*dict.fromkeys(commands)]))])
         if verbosity.verbose:
             blocks[-1].append(
                 f"The provenance of each wheel (SLSA, unsigned) is next to the wheel, in NAME.whl{SUFFIX}"
             )
     if plan.skips:
-        cells = "1 cell is skipped" if len(plan.skips) == 1 else f"{len(plan.skips)} cells are skipped"
-        blocks.append([f"{cells}; `buildfarm plan` with the same selection gives the reasons."])
+        skipped = "1 cell is skipped" if len(plan.skips) == 1 else f"{len(plan.skips)} cells are skipped"
+        blocks.append([f"{skipped}; `buildfarm plan` with the same selection gives the reasons."])
     problems = [problem_of(result) for result in results if result.refused]
     hints = hint_lines(hint for problem in problems if problem for hint in problem.hints)
     blocks.append([*cause_lines(causes, [FAILED]), *hints])
@@ -432,7 +387,7 @@ def distinct_errors(results: Sequence[BuildResult]) -> list[tuple[BuildfarmError
     return list(builds.values())
 
 
-def _table(rows: Sequence[_Row]) -> list[Table | str]:
+def _table(rows: Sequence[Sequence[str]]) -> list[Table | str]:
     """A table; in a narrow terminal instead two lines for each build, since wheel names are long."""
     table = plain_table("wheel", "size", "cells", "checks", "GPU", "time", right=("size", "cells", "time"))
     for row in rows:
@@ -440,26 +395,22 @@ def _table(rows: Sequence[_Row]) -> list[Table | str]:
     if fits(table):
         return [table]
     lines: list[Table | str] = []
-    for row in rows:
-        cells = f"{row.cells} cell{'s' * (row.cells != '1')}"
-        lines += [row.name, f"  {row.size}, {cells}; checks: {row.checks}; GPU: {row.gpu}; {row.time}"]
+    for name, size, cells, checks, gpu, seconds in rows:
+        count = "1 cell" if cells == "1" else f"{cells} cells"
+        lines += [name, f"  {size}, {count}; checks: {checks}; GPU: {gpu}; {seconds}"]
     return lines
 
 
-def _row(result: BuildResult) -> _Row:
+def _row(result: BuildResult) -> tuple[str, ...]:
+    """One build as the table shows it, in rich markup."""
     cells = str(len(result.build.serves))
     seconds = "reused" if result.reused else f"{result.seconds:.0f} s"
     if result.stored is None:
-        return _Row(f"[red]{escape(str(result.build))}[/] (failed)", "-", cells, "-", "-", seconds)
-    name = escape(result.stored.wheel.name)
-    return _Row(
-        f"[red]{name}[/] ({_refusal(result)})" if result.exit else name,
-        size_text(result.stored.wheel.stat().st_size),
-        cells,
-        coloured_counts(counts(result.proofs)),
-        _gpu(result.proofs),
-        seconds,
-    )
+        return f"[red]{escape(str(result.build))}[/] (failed)", "-", cells, "-", "-", seconds
+    name, size = escape(result.stored.wheel.name), size_text(result.stored.wheel.stat().st_size)
+    if result.exit:  # a fault of the wheel, or a mistake in cases.py
+        name = f"[red]{name}[/] ({'cases.py is wrong' if result.mistake_in_cases else 'refused'})"
+    return name, size, cells, coloured_counts(counts(result.proofs)), _gpu(result.proofs), seconds
 
 
 def _gpu(proofs: Sequence[Proof]) -> str:
@@ -484,23 +435,3 @@ def _notes(result: BuildResult) -> list[str]:
         # The reason why the cache was not used is that of many builds, and is shown once.
         lines.append(objects.sentence() if objects.refused else f"{result.build}: {objects.sentence()}")
     return lines
-
-
-def _refusal(result: BuildResult) -> str:
-    """What the failed checks found: a fault of the wheel, or a mistake in cases.py."""
-    return "cases.py is wrong" if result.mistake_in_cases else "refused"
-
-
-def _cells(results: Sequence[BuildResult]) -> list[Cell]:
-    """The cells that the wheels are for."""
-    return [cell for result in results if result.stored and not result.exit for cell in result.build.serves]
-
-
-def _install_commands(dist: Path, results: Sequence[BuildResult], torch_index: str) -> list[str]:
-    """The commands for pip and uv, once for each version: the folder has the wheel for each Python."""
-    commands: list[str] = []
-    for result in results:
-        if result.stored and not result.exit:
-            name, version = result.stored.wheel.name.split("-")[:2]
-            commands += commands_of_cells(dist.resolve(), name, version, result.build.serves, torch_index)
-    return list(dict.fromkeys(commands))

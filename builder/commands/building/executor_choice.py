@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from builder.commands.run_settings import RunSettings
-from builder.errors import BuildfarmError, Code, MissingToolError
+from builder.errors import Code, MissingToolError
 from builder.images.base_image_choice import ImageChooser
 from builder.images.registry.lock import lock_path, read_lock
 from builder.images.registry.reference import read_mirrors
@@ -61,7 +61,17 @@ def choose_executor(
     if auto:
         print_line(f"executor: docker ({not_here[0].sentence})")
         if check_images and (problems := docker.image_problems(builds)):
-            raise _neither(not_here, problems)
+            here, container = ("; ".join(map(str, found)) for found in (not_here, problems))
+            hints = [hint for one in (*problems, *not_here) for hint in one.hints if "--executor" not in hint]
+            hints = [
+                *dict.fromkeys(hints),
+                "pass `--image NAME` with a base image that is on this machine",
+                "run the command on a machine with Docker, where `--executor docker` needs no CUDA toolkit",
+            ]
+            sentence = "neither this machine nor a container can compile these builds"
+            raise MissingToolError(
+                f"{sentence}. This machine: {here}. Container: {container}", Code.NO_EXECUTOR, hints=hints
+            )
     return docker
 
 
@@ -78,21 +88,6 @@ def _docker_executor(settings: RunSettings, environments: Environments, packages
         engine=Engine(read_mirrors(matrix.registries), may_pull=settings.pull),
         packages=packages,
         compiler_cache=settings.compiler_cache,
-    )
-
-
-def _neither(not_here: Sequence[BuildfarmError], problems: Sequence[BuildfarmError]) -> MissingToolError:
-    """One error for builds that can be compiled neither on this machine nor in a container, with all solutions."""
-    here, container = ("; ".join(str(problem) for problem in found) for found in (not_here, problems))
-    hints = [hint for problem in (*problems, *not_here) for hint in problem.hints if "--executor" not in hint]
-    return MissingToolError(
-        f"neither this machine nor a container can compile these builds. This machine: {here}. Container: {container}",
-        Code.NO_EXECUTOR,
-        hints=[
-            *dict.fromkeys(hints),
-            "pass `--image NAME` with a base image that is on this machine",
-            "run the command on a machine with Docker, where `--executor docker` needs no CUDA toolkit",
-        ],
     )
 
 

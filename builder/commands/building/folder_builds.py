@@ -1,27 +1,42 @@
-"""Which wheels of the store belong to the folder of a recipe: other folders may have a recipe of the same name."""
+"""What the store remembers of the folder of a recipe: its wheels and the source files of each.
+
+Other folders may have a recipe of the same name.
+"""
 
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from builder.gate.amounts import join_names
 from builder.hashing import digest_of
 from builder.matrix.config import RECIPE, PathSource, Recipe
 from builder.matrix.plan import Build
 from builder.publish.dist import is_of
 from builder.store import Store, StoredBuild, write_atomic
+from builder.untrusted import JsonError, read_json
 
 
 class FolderBuilds:
-    """The last wheel of each build of a folder, and the wheels of the folder that are published."""
+    """The last wheel of each build of a folder with its source files, and the wheels of the folder that are published.
+
+    Source files are known of sources that are folders.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def remember(self, build: Build, recipe: Recipe, digest: str) -> None:
-        """Note that the last wheel of this build has this digest; it may have failed a check."""
+    def remember(self, build: Build, recipe: Recipe, digest: str, files: Mapping[str, bytes] | None = None) -> None:
+        """Note that the last wheel of this build has this digest; it may have failed a check.
+
+        `files` are those of the source folder from which it was made just now.
+        """
         write_atomic(self._notes("last", recipe) / str(build), digest.encode(), synced=False)
+        if files:
+            write_atomic(self._sources(build, recipe), json.dumps(_digests(files)).encode())
 
     def last(self, recipe: Recipe) -> list[StoredBuild]:
         """The last wheel of each build that the store still has, the newest first."""
@@ -52,3 +67,28 @@ class FolderBuilds:
 
     def _notes(self, kind: str, recipe: Recipe) -> Path:
         return self._store.root / kind / digest_of([str(recipe.folder.resolve())])[:16]
+
+    def why(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> str:
+        """Why a wheel must be compiled again: which files changed since the last wheel; empty if that is not known."""
+        try:
+            before: dict[str, Any] = read_json(self._sources(build, recipe), dict)
+        except (OSError, JsonError):
+            return ""
+        now = _digests(files)
+        changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+        if not now:
+            return ""
+        if not changed:
+            return (
+                "must be compiled again: no source file changed;"
+                " the recipe, the GPU architectures, the tools or buildfarm itself changed"
+            )
+        return f"must be compiled again, because these files changed since the last wheel: {join_names(changed)}"
+
+    def _sources(self, build: Build, recipe: Recipe) -> Path:
+        name = digest_of([str(recipe.folder.resolve()), str(build)])[:16]
+        return self._store.root / "sources" / "last" / f"{name}.json"
+
+
+def _digests(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: digest_of(line.hex()) for name, line in files.items()}

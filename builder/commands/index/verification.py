@@ -13,7 +13,7 @@ from builder.formats import STATIC_FORMAT, VERIFY_FORMAT
 from builder.hashing import digest_of, sha256_of
 from builder.matrix.config import Recipe, Selection
 from builder.proof import Proof, Verdict
-from builder.proofs.cells.acceptance import judge
+from builder.proofs.cells.acceptance import apply_accepts
 from builder.proofs.cells.prover import any_wheel_basis
 from builder.proofs.claimed_cells import uses_torch
 from builder.proofs.inventory import Shelf, shelf_of
@@ -81,7 +81,7 @@ class Verification:
         name = wheel.name.partition("-")[0]
         recipe = recipe or recipe_for(name, self.recipes, Selection()) or empty_recipe(name)
         mine = [one for one in kept if one.verdict is Verdict.FAILED and one.basis == self._basis_of(one.check)]
-        return _overruled(kept, judge(mine, recipe))
+        return _overruled(kept, apply_accepts(mine, recipe))
 
     def _is_decided(self, proof: Proof, stored: Sequence[Proof]) -> bool:
         """Whether a check of the file need not run: a proof of `verify` holds for the same inventories.

@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,12 +22,9 @@ from builder.gate.checks.guard_pages import mutable
 from builder.gate.checks.outputs import Outputs, outputs, outputs_of, writable
 from builder.gate.checks.values import compare, compare_outputs
 from builder.gate.context import Context, flatten, iter_tensors, placed, resolve, sentence
-from builder.gate.imports.cases_file import load_cases
 from builder.gate.imports.registration import eager_gradient
-from builder.gate.outcome import Outcome, Spec
+from builder.gate.outcome import Outcome
 from builder.gate.torch_limits import UnsupportedByTorchError, raise_if_unsupported, release_of
-
-# Ways to call a case: as a function of its tensors, together with cases that differ only in sizes, or just once.
 
 
 class CallModule(torch.nn.Module):  # type: ignore[misc]  # torch is not installed where types are checked
@@ -48,7 +44,15 @@ def tensor_function(case: Case, args: Sequence[Any]) -> Callable[[Sequence[Tenso
     function, kwargs = placed(resolve(case.op), args), dict(case.kwargs)
     # The layout has strings instead of positions: under dynamic=True a position would become a symbol, and torch 2.2
     # and 2.6 cannot trace an assignment to a list item whose index is a symbol.
-    layout = [_layout_of(arg) for arg in args]
+    layout: list[tuple[str, Any]] = []
+    for arg in args:
+        if isinstance(arg, Tensor):
+            layout.append(("tensor", None))
+        elif isinstance(arg, (list, tuple)) and any(isinstance(item, Tensor) for item in arg):
+            items = [("tensor", None) if isinstance(item, Tensor) else ("constant", item) for item in arg]
+            layout.append(("list", items))
+        else:
+            layout.append(("constant", arg))
 
     def call(tensors: Sequence[Tensor]) -> Any:  # noqa: ANN401
         given = iter(tensors)
@@ -68,66 +72,23 @@ def tensor_function(case: Case, args: Sequence[Any]) -> Callable[[Sequence[Tenso
     return call
 
 
-def _layout_of(arg: Any) -> tuple[str, Any]:  # noqa: ANN401
-    """Return the kind of an argument ("tensor", "list" or "constant"), and its items or its value."""
-    if isinstance(arg, Tensor):
-        return "tensor", None
-    if isinstance(arg, (list, tuple)) and any(isinstance(item, Tensor) for item in arg):
-        return "list", [("tensor", None) if isinstance(item, Tensor) else ("constant", item) for item in arg]
-    return "constant", arg
+def same_up_to_sizes(context: Context, case: Case) -> list[Case]:
+    """Return the op's cases that differ only in sizes from this one, which is among them, in their order.
 
-
-def same_up_to_sizes(context: Context, case: Case) -> tuple[Case, list[Case]]:
-    """Return the first of the op's cases that differ from this one only in sizes, and all of them but this one.
-
-    Such cases have the same constants, ranks and dtypes. Checks with dynamic sizes run once, for the first case.
+    They have the same constants, ranks and dtypes. Checks with dynamic sizes run for the first that is no edge case.
     """
-    signature = _signature(context, case)
-    same = [one for one in context.cases if one.op == case.op and _signature(context, one) == signature]
-    first = next((one for one in same if not one.edge), case)
-    return first, [one for one in same if one is not case]
 
+    def leaves_of(arg: Any) -> list[Any]:  # noqa: ANN401
+        return [leaf for one in arg for leaf in leaves_of(one)] if isinstance(arg, (list, tuple)) else [arg]
 
-def _signature(context: Context, case: Case) -> str:
-    args = context.arguments(case)
-    tensors = [
-        (str(path), tensor.dim(), str(tensor.dtype), tensor.requires_grad) for path, tensor in iter_tensors(args)
-    ]
-    constants = [[repr(one) for one in _leaves(arg) if not isinstance(one, Tensor)] for arg in args]
-    return repr((tensors, constants, sorted((name, repr(value)) for name, value in case.kwargs.items())))
+    def signature(case: Case) -> Any:  # noqa: ANN401
+        args = context.arguments(case)
+        tensors = [(path, one.dim(), one.dtype, one.requires_grad) for path, one in iter_tensors(args)]
+        constants = [[repr(one) for one in leaves_of(arg) if not isinstance(one, Tensor)] for arg in args]
+        return tensors, constants, sorted((name, repr(value)) for name, value in case.kwargs.items())
 
-
-def _leaves(arg: Any) -> Iterator[Any]:  # noqa: ANN401
-    if isinstance(arg, (list, tuple)):
-        for one in arg:
-            yield from _leaves(one)
-    else:
-        yield arg
-
-
-def call_first(root: str, step: Callable[[str], object]) -> str:
-    """Call the op of the first case that works on the CPU; return the name of the op, or "".
-
-    The check "import-order" uses this to test that an op runs. If an op raises, the next case is tried: other checks
-    report the exception. `step` is called with the name of the op before each call.
-    """
-    if not Path(root, "cases.py").is_file():
-        return ""
-    cases = load_cases(Path(root)).cases
-    context = Context(Spec("", []), cases)
-    torch.set_num_threads(1)
-    for case in cases:
-        if case.edge or "cpu" not in case.devices:
-            continue
-        try:
-            args = context.arguments(case, device="cpu", grad=False)
-            resolve(case.op)
-            step(case.op)
-            context.call(case, args)
-        except Exception:  # noqa: BLE001, S112 (CaseError among them; other checks report it)
-            continue
-        return case.op
-    return ""
+    wanted = signature(case)
+    return [one for one in context.cases if one.op == case.op and signature(one) == wanted]
 
 
 _RELEASE = release_of(torch.__version__)
@@ -198,11 +159,11 @@ def opcheck(context: Context, case: Case) -> list[Outcome]:
     args = writable(context.arguments(case), mutable(context, case))
     found = torch.library.opcheck(op, args, dict(case.kwargs), raise_exception=False)
     failures = {name: result for name, result in found.items() if result != "SUCCESS"}
-    if list(failures) == ["test_aot_dispatch_dynamic"] and _returns_nan(context, case):
-        reason = (
-            "the result contains NaN, which opcheck's test_aot_dispatch_dynamic cannot compare; the other tests pass"
-        )
-        return context.not_run(case, reason)
+    if list(failures) == ["test_aot_dispatch_dynamic"]:
+        results = flatten(context.call(case, context.arguments(case, grad=False)))
+        if any(bool(one.isnan().any()) for one in results if one.is_floating_point() or one.is_complex()):
+            why = "opcheck's test_aot_dispatch_dynamic cannot compare; the other tests pass"
+            return context.not_run(case, f"the result contains NaN, which {why}")
     if not failures:
         return context.passed(case, f"{len(found)} tests")
     # One outcome for each failed test, because the causes differ.
@@ -212,11 +173,6 @@ def opcheck(context: Context, case: Case) -> list[Outcome]:
         reason = f"opcheck's {name} fails: {cause}"
         outcomes += context.failed(case, reason, test=name, message=str(error)[:4000])
     return outcomes
-
-
-def _returns_nan(context: Context, case: Case) -> bool:
-    results = flatten(context.call(case, context.arguments(case, grad=False)))
-    return any(bool(one.isnan().any()) for one in results if one.is_floating_point() or one.is_complex())
 
 
 def export(context: Context, case: Case) -> list[Outcome]:
@@ -233,11 +189,11 @@ def export(context: Context, case: Case) -> list[Outcome]:
     automatic = getattr(getattr(torch.export, "Dim", None), "AUTO", None)
     if automatic is None:
         return context.not_run(case, "fixed sizes pass; testing dynamic sizes needs torch 2.6 or newer")
-    first, others = same_up_to_sizes(context, case)
-    if first is not case:
-        return context.passed(case, f"fixed sizes; the case '{first.name}' tests dynamic sizes")
+    plain = [one for one in same_up_to_sizes(context, case) if not one.edge]
+    if plain and plain[0] is not case:
+        return context.passed(case, f"fixed sizes; the case '{plain[0].name}' tests dynamic sizes")
     context.step("export with dynamic sizes")
-    others = [one for one in others if not one.edge]
+    others = [one for one in plain if one is not case]
     failure, free = _export_once(context, case, automatic, [case, *others])
     if failure:
         return context.failed(case, f"with dynamic sizes, {failure}", free=free)
@@ -276,15 +232,15 @@ def _export_once(context: Context, case: Case, dimension: Any, runs: Sequence[Ca
                         f"{wanted}: in the fake kernel, keep sizes symbolic (no int(), no branch)",
                         dynamic_names,
                     )
-        if _meets_zero_or_one(tensors, others):
-            continue
+        sizes = [both for one, other in zip(tensors, others) for both in zip(one.shape, other.shape)]
+        if any(size != wanted and min(size, wanted) < 2 for size, wanted in sizes):
+            continue  # a program exported for another size than 0 or 1 does not accept it
         try:
             answer = program.module()(others)
         except Exception as error:
             if _PROTOTYPE:
-                raise UnsupportedByTorchError(
-                    f"the program exported by torch {_NAME} raises {_one_line(error)}"
-                ) from error
+                reason = f"the program exported by torch {_NAME} raises {_one_line(error)}"
+                raise UnsupportedByTorchError(reason) from error
             return f"the exported program raises {_one_line(error)} for the case '{run.name}'", dynamic_names
         failure = _different(context, run, outputs(answer, given, mutable(context, run)))
         if failure:
@@ -298,12 +254,17 @@ def compiled(context: Context, case: Case) -> list[Outcome]:
         torch._dynamo.eval_frame.check_if_dynamo_supported()
     except RuntimeError as error:
         return context.not_run(case, sentence(error))
-    with _constant_numbers():
+    # The numbers among the arguments stay constant: dynamic=True is for sizes only. Where they are dynamic, torch
+    # cannot trace an assignment to a list item with such an index (observed: 2.2 to 2.4). torch 2.0 has no such
+    # setting, and needs none.
+    config = torch._dynamo.config
+    with config.patch(specialize_int=True) if hasattr(config, "specialize_int") else contextlib.nullcontext():
         return _compiled(context, case)
 
 
 def _compiled(context: Context, case: Case) -> list[Outcome]:
-    first, others = same_up_to_sizes(context, case)
+    same = same_up_to_sizes(context, case)
+    first, others = next((one for one in same if not one.edge), case), [one for one in same if one is not case]
     for dynamic, runs in ((False, [case]), (True, [case, *others])):
         if dynamic and first is not case:
             return context.passed(case, f"static sizes; the case '{first.name}' tests dynamic sizes")
@@ -321,16 +282,6 @@ def _compiled(context: Context, case: Case) -> list[Outcome]:
                 other = "" if run is case else f" for the case '{run.name}'"
                 return context.failed(case, f"{kind}{other}: {failure}")
     return context.passed(case, f"static sizes; dynamic sizes over {1 + len(others)} cases")
-
-
-def _constant_numbers() -> contextlib.AbstractContextManager[Any]:
-    """Keep the numbers among the arguments constant: dynamic=True is for sizes only.
-
-    Where they are dynamic, torch cannot trace an assignment to a list item with such an index (observed: 2.2 to 2.4).
-    torch 2.0 has no such setting, and needs none.
-    """
-    config = torch._dynamo.config
-    return config.patch(specialize_int=True) if hasattr(config, "specialize_int") else contextlib.nullcontext()
 
 
 def _compiled_once(context: Context, case: Case, call: Callable[[Sequence[Tensor]], Any]) -> str:
@@ -374,23 +325,17 @@ def _different(context: Context, case: Case, answer: Outputs) -> str:
     return compare_outputs(answer, expected, case, case.dtypes[0], "the traced result") or ""
 
 
-def _meets_zero_or_one(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Whether a size differs and is 0 or 1 in one case: a program exported for the other size does not accept it."""
-    sizes = [both for one, other in zip(tensors, others) for both in zip(one.shape, other.shape)]
-    return any(size != wanted and min(size, wanted) < 2 for size, wanted in sizes)
-
-
 def _free_dimensions(program: Any, count: int) -> list[set[int]]:  # noqa: ANN401
     """Return for each tensor the dimensions whose size is dynamic in the exported program."""
+
+    def is_free(size: Any) -> bool:  # noqa: ANN401
+        # A size that the fake kernel turned into a number is still a symbol here, with a guard on its value.
+        return isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None
+
     given = set(program.graph_signature.user_inputs)
     values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in given]
-    free = [{at for at, size in enumerate(value.shape) if _is_free(size)} for value in values]
+    free = [{at for at, size in enumerate(value.shape) if is_free(size)} for value in values]
     return free + [set()] * (count - len(free))
-
-
-def _is_free(size: Any) -> bool:  # noqa: ANN401
-    # A size that the fake kernel turned into a number is still a symbol here, with a guard on its value.
-    return isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None
 
 
 def _one_line(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from builder.gate.case import Case
 from builder.gate.context import Context
 from builder.gate.imports.registration import kernel_line, schema_line
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome
-from builder.gate.system.mapped import mapped_files
+from builder.gate.system.files import mapped_files
 
 #: Keys of kernels that serve every backend by calling other ops; they do not show that a backend is supported.
 _COMPOSITE = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
@@ -20,7 +21,9 @@ _SHOWN = ("CPU", "CUDA", "Meta", "Autograd", "AutogradCPU", "AutogradCUDA", "Aut
 
 def dispatch(context: Context) -> list[Outcome]:
     """The check "dispatch": an outcome for each claimed library that is not loaded, and for each discovered op."""
-    outcomes = [_library(stem) for stem in sorted(context.spec.libraries) if not _is_loaded(stem)]
+    # The stem of _C.abi3.so and of _C.cpython-312-x86_64-linux-gnu.so is _C.
+    loaded = {Path(path).name.partition(".")[0] for path in mapped_files() if path.endswith(".so")}
+    outcomes = [_not_loaded(stem) for stem in sorted(context.spec.libraries) if stem not in loaded]
     claimed = sorted({key for keys in context.spec.libraries.values() for key in keys})
     for op in context.ops:
         if "::" in op:
@@ -29,7 +32,10 @@ def dispatch(context: Context) -> list[Outcome]:
             reason = "the op is a Python callable, which has no kernels in the dispatcher to check"
             outcomes.append(Outcome("dispatch", op, "", NOT_RUN, reason))
     spaces = {op.partition("::")[0] for op in context.ops if "::" in op}
-    for op in _dangling():
+    dangling: list[str] = []
+    with contextlib.suppress(AttributeError, RuntimeError):
+        dangling = "\n".join(torch._C._dispatch_find_dangling_impls()).splitlines()
+    for op in sorted({line.partition(":")[2].strip() for line in dangling if line.startswith("name:")}):
         if op.partition("::")[0] in spaces:
             reason = (
                 "a kernel is registered, but no schema: import the library that defines the op, "
@@ -57,7 +63,7 @@ def _op(op: str, keys: list[str]) -> Outcome:
             unknown.append("this torch is a CPU build, so the extension may have left out its CUDA kernels")
         elif has_kernel(op, key):
             continue
-        elif composite or _computed(op, key):
+        elif composite or has_kernel(op, key, "computed_"):
             if key != "CPU":  # for the CPU the check "values" tests it
                 unknown.append(
                     f"a composite kernel covers {key} but does not prove that the op works there: run the gate on a GPU"
@@ -70,13 +76,10 @@ def _op(op: str, keys: list[str]) -> Outcome:
                 + f"List the module that loads the library under `imports`, or add {kernel_line(op, key)}"
             )
             return Outcome("dispatch", op, "", FAILED, reason, evidence={"registered": registered, "claimed": keys})
-    evidence = {"registered": registered, "claimed": keys}
-    if unknown:
-        return Outcome("dispatch", op, "", NOT_RUN, unknown[0], evidence=evidence)
     if not keys:
-        reason = "nothing to check: neither `libraries` in the recipe nor a case names a dispatch key for this op"
-        return Outcome("dispatch", op, "", NOT_RUN, reason, evidence=evidence)
-    return Outcome("dispatch", op, "", PASSED, ", ".join(keys), evidence=evidence)
+        unknown = ["nothing to check: neither `libraries` in the recipe nor a case names a dispatch key for this op"]
+    verdict, reason = (NOT_RUN, unknown[0]) if unknown else (PASSED, ", ".join(keys))
+    return Outcome("dispatch", op, "", verdict, reason, evidence={"registered": registered, "claimed": keys})
 
 
 def unused_cpu_kernels(cases: Sequence[Case], ops: Sequence[str]) -> set[str]:
@@ -88,39 +91,17 @@ def unused_cpu_kernels(cases: Sequence[Case], ops: Sequence[str]) -> set[str]:
     return {case.op for case in cases if case.op.removesuffix(".default") in unused}
 
 
-def has_kernel(op: str, key: str) -> bool:
-    """Whether a kernel is registered for the op at exactly this dispatch key."""
+def has_kernel(op: str, key: str, kind: str = "") -> bool:
+    """Whether a kernel is registered for the op at exactly this dispatch key, or `computed_` by torch for it."""
     try:
-        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op, key))
-    except RuntimeError:  # a key this torch does not know
+        return bool(getattr(torch._C, f"_dispatch_has_{kind}kernel_for_dispatch_key")(op, key))
+    except (AttributeError, RuntimeError):  # a function or a key that this torch does not know
         return False
 
 
-def _computed(op: str, key: str) -> bool:
-    try:
-        return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(op, key))
-    except (AttributeError, RuntimeError):
-        return False
-
-
-def _dangling() -> list[str]:
-    try:
-        text = torch._C._dispatch_find_dangling_impls()
-    except (AttributeError, RuntimeError):
-        return []
-    return sorted(
-        {line.split(":", 1)[1].strip() for one in text for line in one.splitlines() if line.startswith("name:")}
-    )
-
-
-def _library(stem: str) -> Outcome:
+def _not_loaded(stem: str) -> Outcome:
     if torch.version.cuda is None:
         reason = f"the import does not load the library {stem}, perhaps because this torch is a CPU build"
         return Outcome("dispatch", "", "", NOT_RUN, reason)
     reason = f"the import does not load the library {stem}, so its ops are missing"
     return Outcome("dispatch", "", "", FAILED, reason)
-
-
-def _is_loaded(stem: str) -> bool:
-    """Whether a library with this stem is loaded, e.g. _C.abi3.so or _C.cpython-312-x86_64-linux-gnu.so for _C."""
-    return any(Path(path).name.partition(".")[0] == stem for path in mapped_files() if path.endswith(".so"))

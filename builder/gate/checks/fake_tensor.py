@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,10 @@ def fake(context: Context, case: Case) -> list[Outcome]:
     """
     compared = 0
     for dtype in case.dtypes:
-        for layout, change in _layouts(case):
-            args = map_tensors(context.arguments(case, dtype, grad=False), change)
+        for layout in ("",) if case.contiguous_only else ("", " and reversed strides"):
+            args = context.arguments(case, dtype, grad=False)
+            if layout:
+                args = map_tensors(args, lambda _, tensor: _reversed_strides(tensor))
             name = dtype_name(dtype) + layout
             context.step(f"fake, {name}")
             try:
@@ -73,7 +75,9 @@ def fake(context: Context, case: Case) -> list[Outcome]:
             except UnsupportedByTorchError as unsupported:
                 return context.not_run(case, str(unsupported))
             if failure is not None:
-                return context.failed(case, f"with {name}: {failure}", real=[_text(one) for one in real])
+                form = "{dtype}{shape} strides {strides} on {device}"
+                texts = [_NUMBER if one["kind"] == _NUMBER else form.format(**one) for one in real]
+                return context.failed(case, f"with {name}: {failure}", real=texts)
             compared += 1
     return context.passed(case, f"{compared} comparisons")
 
@@ -94,9 +98,8 @@ def devices(context: Context, case: Case) -> list[Outcome]:
     try:
         _call(context, case, args, lambda _: "cuda:0")
     except Exception as error:  # noqa: BLE001 (an op may raise anything)
-        return context.not_run(
-            case, f"the fake kernel also fails with all tensors on CUDA (see the check 'fake'): {sentence(error)}"
-        )
+        reason = "the fake kernel also fails with all tensors on CUDA (see the check 'fake')"
+        return context.not_run(case, f"{reason}: {sentence(error)}")
     answers: dict[str, str] = {}
     failures = []
     for path in movable:
@@ -114,7 +117,11 @@ def devices(context: Context, case: Case) -> list[Outcome]:
 
 def _one_on_cpu(context: Context, case: Case, args: Sequence[Any], path: TensorPath) -> tuple[str, str]:
     """Return what is wrong or "", and what the op returned or raised. Raises UnsupportedByTorchError."""
-    name = _name_of(context, case, path)
+    overload = context.overload(case)
+    names = [argument.name for argument in overload._schema.arguments] if overload else []
+    name = str(path)
+    if path.position < len(names):
+        name = f"'{names[path.position]}'" + ("" if path.item is None else f"[{path.item}]")
     mixed = path.position in case.mixed_devices
     try:
         result = _call(context, case, args, lambda here: "cpu" if here == path else "cuda:0")
@@ -130,23 +137,10 @@ def _one_on_cpu(context: Context, case: Case, args: Sequence[Any], path: TensorP
     returned = f"returns {', '.join(devices) + ' tensors' if devices else 'no tensor'}"
     if not mixed:
         return f"{_ACCEPTS} {name} on the CPU although the other tensors are on CUDA, and {returned}", returned
-    if any(one != "cuda:0" for one in devices):
-        return (
-            f"with {name} on the CPU, which the case allows, the fake kernel {returned}: it must create them on cuda:0",
-            returned,
-        )
-    return "", returned
-
-
-def _name_of(context: Context, case: Case, path: TensorPath) -> str:
-    """Return the argument's name in the schema, or its position."""
-    overload = context.overload(case)
-    if overload is None:
-        return str(path)
-    names = [argument.name for argument in overload._schema.arguments]
-    if path.position >= len(names):
-        return str(path)
-    return f"'{names[path.position]}'" + ("" if path.item is None else f"[{path.item}]")
+    if devices in ([], ["cuda:0"]):
+        return "", returned
+    where = f"with {name} on the CPU, which the case allows"
+    return f"{where}, the fake kernel {returned}: it must create them on cuda:0", returned
 
 
 def _where_to_check(context: Context, case: Case) -> str:
@@ -166,12 +160,6 @@ def _where_to_check(context: Context, case: Case) -> str:
         place = "/".join(Path(file).parts[-2:])
         return f'in the function with register_fake("{name}") ({place}, line {line}), {compare}'
     return f'in the Meta kernel, or in a function with torch.library.register_fake("{name}"), {compare}'
-
-
-def _layouts(case: Case) -> Iterator[tuple[str, Callable[[TensorPath, Tensor], Tensor]]]:
-    yield "", lambda _, tensor: tensor
-    if not case.contiguous_only:
-        yield " and reversed strides", lambda _, tensor: _reversed_strides(tensor)
 
 
 def _reversed_strides(tensor: Tensor) -> Tensor:
@@ -222,7 +210,9 @@ def _compare(
                 f"{where}the fake kernel returns {have['dtype']}{name}, the real kernel {want['dtype']}: "
                 "set dtype= in the fake kernel"
             )
-        if want["strides"] is not None and not _same_strides(have, want):
+        strides = zip(have["strides"], want["strides"] or (), want["shape"])
+        wrong = [one for one, other, size in strides if size > 1 and _is_number(one) and one != other]
+        if wrong and 0 not in want["shape"]:  # the strides of a tensor without elements mean nothing
             return (
                 f"{where}the fake kernel returns strides {have['strides']}{name}, the real kernel {want['strides']}: "
                 "use new_empty_strided in the fake kernel, or make the real result contiguous and use new_empty"
@@ -269,22 +259,9 @@ def _described(value: Any) -> dict[str, Any]:  # noqa: ANN401
     }
 
 
-def _text(described: dict[str, Any]) -> str:
-    if described["kind"] == _NUMBER:
-        return _NUMBER
-    return "{dtype}{shape} strides {strides} on {device}".format(**described)
-
-
 def _same_shape(have: Sequence[Any], want: Sequence[int]) -> bool:
     # A symbol matches any size.
     return len(have) == len(want) and all(one == other for one, other in zip(have, want) if _is_number(one))
-
-
-def _same_strides(have: dict[str, Any], want: dict[str, Any]) -> bool:
-    if 0 in want["shape"]:
-        return True  # a tensor without elements
-    both = zip(have["strides"], want["strides"], want["shape"])
-    return all(one == other for one, other, size in both if size > 1 and _is_number(one))
 
 
 def _is_number(size: Any) -> bool:  # noqa: ANN401

@@ -127,11 +127,9 @@ def values(context: Context, case: Case) -> list[Outcome]:
         failure = one_dtype(context, case, dtype, errors) or _against_cpu(context, case, dtype)
         if failure:
             return context.failed(case, f"{name}: {failure}", errors=errors)
-    compared = case.reference is not None or case.invariant is not None or "cpu" in case.devices
-    if not compared:
-        return context.not_run(
-            case, "nothing to compare with: the case has no reference or invariant, and the op has no CPU kernel"
-        )
+    if case.reference is None and case.invariant is None and "cpu" not in case.devices:
+        reason = "nothing to compare with: the case has no reference or invariant, and the op has no CPU kernel"
+        return context.not_run(case, reason)
     figure = counted(len(case.dtypes), "dtype")
     worst = f", max error {max(errors.values()):.2g}" if errors else ""
     return context.passed(case, figure + worst, errors=errors)
@@ -176,11 +174,8 @@ def stream(context: Context, case: Case) -> list[Outcome]:
     failure = _difference_or_invariant(case, dtype, have, expected, ready, "the default stream")
     if failure:
         hint = "launch kernels on at::cuda::getCurrentCUDAStream() (stable ABI: aoti_torch_get_current_cuda_stream)"
-        return context.failed(
-            case,
-            f"called on a non-default stream while a kernel on it still writes the inputs or output gradients: "
-            f"{failure}; {hint}",
-        )
+        when = "called on a non-default stream while a kernel on it still writes the inputs or output gradients"
+        return context.failed(case, f"{when}: {failure}; {hint}")
     return context.passed(case, "the op waits for the stream before it returns" if waited else "")
 
 
@@ -204,12 +199,23 @@ def graph(context: Context, case: Case) -> list[Outcome]:
     # A replay writes to the inputs, so no element of an input may be the memory of another element.
     static = map_tensors(context.arguments(case, dtype), lambda _, tensor: _own_elements(tensor))
     other = _other_arguments(case, dtype)
-    if not _same_signature(static, other):
-        return context.not_run(
-            case, "the case cannot be replayed with other inputs: its shapes or non-tensor arguments are random"
-        )
+    shapes = [[(path, one.shape, one.dtype) for path, one in iter_tensors(args)] for args in (static, other)]
+    plain = [[arg for arg in args if not list(iter_tensors([arg]))] for args in (static, other)]
+    if shapes[0] != shapes[1] or plain[0] != plain[1]:
+        reason = "the case cannot be replayed with other inputs: its shapes or non-tensor arguments are random"
+        return context.not_run(case, reason)
     expected = execute(context, case, _other_arguments(case, dtype))
-    cotangents = cotangents_of(_warm_up(context, case, dtype))
+    # torch's documentation of graphs requires calls on a side stream before a capture. Each call has new arguments: an
+    # in-place op leaves the history of its gradients in them.
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            execute(context, case, context.arguments(case, dtype))
+        outputs = outputs_of(context, case, context.arguments(case, dtype))
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    cotangents = cotangents_of(outputs)
     kept = [one.clone() for one in cotangents]
     captured = torch.cuda.CUDAGraph()
     try:
@@ -243,29 +249,6 @@ def _own_elements(tensor: Tensor) -> Tensor:
     """Return the tensor, or a copy if elements of it share memory, as after `expand`."""
     shared = any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride()))
     return tensor.detach().clone().requires_grad_(tensor.requires_grad) if shared else tensor
-
-
-def _warm_up(context: Context, case: Case, dtype: torch.dtype) -> Outputs:
-    """Call the op on a side stream three times before a capture, as torch's documentation of graphs requires.
-
-    Each call has new arguments: an in-place op leaves the history of its gradients in them.
-    """
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            execute(context, case, context.arguments(case, dtype))
-        outputs = outputs_of(context, case, context.arguments(case, dtype))
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    return outputs
-
-
-def _same_signature(one: Sequence[Any], two: Sequence[Any]) -> bool:
-    """Whether tensors have the same shapes and dtypes, and the other arguments are equal."""
-    shapes = [[(path, tensor.shape, tensor.dtype) for path, tensor in iter_tensors(args)] for args in (one, two)]
-    plain = [[arg for arg in args if not list(iter_tensors([arg]))] for args in (one, two)]
-    return shapes[0] == shapes[1] and plain[0] == plain[1]
 
 
 def second_device(context: Context, case: Case) -> list[Outcome]:

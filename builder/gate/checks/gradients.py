@@ -16,14 +16,14 @@ from builder.gate.amounts import counted
 from builder.gate.case import Case
 from builder.gate.checks.dispatch import has_kernel
 from builder.gate.checks.guard_pages import mutable
-from builder.gate.checks.outputs import Outputs, outputs_of
+from builder.gate.checks.outputs import outputs_of
 from builder.gate.checks.values import EITHER_SIDE, REFERENCE, compare, expected_outputs
 from builder.gate.context import Context, TensorPath, dtype_name, flatten, iter_tensors, map_tensors, sentence
 from builder.gate.coverage import without_overload
 from builder.gate.imports.registration import autograd_in_python, backward_of, lost_gradient, no_autograd, no_formula
 from builder.gate.outcome import CHECKED, LOST, REFUSED, Outcome
 
-#: The node that torch records for an op without a formula for its gradient, since torch 2.1.
+#: The node that torch records for an op without a formula for its gradient, since torch 2.1; its backward only warns.
 _NO_FORMULA = "WarnNotImplemented"
 
 
@@ -32,11 +32,11 @@ def gradients(context: Context, case: Case) -> list[Outcome]:
     if not requires_gradient(context, case):
         return _not_required(context, case)
     if not _comparable(case):
-        if any(_comparable(other) and requires_gradient(context, other) for other in _same_op(context, case)):
+        same = [other for other in context.cases if other.op == case.op]
+        if any(_comparable(other) and requires_gradient(context, other) for other in same):
             return []
-        return context.not_run(
-            case, "nothing to compare gradients with: the case has neither a reference nor gradcheck=True"
-        )
+        reason = "nothing to compare gradients with: the case has neither a reference nor gradcheck=True"
+        return context.not_run(case, reason)
     figures = []
     if case.reference is not None:
         floating = [dtype for dtype in case.dtypes if dtype.is_floating_point or dtype.is_complex]
@@ -67,17 +67,13 @@ def _comparable(case: Case) -> bool:
     return case.reference is not None or case.gradcheck
 
 
-def _same_op(context: Context, case: Case) -> list[Case]:
-    return [other for other in context.cases if other.op == case.op]
-
-
 def _not_required(context: Context, case: Case) -> list[Outcome]:
     """Find out whether an op has a gradient although no case has an input with `grad=True`; once for each op.
 
     The op passes if its backward raises, as the backward of a backward may. A gradient that no case tests is "not run",
     also if the op refuses inputs that require one. An op without a gradient loses those of its inputs.
     """
-    same = _same_op(context, case)
+    same = [other for other in context.cases if other.op == case.op]
     floating = [other for other in same if any(map(_can_require, _tensors(context, other)))]
     if not floating or case is not min(floating, key=lambda one: bool(one.edge)):
         return []
@@ -89,11 +85,14 @@ def _not_required(context: Context, case: Case) -> list[Outcome]:
     try:
         done = outputs_of(context, case, args)
     except Exception as error:  # noqa: BLE001 (an op may raise anything)
-        if not _registers(context, case):
-            return []  # no gradient is lost: the op refuses such inputs
+        op = context.overload(case)
+        if op is None or not any(has_kernel(op.name(), f"Autograd{device}") for device in ("", "CPU", "CUDA")):
+            return []  # no formula for a gradient is registered and none is lost: the op refuses such inputs
         return context.not_run(case, f"no case requires a gradient, and with one the op raises {sentence(error)}")
     outputs = differentiable(done.tensors)
-    if not _recorded(done):
+    # An argument that the op wrote to has the copy of `outputs_of` if autograd did not record the call.
+    copies = {id(one) for one in flatten(list(done.written.values())) if _node(one).startswith("CloneBackward")}
+    if not any(id(one) not in copies and _NO_FORMULA not in _node(one) for one in outputs):
         return _without_gradient(context, case) if any(map(_can_require, done.tensors)) else []
     context.step("backward of an op whose cases require no gradient")
     try:
@@ -113,12 +112,6 @@ def _can_require(tensor: Tensor) -> bool:
     return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
-def _recorded(done: Outputs) -> bool:
-    """Whether autograd recorded the call: an argument that the op wrote to has the copy of `outputs_of` else."""
-    copies = {id(one) for one in flatten(list(done.written.values())) if _node(one).startswith("CloneBackward")}
-    return any(id(one) not in copies and _NO_FORMULA not in _node(one) for one in differentiable(done.tensors))
-
-
 def _without_gradient(context: Context, case: Case) -> list[Outcome]:
     """Report an op that loses gradients: it fails if another op computes them, and is a remark else.
 
@@ -127,25 +120,15 @@ def _without_gradient(context: Context, case: Case) -> list[Outcome]:
     space, _, name = without_overload(case.op).rpartition("::" if "::" in case.op else ".")
     others = [without_overload(op).rpartition("::" if "::" in op else ".") for op in context.ops]
     names = {other for place, _, other in others if place == space}
-    if any(backward_of(other, {name}) for other in names) or autograd_in_python(_folders(context), name):
+    packages = [sys.modules.get(one.partition(".")[0]) for one in context.spec.imports]
+    folders = [Path(folder) for package in packages for folder in getattr(package, "__path__", ())]
+    if any(backward_of(other, {name}) for other in names) or autograd_in_python(folders, name):
         return []
     partner = backward_of(name, names)
     if partner:
         return context.failed(case, lost_gradient(case.op, partner), gradient=LOST)
     [outcome] = context.not_run(case, lost_gradient(case.op, ""), gradient=LOST)
     return [replace(outcome, remark=True)]
-
-
-def _folders(context: Context) -> list[Path]:
-    """The folders of the imported packages."""
-    modules = [sys.modules.get(name.partition(".")[0]) for name in context.spec.imports]
-    return [Path(folder) for module in modules for folder in getattr(module, "__path__", ())]
-
-
-def _registers(context: Context, case: Case) -> bool:
-    """Whether the dispatcher has a gradient formula for the op."""
-    op = context.overload(case)
-    return op is not None and any(has_kernel(op.name(), key) for key in ("Autograd", "AutogradCPU", "AutogradCUDA"))
 
 
 def leaves(args: Sequence[Any]) -> list[Tensor]:
@@ -196,7 +179,7 @@ def _against_reference(context: Context, case: Case, dtype: torch.dtype) -> str 
     for index, (one, other) in enumerate(zip(actual, expected)):
         if other.requires_grad and not one.requires_grad:
             return f"result {index} has no gradient: {no_autograd(case.op)}"
-    if _without_formula(actual):
+    if any(_NO_FORMULA in _node(one) for one in actual):
         return no_formula(case.op)
     # A written argument that the op does not return, such as a running mean, needs no gradient.
     actual += flatten(list(done.beside.values()))
@@ -216,11 +199,6 @@ def _against_reference(context: Context, case: Case, dtype: torch.dtype) -> str 
         if failure:
             return failure + EITHER_SIDE
     return None
-
-
-def _without_formula(outputs: Sequence[Tensor]) -> bool:
-    """Whether torch put its own node in the place of a missing gradient formula; its backward only warns."""
-    return any(_NO_FORMULA in _node(one) for one in outputs)
 
 
 def _node(tensor: Tensor) -> str:
@@ -249,7 +227,7 @@ def _gradcheck(context: Context, case: Case) -> str | None:
     outputs = function(*inputs)
     if not outputs:
         return f"no result has a gradient: {no_autograd(case.op)}"
-    if _without_formula(outputs):
+    if any(_NO_FORMULA in _node(one) for one in outputs):
         return no_formula(case.op)
     try:
         # The check "repeat" tests determinism.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -37,7 +36,11 @@ def layouts(context: Context, case: Case) -> list[Outcome]:
         return context.not_run(case, reason)
     dtype = case.dtypes[0]
     plain = context.arguments(case, dtype, grad=False)
-    tried = list(_variants(plain))
+    tried = []
+    for path, tensor in iter_tensors(plain):
+        if tensor.layout == torch.strided and tensor.dim() > 0 and tensor.numel() > 1:
+            tried.append((path, "strided", strided(tensor)))
+            tried += [(path, "transposed", transposed(tensor))] if tensor.dim() > 1 else []
     if not tried:
         return []  # no tensor argument can be non-contiguous
     context.step("contiguous")
@@ -67,15 +70,6 @@ def layouts(context: Context, case: Case) -> list[Outcome]:
             return context.failed(case, failure)
         figure += ", gradients"
     return context.passed(case, figure)
-
-
-def _variants(args: tuple[Any, ...]) -> Iterator[tuple[Any, str, Tensor]]:
-    for path, tensor in iter_tensors(args):
-        if tensor.layout != torch.strided or tensor.dim() == 0 or tensor.numel() < 2:
-            continue
-        yield path, "strided", strided(tensor)
-        if tensor.dim() > 1:
-            yield path, "transposed", transposed(tensor)
 
 
 def _gradients(context: Context, case: Case, dtype: torch.dtype) -> str | None:

@@ -1,9 +1,18 @@
-"""What one call of an op gives: its result, and what it wrote to its arguments."""
+"""What one call of an op gives: its result, and what it wrote to its arguments. Also as data in a file, without pickle.
+
+The file is a line of JSON with the structure, then the bytes of the tensors.
+"""
 
 from __future__ import annotations
 
+import collections
+import contextlib
+import ctypes
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +22,21 @@ from torch.utils._pytree import tree_map
 from builder.gate.case import Case
 from builder.gate.checks.guard_pages import mutable
 from builder.gate.context import Context, flatten, map_tensors
+from builder.gate.system.files import read_regular
+
+#: The dtypes of tensors that can be sent.
+_DTYPES = {
+    name: getattr(torch, name)
+    for name in (
+        *("float64", "float32", "float16", "bfloat16", "complex128", "complex64", "complex32", "bool"),
+        *("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64"),
+        *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
+    )
+    if hasattr(torch, name)
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+#: The most levels of tuples, lists and dicts.
+_LEVELS = 20
 
 
 @dataclass(frozen=True)
@@ -80,3 +104,142 @@ def _same_memory(one: Tensor, other: Tensor) -> bool:
     same = (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
     same = same and (one.is_conj(), one.is_neg()) == (other.is_conj(), other.is_neg())
     return same and one.data_ptr() == other.data_ptr()
+
+
+class UnreadableError(Exception):
+    """The file does not contain results as `write_results` writes them; the message says what is wrong."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Stands for a part of a result that cannot be sent; `type` is the name of its type."""
+
+    type: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one call gives, as the judge needs it."""
+
+    #: The result, or the arguments that an op which returns nothing may write to.
+    value: Any
+    #: The positions of the arguments that the op may write to.
+    written: frozenset[int]
+    #: Those of them that are not in `value`, after the call, by position.
+    beside: Mapping[int, Any]
+
+
+def write_results(path: Path, results: Mapping[str, Result]) -> None:
+    """Write results by the name of their dtype. Raises OSError."""
+    blobs: list[bytes] = []
+    trees = {
+        name: [_tree(one.value, blobs), sorted(one.written), _tree(dict(one.beside), blobs)]
+        for name, one in results.items()
+    }
+    with path.open("wb") as file:
+        file.write(json.dumps(trees).encode() + b"\n")
+        file.writelines(blobs)
+
+
+def read_results(path: Path, most: int) -> dict[str, Result]:
+    """Read results of at most `most` bytes.
+
+    Raises:
+        UnreadableError: there is no such file, or something other than the gate wrote it.
+
+    """
+    try:
+        data = read_regular(path, most + 1)
+    except OSError as error:
+        raise UnreadableError("the result did not arrive at the judge") from error
+    if len(data) > most:
+        raise UnreadableError(f"the result is larger than {most} bytes, the memory limit of a case")
+    head, _, blob = data.partition(b"\n")
+    reader = _ResultReader(blob)
+    try:
+        trees = json.loads(head)
+        return {
+            str(name): Result(
+                reader.value(tree),
+                frozenset(map(int, written)),
+                {int(position): arg for position, arg in reader.value(beside).items()},
+            )
+            for name, (tree, written, beside) in trees.items()
+        }
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError, StopIteration) as error:
+        raise UnreadableError("the result arrives in a form that the gate does not write") from error
+
+
+def _tree(value: Any, blobs: list[bytes], level: int = 0) -> Any:  # noqa: ANN401
+    if isinstance(value, Tensor):
+        return _tensor(value, blobs)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return {"plain": value}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if level < _LEVELS and isinstance(value, dict) and all(isinstance(key, (str, int)) for key in value):
+        return {"dict": [[key, _tree(one, blobs, level + 1)] for key, one in value.items()]}
+    if level < _LEVELS and isinstance(value, (tuple, list)):
+        items = [_tree(one, blobs, level + 1) for one in value]
+        fields = list(getattr(value, "_fields", ()))
+        return {"list": items} if isinstance(value, list) else {"tuple": items, "fields": fields}
+    return {"unknown": type(value).__name__}
+
+
+def _tensor(tensor: Tensor, blobs: list[bytes]) -> Any:  # noqa: ANN401
+    # A subclass may say anything about itself: send what its memory contains.
+    plain_methods = getattr(torch._C, "DisableTorchFunctionSubclass", contextlib.nullcontext)
+    with torch.no_grad(), plain_methods():
+        plain = tensor.detach().cpu()
+        plain = plain if plain.layout == torch.strided else plain.to_dense()
+        plain = plain.resolve_conj().resolve_neg().contiguous()
+        name = _NAMES.get(plain.dtype)
+        if name is None:
+            return {"unknown": f"tensor of {plain.dtype}"}
+        size = plain.numel() * plain.element_size()
+        blobs.append(ctypes.string_at(plain.data_ptr(), size) if size else b"")
+        return {"tensor": name, "shape": list(plain.shape)}
+
+
+class _ResultReader:
+    """Makes values from trees; takes the bytes of the tensors in their order."""
+
+    def __init__(self, blob: bytes) -> None:
+        self._blob, self._at = blob, 0
+
+    def value(self, tree: Mapping[str, Any], level: int = 0) -> Any:  # noqa: ANN401
+        if level > _LEVELS:
+            raise ValueError("too many levels")
+        made: Mapping[str, Callable[[], Any]] = {
+            "tensor": lambda: self._tensor(tree["tensor"], tree["shape"]),
+            "plain": lambda: _plain(tree["plain"]),
+            "complex": lambda: complex(*map(float, tree["complex"])),
+            "list": lambda: [self.value(one, level + 1) for one in tree["list"]],
+            "tuple": lambda: _tuple([self.value(one, level + 1) for one in tree["tuple"]], tree["fields"]),
+            "dict": lambda: {_plain(key): self.value(one, level + 1) for key, one in tree["dict"]},
+            "unknown": lambda: Unknown(str(tree["unknown"])[:100]),
+        }
+        return made[next(iter(tree))]()
+
+    def _tensor(self, name: str, shape: Sequence[Any]) -> Tensor:
+        empty = torch.empty(0, dtype=_DTYPES[name])
+        if not all(type(one) is int and one >= 0 for one in shape):
+            raise ValueError("a size is not a natural number")
+        size = math.prod(shape) * empty.element_size()
+        if not size:
+            return empty.reshape(shape)
+        part = self._blob[self._at : self._at + size]
+        if len(part) != size:
+            raise ValueError("bytes of a tensor are missing")
+        self._at += size
+        return torch.frombuffer(bytearray(part), dtype=empty.dtype).reshape(shape)
+
+
+def _tuple(items: list[Any], fields: Sequence[str]) -> Any:  # noqa: ANN401
+    return collections.namedtuple("Result", fields)(*items) if fields else tuple(items)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    if value is not None and not isinstance(value, (bool, int, float, str)):
+        raise TypeError("not a plain value")
+    return value

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from builder.gate.amounts import counted
 from builder.gate.case import Case
-from builder.gate.checks import results
 from builder.gate.checks.guard_pages import Canaries, dense, digest, mutable
-from builder.gate.checks.outputs import Outputs, outputs, writable
+from builder.gate.checks.outputs import Outputs, Result, outputs, writable, write_results
 from builder.gate.context import SIXTEEN_BITS, Context, dtype_name, flatten, iter_tensors, widened
 from builder.gate.outcome import Outcome
 
@@ -38,14 +37,14 @@ def values(context: Context, case: Case) -> list[Outcome]:
 
 def send_values(context: Context, case: Case) -> list[Outcome]:
     """Call the op in every dtype and write the results for the judge; an outcome only if something is wrong."""
-    sent: dict[str, results.Result] = {}
+    sent: dict[str, Result] = {}
     for dtype in case.dtypes:
         context.step(dtype_name(dtype))
         result, failure, _ = call_op(context, case, dtype)
         if failure:
             return context.failed(case, f"{dtype_name(dtype)}: {failure}")
         sent[dtype_name(dtype)] = result
-    results.write(context.data, sent)
+    write_results(context.data, sent)
     return []
 
 
@@ -59,10 +58,8 @@ def check_each_dtype(context: Context, case: Case, one: OneDtype) -> list[Outcom
         if failure:
             return context.failed(case, f"{name}: {failure}", errors=errors)
         if case.reference is not None and name not in errors:
-            reason = (
-                "nothing to compare: neither the op nor the reference returns a tensor or a number; add an invariant"
-            )
-            return context.not_run(case, reason)
+            what = "neither the op nor the reference returns a tensor or a number; add an invariant"
+            return context.not_run(case, f"nothing to compare: {what}")
     if case.reference is None and case.invariant is None:
         return context.not_run(case, "nothing to compare with: the case has neither a reference nor an invariant")
     worst = max(errors.values(), default=0.0)
@@ -78,7 +75,7 @@ def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str
     return failure or judge_result(context, case, dtype, result, errors)
 
 
-def call_op(context: Context, case: Case, dtype: torch.dtype) -> tuple[results.Result, str | None, Sequence[Any]]:
+def call_op(context: Context, case: Case, dtype: torch.dtype) -> tuple[Result, str | None, Sequence[Any]]:
     """Call the op; return what it gives, what is wrong with its writes or None, and the arguments.
 
     The result of an op that returns nothing is what it has written to its arguments.
@@ -89,11 +86,11 @@ def call_op(context: Context, case: Case, dtype: torch.dtype) -> tuple[results.R
     done = outputs(context.call(case, canaries.args), canaries.args, written)
     if context.device == "cuda":
         torch.cuda.synchronize()
-    return results.Result(done.value, frozenset(written), done.beside), canaries.failure(), canaries.args
+    return Result(done.value, frozenset(written), done.beside), canaries.failure(), canaries.args
 
 
 def judge_result(
-    context: Context, case: Case, dtype: torch.dtype, result: results.Result, errors: dict[str, float]
+    context: Context, case: Case, dtype: torch.dtype, result: Result, errors: dict[str, float]
 ) -> str | None:
     """Return what is wrong with the result of `call_op`, or None. Adds the largest error to `errors`."""
     args = context.arguments(case, dtype, grad=False)
@@ -105,27 +102,17 @@ def judge_result(
     if flatten(result.value) or flatten(expected.value):
         errors[dtype_name(dtype)] = largest_error(result.value, expected.value)
     failure = compare(result.value, expected.value, case, dtype, other=REFERENCE)
-    for position, arg in sorted(result.beside.items()):
-        failure = failure or _wrong_argument(context, case, dtype, position, arg, expected.written.get(position))
+    for position, arg in sorted(result.beside.items()):  # written to, and not returned
+        if failure:
+            break
+        theirs = expected.written.get(position)
+        failure = compare(arg, theirs, case, dtype, argument_after(position), other=REFERENCE)
+        if failure and theirs is not None:
+            before = widened(context.arguments(case, dtype, grad=False))[position]
+            if digest(*flatten(before)) == digest(*flatten(theirs)):
+                cure = "let it write to the argument as the op does"
+                failure += f"; the reference does not change this argument: {cure}"
     return failure and failure + EITHER_SIDE
-
-
-def _wrong_argument(
-    context: Context,
-    case: Case,
-    dtype: torch.dtype,
-    position: int,
-    actual: Any,  # noqa: ANN401
-    expected: Any,  # noqa: ANN401
-) -> str | None:
-    """Return what is wrong with an argument that the op has written to and does not return, or None."""
-    failure = compare(actual, expected, case, dtype, argument_after(position), other=REFERENCE)
-    if failure is None or expected is None:
-        return failure
-    before = widened(context.arguments(case, dtype, grad=False))[position]
-    if digest(*flatten(before)) == digest(*flatten(expected)):
-        return f"{failure}; the reference does not change this argument: let it write to the argument as the op does"
-    return failure
 
 
 def as_left(args: Sequence[Any], beside: Mapping[int, Any]) -> list[Any]:
@@ -185,11 +172,7 @@ def compare(
 
 
 def compare_outputs(
-    actual: Outputs,
-    expected: Outputs,
-    case: Case,
-    dtype: torch.dtype,
-    subject: str = "the result",
+    actual: Outputs, expected: Outputs, case: Case, dtype: torch.dtype, subject: str = "the result"
 ) -> str | None:
     """Return how two calls differ, in their results or in what they wrote to their arguments; None if they agree."""
     failure = compare(actual.value, expected.value, case, dtype, subject)
@@ -233,7 +216,12 @@ def _compare_tensors(
     worst = int(size.argmax())
     actual, expected = have.reshape(-1)[worst].item(), want.reshape(-1)[worst].item()
     form = "" if have.dtype == torch.bool else ".6g" if f"{actual:.6g}" != f"{expected:.6g}" else ".12g"
-    where = f" at {_unravel(worst, have.shape)}" if have.shape else ""
+    index: list[int] = []
+    rest = worst
+    for length in reversed(have.shape):
+        index.insert(0, rest % length)
+        rest //= length
+    where = f" at {index}" if index else ""
     text = f"{name} is {actual:{form}}{where}, {other} {expected:{form}}"
     if have.numel() == 1:
         return text if have.dtype == torch.bool else f"{text} ({allowed})"
@@ -253,11 +241,3 @@ def largest_error(actual: Any, expected: Any) -> float:  # noqa: ANN401
             error = float((dense(one).to(wide) - dense(other).to(wide)).abs().max())
             worst = error if math.isnan(error) else max(worst, error)
     return worst
-
-
-def _unravel(index: int, shape: Sequence[int]) -> list[int]:
-    where: list[int] = []
-    for size in reversed(shape):
-        where.append(index % size)
-        index //= size
-    return where[::-1]

@@ -20,17 +20,8 @@ from builder.gate import discover
 from builder.gate.checks.dispatch import unused_cpu_kernels
 from builder.gate.context import resolve, sentence
 from builder.gate.coverage import without_overload
+from builder.gate.draft import refine
 from builder.gate.draft.guesses import Guess, alternatives, norm_weights, source
-from builder.gate.draft.recorder import Recorded
-from builder.gate.draft.refine import (
-    facts_about,
-    failing_checks,
-    of_compiled_module,
-    with_different_numbers,
-    with_different_sizes,
-    with_empty_tensor,
-    with_own_sizes,
-)
 from builder.gate.draft.result import (
     CALLED,
     CUDA_ONLY,
@@ -41,11 +32,11 @@ from builder.gate.draft.result import (
     OpDraft,
     shortened,
 )
-from builder.gate.draft.search import CALLS, FEW_CALLS, Found, Search, as_candidate
+from builder.gate.draft.search import CALLS, FEW_CALLS, Search, as_candidate
 from builder.gate.draft.shapes import fake_kernel
 from builder.gate.draft.signatures import STR, Parameter, Signature, likely_written, signature_of, takes_tensor
 from builder.gate.draft.subjects import public_callables
-from builder.gate.draft.trial import TrialProcess
+from builder.gate.draft.trial import Recorded, TrialProcess
 from builder.gate.imports.cases_file import CasesFile, load_cases
 from builder.gate.outcome import Spec
 from builder.gate.processes.fork_server import PRELOAD, import_all, warm_up_tracing
@@ -84,14 +75,10 @@ def draft(root: Path, spec: Spec) -> Drafts:
     wanted = [op for op in [*ops, *functions] if not named & {op, without_overload(op)}]
     drafts = [replace(one, required=one.op in ops, inside=()) for one in _in_rounds(wanted, spec.jobs)]
     called = {one.op for one in drafts if one.state == CALLED}
-    public = [name for name in spec.imports if _is_public(name, called)]
+    # PUBLIC may list a module if every public callable of it has a case.
+    of_modules = {name: set(discover.public_callables(name)) for name in spec.imports}
+    public = [name for name, callables in of_modules.items() if callables and callables <= called]
     return Drafts(where, "", sorted(covered), public, drafts, sorted(unused_cpu_kernels(loaded.cases, ops)))
-
-
-def _is_public(module: str, called: set[str]) -> bool:
-    """Whether every public callable of the module has a case, so that PUBLIC may list the module."""
-    callables = set(discover.public_callables(module))
-    return bool(callables) and callables <= called
 
 
 def _in_rounds(ops: Sequence[str], jobs: int) -> list[OpDraft]:
@@ -109,11 +96,8 @@ def _in_rounds(ops: Sequence[str], jobs: int) -> list[OpDraft]:
         ProcessPoolExecutor(max(1, jobs), fork, _begin, (os.getpid(), folder)) as pool,
     ):
         for most in (FEW_CALLS, CALLS, FEW_CALLS):
-            todo = [
-                op
-                for op in ops
-                if op not in found or (found[op].state == NOT_CALLED and (most == CALLS or op in inside))
-            ]
+            known = {op for op, one in found.items() if one.state != NOT_CALLED or (most != CALLS and op not in inside)}
+            todo = [op for op in ops if op not in known]
             tries = {op: pool.submit(draft_op, op, inside.get(op, ()), ops, most) for op in todo}
             for op, tried in tries.items():
                 try:
@@ -186,70 +170,59 @@ def _constructed(op: str) -> Iterator[str]:
 def _try(
     op: str, signature: Signature, device: str, starts: Sequence[Recorded], others: Sequence[str], most: int
 ) -> OpDraft:
+    facts: dict[str, Any]
     process = TrialProcess(op, signature.parameters, device)
     known = [as_candidate(signature.parameters, one.given, one.named) for one in starts]
     try:
         found = Search(signature.parameters, process, known, most).run()
-        facts: dict[str, Any] = {}
-        candidate = found.candidate
+        state = CALLED if found.called else CUDA_ONLY if found.only_cuda else NOT_CALLED
+        candidate, facts, inside = found.candidate, {}, ()
         if found.called:
             from_end = bool(norm_weights(signature.parameters))
-            candidate, fact = with_different_sizes(process, candidate, found.fact, from_end=from_end)
+            candidate, fact = refine.with_different_sizes(process, candidate, found.fact, from_end=from_end)
             if device == "cpu":  # a GPU has no guard pages
-                candidate, fact = with_own_sizes(process, candidate, fact)
-            candidate, fact = with_different_numbers(process, candidate, fact, called=True)
-            facts = {**fact, **facts_about(process, op, candidate)}
+                candidate, fact = refine.with_own_sizes(process, candidate, fact)
+            candidate, fact = refine.with_different_numbers(process, candidate, fact, called=True)
+            facts = {**fact, **refine.facts_about(process, op, candidate)}
             if "::" in op and facts["untraced"].startswith(NO_FAKE_KERNEL):
                 facts["fake"] = fake_kernel(process, op, signature.parameters, candidate, facts)
         elif found.only_cuda:
-            candidate, _ = with_different_numbers(process, candidate, {}, called=False)
-            facts = {"changed": likely_written(op, signature), "untraced": of_compiled_module(op)}
-        empty, empty_error = with_empty_tensor(process, candidate, called=found.called)
+            candidate, _ = refine.with_different_numbers(process, candidate, {}, called=False)
+            facts = {"changed": likely_written(op, signature), "untraced": refine.of_compiled_module(op)}
+        empty, empty_error = refine.with_empty_tensor(process, candidate, called=found.called)
         if found.called and not facts["untraced"]:
-            facts.update(failing_checks(process, op, candidate, empty, facts))
-        inside = process.call("calls_inside", candidate, ops=others).fact if found.called and others else ()
+            facts |= refine.failing_checks(process, op, candidate, empty, facts)
+        if found.called and others:
+            inside = process.call("calls_inside", candidate, ops=others).fact or ()
     finally:
         process.close()
-    is_case = found.called and (takes_tensor(signature) or any(" (" in one for one in facts["result"]))
+    reason = ""
+    if found.called and not takes_tensor(signature) and not any(" (" in one for one in facts["result"]):
+        state, reason = NOT_CALLED, _NO_TENSOR
+    elif found.only_cuda:
+        reason = f"the op has no CPU kernel: {shortened(found.error, 150)}"
+    elif not found.called:
+        error = shortened(found.error, 300)
+        reason = f"none of {found.calls} calls succeeded; one of the last errors: {error}"
+    changed = facts.pop("changed", [])
+    nothing = not facts["result"] if "result" in facts else signature.returns_nothing
+    names = [one.name for at, one in enumerate(signature.parameters) if one.written or at in changed]
     return OpDraft(
         op,
-        CALLED if is_case else CUDA_ONLY if found.only_cuda else NOT_CALLED,
-        _NO_TENSOR if found.called and not is_case else _reason(found),
+        state,
+        reason,
         signature.text,
-        _arguments(signature, candidate, facts.get("grad", [])),
+        _arguments(signature, candidate, facts.pop("grad", [])),
         found.calls,
-        facts.get("result", []),
-        facts.get("contiguous_only", False),
-        [] if "::" in op else facts.get("changed", []),
-        facts.get("untraced", ""),
-        device,
-        remark=facts.get("remark", ""),
-        written=_written(signature, facts),
+        facts.pop("result", []),
+        device=device,
+        mutates=[] if "::" in op else changed,
+        written=names if nothing else [],
         empty=_arguments(signature, empty, []) if empty and (found.called or found.only_cuda) else [],
         empty_error=empty_error,
-        unclaimed=facts.get("unclaimed", {}),
-        fake=facts.get("fake", ""),
-        empty_unclaimed=facts.get("empty_unclaimed", {}),
-        dtypes=facts.get("dtypes", []),
-        inside=inside or (),
+        inside=inside,
+        **{name: value for name, value in facts.items() if name != "type"},
     )
-
-
-def _written(signature: Signature, facts: dict[str, Any]) -> list[str]:
-    """Return the names of the arguments that an op without a result writes to."""
-    if facts.get("result") or ("result" not in facts and not signature.returns_nothing):
-        return []
-    changed = facts.get("changed", ())
-    return [one.name for at, one in enumerate(signature.parameters) if one.written or at in changed]
-
-
-def _reason(found: Found) -> str:
-    if found.called:
-        return ""
-    if found.only_cuda:
-        return f"the op has no CPU kernel: {shortened(found.error, 150)}"
-    error = shortened(found.error, 300)
-    return f"none of {found.calls} calls succeeded; one of the last errors: {error}"
 
 
 def _arguments(signature: Signature, candidate: Sequence[Guess], grad: Sequence[int]) -> list[Argument]:

@@ -48,14 +48,10 @@ _POINTER = re.compile(r"0x[0-9a-f]+|line \d+|\w+\.(?:cpp|cu|h|py):\d+", re.IGNOR
 class Hints:
     """What one message says."""
 
-    #: The parameters that it names; empty if it names none.
-    names: frozenset[str] = frozenset()
-    #: Integers in the message, which may be sizes.
-    numbers: Sequence[int] = ()
-    #: Ranks that it asks for.
-    ranks: Sequence[int] = ()
-    #: Dtypes that it mentions.
-    dtypes: Sequence[str] = ()
+    names: frozenset[str] = frozenset()  # the parameters that it names; empty if it names none
+    numbers: Sequence[int] = ()  # integers in the message, which may be sizes
+    ranks: Sequence[int] = ()  # ranks that it asks for
+    dtypes: Sequence[str] = ()  # dtypes that it mentions
 
 
 def only_cuda(message: str) -> bool:

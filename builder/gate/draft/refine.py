@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -33,18 +33,16 @@ def with_different_numbers(
 
     `called` is whether the op can be called here; if not, the numbers are not tried.
     """
-    plain = [at for at, guess in enumerate(candidate) if _is_plain_number(guess)]
-    numbers = dict(zip(plain, itertools.cycle(_NUMBERS)))
-    changed = tuple(("value", numbers[at]) if at in numbers else guess for at, guess in enumerate(candidate))
+
+    def says_nothing(guess: Guess) -> bool:  # an integer or a bool that equals 1.0 says something
+        return guess[0] == "value" and isinstance(guess[1], float) and guess[1] in (_NUMBERS[0], 1.0)
+
+    numbers = itertools.cycle(_NUMBERS)
+    changed = tuple(("value", next(numbers)) if says_nothing(guess) else guess for guess in candidate)
     if changed == candidate or not called:
         return changed, fact
     trial = process.call("plain", changed)
     return (candidate, fact) if trial.error else (changed, trial.fact)
-
-
-def _is_plain_number(guess: Guess) -> bool:
-    """Whether it is a number that says nothing about the op; an integer or a bool that equals 1.0 is none."""
-    return guess[0] == "value" and isinstance(guess[1], float) and guess[1] in (_NUMBERS[0], 1.0)
 
 
 def with_different_sizes(
@@ -54,22 +52,16 @@ def with_different_sizes(
 
     `from_end` is whether the last dimensions of the tensors probably agree; else it is the first ones.
     """
-    for changed in _patterns(candidate, (from_end, not from_end)):
-        if changed != candidate:
-            trial = process.call("plain", changed)
-            if not trial.error:
+    ranks = range(1 + max((len(guess[2]) for guess in candidate if guess[0] == "tensor"), default=0))
+    # All dimensions, counted from the first or from the last one; then one of them.
+    patterns = [dict(enumerate(_SIZES)), *({position: _SIZES[min(position, 1)]} for position in ranks)]
+    for sizes in patterns:
+        for direction in (from_end, not from_end):
+            changed = _resized(candidate, sizes, direction)
+            trial = process.call("plain", changed) if changed != candidate else None
+            if trial and not trial.error:
                 return changed, trial.fact
     return candidate, fact
-
-
-def _patterns(candidate: Candidate, directions: Sequence[bool]) -> Iterator[Candidate]:
-    """Yield the arguments with other sizes, counted from the first dimension, from the last, or in one of them."""
-    ranks = range(1 + max((len(guess[2]) for guess in candidate if guess[0] == "tensor"), default=0))
-    for from_end in directions:
-        yield _resized(candidate, dict(enumerate(_SIZES)), from_end)
-    for position in ranks:
-        for from_end in directions:
-            yield _resized(candidate, {position: _SIZES[min(position, 1)]}, from_end)
 
 
 def _resized(candidate: Candidate, sizes: dict[int, int], from_end: bool) -> Candidate:
@@ -94,28 +86,26 @@ def with_own_sizes(
     The op must accept a smaller and a larger size. An op that compares no sizes accepts only one of them: with the
     other, it reads past the end of a tensor.
     """
+
+    def with_size(at: int, axis: int, size: int) -> Candidate:
+        kind, dtype, shape, content = candidate[at]
+        changed = (kind, dtype, (*shape[:axis], size, *shape[axis + 1 :]), content)
+        return (*candidate[:at], changed, *candidate[at + 1 :])
+
     for at, guess in enumerate(candidate):
         others = {size for other in candidate if other is not guess for one in _tensors(other) for size in one[2]}
         for axis, size in enumerate(guess[2] if guess[0] == "tensor" else ()):
             if size in others and size >= _SMALLEST:
-                new = max(others | {size}) + 1
-                smaller, larger = (_with_size(candidate, at, axis, other) for other in (size - 1, new))
+                larger = with_size(at, axis, max(others | {size}) + 1)
                 trial = process.call("plain", larger)
-                if not trial.error and not process.call("plain", smaller).error:
+                if not trial.error and not process.call("plain", with_size(at, axis, size - 1)).error:
                     candidate, fact = larger, trial.fact
     return candidate, fact
 
 
-def _with_size(candidate: Candidate, at: int, axis: int, size: int) -> Candidate:
-    kind, dtype, shape, content = candidate[at]
-    changed = (kind, dtype, (*shape[:axis], size, *shape[axis + 1 :]), content)
-    return (*candidate[:at], changed, *candidate[at + 1 :])
-
-
 def facts_about(process: TrialProcess, op: str, candidate: Candidate) -> dict[str, Any]:
     """Return what the case must say besides the inputs: `grad`, `remark`, `contiguous_only`, `untraced`."""
-    has_tensor = any(one[0] in ("tensor", "tensors") for one in candidate)
-    if not has_tensor:
+    if not any(map(_tensors, candidate)):
         return {"grad": [], "contiguous_only": False, "untraced": "the op has no tensor argument"}
     gradient = process.call("gradient", candidate)
     strided = process.call("strided", candidate)
@@ -128,17 +118,14 @@ def facts_about(process: TrialProcess, op: str, candidate: Candidate) -> dict[st
         missing = re.match("UnsupportedOperatorException|NotImplementedError", fake.error)  # NotImplementedError: 2.0
         what = NO_FAKE_KERNEL if missing else "the fake kernel fails"
         untraced = f"{what}: with fake tensors the op raises {fake.error}"
+    has_float = any(one[1] == "float" for guess in candidate for one in _tensors(guess))
     return {
         "grad": gradient.fact or [],
         "remark": f"no gradient: {gradient.error}" if gradient.error else "",
         "contiguous_only": "contiguous" in strided.error,
         "untraced": shortened(untraced, 300),
-        "dtypes": ["float64"] if _has_float(candidate) and not double.error else [],
+        "dtypes": ["float64"] if has_float and not double.error else [],
     }
-
-
-def _has_float(candidate: Candidate) -> bool:
-    return any(one[1] == "float" for guess in candidate for one in _tensors(guess))
 
 
 def failing_checks(
@@ -149,8 +136,6 @@ def failing_checks(
     A case that claims such a check would refuse a wheel that was accepted before. A check that does not end here is
     claimed: the gate has other limits.
     """
-    unclaimed: dict[str, str] = {}
-    empty_unclaimed: dict[str, str] = {}
     options = {
         "op": op,
         "empty": empty,
@@ -158,15 +143,16 @@ def failing_checks(
         "contiguous_only": facts["contiguous_only"],
         "mutates": [] if "::" in op else facts["changed"],
     }
+    found: dict[str, dict[str, str]] = {"unclaimed": {}, "empty_unclaimed": {}}
     for name in TRACING_CHECKS:
-        for of_empty, found in ((False, unclaimed), (True, empty_unclaimed)):
+        for of_empty, reasons in enumerate(found.values()):
             if of_empty and (not empty or CHECKS[name].edges == "without"):
                 continue
-            trial = process.call("check", candidate, CHECK_SECONDS, name=name, of_empty=of_empty, **options)
+            trial = process.call("check", candidate, CHECK_SECONDS, name=name, of_empty=bool(of_empty), **options)
             reason = "" if trial.late else trial.error or trial.fact
             if reason:
-                found[name] = shortened(reason.partition(" Exception raised from ")[0], 300)
-    return {"unclaimed": unclaimed, "empty_unclaimed": empty_unclaimed}
+                reasons[name] = shortened(reason.partition(" Exception raised from ")[0], 300)
+    return found
 
 
 def of_compiled_module(op: str) -> str:
@@ -181,22 +167,18 @@ def with_empty_tensor(process: TrialProcess, candidate: Candidate, *, called: bo
 
     `called` is whether the op can be called here; if not, the first arguments are returned.
     """
+    # The tensors of the highest rank, all tensors, and each one.
+    ranks = [max((len(one[2]) for one in _tensors(guess)), default=0) for guess in candidate]
+    positions = [at for at, rank in enumerate(ranks) if rank]
+    groups = [[at for at in positions if ranks[at] == max(ranks)], positions, *([at] for at in positions)]
     error = ""
-    for emptied in _emptied(candidate):
+    for group in groups if positions else ():
+        emptied = tuple(_without_rows(guess) if at in group else guess for at, guess in enumerate(candidate))
         trial = process.call("empty", emptied) if called else Trial()
         if not trial.error:
             return emptied, ""
         error = error or trial.error
     return (), shortened(error, 300)
-
-
-def _emptied(candidate: Candidate) -> Iterator[Candidate]:
-    """Yield the arguments with 0 as first size of the tensors of the highest rank, of all tensors, and of each one."""
-    ranks = [max((len(one[2]) for one in _tensors(guess)), default=0) for guess in candidate]
-    positions = [at for at, rank in enumerate(ranks) if rank]
-    groups = [[at for at in positions if ranks[at] == max(ranks)], positions, *([at] for at in positions)]
-    for group in groups if positions else ():
-        yield tuple(_without_rows(guess) if at in group else guess for at, guess in enumerate(candidate))
 
 
 def _tensors(guess: Guess) -> Sequence[Guess]:

@@ -27,46 +27,30 @@ class Argument:
 class OpDraft:
     """The draft of one op."""
 
-    #: `namespace::name.overload`, or the dotted path of a function.
-    op: str
-    #: CALLED, CUDA_ONLY or NOT_CALLED.
-    state: str
-    #: Why no call succeeded, or "".
-    reason: str = ""
-    #: The schema or the signature, or "".
-    signature: str = ""
+    op: str  # `namespace::name.overload`, or the dotted path of a function
+    state: str  # CALLED, CUDA_ONLY or NOT_CALLED
+    reason: str = ""  # why no call succeeded, or ""
+    signature: str = ""  # the schema or the signature, or ""
     #: Those of the call that succeeded; for a CUDA op the first guess.
     arguments: Sequence[Argument] = ()
-    #: The number of calls that were tried.
-    calls: int = 0
-    #: Dtype and shape of each tensor of the result; the type of a number.
-    results: Sequence[str] = ()
-    #: Whether the op raises an error for inputs that are not contiguous.
-    contiguous_only: bool = False
-    #: Positions of the arguments that a Python function writes to.
-    mutates: Sequence[int] = ()
-    #: Why torch cannot call the op with fake tensors, or "".
-    untraced: str = ""
-    #: The device of the calls, "cpu" or "cuda".
-    device: str = "cpu"
-    #: Whether the gate finds the op by itself, so that it needs a case.
-    required: bool = True
-    #: What the author should know about the call, or "".
-    remark: str = ""
-    #: Names of the arguments that an op without a result writes to.
-    written: Sequence[str] = ()
+    calls: int = 0  # the number of calls that were tried
+    results: Sequence[str] = ()  # dtype and shape of each tensor of the result; the type of a number
+    contiguous_only: bool = False  # whether the op raises an error for inputs that are not contiguous
+    mutates: Sequence[int] = ()  # positions of the arguments that a Python function writes to
+    untraced: str = ""  # why torch cannot call the op with fake tensors, or ""
+    device: str = "cpu"  # the device of the calls, "cpu" or "cuda"
+    required: bool = True  # whether the gate finds the op by itself, so that it needs a case
+    remark: str = ""  # what the author should know about the call, or ""
+    written: Sequence[str] = ()  # names of the arguments that an op without a result writes to
     #: The arguments of a call with an empty tensor; for a CUDA op a guess.
     empty: Sequence[Argument] = ()
-    #: Why no such call succeeded, or "".
-    empty_error: str = ""
+    empty_error: str = ""  # why no such call succeeded, or ""
     #: The checks of tracing that fail for this call, each with the reason.
     unclaimed: Mapping[str, str] = field(default_factory=dict)
     #: Those that fail for the call with an empty tensor.
     empty_unclaimed: Mapping[str, str] = field(default_factory=dict)
-    #: Python code that registers the missing fake kernel, or "".
-    fake: str = ""
-    #: The dtypes of the calls that succeeded besides float32.
-    dtypes: Sequence[str] = ()
+    fake: str = ""  # Python code that registers the missing fake kernel, or ""
+    dtypes: Sequence[str] = ()  # the dtypes of the calls that succeeded besides float32
     #: The calls of other ops that the call and its gradient make; only while the drafts are made.
     inside: Sequence[Any] = ()
 
@@ -86,18 +70,14 @@ class OpDraft:
 class Drafts:
     """The drafts of an extension."""
 
-    #: The versions of torch, CUDA, Python and glibc, and the machine.
-    where: Mapping[str, Any]
-    #: Why there are no drafts, or "".
-    error: str = ""
+    where: Mapping[str, Any]  # the versions of torch, CUDA, Python and glibc, and the machine
+    error: str = ""  # why there are no drafts, or ""
     #: The ops and functions that cases.py has a case for, or lists in NOT_CLAIMED.
     covered: Sequence[str] = ()
-    #: Modules of which every public function has a draft that was called.
-    public: Sequence[str] = ()
+    public: Sequence[str] = ()  # modules of which every public function has a draft that was called
     #: One for each op and function without a case.
     drafts: Sequence[OpDraft] = field(default_factory=list)
-    #: The ops that have a CPU kernel, but whose cases say `devices=["cuda"]`.
-    stale: Sequence[str] = ()
+    stale: Sequence[str] = ()  # the ops that have a CPU kernel, but whose cases say `devices=["cuda"]`
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for JSON."""

@@ -38,18 +38,12 @@ Candidate = tuple[Guess, ...]
 class Found:
     """The result of a search."""
 
-    #: The arguments that the op accepted; if there are none, the first guess.
-    candidate: Candidate
-    #: Whether the op accepted the arguments.
-    called: bool
-    #: Whether the op says that it has no CPU kernel.
-    only_cuda: bool = False
-    #: The message of the last test that a call reached, if no call succeeded.
-    error: str = ""
-    #: The number of calls.
-    calls: int = 0
-    #: What the successful call returned.
-    fact: dict[str, Any] = field(default_factory=dict)
+    candidate: Candidate  # the arguments that the op accepted; if there are none, the first guess
+    called: bool  # whether the op accepted the arguments
+    only_cuda: bool = False  # whether the op says that it has no CPU kernel
+    error: str = ""  # the message of the last test that a call reached, if no call succeeded
+    calls: int = 0  # the number of calls
+    fact: dict[str, Any] = field(default_factory=dict)  # what the successful call returned
 
 
 def as_candidate(parameters: Sequence[Parameter], given: Sequence[Guess], named: Mapping[str, Guess]) -> Candidate:
@@ -108,20 +102,14 @@ class Search:
             base = priority - 2.5
         # A crash says nothing about the argument that caused it.
         hint = Hints() if trial.crashed else hints.read(trial.error, self._parameters)
-        for cost, changed in self._changes(candidate, hint):
-            self._push(base + cost, changed)
-        return base
-
-    def _push(self, priority: float, candidate: Candidate) -> None:
-        if candidate not in self._seen:
-            self._seen.add(candidate)
-            heapq.heappush(self._queue, (priority, next(self._order), candidate))
-
-    def _changes(self, candidate: Candidate, hint: Hints) -> Iterator[tuple[float, Candidate]]:
         for at, parameter in enumerate(self._parameters):
             named = 0.0 if not hint.names else -0.5 if parameter.name in hint.names else 1.5
             for cost, guess in _variants(parameter, candidate[at], hint):
-                yield 1.0 + named + cost, (*candidate[:at], guess, *candidate[at + 1 :])
+                changed = (*candidate[:at], guess, *candidate[at + 1 :])
+                if changed not in self._seen:
+                    self._seen.add(changed)
+                    heapq.heappush(self._queue, (base + 1.0 + named + cost, next(self._order), changed))
+        return base
 
 
 def _variants(parameter: Parameter, guess: Guess, hint: Hints) -> Iterator[tuple[float, Guess]]:
@@ -129,13 +117,15 @@ def _variants(parameter: Parameter, guess: Guess, hint: Hints) -> Iterator[tuple
     for number, other in enumerate(guesses.alternatives(parameter, hint.numbers)):
         wanted = other[0] == "value" and (other[1] in hint.numbers) and not isinstance(other[1], bool)
         yield 0.1 * number - 0.5 * wanted, other
-    if guess[0] == "tensor":
-        for number, other in enumerate(guesses.tensor_variants(guess, hint.numbers)):
-            yield _cost(guess, other, hint) + 0.02 * number, other
-    elif guess[0] == "tensors":
-        for number, other in enumerate(guesses.tensor_variants(guess[1], hint.numbers)):
-            for count in (2, 1, 3):
-                yield _cost(guess[1], other, hint) + 0.02 * number + 0.1 * count, ("tensors", *[other] * count)
+    if guess[0] not in ("tensor", "tensors"):
+        return
+    tensor = guess if guess[0] == "tensor" else guess[1]
+    for number, other in enumerate(guesses.tensor_variants(tensor, hint.numbers)):
+        cost = _cost(tensor, other, hint) + 0.02 * number
+        if guess[0] == "tensor":
+            yield cost, other
+        else:
+            yield from ((cost + 0.1 * count, ("tensors", *[other] * count)) for count in (2, 1, 3))
 
 
 def _cost(old: Guess, new: Guess, hint: Hints) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +28,6 @@ _KINDS = (
     (r"str", STR, STR),
 )
 _LIST = re.compile(r"(list|sequence|tuple|vector|iterable)\d*\b|\[\d*\]|\bsize\b")
-_NO_DEFAULT = inspect.Parameter.empty
 #: Parameters to which a function without a result writes; a gradient of an output is an input.
 _OUTPUT = re.compile(r"^(?!d?grad)(\w+_)?(out|output|dst|dest|result)s?(_\w+)?$|^d?grad_(?!out)\w+$")
 
@@ -36,19 +36,13 @@ _OUTPUT = re.compile(r"^(?!d?grad)(\w+_)?(out|output|dst|dest|result)s?(_\w+)?$|
 class Parameter:
     """A parameter of an op."""
 
-    #: As the schema or the signature calls it.
-    name: str
-    #: One of the kinds above.
-    kind: str
-    #: Whether None is accepted.
-    optional: bool = False
-    #: Its default value; `has_default` says whether there is one.
-    default: Any = None
+    name: str  # as the schema or the signature calls it
+    kind: str  # one of the kinds above
+    optional: bool = False  # whether None is accepted
+    default: Any = None  # its default value; `has_default` says whether there is one
     has_default: bool = False
-    #: Whether it must be given by name.
-    keyword: bool = False
-    #: Whether the schema says that the op writes to it.
-    written: bool = False
+    keyword: bool = False  # whether it must be given by name
+    written: bool = False  # whether the schema says that the op writes to it
 
 
 @dataclass(frozen=True)
@@ -99,21 +93,18 @@ def likely_written(op: str, signature: Signature) -> list[int]:
 
 
 def _of_schema(schema: Any) -> Signature:  # noqa: ANN401
-    parameters = []
-    for argument in schema.arguments:
-        text = str(argument.type)
-        alias = argument.alias_info
-        parameters.append(
-            Parameter(
-                argument.name,
-                _kind(text),
-                text.startswith("Optional[") or text.endswith("?"),
-                argument.default_value,
-                argument.has_default_value(),
-                argument.kwarg_only,
-                alias is not None and alias.is_write,
-            )
+    parameters = [
+        Parameter(
+            one.name,
+            _kind(str(one.type)),
+            str(one.type).startswith("Optional[") or str(one.type).endswith("?"),
+            one.default_value,
+            one.has_default_value(),
+            keyword=one.kwarg_only,
+            written=one.alias_info is not None and one.alias_info.is_write,
         )
+        for one in schema.arguments
+    ]
     return Signature(str(schema), parameters)
 
 
@@ -121,11 +112,9 @@ def _of_docstring(function: Callable[..., Any]) -> Signature | None:
     """Read `name(input: torch.Tensor, dim: int = 0) -> torch.Tensor`, which pybind11 writes as the first line."""
     for line in (function.__doc__ or "").splitlines():
         found = re.match(r"\s*(?:\d+\. )?(\w+)\((.*)\)\s*(->.*)?$", line)
-        if found and found[2].strip() not in {"*args, **kwargs", ""}:
+        if found and found[2].strip() != "*args, **kwargs":
             parts = [part for part in _split(found[2]) if part not in {"*", "/"}]
             return Signature(line.strip(), [_of_text(number, part) for number, part in enumerate(parts)])
-        if found and not found[2].strip():
-            return Signature(line.strip(), [])
     return None
 
 
@@ -133,17 +122,11 @@ def _of_text(number: int, part: str) -> Parameter:
     declared, _, default = (text.strip() for text in part.partition("="))
     name, _, kind = (text.strip() for text in declared.partition(":"))
     optional = "Optional" in kind or "| None" in kind
-    value = {"None": None, "True": True, "False": False}.get(default, _number(default))
+    try:
+        value = ast.literal_eval(default)
+    except (SyntaxError, ValueError):  # such as torch.float32
+        value = default
     return Parameter(name or f"arg{number}", _kind(kind or "tensor"), optional, value, bool(default))
-
-
-def _number(text: str) -> Any:  # noqa: ANN401
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            continue
-    return text.strip("'\"")
 
 
 def _of_python(function: Callable[..., Any]) -> Signature | None:
@@ -155,10 +138,12 @@ def _of_python(function: Callable[..., Any]) -> Signature | None:
     for one in signature.parameters.values():
         if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
             continue
-        has_default = one.default is not _NO_DEFAULT
-        text = "" if one.annotation is _NO_DEFAULT else str(getattr(one.annotation, "__name__", one.annotation))
-        text = str(one.annotation) if "[" in str(one.annotation) else text
-        kind = _kind(text) if text else _kind_of_value(one.default) if has_default else OTHER
+        has_default = one.default is not one.empty
+        text = "" if one.annotation is one.empty else str(one.annotation)
+        if text and "[" not in text:
+            text = str(getattr(one.annotation, "__name__", text))
+        # The type of a default says the kind if there is no annotation.
+        kind = _kind(text or (type(one.default).__name__ if has_default else ""))
         optional = "Optional" in text or "None" in text
         default = one.default if has_default else None
         parameters.append(Parameter(one.name, kind, optional, default, has_default, one.kind == one.KEYWORD_ONLY))
@@ -172,11 +157,6 @@ def _kind(text: str) -> str:
         if re.search(rf"\b({pattern})\b", plain):
             return of_list if _LIST.search(plain) else kind
     return OTHER
-
-
-def _kind_of_value(value: Any) -> str:  # noqa: ANN401
-    kinds = ((bool, BOOL), (int, INT), (float, FLOAT), (str, STR))
-    return next((kind for type_, kind in kinds if isinstance(value, type_)), OTHER)
 
 
 def _split(text: str) -> Iterator[str]:

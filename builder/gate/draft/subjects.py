@@ -25,23 +25,18 @@ def public_callables(imports: Sequence[str], ops: Sequence[str]) -> list[str]:
     names = {op.partition("::")[2].partition(".")[0] if "::" in op else op.rpartition(".")[2] for op in ops}
     found: dict[int, str] = {}
     for module in sorted(_modules(tops), key=lambda one: (one.__name__.count("."), one.__name__)):
-        for name, value in _public(module):
-            home = getattr(value, "__module__", None) or ""
+        for name in getattr(module, "__all__", None) or list(vars(module)):
+            value = getattr(module, name, None)
             scripted = type(value).__name__ == "ScriptFunction"  # its module is torch.jit, and it has no code
-            if (home.partition(".")[0] not in tops and not scripted) or id(value) in found:
+            is_module = isinstance(value, type) and issubclass(value, torch.nn.Module)
+            own = scripted or (getattr(value, "__module__", None) or "").partition(".")[0] in tops
+            if name.startswith("_") or not own or not (is_module or scripted or isinstance(value, FunctionType)):
                 continue
             path = f"{module.__name__}.{name}"
-            if isinstance(value, type):
-                wanted = _reaches(value, names, _DEPTH, set())
-            else:
-                text = _declared(path)
-                wanted = bool(text) and (
-                    (module.__name__ in imports and "Tensor" in text)
-                    or scripted
-                    or _reaches(value, names, _DEPTH, set())
-                )
-            if wanted:
-                found[id(value)] = path
+            text = "" if is_module else _declared(path)
+            plain = scripted or (module.__name__ in imports and "Tensor" in text)
+            if (text and plain) or ((text or is_module) and _reaches(value, names, _DEPTH, set())):
+                found.setdefault(id(value), path)
     return sorted(found.values())
 
 
@@ -56,24 +51,10 @@ def _declared(path: str) -> str:
 
 def _modules(tops: set[str]) -> Iterator[ModuleType]:
     for name, module in list(sys.modules.items()):
-        private = any(part.startswith("_") for part in name.split("."))
-        if (
-            name.partition(".")[0] in tops
-            and name.count(".") <= 1
-            and not private
-            and getattr(module, "__file__", "").endswith(".py")
-        ):
+        top, *below = name.split(".")
+        public = top in tops and len(below) <= 1 and not any(part.startswith("_") for part in (top, *below))
+        if public and (getattr(module, "__file__", None) or "").endswith(".py"):
             yield module
-
-
-def _public(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    for name in getattr(module, "__all__", None) or list(vars(module)):
-        value = getattr(module, name, None)
-        is_module = isinstance(value, type) and issubclass(value, torch.nn.Module)
-        if not name.startswith("_") and (
-            is_module or isinstance(value, FunctionType) or type(value).__name__ == "ScriptFunction"
-        ):
-            yield name, value
 
 
 def _reaches(value: Any, names: set[str], depth: int, seen: set[int]) -> bool:  # noqa: ANN401

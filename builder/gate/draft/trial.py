@@ -5,20 +5,23 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from builder.gate.case import Case, Make
 from builder.gate.check_table import CHECKS
 from builder.gate.checks.guard_pages import GuardPages, digest
 from builder.gate.context import (
+    CaseError,
     Context,
     dtype_name,
     flatten,
@@ -30,8 +33,7 @@ from builder.gate.context import (
     values_of,
 )
 from builder.gate.draft import guesses
-from builder.gate.draft.guesses import Guess
-from builder.gate.draft.recorder import CallRecorder, Recorded
+from builder.gate.draft.guesses import Guess, guess_of
 from builder.gate.draft.signatures import Parameter
 from builder.gate.outcome import FAILED, Spec
 from builder.gate.system import rlimits
@@ -50,16 +52,22 @@ _FORK = multiprocessing.get_context("fork")
 _END_SECONDS = 1.0
 
 
+class Recorded(NamedTuple):
+    """A call: an op, its positional arguments and its keyword arguments."""
+
+    op: str
+    given: Sequence[Guess]
+    named: Mapping[str, Guess]
+
+
 @dataclass(frozen=True)
 class Trial:
     """The result of one call: `error` is empty if it succeeded, and `fact` is what the call returned."""
 
     error: str = ""
     fact: Any = None
-    #: Whether the call ended the process, or did not end.
-    crashed: bool = False
-    #: Whether the call did not end.
-    late: bool = False
+    crashed: bool = False  # whether the call ended the process, or did not end
+    late: bool = False  # whether the call did not end
 
 
 class TrialProcess:
@@ -150,8 +158,8 @@ class Caller:
                 result = self._call(guarded)
             after = [(path.position, digest(tensor)) for path, tensor in iter_tensors(guarded)]
             changed |= {position for (position, new), old in zip(after, before) if new != old}
-        tensors = flatten(result)
-        if any(one.numel() > 1 << 22 for one in tensors) or (tensors and not any(one.numel() for one in tensors)):
+        sizes = [one.numel() for one in flatten(result)]
+        if max(sizes, default=1) > 1 << 22 or not any(sizes or [1]):
             raise ValueError("the result has no elements, or millions: the arguments are not typical")
         shown = [
             f"{dtype_name(one.dtype)} {tuple(one.shape)}" if isinstance(one, Tensor) else type(one).__name__
@@ -195,7 +203,8 @@ class Caller:
 
     def strided(self, candidate: Sequence[Guess]) -> bool:
         """Call it with inputs that are not contiguous."""
-        self._call(map_tensors(self._values(candidate), lambda _, one: _strided(one)))
+        wide = map_tensors(self._values(candidate), lambda _, one: torch.stack([one, one], dim=-1)[..., 0])
+        self._call(wide)
         return True
 
     def fake(self, candidate: Sequence[Guess]) -> bool:
@@ -229,9 +238,9 @@ class Caller:
         Return why it fails; "" if it does not fail.
         """
         shared: dict[str, Any] = {"contiguous_only": contiguous_only, "mutates": mutates}
-        cases = [Case(op, partial(self._given, candidate, grad), "draft", self._named(candidate), **shared)]
+        cases = [self._case(op, "draft", candidate, grad, **shared)]
         if empty:
-            cases.append(Case(op, partial(self._given, empty, ()), "empty", self._named(empty), edge="empty", **shared))
+            cases.append(self._case(op, "empty", empty, (), edge="empty", **shared))
         module, _, function = CHECKS[name].function.partition(":")
         check = getattr(importlib.import_module(f"builder.gate.checks.{module}"), function)
         context = Context(Spec("", []), cases, check=name, device=self._device)
@@ -240,7 +249,7 @@ class Caller:
 
     def calls_inside(self, candidate: Sequence[Guess], ops: Sequence[str]) -> list[Recorded]:
         """Return the first call of each of these ops that the call and its gradient make."""
-        with CallRecorder(ops) as recorder:
+        with _CallRecorder(ops) as recorder:
             self._gradients(candidate)
         return list(recorder.found.values())
 
@@ -248,13 +257,14 @@ class Caller:
         maker = make or Make(self._device, torch.float32)
         return [OMITTED if guess[0] == "omitted" else guesses.make(guess, maker) for guess in candidate]
 
-    def _given(self, candidate: Sequence[Guess], grad: Sequence[int], make: Make) -> list[Any]:
-        """Make the positional arguments; the floating-point tensors at the positions `grad` require a gradient."""
-        given, _ = self._split(self._values(candidate, make))
-        return list(map_tensors(given, lambda path, one: _leaf(one) if path.position in grad else one))
+    def _case(self, op: str, name: str, candidate: Sequence[Guess], grad: Sequence[int], **more: Any) -> Case:  # noqa: ANN401
+        """Make the case of a call; the floating-point tensors at the positions `grad` require a gradient."""
 
-    def _named(self, candidate: Sequence[Guess]) -> dict[str, Any]:
-        return self._split(self._values(candidate))[1]
+        def given(make: Make) -> list[Any]:
+            values, _ = self._split(self._values(candidate, make))
+            return list(map_tensors(values, lambda path, one: _leaf(one) if path.position in grad else one))
+
+        return Case(op, given, name, self._split(self._values(candidate))[1], **more)
 
     def _split(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments that are given by position, and those that are given by name."""
@@ -281,6 +291,40 @@ def _leaf(tensor: Tensor) -> Tensor:
     return tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor
 
 
-def _strided(tensor: Tensor) -> Tensor:
-    wide = torch.stack([tensor, tensor], dim=-1)
-    return wide[..., 0]
+class _CallRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not installed where types are checked
+    """Records the first call of each op, as a context manager in a process that calls nothing else afterwards.
+
+    An op of the dispatcher is recorded below autograd. A function of a compiled module is replaced wherever a module
+    of its package names it.
+    """
+
+    def __init__(self, ops: Sequence[str]) -> None:
+        super().__init__()
+        self.found: dict[str, Recorded] = {}
+        self._ops = {op for op in ops if "::" in op}
+        for op in ops:
+            if "::" not in op:
+                with suppress(CaseError):
+                    self._replace(op, resolve(op))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        name, overload = func._schema.name, func._overloadname
+        op = name if overload == "default" else f"{name}.{overload}"
+        if op in self._ops:
+            self._note(op, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+    def _replace(self, op: str, function: Callable[..., Any]) -> None:
+        def recorded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            self._note(op, args, kwargs)
+            return function(*args, **kwargs)
+
+        top = op.partition(".")[0]
+        for module in [one for name, one in sys.modules.items() if name.partition(".")[0] == top]:
+            for name in [name for name, value in vars(module).items() if value is function]:
+                setattr(module, name, recorded)
+
+    def _note(self, op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        given, named = [guess_of(one) for one in args], {name: guess_of(one) for name, one in kwargs.items()}
+        if None not in [*given, *named.values()]:
+            self.found.setdefault(op, Recorded(op, given, named))  # type: ignore[arg-type]

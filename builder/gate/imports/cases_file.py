@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from builder.gate.case import Case
-from builder.gate.context import CaseError, resolve, sentence
+from builder.gate.context import CaseError, Context, resolve, sentence
 from builder.gate.coverage import may_take_tensor
 from builder.gate.discover import one_line
 from builder.gate.imports.cases_fault import is_mistake, line_of
 from builder.gate.imports.registration import no_schema
+from builder.gate.outcome import Spec
 
 
 @dataclass(frozen=True)
@@ -51,24 +54,20 @@ def load_cases(root: Path) -> CasesFile:
     cases = tuple(getattr(module, "CASES", ()))
     public = tuple(getattr(module, "PUBLIC", ()))
     not_claimed = dict(getattr(module, "NOT_CLAIMED", {}))
-    problem = _problem(cases, not_claimed)
+    problem = ""
+    if not cases and not not_claimed:
+        problem = "cases.py has no cases: it must define CASES, a list of builder.gate.Case"
+    for op, reason in reversed(not_claimed.items()):
+        if not isinstance(op, str) or not isinstance(reason, str) or not reason.strip():
+            problem = f"NOT_CLAIMED in cases.py gives no reason for {op}: write why the op has no case"
+    if wrong := [one for one in cases if not isinstance(one, Case)]:
+        what = f"contains a {type(wrong[0]).__name__}: every item must be a builder.gate.Case"
+        problem = f"CASES in cases.py {what}"
     return CasesFile(cases, public, not_claimed, problem, mistake=bool(problem))
 
 
 def _unusable(problem: str) -> CasesFile:
     return CasesFile(problem=problem, mistake=True)
-
-
-def _problem(cases: Sequence[Any], not_claimed: Mapping[Any, Any]) -> str:
-    wrong = next((one for one in cases if not isinstance(one, Case)), None)
-    if wrong is not None:
-        return f"CASES in cases.py contains a {type(wrong).__name__}: every item must be a builder.gate.Case"
-    for op, reason in not_claimed.items():
-        if not isinstance(op, str) or not isinstance(reason, str) or not reason.strip():
-            return f"NOT_CLAIMED in cases.py gives no reason for {op}: write why the op has no case"
-    if not cases and not not_claimed:
-        return "cases.py has no cases: it must define CASES, a list of builder.gate.Case"
-    return ""
 
 
 def case_facts(
@@ -103,3 +102,28 @@ def case_facts(
         "side_effects": case.side_effects,
         "takes_tensor": tensor,
     }
+
+
+def call_first(root: str, step: Callable[[str], object]) -> str:
+    """Call the op of the first case that works on the CPU; return the name of the op, or "".
+
+    The check "import-order" uses this to test that an op runs. If an op raises, the next case is tried: other checks
+    report the exception. `step` is called with the name of the op before each call.
+    """
+    if not Path(root, "cases.py").is_file():
+        return ""
+    cases = load_cases(Path(root)).cases
+    context = Context(Spec("", []), cases)
+    torch.set_num_threads(1)
+    for case in cases:
+        if case.edge or "cpu" not in case.devices:
+            continue
+        try:
+            args = context.arguments(case, device="cpu", grad=False)
+            resolve(case.op)
+            step(case.op)
+            context.call(case, args)
+        except Exception:  # noqa: BLE001, S112 (CaseError among them; other checks report it)
+            continue
+        return case.op
+    return ""

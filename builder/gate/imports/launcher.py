@@ -7,6 +7,7 @@ of the process with the wait status. One process runs at a time.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import json
@@ -35,7 +36,22 @@ def serve(descriptor: int) -> None:
     try:
         _keep_only(descriptor)
         sys.path.pop(0)  # the folder of the gate
-        _serve(socket.socket(fileno=descriptor))
+        connection = socket.socket(fileno=descriptor)
+        launcher, started = os.getpid(), False
+        while True:
+            data, outputs, _, _ = socket.recv_fds(connection, _MOST, 2)
+            if data and not started:
+                execute_startup_code()  # from here on the wheel's code may run: the judge has read its own files
+                started = True
+            if not data or rlimits.threads(launcher) > 1:
+                break
+            pid = os.fork()
+            if not pid:
+                _run(launcher, outputs, json.loads(data))
+            for one in outputs:
+                os.close(one)
+            connection.sendall(f"{pid}\n".encode())
+            connection.sendall(f"{os.waitpid(pid, 0)[1]}\n".encode())
     finally:
         os._exit(0)
 
@@ -44,30 +60,8 @@ def _keep_only(*descriptors: int) -> None:
     """Close every other descriptor: code of a wheel must not reach the pipes of the fork server."""
     for one in [int(name) for name in os.listdir("/proc/self/fd")]:  # noqa: PTH208
         if one > 2 and one not in descriptors:
-            try:  # noqa: SIM105
+            with contextlib.suppress(OSError):  # that of the listing
                 os.close(one)
-            except OSError:  # that of the listing
-                pass
-
-
-def _serve(connection: socket.socket) -> None:
-    launcher, started = os.getpid(), False
-    while True:
-        data, outputs, _, _ = socket.recv_fds(connection, _MOST, 2)
-        if not data:
-            return
-        if not started:
-            execute_startup_code()  # from here on the wheel's code may run: the judge has read its own files
-            started = True
-        if rlimits.threads(launcher) > 1:
-            return
-        pid = os.fork()
-        if not pid:
-            _run(launcher, outputs, json.loads(data))
-        for one in outputs:
-            os.close(one)
-        connection.sendall(f"{pid}\n".encode())
-        connection.sendall(f"{os.waitpid(pid, 0)[1]}\n".encode())
 
 
 def _run(launcher: int, outputs: list[int], request: dict[str, Any]) -> None:

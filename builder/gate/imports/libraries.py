@@ -19,7 +19,7 @@ from typing import Any
 
 from builder.gate.imports.extension_modules import entry_points
 from builder.gate.outcome import NOT_RUN, PASSED, Outcome, Spec
-from builder.gate.system.mapped import mapped_files
+from builder.gate.system.files import mapped_files
 
 _RUNTIME = re.compile(rb"\0lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)\.so\.(\d+)[.\d]*(?=\0)")
 #: What libraries for GPUs of others need.
@@ -41,14 +41,25 @@ def installed_libraries(distribution: str, variants: Sequence[Mapping[str, str]]
     except importlib.metadata.PackageNotFoundError:
         return None
     loaded = mapped_files()
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for file in files:
         path = os.path.realpath(str(file.locate()))
         if _SHARED.search(file.name) and Path(path).is_file():
-            found[path] = _facts(PurePosixPath(file), path) | {"loaded": path in loaded}
+            stem = file.name.partition(".")[0]
+            is_module = any(_contains(path, function) for function in entry_points(stem))
+            found[path] = {
+                "path": str(PurePosixPath(file)),
+                "module": ".".join([*file.parent.parts, stem]) if is_module else "",
+                "gpu": _contains(path, ".nv_fatbin"),
+                "other": "",
+                "cuda": "",
+                "loaded": path in loaded,
+            }
     missing = [path for path in found if not found[path]["loaded"]]
     needed = {path for path in missing if any(other != path and _contains(other, Path(path).name) for other in missing)}
-    copies, cuda = _copies(found, missing), cuda_of_torch()
+    copies = _copies(found, missing)
+    # Empty without torch, or for a torch without CUDA.
+    cuda = str(getattr(getattr(sys.modules.get("torch"), "version", None), "cuda", None) or "")
     runtimes = {path: _runtimes(path) for path in found}
     served = any(cuda.partition(".")[0] in majors for majors in runtimes.values())
     for path in missing:
@@ -63,12 +74,6 @@ def installed_libraries(distribution: str, variants: Sequence[Mapping[str, str]]
         for path, facts in sorted(found.items())
         if path not in needed | copies
     ]
-
-
-def cuda_of_torch() -> str:
-    """The CUDA of the imported torch, such as `13.0`; empty without torch, or for a torch without CUDA."""
-    version = getattr(sys.modules.get("torch"), "version", None)
-    return str(getattr(version, "cuda", None) or "")
 
 
 def _copies(found: Mapping[str, Mapping[str, Any]], missing: Sequence[str]) -> set[str]:
@@ -91,13 +96,6 @@ def _runtimes(path: str) -> list[str]:
 
 def _matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition("/")[2], pattern)
-
-
-def _facts(name: PurePosixPath, path: str) -> dict[str, Any]:
-    stem = name.name.partition(".")[0]
-    is_module = any(_contains(path, function) for function in entry_points(stem))
-    module = ".".join([*name.parent.parts, stem]) if is_module else ""
-    return {"path": str(name), "module": module, "gpu": _contains(path, ".nv_fatbin"), "other": "", "cuda": ""}
 
 
 def _contains(path: str, text: str) -> bool:

@@ -25,7 +25,7 @@ import os
 import selectors
 import signal
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,14 @@ from builder.gate import discover
 from builder.gate.check_table import TASK_CHECKS
 from builder.gate.checks import compile_export
 from builder.gate.checks.dispatch import unused_cpu_kernels
+from builder.gate.checks.memory import heap_checks_work
 from builder.gate.context import Context
 from builder.gate.imports.cases_fault import lines_of_ops
 from builder.gate.imports.cases_file import CasesFile, case_facts, load_cases
 from builder.gate.imports.libraries import installed_libraries
 from builder.gate.outcome import Spec
 from builder.gate.processes import worker
-from builder.gate.system import malloc_checks, rlimits
+from builder.gate.system import rlimits
 from builder.gate.system.nvidia import hidden_gpus, may_have_gpu
 from builder.gate.system.process_tree import children, end_descendants
 
@@ -104,26 +105,24 @@ class ForkServer:
                     with contextlib.suppress(BlockingIOError):
                         os.read(wake_read, 4096)
                 self._reap()
-                if self.commands in ready:
-                    for command in self._read_commands():
-                        if command is None:
-                            end_descendants(_KILL_SECONDS)
-                            return
-                        self._execute(command)
+                received = self._read_commands() if self.commands in ready else []
+                if received is None:
+                    end_descendants(_KILL_SECONDS)
+                    return
+                for command in received:
+                    self._execute(command)
 
-    def _read_commands(self) -> Iterator[dict[str, Any] | None]:
-        """Yield the commands that have arrived; None at the end of the pipe."""
+    def _read_commands(self) -> list[dict[str, Any]] | None:
+        """Return the commands that have arrived; None at the end of the pipe."""
         try:
             data, keys, _, _ = socket.recv_fds(self._socket, 1 << 16, 64)
         except BlockingIOError:
-            return
+            return []
         if not data:
-            yield None
-            return
+            return None
         self._keys += keys
         *lines, self._pending = (self._pending + data).split(b"\n")
-        for line in lines:
-            yield json.loads(line)
+        return [json.loads(line) for line in lines]
 
     def _execute(self, command: dict[str, Any]) -> None:
         if "kill" in command:
@@ -132,17 +131,17 @@ class ForkServer:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, command["signal"])
             return
-        parent, key = os.getpid(), self._keys.pop(0)
+        parent, key, number = os.getpid(), self._keys.pop(0), command.pop("fork")
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for end in self._inherited:
                 os.close(end)
-            worker.run_child(self.loaded, worker.TaskRequest.from_json(command), parent, key)  # does not return
+            worker.run_child(self.loaded, worker.TaskRequest(**command), parent, key)  # does not return
         os.close(key)
-        self._children[pid] = command["fork"]
-        send_event(self.events, event="started", id=command["fork"], pid=pid)
+        self._children[pid] = number
+        send_event(self.events, event="started", id=number, pid=pid)
 
     def _reap(self) -> None:
         while True:
@@ -157,16 +156,14 @@ class ForkServer:
             if task is not None:
                 rlimits.kill_group(ended.si_pid)
             _, status = os.waitpid(ended.si_pid, 0)
-            if task is not None:
-                self._kill_orphans()
-                send_event(self.events, event="ended", id=task, status=status)
-
-    def _kill_orphans(self) -> None:
-        """Kill processes that a task left outside its process group; as subreaper we are their parent now."""
-        for pid in children(os.getpid()):
-            if pid not in self._children:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            if task is None:
+                continue
+            # Kill processes that the task left outside its process group; as subreaper we are their parent now.
+            for pid in children(os.getpid()):
+                if pid not in self._children:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            send_event(self.events, event="ended", id=task, status=status)
 
 
 def send_event(events: int, **event: Any) -> None:  # noqa: ANN401
@@ -175,28 +172,16 @@ def send_event(events: int, **event: Any) -> None:  # noqa: ANN401
         os.write(events, json.dumps(event, default=str).encode() + b"\n")
 
 
-def load(
-    root: Path, spec: Spec, events: int, heap_checks: bool, wait_for_go: Callable[[], None]
-) -> tuple[Context, dict[str, Any]]:
-    """Import everything and send an event before each import; return it, and the facts for the scheduler.
+def load(root: Path, spec: Spec, events: int) -> tuple[Context, dict[str, Any]]:
+    """Import the extension, with an event before each import; return it, and the facts for the scheduler.
 
-    `wait_for_go` returns when the extension may be imported.
     An exception of the extension's import or of cases.py becomes an entry of the fact `errors`.
     """
-
-    def importing(what: str) -> None:
-        send_event(events, event="importing", what=what)
-
-    importing("torch")
-    preload(spec, heap_checks=heap_checks)
-    gc.freeze()  # what the extension imports is collected as usual
-    gc.enable()
-    wait_for_go()
-    facts: dict[str, Any] = {"imported": True, "cases": [], "ops": [], "errors": []}
+    facts: dict[str, Any] = {"imported": True, "errors": []}
     send_event(events, event="where", where=discover.where())
     recorder = discover.RegistrationRecorder(spec.imports)
     for name in dict.fromkeys([*spec.needs_first, *spec.imports]):
-        importing(name)
+        send_event(events, event="importing", what=name)
         try:
             with recorder:
                 importlib.import_module(name)
@@ -205,18 +190,14 @@ def load(
             facts["errors"].append(f"import {name} raises {discover.one_line(error)}")
     # Before cases.py, which may import more of the extension than its users do.
     facts["libraries"] = installed_libraries(spec.name, spec.variants)
-    importing("cases.py")
+    send_event(events, event="importing", what="cases.py")
     file = load_cases(root) if spec.has_cases else CasesFile()
     ops = discover.ops(recorder, file.public)
-    facts["ops"] = ops
     lines = lines_of_ops(root)
     on_cpu = unused_cpu_kernels(file.cases, ops)
-    facts["cases"] = [
-        case_facts(number, each, facts["imported"], lines, on_cpu) for number, each in enumerate(file.cases)
-    ]
-    facts["not_claimed"] = dict(file.not_claimed)
-    facts["cases_problem"], facts["mistake"] = file.problem, file.mistake
-    facts["threads"] = rlimits.threads(os.getpid())
+    cases = [case_facts(number, each, facts["imported"], lines, on_cpu) for number, each in enumerate(file.cases)]
+    facts.update(ops=ops, cases=cases, not_claimed=dict(file.not_claimed))
+    facts.update(cases_problem=file.problem, mistake=file.mistake)
     return Context(spec, file.cases, ops), facts
 
 
@@ -232,7 +213,7 @@ def preload(spec: Spec, *, heap_checks: bool) -> None:
     for module in sorted(modules):
         importlib.import_module(f"builder.gate.checks.{module}")
     if heap_checks:
-        malloc_checks.heap_checks_work()
+        heap_checks_work()
     elif traced:
         warm_up_tracing()
 
@@ -258,7 +239,12 @@ def main(root: str, spec: Spec, commands: int, events: int, wait: Callable[[], N
 
     `wait` returns when the extension may be imported.
     """
-    loaded, facts = load(Path(root), spec, events, heap_checks, wait)
+    send_event(events, event="importing", what="torch")
+    preload(spec, heap_checks=heap_checks)
+    gc.freeze()  # what the extension imports is collected as usual
+    gc.enable()
+    wait()
+    loaded, facts = load(Path(root), spec, events)
     # A garbage collection in a child would touch, and so copy, every page of torch: freeze what exists now.
     gc.collect()
     gc.freeze()

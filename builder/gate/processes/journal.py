@@ -77,7 +77,7 @@ def _code(key: bytes, number: int, text: str) -> str:
     return hmac.new(key, f"{number} {text}".encode(), "sha256").hexdigest()
 
 
-@dataclass(frozen=True)
+@dataclass
 class TaskRecord:
     """The content of a journal."""
 
@@ -102,33 +102,29 @@ def read(path: Path, key: bytes) -> TaskRecord:
 
     A line that a crash cut off is ignored.
     """
+    record = TaskRecord()
     if not os.path.lexists(path):
-        return TaskRecord()
+        return record
     try:
         data = read_regular(path, _MOST + 1)
     except OSError:
         return TaskRecord(foreign=True)
     *lines, rest = data.split(b"\n")
-    step, ended, forked, foreign = "", False, False, len(data) > _MOST
-    outcomes: list[Outcome] = []
-    done: list[int] = []
-    facts: dict[str, Any] = {}
     expected = 0
     for raw in lines:
         line = _verified(raw, key, expected)
-        if line is None or (ended and "forked" not in line):
-            foreign = True
+        if line is None or (record.ended and "forked" not in line):
+            record.foreign = True
             break
         expected += "forked" not in line
-        step = line.get("step", step)
-        facts.update(line.get("facts", {}))
-        ended = ended or "end" in line
-        forked = forked or "forked" in line
-        if "outcome" in line:
-            outcomes.append(line["outcome"])
-        if "done" in line:
-            done.append(line["done"])
-    return TaskRecord(step, outcomes, done, facts, ended, forked, foreign or bool(rest and ended))
+        record.step = line.get("step", record.step)
+        record.facts.update(line.get("facts", {}))
+        record.ended |= "end" in line
+        record.forked |= "forked" in line
+        record.outcomes += [line["outcome"]] if "outcome" in line else []
+        record.done += [line["done"]] if "done" in line else []
+    record.foreign |= len(data) > _MOST or bool(rest and record.ended)
+    return record
 
 
 def _verified(raw: bytes, key: bytes, expected: int) -> dict[str, Any] | None:

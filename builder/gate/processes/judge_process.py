@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from builder.gate.case import Case
-from builder.gate.checks import results
+from builder.gate.checks.outputs import UnreadableError, read_results
 from builder.gate.checks.values import check_each_dtype, judge_result
 from builder.gate.context import Context, dtype_name
 from builder.gate.imports.cases_file import load_cases
@@ -23,7 +23,17 @@ from builder.gate.tasks import INSIDE
 
 def main(root: str, spec: Spec, commands: int, events: int) -> None:
     """Read cases.py, send "ready", serve. The starter has imported torch and hidden its memory. Does not return."""
-    refuse_missing_ops()
+    # The extension may register an op that is missing here.
+    namespace = torch._ops._OpNamespace
+    found = namespace.__getattr__
+
+    def look_up(self: Any, name: str) -> Any:  # noqa: ANN401
+        try:
+            return found(self, name)
+        except AttributeError as error:
+            raise NeedsExtensionError(str(error)) from error
+
+    namespace.__getattr__ = look_up
     file = load_cases(Path(root))
     gc.freeze()  # a garbage collection in a child would copy every page of torch
     gc.enable()
@@ -39,8 +49,8 @@ def values(context: Context, case: Case) -> list[Outcome] | dict[str, Any]:
     if case.side_effects:
         return {INSIDE: True}
     try:
-        sent = results.read(context.data, context.spec.memory)
-    except results.UnreadableError as error:
+        sent = read_results(context.data, context.spec.memory)
+    except UnreadableError as error:
         return context.failed(case, str(error))
 
     def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str, float]) -> str | None:
@@ -55,17 +65,3 @@ def values(context: Context, case: Case) -> list[Outcome] | dict[str, Any]:
         if needs_extension(error):
             return {INSIDE: True}
         raise
-
-
-def refuse_missing_ops() -> None:
-    """Let the lookup of an op that is not registered raise NeedsExtensionError: the extension may register it."""
-    namespace = torch._ops._OpNamespace
-    found = namespace.__getattr__
-
-    def look_up(self: Any, name: str) -> Any:  # noqa: ANN401
-        try:
-            return found(self, name)
-        except AttributeError as error:
-            raise NeedsExtensionError(str(error)) from error
-
-    namespace.__getattr__ = look_up

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import os
-import selectors
+import select
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from builder.gate.processes.spawn import (
-    HEAP_CHECKS,
-    JUDGE,
-    PLAIN,
-    ForkServerProcess,
-    heap_check_environment,
-    plain_environment,
-)
+from builder.gate.processes.spawn import ForkServerProcess, heap_check_environment, plain_environment
+from builder.gate.tasks import HEAP_CHECKS, JUDGE, PLAIN
 
 Command = Callable[[Sequence[Mapping[str, Any]]], list[str]]
 
@@ -41,7 +35,6 @@ class ServerPool:
         self._command, self._new_dir = command, new_dir
         self._released = False
         self._starts: Counter[str] = Counter()
-        self._selector = selectors.DefaultSelector()
 
     def start(self, role: str, *, judge: bool = False, launcher: socket.socket | None = None) -> None:
         """Start the server PLAIN or HEAP_CHECKS, or set `no_heap_checks`.
@@ -52,18 +45,13 @@ class ServerPool:
         if isinstance(environment, str):
             self.no_heap_checks = environment
             return
-        beside = self._add(JUDGE) if judge else None
-        server = self._add(role)
-        server.start_together(self._command, environment, beside, launcher)
+        started = [ForkServerProcess(one, self._new_dir()) for one in ((JUDGE, role) if judge else (role,))]
+        for server in started:
+            self.servers[server.role] = server
+            self._starts[server.role] += 1
+        started[-1].start_together(self._command, environment, started, launcher)
         if self._released:
-            server.go()
-
-    def _add(self, role: str) -> ForkServerProcess:
-        """Return a new server that has not started yet."""
-        server = self.servers[role] = ForkServerProcess(role, self._new_dir())
-        self._starts[role] += 1
-        self._selector.register(server.events, selectors.EVENT_READ, role)
-        return server
+            started[-1].go()
 
     def release(self) -> None:
         """Allow the servers, and those that are started later, to import the extension."""
@@ -83,13 +71,10 @@ class ServerPool:
         """Whether the current process of this server is its first."""
         return self._starts[role] == 1
 
-    def ready(self) -> dict[str, ForkServerProcess]:
-        """Return the servers that accept tasks, the one under the heap checks first: its tasks are slow."""
-        return {
-            one: self.servers[one]
-            for one in (HEAP_CHECKS, PLAIN, JUDGE)
-            if one in self.servers and self.servers[one].ready
-        }
+    def ready(self) -> list[ForkServerProcess]:
+        """Return the servers that accept tasks, the one under the heap checks before the plain one: it is slow."""
+        found = [self.servers[one] for one in (JUDGE, HEAP_CHECKS, PLAIN) if one in self.servers]
+        return [server for server in found if server.facts is not None and not server.closed]
 
     def open(self) -> list[ForkServerProcess]:
         """Return the servers that run."""
@@ -105,16 +90,18 @@ class ServerPool:
         A process of the extension may keep the pipe of a server open that has ended. Raises ValueError if something
         that is no event arrives.
         """
-        ended = [role for role, one in self.servers.items() if not one.closed and one.ended() is not None]
-        readable = [key.data for key, _ in self._selector.select(0 if ended else seconds)]
-        for role in dict.fromkeys([*readable, *ended]):
-            server = self.servers[role]
+        ended = [one for one in self.open() if one.ended() is not None]
+        waiting = select.poll()
+        for one in self.open():
+            waiting.register(one.events, select.POLLIN)
+        found = {descriptor for descriptor, _ in waiting.poll(0 if ended else seconds * 1000)}
+        readable = [one for one in self.open() if one.events in found]
+        for server in dict.fromkeys([*readable, *ended]):
             if not server.closed:  # the caller may have closed it because of an event of another server
-                yield server, server.read() if role in readable else None
+                yield server, server.read() if server in readable else None
 
     def wait(self, server: ForkServerProcess) -> int:
         """Wait for a server that has ended; return its wait status."""
-        self._selector.unregister(server.events)
         server.wait()
         server.close()
         return server.ended() or 0
@@ -122,12 +109,10 @@ class ServerPool:
     def stop(self, role: str) -> None:
         """Kill a server if it runs."""
         server = self.servers.get(role)
-        if server and not server.closed:
-            self._selector.unregister(server.events)
+        if server:
             server.close(0)
 
     def close(self) -> None:
         """End the servers and their children."""
         for server in self.servers.values():
             server.close()
-        self._selector.close()

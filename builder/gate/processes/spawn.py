@@ -22,17 +22,15 @@ from typing import Any
 from builder.gate.processes.journal import new_key
 from builder.gate.system import rlimits
 from builder.gate.system.exit_status import tail
-from builder.gate.system.mapped import mapped_files
+from builder.gate.system.files import mapped_files
 from builder.gate.system.process_tree import is_stopped, kill_tree
+from builder.gate.tasks import LAUNCHER
 
 #: The first bytes that a server gets: it may import the extension.
 GO = b"go\n"
 #: Seconds that sending a command may take, and the most bytes of an incomplete event.
 _SEND_SECONDS, _MOST_PENDING = 5.0, 64 << 20
 _DEBUG_LIBRARY = "libc_malloc_debug.so.0"
-
-#: The names of the roles of `starter.Role`.
-LAUNCHER, JUDGE, PLAIN, HEAP_CHECKS = "launcher", "judge", "plain", "heap-checks"
 
 #: Without collections of garbage, the imports of torch take less time.
 #: Sets up the parent-death signal and the crash handlers before it imports torch, which takes seconds and may crash.
@@ -49,7 +47,7 @@ main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
 _START_IMPORT_ORDER = """\
 import sys
 sys.path.insert(0, sys.argv[1])
-from builder.gate.processes.import_order_process import main
+from builder.gate.processes.import_order import main
 main(*sys.argv[1:])
 """
 _PYTHON = (sys.executable, "-I", "-X", "faulthandler")
@@ -86,9 +84,8 @@ def heap_check_environment(environment: Mapping[str, str]) -> dict[str, str] | s
             before = environment.get("LD_PRELOAD")
             checked["LD_PRELOAD"] = f"{library}:{before}" if before else str(library)
             return checked
-    return (
-        f"glibc's heap checks are not installed: {_DEBUG_LIBRARY} is not in the folder of libc (Debian: package libc6)"
-    )
+    where = f"{_DEBUG_LIBRARY} is not in the folder of libc (Debian: package libc6)"
+    return f"glibc's heap checks are not installed: {where}"
 
 
 class Process:
@@ -224,14 +221,13 @@ class ForkServerProcess(Process):
         self,
         command: Callable[[Sequence[Mapping[str, Any]]], list[str]],
         environment: Mapping[str, str],
-        judge: ForkServerProcess | None = None,
+        servers: Sequence[ForkServerProcess],
         launcher: socket.socket | None = None,
     ) -> None:
         """Start a starter that becomes this server, or forks it and the others; `command` gets their roles.
 
         `launcher` is the socket that the launcher serves.
         """
-        servers = [*([judge] if judge else []), self]
         roles: list[dict[str, Any]] = [{"name": LAUNCHER, "commands": launcher.fileno()}] if launcher else []
         for one in servers:
             ends = {"commands": one._commands_read.fileno(), "events": one._events_write}
@@ -258,11 +254,6 @@ class ForkServerProcess(Process):
         status = super().ended()
         # A starter that has ended well has forked the server.
         return None if self._awaits_fork and status == 0 else status
-
-    @property
-    def ready(self) -> bool:
-        """Whether it has imported everything and accepts tasks."""
-        return self.facts is not None and not self.closed
 
     def go(self) -> None:
         """Allow it to import the extension."""

@@ -3,57 +3,50 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from builder.gate import coverage, tasks
+from builder.gate import coverage
 from builder.gate.check_table import CHECKS, TASK_CHECKS
 from builder.gate.imports import libraries
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.processes import journal
-from builder.gate.processes.running_task import RunningTask
-from builder.gate.processes.spawn import HEAP_CHECKS, ForkServerProcess, ImportOrderProcess
+from builder.gate.processes.spawn import ForkServerProcess, ImportOrderProcess
+from builder.gate.processes.task_process import TaskProcess
 from builder.gate.system import crash
 from builder.gate.system.exit_status import ProcessExit, exception_line
-from builder.gate.tasks import JUDGE, SEND
+from builder.gate.tasks import HEAP_CHECKS, INSIDE, JUDGE, SEND, CaseFacts, Task
 
 #: Reason of a failure if the journal of a task has content that the task itself did not write.
 FORGED = "something other than the gate writes into the results of this check: remove the code that does it"
 
 
 def imports_found(
-    spec: Spec, ops: Sequence[str], cases: Sequence[tasks.CaseFacts], facts: Mapping[str, Any]
+    spec: Spec, ops: Sequence[str], cases: Sequence[CaseFacts], facts: Mapping[str, Any]
 ) -> list[Outcome]:
     """Return the outcomes of "loaded", "ops" and "edges" for what the imports found.
 
     `facts` are those of the fork server. Errors of the imports are reported whatever was selected: with "not run" alone
     the gate would not fail.
     """
-    found = _found(spec, ops, cases, facts) if facts["imported"] else []
-    found += coverage.missing_empty_cases(cases)
-    selected = [one for one in found if not spec.checks or one.check in spec.checks]
-    return [*_import_problems(facts), *selected]
-
-
-def _found(spec: Spec, ops: Sequence[str], cases: Sequence[tasks.CaseFacts], facts: Mapping[str, Any]) -> list[Outcome]:
-    outcomes = libraries.loaded_libraries(facts["libraries"], spec)
-    if not ops:
-        outcomes.append(libraries.no_op(facts["libraries"]))
-    if not spec.has_cases:
-        return outcomes + coverage.not_covered(ops, coverage.no_cases(spec.name))
-    if facts.get("cases_problem"):  # reported once, and not as a missing case of each op
-        return outcomes + coverage.not_covered(ops, "cases.py cannot be used, so no op was called")
-    return outcomes + coverage.case_coverage(ops, cases, facts.get("not_claimed", {}))
-
-
-def _import_problems(facts: Mapping[str, Any]) -> list[Outcome]:
-    """Return a failure for each import that raised, and for a cases.py that cannot be used."""
-    outcomes = [Outcome("ops", "", "", FAILED, error) for error in facts["errors"]]
+    problems = [Outcome("ops", "", "", FAILED, error) for error in facts["errors"]]
     if problem := facts.get("cases_problem"):
-        evidence = MISTAKE_IN_CASES if facts["mistake"] else {}
-        outcomes.append(Outcome("ops", "", "", FAILED, problem, evidence=dict(evidence)))
-    return outcomes
+        evidence = dict(MISTAKE_IN_CASES) if facts["mistake"] else {}
+        problems.append(Outcome("ops", "", "", FAILED, problem, evidence=evidence))
+    found = coverage.missing_empty_cases(cases)
+    if facts["imported"]:
+        found += libraries.loaded_libraries(facts["libraries"], spec)
+        found += [] if ops else [libraries.no_op(facts["libraries"])]
+        why = "" if spec.has_cases else coverage.no_cases(spec.name)
+        if spec.has_cases and problem:  # reported once, and not as a missing case of each op
+            why = "cases.py cannot be used, so no op was called"
+        if why:
+            found += [Outcome("ops", op, "", NOT_RUN, why) for op in ops]
+        else:
+            found += coverage.case_coverage(ops, cases, facts.get("not_claimed", {}))
+    return [*problems, *(one for one in found if not spec.checks or one.check in spec.checks)]
 
 
 def no_cases(spec: Spec) -> list[Outcome]:
@@ -70,80 +63,92 @@ def not_run(spec: Spec, reason: str, *, per_extension: bool) -> list[Outcome]:
     ]
 
 
-def no_gpu(where: dict[str, Any], running: RunningTask, status: int, record: journal.TaskRecord, spec: Spec) -> str:
-    """Return why the GPU checks cannot run, or ""; `running` is the task that looked for GPUs and wrote the record."""
+def other_cases(judge: Mapping[str, Any], cases: Sequence[CaseFacts]) -> str:
+    """Return a sentence if the process of the extension names other cases than the judge has read, or ""."""
+    have = [[case.op, case.name, case.edge, list(case.devices), dict(case.not_claimed)] for case in cases]
+    if not judge or judge.get("problem") or have == judge["cases"]:
+        return ""
+    return (
+        "cases.py has other cases when the extension is imported than without it: "
+        "define the cases independently of the extension"
+    )
+
+
+def no_gpu(where: dict[str, Any], ended: TaskProcess) -> str:
+    """Return why the GPU checks cannot run, or ""; `ended` is the process that looked for GPUs."""
     if where.get("gpus"):
         return ""
-    failed = [outcome.reason for outcome in record.outcomes if outcome.verdict == FAILED]
-    if failed:
+    if failed := [outcome.reason for outcome in ended.record.outcomes if outcome.verdict == FAILED]:
         return f"looking for a GPU failed: {failed[0]}"
-    if running.limit == "time":
-        return f"looking for a GPU took longer than {running.allowed(spec)}: look whether `nvidia-smi` answers"
-    if not record.ended:
-        return f"looking for a GPU failed: the process {running.process_exit(spec, status, record).sentence()}"
+    if ended.limit == "time":
+        return f"looking for a GPU took longer than {ended.seconds:g} s: look whether `nvidia-smi` answers"
+    if not ended.record.ended:
+        return f"looking for a GPU failed: the process {ended.process_exit().sentence()}"
     if where.get("cuda") is None:
         return "this torch is a CPU build, which cannot use a GPU"
     return str(where.get("no_gpu") or "no GPU on this machine")
 
 
-def task_outcomes(
-    running: RunningTask, status: int, record: journal.TaskRecord, seconds: float, spec: Spec
-) -> list[Outcome]:
+def next_phase(ended: TaskProcess) -> str:
+    """Return the phase that follows a process that has done its part, or "": it has decided, or has failed."""
+    record, phase = ended.record, ended.task.phase
+    if not record.ended or record.foreign or record.forked or record.outcomes or ended.status:
+        return ""
+    if ended.limit or ended.prints_too_much():
+        return ""
+    if phase == JUDGE:
+        return INSIDE if record.facts.get(INSIDE) is True else ""
+    return JUDGE if phase == SEND else ""
+
+
+def task_outcomes(ended: TaskProcess) -> list[Outcome]:
     """Return the outcomes of a task that ended: those in its journal, and a failure if it crashed or hit a limit."""
-    task = running.task
-    if record.foreign or not all(_may_report(one, running.step) for one in record.outcomes):
+    task, record = ended.task, ended.record
+    seconds = round(time.monotonic() - ended.began, 3)
+    # In the phase SEND, whether the result is right is the judge's part.
+    theirs = [one for one in record.outcomes if _is_of(one, task) and (task.phase != SEND or one.verdict == FAILED)]
+    if record.foreign or theirs != record.outcomes:
         return [task.outcome(FAILED, FORGED, seconds)]
     outcomes = _reported(record)
-    if record.ended and running.prints_too_much():  # it ended before the scheduler could kill it
-        running.limit = "output"
+    if record.ended and ended.prints_too_much():  # it ended before the scheduler could kill it
+        ended.limit = "output"
     no_verdict = task.check.judged and not outcomes and not record.forked
-    if no_verdict or (status and not running.limit):
-        record = replace(record, ended=False)
-    if record.ended and record.forked:
+    whole = record.ended and not no_verdict and not (ended.status and not ended.limit)
+    if whole and record.forked:
         reason = "forks, and the child returns from the op as a second process: the child must call _exit()"
         return [*outcomes, task.outcome(FAILED, reason, seconds)]
-    if not record.ended or running.limit == "output":
-        end = running.process_exit(spec, status, record)
-        who = "the judge, which runs the reference or the invariant of the case, " * (running.step.phase == JUDGE)
+    if not whole or ended.limit == "output":
+        end = ended.process_exit()
+        who = "the judge, which runs the reference or the invariant of the case, " if task.phase == JUDGE else ""
         outcomes.append(task.outcome(FAILED, who + end.sentence(), seconds, **end.evidence()))
     return outcomes
 
 
-def of_several(
-    running: RunningTask, status: int, record: journal.TaskRecord
-) -> tuple[list[Outcome], list[tasks.Task], list[tasks.Task]]:
+def of_several(ended: TaskProcess) -> tuple[list[Outcome], list[Task], list[Task]]:
     """Return what a process with several tasks has passed, the tasks to run again, and which of these run alone.
 
     Alone run the tasks that did not pass, the one that did not end, and all if it is not clear which one is at fault.
     """
-    everyone = running.step.tasks
-    outcomes = {(task.op, task.name): [one for one in record.outcomes if _is_of(one, task)] for task in everyone}
-    done = everyone[: len(record.done)]
-    stopped = everyone[len(done) :]
-    whole = record.ended and not (status or running.limit or running.prints_too_much())
+    everyone, record = list(ended.tasks), ended.record
+    outcomes = {task: [one for one in record.outcomes if _is_of(one, task)] for task in everyone}
+    done, stopped = everyone[: len(record.done)], everyone[len(record.done) :]
+    whole = record.ended and not (ended.status or ended.limit or ended.prints_too_much())
     strange = record.foreign or record.forked or sum(map(len, outcomes.values())) != len(record.outcomes)
     if strange or (not whole and (record.ended or not stopped)):
-        return [], list(everyone), list(everyone)
+        return [], everyone, everyone
     doubtful = [
         task
         for task in done
-        if any(one.verdict != PASSED for one in outcomes[task.op, task.name])
-        or (running.step.phase == JUDGE and not outcomes[task.op, task.name])
+        if any(one.verdict != PASSED for one in outcomes[task]) or (task.phase == JUDGE and not outcomes[task])
     ]
-    passed = [one for task in done if task not in doubtful for one in outcomes[task.op, task.name]]
+    passed = [one for task in done if task not in doubtful for one in outcomes[task]]
     return passed, [*doubtful, *stopped], [*doubtful, *(() if whole else stopped[:1])]
 
 
-def _is_of(outcome: Outcome, task: tasks.Task) -> bool:
+def _is_of(outcome: Outcome, task: Task) -> bool:
     """Whether an outcome is about the check, the op and the case of the task."""
-    return outcome.check == task.check.name and (
-        task.case is None or (outcome.op, outcome.case) == (task.op, task.name)
-    )
-
-
-def _may_report(outcome: Outcome, step: tasks.Step) -> bool:
-    """Whether a task may report this outcome: it is about the task, and is not the judge's part."""
-    return _is_of(outcome, step.task) and (step.phase != SEND or outcome.verdict == FAILED)
+    about = task.case is None or (outcome.op, outcome.case) == (task.op, task.name)
+    return outcome.check == task.check.name and about
 
 
 def import_order_outcomes(process: ImportOrderProcess) -> list[Outcome]:
@@ -164,10 +169,10 @@ def _reported(record: journal.TaskRecord) -> list[Outcome]:
     return [one for one in record.outcomes if one.verdict != PASSED or not record.forked]
 
 
-def killed_parent(running: RunningTask, status: int) -> Outcome:
+def killed_parent(task: Task, status: int) -> Outcome:
     """Return the failure of a task whose fork server ended with this wait status."""
     reason = "kills or stops its parent process: the op sends a signal to the process that started it"
-    return running.task.outcome(FAILED, reason, **ProcessExit(status).evidence())
+    return task.outcome(FAILED, reason, **ProcessExit(status).evidence())
 
 
 def import_failure(server: ForkServerProcess, status: int) -> tuple[str, list[Outcome]]:
@@ -192,17 +197,16 @@ def import_failure(server: ForkServerProcess, status: int) -> tuple[str, list[Ou
 def compare_bits(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Fail "repeat" where "memory", which runs in a different process, found different bits for the same case."""
     in_memory = {(one.op, one.case): one.evidence.get("bits") for one in outcomes if one.check == "memory"}
-    compared = []
-    for one in outcomes:
+    reason = (
+        "a second process gives different bits for the same input: "
+        "the op reads uninitialised memory, or the result depends on the time"
+    )
+
+    def differs(one: Outcome) -> bool:
         bits, others = one.evidence.get("bits"), in_memory.get((one.op, one.case))
-        if one.check == "repeat" and one.verdict != NOT_RUN and bits and others and bits != others:
-            reason = (
-                "a second process gives different bits for the same input: "
-                "the op reads uninitialised memory, or the result depends on the time"
-            )
-            one = replace(one, verdict=FAILED, reason=reason)  # noqa: PLW2901
-        compared.append(one)
-    return compared
+        return one.check == "repeat" and one.verdict != NOT_RUN and bool(bits and others) and bits != others
+
+    return [replace(one, verdict=FAILED, reason=reason) if differs(one) else one for one in outcomes]
 
 
 def in_report_order(outcomes: Sequence[Outcome], ops: Sequence[str]) -> list[Outcome]:

@@ -12,8 +12,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +61,6 @@ class TaskRequest:
     #: there is none.
     data: list[str]
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> TaskRequest:
-        """Read a "fork" command; the fork server itself uses the other keys."""
-        return cls(**{field.name: data[field.name] for field in fields(cls)})
-
 
 def run_child(loaded: Context, request: TaskRequest, parent: int, key: int) -> None:
     """Run the task in this child and exit; `key` is a descriptor with the key of its journal. Does not return."""
@@ -76,7 +70,12 @@ def run_child(loaded: Context, request: TaskRequest, parent: int, key: int) -> N
         rlimits.exit_with_parent(parent)
         rlimits.become_subreaper()  # every descendant counts for the limits of the task
         rlimits.limit_file_size(FILE_BYTES)
-        _redirect_output(request.task_dir)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        log = os.open(str(Path(request.task_dir, LOG)), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        for old, new in ((nothing, 0), (log, 1), (log, 2)):
+            os.dup2(old, new)
+        os.close(nothing)
+        os.close(log)
         secret = os.read(key, KEY_BYTES)
         os.close(key)
         status = run_task(loaded, request, secret)
@@ -84,17 +83,6 @@ def run_child(loaded: Context, request: TaskRequest, parent: int, key: int) -> N
         traceback.print_exc()
     finally:
         os._exit(status)
-
-
-def _redirect_output(task_dir: str) -> None:
-    """Read standard input from /dev/null, write standard output and error to the task's log."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(str(Path(task_dir, LOG)), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(nothing, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(nothing)
-    os.close(log)
 
 
 def run_task(loaded: Context, request: TaskRequest, key: bytes) -> int:
@@ -118,7 +106,7 @@ def run_task(loaded: Context, request: TaskRequest, key: bytes) -> int:
         _run_case(loaded, request, None, "", journal)
     for index, data in zip(request.cases, request.data):
         torch.set_rng_state(random_numbers)
-        _run_case(loaded, request, index, data, journal)
+        _run_case(loaded, request, loaded.cases[index], data, journal)
         journal.done(index)
         if time.perf_counter() - began > request.seconds:
             break
@@ -129,28 +117,13 @@ def run_task(loaded: Context, request: TaskRequest, key: bytes) -> int:
     return 0
 
 
-def _run_case(loaded: Context, request: TaskRequest, index: int | None, data: str, journal: Journal) -> None:
+def _run_case(loaded: Context, request: TaskRequest, case: Case | None, data: str, journal: Journal) -> None:
     """Run the check for this case, or for the extension, and write what it returns to the journal."""
     rlimits.limit_added_memory(request.memory)
     began = time.perf_counter()
-    case = None if index is None else loaded.cases[index]
-    result = _call_check(loaded, request, case, data, journal)
-    _wait_for_copies()
-    if isinstance(result, dict):
-        journal.facts(result)
-    else:
-        seconds = (time.perf_counter() - began) / max(len(result), 1)
-        for outcome in result:
-            journal.outcome(replace(outcome, seconds=outcome.seconds or round(seconds, 3)))
-
-
-def _call_check(
-    loaded: Context, request: TaskRequest, case: Case | None, data: str, journal: Journal
-) -> list[Outcome] | dict[str, Any]:
-    """Return what the check's function returns: outcomes, or facts."""
     module, _, name = request.function.partition(":")
     context = replace(loaded, check=request.check, device=request.device, step=journal.step, data=Path(data))
-    result: list[Outcome] | dict[str, Any]
+    result: list[Outcome] | dict[str, Any]  # a dictionary has facts
     try:
         function = getattr(importlib.import_module(f"builder.gate.{module}"), name)
         result = function(context) if case is None else function(context, case)
@@ -160,17 +133,18 @@ def _call_check(
     if isinstance(result, list) and not _output_is_log(request.task_dir):
         reason = "closes or replaces standard output or standard error: the calling program loses its output"
         result = [*(one for one in result if one.verdict != PASSED), _failed(request, case, reason)]
-    return result
-
-
-def _wait_for_copies() -> None:
-    """If the op has forked, give the copy of this process time to write to the journal."""
-    own = Path("/proc/self/cmdline").read_bytes()
-    deadline = time.monotonic() + _COPIES_SECONDS
+    # If the op has forked, give the copy of this process time to write to the journal.
+    own, deadline = Path("/proc/self/cmdline").read_bytes(), time.monotonic() + _COPIES_SECONDS
     for pid in children(os.getpid()):
         with contextlib.suppress(OSError):
             while Path(f"/proc/{pid}/cmdline").read_bytes() == own and time.monotonic() < deadline:
                 time.sleep(0.01)
+    if isinstance(result, dict):
+        journal.facts(result)
+        return
+    seconds = (time.perf_counter() - began) / max(len(result), 1)
+    for outcome in result:
+        journal.outcome(replace(outcome, seconds=outcome.seconds or round(seconds, 3)))
 
 
 def _output_is_log(task_dir: str) -> bool:

@@ -119,14 +119,9 @@ def native_stack(stderr: str) -> list[Frame]:
             break
         frames.append(Frame(match["library"], match["symbol"] or "", match["offset"] or ""))
     # The handlers' frames end at the last trampoline of the C library: one for our handler, one for faulthandler.
-    trampoline = next((frame for frame in frames if _is_libc(frame) and "backtrace" not in frame.symbol), None)
-    if trampoline is None:
-        return frames
-    return frames[len(frames) - frames[::-1].index(trampoline) :]
-
-
-def _is_libc(frame: Frame) -> bool:
-    return PurePath(frame.library).name.startswith(("libc.so", "libc-", "libpthread"))
+    of_libc = [one for one in frames if PurePath(one.library).name.startswith(("libc.so", "libc-", "libpthread"))]
+    trampoline = next((one for one in of_libc if "backtrace" not in one.symbol), None)
+    return frames if trampoline is None else frames[len(frames) - frames[::-1].index(trampoline) :]
 
 
 def crash_frame(stderr: str) -> Frame | None:

@@ -23,6 +23,14 @@ _TERMINATE = re.compile(r"terminate called after throwing an instance of '([^']+
 PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 _TAIL = 4000
 
+#: By limit, with the limit as text.
+_EXCEEDED = {
+    "time": "does not end within {}: it loops or deadlocks, or the inputs are too large",
+    "memory": "uses more than {} of memory, the limit of a case: allocate less, or use smaller inputs",
+    "processes": "has more than {} processes at the same time: start fewer, and wait for each",
+    "output": "prints more than {}: remove the output",
+    "stopped": "is stopped by a signal such as SIGSTOP: remove the code that sends it",
+}
 _PLAIN = {
     "SIGSEGV": "a segmentation fault",
     "SIGBUS": "a bus error",
@@ -55,23 +63,13 @@ class ProcessExit:
 
     def sentence(self) -> str:
         """Return a sentence without a full stop, to follow the name of an op or an import."""
-        return self._what() + (f" (step: {self.step})" if self.step else "")
-
-    def _what(self) -> str:
-        if self.limit == "time":
-            return f"does not end within {self.allowed}: it loops or deadlocks, or the inputs are too large"
-        if self.limit == "memory":
-            return f"uses more than {self.allowed} of memory, the limit of a case: allocate less, or use smaller inputs"
-        if self.limit == "processes":
-            return f"has more than {self.allowed} processes at the same time: start fewer, and wait for each"
-        if self.limit == "output":
-            return f"prints more than {self.allowed}: remove the output"
-        if self.limit == "stopped":
-            return "is stopped by a signal such as SIGSTOP: remove the code that sends it"
-        if os.WIFSIGNALED(self.status):
-            return self._signal(signal_name(os.WTERMSIG(self.status)))
-        code = os.WEXITSTATUS(self.status)
-        return f"calls exit({code}): remove this call"
+        if self.limit:
+            what = _EXCEEDED[self.limit].format(self.allowed)
+        elif os.WIFSIGNALED(self.status):
+            what = self._signal(signal_name(os.WTERMSIG(self.status)))
+        else:
+            what = f"calls exit({os.WEXITSTATUS(self.status)}): remove this call"
+        return what + (f" (step: {self.step})" if self.step else "")
 
     def _signal(self, name: str) -> str:
         heap = _HEAP.search(self.log)
@@ -91,23 +89,18 @@ class ProcessExit:
 
     def evidence(self) -> dict[str, Any]:
         """Return the details as JSON data."""
-        found: dict[str, Any] = {}
-        if os.WIFSIGNALED(self.status):
-            found["signal"] = signal_name(os.WTERMSIG(self.status))
-        else:
-            found["exit"] = os.WEXITSTATUS(self.status)
-        if self.limit:
-            found["limit"] = self.limit
-        if self.step:
-            found["step"] = self.step
-        if self.stack.strip():
-            found["stack"] = self.stack[-2 * _TAIL :]
         frame = PYTHON_FRAME.search(self.stack)
-        if frame:
-            found["frame"] = f"{frame.group(1)}:{frame.group(2)} in {frame.group(3)}"
-        if self.log.strip():
-            found["printed"] = self.log[-_TAIL:]
-        return found
+        found: dict[str, Any] = {"exit": os.WEXITSTATUS(self.status)}
+        if os.WIFSIGNALED(self.status):
+            found = {"signal": signal_name(os.WTERMSIG(self.status))}
+        more = {
+            "limit": self.limit,
+            "step": self.step,
+            "stack": self.stack[-2 * _TAIL :] if self.stack.strip() else "",
+            "frame": f"{frame[1]}:{frame[2]} in {frame[3]}" if frame else "",
+            "printed": self.log[-_TAIL:] if self.log.strip() else "",
+        }
+        return {**found, **{key: value for key, value in more.items() if value}}
 
 
 def exception_line(lines: Sequence[str]) -> str:

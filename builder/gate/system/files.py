@@ -1,4 +1,4 @@
-"""Reads files that a process of the extension may have replaced: only regular files, and no more than a limit."""
+"""Reads files that a process of the extension may have replaced, and the names of the files in its memory."""
 
 from __future__ import annotations
 
@@ -22,3 +22,9 @@ def read_regular(path: Path, most: int, *, end: bool = False) -> bytes:
             return file.read(min(most, status.st_size))  # Python allocates as much as it is asked for
     finally:
         os.close(descriptor)
+
+
+def mapped_files() -> set[str]:
+    """Return the path of each file that this process has mapped; a deleted file has the suffix " (deleted)"."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    return {line.split(maxsplit=5)[5] for line in lines if "/" in line}

@@ -59,13 +59,9 @@ def smi(query: Sequence[str] = _QUERY) -> list[dict[str, str]]:
 
 def smi_rows(text: str, query: Sequence[str] = _QUERY) -> list[dict[str, str]]:
     """Parse its CSV, a line for each GPU; values such as "[N/A]" and "[Not Supported]" are omitted."""
-    rows = []
-    for line in text.splitlines():
-        values = [value.strip() for value in line.split(",")]
-        if len(values) == len(query):
-            named = dict(zip(query, values))
-            rows.append({key: value for key, value in named.items() if value and not value.startswith("[")})
-    return rows
+    lines = [[value.strip() for value in line.split(",")] for line in text.splitlines()]
+    rows = [zip(query, values) for values in lines if len(values) == len(query)]
+    return [{key: value for key, value in row if value and not value.startswith("[")} for row in rows]
 
 
 def row_of(rows: Sequence[Mapping[str, str]], number: int, name: str, uuid: str) -> Mapping[str, str]:
@@ -84,17 +80,15 @@ def row_of(rows: Sequence[Mapping[str, str]], number: int, name: str, uuid: str)
 
 def gpu_facts(name: str, capability: tuple[int, int], memory: int, row: Mapping[str, str]) -> dict[str, str]:
     """Return a GPU's entry for `Answer.where`: name, sm and `memory` (bytes) from torch, the rest from nvidia-smi."""
+    most = f" of {row['clocks.max.sm']}" if "clocks.max.sm" in row else ""
+    shown = {
+        "driver": ("driver_version", ""),
+        "clock": ("clocks.sm", f"{most} MHz"),
+        "memory clock": ("clocks.mem", " MHz"),
+        "power limit": ("power.limit", " W"),
+    }
     facts = {"name": name, "sm": f"sm_{capability[0]}{capability[1]}", "memory": f"{memory / 2**30:.0f} GiB"}
-    if "driver_version" in row:
-        facts["driver"] = row["driver_version"]
-    if "clocks.sm" in row:
-        most = f" of {row['clocks.max.sm']}" if "clocks.max.sm" in row else ""
-        facts["clock"] = f"{row['clocks.sm']}{most} MHz"
-    if "clocks.mem" in row:
-        facts["memory clock"] = f"{row['clocks.mem']} MHz"
-    if "power.limit" in row:
-        facts["power limit"] = f"{row['power.limit']} W"
-    return facts
+    return {**facts, **{label: f"{row[key]}{unit}" for label, (key, unit) in shown.items() if key in row}}
 
 
 def most_processes(memory: int, row: Mapping[str, str]) -> int:
@@ -200,13 +194,10 @@ _DEVICES = (*NODES, Path("/dev/nvhost-gpu"), Path("/dev/nvgpu"))
 
 def may_have_gpu() -> bool:
     """Whether this machine may have a visible NVIDIA GPU; initialises nothing, so CUDA may refuse a GPU of `True`."""
-    return os.environ.get(_VARIABLE) not in ("", _NONE) and (
-        any(device.exists() for device in _DEVICES) or _nvml_finds_gpu()
-    )
-
-
-def _nvml_finds_gpu() -> bool:
-    """Whether NVIDIA's library for the management of GPUs is installed, and counts at least one."""
+    if os.environ.get(_VARIABLE) in ("", _NONE):
+        return False
+    if any(device.exists() for device in _DEVICES):
+        return True
     count = ctypes.c_uint(0)
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -219,7 +210,8 @@ def _nvml_finds_gpu() -> bool:
 def hidden_gpus() -> Iterator[None]:
     """Hide the GPUs inside; afterwards torch finds them again."""
     before = os.environ.get(_VARIABLE)
-    _hide()
+    os.environ[_VARIABLE] = _NONE
+    _forget()
     try:
         yield
     finally:
@@ -232,12 +224,8 @@ def hidden_gpus() -> Iterator[None]:
 def hide_gpus() -> None:
     """Hide the GPUs, if there may be some, from this process and its children."""
     if may_have_gpu():
-        _hide()
-
-
-def _hide() -> None:
-    os.environ[_VARIABLE] = _NONE
-    _forget()
+        os.environ[_VARIABLE] = _NONE
+        _forget()
 
 
 def _forget() -> None:

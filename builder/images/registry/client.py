@@ -70,7 +70,7 @@ def _manifest(image: str, timeout: float) -> bytes:
         try:
             answer = session.get(reference.url, timeout=timeout)
             if answer.status_code == requests.codes.unauthorized:
-                session.headers["Authorization"] = _authorization(session, reference, answer)
+                _log_in(session, reference, answer)
                 answer = session.get(reference.url, timeout=timeout)
         except (requests.RequestException, ValueError) as error:
             sentence = f"the registry {reference.registry} does not answer: {_reason(error)}"
@@ -85,25 +85,19 @@ def _manifest(image: str, timeout: float) -> bytes:
     return bytes(answer.content)
 
 
-def _authorization(session: requests.Session, reference: Reference, refusal: requests.Response) -> str:
-    """The Authorization header: a token from the realm that the registry names, or the password of `docker login`."""
+def _log_in(session: requests.Session, reference: Reference, refusal: requests.Response) -> None:
+    """Use a token from the realm that the registry names, or the password of `docker login`."""
     login = auth.load_config().resolve_authconfig(reference.registry)
     password = (login["username"], login["password"]) if login and login.get("username") else None
     challenge = refusal.headers.get("WWW-Authenticate", "")
     fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
     if not challenge.lower().startswith("bearer ") or "realm" not in fields:
-        return _basic(password) if password else ""
-    query = {"scope": f"repository:{reference.repository}:pull"}
-    if "service" in fields:
-        query["service"] = fields["service"]
+        session.auth = password
+        return
+    query = {"scope": f"repository:{reference.repository}:pull", "service": fields.get("service")}
     answer = session.get(fields["realm"], params=query, auth=password, timeout=TIMEOUT)
     token = answer.json() if answer.ok else {}
-    return f"Bearer {token.get('token') or token.get('access_token') or ''}"
-
-
-def _basic(password: tuple[str, str]) -> str:
-    request = requests.Request("GET", "http://localhost", auth=password).prepare()
-    return str(request.headers["Authorization"])
+    session.headers["Authorization"] = f"Bearer {token.get('token') or token.get('access_token') or ''}"
 
 
 def _reason(error: Exception) -> str:

@@ -71,9 +71,5 @@ def refresh_lock(path: Path, images: Iterable[str], mirrors: Mirrors) -> list[Mi
 
 
 def _unreadable(path: Path, what: str) -> UsageError:
-    return UsageError(
-        f"the lock file {what}",
-        Code.LOCK_FILE_UNREADABLE,
-        where=str(path),
-        hints=["delete the file, then write a new one with `buildfarm render --lock`"],
-    )
+    hint = "delete the file, then write a new one with `buildfarm render --lock`"
+    return UsageError(f"the lock file {what}", Code.LOCK_FILE_UNREADABLE, where=str(path), hints=[hint])

@@ -56,12 +56,9 @@ def pull_image(client: DockerClient, image: str, source: str, size: int | None) 
     except SDK_ERRORS as error:
         if "timed out" in str(error):
             raise pull_error(image, source, f"timeout: nothing arrived for {SILENCE_TIMEOUT} seconds") from None
-        raise MissingToolError(
-            f"the Docker engine stopped answering while it pulled an image: {reason(error)}",
-            Code.ENGINE_NOT_ANSWERING,
-            where=image,
-            hints=["restart the Docker engine", _AGAIN],
-        ) from None
+        sentence = f"the Docker engine stopped answering while it pulled an image: {reason(error)}"
+        hints = ["restart the Docker engine", _AGAIN]
+        raise MissingToolError(sentence, Code.ENGINE_NOT_ANSWERING, where=image, hints=hints) from None
 
 
 def _events(client: DockerClient, image: str, source: str) -> Iterator[dict[str, Any]]:
@@ -100,17 +97,15 @@ def _events(client: DockerClient, image: str, source: str) -> Iterator[dict[str,
         unwanted.set()
 
 
-def _request(client: DockerClient, image: str) -> requests.Response:
+def _request(client: DockerClient, source: str) -> requests.Response:
     """The answer of the engine, which streams its events. The SDK's own `pull` waits forever and cannot be stopped."""
-    reference = Reference.parse(image)
-    registry, _ = auth.resolve_repository_name(f"{reference.registry}/{reference.repository}")
+    reference = Reference.parse(source)
+    image = f"{reference.registry}/{reference.repository}"
+    registry, _ = auth.resolve_repository_name(image)
     login = auth.get_config_header(client.api, registry)
     answer: requests.Response = client.api.post(
         f"{client.api.base_url}/v{client.api.api_version}/images/create",
-        params={
-            "fromImage": f"{reference.registry}/{reference.repository}",
-            "tag": reference.digest or reference.tag,
-        },
+        params={"fromImage": image, "tag": reference.digest or reference.tag},
         headers={"X-Registry-Auth": login} if login else {},
         stream=True,
         timeout=SILENCE_TIMEOUT,
@@ -140,12 +135,8 @@ def pull_error(image: str, source: str, message: str) -> MissingToolError:
         hints = [f"log in with `docker login {registry}`", mirror]
     elif reports("registry-unreachable", message):
         hints = [_AGAIN, "behind a proxy, the Docker engine needs proxy settings of its own", mirror]
-        return UnreachableRegistryError(
-            f"the connection to the registry {registry} failed: {message}",
-            Code.REGISTRY_UNREACHABLE,
-            where=image,
-            hints=hints,
-        )
+        sentence = f"the connection to the registry {registry} failed: {message}"
+        return UnreachableRegistryError(sentence, Code.REGISTRY_UNREACHABLE, where=image, hints=hints)
     else:
         code = Code.ENGINE_REFUSED
         sentence, hints = f"the Docker engine cannot pull this image: {message}", [_AGAIN, mirror]

@@ -25,14 +25,10 @@ _DOCKER_HUB_API = "registry-1.docker.io"
 class Reference:
     """An image name, parsed as Docker does: `ubuntu` is `docker.io`, `library/ubuntu`, `latest`."""
 
-    #: Host of the registry, with its port.
-    registry: str
-    #: Path in the registry.
-    repository: str
-    #: The tag; `latest` if the name has neither a tag nor a digest.
-    tag: str
-    #: The digest (`sha256:…`), or empty.
-    digest: str = ""
+    registry: str  # host of the registry, with its port
+    repository: str  # path in the registry
+    tag: str  # the tag; `latest` if the name has neither a tag nor a digest
+    digest: str = ""  # the digest (`sha256:…`), or empty
 
     @classmethod
     def parse(cls, image: str) -> Reference:

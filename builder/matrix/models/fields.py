@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Annotated, Any, TypeVar
 
@@ -73,33 +74,21 @@ def _json_schema(description: str, pattern: str) -> WithJsonSchema:
     return WithJsonSchema({"type": ["string", "number"], "pattern": pattern, "description": description})
 
 
-def _matching(pattern: str, message: str) -> AfterValidator:
-    def check(value: str) -> str:
-        _check_length(value, 1000)
-        if not re.fullmatch(pattern, value):
-            raise ValueError(f"{value!r} {message}")
-        return value
-
-    return AfterValidator(check)
-
-
 def _readable(read: Callable[[str], object], message: str) -> AfterValidator:
-    """Return a validator for text that packaging must be able to read."""
+    """Return a validator for text that `read` must be able to read: it raises ValueError or returns None otherwise."""
 
     def check(value: str) -> str:
         _check_length(value, 1000)
-        try:
-            read(value)
-        except ValueError:
-            raise ValueError(f"{value!r} {message}") from None
-        return value
+        with suppress(ValueError):
+            if read(value) is not None:
+                return value
+        raise ValueError(f"{value!r} {message}")
 
     return AfterValidator(check)
 
 
-def _torch_text(text: str) -> str:
-    Compat.load().releases(text)
-    return text
+def _matching(pattern: str, message: str) -> AfterValidator:
+    return _readable(re.compile(pattern).fullmatch, message)
 
 
 def _version_pattern(text: str) -> str:
@@ -146,11 +135,6 @@ def inside_tree(text: str) -> str:
     return text
 
 
-def _none_is_empty(value: object) -> object:
-    """An environment variable without a value is set to empty text."""
-    return "" if value is None else value
-
-
 TorchRelease = Annotated[
     Torch,
     _parsed(lambda text: Compat.load().resolve_torch(text)),
@@ -161,7 +145,7 @@ TorchRelease = Annotated[
 ]
 TorchText = Annotated[
     str,
-    _parsed(_torch_text),
+    _parsed(lambda text: Compat.load().releases(text) and text),
     _json_schema(
         "A torch series such as 2.11, which means every release of it, or a release such as 2.11.0.",
         r"^\d+\.\d+(\.\d+)?$",
@@ -186,9 +170,7 @@ ArchName = Annotated[
 VersionPattern = Annotated[str, AfterValidator(_version_pattern), WithJsonSchema({"type": ["string", "number"]})]
 VersionText = Annotated[str, AfterValidator(_version), WithJsonSchema({"type": ["string", "number"]})]
 Bytes = Annotated[
-    int,
-    _parsed(parse_size),
-    WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?[KMGTkmgt]([Ii]?[Bb])?$"}),
+    int, _parsed(parse_size), WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?[KMGTkmgt]([Ii]?[Bb])?$"})
 ]
 Name = Annotated[
     str,
@@ -205,8 +187,11 @@ NamePattern = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^[A-Za-z0-9]([A-Za-z0-9_-]|\{(cuda|cuda_major|torch)\})*$"}),
 ]
 EnvName = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_]*", "is not a name for an environment variable")]
+#: An environment variable without a value is set to empty text.
 EnvText = Annotated[
-    str, BeforeValidator(_none_is_empty), WithJsonSchema({"type": ["string", "number", "boolean", "null"]})
+    str,
+    BeforeValidator(lambda value: "" if value is None else value),
+    WithJsonSchema({"type": ["string", "number", "boolean", "null"]}),
 ]
 SettingName = Annotated[str, _matching(r"[^\s=]+", "is not a name for an option; it may hold no space and no =")]
 Module = Annotated[str, _matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", "is not a module name; write it like torch_scatter")]
@@ -221,8 +206,7 @@ Revision = Annotated[
     WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{40}$"}),
 ]
 GitUrl = Annotated[
-    str,
-    _matching(r"(https?|ssh|file)://\S+|[\w.-]+@[\w.-]+:\S+", "is not a git URL; write it like https://…/name.git"),
+    str, _matching(r"(https?|ssh|file)://\S+|[\w.-]+@[\w.-]+:\S+", "is not a git URL; write it like https://…/name.git")
 ]
 ImageName = Annotated[
     str,

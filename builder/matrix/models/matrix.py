@@ -6,20 +6,10 @@ from pydantic import Field, model_validator
 
 from builder.matrix.axes import Platform
 from builder.matrix.config import TORCH_INDEX
-from builder.matrix.models.fields import (
-    ArchName,
-    CudaVersion,
-    ImageName,
-    MirrorLocation,
-    PythonVersion,
-    RegistryHost,
-    StrictModel,
-    TorchRelease,
-    TorchText,
-)
+from builder.matrix.models import fields
 
 
-class ExcludeModel(StrictModel):
+class ExcludeModel(fields.StrictModel):
     """Cells that get no wheel: those that match every key given here. At least one key besides `reason` is required."""
 
     reason: str = Field(
@@ -27,15 +17,15 @@ class ExcludeModel(StrictModel):
         description="Why these cells get no wheel, one sentence. The plan shows it.",
         examples=["too slow to compile with CUDA 11.8"],
     )
-    torch: TorchText | None = Field(
+    torch: fields.TorchText | None = Field(
         default=None,
         description="A torch series or release. Without this key, every torch.",
         examples=["2.0", "2.11.0"],
     )
-    cuda: CudaVersion | None = Field(
+    cuda: fields.CudaVersion | None = Field(
         default=None, description="A CUDA version. Without this key, every CUDA version.", examples=["11.8"]
     )
-    python: PythonVersion | None = Field(
+    python: fields.PythonVersion | None = Field(
         default=None, description="A Python version. Without this key, every Python version.", examples=["3.14"]
     )
     extension: str | None = Field(
@@ -51,29 +41,29 @@ class ExcludeModel(StrictModel):
         return self
 
 
-class ImageModel(StrictModel):
+class ImageModel(fields.StrictModel):
     """Base images for some cells, in place of the images that buildfarm chooses."""
 
     cells: str = Field(
         description="Pattern of cell names; `*` matches any text.", examples=["torch2.1*-cu118-*", "torch2.*-cu121-*"]
     )
-    image: ImageName = Field(
+    image: fields.ImageName = Field(
         description="The base image for builds, with its tag or digest.",
         examples=["registry.example/team/cuda12:2026-11-01"],
     )
-    pythons: ImageName | None = Field(
+    pythons: fields.ImageName | None = Field(
         default=None,
         description="The image from which buildfarm copies /opt/python; it may be the same as `image`. Without this"
         " key, pypa's manylinux image.",
         examples=["registry.example/team/manylinux_2_28:2026-11-01"],
     )
-    runtime: ImageName | None = Field(
+    runtime: fields.ImageName | None = Field(
         default=None,
         description="The base image of the runtime images. A check in a container runs in a runtime image. The base"
         " image needs no CUDA toolkit. Without this key, `image`.",
         examples=["registry.example/team/small:2026-11-01"],
     )
-    toolkit: CudaVersion | None = Field(
+    toolkit: fields.CudaVersion | None = Field(
         default=None,
         description="The CUDA version of the toolkit in the image. Needed if its minor version differs from that of the"
         " cells. The major versions must be equal.",
@@ -81,26 +71,26 @@ class ImageModel(StrictModel):
     )
 
 
-class MatrixModel(StrictModel):
+class MatrixModel(fields.StrictModel):
     """matrix.yaml: the versions to build for, the extensions to build, and settings for all of them."""
 
-    torch: list[TorchRelease] = Field(
+    torch: list[fields.TorchRelease] = Field(
         min_length=1,
         description="PyTorch releases. A series such as 2.11 means its newest patch release.",
         examples=[["2.10", "2.11.0"]],
     )
-    cuda: list[CudaVersion] = Field(
+    cuda: list[fields.CudaVersion] = Field(
         min_length=1,
         description="CUDA versions that the torch wheels are built for (`torch.version.cuda`, not the driver's"
         " version).",
         examples=[["12.8", "13.0"]],
     )
-    python: list[PythonVersion] = Field(
+    python: list[fields.PythonVersion] = Field(
         min_length=1,
         description="CPython versions. The suffix `t` means a free-threaded Python.",
         examples=[["3.12", "3.13", "3.14t"]],
     )
-    archs: list[ArchName] = Field(
+    archs: list[fields.ArchName] = Field(
         default=[],
         description="GPU architectures to compile for. Without this key, each build takes the architectures of"
         " torch's own wheel, so that the extension runs on every GPU that torch runs on.",
@@ -126,7 +116,7 @@ class MatrixModel(StrictModel):
         " buildfarm uses NVIDIA's image with the CUDA toolkit.",
         examples=[[{"cells": "torch2.*-cu121-*", "image": "registry.example/team/cuda12:2026-11-01"}]],
     )
-    registries: dict[RegistryHost, MirrorLocation] = Field(
+    registries: dict[fields.RegistryHost, fields.MirrorLocation] = Field(
         default={},
         description="Maps a container registry to its mirror. buildfarm pulls the images of the registry from the"
         " mirror, under the same path. With `docker.io: registry.example/hub`, it pulls nvidia/cuda:TAG as"

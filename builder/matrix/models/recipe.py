@@ -10,26 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from builder.check import Check
 from builder.matrix.axes import AbiClass
 from builder.matrix.config import MEMORY_PER_JOB, SECONDS_PER_CASE
-from builder.matrix.models.fields import (
-    ArchName,
-    Bytes,
-    EnvName,
-    EnvText,
-    GitUrl,
-    Module,
-    Name,
-    NamePattern,
-    PythonSpecifier,
-    RequirementText,
-    Revision,
-    SettingName,
-    Sha256,
-    SpecifierText,
-    StrictModel,
-    VersionPattern,
-    VersionText,
-    inside_tree,
-)
+from builder.matrix.models import fields
 
 
 def _cuda(text: str) -> str:
@@ -38,7 +19,7 @@ def _cuda(text: str) -> str:
     return text
 
 
-class AbiModel(StrictModel):
+class AbiModel(fields.StrictModel):
     """The ABI class of some torch releases."""
 
     abi: AbiClass = Field(
@@ -46,14 +27,14 @@ class AbiModel(StrictModel):
         description="What the binary depends on. `stable` needs torch 2.10 or newer.",
         examples=["stable"],
     )
-    torch: SpecifierText = Field(
+    torch: fields.SpecifierText = Field(
         default="",
         description="Version specifier of torch releases. Without this key, every release.",
         examples=[">=2.10", ">=2.0,<2.10"],
     )
 
 
-class SourceModel(StrictModel):
+class SourceModel(fields.StrictModel):
     """Where the source is. Exactly one of `path`, `sdist`, `git` and `wheel` is required."""
 
     model_config = ConfigDict(
@@ -65,35 +46,35 @@ class SourceModel(StrictModel):
         description="A folder with the source, relative to the folder of this file. `.` is the folder of this file.",
         examples=[".", "src"],
     )
-    sdist: Name | None = Field(
+    sdist: fields.Name | None = Field(
         default=None,
         description="A project on the package index whose source distribution is built. Needs `version` and `sha256`.",
         examples=["torch-scatter"],
     )
-    version: VersionText | None = Field(
+    version: fields.VersionText | None = Field(
         default=None, description="The exact version of the `sdist` or of the `wheel`.", examples=["2.1.2"]
     )
-    sha256: Sha256 | None = Field(
+    sha256: fields.Sha256 | None = Field(
         default=None,
         description="sha256 of the source distribution, in hex. buildfarm refuses a download with a different sha256.",
         examples=["69b3aa435f2424ac6a1bfb6ff702da6eb73b33ca0db38fb26989c74159258e47"],
     )
-    git: GitUrl | None = Field(
+    git: fields.GitUrl | None = Field(
         default=None,
         description="URL of a git repository. Needs `revision`.",
         examples=["https://github.com/example/extension.git"],
     )
-    revision: Revision | None = Field(
+    revision: fields.Revision | None = Field(
         default=None,
         description="Full hash of the commit to build (40 hex digits); tags and branches are refused.",
         examples=["0123456789abcdef0123456789abcdef01234567"],
     )
-    subdirectory: Annotated[str, AfterValidator(inside_tree)] | None = Field(
+    subdirectory: Annotated[str, AfterValidator(fields.inside_tree)] | None = Field(
         default=None,
         description="Folder of the source tree inside the git repository. Without this key, the top folder.",
         examples=["python"],
     )
-    wheel: Name | None = Field(
+    wheel: fields.Name | None = Field(
         default=None,
         description="A project on the package index whose official wheel is tested. Nothing is built. Needs `version`.",
         examples=["torchvision"],
@@ -120,7 +101,7 @@ class SourceModel(StrictModel):
         return self
 
 
-class AcceptModel(StrictModel):
+class AcceptModel(fields.StrictModel):
     """A known finding, which does not refuse the wheel. The entry applies to findings that match all of its keys."""
 
     check: Check = Field(description="The check, as `build` and `smoke` print it.", examples=["import-order", "fake"])
@@ -135,7 +116,7 @@ class AcceptModel(StrictModel):
         " this key, every op.",
         examples=["my_ops::scale"],
     )
-    order: list[Module] = Field(
+    order: list[fields.Module] = Field(
         default=[],
         description="For the check `import-order`: the entry matches every import order in which these modules come in"
         " this sequence. Without this key, every order.",
@@ -146,14 +127,12 @@ class AcceptModel(StrictModel):
         description="Pattern of cell names; `*` matches any text. Without this key, every cell.",
         examples=["torch2.2.*-cp312"],
     )
-    until: VersionText | None = Field(
-        default=None,
-        description="From this version of the extension on, the entry has no effect.",
-        examples=["0.5.0"],
+    until: fields.VersionText | None = Field(
+        default=None, description="From this version of the extension on, the entry has no effect.", examples=["0.5.0"]
     )
 
 
-class VariantModel(StrictModel):
+class VariantModel(fields.StrictModel):
     """Libraries that only processes with one CUDA, or on one GPU architecture, load."""
 
     library: str = Field(
@@ -164,7 +143,7 @@ class VariantModel(StrictModel):
     cuda: Annotated[str, AfterValidator(_cuda)] = Field(
         default="", description="The CUDA: a major version, or major and minor version.", examples=["13", "12.8"]
     )
-    arch: ArchName | None = Field(default=None, description="The GPU architecture.", examples=["9.0"])
+    arch: fields.ArchName | None = Field(default=None, description="The GPU architecture.", examples=["9.0"])
 
     @model_validator(mode="after")
     def _require_one(self) -> VariantModel:
@@ -173,25 +152,25 @@ class VariantModel(StrictModel):
         return self
 
 
-def _rule_list(value: object) -> object:
-    """Expand `abi: cpython` to one rule for every torch release."""
-    return [{"class": value}] if isinstance(value, str) else value
+#: `abi: cpython` is one rule for every torch release; a single text is a list of one.
+_RULES = BeforeValidator(
+    lambda value: [{"class": value}] if isinstance(value, str) else value,
+    json_schema_input_type=AbiClass | list[AbiModel],
+)
+_TEXTS = BeforeValidator(
+    lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]
+)
 
 
-def _one_or_more(value: object) -> object:
-    """A list of one for a single text."""
-    return [value] if isinstance(value, str) else value
-
-
-class RecipeModel(StrictModel):
+class RecipeModel(fields.StrictModel):
     """extension.yaml: one extension and how it is built."""
 
-    name: NamePattern = Field(
+    name: fields.NamePattern = Field(
         description="Distribution name of the wheel. `{cuda}` is the CUDA of the build (13.0: 130), `{cuda_major}` its"
         " major version (13), `{torch}` its torch (2.11: 211). The name of the extension is the name without these.",
         examples=["torch_scatter", "ops-cu{cuda}"],
     )
-    version: VersionPattern = Field(
+    version: fields.VersionPattern = Field(
         description="Version of the extension, without a local part. buildfarm adds one: +cu130.torch2.11, or +cu13 for"
         " a stable-ABI wheel. `{cuda}`, `{cuda_major}` and `{torch}` are filled in as in `name`.",
         examples=["2.1.2", "1.2.post{cuda}"],
@@ -208,13 +187,11 @@ class RecipeModel(StrictModel):
         description="Patch files in the folder of this file. `patch -p1` applies them to the source, in this order.",
         examples=[["fix-arch-flags.patch"]],
     )
-    abi: Annotated[list[AbiModel], BeforeValidator(_rule_list, json_schema_input_type=AbiClass | list[AbiModel])] = (
-        Field(
-            min_length=1,
-            description="The ABI class, or a list of rules. The first rule whose `torch` contains the torch release"
-            " applies. Cells of a torch release without a rule are skipped.",
-            examples=["cpython", [{"class": "stable", "torch": ">=2.10"}, {"class": "cpython"}]],
-        )
+    abi: Annotated[list[AbiModel], _RULES] = Field(
+        min_length=1,
+        description="The ABI class, or a list of rules. The first rule whose `torch` contains the torch release"
+        " applies. Cells of a torch release without a rule are skipped.",
+        examples=["cpython", [{"class": "stable", "torch": ">=2.10"}, {"class": "cpython"}]],
     )
     cuda: Literal["required", "optional"] = Field(
         default="required",
@@ -222,28 +199,26 @@ class RecipeModel(StrictModel):
         " code is allowed.",
         examples=["optional"],
     )
-    env: dict[EnvName, EnvText] = Field(
+    env: dict[fields.EnvName, fields.EnvText] = Field(
         default={},
         description="Environment variables of the build. A variable replaces the value that buildfarm sets. Compiler"
         " flags are appended to buildfarm's value instead: `NVCC_PREPEND_FLAGS`, `NVCC_APPEND_FLAGS`, and each variable"
         " of capital letters that ends in `FLAGS`, such as `CFLAGS`.",
         examples=[{"FORCE_CUDA": "1"}],
     )
-    config_settings: dict[
-        SettingName, Annotated[list[str], BeforeValidator(_one_or_more, json_schema_input_type=str | list[str])]
-    ] = Field(
+    config_settings: dict[fields.SettingName, Annotated[list[str], _TEXTS]] = Field(
         default={},
         description="Options of the build backend, as `-C KEY=VALUE` of pip, uv and build passes them. For a setup.py"
         " that reads `sys.argv`: the key `--global-option`.",
         examples=[{"--global-option": ["--cpp_ext", "--cuda_ext"]}, {"cmake.define.WITH_CUDA": "ON"}],
     )
-    build_requires: list[RequirementText] = Field(
+    build_requires: list[fields.RequirementText] = Field(
         default=[],
         description="Requirements installed before the build. torch, ninja, setuptools, wheel, pip and numpy are always"
         " installed. In containers, triton is installed only if it is named here.",
         examples=[["setuptools>=77", "wheel"]],
     )
-    requires: list[RequirementText] = Field(
+    requires: list[fields.RequirementText] = Field(
         default=[],
         description="Run-time requirements that buildfarm adds to the METADATA of the wheel.",
         examples=[["numpy>=1.26"]],
@@ -275,23 +250,23 @@ class RecipeModel(StrictModel):
         " the source's architecture options in each call of nvcc, and does not change the source.",
         examples=[True],
     )
-    archs: list[ArchName] = Field(
+    archs: list[fields.ArchName] = Field(
         default=[],
         description="GPU architectures to compile for, such as 8.0, 9.0a or 12.0+PTX. Without this key: `archs` in"
         " matrix.yaml, else the architectures of torch's own wheels.",
         examples=[["8.0", "9.0+PTX"]],
     )
-    python: PythonSpecifier = Field(
+    python: fields.PythonSpecifier = Field(
         default="",
         description="Version specifier of the Pythons that the extension supports. Without this key, every Python.",
         examples=[">=3.10"],
     )
-    imports: list[Module] = Field(
+    imports: list[fields.Module] = Field(
         min_length=1,
         description="Modules that must be importable from the installed wheel.",
         examples=[["torch_scatter"]],
     )
-    needs_first: list[Module] = Field(
+    needs_first: list[fields.Module] = Field(
         default=[],
         description="Modules that users must import before those of `imports`. The checks import them first. Better:"
         " the package imports them itself.",
@@ -304,7 +279,7 @@ class RecipeModel(StrictModel):
         " finding.",
         examples=[[{"check": "fake", "op": "my_ops::scale", "reason": "upstream registers no fake kernel"}]],
     )
-    companions: list[RequirementText] = Field(
+    companions: list[fields.RequirementText] = Field(
         default=[],
         description="Requirements installed after the import check, such as those of cases.py. The check"
         " `import-order` imports torch, the extension and these packages in different orders. With one companion, it"
@@ -324,7 +299,7 @@ class RecipeModel(StrictModel):
         " each, every architecture of the build needs one.",
         examples=[[{"library": "*_cuda13*.so", "cuda": "13"}], [{"library": "my_ops/sm90/*", "arch": "9.0"}]],
     )
-    max_size: Bytes | None = Field(
+    max_size: fields.Bytes | None = Field(
         default=None,
         description="The largest wheel file that the check `size` passes. Without this key, any size passes.",
         examples=["300MB", "1GiB"],
@@ -336,7 +311,7 @@ class RecipeModel(StrictModel):
         " check that fails because of the limit runs again in the next `build`.",
         examples=[300],
     )
-    memory_per_job: Bytes = Field(
+    memory_per_job: fields.Bytes = Field(
         default=MEMORY_PER_JOB,
         description="Memory that one compiler process needs at most. buildfarm runs only as many compilers in parallel"
         " as the memory allows.",

@@ -12,9 +12,9 @@ from builder.proof import Proof, Verdict
 from builder.proofs.cells.op_gate import outcome_evidence, summary
 
 
-def judge(proofs: Sequence[Proof], recipe: Recipe) -> list[Proof]:
+def apply_accepts(proofs: Sequence[Proof], recipe: Recipe) -> list[Proof]:
     """Return the proofs with each finding that the recipe accepts marked, and no other."""
-    return [_judged(proof, recipe) for proof in proofs]
+    return [_with_accepts(proof, recipe) for proof in proofs]
 
 
 def unused_accepts(recipe: Recipe, proofs: Sequence[Proof]) -> list[str]:
@@ -30,15 +30,15 @@ def unused_accepts(recipe: Recipe, proofs: Sequence[Proof]) -> list[str]:
                 f"{name} counts only before version {rule.until}; this is version {recipe.version}: remove the entry"
             )
             continue
-        about = [proof for proof in proofs if rule.entry.concerns(str(proof.check), _cell(proof))]
-        used = any(accept(_outcomes(proof), [rule.entry], _cell(proof))[1] for proof in about)
+        about = [proof for proof in proofs if rule.entry.concerns(str(proof.check), str(proof.cell or ""))]
+        used = any(accept(_outcomes(proof), [rule.entry], str(proof.cell or ""))[1] for proof in about)
         if not used and any(proof.has_run or proof.remark for proof in about):
             sentences.append(f"{name} matches no finding: remove the entry")
     return sentences
 
 
-def _judged(proof: Proof, recipe: Recipe) -> Proof:
-    outcomes, used = accept(_outcomes(proof), recipe.accepted, _cell(proof))
+def _with_accepts(proof: Proof, recipe: Recipe) -> Proof:
+    outcomes, used = accept(_outcomes(proof), recipe.accepted, str(proof.cell or ""))
     if not used and proof.verdict is not Verdict.ACCEPTED:
         return proof
     evidence = {key: value for key, value in proof.evidence.items() if key not in ("accepted", "remark")}
@@ -56,7 +56,3 @@ def _outcomes(proof: Proof) -> list[Outcome]:
     if "outcomes" not in proof.evidence:
         return [finding(Outcome(check, "", "", str(proof.verdict), proof.reason))]
     return [finding(Outcome(check=check, **one)) for one in proof.evidence["outcomes"]]
-
-
-def _cell(proof: Proof) -> str:
-    return str(proof.cell) if proof.cell else ""

@@ -78,9 +78,6 @@ class CellEnvironments(Protocol):
         ...
 
 
-# Environments of cells on this machine: created by uv, with this machine's Pythons.
-
-
 class LocalEnvironments:
     """`CellEnvironments` on this machine."""
 
@@ -134,20 +131,18 @@ class LocalEnvironment:
         self, modules: Sequence[str], *, as_with_gpu: bool = False, stubs: Path | None = None
     ) -> ImportOutcome:
         """Import in a process of the environment's Python."""
-        python, owner = self._environment.interpreter, self._owner
-        return try_import(python, modules, owner=owner, log=self._log, as_with_gpu=as_with_gpu, stubs=stubs)
+        python = self._environment.interpreter
+        return try_import(python, modules, owner=self._owner, log=self._log, as_with_gpu=as_with_gpu, stubs=stubs)
 
     def run_gate(self, recipe: Recipe) -> Answer | str:
         """Run the gate with the environment's Python."""
-        python, folder = self._environment.interpreter, self._folder / "gate"
-        jobs = measure_resources().cores
-        return run_gate(python, recipe, folder, jobs=jobs, log=self._log, owner=self._owner)
+        python, jobs = self._environment.interpreter, measure_resources().cores
+        return run_gate(python, recipe, self._folder / "gate", jobs=jobs, log=self._log, owner=self._owner)
 
     def draft_cases(self, recipe: Recipe) -> Drafts | str:
         """Draft with the environment's Python."""
-        python, folder = self._environment.interpreter, self._folder / "drafts"
-        jobs = measure_resources().cores
-        return run_drafts(python, recipe, folder, jobs=jobs, log=self._log, owner=self._owner)
+        python, jobs = self._environment.interpreter, measure_resources().cores
+        return run_drafts(python, recipe, self._folder / "drafts", jobs=jobs, log=self._log, owner=self._owner)
 
 
 def cell_environments(

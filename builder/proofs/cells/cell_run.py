@@ -18,12 +18,12 @@ from builder.gate.outcome import Answer
 from builder.gate.torch_limits import NO_GPU
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
-from builder.proof import Check, Proof, Verdict, now
+from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments
 from builder.proofs.cells.driver import make_stubs
 from builder.proofs.cells.import_check import CAUSES, ImportOutcome
 from builder.proofs.cells.import_hints import import_hints
-from builder.proofs.cells.op_gate import gate_failed, gate_not_run, gate_proofs
+from builder.proofs.cells.op_gate import CELL_CHECKS, CellProofs
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.store import Store, work_name
 from builder.wheelfile.driver import is_driver_library
@@ -68,70 +68,47 @@ class CellRunner:
 
         Raises DiskFullError and KilledError: they say nothing about the wheel.
         """
+        proofs = CellProofs(sha256, cell)
         try:
             # The cell's packages are installed first: a later failure is then caused by the wheel.
-            with self._environment(cell, sha256, cases=recipe.cases is not None) as environment:
-                symbols, unread = self._symbols(environment, cell, sha256) if self.linkage else (None, ())
-                proofs, answer = self._checks(environment, cell, wheel, sha256, recipe)
+            with self._environment(proofs, cell, cases=recipe.cases is not None) as environment:
+                symbols, unread = _symbols(environment, proofs) if self.linkage else (None, [])
+                found, answer = self._import_and_call(environment, cell, wheel, recipe, proofs)
         except MissingToolError as error:
             return not_run_in_cell(str(error), sha256, cell)
-        return CellRun(symbols, (*unread, *proofs), answer)
-
-    def _symbols(
-        self, environment: CellEnvironment, cell: Cell, sha256: str
-    ) -> tuple[SymbolTable | None, tuple[Proof, ...]]:
-        """The symbols of the cell's torch, or the check of the linkage as not run."""
-        try:
-            return environment.symbols(), ()
-        except SymbolsUnreadableError as error:
-            return None, (_not_run(Check.LINKAGE, str(error), sha256, cell),)
-
-    def _checks(
-        self, environment: CellEnvironment, cell: Cell, wheel: Path, sha256: str, recipe: Recipe
-    ) -> tuple[tuple[Proof, ...], Answer | None]:
-        """Install the wheel, import it and run the op gate."""
-        self.stage(f"import in {cell}")
-        if reason := _install_failure(lambda: environment.install(wheel)):
-            return _import_failed(reason, {}, sha256, cell), None
-        outcome, lacking = environment.try_import(recipe.modules), ""
-        if outcome.verdict is Verdict.FAILED:
-            judge = _with_stubs if _missing_driver(outcome.reason) else _as_with_gpu
-            outcome, lacking = judge(environment, recipe.modules, outcome, wheel)
-        if outcome.verdict is Verdict.FAILED:
-            more = import_hints(str(outcome.evidence.get("stderr", "")), wheel, recipe)
-            evidence = outcome.evidence | ({"hints": more} if more else {})
-            return _import_failed(outcome.reason, evidence, sha256, cell), None
-        imported = Proof(sha256, cell, Check.IMPORT, outcome.verdict, outcome.reason, outcome.evidence, now())
-        if lacking:
-            return (imported, *gate_not_run(lacking, sha256, cell)), None
-        answer = self._run_gate(environment, cell, wheel, recipe)
-        if isinstance(answer, MissingToolError):  # the environment is lost
-            return (imported, *gate_not_run(str(answer), sha256, cell)), None
-        if isinstance(answer, str):
-            return (imported, *gate_failed(answer, sha256, cell)), None
-        return (imported, *gate_proofs(answer, sha256, cell)), answer
+        return CellRun(symbols, (*unread, *found), answer)
 
     def read_symbols(self, cell: Cell, sha256: str) -> CellRun:
         """Read only the symbols of the cell's torch, for a wheel whose other checks in this cell are decided."""
+        proofs = CellProofs(sha256, cell)
         try:
-            with self._environment(cell, sha256, cases=False) as environment:
-                return CellRun(*self._symbols(environment, cell, sha256))
+            with self._environment(proofs, cell, cases=False) as environment:
+                symbols, unread = _symbols(environment, proofs)
         except MissingToolError as error:
-            return CellRun(None, (_not_run(Check.LINKAGE, str(error), sha256, cell),))
+            symbols, unread = None, proofs.not_run(str(error), [Check.LINKAGE])
+        return CellRun(symbols, tuple(unread))
 
-    @contextmanager
-    def _environment(self, cell: Cell, sha256: str, *, cases: bool) -> Iterator[CellEnvironment]:
-        self.stage(f"install in {cell}")
-        name = f"prove-{work_name(sha256)}-{cell}"
-        with (
-            self.store.work(name) as folder,
-            self.cells.open(cell, folder, owner=self.store.owner(name), log=self.log, cases=cases) as environment,
-        ):
-            yield environment
-
-    def _run_gate(
-        self, environment: CellEnvironment, cell: Cell, wheel: Path, recipe: Recipe
-    ) -> Answer | str | MissingToolError:
+    def _import_and_call(
+        self, environment: CellEnvironment, cell: Cell, wheel: Path, recipe: Recipe, proofs: CellProofs
+    ) -> tuple[list[Proof], Answer | None]:
+        """Install the wheel, import it and run the op gate."""
+        self.stage(f"import in {cell}")
+        lacking = ""
+        if reason := _install_failure(lambda: environment.install(wheel)):
+            outcome = ImportOutcome(Verdict.FAILED, reason, {})
+        else:
+            outcome = environment.try_import(recipe.modules)
+            if outcome.verdict is Verdict.FAILED:
+                second_try = _with_stubs if _missing_driver(outcome.reason) else _as_with_gpu
+                outcome, lacking = second_try(environment, recipe.modules, outcome, wheel)
+            if outcome.verdict is Verdict.FAILED:
+                more = import_hints(str(outcome.evidence.get("stderr", "")), wheel, recipe)
+                outcome = replace(outcome, evidence=outcome.evidence | ({"hints": more} if more else {}))
+        imported = proofs.proof(Check.IMPORT, outcome.verdict, outcome.reason, outcome.evidence)
+        if outcome.verdict is Verdict.FAILED:  # settled, because the wheel does not change
+            return [imported, *proofs.not_run("the wheel cannot be imported in this cell", settled=True)], None
+        if lacking:
+            return [imported, *proofs.not_run(lacking)], None
         # Install companions after the import check, which must pass without them. torch before 2.6 compiles no op
         # without NumPy (`builder.gate.torch_limits`), which no torch requires.
         numpy = ["numpy"] if (2, 3) <= (cell.torch.major, cell.torch.minor) < (2, 6) else []
@@ -139,9 +116,28 @@ class CellRunner:
         with _gate_lock:
             self.stage(f"run every op in {cell}")
             try:
-                return environment.run_gate(recipe)
-            except MissingToolError as error:
-                return error
+                answer = environment.run_gate(recipe)
+            except MissingToolError as error:  # the environment is lost
+                return [imported, *proofs.not_run(str(error))], None
+        return [imported, *proofs.of_gate(answer)], answer if isinstance(answer, Answer) else None
+
+    @contextmanager
+    def _environment(self, proofs: CellProofs, cell: Cell, *, cases: bool) -> Iterator[CellEnvironment]:
+        self.stage(f"install in {cell}")
+        name = f"prove-{work_name(proofs.wheel)}-{cell}"
+        with (
+            self.store.work(name) as folder,
+            self.cells.open(cell, folder, owner=self.store.owner(name), log=self.log, cases=cases) as environment,
+        ):
+            yield environment
+
+
+def _symbols(environment: CellEnvironment, proofs: CellProofs) -> tuple[SymbolTable | None, list[Proof]]:
+    """The symbols of the cell's torch, or the check of the linkage as not run."""
+    try:
+        return environment.symbols(), []
+    except SymbolsUnreadableError as error:
+        return None, proofs.not_run(str(error), [Check.LINKAGE])
 
 
 def _install_companions(companions: Sequence[str], install: Callable[[Sequence[str]], None]) -> None:
@@ -219,17 +215,6 @@ def _as_with_gpu(
     return ImportOutcome(Verdict.NOT_RUN, lacking, {}), lacking
 
 
-def _import_failed(reason: str, evidence: dict[str, object], sha256: str, cell: Cell) -> tuple[Proof, ...]:
-    """The import failed, so no check of the gate can run. That is settled, because the wheel does not change."""
-    failed = Proof(sha256, cell, Check.IMPORT, Verdict.FAILED, reason, evidence, now())
-    return failed, *gate_not_run("the wheel cannot be imported in this cell", sha256, cell, settled=True)
-
-
 def not_run_in_cell(reason: str, sha256: str, cell: Cell) -> CellRun:
     """Every check of the cell as not run: this machine cannot provide the cell."""
-    proofs = [_not_run(check, reason, sha256, cell) for check in (Check.LINKAGE, Check.IMPORT)]
-    return CellRun(None, (*proofs, *gate_not_run(reason, sha256, cell)))
-
-
-def _not_run(check: Check, reason: str, sha256: str, cell: Cell) -> Proof:
-    return Proof(sha256, cell, check, Verdict.NOT_RUN, reason, {}, now())
+    return CellRun(None, tuple(CellProofs(sha256, cell).not_run(reason, CELL_CHECKS)))

@@ -112,6 +112,14 @@ class UsageError(Exception):
 Code, MissingToolError = _Codes(), UsageError
 """
 
+#: Bytes of the symbols of torch's libraries as JSON; they are read before the wheel is installed.
+MOST_SYMBOLS = 1 << 30
+
+#: Run before the gate, so that torch's files are read from the image's layers before the gate's time limits start. The
+#: gate's processes import torch in parallel, which took more than their limit of three minutes on an overloaded machine
+#: with fuse-overlayfs (measured 2026-11).
+_IMPORT_TORCH = f"{_PYTHON} -I -c 'import torch'"
+
 
 def write_reader(folder: Path) -> Path:
     """Copy `symbol_table` and the modules that it imports to a folder; return the folder."""
@@ -123,15 +131,6 @@ def write_reader(folder: Path) -> Path:
     (folder / "builder" / "errors.py").write_text(_ERRORS)
     shutil.copytree(Path(elftools.__file__).parent, folder / "elftools", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
-
-
-#: Bytes of the symbols of torch's libraries as JSON; they are read before the wheel is installed.
-MOST_SYMBOLS = 1 << 30
-
-#: Run before the gate, so that torch's files are read from the image's layers before the gate's time limits start. The
-#: gate's processes import torch in parallel, which took more than their limit of three minutes on an overloaded machine
-#: with fuse-overlayfs (measured 2026-11).
-_IMPORT_TORCH = f"{_PYTHON} -I -c 'import torch'"
 
 
 def container_environments(
@@ -297,7 +296,7 @@ class ContainerEnvironment:
         gate = pack(self._folder / "gate", spec_of(recipe, measure_resources().cores), recipe.cases)
         key = write_key(gate)
         try:
-            status, written = self._packed(recipe, gate, ())
+            status, written = self._packed(recipe, gate)
         except OutOfMemoryError as error:
             return error.sentence
         answer = read_signed(written, key, status, self._log)
@@ -307,12 +306,12 @@ class ContainerEnvironment:
         """Draft in the container without a network."""
         gate = pack(self._folder / "gate", spec_of(recipe, measure_resources().cores), recipe.cases)
         try:
-            status, written = self._packed(recipe, gate, DRAFT)
+            status, written = self._packed(recipe, gate, *DRAFT)
         except MissingToolError as error:
             return error.sentence
         return read_answer(written, Drafts.from_json, status, self._log)
 
-    def _packed(self, recipe: Recipe, gate: Path, arguments: Sequence[str]) -> tuple[int, bytes]:
+    def _packed(self, recipe: Recipe, gate: Path, *arguments: str) -> tuple[int, bytes]:
         """Run the packed gate; return its exit status and what it wrote. Raises MissingToolError."""
         self._container.put(gate, "gate")
         self._go_offline()

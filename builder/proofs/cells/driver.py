@@ -95,8 +95,6 @@ class GpuRequest:
 
 def gpu_for(cell: Cell) -> GpuRequest:
     """Decide whether a container of this cell requests the GPU; starts nothing."""
-    if not gpu_here():
-        return GpuRequest(wanted=False)
     # NVIDIA's runtime does not start a container whose image requires a newer driver, and torch would find no GPU.
-    reason = too_old(driver_version(), cell.cuda)
-    return GpuRequest(wanted=not reason, why_not=reason)
+    reason = too_old(driver_version(), cell.cuda) if gpu_here() else ""
+    return GpuRequest(wanted=gpu_here() and not reason, why_not=reason)

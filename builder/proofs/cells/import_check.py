@@ -249,17 +249,12 @@ class RaisedImport:
         if lacking and is_driver_library(lacking["library"]):
             return ["install NVIDIA's driver, or run the import on a machine that has it"]
         if lacking and _LOADED_BY_TORCH.fullmatch(lacking["library"]):
-            return needs_torch_first(lacking["library"], self.module)
+            package = self.module.partition(".")[0]
+            return [
+                f"importing torch loads {lacking['library']}: add `import torch` at the top of {package}/__init__.py",
+                "if users must import torch before this package, add `needs_first: [torch]` to the recipe",
+            ]
         return []
-
-
-def needs_torch_first(library: str, module: str) -> list[str]:
-    """What to change if a module needs a library that only an earlier import of torch loads."""
-    package = module.partition(".")[0]
-    return [
-        f"importing torch loads {library}: add `import torch` at the top of {package}/__init__.py",
-        "if users must import torch before this package, add `needs_first: [torch]` to the recipe",
-    ]
 
 
 def _headline(kind: str, text: str) -> str:

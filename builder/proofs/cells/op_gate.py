@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ from builder.gate.outcome import (
     verdict_of,
 )
 from builder.gate.pack import REFERENCES, pack
-from builder.gate.processes.running_task import IMPORT_SECONDS
+from builder.gate.processes.task_process import IMPORT_SECONDS
 from builder.gate.run import NOTHING_FAILED, SOMETHING_FAILED
 from builder.gate.system.confinement import confined
 from builder.hashing import sha256_of
@@ -53,6 +53,9 @@ ANSWER_BYTES = 32 << 20
 #: The gate's checks, in the order in which they are printed.
 GATE_CHECKS = tuple(Check(name) for name in CHECKS)
 
+#: The checks that need the environment of a cell.
+CELL_CHECKS = (Check.LINKAGE, Check.IMPORT, *GATE_CHECKS)
+
 
 def spec_of(recipe: Recipe, jobs: int) -> Spec:
     """What the gate has to prove about an extension; `jobs` is the number of processes, 0 for the default."""
@@ -75,15 +78,12 @@ def gate_basis(recipe: Recipe) -> list[str | int]:
 
     `accepts` is not among them: `builder.proofs.cells.acceptance` applies it without a run of the gate.
     """
-    files = [recipe.cases, *_references(recipe)] if recipe.cases else []
+    files = []
+    if recipe.cases:  # every file that is copied with the cases counts, data included
+        found = sorted((recipe.folder / REFERENCES).rglob("*"))
+        files = [recipe.cases, *(path for path in found if path.is_file() and "__pycache__" not in path.parts)]
     spec = replace(spec_of(recipe, 0), accepts=[])
     return [CELL_FORMAT, OPS_FORMAT, json.dumps(spec.to_json()), *(sha256_of(file) for file in files)]
-
-
-def _references(recipe: Recipe) -> list[Path]:
-    """Every file that is copied with the cases, data included."""
-    found = sorted((recipe.folder / REFERENCES).rglob("*"))
-    return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
 
 
 def run_gate(interpreter: Path, recipe: Recipe, folder: Path, *, jobs: int, log: Path, owner: str) -> Answer | str:
@@ -181,38 +181,43 @@ def _run_packed(
         return status, file.read(ANSWER_BYTES + 1)  # by the last byte, `read_answer` knows that there is more
 
 
-def gate_proofs(answer: Answer, wheel: str, cell: Cell | None) -> list[Proof]:
-    """One proof for each check: failed if any case failed, passed only if every case passed.
+@dataclass(frozen=True)
+class CellProofs:
+    """Makes the proofs of one wheel in one cell."""
 
-    A check that was not run for one op is not run, however many other ops passed.
-    """
-    return [_proof(answer, check, wheel, cell) for check in GATE_CHECKS]
+    #: The sha256 of the wheel.
+    wheel: str
+    cell: Cell | None
 
+    def proof(self, check: Check, verdict: Verdict, reason: str, evidence: dict[str, Any] | None = None) -> Proof:
+        """The proof of one check, made now."""
+        return Proof(self.wheel, self.cell, check, verdict, reason, evidence or {}, now())
 
-def gate_not_run(reason: str, wheel: str, cell: Cell | None, *, settled: bool = False) -> list[Proof]:
-    """Proofs of a gate that could not run; `settled` when the next run would have the same result."""
-    evidence = {"settled": True} if settled else {}
-    return [Proof(wheel, cell, check, Verdict.NOT_RUN, reason, evidence, now()) for check in GATE_CHECKS]
+    def not_run(self, reason: str, checks: Sequence[Check] = GATE_CHECKS, *, settled: bool = False) -> list[Proof]:
+        """Checks that could not run; `settled` when the next run would have the same result."""
+        return [self.proof(check, Verdict.NOT_RUN, reason, {"settled": True} if settled else {}) for check in checks]
 
+    def of_gate(self, answer: Answer | str) -> list[Proof]:
+        """One proof for each check of the gate: failed if any case failed, passed only if every case passed.
 
-def gate_failed(reason: str, wheel: str, cell: Cell | None) -> list[Proof]:
-    """Proofs of a gate that ended without an answer: code of the wheel may have ended it. The next run tries again.
+        A check that was not run for one op is not run, however many other ops passed.
 
-    GPU checks are "not run", because only the gate knows whether there is a GPU.
-    """
-    verdicts = {check: Verdict.NOT_RUN if check.on_gpu else Verdict.FAILED for check in GATE_CHECKS}
-    evidence = {"limit": "time"}
-    return [Proof(wheel, cell, check, verdict, reason, evidence, now()) for check, verdict in verdicts.items()]
+        Without an answer, code of the wheel may have ended the gate: all checks failed, and the next run tries again.
+        GPU checks are "not run" then, because only the gate knows whether there is a GPU.
+        """
+        if isinstance(answer, Answer):
+            return [self._of_check(answer, check) for check in GATE_CHECKS]
+        verdicts = {check: Verdict.NOT_RUN if check.on_gpu else Verdict.FAILED for check in GATE_CHECKS}
+        return [self.proof(check, verdict, answer, {"limit": "time"}) for check, verdict in verdicts.items()]
 
-
-def _proof(answer: Answer, check: Check, wheel: str, cell: Cell | None) -> Proof:
-    outcomes = [outcome for outcome in answer.outcomes if outcome.check == check]
-    verdict, reason = summary(outcomes)
-    # settled: the next run would have the same result: the cause is the recipe or this machine
-    evidence = {"where": answer.where, "settled": True, **outcome_evidence(outcomes)}
-    if any(outcome.evidence.get("limit") == "time" for outcome in outcomes if outcome.verdict == FAILED):
-        evidence["hints"] = ["the next run tries again; if the machine is slow, raise `seconds_per_case` in the recipe"]
-    return Proof(wheel, cell, check, verdict, reason, evidence, now())
+    def _of_check(self, answer: Answer, check: Check) -> Proof:
+        outcomes = [outcome for outcome in answer.outcomes if outcome.check == check]
+        # settled: the next run would have the same result: the cause is the recipe or this machine
+        evidence = {"where": answer.where, "settled": True, **outcome_evidence(outcomes)}
+        if any(outcome.evidence.get("limit") == "time" for outcome in outcomes if outcome.verdict == FAILED):
+            hint = "the next run tries again; if the machine is slow, raise `seconds_per_case` in the recipe"
+            evidence["hints"] = [hint]
+        return self.proof(check, *summary(outcomes), evidence)
 
 
 def summary(outcomes: Sequence[Outcome]) -> tuple[Verdict, str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -19,9 +20,9 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
 from builder.matrix.plan import Build
 from builder.proof import Check, Proof, Verdict
-from builder.proofs.cells.acceptance import judge
+from builder.proofs.cells.acceptance import apply_accepts
 from builder.proofs.cells.driver import gpu_here
-from builder.proofs.cells.op_gate import GATE_CHECKS, gate_basis
+from builder.proofs.cells.op_gate import CELL_CHECKS, GATE_CHECKS, gate_basis
 from builder.proofs.inventory import Inventory, Release, shelf_of
 from builder.proofs.static.claim import WheelClaim
 from builder.proofs.static.metadata import read_requirement
@@ -35,17 +36,10 @@ from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
     from builder.proofs.cells.cell_environment import CellEnvironments
-    from builder.proofs.cells.cell_run import CellRun
     from builder.proofs.static.symbol_table import SymbolTable
-
-#: Checks that need the environment of a cell.
-CELL_CHECKS = (Check.LINKAGE, Check.IMPORT, *GATE_CHECKS)
 
 #: Packages whose tables decide static checks: policies of manylinux platforms, and Python's stable ABI.
 _TABLES = ("auditwheel", "abi3info")
-
-#: Proofs by cell (None for a check of the file alone) and check.
-_Proofs = dict[tuple[Cell | None, Check], Proof]
 
 
 @dataclass(frozen=True)
@@ -64,6 +58,44 @@ class Subject:
     recipe: Recipe
     #: What `wheel_fault` says of the wheel; None: the wheel was not compared with its RECORD yet.
     fault: str | None = None
+
+
+class ProofTable:
+    """The proofs of one wheel by cell and check. The cell None is for checks of the file alone."""
+
+    def __init__(self, subject: Subject, stored: Sequence[Proof]) -> None:
+        """Take the stored proofs whose basis is that of today: what a check depends on besides the wheel."""
+        of_file = digest_of([STATIC_FORMAT, repr(subject.claim), sorted(subject.provided), *_table_versions()])[:16]
+        self._of_file = defaultdict(lambda: of_file, dict.fromkeys(OF_ANY_WHEEL, any_wheel_basis()))
+        self._of_cell = cell_basis(subject.recipe)
+        #: The checks that the wheel must have, by cell.
+        self.wanted: dict[Cell | None, Sequence[Check]] = {
+            None: _file_checks(subject.claim.abi),
+            **dict.fromkeys(subject.claim.cells, CELL_CHECKS),
+        }
+        self._proofs = {(p.cell, p.check): p for p in stored if p.basis == self._basis(p)}
+
+    def get(self, cell: Cell | None, check: Check) -> Proof | None:
+        """The proof of a check in a cell, or None."""
+        return self._proofs.get((cell, check))
+
+    def with_basis(self, proof: Proof) -> Proof:
+        """A new proof with the basis of today."""
+        return replace(proof, basis=self._basis(proof))
+
+    def add(self, found: Sequence[Proof], saved: Sequence[Proof]) -> None:
+        """Replace earlier proofs by the `saved` ones; a proof that the store did not take fills a gap only."""
+        of_place = [{(p.cell, p.check): p for p in proofs} for proofs in (found, saved)]
+        self._proofs = of_place[0] | self._proofs | of_place[1]
+
+    def all(self) -> list[Proof]:
+        """The wanted proofs in order, then checks of the file that the ABI class does not ask for, such as `abi3`."""
+        wanted = [(cell, check) for cell, checks in self.wanted.items() for check in checks]
+        more = [key for key in self._proofs if key[0] is None and key not in wanted]
+        return [self._proofs[key] for key in (*wanted, *more) if key in self._proofs]
+
+    def _basis(self, proof: Proof) -> str:
+        return self._of_file[proof.check] if proof.cell is None else self._of_cell[proof.check]
 
 
 class WheelProver:
@@ -90,53 +122,37 @@ class WheelProver:
         self._pull = pull
         self._containers: CellEnvironments | None = None
 
-    def prove(
-        self, stored: StoredBuild, build: Build, recipe: Recipe, *, log: Path, stage: Callable[[str], None]
-    ) -> list[Proof]:
-        """Prove the wheel of a build in the cells that it serves, as `prove_wheel` does."""
-        return self.prove_wheel(self.subject(stored, build, recipe), log=log, stage=stage)
-
     def subject(self, stored: StoredBuild, build: Build, recipe: Recipe) -> Subject:
         """The wheel of a build, to prove in the cells that the build serves."""
         facts = self._facts(stored)
         claim = _claim(build, recipe, facts, stored.record.cuda)
         return Subject(stored.wheel, facts, claim, stored.record.provided, recipe)
 
-    def prove_wheel(
+    def prove(
         self,
         subject: Subject,
         *,
         log: Path,
         stage: Callable[[str], None],
-        made: Mapping[Cell, Sequence[Proof]] | None = None,
+        others: Mapping[Cell, Sequence[Proof]] | None = None,
         keep_others: bool = False,
     ) -> list[Proof]:
         """Return every check of a wheel in the cells of its claim; checks that are decided already do not run again.
 
-        `made` are the checks that other machines made in cells; no check of a cell runs here then. With `keep_others`,
-        "not run" replaces nothing in the store that another recipe gave. Raises DiskFullError and KilledError: they say
-        nothing about the wheel.
+        `others` are the proofs that other machines made in cells; no check of a cell runs here then. With
+        `keep_others`, "not run" replaces nothing in the store that another recipe gave. Raises DiskFullError and
+        KilledError: they say nothing about the wheel.
         """
-        recipe = subject.recipe
-        sha256 = subject.facts.sha256
-        file_inputs = [STATIC_FORMAT, repr(subject.claim), sorted(subject.provided), *_table_versions()]
-        about_file, about_cell = digest_of(file_inputs)[:16], cell_basis(recipe)
-        about_any = dict.fromkeys(OF_ANY_WHEEL, any_wheel_basis())
-
-        def basis(cell: Cell | None, check: Check) -> str:
-            return about_any.get(check, about_file) if cell is None else about_cell[check]
-
-        known = {(p.cell, p.check): p for p in self._store.proofs(sha256) if p.basis == basis(p.cell, p.check)}
-        wanted: list[tuple[Cell | None, Check]] = [(None, check) for check in _file_checks(subject.claim.abi)]
-        wanted += [(cell, check) for cell in subject.claim.cells for check in CELL_CHECKS]
-        if made or self.again or not all(self._decided(known.get(key), subject.facts) for key in wanted):
-            found = self._prove(subject, {} if self.again else known, log, stage, made)
-            found = judge([replace(proof, basis=basis(proof.cell, proof.check)) for proof in found], recipe)
-            saved = self._store.save_proofs(found, keep_others=keep_others)
-            known = {(p.cell, p.check): p for p in found if keep_others} | known | {(p.cell, p.check): p for p in saved}
-        # Also report file checks that the ABI class does not require, such as an abi3 tag on a wheel of class cpython.
-        more = [key for key in known if key[0] is None and key not in wanted]
-        return judge([known[key] for key in (*wanted, *more) if key in known], recipe)
+        table = ProofTable(subject, self._store.proofs(subject.facts.sha256))
+        missing = {
+            cell: {check for check in checks if self.again or not self._decided(table.get(cell, check), subject.facts)}
+            for cell, checks in table.wanted.items()
+        }
+        if others or any(missing.values()):
+            found = [*map(table.with_basis, self._run(subject, missing, log, stage, others))]
+            found = apply_accepts(found, subject.recipe)
+            table.add(found, self._store.save_proofs(found, keep_others=keep_others))
+        return apply_accepts(table.all(), subject.recipe)
 
     def _decided(self, proof: Proof | None, facts: WheelFacts) -> bool:
         """Passed and failed are final, except failed by a time limit, which also depends on the load of the machine.
@@ -149,17 +165,12 @@ class WheelProver:
             return not timed_out(proof)
         if proof.cell is not None:
             in_container = self._images and not is_compatible(facts.filename, proof.cell.python)
-            if not in_container and not self._has_python(proof.cell):
-                return True
+            if not in_container:
+                try:
+                    self._environments.interpreter(proof.cell.python)
+                except MissingToolError:  # this machine has no such Python, and cannot download it now
+                    return True
         return bool(proof.evidence.get("settled")) and not (proof.check.on_gpu and gpu_here())
-
-    def _has_python(self, cell: Cell) -> bool:
-        """Whether this machine has the cell's Python, or downloads it now."""
-        try:
-            self._environments.interpreter(cell.python)
-        except MissingToolError:
-            return False
-        return True
 
     def _facts(self, stored: StoredBuild) -> WheelFacts:
         """The wheel's facts; each format of them is read once and kept in the store."""
@@ -170,67 +181,56 @@ class WheelProver:
         write_atomic(cached, json.dumps(facts_to_json(facts)).encode())
         return facts
 
-    def _prove(
+    def _run(
         self,
         subject: Subject,
-        known: _Proofs,
+        missing: Mapping[Cell | None, Set[Check]],
         log: Path,
         stage: Callable[[str], None],
         others: Mapping[Cell, Sequence[Proof]] | None,
     ) -> list[Proof]:
-        """Run the checks of every cell that is not decided, or take those of other machines; then the static checks."""
+        """Run the missing checks in each cell, or take those of other machines; then the static checks."""
         # Imported here because auditwheel and abi3info load slowly, and a wheel that is proven does not need them.
         from builder.proofs.any_wheel import any_wheel_proofs  # noqa: PLC0415
+        from builder.proofs.cells.cell_run import CellRunner, not_run_in_cell  # noqa: PLC0415
         from builder.proofs.static.file_checks import static_proofs  # noqa: PLC0415
 
+        sha256 = subject.facts.sha256
         symbols: dict[Cell, SymbolTable] = {}
-        made: list[Proof] = [proof for proofs in (others or {}).values() for proof in proofs]
-        for cell in subject.claim.cells if others is None else ():
-            missing = {check for check in CELL_CHECKS if not self._decided(known.get((cell, check)), subject.facts)}
-            if not missing:
+        found: list[Proof] = [proof for proofs in (others or {}).values() for proof in proofs]
+        for cell in [cell for cell in subject.claim.cells if others is None and missing[cell]]:
+            try:
+                runner = CellRunner(self._store, self._cells_for(subject, cell), log, stage)
+            except MissingToolError as error:
+                found += not_run_in_cell(str(error), sha256, cell).proofs
                 continue
-            run = self._run(subject, cell, missing, log, stage)
-            made += run.proofs
+            if missing[cell] == {Check.LINKAGE}:  # which needs no import and no gate
+                run = runner.read_symbols(cell, sha256)
+            else:
+                run = runner.run(cell, subject.path, sha256, subject.recipe)
+            found += run.proofs
             if run.symbols is not None:
                 symbols[cell] = run.symbols
-                self._keep(cell, run.symbols)
+                # What a cell's torch defines is kept as an inventory, for `verify`; one that the store has stays.
+                release = Release(cell.torch, cell.cuda, cell.platform.removeprefix("linux_"))
+                if release not in (shelf := shelf_of(self._store)).releases:
+                    shelf.add(Inventory(release, run.symbols))
         static = static_proofs(subject.facts, subject.claim, subject.provided, symbols)
         # Linkage needs a symbol table. In other cells an earlier proof holds, or the run has given its reason.
-        made += [proof for proof in static if proof.cell is None or proof.cell in symbols]
-        if not all(self._decided(known.get((None, check)), subject.facts) for check in OF_ANY_WHEEL):
-            made += any_wheel_proofs(subject.path, subject.facts, subject.fault)
-        return made
+        found += [proof for proof in static if proof.cell is None or proof.cell in symbols]
+        if missing[None] & {*OF_ANY_WHEEL}:
+            found += any_wheel_proofs(subject.path, subject.facts, subject.fault)
+        return found
 
-    def _keep(self, cell: Cell, symbols: SymbolTable) -> None:
-        """Keep what a cell's torch defines as an inventory, for `verify`; one that the store has stays."""
-        shelf = shelf_of(self._store)
-        release = Release(cell.torch, cell.cuda, cell.platform.removeprefix("linux_"))
-        if release not in shelf.releases:
-            shelf.add(Inventory(release, symbols))
+    def _cells_for(self, subject: Subject, cell: Cell) -> CellEnvironments:
+        """Environments on this machine, or containers of runtime images for a wheel that needs a newer glibc.
 
-    def _run(
-        self, subject: Subject, cell: Cell, missing: set[Check], log: Path, stage: Callable[[str], None]
-    ) -> CellRun:
-        """Run the missing checks in one cell; linkage alone needs no import and no gate."""
-        from builder.proofs.cells.cell_environment import LocalEnvironments  # noqa: PLC0415
-        from builder.proofs.cells.cell_run import CellRunner, not_run_in_cell  # noqa: PLC0415
+        Raises MissingToolError when there is no container engine.
+        """
+        if is_compatible(subject.facts.filename, cell.python):
+            from builder.proofs.cells.cell_environment import LocalEnvironments  # noqa: PLC0415
 
-        sha256 = subject.facts.sha256
-        cells: CellEnvironments
-        try:
-            if is_compatible(subject.facts.filename, cell.python):
-                cells = LocalEnvironments(self._environments)
-            else:
-                cells = self._in_containers()
-        except MissingToolError as error:
-            return not_run_in_cell(str(error), sha256, cell)
-        runner = CellRunner(self._store, cells, log, stage)
-        if missing == {Check.LINKAGE}:
-            return runner.read_symbols(cell, sha256)
-        return runner.run(cell, subject.path, sha256, subject.recipe)
-
-    def _in_containers(self) -> CellEnvironments:
-        """Containers of the cells' runtime images; raises MissingToolError when there is no container engine."""
+            return LocalEnvironments(self._environments)
         if self._images is None:
             raise MissingToolError(
                 "the wheel needs a newer glibc than this machine has; test the wheel in a container with"
@@ -303,19 +303,7 @@ def _oldest_torch(build: Build, recipe: Recipe, facts: WheelFacts) -> Torch:
 
 def _file_checks(abi: AbiClass) -> Sequence[Check]:
     """The checks of the file that an ABI class requires."""
-    checks = [
-        Check.PAYLOAD,
-        Check.TAGS,
-        Check.MODULES,
-        Check.METADATA,
-        Check.RECORD,
-        Check.GRAFTED,
-        Check.CONTENTS,
-        Check.DEVICE_CODE,
-        Check.LOADER,
-    ]
-    if abi is not AbiClass.CPYTHON:
-        checks.append(Check.ABI3)
-    if abi is AbiClass.STABLE:
-        checks.append(Check.STABLE)
-    return checks
+    checks = [Check.PAYLOAD, Check.TAGS, Check.MODULES, Check.METADATA, Check.RECORD, Check.GRAFTED, Check.CONTENTS]
+    checks += [Check.DEVICE_CODE, Check.LOADER]
+    checks += [] if abi is AbiClass.CPYTHON else [Check.ABI3]
+    return [*checks, Check.STABLE] if abi is AbiClass.STABLE else checks

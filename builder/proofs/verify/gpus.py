@@ -59,8 +59,8 @@ def gpu_named(text: str, compat: Compat) -> Arch:
     """The compute capability of a GPU's name, such as `RTX 4090`, or of `8.9` or `sm_89`; raises UsageError."""
     if re.fullmatch(r"\d+\.\d", text):
         return Arch.parse(text)
-    if match := re.fullmatch(r"sm_(\d+)(\d)[af]?", text):
-        return Arch(int(match[1]), int(match[2]))
+    if text.startswith("sm_") and (named := Arch.of_code(text)):
+        return Arch(*named.capability)
     found = compat.gpu_named(text)
     if found is None:
         raise UsageError(

@@ -18,9 +18,7 @@ from builder.gate.amounts import counted
 from builder.matrix.compat import and_list
 from builder.recipes.inspection.findings import Draft
 from builder.recipes.inspection.metadata import Metadata, PackagePlaces, refuses_newer, valid_requirements
-from builder.recipes.inspection.native_code import NativeFacts
-
-# The Python packages of a source, and what they import when they are imported. Nothing is executed.
+from builder.recipes.inspection.native_code import COMPLETE_TORCH, NativeFacts
 
 _NOT_INSTALLED = {"test", "tests", "docs", "doc", "examples", "example", "benchmark", "benchmarks", "scripts", "tools",
                   "build", "dist", "third_party", "conda", "samples", "cmake"}  # fmt: skip
@@ -46,8 +44,8 @@ def read_packages(tree: Path, project: str, extensions: set[str], places: Packag
     bases = [tree / name for name in places.bases] or [tree, tree / "src", tree / "python"]
     wanted = canonicalize_name(project)
     # In a source that names no folder, a folder without `__init__.py` may hold anything.
-    inner = [each for each in _namespace_homes(bases) if places.bases or canonicalize_name(each[0]) == wanted]
-    homes = dict(reversed(list(_homes(bases)))) or dict(inner)
+    inner = [one for one in _homes(bases, "*/*") if places.bases or canonicalize_name(one[0]) == wanted]
+    homes = dict(reversed(list(_homes(bases, "*")))) or dict(inner)
     placed = {name: tree / path for name, path in places.packages}
     homes |= {name: home for name, home in placed.items() if (home / "__init__.py").is_file()}
     for listed in sorted(tree.glob("*.egg-info/top_level.txt")):
@@ -83,19 +81,12 @@ def provides(project: str, module: str) -> bool:
     return re.search(rf"(?:^|-)(?:py|python-)?{name}(?:-|$)", canonicalize_name(project)) is not None
 
 
-def _homes(bases: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+def _homes(bases: Sequence[Path], folders: str) -> Iterator[tuple[str, Path]]:
+    """The packages below some folders, with theirs; `*/*` are those in a folder without `__init__.py` (PEP 420)."""
     for base in bases:
-        for path in sorted(base.glob("*/__init__.py")):
-            if path.parent.name not in _NOT_INSTALLED:
-                yield path.parent.name, path.parent
-
-
-def _namespace_homes(bases: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    """Packages in a folder without `__init__.py`: `a.b` for `a/b/__init__.py` (PEP 420)."""
-    for base in bases:
-        for path in sorted(base.glob("*/*/__init__.py")):
+        for path in sorted(base.glob(f"{folders}/__init__.py")):
             parts = path.parent.relative_to(base).parts
-            if _NOT_INSTALLED.isdisjoint(parts) and all(part.isidentifier() for part in parts):
+            if _NOT_INSTALLED.isdisjoint(parts) and (len(parts) == 1 or all(map(str.isidentifier, parts))):
                 yield ".".join(parts), path.parent
 
 
@@ -176,15 +167,6 @@ _LARGE_TEMPLATES = ("cutlass/", "cute/")
 
 def add_build_settings(draft: Draft, script: SetupFacts, native: NativeFacts, stated: Metadata) -> None:
     """Add the keys and the findings about the build."""
-    _add_cuda(draft, script, native)
-    _add_variables(draft, script, stated)
-    _add_options(draft, script)
-    _add_build_requirements(draft, script, native, stated)
-    _add_architectures(draft, script, native)
-    _add_memory(draft, native)
-
-
-def _add_cuda(draft: Draft, script: SetupFacts, native: NativeFacts) -> None:
     count = len(native.cuda_files) + len(native.foreign_cuda_files)
     files = f"{counted(count, 'CUDA file')} (.cu)"
     compiled = any(extension.cuda for extension in script.extensions)
@@ -195,31 +177,37 @@ def _add_cuda(draft: Draft, script: SetupFacts, native: NativeFacts) -> None:
         draft.add("cuda", "optional", found, "a wheel without GPU code is accepted")
     else:
         draft.note(files, "a wheel without GPU code is refused")
+    _add_variables(draft, script, stated)
+    _add_options(draft, script)
+    _add_build_requirements(draft, script, native, stated)
+    _add_architectures(draft, script, native)
+    if any(name.startswith(_LARGE_TEMPLATES) for name in native.includes):
+        size, found = "6", "the sources include CUTLASS"
+    elif native.cuda_files and not native.includes.isdisjoint(COMPLETE_TORCH):
+        size, found = "3", "the sources include all of torch's headers"
+    else:
+        return
+    plans = f"buildfarm plans {size} GiB of memory for each compiler, an estimate"
+    draft.add("memory_per_job", f"{size}GiB", found, plans)
 
 
 def _add_variables(draft: Draft, script: SetupFacts, stated: Metadata) -> None:
-    env: dict[str, str] = {}
-    reasons = []
-    for name in script.variables:
-        if _COMPILE_ON.fullmatch(name) and not _OFF.search(name):
-            env[name] = script.variables[name] or "1"
-            reasons.append(f"{name} switches the compile on")
-    switches = [name for name in script.variables if _CUDA_ON.fullmatch(name) and not _OFF.search(name)]
-    for name in switches:
-        if name not in _SET and not name.endswith("FORCE_CXX11_ABI"):
-            env[name] = script.variables[name] or "1"
-            reasons.append(f"{name} switches CUDA on")
-    forced = [name for name in script.variables if _FORCE_BUILD.fullmatch(name)]
-    if forced and script.downloads:
-        env[forced[0]] = script.variables[forced[0]] or "1"
-        reasons.append(f"without {forced[0]}, setup.py downloads a finished wheel")
+    on = [name for name in script.variables if not _OFF.search(name)]
+    switches = [name for name in on if _CUDA_ON.fullmatch(name)]
+    own = [name for name in switches if name not in _SET and not name.endswith("FORCE_CXX11_ABI")]
+    reasons = [(name, f"{name} switches the compile on") for name in on if _COMPILE_ON.fullmatch(name)]
+    reasons += [(name, f"{name} switches CUDA on") for name in own]
+    if script.downloads and (forced := [name for name in script.variables if _FORCE_BUILD.fullmatch(name)]):
+        reasons.append((forced[0], f"without {forced[0]}, setup.py downloads a finished wheel"))
+    env = {name: script.variables[name] or "1" for name, _ in reasons}
     if stated.versioned_by_git and stated.version == "":
         draft.note(
             "the source takes its version from git, and the build has no .git folder",
             "buildfarm gives the build `version` of the recipe",
         )
     if env:
-        draft.add("env", env, and_list(reasons), f"buildfarm sets {and_list(env)} in the build")
+        found = and_list(reason for _, reason in reasons)
+        draft.add("env", env, found, f"buildfarm sets {and_list(env)} in the build")
     if script.device_queries:
         found = f"setup.py calls {and_list(f'torch.cuda.{name}()' for name in script.device_queries)}"
         draft.add("assume_cuda", True, found, "torch answers for a GPU of each architecture of the plan")
@@ -262,7 +250,11 @@ def _add_build_requirements(draft: Draft, script: SetupFacts, native: NativeFact
         name = canonicalize_name(requirement.name)
         if name not in _INSTALLED or requirement.specifier:
             wanted.setdefault(name, str(requirement))
-    for name in _programs(native, script, stated):
+    programs = [tool for backend, tools in _TOOLS.items() if stated.backend.startswith(backend) for tool in tools]
+    programs += ["cython"] if native.cython_files else []
+    if native.cmake and any(re.search(r"(?m)^\s*cmake(?:\s|$)", text) for text in script.strings):
+        programs.append("cmake")
+    for name in programs:
         wanted.setdefault(name, name)
     unknown = [name for name in script.imports if not any(provides(each, name) for each in (*wanted, *_INSTALLED))]
     if unknown:
@@ -274,44 +266,18 @@ def _add_build_requirements(draft: Draft, script: SetupFacts, native: NativeFact
         draft.add("build_requires", needed, f"the build needs {and_list(needed)}", "installed before the build")
 
 
-def _programs(native: NativeFacts, script: SetupFacts, stated: Metadata) -> Iterator[str]:
-    """The projects of programs that the build calls."""
-    for backend, tools in _TOOLS.items():
-        if stated.backend.startswith(backend):
-            yield from tools
-    if native.cython_files:
-        yield "cython"
-    if native.cmake and any(re.search(r"(?m)^\s*cmake(?:\s|$)", text) for text in script.strings):
-        yield "cmake"
-
-
 def _add_architectures(draft: Draft, script: SetupFacts, native: NativeFacts) -> None:
     by_hand = script.architectures or ([] if script.extensions else native.cmake_architectures)
     if by_hand:
         where = "setup.py" if script.architectures else "CMake"
         found = f"{where} sets GPU architectures by hand: {', '.join(by_hand)}"
         draft.add("override_architectures", True, found, "nvcc compiles for the architectures of the plan instead")
-    own = [name for name in script.variables if _ARCHITECTURES.fullmatch(name) and name not in _SET]
-    for name in own:
-        draft.ask(
-            f"setup.py reads {name}",
-            f"if the build needs this variable, add `env: {{{name}: …}}` with your architectures",
-        )
+    for name in script.variables:
+        if _ARCHITECTURES.fullmatch(name) and name not in _SET:
+            needed = f"if the build needs this variable, add `env: {{{name}: …}}` with your architectures"
+            draft.ask(f"setup.py reads {name}", needed)
     if script.native_cpu or native.native_cpu:
         draft.note(
             f"{'setup.py' if script.native_cpu else 'CMake'} compiles for the CPU of this machine (-march=native)",
             "buildfarm compiles for all CPUs of the platform, so that the wheel runs on other machines",
         )
-
-
-def _add_memory(draft: Draft, native: NativeFacts) -> None:
-    if any(name.startswith(_LARGE_TEMPLATES) for name in native.includes):
-        draft.add(
-            "memory_per_job",
-            "6GiB",
-            "the sources include CUTLASS",
-            "buildfarm plans 6 GiB of memory for each compiler, an estimate",
-        )
-    elif native.cuda_files and native.includes_all_of_torch:
-        found = "the sources include all of torch's headers"
-        draft.add("memory_per_job", "3GiB", found, "buildfarm plans 3 GiB of memory for each compiler, an estimate")

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import NoReturn
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -64,7 +65,8 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | Non
     states = {"name": stated.name, "version": stated.version or stated.versioned_by_git}
     unknown = tuple(key for key, value in states.items() if not value)
     name = canonicalize_name(stated.name or pinned.default_name).replace("-", "_")
-    version = stated.version or _tagged_version(pinned) or _NO_VERSION
+    tag = re.search(r"@\D{0,20}?(\d+(?:\.\d+)+\w*)$", pinned.label) if isinstance(pinned.source, GitSource) else None
+    version = stated.version or (tag[1] if tag else _NO_VERSION)  # the user may name a tag such as `v1.2`
     if made and "name" in made.asked:
         name = name_pattern(name, made.torch, made.cuda)
     if made and "version" in made.asked:
@@ -99,29 +101,21 @@ def _folders_above(pinned: PinnedSource, tree: Path, script: SetupFacts) -> list
 def _refuse_impossible(
     pinned: PinnedSource, tree: Path, stated: Metadata, script: SetupFacts, native: NativeFacts
 ) -> None:
-    hints = []
-    if stated.repository and pinned.kind == "source distribution":
-        hints.append(
-            f"if the git repository has the missing files, add the repository: `buildfarm add {stated.repository}`"
-        )
+    def refuse(sentence: str, *hints: str, where: str = pinned.label) -> NoReturn:
+        raise UsageError(sentence, Code.SOURCE_UNSUPPORTED, where=where, hints=hints)
+
     if not (tree / "setup.py").is_file() and not (tree / "pyproject.toml").is_file():
-        raise UsageError(
-            f"the {pinned.kind} has no setup.py and no pyproject.toml at its top",
-            Code.SOURCE_UNSUPPORTED,
-            where=pinned.label,
-            hints=_other_folders(pinned, tree),
-        )
+        refuse(f"the {pinned.kind} has no setup.py and no pyproject.toml at its top", *_other_folders(pinned, tree))
     if script.syntax_error[0]:
         place, message = script.syntax_error
-        raise UsageError(
-            message,
-            Code.SOURCE_UNSUPPORTED,
-            where=f"{pinned.label}/{place}" if isinstance(pinned.source, PathSource) else f"{pinned.label}: {place}",
-            hints=[
-                "if the source needs a newer Python than the one that runs buildfarm, run buildfarm with that Python"
-            ],
-        )
-    if not (native.cuda_files or native.cpp_files or native.foreign_cuda_files):
+        hint = "if the source needs a newer Python than the one that runs buildfarm, run buildfarm with that Python"
+        between = "/" if isinstance(pinned.source, PathSource) else ": "
+        refuse(message, hint, where=f"{pinned.label}{between}{place}")
+    native_files = [*native.cuda_files, *native.cpp_files, *native.foreign_cuda_files]
+    if not native_files:
+        hints = []
+        if (url := stated.repository) and pinned.kind == "source distribution":
+            hints.append(f"if the git repository has the missing files, add the repository: `buildfarm add {url}`")
         compiled = [source for extension in script.extensions for source in extension.sources]
         sentence = f"the {pinned.kind} has no C++ or CUDA file, so there is nothing to compile"
         real = os.path.relpath((tree / compiled[0]).resolve(), tree.resolve()) if compiled else ""
@@ -130,18 +124,15 @@ def _refuse_impossible(
             hints += _as_subdirectory(pinned, real)
         elif compiled:
             sentence = f"setup.py compiles {compiled[0]}, but the {pinned.kind} does not contain this file"
-        raise UsageError(sentence, Code.SOURCE_UNSUPPORTED, where=pinned.label, hints=hints)
+        refuse(sentence, *hints)
     if not native.cmake and _compiles_nothing(tree, stated, script):
-        count = len([*native.cuda_files, *native.cpp_files, *native.foreign_cuda_files])
-        files = "the C++ or CUDA file" if count == 1 else f"the {count} C++ and CUDA files"
-        sentence = f"no extension module is named, and {files} may be compiled at run time"
-        raise UsageError(
+        files = "the C++ or CUDA file" if len(native_files) == 1 else f"the {len(native_files)} C++ and CUDA files"
+        refuse(
             f"the build compiles nothing: {script.run_time_compile}"
             if script.run_time_compile
-            else f"the build makes a pure Python wheel: {sentence}",
-            Code.SOURCE_UNSUPPORTED,
-            where=pinned.label,
-            hints=["install the project with pip or uv: a pure Python wheel fits every torch and CUDA"],
+            else f"the build makes a pure Python wheel: no extension module is named, and {files} may be compiled at"
+            " run time",
+            "install the project with pip or uv: a pure Python wheel fits every torch and CUDA",
         )
 
 
@@ -165,11 +156,8 @@ def _other_folders(pinned: PinnedSource, tree: Path) -> list[str]:
         inner = replace(pinned, source=PathSource(tree / found[0]), label=str(folder))
         sources = [one for each in read_setup_script(tree / found[0]).extensions for one in each.sources]
         outside = next((one for one in sources if one.startswith("../")), "")
-        return (
-            _as_subdirectory(inner, outside)
-            if outside
-            else [f"name the folder: `buildfarm add {shlex.quote(str(folder))}`"]
-        )
+        plain = [f"name the folder: `buildfarm add {shlex.quote(str(folder))}`"]
+        return _as_subdirectory(inner, outside) if outside else plain
     if found:
         return [f"name the folder: `buildfarm add {pinned.label}#subdirectory={shlex.quote(found[0])}`"]
     return ["for a folder with one .cu file, `buildfarm init` writes a setup.py"] if any(tree.glob("*.cu")) else []
@@ -190,21 +178,14 @@ def _as_subdirectory(pinned: PinnedSource, source: str) -> list[str]:
     ]
 
 
-def _tagged_version(pinned: PinnedSource) -> str:
-    """The version in the tag that the user names, such as `v1.2`; empty without one."""
-    found = re.search(r"@\D{0,20}?(\d+(?:\.\d+)+\w*)$", pinned.label)
-    return found[1] if found and isinstance(pinned.source, GitSource) else ""
-
-
 def _add_identity(draft: Draft, stated: Metadata, name: str, asked: Sequence[str]) -> None:
     draft.entries += [RecipeEntry("name", name), RecipeEntry("version", draft.version)]
     if asked:
         found = f"the files of the source do not state the {and_list(asked)} of the wheel"
         draft.note(found, f"the build backend said {name} {draft.version}")
-    if "{" in name:
-        draft.note("the name contains the version of CUDA or torch", "buildfarm fills it in for each build")
-    if "{" in draft.version:
-        draft.note("the version contains that of CUDA or torch", "buildfarm fills it in for each build")
+    for text, contains in ((name, "the name contains the version"), (draft.version, "the version contains that")):
+        if "{" in text:
+            draft.note(f"{contains} of CUDA or torch", "buildfarm fills it in for each build")
     if draft.version == _NO_VERSION:
         draft.ask("the version is not a constant in the source", "set `version` to the version of the wheel")
     if "name" in draft.unknown:
@@ -254,11 +235,10 @@ def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, 
         if not torch and "torch" not in script.imports and not packages.imports_torch:
             draft.ask("neither the build nor the package uses torch", "is this an extension of PyTorch?")
     if native.namespaces:
-        named = and_list(sorted(native.namespaces - {_EXTENSION_NAME})) or "that the build names"
+        own = sorted(native.namespaces - {_EXTENSION_NAME})
+        named = and_list(own) or "that the build names"
         draft.note(f"ops in the namespace {named}", "buildfarm finds them in the wheel")
-        if common := sorted(
-            name for name in native.namespaces - {_EXTENSION_NAME} if is_common_namespace(name, draft.name)
-        ):
+        if common := [name for name in own if is_common_namespace(name, draft.name)]:
             draft.note(
                 f"many projects register ops in a namespace {and_list(common)}",
                 "torch refuses the second TORCH_LIBRARY of a name: name the namespace after the project",
@@ -292,8 +272,8 @@ def _add_imports(
         found = f"the package is {imports[0]}"
     draft.add("imports", imports, found, f"the wheel must import {and_list(imports)}")
     if (native.torch_headers or native.stable_headers) and not packages.imports_torch:
-        which = imports[0]
-        draft.add("needs_first", ["torch"], f"{which} does not import torch itself", "every check imports torch first")
+        found = f"{imports[0]} does not import torch itself"
+        draft.add("needs_first", ["torch"], found, "every check imports torch first")
     top = [name for name in literal if "." not in name and name not in packages.packages]
     if packages.packages and top:
         draft.note(

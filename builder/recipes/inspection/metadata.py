@@ -160,8 +160,8 @@ def _specifier(*values: object) -> str:
 
 
 def _texts(value: object) -> list[str]:
-    items = value if isinstance(value, list) else value.splitlines() if isinstance(value, str) else []
-    return [item.strip() for item in items if isinstance(item, str) and item.strip() and "*" not in item[:1]]
+    """The known texts of a list, or of the lines of a text."""
+    return [item for item in _patterns(value) if not item.startswith("*")]
 
 
 def _public(text: str) -> str:
@@ -181,7 +181,7 @@ def _licence(tree: Path, info: Message, stated: object, keywords: dict[str, obje
     if text and len(text) <= 60:
         return text
     files = sorted(path for path in tree.glob("LICEN[SC]E*") if path.is_file())
-    lines = files[0].read_text(encoding="utf-8", errors="replace").splitlines() if files else []
+    lines = _read(files[0]).splitlines() if files else []
     first = next((line.strip() for line in lines if line.strip()), "")
     return f"{first[:60]} ({files[0].name})" if first else ""
 
@@ -190,7 +190,7 @@ def _requires(tree: Path, info: Message, project: dict[str, Any], keywords: dict
     if stated := info.get_all("Requires-Dist"):
         return tuple(each for each in stated if "extra ==" not in each)
     for listed in sorted(tree.glob("*.egg-info/requires.txt")):
-        return tuple(_texts(listed.read_text(encoding="utf-8", errors="replace").partition("[")[0]))
+        return tuple(_texts(_read(listed).partition("[")[0]))
     return tuple(_texts(project.get("dependencies")) or _texts(keywords.get("install_requires")))
 
 

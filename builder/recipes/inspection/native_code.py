@@ -29,6 +29,7 @@ _CMAKE_ARCH = r"(?:\d{2,3}[af]?|all|native)(?:-\w+)?\b"
 _CMAKE_ARCHS = re.compile(
     rf"CUDA_ARCHITECTURES\"?\s+\"?({_CMAKE_ARCH}(?:[;\s\"]+{_CMAKE_ARCH})*)|compute_(\d{{2,3}}[af]?)"
 )
+_CMAKE_COMMENT = re.compile(r"#\[(=*)\[.*?\]\1\]|#[^\n]*", re.DOTALL)
 #: What FetchContent and ExternalProject download.
 _CMAKE_DOWNLOAD = re.compile(r"(?:GIT_REPOSITORY|URL)\s+\"?(https?://[^\s\")]+)")
 #: Headers of LibTorch's stable ABI and those that include only C or standard C++ (libtorch_stable_abi.md).
@@ -89,11 +90,6 @@ class NativeFacts:
         """The headers that use Python's C API."""
         return sorted(name for name in self.includes if name.startswith(_PYTHON_API))
 
-    @property
-    def includes_all_of_torch(self) -> bool:
-        """Whether a file includes one of torch's complete headers, whose compile needs much memory."""
-        return not self.includes.isdisjoint(COMPLETE_TORCH)
-
     def abi(self, *, limited_api: bool) -> AbiClass:
         """The ABI class that fits the headers."""
         if self.stable_headers and not self.torch_headers and not self.python_headers:
@@ -116,7 +112,7 @@ def read_native_code(tree: Path, also: Sequence[Path] = ()) -> NativeFacts:
         text = path.read_text(encoding="utf-8", errors="replace")
         if path.name == "CMakeLists.txt" or path.suffix == ".cmake":
             facts.cmake |= path.name == "CMakeLists.txt"
-            text = _without_comments(text)
+            text = _CMAKE_COMMENT.sub("", text)
             facts.native_cpu |= bool(NATIVE_CPU.search(text))
             if "FetchContent" in text or "ExternalProject" in text:
                 facts.cmake_downloads += _CMAKE_DOWNLOAD.findall(text)
@@ -145,10 +141,6 @@ def _files(tree: Path) -> Iterator[tuple[Path, bool]]:
             known = path.suffix in _CUDA | _CPP | _HEADERS | {".cmake"} or name == "CMakeLists.txt"
             if known and path.is_file() and path.stat().st_size <= _MAX_BYTES:
                 yield path, foreign
-
-
-def _without_comments(text: str) -> str:
-    return re.sub(r"#\[(=*)\[.*?\]\1\]|#[^\n]*", "", text, flags=re.DOTALL)
 
 
 def has_needless_header(text: str) -> bool:

@@ -45,10 +45,22 @@ _PATH_LINE = (
 
 
 def install(paths: BuildPaths, cache: CacheSettings) -> None:
-    """Make the environment unless an earlier build made it; raises CalledProcessError, or SystemExit 1."""
+    """Make the environment unless an earlier build made it; raises CalledProcessError, or SystemExit 1.
+
+    It is inside the mounted uv cache because hard links do not cross mounts: linking takes half a second, copying torch
+    and its CUDA packages into the container's layer takes fifty.
+    """
     _lock(paths.environment.with_name(f"{paths.environment.name}.lock"), wait=True)
     if not paths.complete.exists():
-        _make_environment(paths)
+        python = (paths.prefix / "bin" / "python").resolve()
+        _run_uv(paths, "venv", "--no-config", "--clear", "--python", python, paths.environment)
+        replace_by_link(paths)
+        # The real path and not a link to it: uv links each file by its full name, and each folder in that name is
+        # looked up in the container's storage.
+        options: list[str | Path] = ["--no-config", "--no-deps", "--python", paths.environment / "bin" / "python"]
+        _run_uv(paths, "pip", "install", *options, "--requirements", paths.requirements)
+        if paths.torch_cuda and (problem := torch_mismatch(paths.site, paths.torch_cuda)):
+            sys.exit(f"error: {problem}")
         subprocess.run([paths.environment / "bin" / "python", "-I", "-c", _IMPORT, *_IMPORTED], check=False)
         line = _PATH_LINE.format(link=cache.layout.site, site=paths.site)
         (paths.site / _PATH_FILE).write_text(line, encoding="utf-8")
@@ -58,23 +70,6 @@ def install(paths: BuildPaths, cache: CacheSettings) -> None:
         link_toolkit(paths.toolkit, "gcc")
     os.utime(paths.complete)
     _delete_old(paths.packages, paths.environment.name)
-
-
-def _make_environment(paths: BuildPaths) -> None:
-    """Install the locked packages into a new environment; raises CalledProcessError, or SystemExit 1.
-
-    The environment is inside the mounted uv cache because hard links do not cross mounts: linking takes half a second,
-    copying torch and its CUDA packages into the container's layer takes fifty.
-    """
-    python = (paths.prefix / "bin" / "python").resolve()
-    _run_uv(paths, "venv", "--no-config", "--clear", "--python", python, paths.environment)
-    replace_by_link(paths)
-    # The real path and not a link to it: uv links each file by its full name, and each folder in that name is looked up
-    # in the container's storage.
-    options: list[str | Path] = ["--no-config", "--no-deps", "--python", paths.environment / "bin" / "python"]
-    _run_uv(paths, "pip", "install", *options, "--requirements", paths.requirements)
-    if paths.torch_cuda and (problem := torch_mismatch(paths.site, paths.torch_cuda)):
-        sys.exit(f"error: {problem}")
 
 
 def _run_uv(paths: BuildPaths, *arguments: str | Path) -> None:
@@ -113,9 +108,6 @@ def _lock(path: Path, *, wait: bool) -> int | None:
             os.close(descriptor)
             return None
         os.close(descriptor)
-
-
-# Before a build in a container: its environment, which `install` made, and the compilers behind the cache.
 
 
 def prepare(paths: BuildPaths, cache: CacheSettings) -> None:

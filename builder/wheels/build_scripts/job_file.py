@@ -20,22 +20,15 @@ _Described = TypeVar("_Described", "BuildPaths", CacheSettings)
 class BuildPaths:
     """Folders of one build in its container."""
 
-    #: The folder mounted from the host: requirements.txt, these scripts, results.
-    job_dir: Path
+    job_dir: Path  # the folder mounted from the host: requirements.txt, these scripts, results
     #: uv's cache; environments are in it too. Read-only in the container of a build.
     packages: Path
-    #: The virtual environment inside `packages` that `install.py` made.
-    environment: Path
-    #: The Python that cibuildwheel uses; becomes a link to `environment`.
-    prefix: Path
-    #: The build's site-packages.
-    site: Path
-    #: The CUDA toolkit.
-    toolkit: Path
-    #: The CUDA version that torch must be built for (`13.0`), or empty.
-    torch_cuda: str = ""
-    #: Whether the toolkit comes from the package index and needs links.
-    links_toolkit: bool = False
+    environment: Path  # the virtual environment inside `packages` that `install.py` made
+    prefix: Path  # the Python that cibuildwheel uses; becomes a link to `environment`
+    site: Path  # the build's site-packages
+    toolkit: Path  # the CUDA toolkit
+    torch_cuda: str = ""  # the CUDA version that torch must be built for (`13.0`), or empty
+    links_toolkit: bool = False  # whether the toolkit comes from the package index and needs links
 
     @property
     def requirements(self) -> Path:

@@ -31,20 +31,16 @@ from builder.wheels.toolchain.recorded_packages import wheels_only
 from builder.wheels.variables import build_variables, merge_variables
 from builder.wheels.wheel_checks import identity_question
 
-# Lets cibuildwheel copy its own files to any path below `/` of a container whose user is not root.
-#
-# cibuildwheel copies files such as `/constraints.txt` and `/cibuildwheel-ca-bundle.pem` (since 4.3.4) as the user of
-# the container. That user cannot create files in `/`, and an image cannot change that: an engine makes the root
-# directory of each container anew, for root and with mode 755 (seen with Docker Engine 20.10).
-#
-# So the first program of the container waits until buildfarm has made `/` writable. buildfarm does that as root,
-# through the engine, before anything else runs in the container. The sticky bit keeps `/usr` and the other directories
-# of root.
-
-#: The first program of a container, in the directory that `write_entry_point` gets.
+#: The first program of a container, in the directory that is mounted into it.
+#:
+#: cibuildwheel copies files such as `/constraints.txt` and `/cibuildwheel-ca-bundle.pem` (since 4.3.4) as the user of
+#: the container. That user cannot create files in `/`, and an image cannot change that: an engine makes the root
+#: directory of each container anew, for root and with mode 755 (seen with Docker Engine 20.10).
+#:
+#: So this program waits until buildfarm has made `/` writable. buildfarm does that as root, through the engine, before
+#: anything else runs in the container. The sticky bit keeps `/usr` and the other directories of root. After 300 s the
+#: container goes on: cibuildwheel then reports which file it could not write.
 ENTRY_POINT = "wait-for-root-directory"
-
-#: After 300 s the container goes on: cibuildwheel then reports which file it could not write.
 _SCRIPT = """\
 #!/bin/sh
 tries=0
@@ -54,16 +50,26 @@ while [ ! -w / ] && [ "$tries" -lt 3000 ]; do
 done
 exec "$@"
 """
-
 #: Interval between two looks for the container, seconds.
 _POLL_INTERVAL = 0.1
 
+#: Engine volumes with uv's cache and the compiler cache. Containers do not use the host's caches: files that the
+#: container's user writes there would not belong to the host's user, and it cannot hard-link files of other users.
+#: Builds cannot write into the volume of packages. Each extension has a volume of objects, with its name after a dot.
+PACKAGES_VOLUME, OBJECTS_VOLUME = "buildfarm-packages", "buildfarm-sccache"
 
-def write_entry_point(mounted: Path) -> None:
-    """Write the first program of a container into the directory that is mounted into it."""
-    path = mounted / ENTRY_POINT
-    path.write_text(_SCRIPT)
-    path.chmod(0o755)
+#: Directory to which cibuildwheel 4.x copies its working directory, `CompileJob.tree`.
+SOURCE = "/project"
+
+#: Paths in the container. The image creates those of the caches, so that they belong to the build's user.
+_JOB, _CA, _SHIM = "/buildfarm/job", "/buildfarm/ca.pem", "/buildfarm/shim"
+_PACKAGES, _CACHE = "/buildfarm/uv", "/buildfarm/sccache"
+
+#: Launchers of compilers and the cache server's socket; `builder.wheels.sccache.launchers` makes the folder.
+_OBJECTS = "/buildfarm/objects"
+
+#: The Python of rendered images for tools.
+_TOOLS_PYTHON = "/opt/buildfarm/bin/python"
 
 
 @contextmanager
@@ -92,25 +98,6 @@ def followed(follow: Callable[[], None], ended: threading.Event) -> Iterator[Non
     finally:
         ended.set()
         follower.join()
-
-
-#: Engine volumes with uv's cache and the compiler cache. Containers do not use the host's caches: files that the
-#: container's user writes there would not belong to the host's user, and it cannot hard-link files of other users.
-#: Builds cannot write into the volume of packages. Each extension has a volume of objects, with its name after a dot.
-PACKAGES_VOLUME, OBJECTS_VOLUME = "buildfarm-packages", "buildfarm-sccache"
-
-#: Directory to which cibuildwheel 4.x copies its working directory, `CompileJob.tree`.
-SOURCE = "/project"
-
-#: Paths in the container. The image creates those of the caches, so that they belong to the build's user.
-_JOB, _CA, _SHIM = "/buildfarm/job", "/buildfarm/ca.pem", "/buildfarm/shim"
-_PACKAGES, _CACHE = "/buildfarm/uv", "/buildfarm/sccache"
-
-#: Launchers of compilers and the cache server's socket; `builder.wheels.sccache.launchers` makes the folder.
-_OBJECTS = "/buildfarm/objects"
-
-#: The Python of rendered images for tools.
-_TOOLS_PYTHON = "/opt/buildfarm/bin/python"
 
 
 @dataclass(frozen=True)
@@ -209,7 +196,7 @@ def install_spec(
         user=0,
         capabilities=("DAC_OVERRIDE",),  # the image's folders belong to the build's user
     )
-    return spec, _script_command("install-packages")
+    return spec, _script("install-packages")
 
 
 def write_inputs(job: CompileJob, container: BuildContainer, inputs: ContainerInputs) -> Path:
@@ -218,7 +205,9 @@ def write_inputs(job: CompileJob, container: BuildContainer, inputs: ContainerIn
     mounted.mkdir(exist_ok=True)
     mounted.chmod(0o777)  # the container's user writes results there
     copy_scripts(mounted)
-    write_entry_point(mounted)
+    entry_point = mounted / ENTRY_POINT
+    entry_point.write_text(_SCRIPT)
+    entry_point.chmod(0o755)
     copy_ca_bundle(job.work)
     write_job(job.file, inputs.cache, inputs.paths)
     (mounted / DRIVER_LIBRARIES_FILE).write_text("\n".join(sorted(DRIVER_LIBRARIES)) + "\n")
@@ -249,7 +238,7 @@ def configuration(job: CompileJob, container: BuildContainer, inputs: ContainerI
             "name": "uv",
             "args": ["--no-build-isolation", "--no-config", *config_setting_options(job.recipe)],
         },
-        "repair-wheel-command": f"{_script('after-build')} {{wheel}} {{dest_dir}}",
+        "repair-wheel-command": f"{shlex.join(_script('after-build'))} {{wheel}} {{dest_dir}}",
         # buildfarm audits the finished wheel itself, after setting its version and tags.
         "audit-command": "",
         "dependency-versions": "latest",
@@ -286,20 +275,16 @@ def _create_arguments(job: CompileJob, variables: Mapping[str, str]) -> list[str
 
 def _before_build(job: CompileJob) -> str:
     """Prepare the build, and ask its backend for name and version if the source does not state them."""
-    prepare, question = _script("before-build"), identity_question(job)
+    prepare, question = shlex.join(_script("before-build")), identity_question(job)
     if not question:
         return prepare
     python = f"{python_prefix(job.toolchain.python)}/bin/python"
     project = str(PurePosixPath(SOURCE, job.source.relative_to(job.tree)))
-    return f"{prepare} && {_script('check-identity')} {shlex.join([python, project, question])}"
+    return f"{prepare} && {shlex.join([*_script('check-identity'), python, project, question])}"
 
 
-def _script(command: str) -> str:
+def _script(command: str) -> list[str]:
     """The command line of a script in the container."""
-    return shlex.join(_script_command(command))
-
-
-def _script_command(command: str) -> list[str]:
     return script_command(_TOOLS_PYTHON, PurePosixPath(_JOB), PurePosixPath(_JOB, JOB_FILE), command)
 
 

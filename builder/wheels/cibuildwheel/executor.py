@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -29,7 +30,6 @@ from builder.records import Toolchain
 from builder.store import Store, write_atomic
 from builder.wheels.cibuildwheel.config import (
     BuildContainer,
-    ContainerInputs,
     container_inputs,
     identifier,
     install_spec,
@@ -37,7 +37,7 @@ from builder.wheels.cibuildwheel.config import (
     write_inputs,
 )
 from builder.wheels.cibuildwheel.log import LOG_VARIABLES, report_stages, run_error
-from builder.wheels.job import Compiled, CompileJob
+from builder.wheels.job import Compiled, CompileJob, NotPreparedError, problems_of
 from builder.wheels.repair.repair import provided_libraries, with_repair_tools
 from builder.wheels.sccache.configure import read_statistics
 from builder.wheels.toolchain.environments import Environments, build_requirements, locked_version
@@ -48,8 +48,6 @@ from builder.wheels.toolchain.uv import (
     uv_error,
 )
 
-# The exact packages of builds in containers: resolved once for an image, then read from the store.
-
 #: Newest glibc 2.x that uv supports (uv 0.13: `--python-platform` in `uv pip compile --help`).
 _NEWEST_GLIBC = 40
 
@@ -58,21 +56,14 @@ _NEWEST_GLIBC = 40
 #: gets a new environment.
 _RUN_TIME_ONLY = ("triton", "pytorch-triton")
 
-
-@dataclass(frozen=True)
-class BuildRequirements:
-    """What a build's packages are resolved from."""
-
-    #: Requirements of the build.
-    requirements: list[str]
-    #: URLs of PyTorch's index if the default index does not have the cell's torch.
-    index: list[str]
-    #: The image's platform, for uv's `--python-platform`.
-    platform: str
+#: Variables of this machine that would change a build or cibuildwheel's output.
+_DROPPED_VARIABLES = re.compile(
+    r"CIBW_|CI$|GITHUB_|GITLAB_CI$|TRAVIS|CIRCLECI$|APPVEYOR|AZURE_HTTP_USER_AGENT$|PYTHONPATH$"
+)
 
 
 class PackageResolver:
-    """Resolves the packages of builds."""
+    """Resolves the exact packages of builds: once for an image, then they are read from the store."""
 
     def __init__(self, environments: Environments, store: Store, packages: Sequence[str] = ()) -> None:
         """`packages` are exact requirements that every build gets; without them, recipes are resolved."""
@@ -84,37 +75,38 @@ class PackageResolver:
         """URLs of PyTorch's index if the default index does not have the build's torch."""
         return self._environments.torch_index(build.torch, build.cuda)
 
-    def requirements(self, build: Build, recipe: Recipe, image: BuildImage) -> BuildRequirements:
-        """The requirements of a build in an image."""
-        packaged = image.toolkit is None
-        requirements = build_requirements(build.torch, build.cuda, recipe.build_requires, toolkit=packaged)
-        platform = f"{build.platform.machine}-{_uv_platform(image)}"
-        return BuildRequirements(requirements, self.torch_index(build), platform)
+    def requirements(self, build: Build, recipe: Recipe, image: BuildImage) -> list[str]:
+        """What the packages of a build in an image are resolved from."""
+        return build_requirements(build.torch, build.cuda, recipe.build_requires, toolkit=image.toolkit is None)
 
     def recorded(self, build: Build, recipe: Recipe, image: BuildImage) -> list[str] | None:
         """The exact packages of a build if they were resolved before, otherwise None."""
         if self._exact:
             return list(self._exact)
-        record = self._record(self.requirements(build, recipe, image), image)
+        record = self._record(build, recipe, image)
         return record.read_text().splitlines() if record.exists() else None
 
     def resolve(self, build: Build, recipe: Recipe, image: BuildImage, log: Path) -> list[str]:
         """The exact packages of a build; raises the errors of `uv_error` when they cannot be resolved."""
-        wanted = self.requirements(build, recipe, image)
-        arguments = _uv_arguments(recipe, image, wanted)
+        wanted, index = self.requirements(build, recipe, image), self.torch_index(build)
+        # uv needs an interpreter, and this machine may not have the image's Python.
+        arguments = ["--python", sys.executable, "--python-version", str(image.pythons.python)]
+        arguments += ["--python-platform", _uv_platform(build, image)]
+        own = {canonicalize_name(Requirement(text).name) for text in recipe.build_requires}
+        arguments += [word for name in _RUN_TIME_ONLY if name not in own for word in ("--no-emit-package", name)]
         if self._exact:
             options = [*arguments, *wheels_only(self._exact, recipe.build_requires)]
-            check_needed(self._exact, wanted.requirements, options, index=wanted.index, store=self._store)
+            check_needed(self._exact, wanted, options, index=index, store=self._store)
             return list(self._exact)
-        record = self._record(wanted, image)
+        record = self._record(build, recipe, image)
         with self._store.lock(f"env-{record.stem}"):
             if not record.exists():
                 with tempfile.TemporaryDirectory(prefix="buildfarm-lock-") as folder:
                     locked = compile_requirements(
-                        wanted.requirements,
+                        wanted,
                         ["--no-config", "--no-annotate", *arguments],
                         folder=Path(folder),
-                        index=wanted.index,
+                        index=index,
                         log=log,
                         owner=self._store.owner(f"env-{record.stem}"),
                     )
@@ -122,32 +114,17 @@ class PackageResolver:
                 write_atomic(record, locked.replace(" @ ", "@").encode())
         return record.read_text().splitlines()
 
-    def _record(self, wanted: BuildRequirements, image: BuildImage) -> Path:
+    def _record(self, build: Build, recipe: Recipe, image: BuildImage) -> Path:
         """File with the exact packages for these requirements."""
-        key = digest_of([wanted.requirements, wanted.index, wanted.platform, str(image.pythons.python)])[:16]
+        wanted, index = self.requirements(build, recipe, image), self.torch_index(build)
+        key = digest_of([wanted, index, _uv_platform(build, image), str(image.pythons.python)])[:16]
         return self._store.root / "envs" / f"docker-{key}.txt"
 
 
-def _uv_arguments(recipe: Recipe, image: BuildImage, wanted: BuildRequirements) -> list[str]:
-    # uv needs an interpreter, and this machine may not have the image's Python.
-    arguments = ["--python", sys.executable]
-    arguments += ["--python-version", str(image.pythons.python), "--python-platform", wanted.platform]
-    own = {canonicalize_name(Requirement(text).name) for text in recipe.build_requires}
-    return arguments + [word for name in _RUN_TIME_ONLY if name not in own for word in ("--no-emit-package", name)]
-
-
-def _uv_platform(image: BuildImage) -> str:
+def _uv_platform(build: Build, image: BuildImage) -> str:
     """The image's glibc for uv's `--python-platform`; if unknown, the oldest glibc that current torch supports."""
-    if image.distribution is None:
-        return "manylinux_2_28"
-    major, minor = map(int, image.distribution.glibc.split("."))
-    return f"manylinux_{major}_{min(minor, _NEWEST_GLIBC)}"
-
-
-#: Variables of this machine that would change a build or cibuildwheel's output.
-_DROPPED_VARIABLES = re.compile(
-    r"CIBW_|CI$|GITHUB_|GITLAB_CI$|TRAVIS|CIRCLECI$|APPVEYOR|AZURE_HTTP_USER_AGENT$|PYTHONPATH$"
-)
+    major, minor = map(int, image.distribution.glibc.split(".")) if image.distribution else (2, 28)
+    return f"{build.platform.machine}-manylinux_{major}_{min(minor, _NEWEST_GLIBC)}"
 
 
 class DockerExecutor:
@@ -172,75 +149,64 @@ class DockerExecutor:
         """
         self._store = store
         self._chooser = chooser
-        self._engine = engine or Engine()
-        self._packages = PackageResolver(environments, store, packages)
-        self.shares_objects = self._compiler_cache = compiler_cache
+        self.engine = engine or Engine()
+        self.packages = PackageResolver(environments, store, packages)
+        self.shares_objects = self.compiler_cache = compiler_cache
         self._orphans_removed = False
 
     def problems(self, builds: Sequence[Build], recipes: Mapping[str, Recipe]) -> list[BuildfarmError]:
         """One error for each missing engine, buildx, CA bundle, base image or package. Pulls missing base images."""
-        if found := self.image_problems(builds):
-            return found
-        problems: dict[str, BuildfarmError] = {}
-        for build in builds:
-            try:
-                image = self._chooser.build_image(build)
-                self._packages.resolve(build, recipes[build.extension], image, self._store.log("packages"))
-            except BuildfarmError as error:
-                problems.setdefault(str(error), error)
-        return list(problems.values())
+        log = self._store.log("packages")
+
+        def resolve(build: Build) -> None:
+            self.packages.resolve(build, recipes[build.extension], self._chooser.build_image(build), log)
+
+        return self.image_problems(builds) or problems_of(partial(resolve, build) for build in builds)
 
     def image_problems(self, builds: Sequence[Build]) -> list[BuildfarmError]:
         """Why containers cannot compile these builds, except for missing packages. Pulls missing base images."""
-        if problem := self._engine.problem():
+        if problem := self.engine.problem():
             return [problem]
         self._remove_orphans()
-        found: dict[str, BuildfarmError] = {}
         rules: dict[str, Build] = {}
-        for build in builds:
-            try:
-                ca_bundle()
-                _check_platform(build)
-                rules |= {base: build for base in self._chooser.build_image(build).bases if base not in rules}
-            except BuildfarmError as error:
-                found.setdefault(str(error), error)
-        if found:
-            return list(found.values())
-        missing = pull_missing(self._engine, rules, builds[0].platform) if builds else {}
-        return [self._missing_base(error, rules[base]) for base, error in missing.items()]
 
-    def _missing_base(self, error: MissingToolError, build: Build) -> MissingToolError:
-        """The error of a pull, with the rule that names the base image if there is one."""
-        rule = self._chooser.rule_name(build)
-        return MissingToolError(
-            error.sentence, error.code, where=f"{rule}: {error.where}" if rule else error.where, hints=error.hints
-        )
+        def check(build: Build) -> None:
+            ca_bundle()
+            _check_platform(build)
+            rules.update({base: build for base in self._chooser.build_image(build).bases if base not in rules})
+
+        if found := problems_of(partial(check, build) for build in builds):
+            return found
+        missing = pull_missing(self.engine, rules, builds[0].platform) if builds else {}
+        for base, error in missing.items():
+            if rule := self._chooser.rule_name(rules[base]):
+                error.where = f"{rule}: {error.where}"
+        return [*missing.values()]
 
     def _remove_orphans(self) -> None:
         """Remove the containers that killed runs left behind; once in a run."""
         if not self._orphans_removed:
-            self._engine.remove_orphans(self._store)
+            self.engine.remove_orphans(self._store)
             self._orphans_removed = True
 
-    def known_toolchain(self, build: Build, recipe: Recipe) -> Toolchain | None:
-        """The toolchain of a build if its image was inspected and its packages were resolved before, otherwise None."""
+    def prepare(self, build: Build, recipe: Recipe, *, log: Path, cached_only: bool = False) -> DockerBuild:
+        """Inspect the image, and resolve the packages; see `Executor.prepare`."""
         image = self._chooser.build_image(build)
-        if self._engine.problem():
-            return None
-        self._remove_orphans()
-        known = cached_contents(self._engine, self._store, image)
-        packages = self._packages.recorded(build, recipe, image)
-        if known is None or packages is None:
-            return None
-        return self._toolchain(image, *known, packages, build)
-
-    def toolchain(self, build: Build, recipe: Recipe, *, log: Path) -> Toolchain:
-        """The toolchain of a build. Builds and inspects the image and resolves the packages if necessary."""
-        _check_platform(build)
-        image = self._chooser.build_image(build)
-        tag, contents = inspect_image(self._engine, self._store, image, log=log)
-        packages = self._packages.recorded(build, recipe, image) or self._packages.resolve(build, recipe, image, log)
-        return self._toolchain(image, tag, contents, packages, build)
+        packages = self.packages.recorded(build, recipe, image)
+        if cached_only:
+            if self.engine.problem():
+                raise NotPreparedError
+            self._remove_orphans()
+            known = cached_contents(self.engine, self._store, image)
+            if known is None or packages is None:
+                raise NotPreparedError
+        else:
+            _check_platform(build)
+            known = inspect_image(self.engine, self._store, image, log=log)
+            packages = packages or self.packages.resolve(build, recipe, image, log)
+        tag, contents = known
+        container = BuildContainer(tag, contents, bool(image.toolkit), self.compiler_cache)
+        return DockerBuild(self, image, container, self._toolchain(image, tag, contents, packages, build))
 
     def _toolchain(
         self, image: BuildImage, tag: str, contents: ImageContents, packages: Sequence[str], build: Build
@@ -260,23 +226,30 @@ class DockerExecutor:
                 cibuildwheel=version("cibuildwheel"),
                 image=tag,
                 base=base,
-                base_id=self._engine.base_id(image.base),
+                base_id=self.engine.base_id(image.base),
                 base_digest=digest or None,
             )
         )
 
+
+@dataclass(frozen=True)
+class DockerBuild:
+    """The image and the packages of one build; see `Prepared`."""
+
+    _executor: DockerExecutor
+    _image: BuildImage
+    _container: BuildContainer
+    toolchain: Toolchain
+
     def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Compiled:
         """Build one wheel and copy the libraries it needs of the image into it."""
-        self._engine.remove_containers(job.owner)
+        self._executor.engine.remove_containers(job.owner)
         stage("environment")
         temporary = job.work / "tmp"
         temporary.mkdir(exist_ok=True)
-        image = self._chooser.build_image(job.build)
-        tag, contents = inspect_image(self._engine, self._store, image, log=job.log)
-        container = BuildContainer(tag, contents, bool(image.toolkit), self._compiler_cache)
-        torch_index = self._packages.torch_index(job.build)
-        inputs = container_inputs(job, container, torch_index)
-        settings = write_inputs(job, container, inputs)
+        torch_index = self._executor.packages.torch_index(job.build)
+        inputs = container_inputs(job, self._container, torch_index)
+        settings = write_inputs(job, self._container, inputs)
         # -P: a directory of the source tree must not shadow a module that cibuildwheel imports.
         argv = [sys.executable, "-P", "-m", "cibuildwheel", "--only", identifier(job)]
         argv += ["--output-dir", str(job.raw), "--config-file", str(settings), str(job.source)]
@@ -288,43 +261,37 @@ class DockerExecutor:
         variables |= {"TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
         if FIRST_INDEX in job.recipe.env:  # the recipe takes precedence, as for every variable
             variables[FIRST_INDEX] = job.recipe.env[FIRST_INDEX]
-        self._install_packages(job, container, inputs, image)
+        start = log_size(job.log)
+        spec, installation = install_spec(job, self._container, inputs)
+        with self._executor.engine.container(spec) as installer:
+            result = installer.run(installation, log=job.log)
+        if result.status != 0:
+            raise self._failure(job, start, 1)  # other statuses of uv and cibuildwheel differ in meaning
         start = log_size(job.log)
         status: int | None = None
         try:
-            with report_stages(job.log, start, stage), writable_root_directory(self._engine, job.owner):
+            with report_stages(job.log, start, stage), writable_root_directory(self._executor.engine, job.owner):
                 status = run(argv, log=job.log, owner=job.owner, cwd=job.tree, env=variables)
         finally:
             # Also after an interrupt, which kills cibuildwheel but not its container.
             self._clean_up(job)
         if status != 0:
-            raise self._failure(job, start, status, image)
+            raise self._failure(job, start, status)
         wheel, site = job.raw_wheel(), job.shared / "site"  # metadata that the build copied out of the container
         return Compiled(wheel, provided_libraries(site, job.recipe.requires), read_statistics(job.statistics))
-
-    def _install_packages(
-        self, job: CompileJob, container: BuildContainer, inputs: ContainerInputs, image: BuildImage
-    ) -> None:
-        """Install a build's packages in a container of their own, in which no code of the source runs."""
-        start = log_size(job.log)
-        spec, argv = install_spec(job, container, inputs)
-        with self._engine.container(spec) as installer:
-            result = installer.run(argv, log=job.log)
-        if result.status != 0:
-            raise self._failure(job, start, 1, image)  # other statuses of uv and cibuildwheel differ in meaning
 
     def _clean_up(self, job: CompileJob) -> None:
         """Remove a job's container; the next run retries if this fails."""
         try:
-            self._engine.remove_containers(job.owner)
+            self._executor.engine.remove_containers(job.owner)
         except MissingToolError as error:  # must not hide the result of the build
             with job.log.open("a", encoding="utf-8") as stream:
                 stream.write(f"the container may still exist: {error.sentence}\n")
 
-    def _failure(self, job: CompileJob, start: int, status: int, image: BuildImage) -> BuildfarmError:
+    def _failure(self, job: CompileJob, start: int, status: int) -> BuildfarmError:
         """The error for a failed run of cibuildwheel. A stopped engine explains the failure better than any output."""
         error = run_error(job, start, status)
-        if problem := self._engine.problem():
+        if problem := self._executor.engine.problem():
             stage = error.stage if isinstance(error, BuildError) else "environment"
             return MissingToolError(
                 f"the Docker engine stopped answering during the {stage} stage: {problem.sentence}",
@@ -333,8 +300,9 @@ class DockerExecutor:
                 hints=[*problem.hints, f"the full output is in {job.log}"],
             )
         if isinstance(error, BuildError) and error.stage == "environment":
-            wanted = self._packages.requirements(job.build, job.recipe, image)
-            cause = uv_error(job.log, start, wanted.requirements, wanted.index)
+            packages = self._executor.packages
+            wanted = packages.requirements(job.build, job.recipe, self._image)
+            cause = uv_error(job.log, start, wanted, packages.torch_index(job.build))
             if isinstance(cause, MissingToolError) and not isinstance(cause, UnsatisfiableError):
                 return cause
         return error

@@ -13,6 +13,7 @@ import stat
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,8 @@ class Label:
     #: The torch releases that the wheel works with, e.g. `torch==2.11.*`; empty: METADATA keeps the requirement of the
     #: source.
     torch: str
-    #: Further requirements.
-    requires: tuple[str, ...] = ()
-    #: The torch release that the wheel was compiled with, or empty.
-    built_with: str = ""
+    requires: tuple[str, ...] = ()  # further requirements
+    built_with: str = ""  # the torch release that the wheel was compiled with, or empty
     #: How it was made, as plain data, for `.dist-info/buildfarm.json`; empty: no such file.
     made_by: Mapping[str, object] = field(default_factory=dict)
     #: Makes, from the wheel's project, version and file name, the bytes of `.dist-info/sboms/buildfarm.cdx.json` (PEP
@@ -105,7 +104,9 @@ def relabel_metadata(metadata: str, label: Label) -> tuple[str, str]:
             version = relabelled_version(text.partition(":")[2].strip(), label.local_version)
             kept.append((name, f"Version: {version}"))
         elif torch and name == "requires-dist" and _project(text) == "torch":
-            torch.extras |= _unconditional_extras(text)
+            with suppress(InvalidRequirement):
+                old = Requirement(text.partition(":")[2].strip())
+                torch.extras |= set() if old.marker else old.extras
             if place is None:
                 place = len(kept)
                 kept.append((name, ""))
@@ -151,14 +152,6 @@ def _project(text: str) -> str:
     return canonicalize_name(found[1]) if found else ""
 
 
-def _unconditional_extras(text: str) -> set[str]:
-    try:
-        old = Requirement(text.partition(":")[2].strip())
-    except InvalidRequirement:
-        return set()
-    return set() if old.marker else old.extras
-
-
 def _canonical(requirement: str) -> str:
     try:
         return str(Requirement(requirement.strip()))
@@ -167,8 +160,7 @@ def _canonical(requirement: str) -> str:
 
 
 def _after_requirements(fields: Sequence[tuple[str, str]]) -> int:
-    places = [place for place, (name, _) in enumerate(fields) if name == "requires-dist"]
-    return places[-1] + 1 if places else len(fields)
+    return max((at + 1 for at, (name, _) in enumerate(fields) if name == "requires-dist"), default=len(fields))
 
 
 def relabel(members: Sequence[Member], filename: str, label: Label) -> tuple[str, list[Member]]:
@@ -248,12 +240,8 @@ def relabel_wheel(wheel: Path, out: Path, *, name: str = "", version: str = "", 
         write_wheel(final, made)
         target = out / final_name
         if target.exists() and sha256_of(target) != sha256_of(made):
-            raise UsageError(
-                "the folder has a different file of this name",
-                Code.FILE_EXISTS,
-                where=str(target),
-                hints=["pass another folder with --out"],
-            )
+            sentence, hint = "the folder has a different file of this name", "pass another folder with --out"
+            raise UsageError(sentence, Code.FILE_EXISTS, where=str(target), hints=[hint])
         made.replace(target)
     return target
 

@@ -13,9 +13,10 @@ import sys
 import sysconfig
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib.metadata import Distribution, distributions, version
 from pathlib import Path
 
@@ -62,25 +63,20 @@ def provided_libraries(site_packages: Path, requires: Sequence[str] = ()) -> fro
     }
     files = [path.relative_to(site_packages).as_posix() for path in site_packages.glob("torch/lib/*.so*")]
     if "torch" in here:
-        for project in _closure(["torch", *requires], here):
+        seen: set[tuple[str, str]] = set()
+        todo = [pair for text in ("torch", *requires) for pair in _wanted(text, extra="")]
+        while todo:
+            project, extra = todo.pop()
+            if project in here and (project, extra) not in seen:
+                seen.add((project, extra))
+                todo += [pair for text in here[project].requires or () for pair in _wanted(text, extra=extra)]
+        for project in {project for project, _ in seen}:
             # Not `files`, which makes a path object of each of torch's fourteen thousand.
             files += [row[0] for row in csv.reader((here[project].read_text("RECORD") or "").splitlines()) if row]
     else:
         everything = site_packages.glob("nvidia/**/lib/*.so*")
         files += [path.relative_to(site_packages).as_posix() for path in everything]
     return DRIVER_LIBRARIES | {path.rpartition("/")[2] for path in files if _LIBRARY.fullmatch(path)}
-
-
-def _closure(requirements: Sequence[str], here: dict[str, Distribution]) -> set[str]:
-    """The installed distributions that these requirements depend on, with extras and markers."""
-    seen: set[tuple[str, str]] = set()
-    todo: list[tuple[str, str]] = [pair for text in requirements for pair in _wanted(text, extra="")]
-    while todo:
-        project, extra = todo.pop()
-        if project in here and (project, extra) not in seen:
-            seen.add((project, extra))
-            todo += [pair for text in here[project].requires or () for pair in _wanted(text, extra=extra)]
-    return {project for project, _ in seen}
 
 
 def _wanted(text: str, *, extra: str) -> Iterator[tuple[str, str]]:
@@ -151,7 +147,12 @@ def repair(
         kept = [_without_stray_paths(member, aside, log) for member in _members(grafted, log)]
         kept = _found_by_all(kept, raw, log)
         if record:
-            label = replace(label, made_by=record.to_json(), sbom=_sbom(record, kept, provided, aside, log))
+            from builder.wheels.repair.sbom import Linked, make_sbom  # noqa: PLC0415 - see there
+
+            elves = [(member, _read_library(member, aside, log)) for member in kept if _is_elf(member)]
+            libraries = [Linked.of(member.path, member.data, elf) for member, elf in elves if elf]
+            made = partial(make_sbom, record=record, libraries=libraries, provided=provided)
+            label = replace(label, made_by=record.to_json(), sbom=made)
         try:
             name, kept = _with_true_tag(grafted.name, kept)
             name, final = relabel(kept, name, label)
@@ -224,12 +225,8 @@ def _found_by_all(members: Sequence[Member], raw: Path, log: Path) -> list[Membe
             continue
         others = [one for one in members if one is not member and ".dist-info/" not in one.path]
         if user := next((one.path for one in others if name.encode() in one.data), ""):
-            raise _failure(
-                raw,
-                log,
-                f"{user} names {name}, which no Python before 3.15 finds, so buildfarm cannot rename it to {new}",
-                "compile with Python 3.14 or older: add it to `python` in matrix.yaml",
-            )
+            sentence = f"{user} names {name}, which no Python before 3.15 finds, so buildfarm cannot rename it to {new}"
+            raise _failure(raw, log, sentence, "compile with Python 3.14 or older: add it to `python` in matrix.yaml")
         _note(log, f"{member.path} became {new}, which every Python with a GIL finds")
         found[place] = replace(member, path=new)
     return found
@@ -280,15 +277,6 @@ def _tools() -> dict[str, str]:
     return settings | {"PATH": os.pathsep.join(scripts)}
 
 
-def _lowest_policy() -> str:
-    """The manylinux platform that promises least."""
-    from auditwheel.architecture import Architecture  # noqa: PLC0415 - auditwheel loads slowly
-    from auditwheel.libc import Libc  # noqa: PLC0415
-    from auditwheel.policy import WheelPolicies  # noqa: PLC0415
-
-    return str(WheelPolicies(libc=Libc.GLIBC, arch=Architecture.detect()).lowest.name)
-
-
 def _auditwheel(
     raw: Path, folder: Path, provided: frozenset[str], *, policy: str = "auto", log: Path, owner: str
 ) -> Path:
@@ -309,19 +297,23 @@ def _auditwheel(
         return made[0]
     talk = text_since(log, start)
     if policy == "auto" and reports("auditwheel-no-libc", talk):  # a module that needs nothing, not even the C library
+        from auditwheel.architecture import Architecture  # noqa: PLC0415 - auditwheel loads slowly
+        from auditwheel.libc import Libc  # noqa: PLC0415
+        from auditwheel.policy import WheelPolicies  # noqa: PLC0415
+
         shutil.rmtree(folder)
-        return _auditwheel(raw, folder, provided, policy=_lowest_policy(), log=log, owner=owner)
+        lowest = str(WheelPolicies(libc=Libc.GLIBC, arch=Architecture.detect()).lowest.name)
+        return _auditwheel(raw, folder, provided, policy=lowest, log=log, owner=owner)
     if missing := reports("auditwheel-no-library", talk):
         for inside in read_facts(raw).unreached:
             if inside.name == missing["name"]:
                 raise _failure(raw, log, f"{inside.user} needs {inside.name}, {inside.why}")
-        raise _failure(
-            raw,
-            log,
-            f"the wheel needs {missing['name']}, which neither this machine nor torch has",
+        sentence = f"the wheel needs {missing['name']}, which neither this machine nor torch has"
+        hints = (
             "install the system package that has this library",
             "if a Python package has this library, add the package to `requires` in the recipe",
         )
+        raise _failure(raw, log, sentence, *hints)
     if newest := reports("auditwheel-too-new", talk):
         sentence = f"the wheel needs a newer glibc or libstdc++ than {newest['tag']}, the newest that auditwheel knows"
         raise _failure(raw, log, sentence, hint_of("auditwheel-too-new"))
@@ -352,24 +344,6 @@ def _without_stray_paths(member: Member, scratch: Path, log: Path) -> Member:
     gone = ", ".join(path for path in paths if path not in good)
     _note(log, f"{member.path}: removed the run path {gone}, which leads out of the wheel")
     return replace(member, data=file.read_bytes())
-
-
-def _sbom(
-    record: Record, members: Sequence[Member], provided: frozenset[str], scratch: Path, log: Path
-) -> Callable[[str, str, str], bytes]:
-    """A function that makes the SBOM once the wheel's name is known; the libraries are read now."""
-    from builder.wheels.repair.sbom import Linked, make_sbom  # noqa: PLC0415 - see there
-
-    libraries = [
-        Linked.of(member.path, member.data, elf)
-        for member in filter(_is_elf, members)
-        if (elf := _read_library(member, scratch, log))
-    ]
-
-    def make(project: str, version: str, filename: str) -> bytes:
-        return make_sbom(project, version, filename, record, libraries, provided)
-
-    return make
 
 
 def _read_library(member: Member, scratch: Path, log: Path) -> Elf | None:
@@ -406,10 +380,7 @@ def _audit(wheel: Path, provided: frozenset[str], log: Path) -> None:
     answer = json.loads(done.stdout)
     claimed = {tag.platform for tag in parse_wheel_filename(wheel.name)[3]}
     if too_much := sorted(claimed - set(answer["earned"])):
-        raise _failure(
-            wheel,
-            log,
-            f"the file name has the tag {', '.join(too_much)}, but the audit of the libraries finds {answer['policy']}",
-            "a library in the wheel needs a newer glibc than the tag; build on an older base image",
-        )
+        named = f"the file name has the tag {', '.join(too_much)}"
+        hint = "a library in the wheel needs a newer glibc than the tag; build on an older base image"
+        raise _failure(wheel, log, f"{named}, but the audit of the libraries finds {answer['policy']}", hint)
     _note(log, f"audited {wheel.name}: {answer['policy']}")

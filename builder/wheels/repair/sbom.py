@@ -50,14 +50,10 @@ _REGISTERS = "__cudaRegisterFatBinary"
 class Linked:
     """One library of the wheel and how it is linked."""
 
-    #: Its path in the wheel.
-    path: str
-    #: Of its bytes, hex.
-    sha256: str
-    #: Libraries that it needs (DT_NEEDED).
-    needed: tuple[str, ...]
-    #: auditwheel copied it from another project.
-    grafted: bool
+    path: str  # its path in the wheel
+    sha256: str  # of its bytes, hex
+    needed: tuple[str, ...]  # libraries that it needs (DT_NEEDED)
+    grafted: bool  # auditwheel copied it from another project
     #: It contains the static CUDA runtime: it has GPU code, and the function that registers GPU code is not an
     #: undefined symbol.
     static_cudart: bool
@@ -97,7 +93,19 @@ def make_sbom(
             }
         ),
     )
-    components = [*_patches(record), *_toolchain(record), *_packages(record), *_libraries(libraries, provided)]
+    # Each patch is a file component, because a pedigree cannot hold digests.
+    patches = [
+        _part(
+            patch.name,
+            ComponentType.FILE,
+            f"patch-{number}",
+            _EXCLUDED,
+            {"role": "patch", "order": str(number)},
+            sha256=patch.sha256,
+        )
+        for number, patch in enumerate(record.source.patches, 1)
+    ]
+    components = [*patches, *_toolchain(record), *_packages(record), *_libraries(libraries, provided)]
     # Without a version: another release may make the same wheel, and then the bytes must be the same.
     farm = Component(name="buildfarm", type=ComponentType.APPLICATION, bom_ref="buildfarm")
     bom = Bom(
@@ -130,21 +138,12 @@ def _pedigree(record: Record) -> Pedigree:
         purl=purl,
         hashes=_sha256(sha256),
         external_references=references,
-        properties=_properties(
-            {"source": source.kind, "source-digest": source.digest, "subdirectory": subdirectory},
-        ),
+        properties=_properties({"source": source.kind, "source-digest": source.digest, "subdirectory": subdirectory}),
     )
     patches = [
         Patch(type=PatchClassification.UNOFFICIAL, diff=Diff(url=XsUri(quote(patch.name)))) for patch in source.patches
     ]
     return Pedigree(ancestors=[ancestor], patches=patches)
-
-
-def _patches(record: Record) -> Iterator[Component]:
-    """Each patch as a file component, because a pedigree cannot hold digests."""
-    for number, patch in enumerate(record.source.patches, 1):
-        properties = {"role": "patch", "order": str(number)}
-        yield _part(patch.name, ComponentType.FILE, f"patch-{number}", _EXCLUDED, properties, sha256=patch.sha256)
 
 
 def _toolchain(record: Record) -> Iterator[Component]:

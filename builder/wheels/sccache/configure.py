@@ -25,11 +25,6 @@ from builder.records import CacheStatistics
 from builder.untrusted import JsonError, read_json
 from builder.wheels.sccache.launchers.environment import CacheSettings
 
-# A compiler cache that machines share: sccache's remote backends, chosen by sccache's own variables in the shell.
-#
-# sccache asks the cache on this disk first, and keeps there what it found in the remote one.
-
-
 #: Each backend by its name in sccache's chain of caches: the variables that turn it on, and the one with the first part
 #: of every key.
 _BACKENDS = {
@@ -64,8 +59,9 @@ def is_remote(name: str) -> bool:
 def shared_variables(shell: Mapping[str, str], extension: str) -> dict[str, str]:
     """What sccache's server needs for the remote backends that the shell's variables name; empty if it names none.
 
-    The name of the extension is added to each key prefix, so that no extension finds objects of another. User name and
-    password leave Redis's URL, because sccache logs URLs.
+    sccache asks the cache on this disk first, and keeps there what it found in the remote one. The name of the
+    extension is added to each key prefix, so that no extension finds objects of another. User name and password leave
+    Redis's URL, because sccache logs URLs.
     """
     found = {name: value for name, value in shell.items() if value and is_remote(name)}
     used = {name: prefix for name, (switches, prefix) in _BACKENDS.items() if switches & found.keys()}

@@ -13,7 +13,7 @@ import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, cast
@@ -29,14 +29,15 @@ _CHUNK = 2**20
 
 @dataclass(frozen=True)
 class _Member:
-    """One member of a tar or zip archive. `link` is its target, relative to the member's own folder."""
+    """A member of a tar or zip archive. `link` is its target, relative to the member's own folder."""
 
     name: str
     size: int
-    executable: bool
+    mode: int
     folder: bool
     link: str | None = None
     copy_of: str | None = None  # a hard link: the full name of an earlier member
+    fault: str = ""  # why it is refused
 
 
 def unpack(archive: Path, target: Path) -> None:
@@ -47,23 +48,21 @@ def unpack(archive: Path, target: Path) -> None:
     set-user-id, or occurs twice; also when there is no single top folder, when the archive exceeds a limit of
     `builder.wheelfile.limits`, and when it is not an archive.
     """
-    with _refusals(archive):
+    try:
         if zipfile.is_zipfile(archive):
             limits.check_file_list(archive)
             with zipfile.ZipFile(archive) as zipped:
                 infos = zipped.infolist()
-                _write([_of_zip(archive, i) for i in infos], (zipped.open(i) for i in infos), archive, target)
+                _write(list(map(_of_zip, infos)), (zipped.open(info) for info in infos), archive, target)
         else:
-            with _tar(archive) as tar:
+            with (
+                archive.open("rb") as raw,
+                _uncompressed(raw) as stream,
+                tarfile.TarFile(fileobj=cast("IO[bytes]", _Bounded(stream))) as tar,
+            ):
                 found = list(_limited(archive, tar))
-                streams = (tar.extractfile(i) if i.isreg() else None for i in found)
-                _write([_of_tar(archive, i) for i in found], streams, archive, target)
-
-
-@contextmanager
-def _refusals(archive: Path) -> Iterator[None]:
-    try:
-        yield
+                streams = (tar.extractfile(info) if info.isreg() else None for info in found)
+                _write(list(map(_of_tar, found)), streams, archive, target)
     except (tarfile.TarError, OSError, *DAMAGE) as error:
         # bz2 and gzip raise OSError without a number; EINVAL: a header leads before the start of the file
         if getattr(error, "errno", None) not in (None, errno.EINVAL):  # a full disk, for example
@@ -84,16 +83,6 @@ class _Bounded:
         if not 0 <= size <= limits.MAX_TAR_HEADERS:
             raise tarfile.ReadError(f"a header of more than {limits.MAX_TAR_HEADERS} bytes")
         return self._stream.read(size)
-
-
-@contextmanager
-def _tar(archive: Path) -> Iterator[tarfile.TarFile]:
-    with (
-        archive.open("rb") as raw,
-        _uncompressed(raw) as stream,
-        tarfile.TarFile(fileobj=cast("IO[bytes]", _Bounded(stream))) as tar,
-    ):
-        yield tar
 
 
 def _uncompressed(raw: BinaryIO) -> IO[bytes]:
@@ -129,12 +118,9 @@ def _of_xz(raw: BinaryIO) -> IO[bytes]:
 
 
 def _refused(archive: Path, member: str, why: str) -> UsageError:
-    return UsageError(
-        f"the member {member!r} {why}; no file of the archive is used",
-        Code.ARCHIVE_UNSAFE,
-        where=archive.name,
-        hints=("inspect the archive before you trust it",),
-    )
+    sentence = f"the member {member!r} {why}; no file of the archive is used"
+    hint = "inspect the archive before you trust it"
+    return UsageError(sentence, Code.ARCHIVE_UNSAFE, where=archive.name, hints=[hint])
 
 
 def _limited(archive: Path, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -157,35 +143,18 @@ def _bomb(archive: Path) -> UsageError:
     )
 
 
-def _of_tar(archive: Path, info: tarfile.TarInfo) -> _Member:
-    if not (info.isreg() or info.isdir() or info.issym() or info.islnk()):
-        raise _refused(archive, info.name, "is a device or a pipe")
-    if not info.isdir() and info.mode & (stat.S_ISUID | stat.S_ISGID):
-        raise _refused(archive, info.name, "is set-user-id or set-group-id")
-    return _Member(
-        name=info.name,
-        size=info.size,
-        executable=bool(info.mode & stat.S_IXUSR),
-        folder=info.isdir(),
-        link=info.linkname if info.issym() else None,
-        copy_of=info.linkname if info.islnk() else None,
-    )
+def _of_tar(info: tarfile.TarInfo) -> _Member:
+    fault = "" if info.isreg() or info.isdir() or info.issym() or info.islnk() else "is a device or a pipe"
+    link = info.linkname if info.issym() else None
+    return _Member(info.name, info.size, info.mode, info.isdir(), link, info.linkname if info.islnk() else None, fault)
 
 
-def _of_zip(archive: Path, info: zipfile.ZipInfo) -> _Member:
+def _of_zip(info: zipfile.ZipInfo) -> _Member:
     mode = info.external_attr >> 16
+    fault = limits.method_fault(info)
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise _refused(archive, info.filename, "is a link or a device, which a zip of sources does not need")
-    if not info.is_dir() and mode & (stat.S_ISUID | stat.S_ISGID):
-        raise _refused(archive, info.filename, "is set-user-id or set-group-id")
-    if fault := limits.method_fault(info):
-        raise _refused(archive, info.filename, fault)
-    return _Member(
-        name=info.filename,
-        size=info.file_size,
-        executable=bool(mode & stat.S_IXUSR),
-        folder=info.is_dir(),
-    )
+        fault = "is a link or a device, which a zip of sources does not need"
+    return _Member(info.filename, info.file_size, mode, info.is_dir(), fault=fault)
 
 
 def _parts(archive: Path, name: str) -> _Parts:
@@ -198,6 +167,12 @@ def _parts(archive: Path, name: str) -> _Parts:
 
 
 def _write(members: list[_Member], streams: Iterator[IO[bytes] | None], archive: Path, target: Path) -> None:
+    for member in members:
+        fault = member.fault
+        if not fault and not member.folder and member.mode & (stat.S_ISUID | stat.S_ISGID):
+            fault = "is set-user-id or set-group-id"
+        if fault:
+            raise _refused(archive, member.name, fault)
     if len(members) > limits.MAX_MEMBERS or sum(member.size for member in members) > limits.MAX_SOURCE_BYTES:
         raise _bomb(archive)
     paths = [_parts(archive, member.name) for member in members]
@@ -222,7 +197,7 @@ def _write(members: list[_Member], streams: Iterator[IO[bytes] | None], archive:
             with place.open("xb") as out:
                 assert stream is not None  # noqa: S101 - regular files have one, by tarfile's contract
                 shutil.copyfileobj(stream, out)
-            place.chmod(0o755 if member.executable else 0o644)
+            place.chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
 
 
 def _check(members: Sequence[_Member], paths: Sequence[_Parts], archive: Path) -> None:

@@ -69,10 +69,14 @@ def source_files(root: Path) -> list[tuple[str, Path]]:
     recipes = (name for name in names if name.endswith(f"/{RECIPE}"))
     marked += [posixpath.dirname(name) for name in recipes if _is_inner_recipe(root / name)]
     below = tuple(f"{folder}/" for folder in marked)
-    files = {name for name in names if not _is_leftover(name, left_out) and not name.startswith(below)}
-    for name in sorted(files):
-        check_kind(root / name)
-    return [(name, root / name) for name in sorted(files)]
+    files = []
+    for name in sorted(set(names)):
+        parts = PurePosixPath(name).parts
+        leftover = any(part in _LEFTOVER_NAMES or part.endswith(_LEFTOVER_SUFFIXES) for part in parts)
+        if not leftover and parts[0] not in left_out and not name.startswith(below):
+            check_kind(root / name)
+            files.append((name, root / name))
+    return files
 
 
 def _is_inner_recipe(file: Path) -> bool:
@@ -111,11 +115,6 @@ def _packages(root: Path) -> set[str]:
             text += (root / name).read_text(errors="replace") if (root / name).is_file() else ""
     listed = " ".join(found for form in _PACKAGES for found in form.findall(text))
     return {name for name in ("build", "dist", "tests") if re.search(rf"(?<![\w.]){name}(?![\w-])", listed)}
-
-
-def _is_leftover(name: str, left_out: frozenset[str]) -> bool:
-    parts = PurePosixPath(name).parts
-    return parts[0] in left_out or any(part in _LEFTOVER_NAMES or part.endswith(_LEFTOVER_SUFFIXES) for part in parts)
 
 
 def _git_names(folder: Path) -> list[str] | None:

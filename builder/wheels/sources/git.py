@@ -148,11 +148,7 @@ def _git(source: GitSource, tree: Path, *words: str, check: bool = False) -> sub
         # git refuses local submodules by default; a recipe with a local repository may have them.
         settings.append("protocol.file.allow=always")
     environment = {k: v for k, v in os.environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
-    environment |= {
-        "GIT_TERMINAL_PROMPT": "0",
-        "LC_ALL": "C",
-        "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent),
-    }
+    environment |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)}
     if secret := _credentials(source.url):
         environment |= secret
         settings += ["credential.helper=", f"credential.helper={_HELPER}"]  # no helper of the user stores them
@@ -221,8 +217,5 @@ def _failure(source: GitSource, tree: Path, verb: str, output: str) -> Buildfarm
     elif reports("git-login", output):
         hints = [hint_of("git-login")]
     return MissingToolError(
-        f"{did}: {mask_credentials(detail)}",
-        Code.GIT_FAILED,
-        where=mask_credentials(source.url),
-        hints=hints,
+        f"{did}: {mask_credentials(detail)}", Code.GIT_FAILED, where=mask_credentials(source.url), hints=hints
     )

@@ -12,7 +12,7 @@ import time
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,17 +67,11 @@ def locate(requirement: str, kind: str, *arguments: str, index: Sequence[str] = 
             raise _explain(kind, where, done.stderr, index_setting(index))
         listed = tomllib.loads(done.stdout)["packages"][0]
         entries = listed.get("wheels") if kind == "wheel" else [listed.get("sdist")]
-        locations = [_location(entry, empty) for entry in entries or () if entry] or [
-            _location(listed.get("archive") or {}, empty)
-        ]
-    found = [location for location in locations if location.url]
+        entries = [entry for entry in entries or () if entry] or [listed.get("archive") or {}]
+        found = [location for entry in entries if (location := _location(entry, empty)).url]
     if not found:
-        raise MissingToolError(
-            f"uv found the {kind} but returned no address",
-            Code.PACKAGE_NOT_FOUND,
-            where=where,
-            hints=(index_setting(index),),
-        )
+        sentence, hint = f"uv found the {kind} but returned no address", index_setting(index)
+        raise MissingToolError(sentence, Code.PACKAGE_NOT_FOUND, where=where, hints=[hint])
     return found
 
 
@@ -116,12 +110,8 @@ def _explain(kind: str, where: str, output: str, index: str) -> UsageError | Mis
             detail = "it has no project of this name"
         elif re.search(r"there (?:is|are) no versions? of", detail):
             detail = "it has no such version"
-        return UsageError(
-            f"the index has no such {kind}: {detail}",
-            Code.PACKAGE_NOT_FOUND,
-            where=where,
-            hints=(hint, f"the index is {index}"),
-        )
+        sentence, hints = f"the index has no such {kind}: {detail}", (hint, f"the index is {index}")
+        return UsageError(sentence, Code.PACKAGE_NOT_FOUND, where=where, hints=hints)
     return _unreachable(kind, where, detail, index)
 
 
@@ -155,6 +145,23 @@ def download(location: Location, aside: Path, *, kind: str, where: str) -> str:
                 raise _unreachable(kind, where, detail, index_setting()) from None
             time.sleep(attempt)
     raise AssertionError("unreachable")
+
+
+def fetch(
+    location: Location, folder: Path, *, kind: str, where: str, mismatch: Callable[[str], UsageError | MissingToolError]
+) -> Path:
+    """Download a file to `<folder>/<its sha256>/<its name>`.
+
+    Raises MissingToolError when that fails, and what `mismatch` makes of the sha256 if it is not that of `location`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
+        aside = Path(scratch, location.name)
+        found = download(location, aside, kind=kind, where=where)
+        if location.sha256 and found != location.sha256:
+            raise mismatch(found)
+        (folder / found).mkdir(exist_ok=True)
+        return aside.rename(folder / found / location.name)
 
 
 def request_for(url: str) -> urllib.request.Request:

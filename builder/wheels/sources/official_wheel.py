@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from builder.masking import mask_credentials
 from builder.matrix.axes import Python
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.limits import MAX_NAME
-from builder.wheels.sources.index import Location, download, locate
+from builder.wheels.sources.index import Location, fetch, locate
 from builder.wheels.toolchain.uv import index_setting
 
 _KIND = "wheel"
@@ -84,18 +83,12 @@ def _fetch(location: Location, who: str, *, cache: Path, where: str) -> FetchedW
     kept = folder / location.sha256 / location.name
     if location.sha256 and kept.is_file() and sha256_of(kept) == location.sha256:
         return FetchedWheel(kept, location.url)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
-        aside = Path(scratch, location.name)
-        found = download(location, aside, kind=_KIND, where=where)
-        if location.sha256 and found != location.sha256:
-            raise MissingToolError(
-                f"the downloaded {location.name} has sha256 {found}, but {who} {location.sha256}",
-                Code.SOURCE_DIFFERS,
-                where=where,
-            )
-        (folder / found).mkdir(exist_ok=True)
-        return FetchedWheel(aside.rename(folder / found / location.name), location.url)
+
+    def mismatch(found: str) -> MissingToolError:
+        sentence = f"the downloaded {location.name} has sha256 {found}, but {who} {location.sha256}"
+        return MissingToolError(sentence, Code.SOURCE_DIFFERS, where=where)
+
+    return FetchedWheel(fetch(location, folder, kind=_KIND, where=where, mismatch=mismatch), location.url)
 
 
 def _fitting(locations: Sequence[Location], python: Python, where: str) -> Location:

@@ -1,4 +1,4 @@
-"""Apply a recipe's patches in order with git or patch; a patch that does not fit exactly is an error.
+"""Apply a recipe's patches in order with git; a patch that does not fit exactly is an error.
 
 Each line of a hunk's context must be in the file: fuzz is refused. The hunk may be at a different line (an offset).
 That is reported, because the patch was made for a different version of the file.
@@ -16,10 +16,11 @@ from pathlib import Path
 from builder.errors import Code, MissingToolError, UsageError
 from builder.log import print_warning
 
-#: What both programs print about a hunk that fits at a different line, and about the file of the next hunks.
+_GIT_APPLY = ("git", "-c", "core.autocrlf=false", "apply", "-p1", "--verbose", "--whitespace=nowarn")
+#: What git prints about a hunk that does not fit; about one that fits at a different line, and the file of next hunks.
+_COMPLAINT = re.compile(r"patch failed: (?P<file>.+):(?P<line>\d+)")
 _OFFSET = re.compile(
-    r"(?:Checking patch (?P<checked>.+)\.\.\.|patching file '?(?P<patched>[^\n']+)'?"
-    r"|Hunk #(?P<hunk>\d+) succeeded at (?P<line>\d+).*\(offset -?\d+ lines?\)\.?)"
+    r"(?:Checking patch (?P<file>.+)\.\.\.|Hunk #(?P<hunk>\d+) succeeded at (?P<line>\d+).*\(offset -?\d+ lines?\)\.?)"
 )
 _OLD_FILE = re.compile(r"--- (?:[^/\t\n]+/)?(?P<file>[^\t\n]+)")
 _HUNK = re.compile(r"@@ -(?P<line>\d+)")
@@ -29,13 +30,14 @@ def apply_patches(patches: Sequence[Path], tree: Path) -> None:
     """Apply each patch to `tree` with `-p1` and without fuzz; warn about hunks that fit at a different line.
 
     Raises UsageError with the patch, the file, the hunk and its line for the first hunk that does not fit, and
-    MissingToolError when there are patches and neither git nor patch is on PATH.
+    MissingToolError when there are patches and git is not on PATH.
     """
     for patch in patches:
         if not patch.is_file():
             raise UsageError("the patch does not exist", Code.NO_SUCH_FILE, where=str(patch))
-        # `git apply` applies a patch completely or not at all; patch(1) is for machines without git.
-        command, complaint = _git(patch, tree) if shutil.which("git") else _patch(patch, tree)
+        if not shutil.which("git"):
+            sentence = "the recipe has patches, and git is not on PATH"
+            raise MissingToolError(sentence, Code.GIT_MISSING, where=str(patch), hints=["install git"])
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
             "LC_ALL": "C",
             # Inside a git repository, `git apply` would silently skip every file, so it must not find one.
@@ -44,13 +46,14 @@ def apply_patches(patches: Sequence[Path], tree: Path) -> None:
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_CONFIG_NOSYSTEM": "1",
         }
+        command = [*_GIT_APPLY, str(patch.resolve())]
         done = subprocess.run(
             command, cwd=tree, env=environment, capture_output=True, text=True, errors="replace", check=False
         )
         if done.returncode:
             output = (done.stderr + done.stdout).strip() or "no reason printed"
-            position = re.search(complaint, output)
-            detail = _place(patch, position) if position else output.splitlines()[0]
+            position = _COMPLAINT.search(output)
+            detail = _place(patch, position["file"], int(position["line"])) if position else output.splitlines()[0]
             hint = "make a new patch for exactly the version in the recipe"
             if ends := _other_line_ends(patch, tree):
                 detail += f": {ends}"
@@ -58,21 +61,20 @@ def apply_patches(patches: Sequence[Path], tree: Path) -> None:
                     "make the patch from the files of the source as they are: an editor, or `core.autocrlf` of git, may"
                     " have changed the line ends"
                 )
-            raise UsageError(f"the patch does not apply: {detail}", Code.PATCH_FAILED, where=str(patch), hints=(hint,))
+            raise UsageError(f"the patch does not apply: {detail}", Code.PATCH_FAILED, where=str(patch), hints=[hint])
         _report_offsets(patch, done.stdout + done.stderr)
 
 
-def _place(patch: Path, position: re.Match[str]) -> str:
+def _place(patch: Path, file: str, line: int) -> str:
     """`setup.py, hunk 2, at line 22`: the hunk that does not fit; its line in the file that the patch was made for."""
-    file, line = position["file"], int(position["line"])
-    hunk, current, count = position.groupdict().get("hunk"), "", 0
+    hunk, current, count = 0, "", 0
     for text in patch.read_text(encoding="utf-8", errors="replace").splitlines():
         if found := _OLD_FILE.match(text):
             current, count = found["file"], 0
         elif found := _HUNK.match(text):
             count += 1
             if not hunk and current == file and int(found["line"]) == line:
-                hunk = str(count)
+                hunk = count
     return f"{file}{f', hunk {hunk},' if hunk else ''} at line {line}"
 
 
@@ -95,31 +97,10 @@ def _report_offsets(patch: Path, output: str) -> None:
     """Warn about each file with a hunk that is at a different line than the patch says."""
     file, moved = "", dict[str, list[str]]()
     for found in _OFFSET.finditer(output):
-        file = found["checked"] or found["patched"] or file
+        file = found["file"] or file
         if found["hunk"]:
             moved.setdefault(file, []).append(f"hunk {found['hunk']} at line {found['line']}")
     for name, hunks in moved.items():
         print_warning(
             f"{patch}: was made for a different version of {name}; it fits, at different lines ({', '.join(hunks)})"
         )
-
-
-def _git(patch: Path, tree: Path) -> tuple[list[str], str]:  # noqa: ARG001 - same signature as _patch
-    git = ["git", "-c", "core.autocrlf=false", "apply", "-p1", "--verbose", "--whitespace=nowarn"]
-    return [*git, str(patch.resolve())], r"patch failed: (?P<file>.+):(?P<line>\d+)"
-
-
-def _patch(patch: Path, tree: Path) -> tuple[list[str], str]:
-    if not shutil.which("patch"):
-        raise MissingToolError(
-            "the recipe has patches, and neither git nor patch is on PATH",
-            Code.GIT_MISSING,
-            where=str(patch),
-            hints=("install git (or patch)",),
-        )
-    strict = ["--batch", "--forward", "--fuzz=0", "--no-backup-if-mismatch", "--reject-file=-"]
-    return (
-        ["patch", "-p1", *strict, "--directory", str(tree), "--input", str(patch.resolve())],
-        r"(?s)patching file '?(?P<file>[^\n']+)'?\n"
-        r"(?:(?!patching file).)*?Hunk #(?P<hunk>\d+) (?:FAILED|ignored) at (?P<line>\d+)",
-    )

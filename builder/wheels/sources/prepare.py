@@ -6,10 +6,10 @@ import hashlib
 import os
 import shutil
 import stat
-import tempfile
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,9 +27,8 @@ from builder.wheels.toolchain.uv import index_setting
 if TYPE_CHECKING:
     from builder.wheels.sources.index import Location
 
-# The source's own [tool.cibuildwheel], which buildfarm ignores.
-
-#: Settings without which a build may fail, and what buildfarm has in place of each.
+#: Settings of the source's own [tool.cibuildwheel], which buildfarm ignores: those without which a build may fail, and
+#: what buildfarm has in place of each.
 _REPLACED = {
     "before-all": "`images` in matrix.yaml",
     "before-build": "`build_requires` or `patches` in the recipe",
@@ -61,10 +60,8 @@ _ANY_PYTHON = ("--no-binary=:all:", "--python-version=3.99")
 class PreparedSource:
     """A source as it was copied."""
 
-    #: Its `source_digest`.
-    digest: str
-    #: Its `source_entries`.
-    files: Mapping[str, bytes]
+    digest: str  # its `source_digest`
+    files: Mapping[str, bytes]  # its `source_entries`
 
 
 def prepare_source(recipe: Recipe, target: Path, *, cache: Path) -> PreparedSource:
@@ -89,24 +86,28 @@ def prepare_source(recipe: Recipe, target: Path, *, cache: Path) -> PreparedSour
                 unpack(fetch_sdist(source, cache=cache), target)
             case GitSource() as source:
                 root = checkout(source, cache=cache)
-                top, where = root / source.subdirectory, mask_credentials(source.url)
+                top, fault = root / source.subdirectory, None
                 if not top.is_dir():
-                    sentence = f"the repository has no folder {source.subdirectory!r} at {source.revision}"
-                    hint = "correct `subdirectory` in the recipe"
-                    raise UsageError(sentence, Code.NO_SUCH_FILE, where=where, hints=[hint])
-                if not top.resolve().is_relative_to(root.resolve()):
-                    sentence = f"the folder {source.subdirectory!r} is a link that leads out of the repository"
-                    hint = "name a folder of the repository in `subdirectory`"
-                    raise UsageError(sentence, Code.SOURCE_UNSAFE, where=where, hints=[hint])
+                    fault = f"the repository has no folder {source.subdirectory!r} at {source.revision}"
+                    code, hint = Code.NO_SUCH_FILE, "correct `subdirectory` in the recipe"
+                elif not top.resolve().is_relative_to(root.resolve()):
+                    fault = f"the folder {source.subdirectory!r} is a link that leads out of the repository"
+                    code, hint = Code.SOURCE_UNSAFE, "name a folder of the repository in `subdirectory`"
+                if fault:
+                    raise UsageError(fault, code, where=mask_credentials(source.url), hints=[hint])
                 project = project_folder(recipe, target)
                 _copy(_tracked_files(top), project, root=root, top=top)
-                _copy(_outside(root, top), target, root=root)
+                if top.resolve() != root.resolve():  # the files beside the folder, without links that lead out
+                    beside = [(name, file) for name, file in _tracked_files(root) if not file.is_relative_to(top)]
+                    inside = [one for one in beside if one[1].resolve().is_relative_to(root.resolve())]
+                    _copy(inside, target, root=root)
             case WheelSource():
                 raise AssertionError("an official wheel has no source: a plan must not contain a build of this recipe")
         prepared = PreparedSource(_digest(recipe, copied), copied)
         apply_patches(recipe.patches, project_folder(recipe, target))
     except BaseException:
-        _empty(target)
+        shutil.rmtree(target)
+        target.mkdir()
         raise
     return prepared
 
@@ -134,11 +135,8 @@ def source_digest(recipe: Recipe) -> str:
 
 def source_entries(recipe: Recipe) -> Mapping[str, bytes]:
     """Of a source folder, the line of the digest for each file; empty for sources that cannot change."""
-    return _entries(recipe.source.path) if isinstance(recipe.source, PathSource) else {}
-
-
-def _entries(folder: Path) -> dict[str, bytes]:
-    return {name: _entry(name, file) for name, file in source_files(folder)}
+    files = source_files(recipe.source.path) if isinstance(recipe.source, PathSource) else []
+    return {name: _entry(name, file) for name, file in files}
 
 
 def _digest(recipe: Recipe, files: Mapping[str, bytes]) -> str:
@@ -186,14 +184,6 @@ def _tracked_files(top: Path) -> list[tuple[str, Path]]:
     return sorted((file.relative_to(top).as_posix(), file) for file in files)
 
 
-def _outside(root: Path, top: Path) -> list[tuple[str, Path]]:
-    """The files of a checkout that are not below `top`, without links that lead out of it."""
-    if top.resolve() == root.resolve():
-        return []
-    files = [(name, file) for name, file in _tracked_files(root) if not file.is_relative_to(top)]
-    return [(name, file) for name, file in files if file.resolve().is_relative_to(root.resolve())]
-
-
 def _copy(files: list[tuple[str, Path]], target: Path, *, root: Path, top: Path | None = None) -> None:
     """Copy with modes 0644 or 0755, so that the umask of a checkout does not change the wheel.
 
@@ -202,15 +192,12 @@ def _copy(files: list[tuple[str, Path]], target: Path, *, root: Path, top: Path 
     for name, file in files:
         end = file.resolve()
         if not end.is_relative_to(root.resolve()):
-            raise UsageError(
-                f"the link leads out of the source tree, to {file.readlink()}, which no digest covers",
-                Code.SOURCE_UNSAFE,
-                where=str(file),
-                hints=(
-                    "replace the link by what it leads to",
-                    "if that is in the same git repository, name the repository: git+URL#subdirectory=FOLDER",
-                ),
+            sentence = f"the link leads out of the source tree, to {file.readlink()}, which no digest covers"
+            hints = (
+                "replace the link by what it leads to",
+                "if that is in the same git repository, name the repository: git+URL#subdirectory=FOLDER",
             )
+            raise UsageError(sentence, Code.SOURCE_UNSAFE, where=str(file), hints=hints)
         check_kind(file)
         copy = target / name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -226,14 +213,6 @@ def _copy(files: list[tuple[str, Path]], target: Path, *, root: Path, top: Path 
             raise UsageError(sentence, Code.SOURCE_UNSAFE, where=str(file))
 
 
-def _empty(folder: Path) -> None:
-    for entry in list(folder.iterdir()) if folder.is_dir() else []:
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
-
-
 def fetch_sdist(source: SdistSource, *, cache: Path) -> Path:
     """Return the verified archive `<cache>/sdists/<sha256>/<file name>`, downloading it the first time.
 
@@ -241,24 +220,31 @@ def fetch_sdist(source: SdistSource, *, cache: Path) -> Path:
     MissingToolError when the index or the file cannot be reached.
     """
     wanted = source.sha256.lower()
-    folder = cache / "sdists" / wanted
-    for kept in sorted(folder.glob("*")) if folder.is_dir() else []:
+    folder = cache / "sdists"
+    for kept in sorted((folder / wanted).glob("*")):
         if sha256_of(kept) == wanted:
             return kept
         kept.unlink()  # damaged on disk: the folder's name is the expected digest
-    from builder.wheels.sources.index import download  # noqa: PLC0415 - loads slowly, and folders do not need it
+    from builder.wheels.sources.index import fetch  # noqa: PLC0415 - loads slowly, and folders do not need it
+
+    where = f"{source.project} {source.version}"
+
+    def mismatch(who: str, found: str) -> UsageError:
+        return UsageError(
+            f"{who} sha256 {found}, but the recipe has {wanted}; the archive was not opened",
+            Code.SOURCE_DIFFERS,
+            where=where,
+            hints=(
+                "find out why the archive changed before you change `sha256` in the recipe",
+                f"the index is {index_setting()}",
+            ),
+        )
 
     location = locate_sdist(source.project, source.version)
     if location.sha256 and location.sha256 != wanted:
-        raise _mismatch(source, location.sha256, f"the index lists {location.name} with")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as scratch:
-        aside = Path(scratch, location.name)
-        found = download(location, aside, kind=_KIND, where=f"{source.project} {source.version}")
-        if found != wanted:
-            raise _mismatch(source, found, f"the downloaded {location.name} has")
-        folder.mkdir(exist_ok=True)
-        return aside.rename(folder / location.name)
+        raise mismatch(f"the index lists {location.name} with", location.sha256)
+    downloaded = partial(mismatch, f"the downloaded {location.name} has")
+    return fetch(replace(location, sha256=wanted), folder, kind=_KIND, where=where, mismatch=downloaded)
 
 
 def locate_sdist(project: str, version: str) -> Location:
@@ -269,15 +255,3 @@ def locate_sdist(project: str, version: str) -> Location:
     from builder.wheels.sources.index import locate  # noqa: PLC0415 - loads slowly
 
     return locate(f"{project}=={version}" if version else project, _KIND, *_ANY_PYTHON)[0]
-
-
-def _mismatch(source: SdistSource, found: str, who: str) -> UsageError:
-    return UsageError(
-        f"{who} sha256 {found}, but the recipe has {source.sha256.lower()}; the archive was not opened",
-        Code.SOURCE_DIFFERS,
-        where=f"{source.project} {source.version}",
-        hints=(
-            "find out why the archive changed before you change `sha256` in the recipe",
-            f"the index is {index_setting()}",
-        ),
-    )

@@ -50,20 +50,13 @@ def find_toolkit(cuda: Cuda, *, minor_mismatch: bool) -> Toolkit:
     for home, version in on_disk:
         if Cuda.of_toolkit(version) == cuda:
             return Toolkit(home, version)
-    if cuda >= Compat.load().first_packaged_toolkit:
+    first = Compat.load().first_packaged_toolkit
+    if cuda >= first:
         return Toolkit(None, str(cuda))
     same_major = [(home, version) for home, version in on_disk if version.split(".")[0] == str(cuda.major)]
     if minor_mismatch and same_major:
         home, version = same_major[0]
         return Toolkit(home, version, requested_cuda=cuda)
-    raise MissingToolError(
-        f"no CUDA {cuda} toolkit on this machine",
-        Code.TOOLKIT_MISSING,
-        hints=_ways_out(cuda, same_major, minor_mismatch=minor_mismatch),
-    )
-
-
-def _ways_out(cuda: Cuda, same_major: list[tuple[Path, str]], *, minor_mismatch: bool) -> list[str]:
     ways = [f"install the CUDA {cuda} toolkit and set CUDA_HOME to its root folder (or put its nvcc on PATH)"]
     for home, version in same_major[:1]:
         ways.append(
@@ -73,11 +66,10 @@ def _ways_out(cuda: Cuda, same_major: list[tuple[Path, str]], *, minor_mismatch:
         also = "" if minor_mismatch else " and pass `--allow-cuda-minor-mismatch`"
         ways.append(f"set CUDA_HOME to a CUDA {cuda.major}.x toolkit{also}; the wheel records this")
     ways.append("pass `--executor docker` to compile in a container, whose image has the toolkit")
-    first = Compat.load().first_packaged_toolkit
     ways.append(
         f"build for CUDA {first} or later, whose toolkit is on the package index (`--torch 2.11 --cuda {first}`)"
     )
-    return ways
+    raise MissingToolError(f"no CUDA {cuda} toolkit on this machine", Code.TOOLKIT_MISSING, hints=ways)
 
 
 def _on_disk(cuda: Cuda) -> Iterator[tuple[Path, str]]:

@@ -19,10 +19,6 @@ from builder.untrusted import JsonError, read_json, remove_tree, texts
 from builder.wheels.toolchain.pythons import Interpreter, Pythons
 from builder.wheels.toolchain.uv import compile_requirements, run_uv
 
-# The bytecode of an environment's packages, so that not every cell compiles torch's own modules again.
-#
-# Builds and checks cannot write into their environment (`confinement`), so Python cannot keep there what it compiles.
-
 #: Imports modules. With a folder as first word, the bytecode of everything imported from there gets the header of
 #: PEP 552 with the hash of its source file: such bytecode is valid for every copy of the file, whatever its time is.
 _PROGRAM = """
@@ -56,6 +52,7 @@ os._exit(0)  # torch 2.2 under Python 3.12 waits at the exit, forever, for proce
 def import_once(python: Path, modules: Sequence[str], *, log: Path, owner: str, hashed: Path | None = None) -> None:
     """Import modules of an environment's packages, so that Python keeps their bytecode in the environment.
 
+    Builds and checks cannot write into their environment (`confinement`), so Python cannot keep there what it compiles.
     The bytecode of sources below `hashed` is made valid for copies of the sources too.
     """
     run([str(python), "-I", "-c", _PROGRAM, str(hashed or ""), *modules], log=log, owner=owner)
@@ -67,7 +64,10 @@ def add_bytecode(store: Store, python: Path, site: Path, modules: Sequence[str],
     The first environment with exactly these packages imports the modules; later ones get copies of its bytecode. `site`
     is the environment's site-packages.
     """
-    name = f"{BYTECODE}{_bytecode_key(python, site, modules)}"
+    # The sources in site-packages have their hashes in the RECORD files.
+    rows = (row for path in sorted(site.glob("*.dist-info/RECORD")) for row in path.read_text("utf-8").splitlines())
+    sources = [row for row in rows if ".py," in row and not row.startswith("..")]
+    name = f"{BYTECODE}{digest_of([os.path.realpath(python), sources, list(modules)])[:16]}"
     store.use(f"envs/{name}")
     kept = store.root / "envs" / name
     with store.work(name) as folder:
@@ -83,13 +83,6 @@ def add_bytecode(store: Store, python: Path, site: Path, modules: Sequence[str],
             shutil.copyfile(path, copy)
         sync_file_system(new)
         new.rename(kept)
-
-
-def _bytecode_key(python: Path, site: Path, modules: Sequence[str]) -> str:
-    """Names the Python, the modules, and the sources in site-packages with the hashes in the RECORD files."""
-    rows = (row for path in sorted(site.glob("*.dist-info/RECORD")) for row in path.read_text("utf-8").splitlines())
-    sources = [row for row in rows if ".py," in row and not row.startswith("..")]
-    return digest_of([os.path.realpath(python), sources, list(modules)])[:16]
 
 
 #: What most builds and most checks of ops import; `import_once` says why they are named. Without cases, the checks
@@ -109,12 +102,9 @@ CELL_MODULES = (
 class Environment:
     """A complete virtual environment."""
 
-    #: Its root.
-    folder: Path
-    #: Its Python version.
-    python: Python
-    #: The installed packages as exact requirements, sorted.
-    packages: tuple[str, ...]
+    folder: Path  # its root
+    python: Python  # its Python version
+    packages: tuple[str, ...]  # the installed packages as exact requirements, sorted
 
     @property
     def interpreter(self) -> Path:
@@ -209,15 +199,10 @@ class Environments:
         if self.locked(python, requirements, index=index) is not None:
             return
         job = f"check-{_key(str(python), requirements, index)}"
+        options = ["--no-deps", "--python-version", str(python)]
+        log, owner = self.store.log("packages"), self.store.owner(job)
         with self.store.work(job) as folder:
-            compile_requirements(
-                requirements,
-                ["--no-deps", "--python-version", str(python)],
-                folder=folder,
-                index=index,
-                log=self.store.log("packages"),
-                owner=self.store.owner(job),
-            )
+            compile_requirements(requirements, options, folder=folder, index=index, log=log, owner=owner)
 
     def interpreter(self, python: Python, *, headers: bool = False) -> Interpreter:
         """The interpreter of that version, downloaded if this machine lacks it; with `headers`, one with Python.h.
@@ -309,8 +294,4 @@ def toolkit_requirements(cuda: Cuda) -> list[str]:
     nvcc's wheel does not pin crt and nvvm: a plain `cuda-toolkit[nvcc]` installs nvcc 13.0 with the newest front
     end. Here all four packages have the same minor version.
     """
-    return [
-        f"cuda-toolkit[nvcc,cccl]=={cuda}.*",
-        f"nvidia-cuda-crt=={cuda}.*",
-        f"nvidia-nvvm=={cuda}.*",
-    ]
+    return [f"cuda-toolkit[nvcc,cccl]=={cuda}.*", f"nvidia-cuda-crt=={cuda}.*", f"nvidia-nvvm=={cuda}.*"]

@@ -36,12 +36,9 @@ _PROBE = (
 class Interpreter:
     """A Python on this machine."""
 
-    #: Its executable.
-    path: Path
-    #: Its exact version, `3.12.1`.
-    version: str
-    #: Whether Python.h is installed, which extensions of the class `cpython` need.
-    headers: bool
+    path: Path  # its executable
+    version: str  # its exact version, `3.12.1`
+    headers: bool  # whether Python.h is installed, which extensions of the class `cpython` need
 
 
 @cache
@@ -97,8 +94,6 @@ def header_hint(python: Python) -> str:
     """How to install the headers of a Python of the system."""
     return f"`apt-get install python{python.major}.{python.minor}-dev` (or your system's package)"
 
-
-# Pythons that this machine lacks: uv downloads them, unless downloads are forbidden.
 
 #: uv's own setting; `automatic` is its default.
 SETTING = "UV_PYTHON_DOWNLOADS"

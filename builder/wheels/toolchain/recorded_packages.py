@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -23,13 +24,13 @@ def check_pins(packages: Sequence[str], where: str) -> None:
     `where` names the wheel in the error.
     """
     for package in packages:
-        if not _is_pin(package):
-            raise UsageError(
-                f"the record of the wheel names a package that is not an exact version: {package[:100]!r}",
-                Code.RECORD_UNSAFE,
-                where=where,
-                hints=["`rebuild` installs only packages of the form `name==version` from the package index"],
-            )
+        match = _PIN.fullmatch(package)
+        with suppress(InvalidVersion):
+            if match and Version(match[2]):
+                continue
+        sentence = f"the record of the wheel names a package that is not an exact version: {package[:100]!r}"
+        hint = "`rebuild` installs only packages of the form `name==version` from the package index"
+        raise UsageError(sentence, Code.RECORD_UNSAFE, where=where, hints=[hint])
 
 
 def wheels_only(packages: Sequence[str], build_requires: Sequence[str]) -> list[str]:
@@ -43,12 +44,7 @@ def wheels_only(packages: Sequence[str], build_requires: Sequence[str]) -> list[
 
 
 def check_needed(
-    packages: Sequence[str],
-    requirements: Sequence[str],
-    options: Sequence[str],
-    *,
-    index: Sequence[str],
-    store: Store,
+    packages: Sequence[str], requirements: Sequence[str], options: Sequence[str], *, index: Sequence[str], store: Store
 ) -> None:
     """Raise MissingToolError for packages that the recipe does not need: a package may run code when Python starts.
 
@@ -73,11 +69,3 @@ def check_needed(
                 "if a different version of buildfarm built the wheel, run that version",
             ],
         )
-
-
-def _is_pin(package: str) -> bool:
-    match = _PIN.fullmatch(package)
-    try:
-        return match is not None and bool(Version(match[2]))
-    except InvalidVersion:
-        return False

@@ -188,26 +188,15 @@ def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence
             "if torch is missing, set `torch_index` in matrix.yaml to an index of torch's CUDA variants",
         ]
         if absent:
-            return MissingToolError(
-                f"the package index does not have a required package or version: {detail}",
-                Code.PACKAGE_NOT_FOUND,
-                where=where,
-                hints=hints,
-            )
+            sentence = f"the package index does not have a required package or version: {detail}"
+            return MissingToolError(sentence, Code.PACKAGE_NOT_FOUND, where=where, hints=hints)
         return UnsatisfiableError(f"the packages conflict: {detail}", Code.PACKAGES_CONFLICT, where=where, hints=hints)
+    sentence, hints = f"uv could not create the environment for {wanted}", [f"the full output is in {log}"]
     if lacking := reports("dependency-build", output):
-        return BuildError(
-            f"{lacking['package']} has no wheel for this Python, and its source does not build{_why_built(output)}",
-            stage="environment",
-            log=log,
-            hints=[hint_of("dependency-build"), f"the full output is in {log}"],
-        )
-    return BuildError(
-        f"uv could not create the environment for {wanted}",
-        stage="environment",
-        log=log,
-        hints=[f"the full output is in {log}"],
-    )
+        why = _why_built(output)
+        sentence = f"{lacking['package']} has no wheel for this Python, and its source does not build{why}"
+        hints.insert(0, hint_of("dependency-build"))
+    return BuildError(sentence, stage="environment", log=log, hints=hints)
 
 
 def _why_built(output: str) -> str:
@@ -221,15 +210,11 @@ def _why_built(output: str) -> str:
 def _unreachable(sentence: str, output: str, wanted: str, where: str, log: Path) -> MissingToolError:
     """The index does not answer. One network error of many builds is printed once, so the sentence names no package."""
     named = re.search(r"(?i)failed to (?:fetch: `?\S+/|download `)([\w.-]+)\S*$", output, re.MULTILINE)
-    return MissingToolError(
-        sentence,
-        Code.NETWORK_UNREACHABLE,
-        where=where,
-        hints=[
-            *network_hints(),
-            *([] if _is_offline() else ["set UV_DEFAULT_INDEX to an index or mirror that this machine can reach"]),
-            *([f"uv failed to download {named[1]}"] if named else []),
-            f"requirements: {wanted}",
-            f"the full output is in {log}",
-        ],
-    )
+    hints = [
+        *network_hints(),
+        *([] if _is_offline() else ["set UV_DEFAULT_INDEX to an index or mirror that this machine can reach"]),
+        *([f"uv failed to download {named[1]}"] if named else []),
+        f"requirements: {wanted}",
+        f"the full output is in {log}",
+    ]
+    return MissingToolError(sentence, Code.NETWORK_UNREACHABLE, where=where, hints=hints)

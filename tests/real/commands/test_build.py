@@ -20,11 +20,10 @@ from packaging.version import Version
 from builder.cli.options import ExecutorName
 from builder.commands.building.build import BuildOptions, build_text, dry_run, hint_of, run_build
 from builder.commands.building.executor_choice import choose_executor
-from builder.commands.folders import open_store
+from builder.commands.folders import failed_builds, open_store
 from builder.commands.index.publish import publish_wheels
 from builder.commands.run_settings import RunSettings
 from builder.commands.smoke import SmokeOptions, run_smoke
-from builder.commands.smoke_targets import failed_build
 from builder.commands.store import history_text
 from builder.errors import (
     BuildError,
@@ -49,6 +48,7 @@ from builder.publish.runs.view import report_of
 from builder.result import BuildResult
 from builder.storage.runs import runs as history
 from builder.store import Store
+from builder.wheels.job import NotPreparedError
 from builder.wheels.local import LocalExecutor
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.uv import find_uv
@@ -197,12 +197,13 @@ def test_smoke_says_why_dist_has_no_wheel(runs: Runs) -> None:
     (runs.project.root / "first").mkdir()
     (runs.project.root / "first" / "report.json").write_bytes(runs.first.report)
     [cell] = report["builds"][0]["serves"]
-    broken = failed_build(runs.project.root / "first", ["broken"], [cell])
+    what = "there is no wheel to test"
+    (broken,) = failed_builds(runs.project.root / "first", what, ["broken"], [cell])
     assert broken
     assert "the last `buildfarm build` failed: broken/_C.c:1:" in broken.sentence
-    assert failed_build(runs.project.root / "first", ["tiny"], [cell]) is None
-    assert failed_build(runs.project.root / "first", ["broken"], ["torch2.12.0-cu130-cp311"]) is None
-    assert failed_build(runs.project.root, ["broken"], [cell]) is None, "there is no report"
+    assert failed_builds(runs.project.root / "first", what, ["tiny"], [cell]) == []
+    assert failed_builds(runs.project.root / "first", what, ["broken"], ["torch2.12.0-cu130-cp311"]) == []
+    assert failed_builds(runs.project.root, what, ["broken"], [cell]) == [], "there is no report"
 
 
 def test_a_new_wheel_of_a_published_version_is_a_warning(runs: Runs) -> None:
@@ -237,17 +238,17 @@ def test_the_report_of_a_run(runs: Runs) -> None:
     assert {"compile", "repair", f"install in {cell}", f"import in {cell}"} <= stages
     assert all(0 <= each.start < each.end <= first.seconds + 1 for each in first.timeline.stages)
     assert set(warm.reused) == {tiny, str(runs.first.results["hollow"].build)}
-    found = {build.extension: build for build in report_of([first]).builds}
+    found = {build.extension: build for build in report_of(first).builds}
     assert {name: build.result for name, build in found.items()} == {
         "broken": "failed",
         "hollow": "refused",
         "tiny": "built",
     }
     assert found["tiny"].cells[0].level == "cpu"
-    excerpt = found["broken"].excerpt
+    excerpt = found["broken"].log
     assert excerpt
     assert excerpt.error[excerpt.here].startswith("broken/_C.c:1:"), "the real error of gcc"
-    assert {build.extension: build.result for build in report_of([warm]).builds}["tiny"] == "already built"
+    assert {build.extension: build.result for build in report_of(warm).builds}["tiny"] == "already built"
 
 
 def test_a_refused_wheel_never_reaches_dist(runs: Runs) -> None:
@@ -437,6 +438,11 @@ def options(runs: Runs) -> BuildOptions:
     return runs.project.options()
 
 
+def not_started(*_: object, cached_only: bool = False, **__: object) -> None:
+    assert cached_only, "something was started"
+    raise NotPreparedError
+
+
 def test_all_problems_are_reported_before_the_first_build(
     options: BuildOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,7 +452,7 @@ def test_all_problems_are_reported_before_the_first_build(
         MissingToolError("no g++", Code.TOOLKIT_MISSING),
     ]
     monkeypatch.setattr(LocalExecutor, "problems", lambda *_: list(missing))
-    monkeypatch.setattr(LocalExecutor, "toolchain", lambda *_: pytest.fail("something was started"))
+    monkeypatch.setattr(LocalExecutor, "prepare", not_started)
     with pytest.raises(PreflightError) as caught:
         run_build(options)
     assert [str(problem) for problem in caught.value.problems] == ["no nvcc", "no g++"]
@@ -463,7 +469,7 @@ def test_cases_that_python_cannot_parse_stop_the_run_before_the_compile(
     cases = recipe.parent / "cases.py"
     assert not cases.exists()
     cases.write_text("CASES = [\n")
-    monkeypatch.setattr(LocalExecutor, "toolchain", lambda *_: pytest.fail("something was started"))
+    monkeypatch.setattr(LocalExecutor, "prepare", not_started)
     try:
         with pytest.raises(UsageError, match="Python cannot parse this file: '\\[' was never closed") as caught:
             run_build(replace(options, store=tmp_path / "empty"))
@@ -476,7 +482,7 @@ def test_a_version_that_the_source_does_not_have_stops_the_run_before_the_compil
     options: BuildOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = next(options.matrix.parent.rglob("extension.yaml")).parent / "src" / "setup.py"
-    monkeypatch.setattr(LocalExecutor, "toolchain", lambda *_: pytest.fail("something was started"))
+    monkeypatch.setattr(LocalExecutor, "prepare", not_started)
     script.write_text('from setuptools import setup\nsetup(version="1.1")\n')
     try:
         with pytest.raises(UsageError, match=r"the recipe has version 1.0, and setup.py or pyproject.toml has 1.1"):
@@ -603,5 +609,5 @@ def test_an_option_and_a_variable_turn_the_compiler_cache_off(
     matrix, _, plan = read_plan(options.matrix, Selection())
     environments = Environments(Store(tmp_path), matrix.torch_index)
     executor = choose_executor(RunSettings(matrix, wanted, compiler_cache=option), plan.builds, environments)
-    assert executor._compiler_cache is used  # type: ignore[attr-defined]
+    assert executor.compiler_cache is used  # type: ignore[attr-defined]
     assert executor.shares_objects is (used and wanted == "docker"), "without the cache no build waits for objects"

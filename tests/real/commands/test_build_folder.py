@@ -11,7 +11,7 @@ import pytest
 from builder.commands.building.build import run_build
 from builder.errors import Exit
 from builder.wheels import make
-from builder.wheels.make import make_wheel
+from builder.wheels.make import compile_wheel
 from tests.fixtures.small_project import SmallProject, small_project
 
 pytestmark = pytest.mark.usefixtures("headers")
@@ -35,9 +35,9 @@ def test_a_log_that_grows_in_the_source_folder_is_named_and_does_not_fail_the_bu
 
     def growing(*args: Any, **kwargs: Any) -> Any:
         log.write_text("one more line\n")
-        return make_wheel(*args, **kwargs)
+        return compile_wheel(*args, **kwargs)
 
-    monkeypatch.setattr(make, "make_wheel", growing)
+    monkeypatch.setattr(make, "compile_wheel", growing)
     ((first,), (second,)) = (run_build(project.options())[1] for _ in range(2))
     assert (first.exit, first.error, first.reused) == (Exit.OK, None, False)
     assert "build.log changed during the build" in capfd.readouterr().err

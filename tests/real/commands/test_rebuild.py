@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from builder import records
 from builder.cli.app import app
 from builder.commands import rebuild
 from builder.commands.building.build import run_build
@@ -33,10 +34,10 @@ from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageEr
 from builder.hashing import sha256_of
 from builder.matrix.config import GitSource
 from builder.publish.provenance import statement_path
-from builder.records import RecipeSettings, Toolchain, read_record
-from builder.wheels.job import CompileJob
+from builder.records import read_record
+from builder.wheels.job import CompileJob, Prepared
 from builder.wheels.local import LocalExecutor
-from builder.wheels.make import make_wheel
+from builder.wheels.make import compile_wheel
 from builder.wheels.toolchain import cuda_toolkit
 from tests.conftest import coded, wheel_of
 from tests.fixtures.small_project import MODULE, SmallProject, small_project
@@ -89,11 +90,11 @@ def test_the_rebuilt_wheel_is_equal_and_nothing_else_changes(built: Built, tmp_p
 def test_the_wheel_is_compiled_and_not_taken_from_the_store(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Path] = []
 
-    def watched(job: CompileJob, *args: Any, **kwargs: Any) -> Any:
+    def watched(prepared: Prepared, job: CompileJob, *args: Any) -> Any:
         compiled.append(job.source)
-        return make_wheel(job, *args, **kwargs)
+        return compile_wheel(prepared, job, *args)
 
-    monkeypatch.setattr(rebuild, "make_wheel", watched)
+    monkeypatch.setattr(rebuild, "compile_wheel", watched)
     assert run_rebuild(built.options("steady")).equal
     (source,) = compiled
     assert source.parent.name.startswith("rebuild-")
@@ -176,12 +177,13 @@ def test_different_tools_are_an_error_that_names_them(built: Built, monkeypatch:
 
 def test_records_of_an_early_buildfarm_make_the_same_wheel(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     """They contain a digest of scripts. The rebuilt wheel has what the record has."""
-    original = LocalExecutor._identity
+    original = LocalExecutor.prepare
 
-    def identity(self: LocalExecutor, *args: Any) -> Toolchain:
-        return replace(original(self, *args), scripts="changed", base_digest="sha256:pinned since")
+    def prepare(self: LocalExecutor, *args: Any, **kwargs: Any) -> Prepared:
+        found = original(self, *args, **kwargs)
+        return replace(found, toolchain=replace(found.toolchain, scripts="changed", base_digest="sha256:pinned since"))
 
-    monkeypatch.setattr(LocalExecutor, "_identity", identity)
+    monkeypatch.setattr(LocalExecutor, "prepare", prepare)
     assert run_rebuild(built.options("steady")).equal
     here = read_record(built.wheels["steady"]).toolchain
     early = replace(here, scripts="0123456789ab")
@@ -196,17 +198,13 @@ def test_records_without_the_key_cuda_make_the_same_wheel(
     project = SmallProject(tmp_path, built.project.index)
     project.recipe("early")
     project.matrix("early")
-    write = RecipeSettings.to_json
     with monkeypatch.context() as early:
-        early.setattr(
-            RecipeSettings,
-            "to_json",
-            lambda self: {key: value for key, value in write(self).items() if key != "cuda"},
-        )
+        write = records.recorded_settings
+        early.setattr(records, "recorded_settings", lambda recipe: write(replace(recipe, cuda="required")))
         run_build(project.options())
     wheel = wheel_of(tmp_path / "dist")
-    assert read_record(wheel).settings.cuda == "required"
-    assert read_record(built.wheels["moody"]).settings.cuda == "optional"
+    assert "cuda" not in read_record(wheel).settings
+    assert read_record(built.wheels["moody"]).settings["cuda"] == "optional"
     again = run_rebuild(RebuildOptions(wheel, matrix=tmp_path / "matrix.yaml", store=project.store, jobs=1))
     assert {each.member.rpartition("/")[2] for each in again.differences} == {"env.txt", "RECORD"}
 

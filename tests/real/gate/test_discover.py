@@ -45,7 +45,7 @@ with recorder:
     import mine
 import torch
 torch.library.define("later::six", "(Tensor x) -> Tensor")
-print(json.dumps(recorder.own()))
+print(json.dumps(recorder.own()[0]))
 """
 
 

@@ -57,13 +57,9 @@ def test_a_loaded_library_passes_and_another_is_named_with_the_line_to_add(insta
     assert {one.verdict for one in outcomes().values()} == {PASSED}
 
 
-def test_a_module_with_a_function_of_python_3_15_is_named(install: Install) -> None:
-    install(_C=('extern "C" void *PyModExport__C() { return nullptr; }',))
+def test_a_module_of_python_3_15_is_named_and_another_library_needs_one(install: Install) -> None:
+    install(_C=('extern "C" void *PyModExport__C() { return nullptr; }',), libops=("int answer;",))
     assert "`imports: [lazy, lazy._C]`" in outcomes()["lazy/_C.so"].reason
-
-
-def test_a_library_that_is_no_module_needs_the_module_that_loads_it(install: Install) -> None:
-    install(libops=("int answer;",))
     assert "add the module that loads the library to `imports`" in outcomes()["lazy/libops.so"].reason
 
 
@@ -106,12 +102,16 @@ def needing(tmp_path: Path, runtime: str) -> tuple[str, ...]:
 
 
 @pytest.mark.usefixtures("cuda_13")
-def test_a_library_for_another_cuda_is_not_advised(install: Install, tmp_path: Path) -> None:
-    install(x_cuda12=needing(tmp_path, "libcudart.so.12"), x_cuda13=needing(tmp_path, "libcudart.so.13"))
+def test_a_library_for_another_cuda_or_for_gpus_of_others_is_not_advised(install: Install, tmp_path: Path) -> None:
+    runtimes = {"x_cuda12": "libcudart.so.12", "x_cuda13": "libcudart.so.13", "rocm": "libamdhip64.so.6"}
+    install(**{name: needing(tmp_path, runtime) for name, runtime in runtimes.items()})
     found = outcomes()
-    other, own = found["lazy/x_cuda12.so"], found["lazy/x_cuda13.so"]
-    assert (other.verdict, other.reason) == (PASSED, "not loaded here: it is for CUDA 12")
+    own = found.pop("lazy/x_cuda13.so")
     assert (own.verdict, own.remark) == (NOT_RUN, True)
+    assert {name: (one.verdict, one.reason) for name, one in found.items()} == {
+        "lazy/x_cuda12.so": (PASSED, "not loaded here: it is for CUDA 12"),
+        "lazy/rocm.so": (PASSED, "not loaded here: it is for GPUs of AMD"),
+    }
 
 
 @pytest.mark.usefixtures("cuda_13")
@@ -125,17 +125,13 @@ def test_a_wheel_without_a_library_for_this_cuda_is_a_remark(install: Install, t
 @pytest.mark.usefixtures("cuda_13")
 def test_variants_of_the_recipe_name_the_cuda(install: Install) -> None:
     install(a=("int a;",), b=("int b;",))
-    found = outcomes(
-        {"library": "lazy/a.so", "cuda": "12.8", "arch": ""}, {"library": "b.so", "cuda": "13", "arch": ""}
-    )
+    found = outcomes(variant("lazy/a.so", "12.8"), variant("b.so", "13"))
     assert [found[f"lazy/{name}.so"].verdict for name in "ab"] == [PASSED, NOT_RUN]
 
 
 def test_of_libraries_for_one_architecture_each_one_is_enough(install: Install) -> None:
     folder = install(sm90=(MODULE.format("sm90"),), sm100=(MODULE.format("sm100"),), _C=(MODULE.format("_C"),))
-    variants = [
-        {"library": f"{name}.so", "cuda": "", "arch": arch} for name, arch in (("sm90", "9.0"), ("sm100", "10.0"))
-    ]
+    variants = [variant("sm90.so", arch="9.0"), variant("sm100.so", arch="10.0")]
     found = outcomes(*variants)
     assert set(found) == {"", "lazy/_C.so"}
     assert "no import loads one of lazy/sm100.so, lazy/sm90.so" in found[""].reason
@@ -162,9 +158,3 @@ def test_a_variant_is_not_advised_without_a_word(install: Install) -> None:
     ctypes.CDLL(str(folder / "_86_C.so"))
     reason = outcomes()["lazy/_89_C.so"].reason
     assert "if it is a variant of lazy/_86_C.so for other GPUs, name both under `variants`" in reason
-
-
-@pytest.mark.usefixtures("cuda_13")
-def test_a_library_for_gpus_of_others_is_not_advised(install: Install, tmp_path: Path) -> None:
-    install(rocm=needing(tmp_path, "libamdhip64.so.6"))
-    assert outcomes()["lazy/rocm.so"].reason == "not loaded here: it is for GPUs of AMD"

@@ -20,7 +20,7 @@ from tests.unit.gate.test_scheduler import ROOT, gate, values
 def test_an_op_that_stops_its_fork_server_does_not_stop_the_gate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builder.gate.processes.running_task._PATIENCE", 0.3)
+    monkeypatch.setattr("builder.gate.processes.task_process._PATIENCE", 0.3)
     began = time.monotonic()
     answer = gate(tmp_path, "ns::stops,ns::fine", ("values",), seconds=5.0)
     assert "kills or stops its parent process" in values(answer, "ns::stops").reason

@@ -64,9 +64,9 @@ def prove(
             tmp_path, "ops", "1.0+cu130.torch2.11", {"ops/__init__.py": module}, requires=requires
         )
         stored = store.find("d" * 64) or store.add("d" * 64, wheel, make_record.build_record())
-        proofs = WheelProver(store, environments, again=again).prove(
-            stored, replace(BUILD, serves=cells), make.recipe("ops"), log=tmp_path / "log", stage=lambda _: None
-        )
+        prover = WheelProver(store, environments, again=again)
+        subject = prover.subject(stored, replace(BUILD, serves=cells), make.recipe("ops"))
+        proofs = prover.prove(subject, log=tmp_path / "log", stage=lambda _: None)
         return {(proof.cell, proof.check): proof for proof in proofs}
 
     return prove
@@ -123,9 +123,9 @@ def newer(prove: Prove, store: Store, index: loopback.PackageIndex, tmp_path: Pa
     environments = Environments(store, index.torch_index)
 
     def ask(images: Matrix | None, cell: Cell = HERE) -> Proof:
-        proofs = WheelProver(store, environments, images).prove(
-            stored, replace(BUILD, serves=(cell,)), make.recipe("ops"), log=tmp_path / "log", stage=lambda _: None
-        )
+        prover = WheelProver(store, environments, images)
+        subject = prover.subject(stored, replace(BUILD, serves=(cell,)), make.recipe("ops"))
+        proofs = prover.prove(subject, log=tmp_path / "log", stage=lambda _: None)
         (imported,) = [proof for proof in proofs if proof.check is Check.IMPORT]
         return imported
 

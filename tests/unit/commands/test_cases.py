@@ -12,8 +12,8 @@ import pytest
 from builder.cli.options import ExecutorName
 from builder.commands import cases
 from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.cases import CasesOptions, run_cases, summary_text
-from builder.commands.cases_text import cases_text, missing_text
+from builder.commands.cases import CasesOptions, run_cases
+from builder.commands.cases_text import cases_text, missing_text, summary_text
 from builder.commands.smoke_targets import SmokeTarget
 from builder.errors import Code, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Argument, Drafts, OpDraft, shortened
@@ -98,7 +98,7 @@ def test_a_check_that_failed_in_a_trial_is_not_claimed_and_is_named() -> None:
     ]
     assert """not_claimed={'opcheck': 'it raises "RuntimeError"', 'compile': 'static: no'}""" in plain
     assert "not_claimed={'opcheck': 'for no rows'}" in empty
-    text = summary_text([result(drafts)])
+    text = summary_text(result(drafts))
     assert 'not claimed: toy::add: opcheck fails: it raises "RuntimeError"\n' in text
     assert "not claimed: toy::add: compile fails: static: no\n" in text
 
@@ -121,17 +121,17 @@ def test_the_case_of_a_class_lists_its_dtypes_and_long_lists_of_integers_are_wra
 
 
 def test_an_op_without_a_fake_kernel_is_named_with_the_cure() -> None:
-    text = summary_text([result(Drafts({}, drafts=[ADD, replace(ADD, op="toy::sub")]))])
+    text = summary_text(result(Drafts({}, drafts=[ADD, replace(ADD, op="toy::sub")])))
     assert (
         "no fake kernel: toy::add, toy::sub: the cases do not claim opcheck, fake, devices, export and compile" in text
     )
     assert 'torch.library.register_fake("toy::add")' in text
-    assert "fake kernel" not in summary_text([result(Drafts({}, drafts=[ON_CUDA, UNKNOWN]))])
+    assert "fake kernel" not in summary_text(result(Drafts({}, drafts=[ON_CUDA, UNKNOWN])))
 
 
 def test_a_fake_kernel_that_was_learned_is_printed() -> None:
     code = '@torch.library.register_fake("toy::add")\ndef _fake_add(x):\n    return x.new_empty(x.shape)\n'
-    text = summary_text([result(Drafts({}, drafts=[replace(ADD, fake=code), replace(ADD, op="toy::sub")]))])
+    text = summary_text(result(Drafts({}, drafts=[replace(ADD, fake=code), replace(ADD, op="toy::sub")])))
     assert "no fake kernel: toy::sub: the cases do not claim" in text
     assert "no fake kernel: toy::add: the cases do not claim" in text
     assert (
@@ -156,7 +156,7 @@ def test_without_a_successful_call_there_is_no_gap_to_replace() -> None:
     assert "GAP" not in text
     assert "CASES = []" in text
     assert "NOT_CLAIMED" in text
-    said = summary_text([result(drafts)])
+    said = summary_text(result(drafts))
     assert "GAP" not in said
     assert "next: no op could be called: write a Case for each op of NOT_CLAIMED" in said
 
@@ -168,10 +168,7 @@ def result(drafts: Drafts) -> CasesResult:
 
 @pytest.mark.parametrize(
     ("text", "short"),
-    [
-        ("a message of many words without an end", "a message of many words …"),
-        ("two\nlines", "two lines"),
-    ],
+    [("a message of many words without an end", "a message of many words …"), ("two\nlines", "two lines")],
 )
 def test_a_long_message_is_cut_after_a_word(text: str, short: str) -> None:
     assert shortened(text, 28) == short
@@ -187,13 +184,13 @@ def test_what_existing_cases_lack_is_valid_code_too() -> None:
 def test_an_op_with_a_cpu_kernel_whose_cases_say_cuda_is_named() -> None:
     drafts = Drafts({}, covered=["toy::add"], stale=["toy::add"])
     cell = Cell.parse("torch2.11.0-cu130-cp312")
-    text = summary_text([CasesResult("toy", "toy.whl", cell, drafts, None, "", Path("cases.py"))])
+    text = summary_text(CasesResult("toy", "toy.whl", cell, drafts, None, "", Path("cases.py")))
     assert 'in cases.py, remove `devices=["cuda"]` from the cases of toy::add: the op has a CPU kernel' in text
 
 
 def test_the_summary_counts_calls_and_gives_every_reason() -> None:
     cell = Cell.parse("torch2.11.0-cu130-cp312")
-    text = summary_text([CasesResult("toy", "toy.whl", cell, DRAFTS, Path("cases.py"), "", Path("cases.py"))])
+    text = summary_text(CasesResult("toy", "toy.whl", cell, DRAFTS, Path("cases.py"), "", Path("cases.py")))
     assert "toy: called successfully in torch2.11.0-cu130-cp312: 1 of 3 ops, 0 of 1 other callable" in text
     assert "not called (CUDA only): toy::sort: the op has no CPU kernel: sort" in text
     assert "wrote cases.py" in text
@@ -201,9 +198,9 @@ def test_the_summary_counts_calls_and_gives_every_reason() -> None:
     draft = CasesResult("toy", "toy.whl", cell, DRAFTS, Path("draft.py"), "", Path("toy/cases.py"))
     assert (
         "a reference, move the text of this file to toy/cases.py, then run your `buildfarm build` command"
-        in summary_text([draft])
+        in summary_text(draft)
     )
-    empty = summary_text([CasesResult("toy", "toy.whl", cell, Drafts({}), None, "", Path("cases.py"))])
+    empty = summary_text(CasesResult("toy", "toy.whl", cell, Drafts({}), None, "", Path("cases.py")))
     assert "toy: no op, and no function or class with a tensor argument" in empty
 
 

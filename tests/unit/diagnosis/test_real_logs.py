@@ -77,11 +77,7 @@ EXPECTED = {
     "nvcc-prop": ('prop.cu(5): error: class "cudaDeviceProp" has no member', "    5 | ", "no `clockRate` any more"),
     "nvcc-ptxas": ("ptxas /tmp/tmpxft-6_ptx.ptx, line 26; error : Unknown modifier '.instruction'", "", ""),
     "nvcc-warning": ('warnerr.cu(1): error: identifier "nope" is undefined', "", ""),
-    "build-multi": (
-        "a.cpp:2:31: error: expected ‘;’ before ‘}’ token",
-        "    2 | int f() { int unused; return 1 }",
-        "",
-    ),
+    "build-multi": ("a.cpp:2:31: error: expected ‘;’ before ‘}’ token", "    2 | int f() { int unused; return 1 }", ""),
     "build-std14": (
         "torch/include/torch/csrc/api/include/torch/all.h:5:2: error: #error C++17 or later compatible compiler is",
         "included in ops.cpp:1",

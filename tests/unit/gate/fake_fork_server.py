@@ -30,7 +30,6 @@ def ready(ops: list[str]) -> dict[str, Any]:
             "cases": [],
             "ops": [],
             "errors": [error],
-            "threads": 1,
             "libraries": [],
         }
     cases = [
@@ -39,7 +38,7 @@ def ready(ops: list[str]) -> dict[str, Any]:
     ]
     if ops == ["ns::uncased"]:
         cases = []
-    return {"event": "ready", "imported": True, "cases": cases, "ops": ops, "errors": [], "threads": 1, "libraries": []}
+    return {"event": "ready", "imported": True, "cases": cases, "ops": ops, "errors": [], "libraries": []}
 
 
 def run_child(command: dict[str, Any], ops: list[str], parent: int, key: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.gate.coverage import case_coverage, may_take_tensor, missing_empty_cases, no_cases, not_covered
+from builder.gate.coverage import case_coverage, may_take_tensor, missing_empty_cases, no_cases
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED
 from builder.gate.tasks import CaseFacts
 
@@ -13,33 +13,23 @@ def case(op: str, name: str = "plain", edge: str = "", missing: str = "") -> Cas
     return CaseFacts(0, op, name, edge=edge, missing=missing)
 
 
-def verdicts(ops: list[str], *cases: CaseFacts) -> dict[str, str]:
-    return {one.op: one.verdict for one in case_coverage(ops, cases)}
-
-
-def test_an_op_without_a_case_fails_by_name() -> None:
-    assert verdicts(["ns::a", "pkg.f"], case("ns::a")) == {"ns::a": PASSED, "pkg.f": FAILED}
-
-
-def test_the_only_overload_need_not_be_named() -> None:
-    assert verdicts(["ns::a.Tensor"], case("ns::a")) == {"ns::a.Tensor": PASSED}
-
-
-def test_the_default_overload_may_be_named() -> None:
-    assert verdicts(["ns::a"], case("ns::a.default")) == {"ns::a": PASSED}
-    assert verdicts(["ns::a", "ns::a.out"], case("ns::a.default")) == {"ns::a": PASSED, "ns::a.out": FAILED}
-
-
-def test_each_of_several_overloads_needs_a_case() -> None:
-    ops = ["ns::a", "ns::a.out"]
-    assert verdicts(ops, case("ns::a")) == {"ns::a": PASSED, "ns::a.out": FAILED}
-    assert verdicts(ops, case("ns::a"), case("ns::a.out")) == dict.fromkeys(ops, PASSED)
-    assert verdicts(["ns::a.x", "ns::a.y"], case("ns::a")) == {"ns::a.x": FAILED, "ns::a.y": FAILED}
-
-
-def test_a_case_of_a_missing_op_fails() -> None:
-    [outcome] = case_coverage([], [case("ns::gone", missing="no op of this name is registered")])
-    assert (outcome.op, outcome.verdict) == ("ns::gone", FAILED)
+@pytest.mark.parametrize(
+    ("ops", "named", "failed"),
+    [
+        pytest.param(["ns::a", "pkg.f"], ["ns::a"], ["pkg.f"], id="an op without a case"),
+        pytest.param(["ns::a.Tensor"], ["ns::a"], [], id="the only overload need not be named"),
+        pytest.param(["ns::a"], ["ns::a.default"], [], id="the default overload may be named"),
+        pytest.param(["ns::a", "ns::a.out"], ["ns::a.default"], ["ns::a.out"], id="only the default overload"),
+        pytest.param(["ns::a", "ns::a.out"], ["ns::a"], ["ns::a.out"], id="one of several overloads"),
+        pytest.param(["ns::a", "ns::a.out"], ["ns::a", "ns::a.out"], [], id="each of several overloads"),
+        pytest.param(["ns::a.x", "ns::a.y"], ["ns::a"], ["ns::a.x", "ns::a.y"], id="none of several overloads"),
+        pytest.param(["ns::a"], ["ns::a", "ns::a"], ["ns::a"], id="two cases with the same name"),
+    ],
+)
+def test_each_op_and_overload_has_a_case(ops: list[str], named: list[str], failed: list[str]) -> None:
+    outcomes = case_coverage(ops, [case(op) for op in named])
+    assert [one.op for one in outcomes if one.verdict == FAILED] == failed
+    assert {one.verdict for one in outcomes if one.op not in failed} <= {PASSED}
 
 
 def test_a_case_of_an_unknown_op_names_its_line_and_the_nearest_op() -> None:
@@ -49,6 +39,7 @@ def test_a_case_of_an_unknown_op_names_its_line_and_the_nearest_op() -> None:
         "this case in cases.py (line 7) cannot be called: ns::bias_gellu: no op; did you mean ns::bias_gelu?"
     ]
     assert all(MISTAKE_IN_CASES.items() <= one.evidence.items() for one in outcomes)
+    assert {one.verdict for one in outcomes} == {FAILED}
 
 
 def test_a_module_that_cannot_be_imported_is_no_mistake_in_cases() -> None:
@@ -56,12 +47,10 @@ def test_a_module_that_cannot_be_imported_is_no_mistake_in_cases() -> None:
     assert [one.evidence.get("mistake") for one in outcomes] == [None, None]
 
 
-def test_two_cases_with_the_same_name_fail() -> None:
-    assert [one.verdict for one in case_coverage(["ns::a"], [case("ns::a"), case("ns::a")])] == [PASSED, FAILED]
-
-
-def test_an_op_without_a_tensor_needs_no_empty_case() -> None:
-    assert missing_empty_cases([CaseFacts(0, "pkg.version", "plain", takes_tensor=False)]) == []
+def test_an_op_without_an_empty_case_is_reported_unless_it_takes_no_tensor() -> None:
+    cases = [case("ns::a"), case("ns::b"), case("ns::b", "none", "empty")]
+    no_tensor = CaseFacts(0, "pkg.version", "plain", takes_tensor=False)
+    assert [one.op for one in missing_empty_cases([*cases, no_tensor])] == ["ns::a"]
 
 
 @pytest.mark.parametrize(
@@ -81,27 +70,12 @@ def test_the_docstring_of_pybind11_says_whether_a_function_takes_a_tensor(docstr
     assert may_take_tensor(function) is may
 
 
-def test_an_op_without_an_empty_case_is_reported() -> None:
-    assert [one.op for one in missing_empty_cases([case("ns::a"), case("ns::b"), case("ns::b", "none", "empty")])] == [
-        "ns::a"
-    ]
+def test_a_recipe_without_cases_is_told_how_to_draft_some() -> None:
+    assert "no cases.py for second" in no_cases("second")  # the wheel of another recipe may have cases
+    assert "`buildfarm cases --ext second`" in no_cases("second")
 
 
-def test_ops_of_a_recipe_without_cases_are_not_run() -> None:
-    outcomes = not_covered(["ns::a", "ns::b"], no_cases("second"))
-    assert [(one.op, one.verdict, one.reason) for one in outcomes] == [
-        ("ns::a", NOT_RUN, no_cases("second")),
-        ("ns::b", NOT_RUN, no_cases("second")),
-    ]
-    assert "no cases.py for second" in outcomes[0].reason  # the wheel of another recipe may have cases
-    assert "`buildfarm cases --ext second`" in outcomes[0].reason
-
-
-def test_an_op_in_not_claimed_needs_no_case_and_is_not_run() -> None:
-    [outcome] = case_coverage(["ns::a.default"], [], {"ns::a": "it decodes pictures"})
-    assert (outcome.verdict, outcome.reason) == (NOT_RUN, "not claimed: it decodes pictures")
-
-
-def test_an_unknown_op_in_not_claimed_fails() -> None:
-    [outcome] = case_coverage([], [], {"ns::gone": "a reason"})
-    assert (outcome.op, outcome.verdict) == ("ns::gone", FAILED)
+def test_an_op_in_not_claimed_needs_no_case_and_must_exist() -> None:
+    outcomes = case_coverage(["ns::a.default"], [], {"ns::a": "it decodes pictures", "ns::gone": "a reason"})
+    assert [(one.op, one.verdict) for one in outcomes] == [("ns::a.default", NOT_RUN), ("ns::gone", FAILED)]
+    assert outcomes[0].reason == "not claimed: it decodes pictures"

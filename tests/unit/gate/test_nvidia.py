@@ -1,13 +1,27 @@
-"""Parses output of nvidia-smi and compute-sanitizer; needs neither program."""
+"""GPUs as nvidia-smi and compute-sanitizer report them, without these programs; and how they are hidden from torch."""
 
 from __future__ import annotations
 
+import functools
+import os
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from builder.gate.system import nvidia
-from builder.gate.system.nvidia import find_sanitizer, gpu_facts, read_sanitizer, row_of, sanitizer_command, smi_rows
+from builder.gate.system.nvidia import (
+    find_sanitizer,
+    gpu_facts,
+    hidden_gpus,
+    hide_gpus,
+    may_have_gpu,
+    read_sanitizer,
+    row_of,
+    sanitizer_command,
+    smi_rows,
+)
 
 TWO = """\
 0, GPU-11111111-aaaa-bbbb-cccc-000000000000, NVIDIA H100 80GB HBM3, 580.65.06, 345, 1980, 2619, 700.00, 80503, Default
@@ -51,27 +65,32 @@ def test_output_without_a_table_has_no_rows(text: str) -> None:
     assert smi_rows(text) == []
 
 
-def test_a_gpu_is_found_by_uuid_however_it_is_numbered(rows: list[dict[str, str]]) -> None:
-    second = "22222222-aaaa-bbbb-cccc-000000000000"
-    assert row_of(rows, 0, "NVIDIA H100 80GB HBM3", second)["index"] == "1"
-    assert row_of(rows, 0, "NVIDIA H100 80GB HBM3", f"GPU-{second}")["index"] == "1"
+SECOND = "22222222-aaaa-bbbb-cccc-000000000000"
+L4 = {"index": "2", "name": "NVIDIA L4"}
 
 
-def test_without_a_uuid_the_number_decides_if_all_names_are_equal(rows: list[dict[str, str]]) -> None:
-    assert row_of(rows, 1, "NVIDIA H100 80GB HBM3", "")["index"] == "1"
-
-
-def test_an_ambiguous_gpu_gets_no_row(rows: list[dict[str, str]]) -> None:
-    assert row_of([*rows, {"index": "2", "name": "NVIDIA L4"}], 0, "NVIDIA H100 80GB HBM3", "") == {}
-    assert row_of([*rows, {"index": "2", "name": "NVIDIA L4"}], 0, "NVIDIA L4", "")["index"] == "2"
-    assert row_of([], 0, "NVIDIA L4", "") == {}
-    assert row_of([{"index": "2", "name": "NVIDIA L4"}], 0, "NVIDIA L40", "") == {}
+@pytest.mark.parametrize(
+    ("number", "name", "uuid", "more", "index"),
+    [
+        pytest.param(0, "NVIDIA H100 80GB HBM3", SECOND, [], "1", id="the uuid, however it is numbered"),
+        pytest.param(0, "NVIDIA H100 80GB HBM3", f"GPU-{SECOND}", [], "1", id="the uuid with its kind"),
+        pytest.param(1, "NVIDIA H100 80GB HBM3", "", [], "1", id="the number, if all names are equal"),
+        pytest.param(0, "NVIDIA H100 80GB HBM3", "", [L4], None, id="ambiguous"),
+        pytest.param(0, "NVIDIA L4", "", [L4], "2", id="the only one of this name"),
+        pytest.param(0, "NVIDIA L40", "", [L4], None, id="no such name"),
+    ],
+)
+def test_which_row_is_that_of_a_gpu(
+    rows: list[dict[str, str]], number: int, name: str, uuid: str, more: list[dict[str, str]], index: str | None
+) -> None:
+    assert row_of([*rows, *more], number, name, uuid).get("index") == index
 
 
 def test_a_part_of_a_gpu_gets_the_row_of_the_gpu(rows: list[dict[str, str]]) -> None:
     """CUDA names it so, and its UUID is that of the part, which this query of nvidia-smi does not list."""
     part = row_of(rows[:1], 0, "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "7b6a0b7e-0000-0000-0000-000000000000")
     assert part["driver_version"] == "580.65.06"
+    assert row_of([], 0, "NVIDIA L4", "") == {}
 
 
 def test_facts_of_a_gpu(rows: list[dict[str, str]]) -> None:
@@ -175,3 +194,51 @@ def test_a_clean_run() -> None:
 )
 def test_a_run_without_a_summary_is_no_verdict(text: str) -> None:
     assert read_sanitizer(text).errors is None
+
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+@pytest.fixture(params=[None, "1"])
+def before(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """The GPUs that the user has chosen."""
+    value: str | None = request.param
+    if value is None:
+        monkeypatch.delenv(VARIABLE, raising=False)
+    else:
+        monkeypatch.setenv(VARIABLE, value)
+    return value
+
+
+def test_the_choice_of_the_user_is_restored(before: str | None) -> None:
+    with hidden_gpus():
+        assert os.environ[VARIABLE] == "-1"
+    assert os.environ.get(VARIABLE) == before
+
+
+@pytest.mark.usefixtures("before")
+def test_what_torch_has_stored_about_gpus_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins for the modules of torch: triton's `has_triton` and the old `device_count` store their results."""
+
+    @functools.cache
+    def finds_gpu() -> bool:
+        return os.environ.get(VARIABLE) != "-1"
+
+    modules = {
+        name: ModuleType(name) for name in ("torch.cuda", "torch.utils._triton", "torch._dynamo.device_interface")
+    }
+    vars(modules["torch.cuda"])["device_count"] = finds_gpu
+    vars(modules["torch._dynamo.device_interface"])["_device_initialized"] = True
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    assert finds_gpu()
+    with hidden_gpus():
+        assert not finds_gpu()
+        assert vars(modules["torch._dynamo.device_interface"])["_device_initialized"] is False
+    assert finds_gpu()
+
+
+def test_hidden_gpus_are_no_gpus(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, before or "0")  # so that monkeypatch restores it
+    hide_gpus()
+    assert not may_have_gpu()

@@ -44,36 +44,29 @@ def site(tmp_path: Path) -> Path:
     info = {"ops-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: ops\nVersion: 1.0\n"}
     record = "".join(f"{name},,\n" for name in [*files, *info, "ops-1.0.dist-info/RECORD"])
     more = {"ops-1.0.dist-info/RECORD": record, "other.py": "good = 1\n", "shared/other.py": "good = 1\n"}
+    more |= {"deeper/found.py": "", "more.pth": "# a comment\ndeeper\nimport ops\n/nonexistent\n"}
     for name, text in {**files, **info, **more}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     return tmp_path
 
 
-def test_other_packages_are_imported(site: Path) -> None:
-    assert judge_python(site, "import other, shared.other; print(other.good, shared.other.good)") == "1 1"
+MISSING = "try: import {}\nexcept ModuleNotFoundError as error: print(error.name)"
+STUBS = "import ops, ops.more.still, shared.ops; from ops.sub import scatter; print(type(scatter).__name__)"
 
 
-def test_modules_of_the_wheel_are_stubs(site: Path) -> None:
-    code = "import ops, ops.more.still, shared.ops; from ops.sub import scatter; print(type(scatter).__name__)"
-    assert judge_python(site, code) == "Stub"
-
-
-def test_another_package_in_the_wheel_is_not_found(site: Path) -> None:
-    code = "try: import numpy\nexcept ModuleNotFoundError as error: print(error.name)"
-    assert judge_python(site, code) == "numpy"
-
-
-def test_a_file_of_the_wheel_is_known_by_every_path(site: Path) -> None:
-    code = "try: import hidden\nexcept ModuleNotFoundError as error: print(error.name)"
-    assert judge_python(site, code) == "hidden"
-
-
-def test_a_pth_file_adds_folders_only(site: Path) -> None:
-    (site / "deeper").mkdir()
-    (site / "deeper" / "found.py").write_text("")
-    (site / "more.pth").write_text("# a comment\ndeeper\nimport ops\n/nonexistent\n")
-    assert judge_python(site, "import found; print('found')") == "found"
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [
+        pytest.param("import other, shared.other; print(other.good, shared.other.good)", "1 1", id="other packages"),
+        pytest.param(STUBS, "Stub", id="modules of the wheel are stubs"),
+        pytest.param(MISSING.format("numpy"), "numpy", id="another package in the wheel is not found"),
+        pytest.param(MISSING.format("hidden"), "hidden", id="a file of the wheel is known by every path"),
+        pytest.param("import found; print('found')", "found", id="a .pth file adds folders only"),
+    ],
+)
+def test_what_the_judge_imports(site: Path, code: str, printed: str) -> None:
+    assert judge_python(site, code) == printed
 
 
 def test_the_use_of_a_stub_says_that_the_case_needs_the_extension() -> None:

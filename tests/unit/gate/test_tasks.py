@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
+from typing import cast
 
 import pytest
 
 from builder.gate.check_table import CHECKS, TASK_CHECKS
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
-from builder.gate.processes.scheduler import TaskQueue
-from builder.gate.processes.verdicts import compare_bits
-from builder.gate.tasks import CaseFacts, Task, plan
+from builder.gate.processes.journal import LOG, TaskRecord
+from builder.gate.processes.spawn import ForkServerProcess
+from builder.gate.processes.task_process import OUTPUT_BYTES, TaskProcess
+from builder.gate.processes.verdicts import compare_bits, task_outcomes
+from builder.gate.tasks import HEAP_CHECKS, INSIDE, JUDGE, PLAIN, SEND, CaseFacts, Task, TaskQueue, plan
 
 SPEC = Spec("toy", ["toy"])
-PLAIN = CaseFacts(0, "ns::op", "plain")
+CASE = CaseFacts(0, "ns::op", "plain")
 
 
 def planned(*cases: CaseFacts, no_gpu: str = "no GPU", spec: Spec = SPEC) -> tuple[set[str], dict[str, str]]:
@@ -27,10 +30,10 @@ def test_every_check_is_a_task_except_those_of_the_scheduler() -> None:
 
 
 def test_without_a_gpu_its_checks_are_not_run() -> None:
-    tasks, skipped = planned(PLAIN)
+    tasks, skipped = planned(CASE)
     assert {"values", "memory", "compile", "fake", "dispatch"} <= tasks
     assert skipped == dict.fromkeys((name for name in CHECKS if name.startswith("gpu-")), "no GPU")
-    tasks, skipped = planned(PLAIN, no_gpu="")
+    tasks, skipped = planned(CASE, no_gpu="")
     assert "gpu-graph" in tasks
     assert not skipped
 
@@ -86,49 +89,63 @@ def test_an_op_that_is_missing_is_not_run() -> None:
 
 
 def test_only_selected_checks_have_tasks() -> None:
-    assert planned(PLAIN, spec=Spec("toy", ["toy"], checks=["values"])) == ({"values"}, {})
+    assert planned(CASE, spec=Spec("toy", ["toy"], checks=["values"])) == ({"values"}, {})
 
 
-def task(name: str, number: int = 0) -> Task:
-    [check] = [one for one in TASK_CHECKS if one.name == name]
-    return Task(check, CaseFacts(number, "ns::op", str(number)), "cpu")
+def task(name: str, number: int = 0, *, side_effects: bool = False, device: str = "cpu") -> Task:
+    return Task(CHECKS[name], CaseFacts(number, "ns::op", str(number), side_effects=side_effects), device)
 
 
 def test_the_quick_check_of_a_case_runs_before_the_others() -> None:
-    queue = TaskQueue([task("compile"), task("values")])
-    first = queue.take(heap_checks=False)
-    assert first == task("values")
-    assert queue.take(heap_checks=False) is None
-    assert queue.done(task("values"), "") == []
-    assert queue.take(heap_checks=False) == task("compile")
+    slow, quick = task("compile"), task("values")
+    queue = TaskQueue([slow, quick])
+    assert queue.take(PLAIN) == [quick]
+    assert queue.take(PLAIN) == []
+    quick.exclusive = True  # its fork server has ended while several tasks were running
+    queue.put_back([quick])
+    assert queue.take(PLAIN) == []
+    assert queue.take(PLAIN, idle=True) == [quick]
+    assert queue.done(quick) == []
+    assert queue.take(PLAIN) == [slow]
     assert not queue
 
 
 def test_cases_of_a_tracing_check_share_a_process() -> None:
-    changes_a_file = replace(task("export", 3), case=CaseFacts(3, "ns::op", "3", side_effects=True))
-    on_gpu = replace(task("export", 4), device="cuda")
-    queue = TaskQueue([*(task("export", one) for one in range(3)), changes_a_file, on_gpu, task("opcheck")], jobs=2)
-    first = queue.take(heap_checks=False)
-    assert first == task("export", 0)
-    assert queue.take_others(first) == (task("export", 1), task("export", 2)), "half of five"
-    queue.put_back([task("export", 1), task("export", 2)], alone=[task("export", 1)])
-    for one in (task("export", 1), task("export", 2), changes_a_file, on_gpu, task("opcheck")):
-        assert queue.take(heap_checks=False) == one
-        assert queue.take_others(one) == ()
+    tasks = [task("export", one) for one in range(3)]
+    others = [task("export", 3, side_effects=True), task("export", 4, device="cuda"), task("opcheck")]
+    queue = TaskQueue([*tasks, *others], jobs=2)
+    assert queue.take(PLAIN) == tasks, "half of five"
+    tasks[1].alone = True
+    queue.put_back(tasks[1:])
+    assert [queue.take(PLAIN) for _ in range(5)] == [[one] for one in [*tasks[1:], *others]]
     assert not queue
 
 
 @pytest.mark.parametrize("check", ["values", "edges", "repeat", "memory"])
 def test_a_check_of_results_has_a_process_for_each_case(check: str) -> None:
-    queue = TaskQueue([task(check), task(check, 1)])
-    assert queue.take_others(task(check)) == ()
+    tasks = [task(check), task(check, 1)]
+    assert TaskQueue(tasks).take(tasks[0].role) == tasks[:1]
+
+
+def test_the_judge_waits_for_all_results_and_compares_those_of_a_check_in_one_process() -> None:
+    tasks = [task("values", one) for one in range(3)]
+    for one in tasks:
+        one.phase = SEND
+    queue = TaskQueue(tasks)
+    assert queue.take(PLAIN) == tasks[:1]
+    tasks[0].phase = tasks[1].phase = JUDGE
+    queue.put_back(tasks[:1])
+    assert queue.take(JUDGE) == []
+    assert queue.take(PLAIN) == tasks[2:]
+    assert queue.take(JUDGE) == tasks[:2]
 
 
 def test_a_case_that_hangs_is_dropped_and_others_are_not() -> None:
-    queue = TaskQueue([task("values"), task("layouts"), task("memory"), task("layouts", 1)])
-    assert queue.take(heap_checks=False) == task("values")
-    assert {one.check for one in queue.done(task("values"), "time")} == {"layouts", "memory"}
-    assert queue.take(heap_checks=False) == task("layouts", 1)
+    hangs, other = task("values"), task("layouts", 1)
+    queue = TaskQueue([hangs, task("layouts"), task("memory"), other])
+    assert queue.take(PLAIN) == [hangs]
+    assert {one.check for one in queue.done(hangs, "time")} == {"layouts", "memory"}
+    assert queue.take(PLAIN) == [other]
 
 
 def test_a_compilation_that_hangs_drops_no_tasks() -> None:
@@ -138,21 +155,11 @@ def test_a_compilation_that_hangs_drops_no_tasks() -> None:
 
 
 def test_each_fork_server_gets_only_its_tasks() -> None:
-    queue = TaskQueue([task("memory"), task("layouts")])
-    assert queue.take(heap_checks=True) == task("memory")
-    assert queue.take(heap_checks=True) is None
-    assert [one.check for one in queue.drop(heap_checks=False, reason="gone")] == ["layouts"]
-
-
-def test_a_quick_check_that_is_retried_still_holds_back_its_case() -> None:
-    queue = TaskQueue([task("values"), task("layouts")])
-    first = queue.take(heap_checks=False)
-    assert first
-    queue.retry_exclusively(first)
-    assert queue.take(heap_checks=False) is None
-    assert queue.take_exclusive(heap_checks=False) == first
-    queue.done(first, "")
-    assert queue.take(heap_checks=False) == task("layouts")
+    slow, plain = task("memory"), task("layouts")
+    queue = TaskQueue([slow, plain])
+    assert queue.take(HEAP_CHECKS) == [slow]
+    assert queue.take(HEAP_CHECKS) == []
+    assert queue.drop(PLAIN) == [plain]
 
 
 def test_different_bits_in_a_second_process_fail_repeat() -> None:
@@ -161,3 +168,16 @@ def test_different_bits_in_a_second_process_fail_repeat() -> None:
 
     assert [one.verdict for one in compare_bits([outcome("repeat", "a"), outcome("memory", "a")])] == [PASSED, PASSED]
     assert [one.verdict for one in compare_bits([outcome("repeat", "a"), outcome("memory", "b")])] == [FAILED, PASSED]
+
+
+@pytest.mark.parametrize("phase", [SEND, INSIDE])
+def test_a_process_that_printed_too_much_and_ended_before_it_was_killed(tmp_path: Path, phase: str) -> None:
+    """In the phase SEND the process reports no verdict: its results go to the judge."""
+    with (tmp_path / LOG).open("wb") as stream:
+        stream.truncate(OUTPUT_BYTES + 1)
+    reported = [] if phase == SEND else [Outcome("values", "ns::op", "0", "passed")]
+    ended = TaskProcess(SPEC, 1, [task("values")], cast("ForkServerProcess", None), tmp_path)
+    ended.task.phase, ended.record = phase, TaskRecord(ended=True, outcomes=reported)
+    *_, last = task_outcomes(ended)
+    assert last.verdict == FAILED
+    assert "prints more than 64.0 MiB" in last.reason

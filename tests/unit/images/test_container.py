@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,9 @@ from builder import process
 from builder.errors import Exit, MissingToolError
 from builder.images.container import GPU_REQUESTS, OWNER_LABEL, PROCESSES, ContainerSpec, NoGpuError, RunResult
 from builder.images.engine import Engine
-from builder.store import Store
-from tests.unit.images.fake_engine import FakeEngine, FakeRun, running_engine
+from tests.unit.images.fake_engine import FakeEngine, FakeRun
 
 SPEC = ContainerSpec("run:1", {OWNER_LABEL: "store/job"})
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
-    (tmp_path / "engine").mkdir()
-    with running_engine(tmp_path / "engine", monkeypatch) as engine:
-        yield engine
 
 
 @pytest.fixture
@@ -180,15 +171,3 @@ def test_a_stopped_engine_is_reported_as_such(fake: FakeEngine, monkeypatch: pyt
         with pytest.raises(MissingToolError, match="the Docker engine stopped answering while files were copied"):
             container.put(Path(__file__), "x")
     assert fake.removed == ["probe"]
-
-
-def test_only_containers_of_killed_runs_are_removed(fake: FakeEngine, tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
-    fake.containers |= {
-        "left": {OWNER_LABEL: store.owner("prove-1")},
-        "busy": {OWNER_LABEL: store.owner("prove-2")},
-        "foreign": {OWNER_LABEL: Store(tmp_path / "other").owner("prove-1")},
-    }
-    with store.lock("prove-2"):
-        assert Engine().remove_orphans(store) == ["left"]
-    assert sorted(fake.containers) == ["busy", "foreign"]

@@ -23,10 +23,7 @@ from tests.refused import refused
         ({"PIP_INDEX_URL": "p"}, {"UV_DEFAULT_INDEX": "p", "PIP_INDEX_URL": "p"}),
         ({"PIP_INDEX_URL": "p", "UV_DEFAULT_INDEX": "u"}, {"PIP_INDEX_URL": "p", "UV_DEFAULT_INDEX": "u"}),
         ({"UV_DEFAULT_INDEX": "own=https://u"}, {"UV_DEFAULT_INDEX": "own=https://u", "PIP_INDEX_URL": "https://u"}),
-        (
-            {"UV_INDEX_FARM_PASSWORD": "x", "https_proxy": "h"},
-            {"UV_INDEX_FARM_PASSWORD": "x", "https_proxy": "h"},
-        ),
+        ({"UV_INDEX_FARM_PASSWORD": "x", "https_proxy": "h"}, {"UV_INDEX_FARM_PASSWORD": "x", "https_proxy": "h"}),
     ],
     ids=["nothing", "not ours", "empty", "uv", "old uv", "pip", "both", "named", "credentials and proxy"],
 )

@@ -52,11 +52,7 @@ def test_an_unreadable_name_is_an_error(parse: Callable[[str], object], text: st
 
 
 def test_versions_sort_as_numbers() -> None:
-    assert sorted(map(Torch.parse, ["2.10.0", "2.9.1", "2.9.0"])) == [
-        Torch(2, 9, 0),
-        Torch(2, 9, 1),
-        Torch(2, 10, 0),
-    ]
+    assert sorted(map(Torch.parse, ["2.10.0", "2.9.1", "2.9.0"])) == [Torch(2, 9, 0), Torch(2, 9, 1), Torch(2, 10, 0)]
     assert Python.parse("3.9") < Python.parse("3.10") < Python.parse("3.10t")
     assert Arch.parse("9.0a").sm == "sm_90a"
     assert Arch.parse("12.0+PTX").number == 120

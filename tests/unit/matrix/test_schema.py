@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, create_model
 
-from builder.matrix.models import AbiModel, ExcludeModel, ImageModel, MatrixModel, RecipeModel, SourceModel
+from builder.matrix.models.matrix import ExcludeModel, ImageModel, MatrixModel
+from builder.matrix.models.recipe import AbiModel, RecipeModel, SourceModel
 from builder.matrix.schema import schemas
 
 
@@ -22,10 +23,7 @@ def test_committed_schema_is_the_generated_one(path: object, text: str) -> None:
 def test_schema_accepts_what_people_write() -> None:
     by_name = {path.name: json.loads(text) for path, text in schemas().items()}
     matrix, recipe = by_name["matrix.schema.json"], by_name["extension.schema.json"]
-    assert matrix["properties"]["torch"]["items"]["type"] == [
-        "string",
-        "number",
-    ]  # an editor reads 2.10 as a number
+    assert matrix["properties"]["torch"]["items"]["type"] == ["string", "number"]  # an editor reads 2.10 as a number
     assert matrix["required"] == ["torch", "cuda", "python", "extensions"]
     assert matrix["additionalProperties"] is False
     assert recipe["properties"]["memory_per_job"]["default"] == "2GiB"

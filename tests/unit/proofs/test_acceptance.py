@@ -12,8 +12,8 @@ from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome
 from builder.matrix.axes import Cell
 from builder.matrix.config import AcceptRule, Recipe
 from builder.proof import Check, Proof, Verdict
-from builder.proofs.cells.acceptance import judge, unused_accepts
-from builder.proofs.cells.op_gate import gate_basis, gate_proofs
+from builder.proofs.cells.acceptance import apply_accepts, unused_accepts
+from builder.proofs.cells.op_gate import CellProofs, gate_basis
 from tests.unit.canned_gate import answer
 from tests.unit.matrix import make
 
@@ -28,7 +28,7 @@ def recipe(*entries: Accept, until: str = "") -> Recipe:
 
 
 def proofs(*outcomes: Outcome) -> list[Proof]:
-    return gate_proofs(answer(*outcomes), "ab", CELL)
+    return CellProofs("ab", CELL).of_gate(answer(*outcomes))
 
 
 def of(check: Check, made: list[Proof]) -> Proof:
@@ -38,7 +38,7 @@ def of(check: Check, made: list[Proof]) -> Proof:
 
 def test_an_accepted_failure_is_neither_failed_nor_passed_and_keeps_its_finding() -> None:
     raw = proofs(FAKE)
-    made = judge(raw, recipe(ACCEPTS))
+    made = apply_accepts(raw, recipe(ACCEPTS))
     found = of(Check.FAKE, made)
     assert (found.verdict, found.accepted) == (Verdict.ACCEPTED, "upstream knows it")
     assert found.reason == "tiny::op (plain): the fake kernel returns another shape"
@@ -48,16 +48,16 @@ def test_an_accepted_failure_is_neither_failed_nor_passed_and_keeps_its_finding(
 
 def test_a_stored_proof_follows_the_recipe_of_today() -> None:
     raw = of(Check.FAKE, proofs(FAKE))
-    [accepted] = judge([raw], recipe(ACCEPTS))
+    [accepted] = apply_accepts([raw], recipe(ACCEPTS))
     stored = Proof.from_json(json.loads(json.dumps(accepted.to_json())))
-    assert judge([stored], recipe(ACCEPTS)) == [accepted]
-    assert judge([stored], recipe()) == [raw]
-    assert judge([stored], recipe(ACCEPTS, until="1.4"))[0].verdict is Verdict.FAILED
-    assert judge([stored], recipe(ACCEPTS, until="1.5"))[0].verdict is Verdict.ACCEPTED
+    assert apply_accepts([stored], recipe(ACCEPTS)) == [accepted]
+    assert apply_accepts([stored], recipe()) == [raw]
+    assert apply_accepts([stored], recipe(ACCEPTS, until="1.4"))[0].verdict is Verdict.FAILED
+    assert apply_accepts([stored], recipe(ACCEPTS, until="1.5"))[0].verdict is Verdict.ACCEPTED
 
 
 def test_a_second_failure_of_the_check_still_fails() -> None:
-    [found] = judge([of(Check.FAKE, proofs(FAKE, replace(FAKE, op="tiny::more")))], recipe(ACCEPTS))
+    [found] = apply_accepts([of(Check.FAKE, proofs(FAKE, replace(FAKE, op="tiny::more")))], recipe(ACCEPTS))
     assert (found.verdict, found.reason) == (
         Verdict.FAILED,
         "tiny::more (plain): the fake kernel returns another shape",
@@ -66,10 +66,10 @@ def test_a_second_failure_of_the_check_still_fails() -> None:
 
 def test_a_check_of_the_file_can_be_accepted() -> None:
     raw = Proof("ab", None, Check.TAGS, Verdict.FAILED, "uses GLIBC_2.99", {"symbols": ["x"]})
-    [found] = judge([raw], recipe(Accept("tags", "only for our machines")))
+    [found] = apply_accepts([raw], recipe(Accept("tags", "only for our machines")))
     assert (found.verdict, found.reason, found.accepted) == (Verdict.ACCEPTED, raw.reason, "only for our machines")
-    assert judge([found], recipe()) == [raw]
-    assert judge([raw], recipe(Accept("tags", "in a cell", cell="torch2*"))) == [raw]
+    assert apply_accepts([found], recipe()) == [raw]
+    assert apply_accepts([raw], recipe(Accept("tags", "in a cell", cell="torch2*"))) == [raw]
 
 
 def test_a_remark_can_be_accepted() -> None:
@@ -77,14 +77,14 @@ def test_a_remark_can_be_accepted() -> None:
     good = Outcome("loaded", "", "tiny/_C.so", PASSED)
     raw = of(Check.LOADED, proofs(good, remark))
     assert (raw.remark, raw.reason) == (True, "tiny/_video.so: no import loads it")
-    [found] = judge([raw], recipe(Accept("loaded", "loaded on demand", op="tiny/_video.so")))
+    [found] = apply_accepts([raw], recipe(Accept("loaded", "loaded on demand", op="tiny/_video.so")))
     assert (found.verdict, found.remark, found.accepted) == (Verdict.ACCEPTED, False, "loaded on demand")
-    assert judge([found], recipe()) == [raw]
+    assert apply_accepts([found], recipe()) == [raw]
 
 
 def test_an_entry_without_a_finding_is_reported() -> None:
     entries = (ACCEPTS, Accept("values", "gone"), Accept("gpu-values", "no GPU here"), Accept("fake", "x", cell="a*"))
-    made = judge(proofs(FAKE), recipe(*entries))
+    made = apply_accepts(proofs(FAKE), recipe(*entries))
     assert unused_accepts(recipe(*entries), made) == [
         "`accepts[1]` (check values) matches no finding: remove the entry"
     ]

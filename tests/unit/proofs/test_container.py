@@ -22,7 +22,7 @@ from builder.matrix.load import load_matrix
 from builder.proof import Check, Verdict
 from builder.proofs.cells import container as container_module
 from builder.proofs.cells import driver
-from builder.proofs.cells.cell_run import CellRunner
+from builder.proofs.cells.cell_run import CellRun, CellRunner
 from builder.proofs.cells.container import ContainerEnvironment, ContainerEnvironments, in_container
 from builder.proofs.cells.driver import GpuRequest, gpu_for
 from builder.proofs.static.symbol_table import SymbolNames
@@ -45,6 +45,12 @@ IMPORTED = SECRET + ' imported {"torch": "2.11.0", "gpus": 0}\n'
 GONE = MissingToolError(
     "the Docker engine stopped answering while a program ran in a container: refused", Code.ENGINE_NOT_ANSWERING
 )
+
+
+Opened = tuple[ContainerEnvironment, "FakeEngine"]
+Cells = Callable[["FakeEngine"], ContainerEnvironments]
+#: Runs a wheel in CELL, or in another cell, in the containers of an engine.
+Run = Callable[..., CellRun]
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +148,7 @@ def images(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
 
 
 @pytest.fixture
-def cells(tmp_path: Path) -> Callable[[FakeEngine], ContainerEnvironments]:
+def cells(tmp_path: Path) -> Cells:
     matrix = load_matrix(ROOT / "matrix.yaml")
     matrix = replace(matrix, images=(ImageRule("*", "base:1", "pythons:1"),))
     store = Store(tmp_path / "store")
@@ -155,9 +161,7 @@ def cells(tmp_path: Path) -> Callable[[FakeEngine], ContainerEnvironments]:
 
 
 @pytest.fixture
-def opened(
-    cells: Callable[[FakeEngine], ContainerEnvironments], tmp_path: Path
-) -> Iterator[tuple[ContainerEnvironment, FakeEngine]]:
+def opened(cells: Cells, tmp_path: Path) -> Iterator[Opened]:
     engine = FakeEngine()
     with cells(engine).open(CELL, tmp_path, owner="store/job", log=tmp_path / "log") as cell:
         yield cell, engine
@@ -168,6 +172,15 @@ def wheel(tmp_path: Path) -> Path:
     path = tmp_path / "ops-1.0-py3-none-any.whl"
     path.write_bytes(b"")
     return path
+
+
+@pytest.fixture
+def run(cells: Cells, tmp_path: Path, wheel: Path) -> Run:
+    def run(engine: FakeEngine, cell: Cell = CELL, *, linkage: bool = True) -> CellRun:
+        runner = CellRunner(Store(tmp_path / "store"), cells(engine), tmp_path / "log", linkage=linkage)
+        return runner.run(cell, wheel, "0" * 64, make.recipe())
+
+    return run
 
 
 def with_driver(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
@@ -192,7 +205,7 @@ def requests_of(engine: FakeEngine) -> list[object]:
     return [made.spec.gpus for made in engine.made]
 
 
-def test_no_request_without_a_gpu(opened: tuple[ContainerEnvironment, FakeEngine]) -> None:
+def test_no_request_without_a_gpu(opened: Opened) -> None:
     _, engine = opened
     assert requests_of(engine) == [None]
     assert engine.owners == ["store/job"]
@@ -202,7 +215,7 @@ def test_no_request_without_a_gpu(opened: tuple[ContainerEnvironment, FakeEngine
 
 
 def test_with_a_gpu_the_first_container_that_starts_is_used(
-    cells: Callable[[FakeEngine], ContainerEnvironments], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cells: Cells, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_driver(monkeypatch, "580.95.05")
     engine = FakeEngine()
@@ -213,7 +226,7 @@ def test_with_a_gpu_the_first_container_that_starts_is_used(
 
 
 def test_engine_without_gpu_support_runs_the_other_checks_and_gives_the_reason(
-    cells: Callable[[FakeEngine], ContainerEnvironments], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cells: Cells, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_driver(monkeypatch, "580.95.05")
     engine = FakeEngine(refuses="the Docker engine cannot hand this machine's GPU to a container: install")
@@ -248,7 +261,7 @@ def test_answer_of_a_run_with_a_gpu_is_unchanged() -> None:
 
 
 def test_installation_uses_the_indexes_of_this_machine_through_its_environment(
-    cells: Callable[[FakeEngine], ContainerEnvironments],
+    cells: Cells,
     tmp_path: Path,
     wheel: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -306,7 +319,7 @@ hint: `a` (v1) was included because `ops` (v1) depends on `a`
     ids=["killed", "no memory", "unsatisfiable", "no network", "no wheel", "else"],
 )
 def test_failed_installation(
-    opened: tuple[ContainerEnvironment, FakeEngine], wheel: Path, ended: RunResult, error: type[Exception], message: str
+    opened: Opened, wheel: Path, ended: RunResult, error: type[Exception], message: str
 ) -> None:
     cell, engine = opened
     engine.made[0].script["/run/buildfarm/uv"] = ended
@@ -314,7 +327,7 @@ def test_failed_installation(
         cell.install(wheel)
 
 
-def test_import(opened: tuple[ContainerEnvironment, FakeEngine]) -> None:
+def test_import(opened: Opened) -> None:
     cell, engine = opened
     script = engine.made[0].script
     script["importlib"] = RunResult(0, IMPORTED, "")
@@ -334,7 +347,7 @@ def test_import(opened: tuple[ContainerEnvironment, FakeEngine]) -> None:
         cell.try_import(["ops"])
 
 
-def test_import_with_stubs_of_the_driver(opened: tuple[ContainerEnvironment, FakeEngine], tmp_path: Path) -> None:
+def test_import_with_stubs_of_the_driver(opened: Opened, tmp_path: Path) -> None:
     cell, engine = opened
     (tmp_path / "stubs").mkdir()
     engine.made[0].script["importlib"] = RunResult(0, IMPORTED, "")
@@ -344,7 +357,7 @@ def test_import_with_stubs_of_the_driver(opened: tuple[ContainerEnvironment, Fak
 
 
 def test_code_of_the_wheel_gets_neither_a_network_nor_passwords(
-    cells: Callable[[FakeEngine], ContainerEnvironments], tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch
+    cells: Cells, tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://me:hush@index.invalid/simple")
     engine = FakeEngine()
@@ -363,34 +376,28 @@ def test_code_of_the_wheel_gets_neither_a_network_nor_passwords(
     assert engine.removed == 2
 
 
-def test_gate_runs_without_a_network(opened: tuple[ContainerEnvironment, FakeEngine]) -> None:
+@pytest.mark.parametrize(
+    ("end", "written", "message"),
+    [
+        (RunResult(0, "", ""), b"", "the op gate exited with status 0 and wrote no results; the full output is in "),
+        (RunResult(2, "", ""), b"", "status 2 and wrote no results"),
+        (RunResult(-9, "", "", out_of_memory=True), b"", "ran out of memory"),
+        (RunResult(1, "", "", out_of_memory=True), json.dumps(answer().to_json()).encode(), "ran out of memory"),
+    ],
+    ids=["no results", "no results and a status", "no memory", "no memory after an answer"],
+)
+def test_unfinished_gate_has_no_answer(opened: Opened, end: RunResult, written: bytes, message: str) -> None:
     cell, engine = opened
     container = engine.made[0]
-    reason = f"the op gate exited with status 0 and wrote no results; the full output is in {cell._log}"
-    assert cell.run_gate(make.recipe()) == reason
-    assert container.did.index("offline") < container.did.index("gate")
-
-
-@pytest.mark.parametrize(
-    ("end", "message"),
-    [
-        (RunResult(-9, "", "", out_of_memory=True), "ran out of memory"),
-        (RunResult(2, "", ""), "status 2 and wrote no results"),
-    ],
-    ids=["no memory", "no results"],
-)
-def test_unfinished_gate_has_no_answer(
-    opened: tuple[ContainerEnvironment, FakeEngine], end: RunResult, message: str
-) -> None:
-    cell, engine = opened
-    engine.made[0].script["--answer"] = end
-    reason = cell.run_gate(make.recipe())
-    assert isinstance(reason, str)
-    assert message in reason
+    container.script["--answer"] = end
+    if written:
+        container.files["gate/answer.json"] = written
+    assert message in str(cell.run_gate(make.recipe()))
+    assert container.did.index("offline") < container.did.index("gate"), "the gate has no network"
 
 
 def test_gate_whose_engine_is_gone_says_nothing_about_the_wheel(
-    opened: tuple[ContainerEnvironment, FakeEngine],
+    opened: Opened,
 ) -> None:
     cell, engine = opened
     engine.made[0].script["--answer"] = GONE
@@ -400,7 +407,7 @@ def test_gate_whose_engine_is_gone_says_nothing_about_the_wheel(
 
 @pytest.mark.parametrize("status", [0, 1])
 def test_answer_that_the_gate_did_not_write_is_refused(
-    opened: tuple[ContainerEnvironment, FakeEngine], status: int, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell, engine = opened
     engine.made[0].script["--answer"] = RunResult(status, "", "")
@@ -411,13 +418,6 @@ def test_answer_that_the_gate_did_not_write_is_refused(
         shutil.rmtree(cell._folder / "gate")
     engine.made[0].files["gate/answer.json"] = good
     assert isinstance(cell.run_gate(make.recipe()), Answer if status == 0 else str)
-
-
-def test_answer_after_out_of_memory_is_discarded(opened: tuple[ContainerEnvironment, FakeEngine]) -> None:
-    cell, engine = opened
-    engine.made[0].files["gate/answer.json"] = json.dumps(answer().to_json()).encode()
-    engine.made[0].script["--answer"] = RunResult(1, "", "", out_of_memory=True)
-    assert "ran out of memory" in str(cell.run_gate(make.recipe()))
 
 
 @pytest.mark.parametrize(
@@ -431,75 +431,51 @@ def test_answer_after_out_of_memory_is_discarded(opened: tuple[ContainerEnvironm
     ids=["at the installation", "at the import", "no memory", "unreadable"],
 )
 def test_lost_environment_says_nothing_about_the_wheel(
-    cells: Callable[[FakeEngine], ContainerEnvironments],
-    tmp_path: Path,
-    wheel: Path,
-    script: dict[str, RunResult | MissingToolError],
-    reason: str,
+    run: Run, script: dict[str, RunResult | MissingToolError], reason: str
 ) -> None:
-    engine = FakeEngine(script)
-    runner = CellRunner(Store(tmp_path / "store"), cells(engine), tmp_path / "log")
-    cell_run = runner.run(CELL, wheel, "0" * 64, make.recipe())
+    cell_run = run(engine := FakeEngine(script))
     assert {proof.verdict for proof in cell_run.proofs} == {Verdict.NOT_RUN}
     assert all(reason in proof.reason for proof in cell_run.proofs)
     assert engine.removed == 1
 
 
 def test_a_python_that_is_too_old_for_the_symbol_reader_runs_the_other_checks(
-    cells: Callable[[FakeEngine], ContainerEnvironments], tmp_path: Path, wheel: Path
+    run: Run, cells: Cells, tmp_path: Path
 ) -> None:
-    def runner() -> CellRunner:
-        engine = FakeEngine({"collect_symbols": RunResult(3, "", "pyelftools 0.33 does not run under Python 3.9")})
-        return CellRunner(Store(tmp_path / "store"), cells(engine), tmp_path / "log")
-
+    script = {"collect_symbols": RunResult(3, "", "pyelftools 0.33 does not run under Python 3.9")}
     reason = "the libraries of torch cannot be read in a container: pyelftools 0.33 does not run under Python 3.9"
-    linkage, *others = runner().run(CELL, wheel, "0" * 64, make.recipe()).proofs
+    linkage, *others = run(FakeEngine({**script})).proofs
     assert (linkage.check, linkage.verdict, linkage.reason) == (Check.LINKAGE, Verdict.NOT_RUN, reason)
     assert Check.IMPORT in {one.check for one in others if one.has_run}
-    alone = runner().read_symbols(CELL, "0" * 64)
+    runner = CellRunner(Store(tmp_path / "store"), cells(FakeEngine({**script})), tmp_path / "log")
+    alone = runner.read_symbols(CELL, "0" * 64)
     assert [(one.check, one.reason) for one in alone.proofs] == [(Check.LINKAGE, reason)]
 
 
-def test_failed_image_build_means_not_run(
-    cells: Callable[[FakeEngine], ContainerEnvironments], tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_image_build_means_not_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> str:
         raise BuildError("the image could not be made: No matching distribution", stage="environment")
 
     monkeypatch.setattr(container_module, "ensure_image", fail)
-    runner = CellRunner(Store(tmp_path / "store"), cells(FakeEngine()), tmp_path / "log")
-    cell_run = runner.run(CELL, wheel, "0" * 64, make.recipe())
-    (outcome,) = {(proof.verdict, proof.reason) for proof in cell_run.proofs}
-    assert outcome[0] is Verdict.NOT_RUN
-    message = (
-        "run-torch2.11.0-cu130-cp312: the image could not be made: No matching distribution; the full output is in "
-    )
-    assert outcome[1] == f"{message}{tmp_path / 'log'}"
+    ((verdict, reason),) = {(proof.verdict, proof.reason) for proof in run(FakeEngine()).proofs}
+    assert verdict is Verdict.NOT_RUN
+    message = "the image could not be made: No matching distribution; the full output is in"
+    assert reason == f"run-torch2.11.0-cu130-cp312: {message} {tmp_path / 'log'}"
 
 
 @pytest.mark.parametrize(("torch", "numpy"), [("2.2.2", [["numpy<2"]]), ("2.5.1", [[], ["numpy"]]), ("2.11.0", [[]])])
-def test_only_an_old_torch_has_numpy(
-    cells: Callable[[FakeEngine], ContainerEnvironments],
-    tmp_path: Path,
-    wheel: Path,
-    torch: str,
-    numpy: list[list[str]],
-) -> None:
+def test_only_an_old_torch_has_numpy(run: Run, torch: str, numpy: list[list[str]]) -> None:
     """torch before 2.3 works only with NumPy 1; torch 2.3 to 2.5 compiles no op without NumPy, so the gate gets it."""
     engine = FakeEngine({"importlib": RunResult(0, IMPORTED, "")})
-    runner = CellRunner(Store(tmp_path / "store"), cells(engine), tmp_path / "log", linkage=False)
-    runner.run(replace(CELL, torch=Torch.parse(torch)), wheel, "0" * 64, make.recipe())
+    run(engine, replace(CELL, torch=Torch.parse(torch)), linkage=False)
     installed = [argv for container in engine.made for argv in container.ran if "install" in argv]
     assert [[word for word in argv if "numpy" in word] for argv in installed] == numpy
 
 
-def test_run_in_a_container_has_the_same_proofs_as_on_this_machine(
-    cells: Callable[[FakeEngine], ContainerEnvironments], tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_in_a_container_has_the_same_proofs_as_on_this_machine(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     written = signed(monkeypatch, answer())
     engine = FakeEngine({"importlib": RunResult(0, IMPORTED, "")}, files={"gate/answer.json": written})
-    runner = CellRunner(Store(tmp_path / "store"), cells(engine), tmp_path / "log")
-    cell_run = runner.run(CELL, wheel, "0" * 64, make.recipe())
+    cell_run = run(engine)
     assert cell_run.symbols is not None
     assert cell_run.symbols.libraries["libtorch_cpu.so"].defined == SymbolNames.of(["at_foo"])
     verdicts = {proof.check: proof.verdict for proof in cell_run.proofs}

@@ -17,16 +17,16 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells import op_gate
-from builder.proofs.cells.op_gate import GATE_CHECKS, gate_basis, gate_failed, gate_not_run, gate_proofs, run_gate
+from builder.proofs.cells.op_gate import GATE_CHECKS, CellProofs, gate_basis, run_gate
 from builder.publish.proof_lines import failed_lines
 from tests.unit.canned_gate import NO_GPU, WHERE, answer
 from tests.unit.matrix import make
 
-CELL = Cell.parse("torch2.11.0-cu130-cp312")
+PROOFS = CellProofs("ab", Cell.parse("torch2.11.0-cu130-cp312"))
 
 
 def proofs(*outcomes: Outcome) -> dict[Check, Proof]:
-    made = gate_proofs(Answer(WHERE, ["a::f", "a::g"], list(outcomes)), "ab", CELL)
+    made = PROOFS.of_gate(Answer(WHERE, ["a::f", "a::g"], list(outcomes)))
     return {proof.check: proof for proof in made}
 
 
@@ -83,15 +83,15 @@ def test_check_not_run_for_one_op_is_not_run() -> None:
 
 
 def test_only_the_reason_when_nothing_ran() -> None:
-    made = {proof.check: proof for proof in gate_proofs(answer(), "ab", CELL)}
+    made = {proof.check: proof for proof in PROOFS.of_gate(answer())}
     assert made[Check.GPU_VALUES].reason == NO_GPU
     assert made[Check.GPU_VALUES].verdict is Verdict.NOT_RUN
 
 
 def test_answer_is_settled_and_failed_gate_is_not() -> None:
-    assert all(proof.evidence["settled"] for proof in gate_proofs(answer(), "ab", CELL))
-    assert not any(proof.evidence for proof in gate_not_run("no network", "ab", CELL))
-    assert all(proof.evidence["settled"] for proof in gate_not_run("no import", "ab", CELL, settled=True))
+    assert all(proof.evidence["settled"] for proof in PROOFS.of_gate(answer()))
+    assert not any(proof.evidence for proof in PROOFS.not_run("no network"))
+    assert all(proof.evidence["settled"] for proof in PROOFS.not_run("no import", settled=True))
 
 
 def test_evidence_of_a_failure_is_kept() -> None:
@@ -167,7 +167,7 @@ def test_the_gate_gets_no_secret_and_has_a_time_limit(tmp_path: Path, monkeypatc
 
 
 def test_a_gate_without_an_answer_fails_and_is_tried_again() -> None:
-    proofs = gate_failed("the op gate exited with status -9", "ab", CELL)
+    proofs = PROOFS.of_gate("the op gate exited with status -9")
     assert [proof.check for proof in proofs] == list(GATE_CHECKS)
     for proof in proofs:
         assert proof.verdict is (Verdict.NOT_RUN if proof.check.on_gpu else Verdict.FAILED)

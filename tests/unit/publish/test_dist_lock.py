@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.building import build
+from builder.commands.building import story
 from builder.matrix.plan import Plan
 from builder.publish.dist import Published
 
@@ -31,7 +31,7 @@ def test_a_farm_holds_the_folder_while_it_publishes(tmp_path: Path, monkeypatch:
         seen.append(is_locked(dist))
         return Published([], [], [])
 
-    monkeypatch.setattr(build, "publish_wheels", publish)
-    build._publish(tmp_path / "dist", Plan((), ()), [])
+    monkeypatch.setattr(story, "publish_wheels", publish)
+    story.publish(tmp_path / "dist", Plan((), ()), [])
     assert seen == [True]
     assert not is_locked(tmp_path / "dist")

@@ -66,10 +66,7 @@ found = [cuda.get_device_capability(n) for n in range(cuda.device_count())]
 print(found, cuda.get_device_capability(), cuda.get_device_capability("cuda:1"), cuda.current_device())
 print(cuda.get_device_properties(2).total_memory >= 16 << 30, "8.0" in cuda.get_device_name(2))
 """
-    assert say(python, code, SHIM, torch).splitlines() == [
-        "[(12, 0), (9, 0), (8, 0)] (12, 0) (9, 0) 0",
-        "True True",
-    ]
+    assert say(python, code, SHIM, torch).splitlines() == ["[(12, 0), (9, 0), (8, 0)] (12, 0) (9, 0) 0", "True True"]
 
 
 @pytest.mark.parametrize("python", PYTHONS.values(), ids=PYTHONS.keys())

@@ -15,12 +15,7 @@ from builder.matrix.compat import Compat
 from builder.store import Store
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_cuda
 from builder.wheels.toolchain import uv
-from builder.wheels.toolchain.environments import (
-    Environment,
-    Environments,
-    locked_version,
-    toolkit_requirements,
-)
+from builder.wheels.toolchain.environments import Environment, Environments, locked_version, toolkit_requirements
 from builder.wheels.toolchain.uv import UnsatisfiableError, compile_captured, index_setting, uv_variables
 from tests.conftest import coded
 from tests.refused import refused
@@ -71,40 +66,37 @@ def test_torch_comes_from_the_index_that_has_its_variant(
     assert bool([path for path in index.requested if path.startswith("/whl/cu128/")]) is not default
 
 
-def test_the_second_time_nothing_is_asked_of_anyone(index: PackageIndex, environments: Environments, log: Path) -> None:
-    index.add("one", "1.0")
+def test_an_environment_is_made_once_and_again_with_its_old_versions(
+    index: PackageIndex, environments: Environments, store: Store, log: Path
+) -> None:
+    with pytest.raises(MissingToolError):
+        environments.ensure(PYTHON, ["one"], index=[], log=log)
+    assert list((store.root / "envs").glob("*.json")) == [], "a failed environment is not taken for a complete one"
+    index.add("one", "1.0", requires=["two_parts"])
+    index.add("two_parts", "1.0")
+    assert environments.locked(PYTHON, ["one"], index=[]) is None
     first = environments.ensure(PYTHON, ["one"], index=[], log=log)
+    record = store.root / "envs" / f"{first.folder.name}.json"
+    assert json.loads(record.read_bytes()) == {"requirements": ["one"], "packages": ["one==1.0", "two-parts==1.0"]}
     said = log.read_bytes()
     index.requested.clear()
     assert environments.ensure(PYTHON, ["one"], index=[], log=log) == first
-    assert index.requested == []
-    assert log.read_bytes() == said
-
-
-def test_a_deleted_environment_is_made_again_with_its_old_versions(
-    index: PackageIndex, environments: Environments, log: Path
-) -> None:
-    index.add("one", "1.0", requires=["two"])
-    index.add("two", "1.0")
-    assert environments.locked(PYTHON, ["one"], index=[]) is None
-    first = environments.ensure(PYTHON, ["one"], index=[], log=log)
+    assert (index.requested, log.read_bytes()) == ([], said), "the second time, nobody is asked"
     index.add("one", "1.1")
-    index.add("two", "1.1")
+    index.add("two_parts", "1.1")
     shutil.rmtree(first.folder)
-    assert environments.locked(PYTHON, ["one"], index=[]) == ("one==1.0", "two==1.0")
-    again = environments.ensure(PYTHON, ["one"], index=[], log=log)
-    assert again == first
-    assert (again.site_packages / "two-1.0.dist-info").is_dir()
-
-
-def test_an_environment_without_its_lock_record_takes_what_is_newest(
-    index: PackageIndex, environments: Environments, store: Store, log: Path
-) -> None:
-    index.add("one", "1.0")
-    first = environments.ensure(PYTHON, ["one"], index=[], log=log)
-    index.add("one", "1.1")
-    (store.root / "envs" / f"{first.folder.name}.json").unlink()
-    assert environments.ensure(PYTHON, ["one"], index=[], log=log).packages == ("one==1.1",)
+    assert environments.locked(PYTHON, ["one"], index=[]) == ("one==1.0", "two-parts==1.0")
+    assert environments.ensure(PYTHON, ["one"], index=[], log=log) == first
+    (first.folder / ".complete").unlink()  # as a killed run leaves it
+    (first.site_packages / "half.py").touch()
+    shutil.rmtree(first.site_packages / "one-1.0.dist-info")
+    assert environments.ensure(PYTHON, ["one"], index=[], log=log) == first
+    assert (first.folder / ".complete").exists()
+    assert (first.site_packages / "one-1.0.dist-info").is_dir()
+    assert not (first.site_packages / "half.py").exists()
+    record.unlink()
+    newest = environments.ensure(PYTHON, ["one"], index=[], log=log)
+    assert newest.packages == ("one==1.1",), "without its record, an environment takes the newest"
 
 
 def test_packages_are_asked_for_without_being_fetched(
@@ -119,30 +111,6 @@ def test_packages_are_asked_for_without_being_fetched(
     index.requested.clear()
     environments.check(PYTHON, ["one"], index=[])  # locked: nothing is left to ask
     assert index.requested == []
-
-
-def test_what_a_killed_run_left_half_made_is_made_anew(
-    index: PackageIndex, environments: Environments, log: Path
-) -> None:
-    index.add("one", "1.0")
-    first = environments.ensure(PYTHON, ["one"], index=[], log=log)
-    (first.folder / ".complete").unlink()
-    (first.site_packages / "half.py").touch()
-    shutil.rmtree(first.site_packages / "one-1.0.dist-info")
-    again = environments.ensure(PYTHON, ["one"], index=[], log=log)
-    assert (again.folder / ".complete").exists()
-    assert (again.site_packages / "one-1.0.dist-info").is_dir()
-    assert not (again.site_packages / "half.py").exists()
-
-
-def test_a_failed_environment_is_not_taken_for_a_whole_one(
-    index: PackageIndex, environments: Environments, store: Store, log: Path
-) -> None:
-    with pytest.raises(MissingToolError):
-        environments.ensure(PYTHON, ["one"], index=[], log=log)
-    assert list((store.root / "envs").glob("*.json")) == []
-    index.add("one", "1.0")
-    assert environments.ensure(PYTHON, ["one"], index=[], log=log).packages == ("one==1.0",)
 
 
 @pytest.mark.usefixtures("index")
@@ -336,12 +304,6 @@ def test_torch_says_what_it_was_built_for(line: str, cuda: str, tmp_path: Path) 
     assert torch_cuda(tmp_path) == cuda
 
 
-def test_all_parts_of_a_packaged_toolkit_are_held_to_one_minor() -> None:
-    requirements = toolkit_requirements(Cuda(13, 0))
-    assert len(requirements) > 1
-    assert all(requirement.endswith("==13.0.*") for requirement in requirements)
-
-
 def test_a_packaged_toolkit_gets_the_links_torch_looks_for(tmp_path: Path) -> None:
     environment = Environment(tmp_path, PYTHON, ())
     library = environment.site_packages / "nvidia" / "cu13" / "lib" / "libcudart.so.13"
@@ -349,31 +311,15 @@ def test_a_packaged_toolkit_gets_the_links_torch_looks_for(tmp_path: Path) -> No
     library.write_bytes(b"cudart")
     (library.parent / "libcudart.so").symlink_to(library.name)  # a build beside this one was faster with one of them
     library.with_name("libnvvm.so.4").write_bytes(b"nvvm")
+    (library.parent / "libcublas.so").symlink_to("libcublas.so.13")  # of packages that are being unpacked
+    requirements = toolkit_requirements(Cuda(13, 0))
+    assert len(requirements) > 1
+    assert all(requirement.endswith("==13.0.*") for requirement in requirements), "all parts have one minor version"
     for _ in range(2):  # and a second time finds them there
         home = environment.packaged_toolkit(Cuda(13, 0))
         link_toolkit(home, "gcc")
     assert (home / "lib64" / "libcudart.so").read_bytes() == b"cudart"
     assert (home / "nvvm" / "lib64" / "libnvvm.so").read_bytes() == b"nvvm", "nvlink opens it for -dlto"
-
-
-def test_links_that_lead_nowhere_yet_are_left(tmp_path: Path) -> None:
-    """The packages of another environment are being unpacked, or never held that library."""
-    environment = Environment(tmp_path, PYTHON, ())
-    library = environment.site_packages / "nvidia" / "cu13" / "lib"
-    library.mkdir(parents=True)
-    (library / "libcudart.so").symlink_to("libcudart.so.13")
-    link_toolkit(library.parent, "gcc")
-    assert (library.parent / "lib64").is_dir()
-
-
-def test_the_lock_record_says_what_was_asked_for(
-    index: PackageIndex, environments: Environments, store: Store, log: Path
-) -> None:
-    index.add("one", "1.0", requires=["two_parts"])
-    index.add("two_parts", "1.0")
-    made = environments.ensure(PYTHON, ["one"], index=[], log=log)
-    record = json.loads((store.root / "envs" / f"{made.folder.name}.json").read_bytes())
-    assert record == {"requirements": ["one"], "packages": ["one==1.0", "two-parts==1.0"]}
 
 
 def test_a_password_of_an_index_is_in_no_argument(store: Store, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cibuildwheel.options import CommandLineArguments, compute_options
@@ -34,7 +35,7 @@ from builder.wheels.cibuildwheel.config import (
 )
 from builder.wheels.cibuildwheel.executor import DockerExecutor, PackageResolver
 from builder.wheels.cibuildwheel.log import LOG_VARIABLES
-from builder.wheels.job import CompileJob, config_setting_options
+from builder.wheels.job import CompileJob, Prepared, config_setting_options
 from builder.wheels.toolchain.environments import Environments
 from tests.conftest import coded
 from tests.refused import refused
@@ -74,9 +75,20 @@ def a_recipe(folder: Path, *, assume_cuda: bool = False, env: dict[str, str] | N
     )
 
 
+def prepared(executor: DockerExecutor, job: CompileJob) -> Prepared:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(PackageResolver, "resolve", lambda *_: [])
+        return executor.prepare(job.build, job.recipe, log=job.log)
+
+
 def written(job: CompileJob) -> Path:
     """cibuildwheel's configuration of a job, whose inputs are written."""
     return write_inputs(job, CONTAINER, container_inputs(job, CONTAINER, []))
+
+
+def configured(job: CompileJob) -> str:
+    """The text of the configuration."""
+    return configuration(job, CONTAINER, container_inputs(job, CONTAINER, []))
 
 
 @pytest.fixture
@@ -120,7 +132,7 @@ def executor(tmp_path: Path) -> DockerExecutor:
     return DockerExecutor(environments, store, chooser, engine=engine)
 
 
-def read(job: CompileJob, settings: Path) -> tuple[object, tuple[str, ...]]:
+def read(job: CompileJob, settings: Path) -> tuple[Any, tuple[str, ...]]:
     """The options and docker arguments that cibuildwheel itself reads from the configuration."""
     arguments = CommandLineArguments.defaults()
     arguments.only = "cp311-manylinux_x86_64"
@@ -134,12 +146,12 @@ def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
     job = dataclasses.replace(job, recipe=a_recipe(job.source, env={"FLAGS": "-DA='x y' $HOME \"q\" ; # \\ é"}))
     settings, mounted = written(job), job.shared
     options, create = read(job, settings)
-    assert options.manylinux_images["x86_64"] == "buildfarm/base:abc"  # type: ignore[attr-defined]
-    assert options.container_engine.disable_host_mount is True  # type: ignore[attr-defined]
-    assert options.build_frontend.name == "uv"  # type: ignore[attr-defined]
-    assert "--no-build-isolation" in options.build_frontend.args  # type: ignore[attr-defined]
-    assert options.test_command == ""  # type: ignore[attr-defined]
-    assert not options.audit_command  # type: ignore[attr-defined]
+    assert options.manylinux_images["x86_64"] == "buildfarm/base:abc"
+    assert options.container_engine.disable_host_mount is True
+    assert options.build_frontend.name == "uv"
+    assert "--no-build-isolation" in options.build_frontend.args
+    assert options.test_command == ""
+    assert not options.audit_command
     assert "--label=buildfarm.build=store/mark" in create
     assert "--env=TORCH_CUDA_ARCH_LIST=9.0;12.0+PTX" in create
     assert "--env=MAX_JOBS=3" in create
@@ -151,19 +163,19 @@ def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
     assert (mounted / "builder/wheels/build_scripts/install.py").is_file()
     assert (mounted / "builder/wheels/sccache/launchers/launch.sh").is_file()
     script = "/opt/buildfarm/bin/python -I -S -B /buildfarm/job/builder/wheels/build_scripts /buildfarm/job/job.json"
-    prepare, _, check = options.before_build.partition(" && ")  # type: ignore[attr-defined]
+    prepare, _, check = options.before_build.partition(" && ")
     assert prepare == f"{script} before-build"
     words = shlex.split(check)
     assert shlex.join(words[:7]) == f"{script} check-identity"
     assert words[7:9] == ["/opt/python/cp311-cp311/bin/python", "/project"]
     assert json.loads(words[9])["name"] == "toy"
-    assert options.repair_command == f"{script} after-build {{wheel}} {{dest_dir}}"  # type: ignore[attr-defined]
+    assert options.repair_command == f"{script} after-build {{wheel}} {{dest_dir}}"
 
 
 def test_a_source_that_states_name_and_version_is_not_asked(job: CompileJob) -> None:
     (job.source / "pyproject.toml").write_text('[project]\nname = "toy"\nversion = "1.0"\n')
     settings = written(job)
-    assert "check-identity" not in read(job, settings)[0].before_build  # type: ignore[attr-defined]
+    assert "check-identity" not in read(job, settings)[0].before_build
 
 
 def test_the_recipes_options_of_the_build_backend(job: CompileJob) -> None:
@@ -174,7 +186,7 @@ def test_the_recipes_options_of_the_build_backend(job: CompileJob) -> None:
     options, _ = read(job, settings)
     passed = config_setting_options(job.recipe)
     assert passed == ["--config-setting=--global-option=--cuda_ext", "--config-setting=--global-option=--x=a b"]
-    assert list(options.build_frontend.args)[-2:] == passed  # type: ignore[attr-defined]
+    assert list(options.build_frontend.args)[-2:] == passed
 
 
 def test_the_configuration_contains_no_passwords(job: CompileJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +214,7 @@ def test_the_ca_bundle_is_mounted_and_in_all_variables(job: CompileJob, monkeypa
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_shim_is_mounted_only_for_assume_cuda(job: CompileJob, wanted: bool) -> None:
     job = dataclasses.replace(job, recipe=a_recipe(job.source, assume_cuda=wanted))
-    text = configuration(job, CONTAINER, container_inputs(job, CONTAINER, []))
+    text = configured(job)
     assert ("--env=PYTHONPATH=/buildfarm/shim" in text) is wanted
     assert ("assume_cuda,dst=/buildfarm/shim,readonly" in text) is wanted
 
@@ -217,6 +229,8 @@ def test_the_toolkit_comes_from_the_environment(job: CompileJob) -> None:
     assert inputs.paths.links_toolkit
     assert variables["UV_INDEX"] == "https://wheels.example/cu130"
     assert inputs.paths.torch_cuda == "13.0"
+    paths = container_inputs(job, dataclasses.replace(CONTAINER, has_toolkit=True), []).paths
+    assert (str(paths.toolkit), paths.links_toolkit) == ("/usr/local/cuda", False), "that of the image"
 
 
 def test_the_recipes_env_takes_precedence(job: CompileJob) -> None:
@@ -224,12 +238,6 @@ def test_the_recipes_env_takes_precedence(job: CompileJob) -> None:
     inputs = container_inputs(job, CONTAINER, [])
     assert (inputs.variables["FORCE_CUDA"], inputs.variables["CC"]) == ("0", "gcc-11")
     assert (inputs.cache.cc, inputs.cache.recipe_cc) == ("gcc", "gcc-11")
-
-
-def test_a_toolkit_of_the_image_is_used_in_place(job: CompileJob) -> None:
-    paths = container_inputs(job, dataclasses.replace(CONTAINER, has_toolkit=True), []).paths
-    assert str(paths.toolkit) == "/usr/local/cuda"
-    assert not paths.links_toolkit
 
 
 @pytest.mark.parametrize(
@@ -257,7 +265,7 @@ def test_without_the_compiler_cache_the_launchers_stay(job: CompileJob) -> None:
 
 def test_direct_mode_depends_on_the_packages(job: CompileJob) -> None:
     def place(one: CompileJob) -> set[str]:
-        text = configuration(one, CONTAINER, container_inputs(one, CONTAINER, []))
+        text = configured(one)
         return set(re.findall(r"--env=BUILDFARM_HEADERS_DIGEST=(\w+)", text))
 
     newer = dataclasses.replace(job.toolchain, packages=("torch==2.12.0",))
@@ -266,18 +274,16 @@ def test_direct_mode_depends_on_the_packages(job: CompileJob) -> None:
     assert own != other
 
 
-def test_caches_are_volumes_of_the_engine(job: CompileJob) -> None:
-    text = configuration(job, CONTAINER, container_inputs(job, CONTAINER, []))
+def test_a_container_of_a_build_has_caches_as_volumes_limits_a_label_and_no_capabilities(job: CompileJob) -> None:
+    text = configured(job)
     assert "--mount=type=volume,src=buildfarm-packages,dst=/buildfarm/uv,readonly" in text
     assert f"--mount=type=volume,src=buildfarm-sccache.{job.recipe.name},dst=/buildfarm/sccache" in text
     assert "--env=UV_CACHE_DIR=/buildfarm/own-uv" in text, "uv can write nothing into the volume"
-
-
-def test_a_container_of_a_build_has_limits_and_no_capabilities(job: CompileJob) -> None:
-    text = configuration(job, CONTAINER, container_inputs(job, CONTAINER, []))
     limits = r'"--cap-drop=ALL", "--security-opt=no-new-privileges", "--memory=\d{8,}", "--pids-limit=\d{4,}"'
     assert re.search(limits, text)
     assert "--cap-add" not in text
+    for one in (job, dataclasses.replace(job, owner="another/mark")):
+        assert f'"--label=buildfarm.build={one.owner}"' in configured(one)
 
 
 def test_root_installs_packages_where_no_code_of_a_source_runs(job: CompileJob) -> None:
@@ -302,17 +308,11 @@ def test_an_environment_is_named_after_everything_in_it(job: CompileJob) -> None
         assert container_inputs(changed, container, index).paths.environment != environment
 
 
-def test_the_container_has_the_label_of_its_store(job: CompileJob) -> None:
-    for one in (job, dataclasses.replace(job, owner="another/mark")):
-        text = configuration(one, CONTAINER, container_inputs(one, CONTAINER, []))
-        assert f'"--label=buildfarm.build={one.owner}"' in text
-
-
 def test_the_toolchain_includes_tools_outside_the_container(
     fake: FakeEngine, executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PackageResolver, "resolve", lambda *_: ["torch==2.11.0"])
-    toolchain = executor.toolchain(a_build(), a_recipe(Path("/nowhere")), log=fake.root / "log")
+    toolchain = executor.prepare(a_build(), a_recipe(Path("/nowhere")), log=fake.root / "log").toolchain
     assert str(toolchain.image).startswith("buildfarm/build-cu130-bookworm-1-gcc12-cp311:")
     assert (toolchain.cxx, toolchain.python_version) == ("g++ 12.2.0", "3.11.7")
     for tool in (Part.AUDITWHEEL, Part.PATCHELF, Part.CIBUILDWHEEL):
@@ -340,7 +340,7 @@ def test_packages_that_torch_needs_only_at_run_time_are_excluded(
 
     monkeypatch.setattr("builder.wheels.toolchain.uv.run", run)
     recipe = dataclasses.replace(a_recipe(Path("/nowhere")), build_requires=requires)
-    assert executor.toolchain(a_build(), recipe, log=fake.root / "log").packages == ("torch==2.11.0",)
+    assert executor.prepare(a_build(), recipe, log=fake.root / "log").toolchain.packages == ("torch==2.11.0",)
     assert [after for before, after in itertools.pairwise(asked) if before == "--no-emit-package"] == left_out
 
 
@@ -451,7 +451,7 @@ def test_a_failed_installation_is_reported_with_its_cause(
 
     monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", run)
     with pytest.raises(kind, match=sentence):
-        executor.compile(job, lambda _: None)
+        prepared(executor, job).compile(job, lambda _: None)
     del fake
 
 
@@ -466,18 +466,11 @@ def test_a_stopped_engine_is_the_only_reported_cause(
 
     monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", run)
     with refused(Code.ENGINE_NOT_ANSWERING, "compile"):
-        executor.compile(job, lambda _: None)
+        prepared(executor, job).compile(job, lambda _: None)
 
 
 class _Uname:
     machine = "x86_64"
-
-
-def failed(executor: DockerExecutor, job: CompileJob) -> tuple[BuildError, list[str]]:
-    stages: list[str] = []
-    with pytest.raises(BuildError) as caught:
-        executor.compile(job, stages.append)
-    return caught.value, stages
 
 
 def test_a_run_without_an_engine_is_a_missing_tool_error(
@@ -487,7 +480,7 @@ def test_a_run_without_an_engine_is_a_missing_tool_error(
     fake.containers["of another farm"] = {"buildfarm.build": "another/mark"}
     stages: list[str] = []
     with pytest.raises(MissingToolError, check=coded(Code.ENGINE_REFUSED)):
-        executor.compile(job, stages.append)
+        prepared(executor, job).compile(job, stages.append)
     assert stages == ["environment"]
     assert set(fake.removed) == {"left-over", "probe"}
 
@@ -514,7 +507,9 @@ def test_a_failed_run_is_a_build_error(
     monkeypatch.setenv("CIBW_BUILD", "cp39-*")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "/tmp/summary")
     monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", run)
-    error, _ = failed(executor, job)
+    with pytest.raises(BuildError) as caught:
+        prepared(executor, job).compile(job, lambda _: None)
+    error = caught.value
     assert (error.stage, error.sentence) == ("compile", "a.cpp:3:1: error: no such thing")
 
 
@@ -530,8 +525,8 @@ def test_the_sources_own_table_is_not_read(job: CompileJob) -> None:
         """
     )
     options, create = read(job, written(job))
-    assert (options.before_all, options.test_command) == ("", "")  # type: ignore[attr-defined]
-    assert (options.environment.as_dictionary({}), options.config_settings) == ({}, "")  # type: ignore[attr-defined]
+    assert (options.before_all, options.test_command) == ("", "")
+    assert (options.environment.as_dictionary({}), options.config_settings) == ({}, "")
     assert not any(word.startswith("--user") for word in create)
 
 
@@ -546,7 +541,7 @@ def test_a_stopped_engine_does_not_hide_the_result_of_the_build(
         return 0
 
     monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", run)
-    assert executor.compile(job, lambda _: None).wheel.name == "toy.whl"
+    assert prepared(executor, job).compile(job, lambda _: None).wheel.name == "toy.whl"
     assert "the engine is ending" in job.log.read_text()
 
 

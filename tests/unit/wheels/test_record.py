@@ -7,14 +7,16 @@ import json
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Cuda, Python
 from builder.matrix.config import GitSource, SdistSource
-from builder.records import BuildRecord, CacheStatistics, RecipeSettings, Record, Toolchain, read_record
+from builder.records import BuildRecord, CacheStatistics, Record, Toolchain, read_record, recorded_settings
 from tests.conftest import coded
+from tests.unit.matrix import make
 from tests.unit.wheels import make_record
 
 INSIDE = "ops-1.0.dist-info/buildfarm.json"
@@ -33,13 +35,13 @@ def test_a_record_is_read_back_as_it_was(tmp_path: Path) -> None:
     record = make_record.record(minor_mismatch=True)
     assert read_record(wheel_with(tmp_path, json.dumps(record.to_json()))) == record
     assert record.build == make_record.BUILD
-    assert record.settings.env == {"WITH_X": "1"}
+    assert record.settings["env"] == {"WITH_X": "1"}
     assert record.minor_mismatch
 
 
 def test_a_record_with_a_name_of_its_own_and_options_is_read_back_as_it_was(tmp_path: Path) -> None:
     record = make_record.record()
-    settings = replace(record.settings, config_settings={"--global-option": ("--cuda_ext", "--blas=x")})
+    settings = {**record.settings, "config_settings": {"--global-option": ["--cuda_ext", "--blas=x"]}}
     record = replace(record, settings=settings, build=replace(record.build, project="ops_cu130"))
     assert read_record(wheel_with(tmp_path, json.dumps(record.to_json()))) == record
     assert record.build.wheel_name == "ops_cu130"
@@ -88,22 +90,22 @@ def test_what_is_no_wheel_is_said(tmp_path: Path) -> None:
 
 def test_every_setting_of_the_digest_is_in_the_record() -> None:
     """What changes a build's digest must be known to make it again."""
-    assert set(make_record.record().settings.to_json()) == {
-        "env",
-        "assume_cuda",
-        "build_requires",
-        "requires",
+    always = {"env", "assume_cuda", "build_requires", "requires"}
+    assert set(recorded_settings(make.recipe())) == always
+    changes: dict[str, Any] = {
+        "override_architectures": True,
+        "requires_torch": "source",
+        "cuda": "optional",
+        "wheel_exclude": ("tests/*",),
     }
-    used = replace(make_record.record().settings, override_architectures=True)
-    assert used.to_json()["override_architectures"] is True, "in the record only where it is used"
-    assert "requires_torch" not in used.to_json()
-    assert replace(used, cuda="optional").to_json()["cuda"] == "optional"
-    source = replace(used, requires_torch="source")
-    assert RecipeSettings.from_json(source.to_json()) == source
-    assert RecipeSettings.from_json(used.to_json()) == used
-    with pytest.raises(KeyError):
-        RecipeSettings.from_json({"env": {}})
-    assert Record.from_json(make_record.record().to_json()).to_json() == make_record.record().to_json()
+    for key, value in changes.items():
+        settings = recorded_settings(replace(make.recipe(), **{key: value}))
+        assert set(settings) == {*always, key}, "in the record only where it is used"
+        record = replace(make_record.record(), settings=settings)
+        assert Record.from_json(json.loads(json.dumps(record.to_json()))) == record
+    for broken in ({"env": {}}, {**settings, "assume_cuda": "yes"}):
+        with pytest.raises((KeyError, ValueError)):
+            Record.from_json(record.to_json() | {"recipe": broken})
 
 
 def test_every_part_of_a_toolchain_has_its_key_and_an_absent_part_has_none() -> None:

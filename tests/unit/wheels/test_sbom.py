@@ -26,10 +26,7 @@ def elf(*, undefined: tuple[str, ...] = (), fatbin: bool = False) -> Elf:
     return Elf(needed=needed, undefined=undefined, defined=(), versions={}, fatbin=fatbin)
 
 
-LIBRARIES = (
-    Linked.of("ops/_C.so", b"one", elf()),
-    Linked.of("ops.libs/libother-1234.so.2", b"two", elf()),
-)
+LIBRARIES = (Linked.of("ops/_C.so", b"one", elf()), Linked.of("ops.libs/libother-1234.so.2", b"two", elf()))
 
 
 def fault_of(text: str) -> object:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
-@dataclass(frozen=True)
 class Layout:
     """The folder of a build's launchers. It has the same name in every container.
 
@@ -16,75 +15,37 @@ class Layout:
     builds for different Pythons and torches share objects.
     """
 
-    #: The folder.
-    root: Path
-
-    @property
-    def launch(self) -> Path:
-        """gcc, g++, cc, c++, $CC and $CXX: copies of launch.sh; first on PATH."""
-        return self.root / "launch"
-
-    @property
-    def compilers(self) -> Path:
-        """Links to the real compilers, under the same names."""
-        return self.root / "compilers"
-
-    @property
-    def cuda(self) -> Path:
-        """CUDA_HOME of the build: links into the toolkit, but bin/nvcc is a copy of launch.sh."""
-        return self.root / "cuda"
-
-    @property
-    def toolkit(self) -> Path:
-        """Link to the real CUDA toolkit; absent in a build without nvcc."""
-        return self.root / "toolkit"
-
-    @property
-    def server_nvcc(self) -> Path:
-        """The program that sccache's server calls as nvcc."""
-        return self.root / "whole" / "nvcc"
-
-    @property
-    def site(self) -> Path:
-        """Link to the build's site-packages."""
-        return self.root / "site"
-
-    @property
-    def self_test(self) -> Path:
-        """Sources and objects of the cache's self-test."""
-        return self.root / "check"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.launch = root / "launch"  # gcc, g++, cc, c++, $CC and $CXX: copies of launch.sh; first on PATH
+        self.compilers = root / "compilers"  # links to the real compilers, under the same names
+        self.cuda = root / "cuda"  # CUDA_HOME of the build: links into the toolkit, but bin/nvcc is a copy of launch.sh
+        self.toolkit = root / "toolkit"  # link to the real CUDA toolkit; absent in a build without nvcc
+        self.server_nvcc = root / "whole" / "nvcc"  # the program that sccache's server calls as nvcc
+        self.site = root / "site"  # link to the build's site-packages
+        self.self_test = root / "check"  # sources and objects of the cache's self-test
 
 
 @dataclass(frozen=True)
 class CacheSettings:
     """One build's compilers and its compiler cache."""
 
-    #: The folder of the launchers; `Layout` describes it.
-    objects: Path
-    #: Where the statistics of sccache go, for `builder.wheels.sccache.configure`.
-    statistics_dir: Path
-    #: The real CUDA toolkit; it may have no nvcc.
-    toolkit: Path
-    #: The real site-packages.
-    site: Path
-    #: cc, cxx: the compilers that buildfarm found.
-    cc: str
+    objects: Path  # the folder of the launchers; `Layout` describes it
+    statistics_dir: Path  # where the statistics of sccache go, for `builder.wheels.sccache.configure`
+    toolkit: Path  # the real CUDA toolkit; it may have no nvcc
+    site: Path  # the real site-packages
+    cc: str  # cc, cxx: the compilers that buildfarm found
     cxx: str
-    #: Where sccache keeps objects.
-    cache_dir: Path
+    cache_dir: Path  # where sccache keeps objects
     #: Where its server listens. The path may have 107 bytes (unix(7)), and nobody else may write its folder.
     socket: Path
-    #: The program.
-    sccache: str = "sccache"
+    sccache: str = "sccache"  # the program
     #: recipe_cc, recipe_cxx: CC and CXX of the build, which a recipe may set to different compilers.
     recipe_cc: str = ""
     recipe_cxx: str = ""
-    #: Why the compiler cache is turned off, or empty.
-    disabled: str = ""
-    #: Why objects of this source must not be cached, or empty.
-    refused: str = ""
-    #: Whether objects of earlier builds may be used.
-    reads: bool = True
+    disabled: str = ""  # why the compiler cache is turned off, or empty
+    refused: str = ""  # why objects of this source must not be cached, or empty
+    reads: bool = True  # whether objects of earlier builds may be used
     #: Names of the variables of the compiler cache that machines share; empty without one.
     shared: Sequence[str] = ()
 

@@ -12,13 +12,20 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from builder.wheels.sccache.launchers.environment import CacheSettings, Layout
+from builder.wheels.sccache.launchers.environment import CacheSettings
 
-# Lays out the folder of a build's launchers; `Layout` describes it.
+#: Seconds until a Redis that does not answer is given up.
+_SECONDS = 5.0
+#: Variables with a secret.
+_SECRET = re.compile(r".*(?:PASSWORD|TOKEN|SECRET|ACCESS_KEY|CONNECTION_STRING).*")
+
+STALE = "the compiler cache returned an old object for a changed source"
+#: The name of the source that the self-test compiles, without its suffix.
+SOURCE_NAME = "buildfarm-check"
 
 _LAUNCHER = Path(__file__).with_name("launch.sh")
 
@@ -52,60 +59,42 @@ done
 
 
 def lay_out(settings: CacheSettings) -> None:
-    """Delete the folder and make it again; raises OSError."""
+    """Delete the folder of a build's launchers, which `Layout` describes, and make it again; raises OSError."""
     layout = settings.layout
     shutil.rmtree(layout.root, ignore_errors=True)
     others = [name for name in _OTHER_CACHES if shutil.which(name)]
     for folder in (layout.launch, layout.compilers, layout.cuda / "bin"):
         folder.mkdir(parents=True)
-    _link_compilers(settings)
-    # After the real compilers were looked up, because the launchers are first on PATH.
-    for compiler in layout.compilers.iterdir():
-        _copy_launcher(layout.launch / compiler.name)
-    for name in others:
-        _write_program(layout.launch / name, _NO_CACHE)
-    if os.access(settings.toolkit / "bin" / "nvcc", os.X_OK):
-        _lay_out_toolkit(layout, settings.toolkit)
-    layout.site.symlink_to(os.path.realpath(settings.site))
-
-
-def _link_compilers(settings: CacheSettings) -> None:
     pairs = [
-        ("gcc", settings.cc),
-        ("cc", settings.cc),
-        ("g++", settings.cxx),
-        ("c++", settings.cxx),
+        *((name, settings.cc) for name in ("gcc", "cc")),
+        *((name, settings.cxx) for name in ("g++", "c++")),
         # A recipe may name a CC or CXX of its own.
-        (settings.recipe_cc, settings.recipe_cc),
-        (settings.recipe_cxx, settings.recipe_cxx),
-        (settings.cc, settings.cc),
-        (settings.cxx, settings.cxx),
+        *((name, name) for name in (settings.recipe_cc, settings.recipe_cxx, settings.cc, settings.cxx)),
     ]
     for name, program in pairs:
         if real := shutil.which(program):
-            link = settings.layout.compilers / Path(name).name
+            link = layout.compilers / Path(name).name
             link.unlink(missing_ok=True)
             link.symlink_to(real)
-
-
-def _lay_out_toolkit(layout: Layout, toolkit: Path) -> None:
-    """Links into the toolkit. Compilers read every header through them, so each link leads to the final path."""
-    layout.toolkit.symlink_to(os.path.realpath(toolkit))
-    for folder in ("", "bin"):
-        for entry in (layout.toolkit / folder).iterdir():
-            link = layout.cuda / folder / entry.name
-            if not entry.name.startswith(".") and not link.exists():
-                link.symlink_to(os.path.realpath(entry))
-    nvcc = layout.cuda / "bin" / "nvcc"
-    nvcc.unlink()
-    _copy_launcher(nvcc)
-    layout.server_nvcc.parent.mkdir()
-    _write_program(layout.server_nvcc, _SERVER_NVCC.format(toolkit=layout.toolkit))
-
-
-def _copy_launcher(target: Path) -> None:
-    shutil.copyfile(_LAUNCHER, target)
-    target.chmod(0o755)
+    # After the real compilers were looked up, because the launchers are first on PATH.
+    for compiler in layout.compilers.iterdir():
+        _write_program(layout.launch / compiler.name, _LAUNCHER.read_text(encoding="utf-8"))
+    for name in others:
+        _write_program(layout.launch / name, _NO_CACHE)
+    if os.access(settings.toolkit / "bin" / "nvcc", os.X_OK):
+        # Links into the toolkit. Compilers read every header through them, so each link leads to the final path.
+        layout.toolkit.symlink_to(os.path.realpath(settings.toolkit))
+        for below in ("", "bin"):
+            for entry in (layout.toolkit / below).iterdir():
+                link = layout.cuda / below / entry.name
+                if not entry.name.startswith(".") and not link.exists():
+                    link.symlink_to(os.path.realpath(entry))
+        nvcc = layout.cuda / "bin" / "nvcc"
+        nvcc.unlink()
+        _write_program(nvcc, _LAUNCHER.read_text(encoding="utf-8"))
+        layout.server_nvcc.parent.mkdir()
+        _write_program(layout.server_nvcc, _SERVER_NVCC.format(toolkit=layout.toolkit))
+    layout.site.symlink_to(os.path.realpath(settings.site))
 
 
 def _write_program(target: Path, text: str) -> None:
@@ -120,17 +109,11 @@ def _sccache(settings: CacheSettings) -> str:
     return shutil.which(settings.sccache, path=path) or settings.sccache
 
 
-# Whether a Redis can be the shared compiler cache. sccache itself waits ten seconds and does not say what is wrong.
-
-#: Seconds until a Redis that does not answer is given up.
-_SECONDS = 5.0
-
-#: Variables with a secret.
-_SECRET = re.compile(r".*(?:PASSWORD|TOKEN|SECRET|ACCESS_KEY|CONNECTION_STRING).*")
-
-
 def redis_problem(variables: Mapping[str, str]) -> str:
-    """Why the Redis of these variables cannot be used, as a clause; empty if it answers, or if they name none."""
+    """Why the Redis of these variables cannot be used, as a clause; empty if it answers, or if they name none.
+
+    sccache itself waits ten seconds and does not say what is wrong.
+    """
     endpoint = variables.get("SCCACHE_REDIS_ENDPOINT", "")
     try:
         url = urlsplit(endpoint if "://" in endpoint else f"redis://{endpoint}")
@@ -139,14 +122,23 @@ def redis_problem(variables: Mapping[str, str]) -> str:
         return "the value of SCCACHE_REDIS_ENDPOINT is no URL"
     if not endpoint or not host or url.scheme not in {"redis", "rediss", "tcp"}:
         return ""
-    login = [variables.get(f"SCCACHE_REDIS_{name}", "") for name in ("USERNAME", "PASSWORD")]
+    login = [value for name in ("USERNAME", "PASSWORD") if (value := variables.get(f"SCCACHE_REDIS_{name}"))]
+    words = [word.encode() for word in (["AUTH", *login] if login else ["PING"])]
+    question = b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
     try:
-        with socket.create_connection((host, port), _SECONDS) as plain:
-            verify = url.fragment != "insecure"
-            with _secured(plain, host, verify=verify) if url.scheme == "rediss" else plain as connection:
-                answer = _ask(connection, [word for word in login if word])
+        with ExitStack() as stack:
+            connection = stack.enter_context(socket.create_connection((host, port), _SECONDS))
+            if url.scheme == "rediss":
+                context = ssl.create_default_context()
+                if url.fragment == "insecure":
+                    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                connection = stack.enter_context(context.wrap_socket(connection, server_hostname=host))
+            connection.sendall(question)
+            answer = stack.enter_context(connection.makefile("rb")).readline(4096).decode(errors="replace").strip()
     except OSError as error:
         return f"Redis at {host}:{port} does not answer ({error})"
+    if not answer:
+        return f"Redis at {host}:{port} does not answer (it closed the connection)"
     if answer.startswith("-WRONGPASS"):
         return f"Redis at {host}:{port} refuses the user name or the password"
     if answer.startswith("-NOAUTH"):
@@ -162,36 +154,6 @@ def without_secrets(text: str, variables: Mapping[str, str]) -> str:
     return text
 
 
-def _secured(plain: socket.socket, host: str, *, verify: bool) -> ssl.SSLSocket:
-    context = ssl.create_default_context()
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context.wrap_socket(plain, server_hostname=host)
-
-
-def _ask(connection: socket.socket, login: list[str]) -> str:
-    """The first line of the answer to AUTH with a user and a password, or to PING without them."""
-    words = [word.encode() for word in (["AUTH", *login] if login else ["PING"])]
-    lengths = b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
-    connection.sendall(b"*%d\r\n%s" % (len(words), lengths))
-    with connection.makefile("rb") as stream:
-        line = stream.readline(4096)
-    if not line:
-        raise ConnectionError("it closed the connection")
-    return line.decode(errors="replace").strip()
-
-
-# Whether the compiler cache tells apart two sources that differ only in code for the host.
-#
-# A cache whose key is the text for the GPU returns the old object (sccache before 0.10, ccache 4.11). The test runs
-# once for each sccache, compiler, nvcc and cache; its result is kept beside the cache.
-
-STALE = "the compiler cache returned an old object for a changed source"
-
-#: The name of the compiled source, without its suffix.
-SOURCE_NAME = "buildfarm-check"
-
 _SOURCE = """\
 #ifndef __CUDA_ARCH__
 extern "C" const char *buildfarm_check() {{ return "buildfarm answers {answer}"; }}
@@ -204,20 +166,21 @@ class SelfTestError(Exception):
 
 
 def cache_problem(settings: CacheSettings) -> str:
-    """Why the cache must not be used, or empty; raises OSError or SelfTestError when the test cannot run."""
-    result_file = _result_file(settings)
+    """Why the cache must not be used, or empty; raises OSError or SelfTestError when the test cannot run.
+
+    The test is whether it tells apart two sources that differ only in code for the host: a cache whose key is the text
+    for the GPU returns the old object (sccache before 0.10, ccache 4.11). It runs once for each sccache, compiler, nvcc
+    and cache; its result is kept beside the cache.
+    """
+    # Beside the objects and not among them: the server takes each file there for an object.
+    name = hashlib.sha256(b"\0".join(_versions(settings))).hexdigest()[:32]
+    result_file = settings.cache_dir.with_name(f"{settings.cache_dir.name}.checked") / name
     if not result_file.exists():
         result_file.parent.mkdir(parents=True, exist_ok=True)
         scratch = result_file.with_name(f"{result_file.name}.{os.getpid()}")
         scratch.write_text("sound\n" if _tells_apart(settings) else "stale\n", encoding="utf-8")
         scratch.replace(result_file)
     return "" if result_file.read_text(encoding="utf-8").strip() == "sound" else STALE
-
-
-def _result_file(settings: CacheSettings) -> Path:
-    """Beside the objects and not among them: the server takes each file there for an object."""
-    name = hashlib.sha256(b"\0".join(_versions(settings))).hexdigest()[:32]
-    return settings.cache_dir.with_name(f"{settings.cache_dir.name}.checked") / name
 
 
 def _versions(settings: CacheSettings) -> list[bytes]:
@@ -278,14 +241,21 @@ def start(settings: CacheSettings) -> None:
     """
     try:
         lay_out(settings)
-        _make_folders(settings)
+        settings.statistics_dir.mkdir(parents=True, exist_ok=True)
+        with suppress(PermissionError):  # made by the host's user, and open to all
+            settings.statistics_dir.chmod(0o777)  # buildfarm deletes it, and may be a different user
     except OSError as error:
         sys.exit(f"error: cannot create the folder of compiler wrappers for sccache: {error}")
     if reason := settings.disabled or settings.refused:
         settings.refusal_file.write_text(f"{reason}\n", encoding="utf-8")
     if settings.disabled:
         return
-    if reason := _start_with_shared(settings) or _self_test(settings):
+    if not (reason := _start_with_shared(settings)):
+        try:  # a cache that is not read needs no test
+            reason = cache_problem(settings) if settings.reads else ""
+        except (OSError, SelfTestError) as error:
+            reason = f"{_names(settings)} failed its self-test: {error}"
+    if reason:
         settings.refusal_file.write_text(f"{reason}\n", encoding="utf-8")
         _stop_server(settings)
         sys.stdout.write(f"note: the compiler cache is not used: {reason}\n")
@@ -301,12 +271,6 @@ def stop(settings: CacheSettings) -> None:
         with suppress(OSError), (settings.statistics_dir / "stats.json").open("wb") as stream:
             subprocess.run(argv, stdout=stream, stderr=subprocess.DEVNULL, check=False)
         _stop_server(settings)
-
-
-def _make_folders(settings: CacheSettings) -> None:
-    settings.statistics_dir.mkdir(parents=True, exist_ok=True)
-    with suppress(PermissionError):  # made by the host's user, and open to all
-        settings.statistics_dir.chmod(0o777)  # buildfarm deletes it, and may be a different user
 
 
 def _start_with_shared(settings: CacheSettings) -> str:
@@ -347,14 +311,6 @@ def _start_server(settings: CacheSettings, environment: Mapping[str, str]) -> st
         return ""
     text = log.read_text(encoding="utf-8", errors="replace").strip()
     return text.rpartition("\n")[2] or f"sccache ended with status {started.returncode}"
-
-
-def _self_test(settings: CacheSettings) -> str:
-    """Why the cache must not be used, or empty. A cache that is not read needs no test."""
-    try:
-        return cache_problem(settings) if settings.reads else ""
-    except (OSError, SelfTestError) as error:
-        return f"{_names(settings)} failed its self-test: {error}"
 
 
 def _stop_server(settings: CacheSettings) -> None:

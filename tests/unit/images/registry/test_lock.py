@@ -9,28 +9,17 @@ import pytest
 from builder.errors import UsageError
 from builder.images.registry.lock import lock_path, read_lock, refresh_lock, write_lock
 from builder.images.registry.reference import Mirrors
-from tests.unit.images.registry.stand_in_registry import running_registry
+from tests.unit.images.registry.stand_in_registry import Registry
 
 ONE, TWO = "sha256:" + "11" * 32, "sha256:" + "22" * 32
 
 
-@pytest.fixture(autouse=True)
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide this machine's passwords and proxies."""
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-
-
 def test_a_written_lock_is_sorted_and_readable(tmp_path: Path) -> None:
     path = lock_path(tmp_path / "matrix.yaml")
+    assert read_lock(path) == {}
     write_lock(path, {"b/x:1": TWO, "a": ONE})
     assert read_lock(path) == {"a": ONE, "b/x:1": TWO}
     assert path.read_text().splitlines()[-2:] == [f'"a" = "{ONE}"', f'"b/x:1" = "{TWO}"']
-
-
-def test_a_missing_lock_has_no_pins(tmp_path: Path) -> None:
-    assert read_lock(tmp_path / "buildfarm.lock") == {}
 
 
 @pytest.mark.parametrize(
@@ -52,27 +41,15 @@ def test_an_invalid_lock_is_a_usage_error(tmp_path: Path, text: str, reason: str
     assert wrong.value.where == str(path)
 
 
-def test_a_refresh_updates_these_images_and_keeps_the_others(tmp_path: Path) -> None:
+def test_a_refresh_updates_these_images_and_keeps_the_others(tmp_path: Path, registry: Registry) -> None:
     path = tmp_path / "buildfarm.lock"
-    with running_registry() as registry:
-        moved, fresh = registry.add("a:1"), registry.add("b:1")
-        gone = f"{registry.address}/gone:1"
-        write_lock(path, {moved: ONE, gone: TWO, "not/refreshed": ONE})
-        problems = refresh_lock(path, [moved, fresh, gone], Mirrors())
-        assert read_lock(path) == {
-            moved: registry.digest_of(moved),
-            fresh: registry.digest_of(fresh),
-            gone: TWO,
-            "not/refreshed": ONE,
-        }
+    moved, fresh = registry.add("a:1"), registry.add("b:1")
+    gone = f"{registry.address}/gone:1"
+    write_lock(path, {moved: ONE, gone: TWO, "not/refreshed": ONE})
+    problems = refresh_lock(path, [moved, fresh, gone], Mirrors())
     assert [problem.where for problem in problems] == [gone]
-
-
-def test_a_second_refresh_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "buildfarm.lock"
-    with running_registry() as registry:
-        images = [registry.add("b:1"), registry.add("a:1")]
-        refresh_lock(path, images, Mirrors())
-        first = path.read_bytes()
-        refresh_lock(path, reversed(images), Mirrors())
+    digests = {image: registry.digest_of(image) for image in (moved, fresh)}
+    assert read_lock(path) == {**digests, gone: TWO, "not/refreshed": ONE}
+    first = path.read_bytes()
+    refresh_lock(path, [fresh, moved], Mirrors())
     assert path.read_bytes() == first

@@ -6,7 +6,6 @@ import base64
 import json
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from builder import process
 from builder.errors import Code, Exit
 from builder.images.engine import Engine, pull_missing
 from builder.images.registry import pull
-from builder.images.registry import pull as progress_module
 from builder.images.registry.pull import PullProgress, pull_error, pull_image
 from builder.images.registry.reference import Mirrors
 from builder.log import console
@@ -27,27 +25,11 @@ from builder.process import Interrupted
 from tests.conftest import PATIENCE, wait_until
 from tests.refused import refused
 from tests.unit.fake_clock import FakeClock
-from tests.unit.images.fake_engine import FakeEngine, running_engine
-from tests.unit.images.registry.stand_in_registry import Registry, running_registry
+from tests.unit.images.fake_engine import FakeEngine
+from tests.unit.images.registry.stand_in_registry import Registry
 
 PLATFORM = Platform.LINUX_X86_64
 DIGEST = "sha256:" + "11" * 32
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
-    (tmp_path / "engine").mkdir()
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
-    with running_engine(tmp_path / "engine", monkeypatch) as engine:
-        yield engine
-
-
-@pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    with running_registry() as registry:
-        yield registry
 
 
 def layer(identity: str, status: str, current: int = 0, total: int = 0) -> dict[str, Any]:
@@ -271,11 +253,11 @@ def test_without_a_terminal_the_progress_is_printed_as_lines(monkeypatch: pytest
         printed.set()
 
     clock = FakeClock()
-    monkeypatch.setattr(progress_module, "LINE_SECONDS", 0.05)
-    monkeypatch.setattr(progress_module, "print_line", take)
+    monkeypatch.setattr(pull, "LINE_SECONDS", 0.05)
+    monkeypatch.setattr(pull, "print_line", take)
     progress = PullProgress(None)
     progress.add(layer("one", "Downloading", 5_000_000, 10_000_000))
-    with progress_module.shown("a:1", progress, clock):
+    with pull.shown("a:1", progress, clock):
         assert printed.wait(PATIENCE)
         clock.step(70)
         wait_until(lambda: "a:1: 5.0 MB of 10.0 MB, downloading (1:10)" in lines, "a line with the new time")

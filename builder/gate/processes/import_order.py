@@ -14,10 +14,12 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,19 +31,46 @@ from typing import Any
 
 from builder.gate.amounts import counted
 from builder.gate.imports.launcher import Launcher
+from builder.gate.imports.packages import add_packages
 from builder.gate.imports.registration import registered_twice
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
+from builder.gate.processes.journal import JOURNAL, KEY_BYTES, Journal
 from builder.gate.system import rlimits
 from builder.gate.system.crash import crash_frame, describe_exit, fatal_signal, native_stack
 from builder.gate.system.exit_status import ProcessExit, exception_line
 from builder.gate.system.process_tree import is_stopped, parent_of
 
-# One order of imports: which orders are tried, how one ended, and which module must come first.
-
 #: Up to this many modules, orders that contain each pair in both directions are all orders.
 ALL = 3
 #: Prefixes of the lines that the process of an order prints.
 STEP, CALLED = "buildfarm-step ", "buildfarm-called "
+#: Time limit of one order as a multiple of the spec's: it imports torch from disk, several in parallel.
+_TIME_FACTOR = 3.0
+#: Seconds between two looks at a process that runs.
+_LOOK_SECONDS = 1.0
+#: Seconds in which a killed process disappears.
+_KILL_SECONDS = 30.0
+_MAX_OUTPUT = 4000  # characters of output in the evidence
+
+#: Run with `-c`. It imports the gate after the last module, because the gate imports torch.
+_PROGRAM = f"""\
+import importlib, json, os, sys
+root, names, mode = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+if mode == "watch":
+    sys.path.insert(0, root)
+    from builder.gate.system.crash import install_crash_handlers
+    sys.path.remove(root)
+    install_crash_handlers()
+for name in names:
+    os.write(2, ("{STEP}import " + name + "\\n").encode())
+    importlib.import_module(name)
+sys.path.insert(0, root)
+from builder.gate.imports.cases_file import call_first
+os.write(2, b"{STEP}call\\n")
+called = call_first(root, lambda op: os.write(2, ("{STEP}call " + op + "\\n").encode()))
+os.write(1, ("\\n{CALLED}" + called + "\\n").encode())
+os._exit(0)
+"""
 
 
 @dataclass(frozen=True)
@@ -114,32 +143,26 @@ def allowed_order(order: tuple[str, ...], spec: Spec) -> tuple[str, ...]:
     return (*order[:first], *late, *(name for name in order[first:] if name not in late))
 
 
-def only_after(run: OrderRun, alike: Sequence[OrderRun], runs: Sequence[OrderRun]) -> str:
-    """Return the modules that precede the failing import in every failed order and in no good order, as text."""
-    victim = run.imported
-    if not victim:
-        return ""
-    before = [set(one.order[: one.order.index(victim)]) for one in alike]
-    clean = [set(one.order[: one.order.index(victim)]) for one in runs if one.good and victim in one.order]
-    suspects = set.intersection(*before) if before else set()
-    if clean:
-        suspects = {one for one in suspects if not any(one in others for others in clean)}
-    named = ", ".join(f"{one} {version_of(one)}".strip() for one in run.order if one in suspects)
-    if not named or not clean:
-        return ""
-    return f". The failure occurs only if {named} is imported before {victim}: import {victim} first"
+def cure_of(run: OrderRun, alike: Sequence[OrderRun], runs: Sequence[OrderRun], spec: Spec) -> str:
+    """Return which module must come later or earlier, as a sentence, or "". `alike` are the runs that fail like `run`.
 
-
-def needs_first(run: OrderRun, alike: Sequence[OrderRun], runs: Sequence[OrderRun], spec: Spec) -> str:
-    """Return the module that precedes the failing import in every good order and in no failed order, as text."""
+    A module is guilty if it precedes the failing import in every failed order and in no good one. A module is needed if
+    it does so in every good order and in no failed one.
+    """
     victim = run.imported
-    good = [one for one in runs if one.good and victim in one.order]
-    if victim not in spec.imports or not good:
+
+    def before(one: OrderRun) -> set[str]:
+        return set(one.order[: one.order.index(victim)])
+
+    good = [before(one) for one in runs if one.good and victim in one.order]
+    if not victim or not good:
         return ""
-    before = set.intersection(*({*one.order[: one.order.index(victim)]} for one in good))
-    before -= {name for one in alike for name in one.order[: one.order.index(victim)]}
-    needed = [name for name in run.order if name in before]
-    if not needed:
+    bad = [before(one) for one in alike]
+    guilty = set.intersection(*bad).difference(*good)
+    if named := ", ".join(f"{one} {version_of(one)}".strip() for one in run.order if one in guilty):
+        return f". The failure occurs only if {named} is imported before {victim}: import {victim} first"
+    needed = [name for name in run.order if name in set.intersection(*good).difference(*bad)]
+    if victim not in spec.imports or not needed:
         return ""
     return (
         f". The failure occurs only if {needed[0]} is not imported before {victim}: add `import {needed[0]}` at the "
@@ -158,35 +181,6 @@ def version_of(module: str) -> str:
     return ""
 
 
-#: Time limit of one order as a multiple of the spec's: it imports torch from disk, several in parallel.
-_TIME_FACTOR = 3.0
-#: Seconds between two looks at a process that runs.
-_LOOK_SECONDS = 1.0
-#: Seconds in which a killed process disappears.
-_KILL_SECONDS = 30.0
-_MAX_OUTPUT = 4000  # characters of output in the evidence
-
-#: Run with `-c`. It imports the gate after the last module, because the gate imports torch.
-_PROGRAM = f"""\
-import importlib, json, os, sys
-root, names, mode = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
-if mode == "watch":
-    sys.path.insert(0, root)
-    from builder.gate.system.crash import install_crash_handlers
-    sys.path.remove(root)
-    install_crash_handlers()
-for name in names:
-    os.write(2, ("{STEP}import " + name + "\\n").encode())
-    importlib.import_module(name)
-sys.path.insert(0, root)
-from builder.gate.checks.compile_export import call_first
-os.write(2, b"{STEP}call\\n")
-called = call_first(root, lambda op: os.write(2, ("{STEP}call " + op + "\\n").encode()))
-os.write(1, ("\\n{CALLED}" + called + "\\n").encode())
-os._exit(0)
-"""
-
-
 def import_orders(spec: Spec, root: Path, launcher: Launcher | None = None) -> Iterator[Outcome]:
     """Yield the outcome of all orders, and "not run" for each companion that is not installed.
 
@@ -197,13 +191,8 @@ def import_orders(spec: Spec, root: Path, launcher: Launcher | None = None) -> I
     for companion in spec.companions:
         module = _module_of(companion)
         if module is None:
-            yield Outcome(
-                "import-order",
-                "",
-                companion,
-                NOT_RUN,
-                f"{companion} is not installed, so no order with this package can be tested",
-            )
+            reason = f"{companion} is not installed, so no order with this package can be tested"
+            yield Outcome("import-order", "", companion, NOT_RUN, reason)
         else:
             present.append(module)
     names = tuple(dict.fromkeys(["torch", *spec.needs_first, *spec.imports, *present]))
@@ -256,7 +245,7 @@ def _judged(spec: Spec, root: Path, names: Sequence[str], runs: Sequence[OrderRu
         alike = [run for run in bad if run.kind == kind]
         run = min(alike, key=lambda one: len(one.so_far))  # the shortest order that shows it
         description, stack = _rerun_with_stacks(spec, root, run)
-        cure = only_after(run, alike, runs) or needs_first(run, alike, runs, spec)
+        cure = cure_of(run, alike, runs, spec)
         failures.append(f"{', then '.join(run.so_far)}: {run.step} {description}{cure}")
         evidence.setdefault("stacks", {})[", ".join(run.order)] = stack
     works = f"; the order {', '.join(good[0].order)} works" if good else "; no order works"
@@ -334,7 +323,12 @@ def _run(
             while status is None and not limit:
                 with contextlib.suppress(TimeoutError):
                     status = wait(_LOOK_SECONDS)
-                limit = "" if status is not None else _exceeded(pid, time.monotonic() - began, spec)
+                if launcher and status is None and is_stopped(parent_of(pid)):
+                    raise OSError("the launcher is stopped")
+                if status is None and time.monotonic() - began > _TIME_FACTOR * spec.seconds:
+                    limit = "time"
+                if status is None and is_stopped(pid):
+                    limit = "stopped"
             if limit == "time":
                 os.kill(pid, signal.SIGABRT)  # faulthandler writes the stack
                 time.sleep(0.5)
@@ -343,16 +337,6 @@ def _run(
         if status is None:
             status = wait(_KILL_SECONDS)
         return OrderRun(tuple(order), status, _tail(out), _tail(err), time.monotonic() - began, limit)
-
-
-def _exceeded(pid: int, seconds: float, spec: Spec) -> str:
-    """Return why a process must end after so many seconds, or "". Raises OSError if its launcher is stopped."""
-    parent = parent_of(pid)
-    if parent != os.getpid() and is_stopped(parent):
-        raise OSError("the launcher is stopped")
-    if is_stopped(pid):
-        return "stopped"
-    return "time" if seconds > _TIME_FACTOR * spec.seconds else ""
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int:
@@ -381,3 +365,24 @@ def _module_of(distribution: str) -> str | None:
     name = re.sub(r"[-.]+", "_", distribution)
     names = [one for one in (*top, *roots) if one.isidentifier() and not one.startswith("_")]
     return name if name in names or not names else names[0]
+
+
+def main(root: str, task_dir: str, key: str, launcher: str = "") -> None:
+    """Write the outcomes of the check to the journal.
+
+    `key` is the number of a descriptor with the key of the journal, `launcher` that of the launcher's socket.
+    """
+    rlimits.exit_with_parent(os.getppid())
+    add_packages()  # not by Python itself, which would execute code of the wheel that could read the key
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # runs every `finally`, which ends the started processes
+    spec = Spec.read(Path(root))
+    journal = Journal(str(Path(task_dir, JOURNAL)), os.read(int(key), KEY_BYTES))
+    os.close(int(key))
+    try:
+        connection = Launcher(socket.socket(fileno=int(launcher))) if launcher else None
+        for outcome in import_orders(spec, Path(root), connection):
+            journal.outcome(outcome)
+    except Exception:  # noqa: BLE001 (the scheduler reports the traceback from the log)
+        traceback.print_exc()
+        sys.exit(1)
+    journal.end()
