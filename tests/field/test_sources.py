@@ -264,7 +264,7 @@ def test_extensions_only_with_an_option(sources: Sources, spelling: str, option:
         assert "the wheel contains no library" in error.sentence
         assert option.partition("=")[0] in error.hints[0]
         sources.recipe(f"config_settings: {{--global-option: {option}}}")
-    assert sources.stored().record.record.settings.config_settings == {"--global-option": (option,)}
+    assert sources.stored().record.record.settings["config_settings"] == {"--global-option": [option]}
 
 
 DOWNLOAD = """

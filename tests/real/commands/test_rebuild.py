@@ -349,7 +349,7 @@ def test_without_a_matrix_the_record_gives_the_source(
     assert list(empty.iterdir()) == []
     assert "the build scripts of far 1.0 of the package index run here" in " ".join(capsys.readouterr().err.split())
     record = read_record(options.wheel)
-    option = replace(record, settings=replace(record.settings, build_requires=("--index-url=x",)))
+    option = replace(record, settings={**record.settings, "build_requires": ["--index-url=x"]})
     with pytest.raises(UsageError, check=coded(Code.KEY_INVALID)):
         recorded_recipe(option, options.wheel)
     url = replace(record, source=replace(record.source, origin=GitSource("ext::sh -c id", "0" * 40)))
