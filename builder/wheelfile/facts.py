@@ -110,8 +110,11 @@ class NoLibrary:
 class WheelFacts:
     """Facts that the file alone states."""
 
+    #: The wheel's file name.
     filename: str
+    #: Hex digest of the file.
     sha256: str
+    #: bytes.
     size: int
     #: Distribution name as METADATA writes it.
     name: str

@@ -98,6 +98,11 @@ class Patient:
         }
         pure_wheel(self.index.root / channel, "torch", version, files, requires=requires)
 
+    def has_torch(self, **facts: Any) -> None:
+        """Put a torch on the index, and install it."""
+        self.torch(**facts)
+        self.install("torch")
+
     def wheel(
         self,
         project: str,

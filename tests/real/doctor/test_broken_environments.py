@@ -120,8 +120,7 @@ def test_nvidia_packages_of_two_cuda_majors(patient: Patient) -> None:
     for major in (12, 13):
         patient.wheel(f"nvidia_cudnn_cu{major}", "9.19.0", {library: f"cuDNN for CUDA {major}"})
     patient.wheel("nvidia_cublas_cu12", "12.8.4", {"nvidia/cublas/lib/libcublas.so.12": "cuBLAS"})
-    patient.torch(requires=["nvidia-cudnn-cu13==9.19.0"])
-    patient.install("torch")
+    patient.has_torch(requires=["nvidia-cudnn-cu13==9.19.0"])
     patient.install("nvidia-cudnn-cu12", "nvidia-cublas-cu12")
     assert (patient.site_packages / library).read_text() == "cuDNN for CUDA 12"
     fault = patient.diagnose()
@@ -133,8 +132,7 @@ def test_nvidia_packages_of_two_cuda_majors(patient: Patient) -> None:
 
 def test_ld_library_path_hides_a_library_of_torch(patient: Patient, tmp_path: Path) -> None:
     patient.wheel("nvidia_nccl_cu13", "2.28", {"nvidia/nccl/lib/libnccl.so.2": "the right one"})
-    patient.torch(requires=["nvidia-nccl-cu13"])
-    patient.install("torch")
+    patient.has_torch(requires=["nvidia-nccl-cu13"])
     other, unrelated = tmp_path / "cuda" / "lib64", tmp_path / "unrelated"
     for folder, name in ((other, "libnccl.so.2"), (unrelated, "libother.so.1")):
         folder.mkdir(parents=True)
@@ -225,20 +223,19 @@ def test_a_package_of_another_cuda_took_files_with_it(patient: Patient) -> None:
 
 
 def test_an_interrupted_update_left_two_records_of_torch(patient: Patient) -> None:
-    patient.torch()
-    patient.install("torch")
+    patient.has_torch()
     old = patient.site_packages / "torch-2.10.0.dist-info"
     old.mkdir()
     (old / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.10.0\n")
     (old / "RECORD").write_text("torch-2.10.0.dist-info/METADATA,,\ntorch-2.10.0.dist-info/RECORD,,\n")
     fault = patient.diagnose()
     assert fault["code"] == "two-records-of-torch"
+    assert "has metadata of torch 2.10.0, 2.11.0, but only the files of 2.11.0" in fault["what"]
     patient.mend(fault)
 
 
 def test_deleted_files_of_torch(patient: Patient) -> None:
-    patient.torch()
-    patient.install("torch")
+    patient.has_torch()
     (patient.site_packages / "torch" / "lib" / "libtorch_cpu.so").unlink()
     fault = patient.diagnose()
     assert fault["code"] == "missing-libraries"
@@ -325,8 +322,7 @@ def test_the_dynamic_linker_agrees_on_what_ld_library_path_hides(
     rpath = ["-Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib", f"-Wl,{tags}"]
     user = "int nccl(void); int all(void) { return nccl(); }"
     library = compiled(tmp_path, user, f"-L{own}", "-lnccl", *rpath, name="user.so", language="c")
-    patient.torch(requires=["nvidia-nccl-cu13"])
-    patient.install("torch")
+    patient.has_torch(requires=["nvidia-nccl-cu13"])
     target = patient.site_packages / "torch" / "lib" / "libtorch_cuda.so"
     target.unlink()
     target.write_bytes(library.read_bytes())
@@ -368,8 +364,7 @@ def test_a_package_whose_function_import_torch_calls(patient: Patient, code: str
 
 def test_what_an_interrupted_pip_left(patient: Patient) -> None:
     """pip ignores names that begin with `~`, and so does doctor; only the leftovers are deleted."""
-    patient.torch()
-    patient.install("torch")
+    patient.has_torch()
     left = patient.site_packages / "~orch-2.9.0.dist-info"
     left.mkdir()
     (left / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.9.0\n")
@@ -385,8 +380,7 @@ def test_what_an_interrupted_pip_left(patient: Patient) -> None:
 
 
 def test_a_setting_of_uv_that_chooses_torch(patient: Patient, tmp_path: Path) -> None:
-    patient.torch()
-    patient.install("torch")
+    patient.has_torch()
     settings = tmp_path / "uv.toml"
     settings.write_text('[pip]\ntorch-backend = "auto"\n')
     patient.variables |= {"UV_NO_CONFIG": "0", "UV_CONFIG_FILE": str(settings)}

@@ -70,8 +70,7 @@ SECRETS: Sequence[tuple[str, str]] = (
 
 
 def test_the_bundle_has_no_secrets(patient: Patient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    patient.torch()
-    patient.install("torch")
+    patient.has_torch()
     for name, value in SECRETS:
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HOME", str(patient.root))
@@ -92,8 +91,7 @@ def test_the_bundle_has_no_secrets(patient: Patient, tmp_path: Path, monkeypatch
 def test_without_python_the_active_environment_is_judged(
     patient: Patient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    patient.torch()
-    patient.install("torch")
+    patient.has_torch()
     monkeypatch.setenv("VIRTUAL_ENV", str(patient.python.parents[1]))
     assert call(monkeypatch, "--json") == Exit.OK
     data = json.loads(capsys.readouterr().out)
@@ -109,8 +107,7 @@ def test_without_any_environment_the_user_is_asked_for_one(
     monkeypatch.setattr(sys, "executable", str(patient.python))
     assert call(monkeypatch) == Exit.USAGE
     assert "or name its Python: `buildfarm doctor --python env/bin/python`" in " ".join(capsys.readouterr().err.split())
-    patient.torch()
-    patient.install("torch")
+    patient.has_torch()
     assert call(monkeypatch) == Exit.OK
 
 
@@ -134,8 +131,7 @@ def test_damaged_metadata_does_not_stop_doctor(
     with suppress(ImportError):  # Dask imports it on Python 3.11; it then answers in place of the standard library
         import importlib_metadata  # noqa: F401
 
-    patient.torch()
-    patient.install("torch")
+    patient.has_torch()
     for number, (name, data) in enumerate(DAMAGED):
         info = patient.site_packages / f"broken{number}-1.dist-info"
         info.mkdir()

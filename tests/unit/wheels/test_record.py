@@ -103,8 +103,8 @@ def test_every_setting_of_the_digest_is_in_the_record() -> None:
         assert set(settings) == {*always, key}, "in the record only where it is used"
         record = replace(make_record.record(), settings=settings)
         assert Record.from_json(json.loads(json.dumps(record.to_json()))) == record
-    faults: list[dict[str, Any]] = [{"env": {}}, {**settings, "assume_cuda": "yes"}]
-    for broken in faults:
+    unreadable: tuple[dict[str, Any], ...] = ({"env": {}}, {**settings, "assume_cuda": "yes"})
+    for broken in unreadable:
         with pytest.raises((KeyError, ValueError)):
             Record.from_json(record.to_json() | {"recipe": broken})
 
