@@ -33,18 +33,17 @@ from builder.proof import Proof, proofs_of
 from builder.records import BuildRecord
 from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, remove_tree, split_url, text
 
-# Marks of what running buildfarm processes use, so that `buildfarm store prune` does not delete it.
-#
-# A mark is a shared lock on one byte of a file; the byte is chosen by the name. The kernel removes the marks of a
-# process when it ends. The locks belong to the open file (F_OFD_SETLK, fcntl(2)), so threads and several stores do not
-# disturb each other.
-
 #: `struct flock` of fcntl(2): type, whence, start, length, process.
 _FLOCK = "hhqqi0q"
 
 
 class InUse:
-    """The marks in one file. The marks of an object last until the object is deleted or the process ends."""
+    """Marks in one file of what running processes use, so that `buildfarm store prune` does not delete it.
+
+    A mark is a shared lock on one byte of the file; the byte is chosen by the name. The marks of an object last until
+    the object is deleted; the kernel removes those of a process when it ends. The locks belong to the open file
+    (F_OFD_SETLK, fcntl(2)), so threads and several stores do not disturb each other.
+    """
 
     def __init__(self, file: Path) -> None:
         try:

@@ -15,8 +15,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from builder.errors import BuildfarmError, Code, UsageError
 
-# One reader of JSON that others may have written or changed: in wheels, indexes, reports, and the store.
-
 T = TypeVar("T")
 
 #: Bytes of one JSON text. A list of empty lists needs about twenty times as much memory.
@@ -116,8 +114,6 @@ def texts(value: object) -> tuple[str, ...]:
     return tuple(map(text, value))
 
 
-# Texts that others wrote, made harmless for a terminal.
-
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 #: Escape sequences of terminals: colours and cursor movements, titles and links, and sequences of two characters.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)|[ -/]*[0-~])")
@@ -169,9 +165,6 @@ def visible_with_colours(text: str) -> str:
 
 def _escaped(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
-# Folders in which programs of others worked.
 
 
 def remove_tree(folder: Path) -> None:

@@ -149,18 +149,14 @@ def check_output(folder: Path, option: str) -> None:
 
 
 @contextmanager
-def new_index(folder: Path | None) -> Iterator[None]:
-    """As `new_folder` for the folder of an index. None: the index is in a bucket, which needs no folder."""
+def new_folder(folder: Path | None, option: str) -> Iterator[None]:
+    """As `check_output`; afterwards delete the folder if it is new and nothing was written to it.
+
+    None: the index is in a bucket, which needs no folder.
+    """
     if folder is None:
         yield
         return
-    with new_folder(folder, "--to"):
-        yield
-
-
-@contextmanager
-def new_folder(folder: Path, option: str) -> Iterator[None]:
-    """As `check_output`; afterwards delete the folder if it is new and nothing was written to it."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     check_output(folder, option)
     try:

@@ -131,11 +131,7 @@ class TargetFinder:
         for python, group in groupby(sorted(cells, key=lambda cell: cell.python), key=lambda cell: cell.python):
             wheel = fetch_wheel(project, version, python, cache=self.cache, index=index).path
             cells_of.setdefault(wheel, []).extend(group)
-        targets = []
-        for wheel, candidates in cells_of.items():
-            facts = read_facts(wheel)
-            targets.append(_target(wheel, facts, recipe, sorted(candidates)))
-        return targets
+        return [_target(wheel, read_facts(wheel), recipe, sorted(found)) for wheel, found in cells_of.items()]
 
     def selected_cells(self, recipe: Recipe) -> list[Cell]:
         """The selected cells that the recipe supports."""

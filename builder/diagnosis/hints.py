@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from posixpath import basename, dirname, join, normpath
 
@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from builder.diagnosis.first_error import FirstError, place_of
 from builder.diagnosis.known_errors import NO_HEADER, KnownError, Package, knowledge, plain_quotes
+from builder.diagnosis.target_version import source_files
 from builder.matrix.axes import Cuda, Torch
 
 _NO_MODULE = re.compile(r"No module named '?(\w[\w.]*)")
@@ -36,7 +37,7 @@ _LISTS = ("setup.py", "pyproject.toml", "CMakeLists.txt", "meson.build")
 _INCLUDE_DIR = re.compile(r"(?<!\S)(?:-I ?|-isystem ?)(\S+)")
 _SUBMODULE = re.compile(r"^\s*path\s*=\s*(\S.*?)\s*$", re.MULTILINE)
 _WORD = re.compile(r"[\w.+/-]+")
-#: Files of a source whose names are read, and bytes of a file.
+#: Source files whose names are compared, and bytes of a file that is read.
 _MOST, _BYTES = 20_000, 1 << 20
 
 
@@ -152,7 +153,8 @@ def _misspelt(message: str, place: SourceTree) -> list[str]:
     if (place.tree / file).with_suffix(".pyx").is_file():
         return [f"Cython makes {file} of its .pyx file: add `cython` to `build_requires` in the recipe"]
     by = next((name for name in _LISTS if basename(file) in _text(place.tree / name)), "the build")
-    names = list(_source_names(place.tree))
+    paths = (path.relative_to(place.tree) for path, _ in islice(source_files(place.tree, _SUFFIXES), _MOST))
+    names = [path.as_posix() for path in paths if "build" not in path.parts]
     near = [name for name in names if basename(name) == basename(file)] or get_close_matches(file, names, 1, 0.8)
     return [f"{by} names {file}, which does not exist{f' (there is {near[0]})' if near else ''}"]
 
@@ -183,17 +185,6 @@ def _possible_paths(message: str, lines: Sequence[str], source: str) -> Iterator
             yield join(folder.removeprefix(f"{source}/"), header)
     else:
         yield from (word.removeprefix(f"{source}/") for word in _WORD.findall(message) if "/" in word)
-
-
-def _source_names(tree: Path) -> Iterator[str]:
-    seen = 0
-    for folder, folders, names in os.walk(tree):
-        folders[:] = [name for name in folders if not name.startswith(".") and name != "build"]
-        for name in names:
-            if name.endswith(_SUFFIXES):
-                yield Path(folder, name).relative_to(tree).as_posix()
-        if (seen := seen + len(names)) > _MOST:
-            return
 
 
 def _text(file: Path) -> str:

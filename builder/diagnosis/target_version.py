@@ -14,7 +14,7 @@ from pathlib import Path
 from builder.matrix.axes import Torch
 
 #: Folders that hold no code of the extension itself.
-FOREIGN = {
+_FOREIGN = {
     "third_party", "thirdparty", "3rdparty", "external", "extern", "deps", "submodules", "cutlass", "node_modules",
     "test", "tests", "examples", "benchmark", "benchmarks", "docs", "build", "dist", "venv", "env", "__pycache__",
 }  # fmt: skip
@@ -63,7 +63,8 @@ def target_version(tree: Path, torch: Torch, options: str = "", name: str = "") 
 
     Of several values, the newest that suits this torch; the smallest one if none does.
     """
-    texts = ((path, path.read_text(encoding="utf-8", errors="replace")) for path in _files(tree))
+    own = (path for path, foreign in source_files(tree, (*_NATIVE, *_BUILD)) if not foreign)
+    texts = ((path, path.read_text(encoding="utf-8", errors="replace")) for path in own)
     found = [one for path, text in texts for one in _values(path.relative_to(tree).as_posix(), text)]
     found = sorted([*found, *_values(name, options)])
     return max((one for one in found if one.suits(torch)), default=found[0] if found else None)
@@ -74,13 +75,18 @@ def written(torch: Torch) -> str:
     return f"0x{torch.major:02x}{torch.minor:02x}{'0' * 12}"
 
 
-def _files(tree: Path) -> Iterator[Path]:
+def source_files(tree: Path, ends: tuple[str, ...]) -> Iterator[tuple[Path, bool]]:
+    """The files of a source whose names end so, and whether a folder on the path holds code of others.
+
+    Hidden folders and large files are left out.
+    """
     for folder, folders, names in os.walk(tree):
-        folders[:] = [name for name in folders if not name.startswith(".") and name not in FOREIGN]
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        foreign = not _FOREIGN.isdisjoint(Path(folder).relative_to(tree).parts)
         for name in names:
             path = Path(folder, name)
-            if name.endswith((*_NATIVE, *_BUILD)) and path.is_file() and path.stat().st_size <= _MAX_BYTES:
-                yield path
+            if name.endswith(ends) and path.is_file() and path.stat().st_size <= _MAX_BYTES:
+                yield path, foreign
 
 
 def _values(name: str, text: str) -> Iterator[TargetVersion]:

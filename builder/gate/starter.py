@@ -27,7 +27,7 @@ from builder.gate.imports.packages import (
     is_startup_file,
 )
 from builder.gate.outcome import Spec
-from builder.gate.processes.spawn import start_command, wait_for_go
+from builder.gate.processes.spawn import GO, start_command
 from builder.gate.system import rlimits
 from builder.gate.tasks import HEAP_CHECKS, JUDGE, LAUNCHER
 
@@ -150,7 +150,8 @@ class _Starter:
         """Return when the extension may be imported; start again if torch wants files of the wheel."""
         if role.free:
             return
-        wait_for_go(role.commands)
+        if os.read(role.commands, len(GO)) != GO:  # the scheduler has ended
+            os._exit(1)
         if self._without_wheel.used:
             command = start_command(Path(self._root), [{**vars(role), "free": True}], self._scheduler)
             os.execv(command[0], command)  # noqa: S606 (this Python)

@@ -131,16 +131,11 @@ def plan(spec: Spec, cases: Sequence[CaseFacts], no_gpu: str) -> tuple[list[Task
             elif _applies(check, case):
                 tasks.append(task)
         if check.edges == "without":
-            plain = {_without_default(case.op) for case in cases if not case.edge}
-            ops = dict.fromkeys(case.op for case in cases if _without_default(case.op) not in plain)
+            plain = {case.op.removesuffix(".default") for case in cases if not case.edge}
+            ops = dict.fromkeys(case.op for case in cases if case.op.removesuffix(".default") not in plain)
             reason = "every case of this op is an edge case: add a case without `edge`"
             outcomes += [Outcome(check.name, op, "", NOT_RUN, reason) for op in ops]
     return tasks, outcomes
-
-
-def _without_default(op: str) -> str:
-    """Return `ns::op` for `ns::op.default`: both name the same op."""
-    return op[: -len(".default")] if "::" in op and op.endswith(".default") else op
 
 
 def _applies(check: GateCheck, case: CaseFacts) -> bool:

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from http.client import CONFLICT
@@ -276,7 +276,13 @@ def pull_missing(engine: Engine, bases: Iterable[str], platform: Platform) -> di
             sizes[base] = None
             with suppress(MissingToolError):  # this process cannot reach the registry
                 sizes[base] = find_size(engine.mirrors.locate(base), platform)
-        print_line(_announcement(engine, missing, sizes))
+        known = [size for size in sizes.values() if size]
+        total = f" ({decimal(sum(known))} compressed)" if len(known) == len(missing) else ""
+        names = ", ".join(f"{base} ({decimal(size)})" if (size := sizes[base]) else base for base in missing)
+        found = [source for base in missing if (source := engine.mirrors.locate(base)) != base]
+        mirrors = dict.fromkeys(Reference.parse(source).registry for source in found)
+        mirror = f", from {' and '.join(mirrors)}" if mirrors else ""
+        print_line(f"pulling {counted(len(missing), 'base image')}{total}: {names}{mirror}")
     problems: dict[str, MissingToolError] = {}
     for base in missing:
         try:
@@ -286,17 +292,6 @@ def pull_missing(engine: Engine, bases: Iterable[str], platform: Platform) -> di
             if isinstance(error, UnreachableRegistryError):
                 break
     return problems
-
-
-def _announcement(engine: Engine, bases: Sequence[str], sizes: Mapping[str, int | None]) -> str:
-    """`pulling 2 base images (4.2 GB compressed): nvidia/cuda:12 (3.9 GB), … from registry.example`."""
-    known = [size for size in sizes.values() if size]
-    total = f" ({decimal(sum(known))} compressed)" if len(known) == len(bases) else ""
-    names = ", ".join(f"{base} ({decimal(size)})" if (size := sizes[base]) else base for base in bases)
-    found = [source for base in bases if (source := engine.mirrors.locate(base)) != base]
-    mirrors = dict.fromkeys(Reference.parse(source).registry for source in found)
-    mirror = f", from {' and '.join(mirrors)}" if mirrors else ""
-    return f"pulling {counted(len(bases), 'base image')}{total}: {names}{mirror}"
 
 
 def _output_of(*argv: str) -> str | None:

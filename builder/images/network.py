@@ -94,7 +94,6 @@ def uv_files(environ: Mapping[str, str] = os.environ) -> list[Path]:
 
 
 def _of_file(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The settings of a uv.toml about places of packages, as variables."""
     found: dict[str, str] = {}
     for key, value in {**settings, **settings.get("pip", {})}.items():
         name = _OTHER_NAMES.get(key, f"UV_{key.upper().replace('-', '_')}")

@@ -132,7 +132,7 @@ def _beyond_plan(result: BuildResult) -> str:
     sizes: Mapping[str, int] = proof.evidence.get("beyond", {}) if proof else {}
     if not sizes or not result.stored:
         return ""
-    archs = _architectures(sizes)
+    archs = [str(Arch.parse(_number(code))) for code in sizes if code.startswith("sm_")]
     names = [*archs, *(f"PTX {_number(code)}" for code in sizes if code.startswith("compute_"))]
     remark = (
         f"the wheel also has code for {', '.join(names)}; the plan asks for {', '.join(map(str, result.build.archs))}."
@@ -141,11 +141,6 @@ def _beyond_plan(result: BuildResult) -> str:
     if result.stored.record.record.settings.get("override_architectures"):
         return f"{remark}. The build did not compile this code: look for libraries that the extension links statically"
     return f"{remark}. To leave this code out, set `override_architectures: true` in the recipe"
-
-
-def _architectures(codes: Mapping[str, int]) -> list[str]:
-    """The architectures with machine code, as recipes write them."""
-    return [str(Arch.parse(_number(code))) for code in codes if code.startswith("sm_")]
 
 
 def _number(code: str) -> str:

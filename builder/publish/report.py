@@ -15,7 +15,6 @@ from builder.publish.gradients import gradients_of
 from builder.publish.proof_lines import failed_lines, problem_of
 from builder.publish.provenance import statement_path
 from builder.result import BuildResult, SmokeResult
-from builder.store import StoredBuild
 
 #: The keys of a skip.
 _SKIP = ("torch", "cuda", "python", "extension", "code", "reason")
@@ -94,20 +93,15 @@ def _entry(result: BuildResult) -> dict[str, Any]:
         "hints": list(problem.hints) if problem else [],
     }
     if result.stored:
+        statement = statement_path(result.stored.wheel)  # the provenance; buildfarm does not sign it
         entry |= {
             "wheel": result.stored.wheel.name,
             "size": result.stored.wheel.stat().st_size,
             "digest": result.stored.digest,
             "record": result.stored.record.to_json() | {"wheel": result.stored.wheel.name},
-            "provenance": _provenance(result.stored),
+            "provenance": {"statement": statement.name, "signed": False} if statement.is_file() else None,
             "proofs": [proof.to_json() for proof in result.proofs],
             **models_json(result.proofs),
             "gradients": gradients_of(result.proofs),
         }
     return entry
-
-
-def _provenance(stored: StoredBuild) -> dict[str, Any] | None:
-    """The provenance file beside the published wheel; buildfarm does not sign it."""
-    path = statement_path(stored.wheel)
-    return {"statement": path.name, "signed": False} if path.is_file() else None

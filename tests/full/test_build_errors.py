@@ -19,26 +19,24 @@ RECIPE = (
 SETUP = """\
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CUDAExtension
-extension = CUDAExtension("{name}._C", {files!r}, extra_compile_args={{"cxx": {cxx!r}, "nvcc": {nvcc!r}}})
+extension = CUDAExtension("{name}._C", {files!r}, extra_compile_args={options!r})
 commands = {{"build_ext": BuildExtension}}
 setup(name="{name}", version="1.0", packages=["{name}"], ext_modules=[extension], cmdclass=commands)
 """
 KERNEL = "__global__ void k(float* x) { x[0] = 1; }\n"
 
-#: Extension → its files, its options for g++ and nvcc, and what the error, its excerpt and its first hint say.
-CASES: dict[str, tuple[dict[str, str], list[str], list[str], str, str, str]] = {
+#: Extension → its files, its options by compiler, and what the error, its excerpt and its first hint say.
+CASES: dict[str, tuple[dict[str, str], dict[str, list[str]], str, str, str]] = {
     "at_check": (
         {"ops.cpp": "#include <c10/util/Exception.h>\n\nvoid f(int n) {\n  AT_CHECK(n > 0);\n}\n"},
-        [],
-        [],
+        {},
         "ops.cpp:4:3: error: ‘AT_CHECK’ was not declared in this scope",
         "    4 |   AT_CHECK(n > 0);",
         "torch 1.5 removed AT_CHECK: write `TORCH_CHECK`",
     ),
     "thc": (
         {"k.cu": f"#include <THC/THC.h>\n{KERNEL}"},
-        [],
-        [],
+        {},
         "k.cu:1:10: fatal error: THC/THC.h: No such file or directory",
         "    1 | #include <THC/THC.h>",
         "torch 1.11 removed THC/THC.h: include `<ATen/cuda/CUDAContext.h>`",
@@ -48,48 +46,42 @@ CASES: dict[str, tuple[dict[str, str], list[str], list[str], str, str, str]] = {
             "k.cu": "#include <ATen/ATen.h>\n#include <ATen/Dispatch.h>\nvoid f(at::Tensor x) {\n"
             '  AT_DISPATCH_FLOATING_TYPES(x.type(), "f", [&] { x.data_ptr<scalar_t>(); });\n}\n'
         },
-        [],
-        [],
+        {},
         "error: no suitable conversion function from",
         "AT_DISPATCH_FLOATING_TYPES(x.type()",
         "torch 2.6 removed `AT_DISPATCH_…(x.type(), …)`: write `x.scalar_type()`",
     ),
     "standard": (
         {"ops.cpp": "#include <ATen/ATen.h>\n"},
-        ["-std=c++14"],
-        [],
+        {"cxx": ["-std=c++14"]},
         "error: #error C++17 or later compatible compiler is required to use ATen",
         "    1 | #include <ATen/ATen.h>",
         "the headers of torch 2.11.0 need C++17: delete `-std=…`",
     ),
     "arch": (
         {"k.cu": KERNEL},
-        [],
-        ["-gencode=arch=compute_35,code=sm_35"],
+        {"nvcc": ["-gencode=arch=compute_35,code=sm_35"]},
         "nvcc fatal : Unsupported gpu architecture 'compute_35'",
         "",
         "`override_architectures: true`",
     ),
     "gcc_99": (
         {"k.cu": KERNEL},
-        [],
-        ["-Xcompiler", "-U__GNUC__", "-Xcompiler", "-D__GNUC__=99"],
+        {"nvcc": ["-Xcompiler", "-U__GNUC__", "-Xcompiler", "-D__GNUC__=99"]},
         "#error -- unsupported GNU version! gcc versions later than 15 are not supported!",
         "#error -- unsupported GNU version!",
         "the nvcc of CUDA 13.0 takes gcc up to 15: install g++-15",
     ),
     "cub": (
         {"k.cu": "#include <cub/cub.cuh>\n__global__ void k(int* x) {\n  x[0] = cub::Max()(x[1], x[2]);\n}\n"},
-        [],
-        [],
+        {},
         'k.cu(3): error: namespace "cub" has no member "Max"',
         "    3 |   x[0] = cub::Max()(x[1], x[2]);",
         "`cuda::maximum<>`",
     ),
     "same_name": (
         {"ops.cpp": "int f();\n", "ops.cu": KERNEL},
-        [],
-        [],
+        {},
         "ninja: error: build.ninja",
         "",
         "two source files have the same name",
@@ -100,8 +92,7 @@ CASES: dict[str, tuple[dict[str, str], list[str], list[str], str, str, str]] = {
             "b.cpp": '#include "none.h"\n',
             "k.cu": f"{KERNEL}int x = y;\n",
         },
-        ["-Wall"],
-        [],
+        {"cxx": ["-Wall"]},
         "error: ",
         " | ",
         "",
@@ -113,12 +104,14 @@ CASES: dict[str, tuple[dict[str, str], list[str], list[str], str, str, str]] = {
 def errors(farm: Farm, store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What report.json says about each build, and the messages of all builds under the key ""."""
     root = tmp_path_factory.mktemp("errors")
-    for name, (files, cxx, nvcc, *_) in CASES.items():
+    for name, (files, options, *_) in CASES.items():
         source = root / name / "src"
         (source / name).mkdir(parents=True)
         (source / name / "__init__.py").touch()
         (root / name / "extension.yaml").write_text(RECIPE.format(name=name))
-        (source / "setup.py").write_text(SETUP.format(name=name, files=list(files), cxx=cxx, nvcc=nvcc))
+        (source / "setup.py").write_text(
+            SETUP.format(name=name, files=list(files), options={"cxx": [], "nvcc": [], **options})
+        )
         for file, text in files.items():
             (source / file).write_text(text)
     axes = 'torch: ["2.11"]\ncuda: ["13.0"]\npython: ["3.12"]\n'

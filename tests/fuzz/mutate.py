@@ -7,48 +7,15 @@ import random
 import struct
 import tarfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-_INTERESTING = [
-    0,
-    1,
-    2,
-    7,
-    8,
-    15,
-    16,
-    127,
-    128,
-    255,
-    256,
-    2**15,
-    2**16 - 1,
-    2**31 - 1,
-    2**31,
-    2**32 - 1,
-    2**63,
-    2**64 - 1,
-]
+_SMALL = [0, 1, 2, 7, 8, 15, 16, 127, 128, 255, 256]
+_INTERESTING = [*_SMALL, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1]
 #: Texts that readers stumble over.
 TEXTS = [
-    b"",
-    b"\0",
-    b"\n",
-    b"../",
-    b"/",
-    b"%s%n",
-    b"\xff\xfe",
-    "é☃\U0001f600".encode(),
-    b"\x1b[31m",
-    b"9" * 400,
-    b"9" * 5000,
-    b"-1",
-    b"nan",
-    b"[" * 100,
-    b"{" * 100,
-    b"x" * 300,
-    b"http://[::1/x.whl",
-    b"pytz (>dev)",
+    *(b"", b"\0", b"\n", b"../", b"/", b"%s%n", b"\xff\xfe", "é☃\U0001f600".encode(), b"\x1b[31m"),
+    *(b"9" * 400, b"9" * 5000, b"-1", b"nan", b"[" * 100, b"{" * 100, b"x" * 300),
+    *(b"http://[::1/x.whl", b"pytz (>dev)"),
 ]
 
 
@@ -100,14 +67,7 @@ def _replace_line(data: bytearray, rng: random.Random) -> None:
     data[:] = b"\n".join(lines)
 
 
-_CHANGES: list[Callable[[bytearray, random.Random], None]] = [
-    _flip,
-    _number,
-    _delete,
-    _repeat,
-    _insert,
-    _replace_line,
-]
+_CHANGES = (_flip, _number, _delete, _repeat, _insert, _replace_line)
 
 
 def mutated_zip(files: Mapping[str, bytes], rng: random.Random) -> bytes:
@@ -154,16 +114,8 @@ def mutated_tar(rng: random.Random) -> bytes:
     return mutated(data, rng) if rng.random() < 0.4 else data
 
 
-_KINDS = [
-    tarfile.REGTYPE,
-    tarfile.REGTYPE,
-    tarfile.REGTYPE,
-    tarfile.DIRTYPE,
-    tarfile.SYMTYPE,
-    tarfile.SYMTYPE,
-    tarfile.LNKTYPE,
-    tarfile.FIFOTYPE,
-]
+_LINKS = [tarfile.SYMTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE]
+_KINDS = [*[tarfile.REGTYPE] * 3, tarfile.DIRTYPE, *_LINKS, tarfile.FIFOTYPE]
 _PATHS = ["e-1", "e-1", "e-1", "a", "b", "l", "..", ".", "/etc", "escape", "n" * 256, "x\0y", "é", "\x1b[31m"]
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import random
-import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from builder.__main__ import run_command
 from builder.errors import BuildfarmError
 from builder.proofs.any_wheel import any_wheel_proofs
 from builder.proofs.static.file_checks import static_proofs
@@ -28,6 +25,7 @@ from tests.fixtures.compiled import compiled, with_gpu_code
 from tests.fuzz import stored, verify
 from tests.fuzz.mutate import TEXTS, garbage, mutated, mutated_tar, mutated_zip
 from tests.unit.proofs.make import claim, fat_binary, make_wheel
+from tests.unit.transcripts import call_in_process
 
 RECIPE = """\
 name: ops
@@ -188,41 +186,19 @@ def _read_stored(files: stored.Stored, rng: random.Random, folder: Path) -> None
 
 
 _VALUES = [
-    b"2.11",
-    b"13.0",
-    b"3.12",
-    b"ops",
-    b"ops==1.0",
-    b"cpu",
-    b"gpu",
-    b"9.0",
-    b"sm_90",
-    b"RTX 4090",
-    b"1GiB",
-    b"full",
-    b"9" * 5000,
-    b"3." + b"9" * 5000,
-    b"-1",
-    b"http://[x/a-1.0-py3-none-any.whl",
+    *(b"2.11", b"13.0", b"3.12", b"ops", b"ops==1.0", b"cpu", b"gpu", b"9.0", b"sm_90", b"RTX 4090", b"1GiB", b"full"),
+    *(b"9" * 5000, b"3." + b"9" * 5000, b"-1", b"http://[x/a-1.0-py3-none-any.whl"),
 ]
 
 
 def _command(words: Sequence[str], folder: Path) -> None:
     """Run a command line in this process, in the folder; raise what is not an expected error."""
-    before, argv, out, err = Path.cwd(), sys.argv, io.StringIO(), io.StringIO()
     os.environ["BUILDFARM_STORE"] = str(folder / "store")
-    os.chdir(folder)
-    sys.argv = ["buildfarm", *words]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            run_command()
-    finally:
-        sys.argv = argv
-        os.chdir(before)
-    text = out.getvalue() + err.getvalue()
-    if "Traceback" in text or "\x1b" in text:
-        raise EscapeError(text[-2000:])
-    out.getvalue().encode()  # stdout accepts no lone surrogates; stderr writes them as escapes
+    with contextlib.chdir(folder):
+        _, out, err = call_in_process(list(words))
+    if "Traceback" in out + err or "\x1b" in out + err:
+        raise EscapeError((out + err)[-2000:])
+    out.encode()  # stdout accepts no lone surrogates; stderr writes them as escapes
 
 
 def _project(folder: Path) -> Path:

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from builder import log
+from builder.__main__ import run_command
 from builder.wheels.toolchain import pythons
 from tests.conftest import lacking
 from tests.unit import loopback
 from tests.unit.loopback import PYTHON
 from tests.unit.transcripts import forget_machine
+
+#: Runs buildfarm in this process with these words; returns the exit code, stdout and stderr.
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["buildfarm", *map(str, words)])
+        monkeypatch.setattr("builder.cli.output._printed", [])
+        code = run_command()
+        return code, *capsys.readouterr()
+
+    return call
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import errno
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from typing import Any
 import pytest
 
 from builder import __version__
-from builder.__main__ import run_command
-from builder.cli import output
 from builder.commands.building import build
 from builder.commands.building.build import BuildOptions, BuildOutcome
 from builder.errors import (
@@ -34,8 +31,7 @@ from builder.matrix.config import TORCH_INDEX
 from builder.matrix.plan import Build, Plan
 from builder.result import BuildResult
 from tests.conftest import PATIENCE, ROOT
-
-Call = Callable[..., tuple[int, str, str]]
+from tests.unit.conftest import Call
 
 BUILD = Build(
     "ops",
@@ -51,20 +47,6 @@ BUILD = Build(
 FAILED = BuildResult(
     BUILD, None, BuildError("a.cu:3: error", stage="compile", hints=["look"]), reused=False, seconds=1.0
 )
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """`buildfarm` in this process: exit code, stdout, stderr."""
-
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["buildfarm", *map(str, arguments)])
-        monkeypatch.setattr(output, "_printed", [])
-        code = run_command()
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from builder.__main__ import run_command
 from builder.images.registry.lock import read_lock
+from tests.unit.conftest import Call
 from tests.unit.images.registry.stand_in_registry import running_registry
 
-Call = Callable[..., tuple[int, str, str]]
 MATRIX = """\
 torch: [2.2]
 cuda: [12.1]
@@ -25,9 +22,9 @@ extensions: [one]
 RECIPE = "name: one\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [one]\n"
 
 
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
-    """`buildfarm render` in this process, in a folder with a small matrix and without a container engine."""
+@pytest.fixture(autouse=True)
+def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder with a small matrix, and no container engine."""
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "extension.yaml").write_text(RECIPE)
     (tmp_path / "matrix.yaml").write_text(MATRIX)
@@ -38,17 +35,9 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
 
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["buildfarm", "render", *map(str, arguments)])
-        code = run_command()
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
 
 def test_it_writes_the_files_and_prints_a_table(call: Call, tmp_path: Path) -> None:
-    code, out, err = call()
+    code, out, err = call("render")
     folder = tmp_path / "build" / "dockerfiles"
     names = sorted(path.name for path in folder.iterdir())
     assert (code, err) == (0, "")
@@ -64,7 +53,7 @@ def test_it_writes_the_files_and_prints_a_table(call: Call, tmp_path: Path) -> N
 
 
 def test_json(call: Call, tmp_path: Path) -> None:
-    code, out, _ = call("--json", "--python", "3.11", "--out", tmp_path / "there")
+    code, out, _ = call("render", "--json", "--python", "3.11", "--out", tmp_path / "there")
     data = json.loads(out)
     build, run = data["images"]
     assert (code, data["schema"]) == (0, 1)
@@ -83,11 +72,11 @@ def test_lock_pins_the_digests_that_the_registry_reports(call: Call, tmp_path: P
         (tmp_path / "matrix.yaml").write_text(
             MATRIX + f'images: [{{cells: "*", image: "{base}", pythons: "{pythons}"}}]\n'
         )
-        code, out, err = call("--lock")
+        code, out, err = call("render", "--lock")
         assert (code, err) == (0, "")
         digests = {image: registry.digest_of(image) for image in (base, pythons)}
         registry.requests.clear()
-        assert call() == (0, out, "")  # the lock is used, and no registry is asked
+        assert call("render") == (0, out, "")  # the lock is used, and no registry is asked
         assert registry.requests == []
     assert read_lock(tmp_path / "buildfarm.lock") == digests
     assert "without a digest" not in out
@@ -103,8 +92,8 @@ def test_an_image_without_a_digest_is_an_error_and_the_others_are_pinned(call: C
         (tmp_path / "matrix.yaml").write_text(
             MATRIX + f'images: [{{cells: "*", image: "{missing}", pythons: "{pythons}"}}]\n'
         )
-        code, out, err = call("--lock")
-        with_json = call("--lock", "--json")
+        code, out, err = call("render", "--lock")
+        with_json = call("render", "--lock", "--json")
     assert code == with_json[0] == 4
     assert [(one["code"], one["where"]) for one in json.loads(with_json[1])["errors"]] == [
         ("registry-refused", missing)
@@ -121,7 +110,7 @@ def test_a_base_image_that_the_matrix_pins_is_not_looked_up(call: Call, tmp_path
         (tmp_path / "matrix.yaml").write_text(
             MATRIX + f'images: [{{cells: "*", image: "{base}", pythons: "{pythons}"}}]\n'
         )
-        code, out, err = call("--lock", "--json")
+        code, out, err = call("render", "--lock", "--json")
         assert registry.requests == ["/v2/manylinux_2_28/manifests/1"]
     assert (code, err) == (0, "")
     assert json.loads(out)["images"][0]["base"] == base
@@ -135,7 +124,7 @@ def test_the_digests_come_from_the_mirror_and_the_files_name_the_original_images
             registry.add(name)
         mirrors = f"registries: {{docker.io: '{registry.address}/hub', quay.io: '{registry.address}'}}\n"
         (tmp_path / "matrix.yaml").write_text(MATRIX + mirrors)
-        code, out, err = call("--lock", "--json")
+        code, out, err = call("render", "--lock", "--json")
         assert (code, err) == (0, "")
         digest = registry.digest_of(cuda)
     lock = read_lock(tmp_path / "buildfarm.lock")

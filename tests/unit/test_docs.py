@@ -68,7 +68,7 @@ DOCUMENTED = [(path, line) for path in PAGES for line in _commands(path.read_tex
 def _unknown(line: str) -> str:
     """The first word of a command line that buildfarm does not know, or an empty text."""
     words = shlex.split(line, comments=True)
-    if words in (["--version"], ["--install-completion"]):
+    if words in (["--version"], ["--help"], ["--install-completion"]):
         return ""
     commands = dict(all_commands())
     command = commands.get(words[0]) or commands.get(" ".join(words[:2]))

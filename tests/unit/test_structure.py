@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import is_dataclass
 from importlib import import_module
 from inspect import cleandoc, signature
+from itertools import pairwise
 from pathlib import Path
 from typing import get_type_hints
 
@@ -173,6 +175,27 @@ def test_a_command_takes_its_options_as_one_object(name: str) -> None:
     if hasattr(module, name):
         first, _, _ = cleandoc(getattr(module, name).__doc__ or "").partition("\n\n")
         assert PURPOSES[name] == " ".join(first.split())
+
+
+def chapters(text: str) -> list[str]:
+    """The comments between the definitions of a module that belong to none of them: lines of signs, and headings."""
+    lines = ["", *text.splitlines(), ""]
+    found = [line for line in lines if re.match(r"# ?[-=#*~]{3,}", line)]
+    for before, line in pairwise(lines):
+        if before.startswith("#") and not line:
+            found.append(before)
+    return found
+
+
+def test_no_module_has_chapters() -> None:
+    """A subject with a heading of its own is a module of its own."""
+    assert {name_of(path): found for path in MODULES if (found := chapters(path.read_text()))} == {}
+
+
+def test_chapters_are_found() -> None:
+    assert chapters('"""Two things."""\n\n# The second thing.\n\nX = 1\n') == ["# The second thing."]
+    assert chapters("# --- second ---\nX = 1\n") == ["# --- second ---"]
+    assert chapters("#: Why X is 1.\nX = 1\n\n\ndef f():\n    # Why.\n\n    return X  # as it is\n") == []
 
 
 def test_circles_are_found() -> None:

@@ -21,7 +21,7 @@ from builder.cli.options import (
     VerboseOption,
 )
 from builder.cli.output import print_data, print_json
-from builder.commands.folders import new_index, open_store
+from builder.commands.folders import new_folder, open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, ForeignWheels
 from builder.commands.index.publish import RequireOption, ToOption, publish_data, publish_text, publish_wheel
 from builder.commands.index.verification import Verification
@@ -96,7 +96,7 @@ def adopt(options: AdoptOptions) -> None:
     required, select, compat = levels_of(options.require), options.select, Compat.load()
     store = open_store(options.store)
     selected([], select, compat)  # raises UsageError for a wrong selection, before a download
-    with new_index(local_path(options.to)):
+    with new_folder(local_path(options.to), "--to"):
         repository, progress = Repository(open_objects(options.to)), Progress()
         matrix = load_matrix(options.matrix or MATRIX) if options.matrix or MATRIX.is_file() else None
         recipes = load_recipes(matrix) if matrix else ()

@@ -18,7 +18,7 @@ from builder.check import Check
 from builder.cli.options import DistOption, JsonOption, StoreOption
 from builder.cli.output import print_data, print_json
 from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.folders import DIST, new_index, open_store, read_dist, unpublished_builds
+from builder.commands.folders import DIST, new_folder, open_store, read_dist, unpublished_builds
 from builder.commands.index.verification import Verification
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError, raise_problems
 from builder.gate.amounts import counted
@@ -186,7 +186,7 @@ def _publish(
         server = IndexServer(options.to)
         return server.url, publish_wheels(server, wheels, store, required, recipes_of(None))
     plans, recipes = plans_of(options.matrix), recipes_of(options.matrix)
-    with new_index(local_path(options.to)):
+    with new_folder(local_path(options.to), "--to"):
         repository = Repository(open_objects(options.to))
         results = publish_wheels(repository, wheels, store, required, recipes)
         if any(result.outcome is not PublishOutcome.REFUSED for result in results):

@@ -6,6 +6,8 @@ Imports neither torch nor the extension, so neither can crash the scheduler.
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,10 +18,11 @@ from typing import Any
 from builder.gate.acceptance import Accept, accept, cell_name
 from builder.gate.amounts import counted
 from builder.gate.check_table import CHECKS, TASK_CHECKS, GateCheck
+from builder.gate.coverage import no_cases
 from builder.gate.outcome import FAILED, NOT_RUN, Answer, Outcome, Spec
 from builder.gate.processes import verdicts
 from builder.gate.processes.server_pool import RESTARTS, ServerPool
-from builder.gate.processes.spawn import ForkServerProcess, ImportOrderProcess, interrupt_without, start_command
+from builder.gate.processes.spawn import ForkServerProcess, GateInterrupted, ImportOrderProcess, start_command
 from builder.gate.processes.task_process import TaskProcess, enforce
 from builder.gate.system import nvidia, rlimits
 from builder.gate.system.exit_status import ProcessExit
@@ -103,7 +106,8 @@ class Scheduler:
             self._import_orders = ImportOrderProcess(self._root, self._new_task_dir(), self._launcher)
 
     def _step(self) -> None:
-        interrupt_without(self._parent)
+        if self._parent and os.getppid() != self._parent:
+            raise GateInterrupted(signal.SIGHUP)
         try:
             for server, events in self._pool.poll(_TICK):
                 if events is None:
@@ -167,7 +171,10 @@ class Scheduler:
 
     def _plan(self, no_gpu: str) -> None:
         planned, outcomes = plan(self._spec, self._cases, no_gpu)
-        self._outcomes += outcomes if self._cases else [*outcomes, *verdicts.no_cases(self._spec)]
+        self._outcomes += outcomes
+        if not self._cases:
+            why = "cases.py has no cases to run" if self._spec.has_cases else no_cases(self._spec.name)
+            self._outcomes += verdicts.not_run(self._spec, why, per_extension=False)
         if (self._judge or self._judge_lost) and not self._judge.get("problem"):
             # A case on a GPU, and a cases.py that needs the extension, are judged in the process of the extension.
             for task in planned:

@@ -295,12 +295,6 @@ class ForkServerProcess(Process):
         os.close(self.events)
 
 
-def wait_for_go(commands: int) -> None:
-    """Wait in a server for the first command, "go"; end the process if the scheduler has ended."""
-    if os.read(commands, len(GO)) != GO:
-        os._exit(1)
-
-
 def pipe_with(data: bytes) -> int:
     """Return a new descriptor from which one process can read these few bytes once."""
     read, write = os.pipe()
@@ -317,12 +311,6 @@ def terminate_as_interrupt() -> None:
 
     for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(one, interrupt)
-
-
-def interrupt_without(parent: int) -> None:
-    """Raise Interrupted if the parent of this process is no longer `parent`; 0 stands for any."""
-    if parent and os.getppid() != parent:
-        raise GateInterrupted(signal.SIGHUP)
 
 
 class GateInterrupted(BaseException):

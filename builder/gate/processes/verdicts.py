@@ -49,12 +49,6 @@ def imports_found(
     return [*problems, *(one for one in found if not spec.checks or one.check in spec.checks)]
 
 
-def no_cases(spec: Spec) -> list[Outcome]:
-    """Return "not run" for each selected check of a recipe without a case."""
-    reason = "cases.py has no cases to run" if spec.has_cases else coverage.no_cases(spec.name)
-    return not_run(spec, reason, per_extension=False)
-
-
 def not_run(spec: Spec, reason: str, *, per_extension: bool) -> list[Outcome]:
     """Return "not run" for each selected check; checks of the extension are included only if `per_extension`."""
     selected = [check for check in TASK_CHECKS if not spec.checks or check.name in spec.checks]

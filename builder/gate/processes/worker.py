@@ -163,10 +163,8 @@ def _outcome_of_exception(request: TaskRequest, case: Case | None, error: BaseEx
         return _failed(request, case, text + line_of(error.__cause__, _ROOT), **(MISTAKE_IN_CASES if mistake else {}))
     if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
         requested = _REQUESTED.search(text)
-        amount = size_text(int(requested.group(1))) if requested else "too much memory"
-        reason = f"allocates {amount}" + (
-            f"; the limit for a case is {size_text(request.memory)}" if request.memory else ""
-        )
+        reason = f"allocates {size_text(int(requested[1])) if requested else 'too much memory'}"
+        reason += f"; the limit for a case is {size_text(request.memory)}" if request.memory else ""
     else:
         reason = (case and no_kernel(case.op, text)) or f"raises {sentence(error)}"
     trace = traceback_text(error)[-6000:]

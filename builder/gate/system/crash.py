@@ -30,14 +30,9 @@ _SECONDS = 10
 _STACK_BYTES = 1 << 20
 
 _FRAME = re.compile(r"^(?P<library>.+?)(?:\((?P<symbol>[^()+]*)(?:\+(?P<offset>0x[0-9a-f]+))?\))? ?\[0x[0-9a-f]+\]$")
-_FATAL_LINE = re.compile(r"^Fatal Python error: (Segmentation fault|Aborted|Bus error|Floating|Illegal)", re.MULTILINE)
-_SIGNALS = {
-    "Segmentation fault": signal.SIGSEGV,
-    "Aborted": signal.SIGABRT,
-    "Bus error": signal.SIGBUS,
-    "Floating": signal.SIGFPE,
-    "Illegal": signal.SIGILL,
-}
+#: The words of faulthandler, in the order of FATAL.
+_WORDS = ("Segmentation fault", "Aborted", "Bus error", "Floating", "Illegal")
+_FATAL_LINE = re.compile(rf"^Fatal Python error: ({'|'.join(_WORDS)})", re.MULTILINE)
 #: Runtime libraries in which a crash happens although a different library caused it.
 _RUNTIME = re.compile(r"^(libc|libpthread|libm|libstdc\+\+|libgcc_s|linux-vdso|ld-linux[\w-]*|libc_malloc\w+)[.-]")
 
@@ -135,7 +130,7 @@ def fatal_signal(status: int, stderr: str) -> int:
     """Return the signal that killed a process, or 0; the signal faulthandler wrote counts before the wait status."""
     line = _FATAL_LINE.search(stderr)
     if line and status:
-        return int(_SIGNALS[line.group(1)])
+        return int(FATAL[_WORDS.index(line[1])])
     return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
 
 

@@ -115,12 +115,11 @@ def why_no_gpu(built_for: str | None, error: str, rows: Sequence[Mapping[str, st
     if built_for is None:
         gpu = f"the {rows[0].get('name', 'GPU')} that nvidia-smi finds" if rows else "a GPU"
         return f"this torch is a CPU build, which cannot use {gpu}"
-    if rows:
-        driver = rows[0].get("driver_version", "unknown")
-        cause = f": {error}" if error else "; check CUDA_VISIBLE_DEVICES"
-        gpu = rows[0].get("name", "a GPU")
-        return f"nvidia-smi finds {gpu} (driver {driver}), but torch (CUDA {built_for}) does not{cause}"
-    return "no GPU on this machine"
+    if not rows:
+        return "no GPU on this machine"
+    gpu = f"{rows[0].get('name', 'a GPU')} (driver {rows[0].get('driver_version', 'unknown')})"
+    cause = f": {error}" if error else "; check CUDA_VISIBLE_DEVICES"
+    return f"nvidia-smi finds {gpu}, but torch (CUDA {built_for}) does not{cause}"
 
 
 def find_sanitizer(environment: Mapping[str, str] = os.environ) -> str | None:
@@ -176,15 +175,14 @@ def read_sanitizer(text: str) -> Sanitized:
     return Sanitized(int(summary[-1]) if summary else None, findings, own_error)
 
 
-# Hides the GPUs of the machine from torch, which otherwise initialises CUDA in unexpected places.
-#
-# A process that has initialised CUDA cannot use it in its forks. torch initialises CUDA whenever it compiles, even for
-# the CPU: dynamo reads the state of CUDA's random numbers, and looks for a GPU that Triton supports. CUDA also reserves
-# terabytes of address space, so it does not start under a limit of memory.
-#
-# `CUDA_VISIBLE_DEVICES` takes effect until the driver is initialised. A process that has entered torch's FakeTensorMode
-# without a visible GPU does not find one later: torch then stores that there is none.
-
+#: Hides the GPUs of the machine from torch, which otherwise initialises CUDA in unexpected places.
+#:
+#: A process that has initialised CUDA cannot use it in its forks. torch initialises CUDA whenever it compiles, even
+#: for the CPU: dynamo reads the state of CUDA's random numbers, and looks for a GPU that Triton supports. CUDA also
+#: reserves terabytes of address space, so it does not start under a limit of memory.
+#:
+#: The variable takes effect until the driver is initialised. A process that has entered torch's FakeTensorMode
+#: without a visible GPU does not find one later: torch then stores that there is none.
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 #: No GPU. The gate's messages then say that the gate hides the GPUs; "" is the choice of a user.
 _NONE = "-1"

@@ -50,38 +50,32 @@ class PackagePlaces:
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a source says about itself; empty where it says nothing.
+    """What a source says about itself; empty where it says nothing."""
 
-    Attributes:
-        name, version, summary, licence, requires_python: as in the metadata of a wheel; the version has no local part.
-        requires: run-time requirements.
-        build_requires: requirements of the build, of pyproject.toml and `setup_requires`.
-        backend: the build backend of pyproject.toml.
-        versioned_by_git: whether setuptools_scm or a similar tool takes the version from git.
-        repository: URL of the repository.
-        has_table: whether pyproject.toml has the table `[project]`.
-        finds_packages: whether setuptools installs packages that setup.py does not name.
-        compiles: whether pyproject.toml names extension modules.
-        by_setuptools: whether setuptools is the build backend.
-        places: where its Python packages are.
-
-    """
-
-    name: str = ""
-    version: str = ""
-    summary: str = ""
-    licence: str = ""
-    requires_python: str = ""
-    requires: tuple[str, ...] = ()
-    build_requires: tuple[str, ...] = ()
-    backend: str = ""
-    versioned_by_git: bool = False
-    repository: str = ""
-    has_table: bool = False
-    finds_packages: bool = False
-    compiles: bool = False
-    by_setuptools: bool = True
-    places: PackagePlaces = PackagePlaces()
+    name: str
+    #: Without a local part.
+    version: str
+    summary: str
+    licence: str
+    requires_python: str
+    #: Of the run.
+    requires: tuple[str, ...]
+    #: Of pyproject.toml and `setup_requires`.
+    build_requires: tuple[str, ...]
+    #: The build backend of pyproject.toml.
+    backend: str
+    #: Whether setuptools_scm or a similar tool takes the version from git.
+    versioned_by_git: bool
+    #: URL.
+    repository: str
+    #: Whether pyproject.toml has the table `[project]`.
+    has_table: bool
+    #: Whether setuptools installs packages that setup.py does not name.
+    finds_packages: bool
+    #: Whether pyproject.toml names extension modules.
+    compiles: bool
+    by_setuptools: bool
+    places: PackagePlaces
 
 
 @dataclass(frozen=True)

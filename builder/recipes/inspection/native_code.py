@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
 from builder.diagnosis.setup_script import NATIVE_CPU
-from builder.diagnosis.target_version import FOREIGN
+from builder.diagnosis.target_version import source_files
 from builder.matrix.axes import AbiClass
 from builder.recipes.host_functions import without_comments
 
-_CUDA = {".cu"}
 _CYTHON = ".pyx"
-_CPP = {".cpp", ".cc", ".cxx", ".c", _CYTHON}
-_HEADERS = {".h", ".hpp", ".cuh", ".inl"}
-_MAX_BYTES = 4 * 2**20
+_CPP = (".cpp", ".cc", ".cxx", ".c", _CYTHON)
+#: Ends of the names of the files that are read.
+_NATIVE = (".cu", *_CPP, ".h", ".hpp", ".cuh", ".inl", ".cmake", "CMakeLists.txt")
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
 _LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_EXPAND|_FRAGMENT|_IMPL)?(?:_EXPAND)?\s*\(\s*([A-Za-z_]\w*)")
@@ -101,9 +100,9 @@ def read_native_code(tree: Path, also: Sequence[Path] = ()) -> NativeFacts:
     """Return the facts about the native files below a folder, and in the folders `also`, such as `tree / "../csrc"`."""
     facts = NativeFacts()
     architectures: set[str] = set()
-    for path, foreign in chain(_files(tree), *map(_files, also)):
+    for path, foreign in chain.from_iterable(source_files(each, _NATIVE) for each in (tree, *also)):
         name = Path(os.path.relpath(path, tree)).as_posix()
-        if path.suffix in _CUDA:
+        if path.suffix == ".cu":
             (facts.foreign_cuda_files if foreign else facts.cuda_files).append(name)
         elif path.suffix in _CPP and not foreign:
             facts.cpp_files.append(name)
@@ -131,18 +130,6 @@ def read_native_code(tree: Path, also: Sequence[Path] = ()) -> NativeFacts:
     return facts
 
 
-def _files(tree: Path) -> Iterator[tuple[Path, bool]]:
-    """Every native file, and whether a folder on its path holds code of others."""
-    for folder, folders, names in os.walk(tree):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        foreign = bool(FOREIGN & set(Path(folder).relative_to(tree).parts))
-        for name in names:
-            path = Path(folder, name)
-            known = path.suffix in _CUDA | _CPP | _HEADERS | {".cmake"} or name == "CMakeLists.txt"
-            if known and path.is_file() and path.stat().st_size <= _MAX_BYTES:
-                yield path, foreign
-
-
 def has_needless_header(text: str) -> bool:
     """Whether a file includes torch/extension.h, and uses nothing that torch/types.h lacks."""
     return "torch/extension.h" in _INCLUDE.findall(text) and not _OF_EXTENSION.search(without_comments(text))
@@ -159,6 +146,6 @@ def too_many_headers(files: Sequence[str]) -> str:
 
 def needless_headers(tree: Path) -> list[str]:
     """The CUDA files below a folder that include torch/extension.h for nothing, relative to it."""
-    files = [path for path, foreign in _files(tree) if path.suffix in _CUDA and not foreign]
+    files = [path for path, foreign in source_files(tree, (".cu",)) if not foreign]
     texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in files}
     return sorted(str(path.relative_to(tree)) for path, text in texts.items() if has_needless_header(text))

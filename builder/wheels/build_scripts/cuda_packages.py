@@ -37,7 +37,8 @@ def link_toolkit(home: Path, cc: str) -> None:
 
     torch's cpp_extension looks for `lib64`, linkers look for `libX.so`, and nvlink opens `nvvm/lib64/libnvvm.so` for
     code with `-dlto`, as of `CUDAExtension(dlink=True)` (seen with 13.0 to 13.5). The wheels ship `lib` and versioned
-    files only. They have no stub of the driver either, which a build without a GPU links.
+    files only. They have no stub of the driver either, which a build without a GPU links: `lib/stubs/libcuda.so` gets
+    the functions of cuda.h, and each returns an error.
     """
     folders = [folder for folder in home.parent.glob("*/lib") if folder.is_dir()]
     links = {home / "lib64": "lib"}
@@ -49,23 +50,13 @@ def link_toolkit(home: Path, cc: str) -> None:
         link.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):  # made by an earlier build, or by one that runs at the same time
             link.symlink_to(target)
-    with suppress(OSError, subprocess.CalledProcessError):  # only a source that links -lcuda needs it
-        _make_driver_stub(home, cc)
-
-
-def _make_driver_stub(home: Path, cc: str) -> None:
-    """Make `lib/stubs/libcuda.so`, a library with the functions of cuda.h; each returns an error.
-
-    What links it needs `libcuda.so.1`. Raises OSError or CalledProcessError without a working compiler.
-    """
-    stub = home / "lib" / "stubs" / "libcuda.so"
-    if stub.exists():
-        return
-    header = home / "include" / "cuda.h"
-    text = header.read_text(encoding="utf-8", errors="replace") if header.is_file() else ""
-    names = sorted({name for pair in _DRIVER_FUNCTION.findall(text) for name in pair if name})
-    stub.parent.mkdir(exist_ok=True)
-    compile_stub(stub, "libcuda.so.1", names, cc)
+    stub, header = home / "lib" / "stubs" / "libcuda.so", home / "include" / "cuda.h"
+    if not stub.exists():
+        text = header.read_text(encoding="utf-8", errors="replace") if header.is_file() else ""
+        names = sorted({name for pair in _DRIVER_FUNCTION.findall(text) for name in pair if name})
+        with suppress(OSError, subprocess.CalledProcessError):  # only a source that links -lcuda needs it
+            stub.parent.mkdir(exist_ok=True)
+            compile_stub(stub, "libcuda.so.1", names, cc)
 
 
 def compile_stub(stub: Path, soname: str, names: Iterable[str], cc: str) -> None:

@@ -247,7 +247,6 @@ def relabel_wheel(wheel: Path, out: Path, *, name: str = "", version: str = "", 
 
 
 def _info(members: Sequence[Member]) -> str:
-    """The name of the .dist-info folder."""
     paths = [m.path for m in members if re.fullmatch(r"[^/]+\.dist-info/METADATA", m.path)]
     if len(paths) != 1:
         raise ValueError(f"expected one *.dist-info/METADATA, found {len(paths)}")
@@ -306,7 +305,6 @@ def _relabel_sbom(member: Member, new_name: str, version: str) -> Member:
 
 
 def _record(members: Sequence[Member], path: str) -> Member:
-    """The RECORD of these files under a path."""
     text = io.StringIO(newline="")
     rows = csv.writer(text, lineterminator="\n")
     for member in members:

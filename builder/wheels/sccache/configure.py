@@ -18,11 +18,11 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlunsplit
 
 from builder.log import print_warning
 from builder.records import CacheStatistics
-from builder.untrusted import JsonError, read_json
+from builder.untrusted import JsonError, read_json, split_url
 from builder.wheels.sccache.launchers.environment import CacheSettings
 
 #: Each backend by its name in sccache's chain of caches: the variables that turn it on, and the one with the first part
@@ -72,27 +72,26 @@ def shared_variables(shell: Mapping[str, str], extension: str) -> dict[str, str]
     if url := found.pop("SCCACHE_REDIS", ""):
         found.setdefault("SCCACHE_REDIS_ENDPOINT", url)
     if url := found.get("SCCACHE_REDIS_ENDPOINT", ""):
-        found |= _redis_variables(url)
+        found |= _without_login(url)
     found.setdefault(_CHAIN, ",".join(["disk", *used]))
     return found
 
 
-def _redis_variables(url: str) -> dict[str, str]:
-    try:
-        parts = urlsplit(url)
-    except ValueError:  # sccache will refuse it
+def _without_login(url: str) -> dict[str, str]:
+    """The variables of a Redis whose URL has a user or a password, which leave the URL."""
+    parts = split_url(url)  # sccache will refuse one that is not valid
+    login, at, host = parts.netloc.rpartition("@")
+    if not at:
         return {}
-    if "@" not in parts.netloc:
-        return {}
-    login, _, host = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     database = re.fullmatch(r"db=(\d+)", parts.query) or re.fullmatch(r"/(\d+)", parts.path)
-    return {
+    found = {
         "SCCACHE_REDIS_ENDPOINT": urlunsplit((parts.scheme, host, "", "", parts.fragment)),
-        **({"SCCACHE_REDIS_USERNAME": unquote(user)} if user else {}),
-        **({"SCCACHE_REDIS_PASSWORD": unquote(password)} if password else {}),
-        **({"SCCACHE_REDIS_DB": database[1]} if database else {}),
+        "SCCACHE_REDIS_USERNAME": unquote(user),
+        "SCCACHE_REDIS_PASSWORD": unquote(password),
+        "SCCACHE_REDIS_DB": database[1] if database else "",
     }
+    return {name: value for name, value in found.items() if value}
 
 
 #: Set to `0`, `false`, `no` or `off` to build without the compiler cache, as `--no-compiler-cache` does.

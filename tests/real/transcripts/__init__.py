@@ -84,5 +84,5 @@ def _run(call: Call, project: SmallProject) -> Call:
     words = [
         match for word in shlex.split(call.command)[1:] for match in (sorted(map(str, Path().glob(word))) or [word])
     ]
-    code, printed = call_in_process(words)
-    return Call(call.before, call.command, f"{masked(printed, project.root.parent)}[{code}]\n")
+    code, out, err = call_in_process(words)
+    return Call(call.before, call.command, f"{masked(out + err, project.root.parent)}[{code}]\n")

@@ -31,6 +31,7 @@ from builder.wheelfile.facts import read_facts
 from builder.wheels.repair import relabel
 from builder.wheels.repair.relabel import Label, relabel_metadata, relabelled_version
 from builder.wheels.repair.repair import provided_libraries, repair
+from builder.wheels.toolchain.uv import find_uv
 from tests.unit.wheels import make_record
 
 LINUX = f"linux_{platform.machine()}"
@@ -191,15 +192,9 @@ def test_provided_is_what_a_user_of_this_torch_has(site: Path) -> None:
     ours = {"libtorch_cpu.so", "libgomp-98b21ff3.so.1", "libcudart.so.13", "libcudnn.so.9"}
     assert {name for name in found if not name.startswith(("libnv", "libcuda.", "libcudadeb"))} == ours
     assert {"libcuda.so.1", "libnvidia-ml.so.1"} <= found
-
-
-def test_provided_follows_the_wheels_own_requirements(site: Path) -> None:
-    assert "libnpp.so.13" in provided_libraries(site, ["cuda-toolkit[npp]>=13"])
+    assert "libnpp.so.13" in provided_libraries(site, ["cuda-toolkit[npp]>=13"]), "of the wheel's own requirements"
     assert "libextra.so.13" in provided_libraries(site, ["torch[more]"])
-
-
-def test_a_torch_without_metadata_is_believed_by_its_files(site: Path) -> None:
-    shutil.rmtree(site / "torch-1.0.dist-info")
+    shutil.rmtree(site / "torch-1.0.dist-info")  # a torch without metadata is believed by its files
     assert {"libtorch_cpu.so", "libcudart.so.13", "libnpp.so.13"} <= provided_libraries(site)
 
 
@@ -259,19 +254,6 @@ def test_record_is_true_and_old_signatures_are_gone(libraries: Path, mend: Repai
     assert not [path for path in paths(wheel) if "p7s" in path or path.startswith("my_ext-1.0.d")]
 
 
-def test_installs_where_torch_is(libraries: Path, mend: Repair, tmp_path: Path) -> None:
-    import uv
-
-    wheel = mend(make_wheel(tmp_path / "raw", {"my_ext/C.abi3.so": libraries / "torch.so"}))
-    done = subprocess.run(
-        [uv.find_uv_bin(), "pip", "install", "--no-config", "--no-deps", "--no-index", "--target",
-         str(tmp_path / "site"), str(wheel)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "site" / "my_ext" / "C.abi3.so").exists()
-
-
 @pytest.mark.parametrize("library", ["torch.so", "other.so"])
 def test_repairing_twice_changes_nothing(libraries: Path, mend: Repair, tmp_path: Path, library: str) -> None:
     once = mend(make_wheel(tmp_path / "raw", {"my_ext/C.abi3.so": libraries / library}), requires=["numpy"])
@@ -295,15 +277,16 @@ def test_the_wheel_says_what_made_it_and_what_is_in_it(libraries: Path, mend: Re
     assert again.read_bytes() == once.read_bytes()
 
 
-def test_pip_takes_a_wheel_with_sboms(libraries: Path, mend: Repair, tmp_path: Path) -> None:
-    wheel = mend(
-        make_wheel(tmp_path / "raw", {"my_ext/C.abi3.so": libraries / "torch.so"}), record=make_record.record()
-    )
-    site = tmp_path / "site"
-    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", str(site), str(wheel)]
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_installers_take_a_wheel_with_sboms(libraries: Path, mend: Repair, tmp_path: Path, installer: str) -> None:
+    raw = make_wheel(tmp_path / "raw", {"my_ext/C.abi3.so": libraries / "torch.so"})
+    wheel, site = mend(raw, record=make_record.record()), tmp_path / "site"
+    program = [find_uv(), "pip"] if installer == "uv" else [sys.executable, "-m", "pip"]
+    command = [*program, "install", "--no-deps", "--no-index", "--target", site, wheel]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert list(site.glob("my_ext-*.dist-info/sboms/buildfarm.cdx.json"))
+    assert (site / "my_ext" / "C.abi3.so").exists()
 
 
 def test_the_same_files_make_the_same_wheel(
@@ -319,14 +302,8 @@ def test_the_same_files_make_the_same_wheel(
     assert other.read_bytes() == one.read_bytes()
     with zipfile.ZipFile(other) as zipped:
         assert {info.date_time for info in zipped.infolist()} == {(1980, 1, 1, 0, 0, 0)}
-
-
-def test_modes_are_those_an_installer_cares_about(libraries: Path, mend: Repair, tmp_path: Path) -> None:
-    raw = make_wheel(tmp_path / "raw", {"my_ext/C.so": libraries / "torch.so", "my_ext/__init__.py": ""})
-    with zipfile.ZipFile(mend(raw)) as zipped:
         modes = {info.filename: info.external_attr >> 16 for info in zipped.infolist()}
-    assert modes["my_ext/C.so"] == stat.S_IFREG | 0o755
-    assert modes["my_ext/__init__.py"] == stat.S_IFREG | 0o644
+    assert (modes["my_ext/C.so"], modes["my_ext/a.py"]) == (stat.S_IFREG | 0o755, stat.S_IFREG | 0o644)
 
 
 def test_another_library_is_grafted_and_listed_under_the_new_name(
@@ -536,10 +513,7 @@ def test_a_library_that_is_nowhere_is_named(
     assert caught.value.log == tmp_path / "log"
     assert "libother.so.2" in (tmp_path / "log").read_text()
     assert not list((tmp_path / "out").iterdir())
-
-
-def test_excludes_come_from_what_is_provided(libraries: Path, mend: Repair, tmp_path: Path) -> None:
-    """Without the NVIDIA packages the CUDA runtime is a library like any other: nowhere."""
+    # Without the NVIDIA packages, the CUDA runtime is a library like any other.
     raw = make_wheel(tmp_path / "raw", {"my_ext/C.so": libraries / "torch.so"})
     with pytest.raises(BuildError, match=r"the wheel needs libcudart\.so\.13"):
         mend(raw, provided=frozenset({"libtorch_cpu.so"}))

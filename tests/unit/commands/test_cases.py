@@ -6,6 +6,7 @@ import ast
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,10 +47,16 @@ def assigned(text: str) -> dict[str, ast.expr]:
     return {ast.unparse(node.targets[0]): node.value for node in targets}
 
 
+def drafted(*drafts: OpDraft) -> tuple[str, list[str]]:
+    """The text of a whole cases.py, which is valid code, and the calls of Case in it."""
+    text = cases_text("toy", "torch2.11.0-cu130-cp312", Drafts({}, public=["toy"], drafts=drafts))
+    calls = [ast.unparse(one) for one in ast.walk(assigned(text)["CASES"]) if isinstance(one, ast.Call)]
+    return text, [call for call in calls if call.startswith("Case(")]
+
+
 def test_the_draft_is_valid_code_with_a_case_for_each_op() -> None:
-    text = cases_text("toy", "torch2.11.0-cu130-cp312", DRAFTS)
+    text, cases = drafted(*DRAFTS.drafts)
     values = assigned(text)
-    cases = [ast.unparse(call) for call in ast.walk(values["CASES"]) if isinstance(call, ast.Call)]
     assert any("op='toy::add'" in call and "kwargs={'scale': 0.5}" in call for call in cases)
     assert any("op='toy::sort'" in call and "devices=['cuda']" in call for call in cases)
     assert ast.literal_eval(values["PUBLIC"]) == ["toy"]
@@ -59,8 +66,7 @@ def test_the_draft_is_valid_code_with_a_case_for_each_op() -> None:
 
 
 def test_an_op_that_returns_nothing_has_a_gap_for_what_it_writes() -> None:
-    draft = replace(ADD, written=["out", "count"], results=[])
-    text = cases_text("toy", "a cell", Drafts({}, drafts=[draft]))
+    text, _ = drafted(replace(ADD, written=["out", "count"], results=[]))
     assert "reference=None,  # GAP: the new values of out, count in plain PyTorch" in text
     assert "the function returns the new values of the tensors that the op writes to" in " ".join(text.split())
     assert "the function writes to these arguments too" in " ".join(text.split())
@@ -69,12 +75,7 @@ def test_an_op_that_returns_nothing_has_a_gap_for_what_it_writes() -> None:
 def test_an_op_that_accepts_an_empty_tensor_has_a_case_with_one() -> None:
     accepts = replace(ADD, empty=[Argument("x", "make.randn(0, 3)"), Argument("scale", "0.5", keyword=True)])
     refuses = replace(ADD, op="toy::sub", empty_error="RuntimeError: x has no elements")
-    text = cases_text("toy", "a cell", Drafts({}, drafts=[accepts, refuses]))
-    [add, empty, sub] = [
-        ast.unparse(one)
-        for one in ast.walk(assigned(text)["CASES"])
-        if isinstance(one, ast.Call) and ast.unparse(one).startswith("Case(")
-    ]
+    text, [add, empty, sub] = drafted(accepts, refuses)
     assert "edge" not in add + sub
     assert "name='empty'" in empty
     assert "inputs=lambda make: (make.randn(0, 3),)" in empty
@@ -90,15 +91,10 @@ def test_a_check_that_failed_in_a_trial_is_not_claimed_and_is_named() -> None:
         empty=[Argument("x", "make.randn(0, 3)")],
         empty_unclaimed={"opcheck": "for no rows"},
     )
-    drafts = Drafts({}, drafts=[failing])
-    [plain, empty] = [
-        ast.unparse(one)
-        for one in ast.walk(assigned(cases_text("toy", "a cell", drafts))["CASES"])
-        if isinstance(one, ast.Call) and ast.unparse(one).startswith("Case(")
-    ]
+    _, [plain, empty] = drafted(failing)
     assert """not_claimed={'opcheck': 'it raises "RuntimeError"', 'compile': 'static: no'}""" in plain
     assert "not_claimed={'opcheck': 'for no rows'}" in empty
-    text = summary_text(result(drafts))
+    text = summary(failing)
     assert 'not claimed: toy::add: opcheck fails: it raises "RuntimeError"\n' in text
     assert "not claimed: toy::add: compile fails: static: no\n" in text
 
@@ -107,13 +103,8 @@ def test_the_case_of_a_class_lists_its_dtypes_and_long_lists_of_integers_are_wra
     numbers = list(range(100, 160))
     given = [Argument("x", "make.randn(5, 3)"), Argument("index", f"make.integers({numbers})")]
     layer = replace(ADD, op="toy.Layer('sum', 4)", arguments=given, dtypes=["float64"], empty=[given[0]])
-    text = cases_text("toy", "a cell", Drafts({}, drafts=[layer]))
+    text, [typical, empty] = drafted(layer)
     assert max(map(len, text.splitlines())) <= 120
-    [typical, empty] = [
-        ast.unparse(one)
-        for one in ast.walk(assigned(text)["CASES"])
-        if isinstance(one, ast.Call) and ast.unparse(one).startswith("Case(")
-    ]
     assert "op=\"toy.Layer('sum', 4)\"" in typical
     assert "dtypes=(torch.float32, torch.float64)" in typical
     assert f"make.integers({numbers})" in typical
@@ -121,17 +112,17 @@ def test_the_case_of_a_class_lists_its_dtypes_and_long_lists_of_integers_are_wra
 
 
 def test_an_op_without_a_fake_kernel_is_named_with_the_cure() -> None:
-    text = summary_text(result(Drafts({}, drafts=[ADD, replace(ADD, op="toy::sub")])))
+    text = summary(ADD, replace(ADD, op="toy::sub"))
     assert (
         "no fake kernel: toy::add, toy::sub: the cases do not claim opcheck, fake, devices, export and compile" in text
     )
     assert 'torch.library.register_fake("toy::add")' in text
-    assert "fake kernel" not in summary_text(result(Drafts({}, drafts=[ON_CUDA, UNKNOWN])))
+    assert "fake kernel" not in summary(ON_CUDA, UNKNOWN)
 
 
 def test_a_fake_kernel_that_was_learned_is_printed() -> None:
     code = '@torch.library.register_fake("toy::add")\ndef _fake_add(x):\n    return x.new_empty(x.shape)\n'
-    text = summary_text(result(Drafts({}, drafts=[replace(ADD, fake=code), replace(ADD, op="toy::sub")])))
+    text = summary(replace(ADD, fake=code), replace(ADD, op="toy::sub"))
     assert "no fake kernel: toy::sub: the cases do not claim" in text
     assert "no fake kernel: toy::add: the cases do not claim" in text
     assert (
@@ -142,7 +133,7 @@ def test_a_fake_kernel_that_was_learned_is_printed() -> None:
 def test_long_reasons_are_indented_as_a_formatter_does_it() -> None:
     reason = "no fake kernel: " + "word " * 30
     traced = replace(ADD, untraced="", unclaimed={"opcheck": reason})
-    text = cases_text("toy", "a cell", Drafts({}, drafts=[replace(ADD, untraced=reason), traced]))
+    text, _ = drafted(replace(ADD, untraced=reason), traced)
     assert '\n        not_claimed=untraced(\n            "no fake kernel: word' in text
     assert '"\n        ),\n' in text
     assert '\n            "opcheck": (\n                "no fake kernel: word' in text
@@ -151,27 +142,25 @@ def test_long_reasons_are_indented_as_a_formatter_does_it() -> None:
 
 
 def test_without_a_successful_call_there_is_no_gap_to_replace() -> None:
-    drafts = Drafts({}, drafts=[UNKNOWN])
-    text = cases_text("toy", "a cell", drafts)
+    text, _ = drafted(UNKNOWN)
     assert "GAP" not in text
     assert "CASES = []" in text
     assert "NOT_CLAIMED" in text
-    said = summary_text(result(drafts))
+    said = summary(UNKNOWN)
     assert "GAP" not in said
     assert "next: no op could be called: write a Case for each op of NOT_CLAIMED" in said
 
 
-def result(drafts: Drafts) -> CasesResult:
+def summary(*drafts: OpDraft, file: str | None = "cases.py", cases: str = "cases.py", **more: Any) -> str:
+    """What `buildfarm cases` prints of these drafts; `more` are other fields of the drafts."""
     cell = Cell.parse("torch2.11.0-cu130-cp312")
-    return CasesResult("toy", "toy.whl", cell, drafts, Path("cases.py"), "", Path("cases.py"))
+    made = Drafts({}, drafts=drafts, **more)
+    return summary_text(CasesResult("toy", "toy.whl", cell, made, Path(file) if file else None, "", Path(cases)))
 
 
-@pytest.mark.parametrize(
-    ("text", "short"),
-    [("a message of many words without an end", "a message of many words …"), ("two\nlines", "two lines")],
-)
-def test_a_long_message_is_cut_after_a_word(text: str, short: str) -> None:
-    assert shortened(text, 28) == short
+def test_a_long_message_is_cut_after_a_word() -> None:
+    assert shortened("a message of many words without an end", 28) == "a message of many words …"
+    assert shortened("two\nlines", 28) == "two lines"
 
 
 def test_what_existing_cases_lack_is_valid_code_too() -> None:
@@ -181,27 +170,17 @@ def test_what_existing_cases_lack_is_valid_code_too() -> None:
     assert "NOT_CLAIMED |= {" in text
 
 
-def test_an_op_with_a_cpu_kernel_whose_cases_say_cuda_is_named() -> None:
-    drafts = Drafts({}, covered=["toy::add"], stale=["toy::add"])
-    cell = Cell.parse("torch2.11.0-cu130-cp312")
-    text = summary_text(CasesResult("toy", "toy.whl", cell, drafts, None, "", Path("cases.py")))
-    assert 'in cases.py, remove `devices=["cuda"]` from the cases of toy::add: the op has a CPU kernel' in text
-
-
 def test_the_summary_counts_calls_and_gives_every_reason() -> None:
-    cell = Cell.parse("torch2.11.0-cu130-cp312")
-    text = summary_text(CasesResult("toy", "toy.whl", cell, DRAFTS, Path("cases.py"), "", Path("cases.py")))
+    text = summary(*DRAFTS.drafts)
     assert "toy: called successfully in torch2.11.0-cu130-cp312: 1 of 3 ops, 0 of 1 other callable" in text
     assert "not called (CUDA only): toy::sort: the op has no CPU kernel: sort" in text
     assert "wrote cases.py" in text
     assert "replace each GAP in this file by a reference, then run" in text
-    draft = CasesResult("toy", "toy.whl", cell, DRAFTS, Path("draft.py"), "", Path("toy/cases.py"))
-    assert (
-        "a reference, move the text of this file to toy/cases.py, then run your `buildfarm build` command"
-        in summary_text(draft)
-    )
-    empty = summary_text(CasesResult("toy", "toy.whl", cell, Drafts({}), None, "", Path("cases.py")))
-    assert "toy: no op, and no function or class with a tensor argument" in empty
+    moved = summary(*DRAFTS.drafts, file="draft.py", cases="toy/cases.py")
+    assert "a reference, move the text of this file to toy/cases.py, then run your `buildfarm build` command" in moved
+    assert "toy: no op, and no function or class with a tensor argument" in summary(file=None)
+    stale = summary(file=None, covered=["toy::add"], stale=["toy::add"])
+    assert 'in cases.py, remove `devices=["cuda"]` from the cases of toy::add: the op has a CPU kernel' in stale
 
 
 def a_project(folder: Path) -> Path:

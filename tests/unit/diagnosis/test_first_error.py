@@ -73,6 +73,8 @@ def test_the_last_exception_of_python_is_the_one_that_ended_the_build() -> None:
     )
     wrapped = f"{output}subprocess.CalledProcessError: Command '['ninja']' returned non-zero exit status 1.\n"
     assert read(wrapped).text == "tools/cuda.py:4: KeyError"
+    foreign = 'Traceback (most recent call last):\n  File "/usr/lib/x.py", line 1, in f\nValueError: no\n'
+    assert (read(foreign).text, read(foreign).excerpt) == ("ValueError: no", ())
 
 
 def test_a_source_that_only_prints_a_sentence() -> None:

@@ -53,16 +53,9 @@ def rows() -> list[dict[str, str]]:
 
 
 def test_a_row_for_each_gpu_without_missing_values(rows: list[dict[str, str]]) -> None:
-    assert [row["index"] for row in rows] == ["0", "1"]
-    assert rows[0]["power.limit"] == "700.00"
-    assert "power.limit" not in rows[1]
-
-
-@pytest.mark.parametrize(
-    "text", ["", "No devices were found\n", "Failed to initialize NVML: Driver/library mismatch\n"]
-)
-def test_output_without_a_table_has_no_rows(text: str) -> None:
-    assert smi_rows(text) == []
+    assert [(row["index"], row.get("power.limit")) for row in rows] == [("0", "700.00"), ("1", None)]
+    for text in ("", "No devices were found\n", "Failed to initialize NVML: Driver/library mismatch\n"):
+        assert smi_rows(text) == []
 
 
 SECOND = "22222222-aaaa-bbbb-cccc-000000000000"
@@ -159,41 +152,39 @@ def test_the_command_ends_with_the_program() -> None:
     assert int(command[command.index("--padding") + 1]) >= 512, "cudaMalloc's alignment: allocations can be adjacent"
 
 
-def test_findings_have_error_location_and_thread() -> None:
-    report = read_sanitizer(MEMCHECK)
-    assert report.errors == 2
-    assert report.findings == [
-        "Invalid __global__ write of size 4 bytes at void add<float>(float *, long)+0x70 in add.cu:12 "
-        "by thread (31,0,0) in block (0,0,0) Address 0x7f2b5be00080 is out of bounds",
-        "Invalid __global__ read of size 2 bytes at read()+0x10 by thread (0,0,0) in block (1,0,0) "
-        "Address 0x0 is out of bounds",
-    ]
-
-
-def test_an_error_of_the_sanitizer_itself_is_no_finding() -> None:
-    own = "Internal Sanitizer Error: The Sanitizer encountered an error while launching add"
-    report = read_sanitizer(MEMCHECK.replace("Invalid __global__ write of size 4 bytes", own))
-    assert report.own_error == own
-    assert report.findings == [
-        "Invalid __global__ read of size 2 bytes at read()+0x10 by thread (0,0,0) in block (1,0,0) "
-        "Address 0x0 is out of bounds"
-    ]
-
-
-def test_a_clean_run() -> None:
-    report = read_sanitizer("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n")
-    assert (report.errors, report.findings) == (0, [])
+WRITE = (
+    "Invalid __global__ write of size 4 bytes at void add<float>(float *, long)+0x70 in add.cu:12 "
+    "by thread (31,0,0) in block (0,0,0) Address 0x7f2b5be00080 is out of bounds"
+)
+READ = (
+    "Invalid __global__ read of size 2 bytes at read()+0x10 by thread (0,0,0) in block (1,0,0) "
+    "Address 0x0 is out of bounds"
+)
+OWN = "Internal Sanitizer Error: The Sanitizer encountered an error while launching add"
+HEAD = "========= COMPUTE-SANITIZER\n"
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "report"),
     [
-        "",
-        "========= COMPUTE-SANITIZER\n========= Error: Target application ended before its first instrumented call\n",
+        pytest.param(MEMCHECK, (2, [WRITE, READ], ""), id="error, location and thread"),
+        pytest.param(
+            MEMCHECK.replace("Invalid __global__ write of size 4 bytes", OWN),
+            (2, [READ], OWN),
+            id="its own error is no finding",
+        ),
+        pytest.param(f"{HEAD}========= ERROR SUMMARY: 0 errors\n", (0, [], ""), id="clean"),
+        pytest.param("", (None, [], ""), id="nothing"),
+        pytest.param(
+            f"{HEAD}========= Error: Target application ended before its first instrumented call\n",
+            (None, [], ""),
+            id="without a summary",
+        ),
     ],
 )
-def test_a_run_without_a_summary_is_no_verdict(text: str) -> None:
-    assert read_sanitizer(text).errors is None
+def test_the_report_of_the_sanitizer(text: str, report: tuple[int | None, list[str], str]) -> None:
+    found = read_sanitizer(text)
+    assert (found.errors, found.findings, found.own_error) == report
 
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"

@@ -83,17 +83,18 @@ def run(call: Call) -> Call:
             subprocess.run(["/bin/sh", "-c", line], cwd=project, check=True)
         files = sorted(project.rglob("*"))
         with _alone(root), contextlib.chdir(project):
-            code, printed = call_in_process(shlex.split(call.command)[1:])
+            code, out, err = call_in_process(shlex.split(call.command)[1:])
         if code == Exit.USAGE:
             assert sorted(project.rglob("*")) == files, f"{call.command}: a call with exit code 2 has written files"
+    printed = out + err
     for place, name in {str(project): "PROJECT", str(root): "ROOT", sys.prefix: "ENVIRONMENT"}.items():
         printed = printed.replace(place, name)
     lines = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
     return Call(call.before, call.command, f"{lines}[{code}]\n")
 
 
-def call_in_process(arguments: list[str]) -> tuple[int, str]:
-    """Run buildfarm in this process; return the exit code and what it printed."""
+def call_in_process(arguments: list[str]) -> tuple[int, str, str]:
+    """Run buildfarm in this process; return the exit code, stdout and stderr."""
     out, err, before = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["buildfarm", *arguments]
     output._printed.clear()
@@ -102,7 +103,7 @@ def call_in_process(arguments: list[str]) -> tuple[int, str]:
             code = run_command()
     finally:
         sys.argv = before
-    return code, out.getvalue() + err.getvalue()
+    return code, out.getvalue(), err.getvalue()
 
 
 @contextlib.contextmanager
