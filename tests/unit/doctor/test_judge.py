@@ -215,6 +215,13 @@ def test_a_torch_in_the_user_site_hides_that_of_the_environment() -> None:
     only(findings(torches.check_path, visible), "hidden-torch", Severity.NOTE)
 
 
+def test_two_records_of_torch_in_one_folder() -> None:
+    found = environment("2.11.0", "13.0", package("torch", "2.10.0"))
+    one = only(findings(torches.check_records, found), "two-records-of-torch")
+    assert "metadata of torch 2.10.0, 2.11.0" in one.what
+    assert one.cure[-1].endswith("install --python /env/bin/python torch==2.11.0")
+
+
 @pytest.mark.parametrize("marker", ["", "; extra == 'with-cuda'"])
 def test_packages_of_another_cuda_that_another_package_requires_are_a_note(marker: str) -> None:
     user = package("cupy-like", "1", f"nvidia-cublas-cu12{marker}")
@@ -256,3 +263,10 @@ def test_a_version_that_trusts_compromised_authorities_is_a_note() -> None:
     assert "uv 0.13.2 trusts certificate authorities" in second.what
     ours = Cures(environment("2.11.0", "13.0", package("uv", "0.13.2"), package("buildfarm", "1")), COMPAT)
     only([*check_tested_versions(ours)], "unsafe-version", Severity.NOTE)  # and no second note about its range
+
+
+def test_pip_is_used_where_uv_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_arguments, **_words: None)
+    found = environment("2.11.0", "13.0", package("pip", "25"), package("torchvision", "0.25.0", "torch==2.10.0"))
+    command = only(findings(check_companions, found), "companion-of-another-torch").cure[0]
+    assert command == "/env/bin/python -m pip install torchvision==0.26.0 torch==2.11.0"
