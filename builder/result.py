@@ -23,11 +23,9 @@ from builder.wheelfile.diff import Difference
 class BuildResult:
     """The result of one build of the plan."""
 
-    #: The build.
     build: Build
-    #: The finished wheel in the store, or None.
+    #: stored, error: the finished wheel in the store, or None; why the build or its proofs failed, or None.
     stored: StoredBuild | None
-    #: Why the build or its proofs failed, or None.
     error: BuildfarmError | None
     #: Whether the store already had the wheel.
     reused: bool
@@ -82,7 +80,6 @@ class SmokeResult:
 
     #: The wheel's file name, or NAME VERSION of an installed distribution.
     subject: str
-    #: The cell.
     cell: Cell
     #: Verdicts of the import check and of every check of the op gate.
     proofs: tuple[Proof, ...]
@@ -103,17 +100,14 @@ class SmokeResult:
 class CasesResult:
     """The draft of the cases of one extension."""
 
-    #: Its name.
+    #: extension, wheel, cell: its name, the file name of the wheel whose ops were called, and where they were called.
     extension: str
-    #: File name of the wheel whose ops were called.
     wheel: str
-    #: The cell in which they were called.
     cell: Cell
     #: A draft for each op without a case.
     drafts: Drafts
-    #: The file that was written; None if the recipe has a cases.py already.
+    #: file, text: what was written, or None if the recipe has a cases.py already; what this cases.py lacks, or "".
     file: Path | None
-    #: What the existing cases.py lacks, or "".
     text: str
     #: Path of the recipe's cases.py, which may not exist.
     cases: Path
@@ -125,9 +119,8 @@ class RebuildResult:
 
     #: The wheel's file name.
     wheel: str
-    #: Of the first wheel, hex.
+    #: sha256, rebuilt_sha256: of the first and of the rebuilt wheel, hex.
     sha256: str
-    #: Of the rebuilt wheel, hex.
     rebuilt_sha256: str
     #: How the rebuilt wheel differs; empty when both are equal bit for bit.
     differences: tuple[Difference, ...]
@@ -152,17 +145,15 @@ class PublishResult:
 
     #: Its file name.
     wheel: str
-    #: Published, already published or refused.
     outcome: PublishOutcome
     #: The level of each cell, by the cell's name.
     cells: dict[str, str]
     #: The paths of the index that list the wheel.
     paths: tuple[str, ...] = ()
-    #: Why it was refused, a sentence each.
+    #: reasons, notes: why it was refused, and what else to say about it; a sentence each.
     reasons: tuple[str, ...] = ()
     #: Why it was yanked before, maybe empty; None if it is not yanked.
     yanked: str | None = None
-    #: What else to say about it, a sentence each.
     notes: tuple[str, ...] = ()
     #: What else `--json` says about it.
     about: dict[str, Any] = field(default_factory=dict)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import psutil
 
 from builder.process import OWNER_VARIABLE
-from builder.progress.stages import StageTime
+from builder.progress.display import StageTime, repeated
 from builder.proof import Proof
 from builder.store import work_name
+
+#: Seconds between two samples; doubled each time a run has too many.
+INTERVAL = 1.0
+MOST_SAMPLES = 1200
+#: Every so many samples, processes that were not the run's are looked at again: a program gets its variables late.
+LOOK_AGAIN = 10
 
 
 class Sample(NamedTuple):
@@ -22,13 +27,11 @@ class Sample(NamedTuple):
 
     #: Seconds since the start of the run.
     at: float
-    #: Cores that the programs of the run used.
+    #: cores, memory: what the programs of the run used, and how many bytes they had allocated.
     cores: float
-    #: Bytes that the programs of the run had allocated.
     memory: int
-    #: Cores that all programs of the machine used.
+    #: The same of all programs of the machine: the memory in bytes that was not available to further programs.
     machine_cores: float
-    #: Bytes of memory that were not available to further programs.
     machine_memory: int
 
 
@@ -52,9 +55,8 @@ class Timeline:
     samples: tuple[Sample, ...] = ()
     #: By build, and by `BUILD in CELL`; only of programs that ran longer than a sample, outside of containers.
     uses: Mapping[str, Use] = field(default_factory=dict)
-    #: Number of cores of the machine.
+    #: cores, memory: of the machine; the memory in bytes.
     cores: int = 0
-    #: Bytes of memory of the machine.
     memory: int = 0
 
     @property
@@ -76,15 +78,6 @@ def thinned(samples: Sequence[Sample]) -> list[Sample]:
         )
         for first, second in pairs
     ]
-
-
-# Measures the cores and the memory that the programs of a run use, while the run goes on.
-
-#: Seconds between two samples; doubled each time a run has too many.
-INTERVAL = 1.0
-MOST_SAMPLES = 1200
-#: Every so many samples, processes that were not the run's are looked at again: a program gets its variables late.
-LOOK_AGAIN = 10
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,7 @@ class Recorder:
         self._owner_of: dict[psutil.Process, str] = {}  # without the beginning; "" for programs of others
         self._before = self._started
         self._busy = _busy_seconds()
-        self._stop = threading.Event()
+        self._interval = INTERVAL
 
     def name(self, owner: str, name: str) -> None:
         """Say which build, or which `BUILD in CELL`, the programs of an owner belong to."""
@@ -123,16 +116,9 @@ class Recorder:
             if proof.cell:  # the owner is the one that `CellRunner` chooses
                 self.name(f"prove-{work_name(proof.wheel)}-{proof.cell}", f"{name} in {proof.cell}")
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self) -> AbstractContextManager[None]:
         """Take samples while the body runs."""
-        thread = threading.Thread(target=self._follow, name="timeline", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            thread.join()
+        return repeated(self._follow, lambda: self._interval)
 
     def timeline(self, stages: Sequence[StageTime]) -> Timeline:
         """What was recorded; `stages` have seconds of `time.monotonic`."""
@@ -149,11 +135,9 @@ class Recorder:
         )
 
     def _follow(self) -> None:
-        interval = INTERVAL
-        while not self._stop.wait(interval):
-            self.sample()
-            if len(self._samples) >= MOST_SAMPLES:
-                self._samples, interval = thinned(self._samples), interval * 2
+        self.sample()
+        if len(self._samples) >= MOST_SAMPLES:
+            self._samples, self._interval = thinned(self._samples), self._interval * 2
 
     def sample(self) -> None:
         """Take one sample."""

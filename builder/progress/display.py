@@ -22,9 +22,17 @@ from rich.table import Table
 from builder.build_log import complete_lines, log_size, text_since
 from builder.gate.amounts import join_names, size_text
 from builder.log import console, print_line, verbosity
-from builder.progress.stages import StageTime
 
-# How far a build is, read from the output of its tools: ninja, make, setuptools, uv and docker buildx.
+#: Without a terminal, a line is printed at each stage and then at this interval: CI stops silent jobs.
+HEARTBEAT_SECONDS = 30.0
+#: How often the logs of running builds are read.
+READ_SECONDS = 0.25
+#: Seconds; shorter stages are not kept.
+SHORTEST_STAGE = 0.05
+#: Seconds; the time of a shorter stage in the last run is not shown.
+SHORTEST_SHOWN = 10.0
+#: A longer output is cut at its beginning: GitHub shows large logs slowly.
+MOST_LINES = 4000
 
 _SOURCE = r"[^\s'\"]+\.(?:c|cc|cpp|cxx|c\+\+|C|cu|s|S|hip)"
 
@@ -45,9 +53,24 @@ _BUILDX = re.compile(r"#\d+ \[(?:\S+ )?(\d+)/(\d+)\] \S")
 _TRIAL = re.compile(r"(?:^|/)CMakeFiles/|/cmake[^/]*/Modules/|/CMakeScratch/|(?:^|/)buildfarm-check\.")
 
 
+@dataclass(frozen=True)
+class StageTime:
+    """One stage of one build."""
+
+    #: The name of the build, or of what is tested.
+    build: str
+    #: The text of the stage, such as `compile`.
+    stage: str
+    #: start, end: in seconds of a clock.
+    start: float
+    end: float
+    #: The worker that did it; empty: this machine.
+    machine: str = ""
+
+
 @dataclass
 class FileCount:
-    """The files of one build that are compiled and that are being compiled."""
+    """The files of one build that are compiled, read from the output of ninja, make, setuptools, uv and buildx."""
 
     _done: int = 0
     _total: int = 0
@@ -75,8 +98,12 @@ class FileCount:
             self._started.append(match[3].removesuffix(".o") if match[2] == "Building" else f"linking {match[3]}")
         elif _SETUPTOOLS.match(line) and (compiled := _COMPILED.search(line)) and not _TRIAL.search(compiled[1]):
             self._started.append(PurePosixPath(compiled[1]).name)
-        elif match := _UV.match(line):
-            self._read_uv(match[1], match[2], float(match[3] or 0) * _UNITS[match[4] or ""])
+        elif (match := _UV.match(line)) and match[1] == "Downloading":
+            self._loading[match[2]] = float(match[3] or 0) * _UNITS[match[4] or ""]
+        elif match and match[1] == "Downloaded":
+            self._loaded += self._loading.pop(match[2], 0)
+        elif match:  # what uv did with all packages
+            self._loading, self._loaded = {}, 0
         elif match := _GATE.match(line):
             self._step = f"({match[1]})"
         elif match := _BUILDX.match(line):
@@ -86,15 +113,6 @@ class FileCount:
         """Read the path of a source file that a compiler was called for (`launch.sh`)."""
         if not _TRIAL.search(source):
             self._called.append(PurePosixPath(source).name)
-
-    def _read_uv(self, word: str, package: str, size: float) -> None:
-        """Read `Downloading torch (530.1MiB)`, `Downloaded torch`, or what uv did with all packages."""
-        if word == "Downloading":
-            self._loading[package] = size
-        elif word == "Downloaded":
-            self._loaded += self._loading.pop(package, 0)
-        else:
-            self._loading, self._loaded = {}, 0
 
     def _read_ninja(self, done: int, total: int, rest: str) -> None:
         if total != self._total or done < self._done:
@@ -150,18 +168,6 @@ class UvSpeed:
         return self._text
 
 
-#: Without a terminal, a line is printed at each stage and then at this interval: CI stops silent jobs.
-HEARTBEAT_SECONDS = 30.0
-#: How often the logs of running builds are read.
-READ_SECONDS = 0.25
-#: Seconds; shorter stages are not kept.
-SHORTEST_STAGE = 0.05
-#: Seconds; the time of a shorter stage in the last run is not shown.
-SHORTEST_SHOWN = 10.0
-#: A longer output is cut at its beginning: GitHub shows large logs slowly.
-MOST_LINES = 4000
-
-
 def clock(seconds: float) -> str:
     """`1:02:03`, or `2:03` below one hour."""
     minutes, rest = divmod(int(seconds), 60)
@@ -204,11 +210,8 @@ class _Line:
             files += f", {speed}"
         last = f"; this step took {clock(self.expected)} last time" if self.expected >= SHORTEST_SHOWN else ""
         elapsed = f"({clock(self.now() - self.started)}{last})"
-        return " ".join(part for part in (self.stage, files, elapsed, self.place()) if part)
-
-    def place(self) -> str:
-        """`on MACHINE`, or empty for this machine."""
-        return f"on {self.machine}" if self.machine else ""
+        place = f"on {self.machine}" if self.machine else ""
+        return " ".join(part for part in (self.stage, files, elapsed, place) if part)
 
     def read(self) -> list[str]:
         """Read what the log and the launcher's file have gained; returns the new lines of the log."""
@@ -242,7 +245,6 @@ class Progress:
         self._lines: dict[str, _Line] = {}
         self._stages: list[StageTime] = []
         self._lock = threading.Lock()
-        self._stop = threading.Event()
 
     def start(self, name: str, log: Path | None = None) -> None:
         """Add a build; `log` is the file with the output of its programs."""
@@ -257,7 +259,7 @@ class Progress:
     def stage(self, name: str, stage: str, machine: str = "") -> None:
         """Show the stage that a build has reached, and the worker that runs it; empty: this machine."""
         with self._lock:
-            line = self._lines[name]
+            line = self._lines.setdefault(name, _Line(name, None, self._now))
             texts = self._read(line)
             self._stages.append(line.end_stage())
             line.stage, line.machine = stage, machine
@@ -269,11 +271,11 @@ class Progress:
     def finish(self, name: str, outcome: str) -> None:
         """Show the outcome of a build: `built`, `failed`, …; show nothing if it is empty."""
         with self._lock:
-            line = self._lines.pop(name)
+            line = self._lines.pop(name, None) or _Line(name, None, self._now)
             texts = self._read(line)
             self._stages.append(line.end_stage())
         _print(texts)
-        if in_github_actions() and line.log and not (verbosity.quiet or verbosity.verbose):
+        if os.environ.get("GITHUB_ACTIONS") == "true" and line.log and not (verbosity.quiet or verbosity.verbose):
             fold_group(f"output of {name}", text_since(line.log, line.begin))
         if outcome:
             print_line(f"{name}: {outcome} in {clock(self._now() - line.started)}")
@@ -301,55 +303,63 @@ class Progress:
         return [f"{line.name} | {text}" for text in new] if verbosity.verbose else []
 
     def _follow(self) -> None:
-        """Read the logs until the end, and print a line for each build whose last line is old."""
-        while not self._stop.wait(READ_SECONDS):
-            texts: list[str] = []
-            with self._lock:
-                for line in self._lines.values():
-                    texts += self._read(line)
-                    if line.printed and self._now() - line.printed >= HEARTBEAT_SECONDS:
-                        texts += self._state(line)
-            _print(texts)
+        """Read the logs, and print a line for each build whose last line is old."""
+        texts: list[str] = []
+        with self._lock:
+            for line in self._lines.values():
+                texts += self._read(line)
+                if line.printed and self._now() - line.printed >= HEARTBEAT_SECONDS:
+                    texts += self._state(line)
+        _print(texts)
 
     def __rich__(self) -> Table:
         """Return the table that rich draws at each refresh: one line for each running build, two if it is too long."""
         with self._lock:
             rows = [(escape(line.name), escape(line.state())) for line in self._lines.values()]
         table = Table.grid(padding=(0, 2))
-        if any(len(name) + len(state) + 4 > console.width for name, state in rows):
+        two_lines = any(len(name) + len(state) + 4 > console.width for name, state in rows)
+        if two_lines:
             table.add_column(no_wrap=True, overflow="ellipsis")
-            for name, state in rows:
+        for name, state in rows:
+            if two_lines:
                 table.add_row(name)
                 table.add_row(f"  [cyan]{state}[/]")
-            return table
-        for name, state in rows:
-            table.add_row(name, f"[cyan]{state}[/]")
+            else:
+                table.add_row(name, f"[cyan]{state}[/]")
         return table
 
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Show the builds while the body runs: live lines on a terminal, else single lines."""
-        follower = threading.Thread(target=self._follow, name="progress", daemon=True)
-        follower.start()
-        try:
+        with repeated(self._follow, lambda: READ_SECONDS):
             if console.is_terminal and not verbosity.quiet:
                 with Live(self, console=console, refresh_per_second=4):
                     yield
             else:
                 yield
-        finally:
-            self._stop.set()
-            follower.join()
+
+
+@contextmanager
+def repeated(action: Callable[[], None], seconds: Callable[[], float]) -> Iterator[None]:
+    """Call `action` in a thread while the body runs, each time after so many seconds."""
+    stop = threading.Event()
+
+    def repeat() -> None:
+        while not stop.wait(seconds()):
+            action()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def _print(texts: Iterable[str]) -> None:
     for text in texts:
         print_line(text)
-
-
-def in_github_actions() -> bool:
-    """Whether this process runs in a workflow of GitHub Actions."""
-    return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
 def fold_group(title: str, text: str) -> None:

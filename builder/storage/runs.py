@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -25,13 +23,15 @@ from builder.masking import mask_credentials
 from builder.proof import Verdict
 from builder.store import Store, write_atomic
 from builder.timeline import Timeline
-from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, text
+from builder.untrusted import MAX_OWN_JSON, JsonError, read_json
 
 #: The results of a build, in the order in which they are shown.
 FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED = (
     "failed", "refused", "not finished", "built", "tested", "already built",
 )  # fmt: skip
 ORDER = (FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED)
+#: Runs that are read to know how long a step takes.
+_RECENT = 10
 
 
 @dataclass(frozen=True)
@@ -40,19 +40,16 @@ class Run:
 
     #: Its name, which begins with the time of its start.
     id: str
-    #: When it started, UTC.
+    #: started, seconds: when it started, UTC, and how long it took.
     started: datetime
-    #: How long it took.
     seconds: float
-    #: The command line.
+    #: command, folder: the command line, and where it was started.
     command: str
-    #: Where the command was started.
     folder: str
     #: Its report.json, with the finished builds.
     report: Mapping[str, Any]
-    #: Whether a signal ended it.
+    #: interrupted, unfinished: whether a signal ended it, and the builds that it ended or that were not started.
     interrupted: bool = False
-    #: The names of the builds that the signal ended or that were not started.
     unfinished: tuple[str, ...] = ()
     #: For each failed build, the path of the log that was kept.
     logs: Mapping[str, str] = field(default_factory=dict)
@@ -64,10 +61,8 @@ class Run:
     @property
     def extensions(self) -> str:
         """The names of the extensions of its builds, and of builds that did not finish: `a, b and 2 more`."""
-        builds = self.report["builds"]
-        return join_names(
-            sorted({*(str(build.get("extension") or build["build"]) for build in builds), *self.unfinished})
-        )
+        names = {str(build.get("extension") or build["build"]) for build in self.report["builds"]}
+        return join_names(sorted({*names, *self.unfinished}))
 
     def counts(self) -> dict[str, int]:
         """How many builds have each result, in ORDER."""
@@ -124,10 +119,9 @@ def save_run(
     folder.mkdir()
     kept = {}
     for build, log in (logs or {}).items():
-        copy = folder / f"{build}.log"
-        shutil.copyfile(log, copy)
-        kept[build] = str(copy)
-        report = report.replace(_quoted(log), _quoted(copy))  # the next run overwrites the first
+        kept[build] = str(shutil.copyfile(log, folder / f"{build}.log"))
+        # As they stand inside a string of JSON. The next run overwrites the first.
+        report = report.replace(json.dumps(str(log))[1:-1], json.dumps(kept[build])[1:-1])
     run = Run(
         name,
         started,
@@ -143,15 +137,6 @@ def save_run(
     )
     write_atomic(folder / "run.json", (json.dumps(run.to_json(), indent=1) + "\n").encode())
     return run
-
-
-def _quoted(path: Path) -> str:
-    """A path as it stands inside a string of JSON."""
-    return json.dumps(str(path))[1:-1]
-
-
-#: Runs that are read to know how long a step takes.
-_RECENT = 10
 
 
 def last_steps(store: Store) -> dict[tuple[str, str], float]:
@@ -185,26 +170,3 @@ def find_run(found: Sequence[Run], name: str) -> Run:
         problem = "several runs have an id that begins with this text" if matches else "no run has this id"
         raise UsageError(problem, Code.NO_RUN, where=name, hints=["`buildfarm store history` lists the runs"])
     return matches[0]
-
-
-# Which stored build is the answer to a task of `build --scheduler`: notes in the store's folder `remote/`.
-
-
-class FinishedTasks:
-    """The notes of one store. Client and workers keep them, each in its own store."""
-
-    def __init__(self, store: Path) -> None:
-        """`store` is the store's folder."""
-        self.folder = store / "remote"
-
-    def remember(self, task: str, build: str) -> None:
-        """Note the digest of the build that a task made; both are digests."""
-        write_atomic(self.folder / f"{task}.json", json.dumps({"digest": build}).encode())
-
-    def build_of(self, task: str) -> str | None:
-        """The digest of the build that a task made, or None."""
-        path = self.folder / f"{task}.json"
-        with suppress(OSError, JsonError):
-            os.utime(path)  # `store prune` deletes what was not used
-            return read_json(path, lambda data: text(data["digest"]))
-        return None

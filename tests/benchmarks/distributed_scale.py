@@ -7,11 +7,9 @@ workers are Dask workers in processes of their own, which sleep in place of buil
 recorded durations. `--minutes` is the lower bound of the time that the run takes: it sets the factor by which the
 durations are scaled.
 
-`--no-parcel` shows what the files of extensions cost: Dask prefers a worker that holds them.
-
-It prints the CPU and the wall time per task, the most memory of the scheduler and of the client, the bytes of a task in
-a message, and the makespan against its lower bound: the largest of the work divided by the capacity for each kind of
-resource, and the longest build with its longest proof.
+It prints the CPU and the wall time per task, the most memory of the scheduler and of the client, and the makespan
+against its lower bound: the largest of the work divided by the capacity for each kind of resource, and the longest
+build with its longest proof.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import argparse
 import asyncio
 import json
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
@@ -35,7 +32,7 @@ from typing import cast
 
 import psutil
 
-from builder.commands.distributed.client.transfer import fetch_log
+from builder.commands.distributed.client.prove import append_log
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.protocol import BUILDS, MEMORY, PROOF_MEMORY, PROOFS, Needs, Task, WorkerAnswer
 from tests.benchmarks.simulated_farm import PROOF_FIGURES, Job, facts_of, jobs, parcel, seconds_of, sleep_for
@@ -47,15 +44,11 @@ PROCESSES, WORKERS_OF_ONE = 2, 50
 
 @dataclass
 class Run:
-    """What happened: the recorded seconds of each task and its need, and when tasks ended."""
+    """What happened: recorded seconds and needs of each task, seconds of each build with its longest proof, errors."""
 
     tasks: list[tuple[float, Needs]] = field(default_factory=list)
     chains: list[float] = field(default_factory=list)
-    ended: list[tuple[float, float, bool]] = field(default_factory=list)
-    first_proof: float = 0.0
-    last_build: float = 0.0
     failures: Counter[str] = field(default_factory=Counter)
-    bytes: dict[str, int] = field(default_factory=dict)
 
 
 @contextmanager
@@ -105,31 +98,26 @@ def workers(address: str, folder: Path, count: int, scale: float) -> Iterator[li
             process.wait()
 
 
-async def run_all(cluster: Cluster, todo: Sequence[Job], log: Path, *, parcels: bool) -> Run:
+async def run_all(cluster: Cluster, todo: Sequence[Job], log: Path) -> Run:
     """Every build, and its proofs as soon as it has ended, as `RemoteRun` does."""
-    run, began = Run(), time.monotonic()
+    run = Run()
 
     async def compute(job: Job, task: Task) -> WorkerAnswer:
-        parts = parcel(job.task.build.extension) if parcels else {}
-        answer = await cluster.compute(task, parts)
+        answer = await cluster.compute(task, parcel(job.task.build.extension))
         run.tasks.append((seconds_of(task), task.needs))
-        run.ended.append((time.monotonic() - began, seconds_of(task), PROOFS in task.needs))
         if answer.error:
             run.failures[answer.error.sentence] += 1
         log.unlink(missing_ok=True)
-        await fetch_log(cluster, answer, log)
+        await append_log(answer, log)
         return answer
 
     async def one(job: Job) -> None:
         answer = await compute(job, job.task)
-        run.last_build = time.monotonic() - began
         if answer.wheel is None:
             return
         proofs = [job.proof(answer.wheel, cell, gpu) for cell, gpu in job.proofs]
         await asyncio.gather(*(compute(job, proof) for proof in proofs))
-        run.first_proof = run.first_proof or time.monotonic() - began
         run.chains.append(seconds_of(job.task) + max(map(seconds_of, proofs)))
-        run.bytes = {"build": len(pickle.dumps(job.task)), "proof": len(pickle.dumps(proofs[0]))}
 
     await asyncio.gather(*map(one, todo))
     return run
@@ -175,7 +163,6 @@ def main() -> None:
     parser.add_argument("--builds", type=int, default=100)
     parser.add_argument("--workers", type=int, default=10)
     parser.add_argument("--minutes", type=float, default=2.0, help="about the lower bound of the run's time")
-    parser.add_argument("--no-parcel", action="store_true", help="tasks need no files of their extension")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a variable for the scheduler")
     options = parser.parse_args()
     todo = jobs(options.builds)
@@ -189,7 +176,7 @@ def main() -> None:
         farm = stack.enter_context(workers(address, folder / "workers", options.workers, factor))
         before = _cpu([process, *farm])
         client = time.process_time()
-        run, makespan = asyncio.run(_measure(address, todo, folder / "log", parcels=not options.no_parcel))
+        run, makespan = asyncio.run(_measure(address, todo, folder / "log"))
         client = time.process_time() - client
         of_scheduler, *of_farm = [new - old for new, old in zip(_cpu([process, *farm]), before, strict=True)]
         show(run, makespan, factor, options)
@@ -210,11 +197,11 @@ def _peak(pid: int) -> float:
     return int(line.split()[1]) / 1e6
 
 
-async def _measure(address: str, todo: Sequence[Job], log: Path, *, parcels: bool) -> tuple[Run, float]:
+async def _measure(address: str, todo: Sequence[Job], log: Path) -> tuple[Run, float]:
     function = cast("Callable[..., WorkerAnswer]", sleep_for)
     async with Cluster(address, patience=600, on_stage=lambda *_: None, function=function) as cluster:
         began = time.monotonic()
-        run = await run_all(cluster, todo, log, parcels=parcels)
+        run = await run_all(cluster, todo, log)
         return run, time.monotonic() - began
 
 
@@ -231,21 +218,7 @@ def show(run: Run, makespan: float, factor: float, options: argparse.Namespace) 
     print(f"makespan {makespan:.1f} s, lower bound {bound:.1f} s: {makespan / bound if bound else 0:.3f} x")
     for name, seconds in sorted(bounds.items(), key=lambda item: -item[1])[:5]:
         print(f"  {seconds:8.1f} s  {name}")
-    print("busy, in percent of what all workers offer, by tenth of the run:")
-    for name in (BUILDS, PROOFS):
-        of = _capacity(name, [offer.resources for n in range(options.workers) for offer in facts_of(n).offers()])
-        of *= makespan / 10
-        parts = _by_tenth([(at, s * factor) for at, s, proof in run.ended if proof == (name == PROOFS)], makespan)
-        print(f"  {name}: {' '.join(f'{100 * part / of:3.0f}' for part in parts)}")
-    print(f"first proofs ended at {run.first_proof:.1f} s, the last build at {run.last_build:.1f} s")
     print(f"wall time per task {1000 * makespan / tasks:.2f} ms; {1000 * (makespan - bound) / tasks:.2f} ms too much")
-    print(f"bytes of a pickled task: {run.bytes}")
-
-
-def _by_tenth(ended: Sequence[tuple[float, float]], makespan: float) -> list[float]:
-    """Seconds of work in each tenth of the run, from when each task ended and how long it took."""
-    edges = [(makespan * n / 10, makespan * (n + 1) / 10) for n in range(10)]
-    return [sum(max(0.0, min(at, high) - max(at - seconds, low)) for at, seconds in ended) for low, high in edges]
 
 
 def _cpu(processes: Sequence[psutil.Process]) -> list[float]:

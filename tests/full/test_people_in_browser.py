@@ -186,11 +186,9 @@ def test_no_column_of_the_wheels_is_cut(browser: Browser, site: str, width: int)
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of the report of a made-up run, and `all.html` of two runs, on a plain web server."""
+    """The URL of the report of a made-up run on a plain web server."""
     folder = tmp_path_factory.mktemp("report")
-    one, other = made_up_run(folder), made_up_run(folder, id="20261121T100000")
-    (folder / "index.html").write_text(report_page(report_of([one])))
-    (folder / "all.html").write_text(report_page(report_of([one, other])))
+    (folder / "index.html").write_text(report_page(report_of(made_up_run(folder))))
     with static_server(folder) as url:
         yield url
 
@@ -201,12 +199,10 @@ def test_axe_finds_nothing_serious_in_a_report(
     browser: Browser, report: str, scheme: Literal["light", "dark"], width: int
 ) -> None:
     with opened(browser, report, width=width, color_scheme=scheme) as page:
-        for path in ("", "all.html"):
-            page.goto(report + path)
-            assert "Tested combinations" in page.inner_text("main")
-            page.evaluate("for (const more of document.querySelectorAll('details')) more.open = true")
-            assert findings(page) == [], path
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        assert "Tested combinations" in page.inner_text("main")
+        page.evaluate("for (const more of document.querySelectorAll('details')) more.open = true")
+        assert findings(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

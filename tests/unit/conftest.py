@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from builder import log
 from builder.wheels.toolchain import pythons
 from tests.conftest import lacking
 from tests.unit import loopback
@@ -60,3 +62,13 @@ def fresh_eyes() -> Iterator[None]:
     forget_machine()
     yield
     forget_machine()
+
+
+@pytest.fixture
+def output(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """The messages of all threads, as a stream that is not a terminal."""
+    stream = io.StringIO()
+    for name in ("FORCE_COLOR", "GITHUB_ACTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(log.console, "_file", stream)
+    return stream

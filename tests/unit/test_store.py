@@ -1,4 +1,4 @@
-"""The store: files are complete or absent, builds are found by digest, and a lock dies with its process."""
+"""The store: files are complete or absent, builds are found by digest, locks and marks die with their process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,11 +21,20 @@ from builder.hashing import digest_of, sha256_of
 from builder.matrix.axes import Cell
 from builder.process import OWNER_VARIABLE
 from builder.proof import Check, Proof, Verdict
-from builder.store import Store, default_store, remove_temporary_files, same_disk, sync_file_system, write_atomic
+from builder.store import InUse, Store, default_store, remove_temporary_files, same_disk, sync_file_system, write_atomic
 from tests.conftest import PATIENCE, owned, wait_until
 from tests.unit.wheels import make_record
 
 RECORD = make_record.build_record()
+HOLD = """
+import sys
+from pathlib import Path
+from builder.store import InUse
+marks = InUse(Path(sys.argv[1]))
+marks.mark("one")
+print("marked", flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture
@@ -85,12 +95,6 @@ def test_a_wheel_is_hashed_once_until_it_changes(store: Store, wheel: Path, monk
     assert len(hashed) == 2
 
 
-def test_one_file_system_is_synced(tmp_path: Path) -> None:
-    sync_file_system(tmp_path)
-    with pytest.raises(FileNotFoundError):
-        sync_file_system(tmp_path / "missing")
-
-
 @pytest.mark.parametrize("change", [{"schema": 1}, {"toolchain": None}, {"started": "yesterday"}, {"seconds": None}])
 def test_a_build_with_an_unreadable_record_is_not_found(store: Store, wheel: Path, change: dict[str, Any]) -> None:
     store.add("d" * 64, wheel, RECORD)
@@ -120,11 +124,12 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     write_atomic(path, b"old")
 
     def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")  # the system names no file for a write that fails
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="No space") as caught:
         write_atomic(path, b"new")
+    assert caught.value.filename == str(path)
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
 
@@ -231,19 +236,56 @@ def test_a_store_does_not_kill_processes_of_a_different_store(store: Store, tmp_
             program.kill()
 
 
-def test_a_full_disk_is_an_error_with_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system names no file for a write that fails."""
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left") as caught:
-        write_atomic(tmp_path / "report.html", b"x")
-    assert caught.value.filename == str(tmp_path / "report.html")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_paths_of_one_disk(tmp_path: Path) -> None:
+def test_file_systems(tmp_path: Path) -> None:
+    sync_file_system(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        sync_file_system(tmp_path / "missing")
     assert same_disk(tmp_path / "absent" / "deep", tmp_path)
     assert not same_disk(tmp_path, Path("/proc/absent"))
+
+
+def test_a_marked_name_cannot_be_claimed(tmp_path: Path) -> None:
+    first, second, prune = (InUse(tmp_path / "marks") for _ in range(3))
+    first.mark("one")
+    second.mark("one")
+    with prune.claimed("one") as one, prune.claimed("two") as two:
+        assert (one, two) == (False, True)
+    del first
+    with prune.claimed("one") as one:
+        assert not one
+    del second
+    with prune.claimed("one") as one:
+        assert one
+
+
+def test_a_killed_process_leaves_no_mark(tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    argv = [sys.executable, "-c", HOLD, str(marks)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "marked\n"
+        with InUse(marks).claimed("one") as free:
+            assert not free
+        process.kill()
+        process.wait()
+    with InUse(marks).claimed("one") as free:
+        assert free
+
+
+def test_a_mark_waits_for_the_end_of_a_deletion(tmp_path: Path) -> None:
+    prune, user, marked = InUse(tmp_path / "marks"), InUse(tmp_path / "marks"), threading.Event()
+
+    def mark() -> None:
+        user.mark("one")
+        marked.set()
+
+    waiting = threading.Thread(target=mark)
+    with prune.claimed("one") as free:
+        assert free
+        waiting.start()
+        assert not marked.wait(0.1)
+    assert marked.wait(PATIENCE)
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
+    with prune.claimed("one") as free:
+        assert not free

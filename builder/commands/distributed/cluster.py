@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
-from distributed import Client, Future
+from distributed import Future
 from distributed.client import FutureCancelledError
 from distributed.scheduler import KilledWorker
 
+from builder.commands.distributed import protocol
 from builder.commands.distributed.connection import CONNECT_SECONDS, UnreachableError, connect, quiet_dask, security_for
-from builder.commands.distributed.protocol import (
-    BUILDS,
-    MANY,
-    PLUGIN,
-    PROOFS,
-    TOPIC,
-    BuildTask,
-    Needs,
-    Task,
-    WorkerAnswer,
-    version_resource,
-    version_text,
-)
-from builder.commands.distributed.worker.service import keep, run_task, serve
+from builder.commands.distributed.protocol import BuildTask, SentWheel, Task, WorkerAnswer, version_resource
+from builder.commands.distributed.worker.service import CHUNK, keep, run_task, serve
 from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.hashing import digest_of
 from builder.log import print_line, print_warning
@@ -45,6 +36,8 @@ SECONDS_TO_RETURN = 15.0
 SECONDS_FOR_VERSION = 5.0
 #: How many workers a message names of those that lack the same.
 _NAMES = 3
+#: How many wheels move at the same time: in parts, which the scheduler passes on.
+_MOVES = asyncio.Semaphore(4)
 
 
 @dataclass
@@ -67,6 +60,11 @@ class _Pending:
     since: float = 0.0
     #: Whether that was too long.
     stuck: bool = False
+
+    async def stop(self) -> None:
+        """Give up the run of the task."""
+        self.stopped = True
+        await cast("Future[WorkerAnswer]", self.future).cancel()  # type: ignore[no-untyped-call]
 
 
 class Cluster:
@@ -91,7 +89,7 @@ class Cluster:
         self._on_stage = on_stage
         self._function = function
         self._security = security_for(address)
-        self._parts: dict[str, Future[bytes]] = {}
+        self._parts: dict[str, Future[bytes]] = {}  # of recipes, by name; all tasks share them
         self._foreign: list[str] = []  # what is to say about workers of other versions
         self._connected = asyncio.Lock()  # held while the client is closed
         self._workers: dict[str, dict[str, Any]] = {}
@@ -100,7 +98,7 @@ class Cluster:
 
     async def __aenter__(self) -> Cluster:
         quiet_dask()
-        self._client = await self._connect()
+        await self._connect()
         if self._client.dashboard_link:
             print_line(f"Dask's dashboard: {self._client.dashboard_link}")
         await self.refresh()
@@ -112,11 +110,9 @@ class Cluster:
         self._looking.cancel()
         await self._close()
 
-    async def _connect(self) -> Client:
-        """Raises UnreachableError."""
-        client = await connect(self.address, self._security)
-        client.subscribe_topic(TOPIC, self._event)  # type: ignore[no-untyped-call]
-        return client
+    async def _connect(self) -> None:
+        self._client = await connect(self.address, self._security)
+        self._client.subscribe_topic(protocol.TOPIC, self._event)  # type: ignore[no-untyped-call]
 
     async def _close(self) -> None:
         with suppress(Exception):
@@ -140,13 +136,7 @@ class Cluster:
         elif (deaths := len(pending.runs)) < DEATHS - 1 or (deaths < DEATHS and pending.alone) or not pending.future:
             pending.runs.add(about["run"])
         else:
-            await self._stop(pending)
-
-    @staticmethod
-    async def _stop(pending: _Pending) -> None:
-        """Give up the run of a task."""
-        pending.stopped = True
-        await cast("Future[WorkerAnswer]", pending.future).cancel()  # type: ignore[no-untyped-call]
+            await pending.stop()
 
     async def refresh(self) -> None:
         """Ask the scheduler for its workers; warn of each that has another version, once."""
@@ -155,23 +145,23 @@ class Cluster:
         self._workers = {a: worker for a, worker in found.items() if version_resource() in worker["resources"]}
         foreign = sorted({other_version(found[address]) for address in found.keys() - self._workers.keys()})
         for words in set(foreign) - set(self._foreign):
-            print_warning(f"{words}, and this is buildfarm {version_text()}; it gets no task")
+            print_warning(f"{words}, and this is buildfarm {protocol.version_text()}; it gets no task")
         self._foreign = foreign
         self._seen = max(self._seen, len(self._workers))
 
-    async def call(self, address: str, method: str, *arguments: object) -> Any:  # noqa: ANN401
-        """Call a method of `Service` on one worker now; raises OSError when the worker is gone, and what it raises."""
-        answer = (await self._call([address], method, *arguments)).get(address, OSError("the worker is gone"))
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
     async def _call(self, workers: list[str], method: str, *arguments: object) -> dict[str, Any]:
-        """Call a method of `Service` on some workers; the answers, or exceptions, by address."""
+        """Call a method of `Service` on some workers now; the answers, or exceptions, by address."""
         async with self._connected:
             client = self._client
         found: dict[str, Any] = await client.run(serve, method, *arguments, workers=workers, on_error="return")
         return found
+
+    async def _call_one(self, worker: str, method: str, *arguments: object) -> Any:  # noqa: ANN401
+        """The same on one worker; raises OSError when it is gone, and what the method raises."""
+        answer = (await self._call([worker], method, *arguments)).get(worker, OSError("the worker is gone"))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     async def finished(self, digests: Sequence[str]) -> dict[str, WorkerAnswer]:
         """Those of these builds whose wheel a worker has, by the digest of the task."""
@@ -183,6 +173,26 @@ class Cluster:
             if isinstance(wheels, dict)  # else an error of the worker
             for digest, wheel in wheels.items()
         }
+
+    async def fetch(self, worker: str, wheel: SentWheel, target: Path) -> None:
+        """Copy a wheel from a worker; raises OSError when the worker lacks it now, or sends other bytes."""
+        digest, size = hashlib.sha256(), 0
+        async with _MOVES:
+            with target.open("wb") as stream:
+                while size < wheel.size and (data := await self._call_one(worker, "read", wheel, size)):
+                    await asyncio.to_thread(stream.write, data)
+                    digest.update(data)
+                    size += len(data)
+        if digest.hexdigest() != wheel.sha256:
+            raise OSError(wheel.filename)
+
+    async def send(self, worker: str, wheel: SentWheel, path: Path) -> None:
+        """Copy a wheel of the client to one worker; raises OSError when the worker is gone."""
+        async with _MOVES:
+            with path.open("rb") as stream:
+                for offset in range(0, wheel.size, CHUNK):
+                    data = await asyncio.to_thread(stream.read, CHUNK)
+                    await self._call_one(worker, "write", wheel, offset, data)
 
     async def compute(self, task: Task, parts: Mapping[str, bytes], *, only: str = "") -> WorkerAnswer:
         """Let a worker run a task, the worker `only` if it is still there.
@@ -224,7 +234,7 @@ class Cluster:
                 task,
                 *(self._part(name, data) for name, data in pending.parts.items()),
                 key=f"{key}-alone" if pending.alone else key,  # a worker may still end the run that was stopped
-                resources={**resources, version_resource(): MANY if pending.alone else 1},
+                resources={**resources, version_resource(): protocol.MANY if pending.alone else 1},
                 priority=task.priority,
                 workers=workers,
             )
@@ -241,12 +251,13 @@ class Cluster:
         finally:
             future.release()  # type: ignore[no-untyped-call]
         if len(pending.runs) >= DEATHS:
-            return WorkerAnswer(error=_deadly())
+            error = f"{DEATHS} workers ended while they ran it, the last of them without another task"
+            hint = "see whether it ends processes that are not its own, or uses up the memory of the machine"
+            return WorkerAnswer(error=BuildfarmError(error, Code.WORKER_STOPPED, hints=[hint]))
         await asyncio.sleep(0.1)  # Dask forgets the failed future in a turn of the loop
         return None
 
     def _part(self, name: str, data: bytes) -> Future[bytes]:
-        """The future of one part of a recipe; all tasks share it."""
         found = self._parts.get(name)
         if found is None or found.status in ("cancelled", "lost", "error"):
             found = self._client.submit(keep, data, key=name, resources={version_resource(): 1}, priority=1e9)
@@ -276,7 +287,7 @@ class Cluster:
                 pending.stuck = pending.since > 0 and time.monotonic() - pending.since >= patience
                 gone = pending.workers is not None and self._workers.keys().isdisjoint(pending.workers)
                 if pending.stuck or gone:
-                    await self._stop(pending)
+                    await pending.stop()
 
     async def _restored(self) -> None:
         """Wait until the scheduler answers again, and its workers are back. Raises UnreachableError."""
@@ -289,11 +300,11 @@ class Cluster:
             self._parts = {}
             for pending in self._pending.values():
                 pending.runs.clear()  # the workers stopped them
-            deadline = time.monotonic() + self._patience
-            while True:
+            deadline, connected = time.monotonic() + self._patience, False
+            while not connected:
                 try:
-                    self._client = await self._connect()
-                    break
+                    await self._connect()
+                    connected = True
                 except UnreachableError:
                     if time.monotonic() > deadline:
                         raise
@@ -305,7 +316,7 @@ class Cluster:
                 await self.refresh()
 
 
-def _lacks(worker: Mapping[str, Any], needs: Needs) -> list[str]:
+def _lacks(worker: Mapping[str, Any], needs: protocol.Needs) -> list[str]:
     """What is to say of a worker that offers too little for a task."""
     offered = worker["resources"]
     return [reason for name, (amount, reason) in needs.items() if offered.get(name, 0) < amount]
@@ -313,9 +324,9 @@ def _lacks(worker: Mapping[str, Any], needs: Needs) -> list[str]:
 
 def other_version(worker: Mapping[str, Any]) -> str:
     """What is to say about a worker of another version, or without buildfarm."""
-    facts = worker.get(PLUGIN)
-    name = facts["name"] if facts else worker["name"]
-    return f"the worker {name} has {'buildfarm ' + facts['version'] if facts else 'no buildfarm'}"
+    if facts := worker.get(protocol.PLUGIN):
+        return f"the worker {facts['name']} has buildfarm {facts['version']}"
+    return f"the worker {worker['name']} has no buildfarm"
 
 
 def missing(task: Task, workers: Mapping[str, Mapping[str, Any]], foreign: Sequence[str]) -> BuildfarmError:
@@ -324,29 +335,29 @@ def missing(task: Task, workers: Mapping[str, Mapping[str, Any]], foreign: Seque
     `workers` are those of the same version, and `foreign` is what is to say about the others.
     """
     lacks: dict[str, list[str]] = {}
-    kind = BUILDS if isinstance(task, BuildTask) else PROOFS
+    kind = protocol.BUILDS if isinstance(task, BuildTask) else protocol.PROOFS
     for worker in workers.values():
         if kind not in worker["resources"]:
             continue  # the other Dask worker of the same machine
         reason = " and ".join(_lacks(worker, task.needs))
-        if isinstance(task, BuildTask) and (compiler := worker[PLUGIN].get("compilers", {}).get(str(task.build.cuda))):
-            reason = reason.replace(f"no CUDA {task.build.cuda} toolkit", compiler)
-        lacks.setdefault(reason, []).append(worker[PLUGIN]["name"])
+        if isinstance(task, BuildTask):
+            compiler = worker[protocol.PLUGIN].get("compilers", {}).get(str(task.build.cuda))
+            toolkit = f"no CUDA {task.build.cuda} toolkit"
+            reason = reason.replace(toolkit, compiler or toolkit)
+        lacks.setdefault(reason, []).append(worker[protocol.PLUGIN]["name"])
+    sentences = []
+    for reason, names in lacks.items():
+        more = [f"{len(names) - _NAMES} more"] if len(names) > _NAMES else []
+        have = "has" if len(names) == 1 else "have"
+        sentences.append(f"{and_list([*sorted(names)[:_NAMES], *more])} {have} {reason}")
     if lacks:
-        sentence = (
-            f"no worker can run {task.what}: {'; '.join(_have(names, reason) for reason, names in lacks.items())}"
-        )
+        sentence = f"no worker can run {task.what}: {'; '.join(sentences)}"
         hint = "start a worker that can with `buildfarm worker`; `--worker-timeout` says how long to wait for one"
     else:
-        sentence = f"no worker with buildfarm {version_text()} is connected to the scheduler: {'; '.join(foreign)}"
+        sentence = f"no worker with buildfarm {protocol.version_text()} is connected to the scheduler"
+        sentence = ": ".join(filter(None, (sentence, "; ".join(foreign))))
         hint = "start a worker with `buildfarm worker`, with the same version of buildfarm as here"
-    return MissingToolError(sentence.removesuffix(": "), Code.NO_WORKER, hints=[hint])
-
-
-def _have(names: Sequence[str], lack: str) -> str:
-    """`w1 has LACK`, `w1, w2 and 5 more have LACK`."""
-    more = [f"{len(names) - _NAMES} more"] if len(names) > _NAMES else []
-    return f"{and_list([*sorted(names)[:_NAMES], *more])} {'has' if len(names) == 1 else 'have'} {lack}"
+    return MissingToolError(sentence, Code.NO_WORKER, hints=[hint])
 
 
 def nobody(task: Task, tried: Sequence[WorkerAnswer]) -> WorkerAnswer:
@@ -356,12 +367,3 @@ def nobody(task: Task, tried: Sequence[WorkerAnswer]) -> WorkerAnswer:
     error.sentence, error.where = f"no worker could run {task.what}: {each}", ""
     error.hints = tuple(f"on {tried[-1].machine}: {hint}" for hint in error.hints)
     return tried[-1]
-
-
-def _deadly() -> BuildfarmError:
-    """The error of a task that ends its workers."""
-    return BuildfarmError(
-        f"{DEATHS} workers ended while they ran it, the last of them without another task",
-        Code.WORKER_STOPPED,
-        hints=["see whether it ends processes that are not its own, or uses up the memory of the machine"],
-    )

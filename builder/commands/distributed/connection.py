@@ -76,48 +76,36 @@ def security_for(address: str, role: str = "client") -> Security:
         variable = f"DASK_DISTRIBUTED__COMM__TLS__{name.replace('.', '__').replace('-', '_').upper()}"
         file = dask.config.get(f"distributed.comm.tls.{name}", None)
         if not file or not Path(file).is_file():
-            raise _unusable(
-                f"the connection needs a certificate, and Dask's setting distributed.comm.tls.{name}"
-                f" {f'names {file}, which does not exist' if file else 'is missing'}",
-                address,
-                f"set {variable}, or write the setting into a file of Dask's configuration",
+            fault = f"names {file}, which does not exist" if file else "is missing"
+            raise MissingToolError(
+                f"the connection needs a certificate, and Dask's setting distributed.comm.tls.{name} {fault}",
+                Code.CERTIFICATE_NOT_USABLE,
+                where=address,
+                hints=[f"set {variable}, or write the setting into a file of Dask's configuration"],
             )
     security = Security(require_encryption=True)  # type: ignore[no-untyped-call]
     try:
         security.get_connection_args(role)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:  # also ssl.SSLError
-        raise _unusable(
+        raise MissingToolError(
             f"the certificates of Dask's configuration cannot be used: {error}",
-            address,
-            f"compare distributed.comm.tls.{role}.cert and .key: both must be PEM files of one certificate",
+            Code.CERTIFICATE_NOT_USABLE,
+            where=address,
+            hints=[f"compare distributed.comm.tls.{role}.cert and .key: both must be PEM files of one certificate"],
         ) from None
     return security
 
 
-def _unusable(sentence: str, address: str, hint: str) -> MissingToolError:
-    return MissingToolError(sentence, Code.CERTIFICATE_NOT_USABLE, where=address, hints=[hint])
-
-
 class UnreachableError(MissingToolError):
-    """The scheduler does not answer."""
+    """The scheduler does not answer; with the code SCHEDULER_REFUSED, another attempt would not help."""
 
     def __init__(self, sentence: str, address: str, code: Code = Code.SCHEDULER_UNREACHABLE) -> None:
         start = "start one with `dask scheduler --host HOST --port PORT`, or correct the address"
-        plain = "if the scheduler wants TLS, write tls://"
-        hints = [start, TLS_HINT if address.startswith("tls:") else plain]
-        super().__init__(sentence, code, where=address, hints=hints)
-
-
-class RefusedError(UnreachableError):
-    """The certificates do not fit; another attempt would not help."""
-
-    def __init__(self, error: Exception, address: str) -> None:
-        cause = error.__cause__
-        sentence = "the program at this address does not use TLS, or does not accept the certificate"
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            sentence = f"the certificate of the scheduler is not trusted: {cause.verify_message}"
-        super().__init__(sentence, address, Code.SCHEDULER_REFUSED)
-        self.hints = ("start the scheduler with `--protocol tls`, if it was started without", TLS_HINT)
+        if code is Code.SCHEDULER_REFUSED:
+            start = "start the scheduler with `--protocol tls`, if it was started without"
+        plain = code is not Code.SCHEDULER_REFUSED and not address.startswith("tls:")
+        more = "if the scheduler wants TLS, write tls://" if plain else TLS_HINT
+        super().__init__(sentence, code, where=address, hints=[start, more])
 
 
 def quiet_dask() -> None:
@@ -131,7 +119,7 @@ def quiet_dask() -> None:
 async def reach(address: str, security: Security, role: str = "client") -> None:
     """Connect to a scheduler and close the connection; `role` is `client` or `worker`.
 
-    Raises UnreachableError, and RefusedError if the certificates do not fit.
+    Raises UnreachableError.
     """
     parts = urlsplit(address)
     arguments = security.get_connection_args(role)  # type: ignore[no-untyped-call]
@@ -142,7 +130,10 @@ async def reach(address: str, security: Security, role: str = "client") -> None:
             comm = await connect_comm(address, timeout=CONNECT_SECONDS, **arguments)  # type: ignore[no-untyped-call]
             comm.abort()
     except (FatalCommClosedError, ValueError) as error:  # ValueError: it sent something before the handshake of TLS
-        raise RefusedError(error, address) from None
+        sentence = "the program at this address does not use TLS, or does not accept the certificate"
+        if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+            sentence = f"the certificate of the scheduler is not trusted: {error.__cause__.verify_message}"
+        raise UnreachableError(sentence, address, Code.SCHEDULER_REFUSED) from None
     except OSError as error:  # also TimeoutError
         raise UnreachableError(_reason(address, error), address) from None
 

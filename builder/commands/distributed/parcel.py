@@ -34,14 +34,14 @@ def packed(recipe: Recipe, matrix: Path, store: Store, *, source: bool = True) -
     if source and isinstance(recipe.source, PathSource):
         wanted += [path for _, path in source_files(recipe.source.path)]
     kept = {path.relative_to(recipe.folder) for path in wanted if "__pycache__" not in path.parts}
+    members = {f"recipe/{name}": recipe.folder / name for name in sorted(kept)}
+    if (lock := lock_path(matrix)).is_file():
+        members[LOCK] = lock
+    members |= {f"{LOCKS}/{path.name}": path for path in sorted((store.root / "envs").glob("*.json"))}
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:xz", preset=1) as archive:
-        for name in sorted(kept):
-            archive.add(recipe.folder / name, f"recipe/{name}", recursive=False, filter=_plain)
-        if (lock := lock_path(matrix)).is_file():
-            archive.add(lock, LOCK, recursive=False, filter=_plain)
-        for path in sorted((store.root / "envs").glob("*.json")):
-            archive.add(path, f"{LOCKS}/{path.name}", recursive=False, filter=_plain)
+        for name, path in members.items():
+            archive.add(path, name, recursive=False, filter=_plain)
     data = stream.getvalue()
     parts = [data[start : start + PART] for start in range(0, len(data), PART)]
     return {f"parcel-{hashlib.sha256(part).hexdigest()[:32]}": part for part in parts}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from builder import __version__
@@ -18,7 +21,8 @@ from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.proof import Proof
 from builder.records import BuildRecord
-from builder.store import StoredBuild
+from builder.store import Store, StoredBuild, write_atomic
+from builder.untrusted import JsonError, read_json, text
 
 #: The formats that client and worker must have in common besides the protocol.
 _FORMATS = f"{BUILD_FORMAT}.{STATIC_FORMAT}.{LINKAGE_FORMAT}.{CELL_FORMAT}.{OPS_FORMAT}"
@@ -68,9 +72,8 @@ class BuildTask:
     #: The options of the run.
     settings: RunSettings
 
-    #: What the task is, in an error that is printed once for all builds that it stops.
+    #: what, gpu, priority: as in `CheckTask`.
     what = "this build"
-    #: gpu, priority: as in `CheckTask`.
     gpu = ""
     priority = 0
 
@@ -91,7 +94,8 @@ class BuildTask:
         compiler = compile_resource(settings.executor, cuda, minor_mismatch=settings.minor_mismatch)
         toolkit = f"no CUDA {cuda} toolkit"
         lack = {"docker": "no Docker", "local": toolkit}.get(settings.executor, f"{toolkit} and no Docker")
-        return {BUILDS: (1, "no builds"), MEMORY: (memory, _less_than(memory)), compiler: (1, lack)}
+        less = f"less than {size_text(memory)} of memory"
+        return {BUILDS: (1, "no builds"), MEMORY: (memory, less), compiler: (1, lack)}
 
 
 @dataclass(frozen=True)
@@ -117,11 +121,9 @@ class SentWheel:
 class CheckTask:
     """The checks of one wheel in one cell."""
 
-    #: The wheel.
+    #: wheel, recipe, cell: the cases of the recipe are run with the wheel in the cell.
     wheel: SentWheel
-    #: Its cases are run.
     recipe: Recipe
-    #: Where it is tested.
     cell: Cell
     #: The options of the run. With the executor `docker`, the checks run in a container.
     settings: RunSettings
@@ -136,7 +138,7 @@ class CheckTask:
 
     @property
     def what(self) -> str:
-        """What the task is, in an error that is printed once for all cells that it stops."""
+        """What the task is, in an error that is printed once for all tasks that it stops."""
         return f"checks for {self.gpu}" if self.gpu else "these checks"
 
     @property
@@ -156,7 +158,7 @@ class CheckTask:
     def needs(self) -> Needs:
         """The worker's op gate, memory, and Docker and the GPU model if the task names them."""
         memory = max(PROOF_MEMORY, self.recipe.memory_per_job)
-        needs: Needs = {PROOFS: (1, "no proofs"), MEMORY: (memory, _less_than(memory))}
+        needs: Needs = {PROOFS: (1, "no proofs"), MEMORY: (memory, f"less than {size_text(memory)} of memory")}
         if self.gpu:
             needs[f"gpu-{self.gpu}"] = (1, f"no GPU of the model {self.gpu}")
         if self.settings.executor == "docker":
@@ -169,10 +171,6 @@ class CheckTask:
         return len(self.needs)
 
 
-def _less_than(memory: int) -> str:
-    return f"less than {size_text(memory)} of memory"
-
-
 Task = BuildTask | CheckTask
 
 
@@ -180,35 +178,44 @@ Task = BuildTask | CheckTask
 class WorkerAnswer:
     """What a worker made of a task."""
 
-    #: Its address.
+    #: worker, machine: its address, and its name in messages.
     worker: str = ""
-    #: Its name in messages.
     machine: str = ""
-    #: Why the task failed, or None.
+    #: error, machine_fault: why the task failed, and whether the worker is the reason: another one may succeed.
     error: BuildfarmError | None = None
-    #: Whether the worker is the reason, and not the task: another worker may succeed.
     machine_fault: bool = False
     #: Whether the worker lacks the wheel to check.
     no_wheel: bool = False
-    #: What a build made.
+    #: wheel, reused: what a build made, and whether the worker had it already.
     wheel: SentWheel | None = None
-    #: Whether the worker had the wheel already.
     reused: bool = False
-    #: What checks made.
+    #: proofs, gate: what checks made, and every outcome of the op gate.
     proofs: tuple[Proof, ...] = ()
-    #: Every outcome of the op gate.
     gate: GateAnswer | None = None
-    #: Name of the log file in the worker's store, and its size in bytes.
-    log: tuple[str, int] = ("", 0)
+    #: What the log of the task has, compressed by zlib.
+    log: bytes = b""
     #: The lock records of environments that the build used.
     locks: Mapping[str, str] = field(default_factory=dict)
 
 
 def refused(error: OSError) -> WorkerAnswer:
     """The answer of a worker whose system refused something."""
-    place = str(error.filename or "")
+    sentence, code, hints = str(error.strerror or error), Code.PATH_NOT_USABLE, []
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        full = BuildfarmError("the disk of the worker is full", Code.DISK_FULL, where=place, hints=[DISK_HINT])
-        return WorkerAnswer(error=full, machine_fault=True)
-    other = BuildfarmError(str(error.strerror or error), Code.PATH_NOT_USABLE, where=place)
-    return WorkerAnswer(error=other, machine_fault=True)
+        sentence, code, hints = "the disk of the worker is full", Code.DISK_FULL, [DISK_HINT]
+    where = str(error.filename or "")
+    return WorkerAnswer(error=BuildfarmError(sentence, code, where=where, hints=hints), machine_fault=True)
+
+
+def remember_build(store: Store, task: str, build: str) -> None:
+    """Note in a client's or a worker's store which build is the answer to a task; both are digests."""
+    write_atomic(store.root / "remote" / f"{task}.json", json.dumps({"digest": build}).encode())
+
+
+def remembered_build(store: Store, task: str) -> str:
+    """The digest of the build that is the answer to a task; empty if there is no such note."""
+    path = store.root / "remote" / f"{task}.json"
+    with suppress(OSError, JsonError):
+        os.utime(path)  # `store prune` deletes what was not used
+        return read_json(path, lambda data: text(data["digest"]))
+    return ""

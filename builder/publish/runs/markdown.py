@@ -1,4 +1,4 @@
-"""The report of runs as Markdown for the job summary of GitHub Actions."""
+"""The report of a run as Markdown for the job summary of GitHub Actions."""
 
 from __future__ import annotations
 
@@ -11,21 +11,11 @@ from pathlib import Path
 from builder.gate.amounts import size_text
 from builder.gate.outcome import FAILED, NOT_RUN, REMARK
 from builder.log import print_warning
-from builder.publish.people.coverage import Field
+from builder.publish.people.coverage import Field, Grid
 from builder.publish.people.people_pages import LABELS
-from builder.publish.runs.view import (
-    BuildView,
-    Excerpt,
-    Report,
-    causes_of_report,
-    grids,
-    plain,
-    report_of,
-    seconds_text,
-    title_of,
-    verdicts_text,
-)
+from builder.publish.runs.view import BuildView, Report, causes_of_report, plain, report_of, seconds_text
 from builder.storage.runs import Run
+from builder.timeline import Timeline
 
 #: Bytes: GitHub shows nothing of a summary that is longer than 1 MiB.
 LIMIT = 1024 * 1024
@@ -41,7 +31,7 @@ def append_summary(file: Path, run: Run) -> None:
     The file gets at most LIMIT bytes. Raises OSError if it cannot be written.
     """
     earlier = file.stat().st_size if file.exists() else 0
-    text = report_markdown(report_of([run]), LIMIT - earlier)
+    text = report_markdown(report_of(run), LIMIT - earlier)
     if not text:
         print_warning(f"{file} gets no report of this run, because it is too long for GitHub already")
     with file.open("a", encoding="utf-8") as stream:
@@ -63,36 +53,39 @@ def report_markdown(report: Report, limit: int = LIMIT) -> str:
 
 def _parts(report: Report) -> Iterator[str]:
     """The parts of the Markdown, the most important first. What comes from logs and wheels is always inside of code."""
-    yield f"### {title_of(report, code)}\n\n"
-    if len(report.runs) == 1:
-        yield f"{code(report.runs[0].command)} took {seconds_text(report.runs[0].seconds)}\n\n"
-    else:
-        yield "| run | result | time | command |\n| --- | --- | --- | --- |\n"
-        for run in report.runs:
-            yield f"| {run.id} | {run.results} | {seconds_text(run.seconds)} | {code(run.command, cell=True)} |\n"
+    yield f"### {report.title(code)}\n\n{code(report.run.command)} took {seconds_text(report.run.seconds)}\n\n"
     if report.builds:
-        yield "\n| build | result | time | memory | steps from compiler cache | checks |\n"
-        yield f"|{' --- |' * 6}\n"
+        yield _head("build", "result", "time", "memory", "steps from compiler cache", "checks")
     for build in report.builds:
-        yield _row(build)
+        bold = "**" if build.bad else ""
+        yield _row(
+            code(build.build, cell=True),
+            f"{bold}{build.result}{bold}",
+            seconds_text(build.seconds),
+            size_text(build.use.memory) if build.use else "",
+            f"{build.objects['reused']} of {build.objects['all']}" if build.objects else "",
+            build.verdicts,
+        )
     for build in report.builds:
         if build.bad:
             yield from _failure(build)
-    for title, grid in grids(report.builds):
+    for title, grid in report.grids():
         yield f"\n#### {code(title)}\n\n"
-        platform = "| platform " if grid.has_platforms else ""
-        yield f"| torch | CUDA {platform}| {' | '.join(f'Python {each}' for each in grid.pythons)} |\n"
-        yield f"|{' --- |' * (len(grid.pythons) + 2 + grid.has_platforms)}\n"
-        for row in grid.rows:
-            platform = f"| {row.platform} " if grid.has_platforms else ""
-            states = " | ".join(map(_state, row.fields))
-            yield f"| {row.torch} | {row.cuda} {platform}| {states} |\n"
-    for run in report.runs:
-        yield from _machines(run)
+        yield from _grid(grid)
+    if report.run.timeline and report.run.timeline.machines:
+        yield from _workers(report.run.timeline)
     causes = causes_of_report(report.builds)
     yield from _list("Remarks", map(code, causes.sentences(REMARK)))
     yield from _list("Checks that did not run", map(code, causes.sentences(NOT_RUN)))
     yield from _list("Skipped cells", (f"{count}: {code(reason)}" for reason, count in report.skips))
+
+
+def _head(*names: str) -> str:
+    return f"\n{_row(*names)}|{' --- |' * len(names)}\n"
+
+
+def _row(*fields: str) -> str:
+    return f"| {' | '.join(fields)} |\n"
 
 
 def _list(title: str, items: Iterable[str]) -> Iterator[str]:
@@ -101,17 +94,11 @@ def _list(title: str, items: Iterable[str]) -> Iterator[str]:
     yield from [f"\n#### {title}\n\n", *lines] if lines else []
 
 
-def _machines(run: Run) -> Iterator[str]:
-    """What each worker did, as a table; nothing for a run on one machine."""
-    if not run.timeline or not run.timeline.machines:
-        return
-    yield "\n#### Workers\n\n| worker | builds | checks in cells | time |\n| --- | --- | --- | --- |\n"
-    for machine in run.timeline.machines:
-        stages = [stage for stage in run.timeline.stages if stage.machine == machine]
-        names = {stage.build for stage in stages}
-        cells = {name for name in names if " in torch" in name}
-        seconds = sum(stage.end - stage.start for stage in stages)
-        yield f"| {code(machine, cell=True)} | {len(names - cells)} | {len(cells)} | {seconds_text(seconds)} |\n"
+def _grid(grid: Grid) -> Iterator[str]:
+    platform = ["platform"] if grid.has_platforms else []
+    yield _head("torch", "CUDA", *platform, *(f"Python {each}" for each in grid.pythons)).lstrip()
+    for row in grid.rows:
+        yield _row(row.torch, row.cuda, *([row.platform] if platform else []), *map(_state, row.fields))
 
 
 def _state(field: Field) -> str:
@@ -120,33 +107,27 @@ def _state(field: Field) -> str:
     return f"{label}: {code(', '.join(field.gpus), cell=True)}" if field.gpus else label
 
 
-def _row(build: BuildView) -> str:
-    bold = "**" if build.bad else ""
-    cells = (
-        code(build.name, cell=True),
-        f"{bold}{build.result}{bold}",
-        seconds_text(build.seconds),
-        size_text(build.use.memory) if build.use else "",
-        f"{build.cached[0]} of {build.cached[1]}" if build.cached else "",
-        verdicts_text(build),
-    )
-    return f"| {' | '.join(cells)} |\n"
+def _workers(timeline: Timeline) -> Iterator[str]:
+    """What each worker did, as a table."""
+    yield f"\n#### Workers\n{_head('worker', 'builds', 'checks in cells', 'time')}"
+    for machine in timeline.machines:
+        stages = [stage for stage in timeline.stages if stage.machine == machine]
+        names = {stage.build for stage in stages}
+        cells = sum(" in torch" in name for name in names)
+        seconds = sum(stage.end - stage.start for stage in stages)
+        yield _row(code(machine, cell=True), str(len(names) - cells), str(cells), seconds_text(seconds))
 
 
 def _failure(build: BuildView) -> Iterator[str]:
     """Why a build failed, and the parts of its log."""
-    yield f"\n#### {code(build.name)}: {build.result}\n\n"
+    yield f"\n#### {code(build.build)}: {build.result}\n\n"
     reasons = causes_of_report([build]).sentences(FAILED) or ([build.error] if build.error else [])
     yield from (f"- {code(reason)}\n" for reason in reasons)
     yield from (f"- hint: {code(hint)}\n" for hint in build.hints)
-    if build.excerpt:
-        yield from _log(build.excerpt)
-
-
-def _log(excerpt: Excerpt) -> Iterator[str]:
-    if excerpt.error:
-        yield f"\nThe first error in the log, from line {excerpt.first}:\n\n{fenced(excerpt.error)}\n"
-    yield f"\n<details><summary>The end of the log</summary>\n\n{fenced(excerpt.tail)}\n\n</details>\n"
+    if build.log and build.log.error:
+        yield f"\nThe first error in the log, from line {build.log.first}:\n\n{fenced(build.log.error)}\n"
+    if build.log:
+        yield f"\n<details><summary>The end of the log</summary>\n\n{fenced(build.log.tail)}\n\n</details>\n"
 
 
 def code(text: str, *, cell: bool = False) -> str:

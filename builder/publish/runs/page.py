@@ -1,4 +1,4 @@
-"""The report of runs as one HTML page, without external files and without scripts."""
+"""The report of a run as one HTML page, without external files and without scripts."""
 
 from __future__ import annotations
 
@@ -14,18 +14,8 @@ from builder.progress.display import clock
 from builder.proof import Proof, Verdict
 from builder.publish.people.people_pages import LEVELS, templates
 from builder.publish.proof_lines import counts
-from builder.publish.runs.timeline_picture import STYLE, by_machine, picture
-from builder.publish.runs.view import (
-    BuildView,
-    Report,
-    causes_of_report,
-    grids,
-    plain,
-    seconds_text,
-    title_of,
-    use_text,
-    verdicts_text,
-)
+from builder.publish.runs import view
+from builder.publish.runs.timeline_picture import STYLE, picture
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -38,42 +28,24 @@ _HERE = Path(__file__).parent
 LONGEST = 6000
 
 
-def report_page(report: Report) -> str:
+def report_page(report: view.Report) -> str:
     """The HTML of a report."""
     from markupsafe import Markup  # noqa: PLC0415 - a part of jinja2, which loads slowly
 
-    several = len(report.runs) > 1
-    results = {} if several else {build.name: build.result for build in report.builds}
-    pictures = {
-        run.id: Markup(picture(run.timeline, results, f"t{at}", style=""))  # noqa: S704 - the picture escapes its texts
-        for at, run in enumerate(report.runs)
-        if run.timeline and run.timeline.stages
-    }
-    machines = {
-        run.id: Markup(picture(by_machine(run.timeline), {}, f"m{at}", style="", by_name=True))  # noqa: S704
-        for at, run in enumerate(report.runs)
-        if run.timeline and run.timeline.machines
-    }
-    page = _templates().get_template("report.html.j2")
-    return page.render(
-        title=title_of(report),
-        report=report,
-        several=several,
-        grids=grids(report.builds),
-        pictures=pictures,
-        machines=machines,
-        states=[*LEVELS, *_STATES],
+    timeline, svg = report.run.timeline, ""
+    if timeline and timeline.stages:
+        svg = picture(timeline, {build.build: build.result for build in report.builds}, style="")
+    return (
+        _templates()
+        .get_template("report.html.j2")
+        .render(
+            title=report.title(),
+            report=report,
+            run=report.run,
+            picture=Markup(svg),  # noqa: S704 - the picture escapes its texts
+            states=[*LEVELS, *_STATES],
+        )
     )
-
-
-def _why(build: BuildView) -> list[tuple[str, str]]:
-    """Each cause as its kind and a sentence, what failed first."""
-    causes = causes_of_report([build])
-    return [(kind, sentence) for kind in reversed(KINDS) for sentence in causes.sentences(kind)]
-
-
-def _worst_first(proofs: Sequence[Proof]) -> list[Proof]:
-    return sorted(proofs, key=lambda proof: _ORDER.index(proof.verdict))
 
 
 @cache
@@ -83,20 +55,29 @@ def _templates() -> Environment:
         "clock": clock,
         "counts": counts,
         "evidence": evidence_text,
-        "plain": plain,
-        "seconds": seconds_text,
+        "plain": view.plain,
+        "seconds": view.seconds_text,
         "size": size_text,
-        "use": use_text,
-        "verdicts": verdicts_text,
+        "use": view.use_text,
         "why": _why,
         "worst_first": _worst_first,
     }
     return environment
 
 
+def _why(build: view.BuildView) -> list[tuple[str, str]]:
+    """Each cause as its kind and a sentence, what failed first."""
+    causes = view.causes_of_report([build])
+    return [(kind, sentence) for kind in reversed(KINDS) for sentence in causes.sentences(kind)]
+
+
+def _worst_first(proofs: Sequence[Proof]) -> list[Proof]:
+    return sorted(proofs, key=lambda proof: _ORDER.index(proof.verdict))
+
+
 def evidence_text(evidence: Mapping[str, Any]) -> str:
     """The evidence of a proof as JSON, cut at LONGEST characters."""
-    text = plain(json.dumps(evidence, indent=1, ensure_ascii=False))
+    text = view.plain(json.dumps(evidence, indent=1, ensure_ascii=False))
     if len(text) <= LONGEST:
         return text
     return f"{text[:LONGEST]}\n… ({len(text) - LONGEST} more characters; `buildfarm report --json` prints all)"

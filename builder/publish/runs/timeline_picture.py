@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from html import escape
 from pathlib import Path
 
 from builder.gate.amounts import size_text
-from builder.progress.display import clock
-from builder.progress.stages import StageTime
+from builder.progress.display import StageTime, clock
 from builder.publish.runs.view import plain
-from builder.timeline import Sample, Timeline, thinned
+from builder.timeline import Timeline, thinned
 
 WIDTH, LEFT, RIGHT, TOP = 1000, 12, 100, 62
 ROW, BAR, CHART, GAP = 42, 18, 84, 34
@@ -37,65 +35,39 @@ _KINDS = {
 
 STYLE = Path(__file__).with_name("timeline.css").read_text()
 
+#: The place of a time on the horizontal axis.
+_X = Callable[[float], float]
 
-def picture(
-    timeline: Timeline,
-    results: Mapping[str, str],
-    name: str = "timeline",
-    style: str = STYLE,
-    *,
-    by_name: bool = False,
-) -> str:
-    """The SVG of a timeline; `results` has the result of each build, and `name` makes its ids unique in a page.
 
-    `style` is its CSS; empty if the page has it. Screen readers get the title only, because the page has tables with
-    the same texts. `by_name` is whether the rows are in the order of their names, and not in that of their starts.
+def picture(timeline: Timeline, results: Mapping[str, str], style: str = STYLE) -> str:
+    """The SVG of a timeline; `results` has the result of each build, and `style` is its CSS; empty if the page has it.
+
+    Screen readers get the title only, because the page has tables with the same texts.
     """
-    rows = _rows(timeline.stages)
-    if by_name:
-        rows = dict(sorted(rows.items()))
+    rows: dict[str, list[StageTime]] = {}  # by build, in the order in which the builds started
+    for stage in sorted(timeline.stages, key=lambda stage: stage.start):
+        rows.setdefault(stage.build, []).append(stage)
     end = max([stage.end for stage in timeline.stages] + [sample.at for sample in timeline.samples] + [1.0])
 
     def x(seconds: float) -> float:
         return round(LEFT + seconds / end * (WIDTH - LEFT - RIGHT), 1)
 
     bottom = TOP + ROW * len(rows)
-    charts = list(_charts(timeline, x, bottom)) if timeline.samples else []
-    height = bottom + (2 * (CHART + GAP) + 8 if charts else 8)
+    height = bottom + 8 + (2 * (CHART + GAP) if timeline.samples else 0)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="timeline" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}"'
-        f' height="{height}" role="img" aria-labelledby="{name}-title">',
-        f'<title id="{name}-title">Timeline: {len(rows)} rows in {clock(end)}</title>',
-        f"<style>{style}</style>" if style else "",
-        *_legend(),
-        *_axis(end, x, height - 8),
-        *(
-            part
-            for number, (build, stages) in enumerate(rows.items())
-            for part in _row(number, build, stages, results, x)
-        ),
-        *charts,
-        "</svg>",
+        f' height="{height}" role="img" aria-labelledby="timeline-title">',
+        f'<title id="timeline-title">Timeline: {len(rows)} rows in {clock(end)}</title>',
+        *([f"<style>{style}</style>"] if style else []),
+        *_legend_and_axis(end, x, height - 8),
     ]
-    return "\n".join(part for part in parts if part) + "\n"
-
-
-def by_machine(timeline: Timeline) -> Timeline:
-    """The stages with the workers as rows: a second row of a worker has what ran there at the same time."""
-    tasks: dict[tuple[str, str], list[StageTime]] = {}
-    for stage in timeline.stages:
-        if stage.machine:
-            tasks.setdefault((stage.machine, stage.build), []).append(stage)
-    rows: dict[str, list[float]] = {}  # by worker: when each of its rows is free
-    placed: list[StageTime] = []
-    for (machine, build), stages in sorted(tasks.items(), key=lambda item: min(stage.start for stage in item[1])):
-        start, end = min(stage.start for stage in stages), max(stage.end for stage in stages)
-        free = rows.setdefault(machine, [])
-        at = next((number for number, until in enumerate(free) if until <= start), len(free))
-        free[at : at + 1] = [end]
-        row = machine if at == 0 else f"{machine} ({at + 1})"
-        placed += [replace(stage, build=row, stage=f"{stage.stage}: {build}") for stage in stages]
-    return Timeline(tuple(sorted(placed, key=lambda stage: (stage.machine, stage.build, stage.start))))
+    for number, (build, stages) in enumerate(rows.items()):
+        parts += _row(TOP + ROW * number, build, stages, x)
+        if result := results.get(build, ""):
+            at = TOP + ROW * number + 30
+            parts.append(f'<text x="{x(stages[-1].end) + 6}" y="{at}">{escape(result)}</text>')
+    parts += [*_charts(timeline, x, bottom), "</svg>"]
+    return "\n".join(parts) + "\n"
 
 
 def kind_of(stage: str) -> str:
@@ -103,85 +75,58 @@ def kind_of(stage: str) -> str:
     return next((kind for start, kind in _KINDS.items() if stage.startswith(start)), "prepare")
 
 
-def _rows(stages: Sequence[StageTime]) -> dict[str, list[StageTime]]:
-    """The stages of each build, in the order in which the builds started."""
-    rows: dict[str, list[StageTime]] = {}
-    for stage in sorted(stages, key=lambda stage: stage.start):
-        rows.setdefault(stage.build, []).append(stage)
-    return rows
-
-
-def _legend() -> Iterator[str]:
+def _legend_and_axis(end: float, x: _X, bottom: float) -> Iterator[str]:
     left = LEFT
     for kind, text in _LEGEND.items():
         yield f'<rect class="{kind}" x="{left}" y="8" width="14" height="14"/>'
         yield f'<text x="{left + 20}" y="19">{text}</text>'
         left += 50 + round(LETTER * len(text))
-
-
-def _axis(end: float, x: Callable[[float], float], bottom: float) -> Iterator[str]:
     step = next((step for step in _STEPS if end / step <= 10), _STEPS[-1])
     for seconds in range(0, int(end) + 1, step):
         yield f'<path class="grid" d="M{x(seconds)} {TOP - 8}V{bottom}"/>'
         yield f'<text class="quiet" x="{x(seconds)}" y="{TOP - 14}">{clock(seconds)}</text>'
 
 
-def _row(
-    number: int, build: str, stages: Sequence[StageTime], results: Mapping[str, str], x: Callable[[float], float]
-) -> Iterator[str]:
-    y = TOP + ROW * number
-    yield f'<text x="{LEFT}" y="{y + 12}">{escape(plain(build, 120))}</text>'
+def _row(top: int, build: str, stages: Sequence[StageTime], x: _X) -> Iterator[str]:
+    yield f'<text x="{LEFT}" y="{top + 12}">{escape(plain(build, 120))}</text>'
     for stage in stages:
         left, width = x(stage.start), max(round(x(stage.end) - x(stage.start), 1), 1)
         text = plain(stage.stage)
         place = f" on {plain(stage.machine)}" if stage.machine and stage.machine not in build else ""
-        title = f"{text}{place}: {clock(stage.start)} to {clock(stage.end)}"
+        title = escape(f"{text}{place}: {clock(stage.start)} to {clock(stage.end)}")
         yield (
-            f'<rect class="{kind_of(stage.stage)}" x="{left}" y="{y + 17}" width="{width}" height="{BAR}">'
-            f"<title>{escape(title)}</title></rect>"
+            f'<rect class="{kind_of(stage.stage)}" x="{left}" y="{top + 17}" width="{width}" height="{BAR}">'
+            f"<title>{title}</title></rect>"
         )
-        short = next((each for each in (f"{text}{place}", text, *_shorter(text)) if _fits(each, width)), "")
-        if short:
-            yield f'<text x="{left + 4}" y="{y + 30}">{escape(short)}</text>'
-    if result := results.get(build, ""):
-        yield f'<text x="{x(stages[-1].end) + 6}" y="{y + 30}">{escape(result)}</text>'
+        for short in (f"{text}{place}", text, text.partition(" in ")[0]):  # the last one is without the cell
+            if short and len(short) * LETTER + 8 <= width:
+                yield f'<text x="{left + 4}" y="{top + 30}">{escape(short)}</text>'
+                break
 
 
-def _shorter(text: str) -> tuple[str, str]:
-    """A text without the cell, and without the build."""
-    return text.partition(" in ")[0], text.partition(": ")[0]
-
-
-def _fits(text: str, width: float) -> bool:
-    return len(text) * LETTER + 8 <= width
-
-
-def _charts(timeline: Timeline, x: Callable[[float], float], top: float) -> Iterator[str]:
-    samples: Sequence[Sample] = timeline.samples
+def _charts(timeline: Timeline, x: _X, top: float) -> Iterator[str]:
+    """The cores and the memory, as shares of those of the machine; nothing without samples."""
+    samples = list(timeline.samples)
     while len(samples) > MOST_POINTS:
         samples = thinned(samples)
     cores, memory = max(timeline.cores, 1), max(timeline.memory, 1)
-    yield from _chart(
-        f"cores: filled: programs of this run outside of containers; dashed: all programs of the machine; top: {cores}",
-        [(x(s.at), s.cores / cores, s.machine_cores / cores) for s in samples],
-        top + GAP,
-    )
-    yield from _chart(
-        f"memory: filled: this run; dashed: the machine; top: {size_text(memory)}",
-        [(x(s.at), s.memory / memory, s.machine_memory / memory) for s in samples],
-        top + CHART + 2 * GAP,
-    )
-
-
-def _chart(title: str, points: Sequence[tuple[float, float, float]], top: float) -> Iterator[str]:
-    """One chart; a point has x, and the shares of the run and of the machine, of which 1 is the top."""
-    low = top + CHART
-
-    def line(shares: Sequence[tuple[float, float]]) -> str:
-        return "L".join(f"{at:g} {low - min(share, 1) * CHART:.1f}" for at, share in shares)
-
-    yield f'<text class="quiet" x="{LEFT}" y="{top - 7}">{escape(title)}</text>'
-    yield f'<path class="grid" d="M{LEFT} {top}H{WIDTH - RIGHT}M{LEFT} {low}H{WIDTH - RIGHT}"/>'
-    own = [(at, share) for at, share, _ in points]
-    yield f'<path class="compile" d="M{own[0][0]:g} {low}L{line(own)}L{own[-1][0]:g} {low}Z"/>'
-    yield f'<path class="machine" d="M{line([(at, share) for at, _, share in points])}"/>'
+    what = "filled: programs of this run outside of containers; dashed: all programs of the machine"
+    for title, points in (
+        (f"cores: {what}; top: {cores}", [(x(s.at), s.cores / cores, s.machine_cores / cores) for s in samples]),
+        (
+            f"memory: filled: this run; dashed: the machine; top: {size_text(memory)}",
+            [(x(s.at), s.memory / memory, s.machine_memory / memory) for s in samples],
+        ),
+    ):
+        if not points:
+            return
+        top += GAP
+        low = top + CHART
+        own, all_programs = (
+            "L".join(f"{point[0]:g} {low - min(point[which], 1) * CHART:.1f}" for point in points) for which in (1, 2)
+        )
+        yield f'<text class="quiet" x="{LEFT}" y="{top - 7}">{escape(title)}</text>'
+        yield f'<path class="grid" d="M{LEFT} {top}H{WIDTH - RIGHT}M{LEFT} {low}H{WIDTH - RIGHT}"/>'
+        yield f'<path class="compile" d="M{points[0][0]:g} {low}L{own}L{points[-1][0]:g} {low}Z"/>'
+        yield f'<path class="machine" d="M{all_programs}"/>'
+        top = low

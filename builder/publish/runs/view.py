@@ -1,21 +1,19 @@
-"""What the report of runs shows, as data: runs, builds with their cells and proofs, and coverage."""
+"""What the report of a run shows, as data: builds with their cells and proofs, coverage, and the parts of logs."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from builder.errors import BuildfarmError, Code, UsageError
-from builder.gate.amounts import counted, size_text
+from builder.gate.amounts import size_text
 from builder.gate.causes import Causes, causes_of
 from builder.matrix.axes import Cell
-from builder.progress.display import clock
+from builder.progress.display import StageTime, clock
 from builder.proof import Proof, Verdict
 from builder.publish.gpu_models import proven_on
 from builder.publish.index.levels import levels
@@ -25,56 +23,46 @@ from builder.storage.runs import FAILED, NOT_FINISHED, ORDER, REFUSED, REUSED, R
 from builder.timeline import Timeline, Use
 from builder.untrusted import JsonError, parse_plain, without_escapes
 
-# Text from logs, wheels and the command line without anything that a terminal or a browser would obey.
-
 #: Control characters, and those that change the direction of text or cannot be encoded.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
 )
 #: Characters of one line that are shown.
 LONGEST_LINE = 400
-
-
-def plain(text: str, longest: int = LONGEST_LINE) -> str:
-    """Lines without escape sequences; other control characters are shown as U+FFFD, and long lines are cut.
-
-    Of a line that a program wrote over with carriage returns, the last state is kept.
-    """
-    return "\n".join(_line(line, longest) for line in text.replace("\r\n", "\n").split("\n"))
-
-
-def _line(line: str, longest: int) -> str:
-    written = without_escapes(line).rstrip("\r").rpartition("\r")[2]
-    safe = _UNSAFE.sub("\ufffd", written)
-    return safe if len(safe) <= longest else f"{safe[:longest]} … ({len(safe) - longest} more characters)"
-
-
-# The parts of a log that show why a build failed: the first error with the lines around it, and the end.
-
 #: How many lines are shown before and after the first error, and of the end of the log.
 BEFORE, AFTER, TAIL = 2, 12, 25
-#: Bytes of one line that are read.
-_LINE_BYTES = 4000
 _ERROR = re.compile(r"(?i)(?:^|\W)(?:error|fatal|failed|exception|undefined reference to)\b")
 #: What `FirstError` appends to a line of the log.
 _APPENDED = re.compile(r"…?(?: \(\d+ errors in all\))?$")
 
 
+def plain(text: str, longest: int = LONGEST_LINE) -> str:
+    """Text from logs, wheels and the command line without anything that a terminal or a browser would obey.
+
+    Other control characters are shown as U+FFFD, and long lines are cut. Of a line that a program wrote over with
+    carriage returns, the last state is kept.
+    """
+    lines = []
+    for line in text.replace("\r\n", "\n").split("\n"):
+        safe = _UNSAFE.sub("\ufffd", without_escapes(line).rstrip("\r").rpartition("\r")[2])
+        more = f" … ({len(safe) - longest} more characters)" if len(safe) > longest else ""
+        lines.append(safe[:longest] + more)
+    return "\n".join(lines)
+
+
 @dataclass(frozen=True)
 class Excerpt:
-    """Parts of a log, as safe text."""
+    """The parts of a log that show why a build failed, as safe text."""
 
     #: Path of the complete log.
     log: str
-    #: Number of the first line of `error`; lines count from 1.
+    #: first, error: the first error and the lines around it, or none, and the number of their first line, from 1.
     first: int
-    #: The first error and the lines around it; empty if the log names none.
     error: tuple[str, ...]
     #: Index of the first error in `error`.
     here: int
-    #: Number of the first line of `tail`.
+    #: tail_first, tail: the last lines, and the number of the first of them.
     tail_first: int
-    #: The last lines.
     tail: tuple[str, ...]
 
 
@@ -83,70 +71,58 @@ def read_excerpt(log: Path, sentence: str) -> Excerpt | None:
 
     `sentence` is the error that buildfarm reported; without one, the excerpt has no first error.
     """
-    with suppress(OSError):
-        found = _error_line(log, sentence) if sentence else 0
-        first = max(found - BEFORE, 1)
-        error: tuple[str, ...] = ()
-        tail: deque[str] = deque(maxlen=TAIL)
-        count = 0
-        for count, line in enumerate(_lines(log), start=1):  # noqa: B007 - the number of lines
-            tail.append(line)
-        if found:
-            error = tuple(plain(line) for line in islice(_lines(log), first - 1, found + AFTER))
-        return Excerpt(str(log), first, error, found - first, count - len(tail) + 1, tuple(map(plain, tail)))
-    return None
+    try:
+        lines = log.read_bytes().decode(errors="replace").split("\n")
+    except OSError:
+        return None
+    if not lines[-1]:
+        del lines[-1]
+    found = _error_line(lines, sentence) if sentence else 0
+    first = max(found - BEFORE, 1)
+    error = lines[first - 1 : found + AFTER] if found else []
+    tail = lines[-TAIL:]
+    return Excerpt(
+        str(log), first, tuple(map(plain, error)), found - first, len(lines) - len(tail) + 1, tuple(map(plain, tail))
+    )
 
 
-def _error_line(log: Path, sentence: str) -> int:
+def _error_line(lines: Sequence[str], sentence: str) -> int:
     """Number of the line that the reported error comes from, else of the first line that names an error, else 0."""
     wanted = _APPENDED.sub("", sentence)
     named = 0
-    for number, line in enumerate(_lines(log), start=1):
+    for number, line in enumerate(lines, start=1):
         text = line.strip()
-        if len(text) > 8 and not text.startswith("+ "):
-            # The sentence has the path in the source where the log has an absolute path, and it may be cut at its end.
-            if text in wanted or (len(wanted) > 8 and wanted in text):
-                return number
-            if not named and _ERROR.search(text):
-                named = number
+        if len(text) <= 8 or text.startswith("+ "):
+            continue
+        # The sentence has the path in the source where the log has an absolute path, and it may be cut at its end.
+        if text in wanted or (len(wanted) > 8 and wanted in text):
+            return number
+        if not named and _ERROR.search(text):
+            named = number
     return named
-
-
-def _lines(log: Path) -> Iterator[str]:
-    with log.open("rb") as stream:
-        while line := stream.readline(_LINE_BYTES):
-            while not line.endswith(b"\n") and (rest := stream.readline(1 << 20)):  # skip the end of a long line
-                line += b"\n" if rest.endswith(b"\n") else b""
-            yield line.decode(errors="replace").rstrip("\n")
 
 
 @dataclass(frozen=True)
 class CellView:
-    """One cell of one build."""
+    """One cell of one build; the fields are the keys of `buildfarm report --json`."""
 
-    #: Its name.
     cell: str
     #: `gpu`, `cpu`, `static`, `none` or `failed` by the proofs; `not built` without a wheel.
     level: str
-    #: Time of its checks in this run; 0 if none ran.
+    #: seconds, use: time, memory and processor time of its checks in this run; 0 if none ran, None if not measured.
     seconds: float
-    #: Memory and processor time of its checks; None if not measured.
     use: Use | None
-    #: The checks.
+    #: The GPU models on which every op was checked.
+    gpus: tuple[str, ...]
     proofs: tuple[Proof, ...]
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        """The GPU models on which every op was checked."""
-        return proven_on(self.proofs).get(self.cell, ())
 
 
 @dataclass(frozen=True)
 class BuildView:
-    """One build of one run."""
+    """One build of one run; the fields are the keys of `buildfarm report --json`."""
 
-    #: Of the build, or the file name of a tested wheel.
-    name: str
+    #: Its name, or the file name of a tested wheel.
+    build: str
     #: extension, version: what it is a build of; the version is empty in the record of an older buildfarm.
     extension: str
     version: str
@@ -160,24 +136,20 @@ class BuildView:
     stages: tuple[tuple[str, float], ...] = ()
     #: Memory and processor time of the programs that made the wheel; None if not measured.
     use: Use | None = None
-    #: File name of the wheel, or empty.
-    wheel: str = ""
-    #: Of the wheel in bytes.
-    size: int = 0
+    #: File name of the wheel, and its size in bytes; None without a wheel.
+    wheel: str | None = None
+    size: int | None = None
     #: Compile steps that the compiler cache saved, and all steps; None without a compile or a compiler cache.
-    cached: tuple[int, int] | None = None
-    #: Why it failed, or empty.
-    error: str = ""
-    #: The code of the error; empty without an error, and in the record of an older buildfarm.
-    code: str = ""
-    #: What to do.
+    objects: Mapping[str, int] | None = None
+    #: Why it failed, and its code; None without an error, the code also in the record of an older buildfarm.
+    error: str | None = None
+    code: str | None = None
     hints: tuple[str, ...] = ()
-    #: Checks of the file.
+    #: Checks of the file; those in cells are in `cells`.
     proofs: tuple[Proof, ...] = ()
-    #: Its cells.
     cells: tuple[CellView, ...] = ()
     #: Of the log of a failed build.
-    excerpt: Excerpt | None = None
+    log: Excerpt | None = None
 
     @property
     def bad(self) -> bool:
@@ -189,76 +161,87 @@ class BuildView:
         """The checks of the file and of each cell."""
         return (*self.proofs, *(proof for cell in self.cells for proof in cell.proofs))
 
+    @property
+    def verdicts(self) -> str:
+        """How many checks have which verdict; empty without checks."""
+        return counts(self.all_proofs) if self.all_proofs else ""
+
 
 @dataclass(frozen=True)
 class Report:
-    """The report of one run, or of several: then with the newest result of each build.
+    """The report of one run: its builds, failed ones first, and reasons with the number of cells skipped for each."""
 
-    `skips` are reasons, each with the number of cells that the run skipped for it.
-    """
-
-    runs: tuple[Run, ...]
+    run: Run
     builds: tuple[BuildView, ...]
     skips: tuple[tuple[str, int], ...]
 
+    def title(self, name: Callable[[str], str] = plain) -> str:
+        """`buildfarm build of NAME: 1 failed, 2 built`. `name` makes a name harmless."""
+        of = f" of {name(self.run.extensions)}" if self.run.extensions else ""
+        return f"{' '.join(self.run.command.split()[:2])}{of}: {self.run.results}"
 
-def report_of(runs: Sequence[Run]) -> Report:
-    """The report of runs, of which the newest is the first. Reads the logs of failed builds.
+    def grids(self) -> list[tuple[str, Grid]]:
+        """The table of cells of each version of each extension, with the name and the version."""
+        by_version: dict[tuple[str, str], dict[Cell, Field]] = {}
+        for build in self.builds:
+            found = by_version.setdefault((build.extension, build.version), {})
+            for view in build.cells:
+                found.setdefault(Cell.parse(view.cell), Field(view.level, gpus=view.gpus))
+        tested = sorted(key for key, cells in by_version.items() if cells)
+        return [(" ".join(key).strip(), grid_of(by_version[key], lambda _: Field())) for key in tested]
+
+
+def report_of(run: Run) -> Report:
+    """The report of a run. Reads the logs of failed builds.
 
     Raises UsageError for a run whose report in the store is damaged.
     """
-    newest: dict[str, BuildView] = {}
-    skips: Mapping[str, int] = {}
-    for run in runs:
-        try:
-            builds, skipped = parse_plain(run, lambda run: (_builds(run), _skips(run)))
-        except JsonError as error:
-            hint = "`buildfarm store history` lists the runs; `buildfarm report RUN` shows one of them"
-            raise UsageError(
-                f"the report in the store is damaged: {error}", Code.REPORT_DAMAGED, where=run.id, hints=[hint]
-            ) from None
-        for build in builds:
-            newest.setdefault(build.name, build)
-        skips = skips or skipped
-    ordered = sorted(newest.values(), key=lambda build: (ORDER.index(build.result), build.name))
-    return Report(tuple(runs), tuple(ordered), tuple(sorted(skips.items(), key=lambda item: (-item[1], item[0]))))
+    try:
+        return parse_plain(run, _report)
+    except JsonError as error:
+        hint = "`buildfarm store history` lists the runs; `buildfarm report RUN` shows one of them"
+        raise UsageError(
+            f"the report in the store is damaged: {error}", Code.REPORT_DAMAGED, where=run.id, hints=[hint]
+        ) from None
 
 
-def _skips(run: Run) -> Mapping[str, int]:
-    return Counter(str(skip["reason"]) for skip in run.report["skips"])
-
-
-def _builds(run: Run) -> list[BuildView]:
-    found = [_build(run, entry) for entry in run.report["builds"]]
-    return found + [BuildView(name, name, "", run.id, NOT_FINISHED) for name in run.unfinished]
+def _report(run: Run) -> Report:
+    builds = [_build(run, entry) for entry in run.report["builds"]]
+    builds += [BuildView(name, name, "", run.id, NOT_FINISHED) for name in run.unfinished]
+    builds.sort(key=lambda build: (ORDER.index(build.result), build.build))
+    skips = Counter(str(skip["reason"]) for skip in run.report["skips"])
+    return Report(run, tuple(builds), tuple(sorted(skips.items(), key=lambda item: (-item[1], item[0]))))
 
 
 def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
     name, has_wheel = str(entry["build"]), "wheel" in entry
-    proofs = tuple(_proofs(entry.get("proofs", ())))
+    proofs = _proofs(entry.get("proofs", ()))
     refused = any(proof.verdict is Verdict.FAILED for proof in proofs)
-    result = run.result(entry)
-    timeline = run.timeline or Timeline()
+    result, timeline = run.result(entry), run.timeline or Timeline()
     log, error = run.logs.get(name), str(entry["error"] or "").removeprefix(f"{name}: ")
-    about_file = tuple(proof for proof in proofs if proof.cell is None)
+    own = [stage for stage in timeline.stages if stage.build == name]
+    # Of a tested wheel, the cells have the stages.
+    tested = _seconds(stage for stage in timeline.stages if stage.build.startswith(f"{name} in "))
+    objects = (entry.get("record") or {}).get("objects") or {}
+    steps = objects.get("reused", 0) + objects.get("compiled", 0)
     return BuildView(
-        name=name,
+        build=name,
         extension=str(entry.get("extension", name)),
         version=str(entry.get("version", "")),
         run=run.id,
         result=result,
-        seconds=_span(timeline, name),
-        stages=tuple(_stages(timeline, name)),
+        seconds=round(max(s.end for s in own) - min(s.start for s in own), 2) if own else tested,
+        stages=tuple((s.stage, round(s.end - s.start, 2)) for s in own if " in torch" not in s.stage),
         use=timeline.uses.get(name),
-        wheel=str(entry.get("wheel", "")),
-        size=int(entry.get("size", 0)),
-        cached=None if result == REUSED else _cached(entry),
-        error=error,
-        code=str(entry.get("code") or ""),
+        wheel=str(entry["wheel"]) if has_wheel else None,
+        size=int(entry.get("size", 0)) or None,
+        objects={"reused": objects.get("reused", 0), "all": steps} if steps and result != REUSED else None,
+        error=error or None,
+        code=str(entry.get("code") or "") or None,
         hints=tuple(map(str, entry["hints"])),
-        proofs=about_file,
-        cells=tuple(_cells(name, entry, proofs, timeline)),
-        excerpt=read_excerpt(Path(log), "" if refused or has_wheel else error) if log else None,
+        proofs=tuple(proof for proof in proofs if proof.cell is None),
+        cells=tuple(_cell(name, cell, proofs, timeline) for cell in map(str, entry["serves"])),
+        log=read_excerpt(Path(log), "" if refused or has_wheel else error) if log else None,
     )
 
 
@@ -273,67 +256,23 @@ def _proofs(entries: Sequence[dict[str, Any]]) -> list[Proof]:
     return found
 
 
-def _cells(name: str, entry: Mapping[str, Any], proofs: Sequence[Proof], timeline: Timeline) -> list[CellView]:
-    reached = levels(proofs)
-    found = []
-    for cell in map(str, entry["serves"]):
-        about = tuple(proof for proof in proofs if str(proof.cell) == cell)
-        failed = any(proof.verdict is Verdict.FAILED for proof in about)
-        level = "failed" if failed else reached.get(cell, "none") if proofs else "not built"
-        key = f"{name} in {cell}"
-        seconds = sum(
-            stage.end - stage.start
-            for stage in timeline.stages
-            if stage.build == key
-            or stage.build.startswith(f"{key} on ")
-            or (stage.build == name and stage.stage.endswith(f" in {cell}"))
-        )
-        found.append(CellView(cell, level, seconds, timeline.uses.get(key), about))
-    return found
-
-
-def _stages(timeline: Timeline, name: str) -> list[tuple[str, float]]:
-    return [
-        (stage.stage, stage.end - stage.start)
+def _cell(name: str, cell: str, proofs: Sequence[Proof], timeline: Timeline) -> CellView:
+    about = tuple(proof for proof in proofs if str(proof.cell) == cell)
+    failed = any(proof.verdict is Verdict.FAILED for proof in about)
+    level = "failed" if failed else levels(proofs).get(cell, "none") if proofs else "not built"
+    key = f"{name} in {cell}"
+    seconds = _seconds(
+        stage
         for stage in timeline.stages
-        if stage.build == name and " in torch" not in stage.stage
-    ]
+        if stage.build == key
+        or stage.build.startswith(f"{key} on ")
+        or (stage.build == name and stage.stage.endswith(f" in {cell}"))
+    )
+    return CellView(cell, level, seconds, timeline.uses.get(key), proven_on(about).get(cell, ()), about)
 
 
-def _span(timeline: Timeline, name: str) -> float:
-    """Seconds from the first stage of a build to the end of its last; of a tested wheel, of its cells together."""
-    own = [stage for stage in timeline.stages if stage.build == name]
-    if own:
-        return max(stage.end for stage in own) - min(stage.start for stage in own)
-    return sum(stage.end - stage.start for stage in timeline.stages if stage.build.startswith(f"{name} in "))
-
-
-def _cached(entry: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Compile steps that the compiler cache saved, and all steps."""
-    objects = (entry.get("record") or {}).get("objects") or {}
-    reused, compiled = objects.get("reused", 0), objects.get("compiled", 0)
-    return (reused, reused + compiled) if reused or compiled else None
-
-
-def grids(builds: Sequence[BuildView]) -> list[tuple[str, Grid]]:
-    """The table of cells of each version of each extension, with the name and the version."""
-    by_version: dict[tuple[str, str], dict[Cell, Field]] = {}
-    for build in builds:
-        found = by_version.setdefault((build.extension, build.version), {})
-        for view in build.cells:
-            found.setdefault(Cell.parse(view.cell), Field(view.level, gpus=view.gpus))
-    tested = sorted(key for key, cells in by_version.items() if cells)
-    return [(" ".join(key).strip(), grid_of(by_version[key], lambda _: Field())) for key in tested]
-
-
-def title_of(report: Report, name: Callable[[str], str] = plain) -> str:
-    """`buildfarm build of NAME: 1 failed, 2 built`; of several runs their number. `name` makes a name harmless."""
-    if len(report.runs) == 1:
-        run = report.runs[0]
-        of = f" of {name(run.extensions)}" if run.extensions else ""
-        return f"{' '.join(run.command.split()[:2])}{of}: {run.results}"
-    builds = len(report.builds)
-    return f"{len(report.runs)} runs of buildfarm, {counted(builds, 'build')}"
+def _seconds(stages: Iterable[StageTime]) -> float:
+    return round(sum(stage.end - stage.start for stage in stages), 2)
 
 
 def seconds_text(seconds: float) -> str:
@@ -343,14 +282,9 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else f"{clock(seconds)} min" if seconds < 3600 else f"{clock(seconds)} h"
 
 
-def verdicts_text(build: BuildView) -> str:
-    """How many checks of a build have which verdict; empty without checks."""
-    return counts(build.all_proofs) if build.all_proofs else ""
-
-
 def causes_of_report(builds: Iterable[BuildView]) -> Causes:
     """Why checks of builds failed, did not run, are accepted or are remarked on."""
-    return causes_of(each for build in builds for each in findings(build.all_proofs, build.name))
+    return causes_of(each for build in builds for each in findings(build.all_proofs, build.build))
 
 
 def use_text(timeline: Timeline) -> str:

@@ -14,20 +14,11 @@ from builder import log
 from builder.log import Verbosity
 from builder.progress import display
 from builder.progress.display import HEARTBEAT_SECONDS, Progress, clock, fold_group
+from builder.timeline import Timeline
 from tests.conftest import PATIENCE, wait_until
 from tests.unit.fake_clock import FakeClock
 
 COMPILE = "[1/2] g++ -c a.cpp -o a.o\n"
-
-
-@pytest.fixture
-def output(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """The messages of all threads, as a stream that is not a terminal."""
-    stream = io.StringIO()
-    for name in ("FORCE_COLOR", "GITHUB_ACTIONS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(log.console, "_file", stream)
-    return stream
 
 
 def verbosity(monkeypatch: pytest.MonkeyPatch, chosen: Verbosity) -> None:
@@ -168,35 +159,56 @@ def test_a_long_output_is_cut_at_its_beginning(output: io.StringIO, monkeypatch:
     assert output.getvalue().splitlines()[2:5] == ["(1 lines left out)", "two", "three"]
 
 
-def shown(progress: Progress) -> list[str]:
-    """Return the live table as a terminal shows it."""
-    console = Console(file=io.StringIO(), width=120, emoji=False)
-    console.print(progress)
-    assert isinstance(console.file, io.StringIO)
-    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+def shown(progress: Progress, monkeypatch: pytest.MonkeyPatch, width: int = 120) -> list[str]:
+    """Return the live table as a terminal of this width shows it."""
+    stream = io.StringIO()
+    with monkeypatch.context() as context:
+        console = Console(file=stream, width=width, emoji=False, color_system=None)
+        context.setattr(display, "console", console)
+        console.print(progress)
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
-def test_a_terminal_shows_the_running_builds(tmp_path: Path, output: io.StringIO) -> None:
+def test_a_terminal_shows_the_running_builds(
+    tmp_path: Path, output: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, clock = tmp_path / "build.log", FakeClock()
     progress = Progress(clock)
     progress.start("one", path)
     progress.start("two")
-    assert shown(progress) == ["one  waiting (0:00)", "two  waiting (0:00)"]
+    assert shown(progress, monkeypatch) == ["one  waiting (0:00)", "two  waiting (0:00)"]
     path.write_text(COMPILE)
     clock.step(65)
     with progress.shown():
-        wait_until(lambda: shown(progress)[0] == "one  waiting 1 of 2: a.cpp (1:05)", lambda: f"{shown(progress)}")
+        wait_until(lambda: progress.states()["one"] == "waiting 1 of 2: a.cpp", "the log was read")
+    assert shown(progress, monkeypatch)[0] == "one  waiting 1 of 2: a.cpp (1:05)"
     progress.finish("one", "failed: no [nvcc]")
-    assert shown(progress) == ["two  waiting (1:05)"]
+    assert shown(progress, monkeypatch) == ["two  waiting (1:05)"]
     assert output.getvalue() == "one: failed: no [nvcc] in 1:05\n"
 
 
 def test_in_a_narrow_terminal_each_build_has_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builder.progress.display.console", Console(file=io.StringIO(), width=40))
+    name, machine = "ops-0.1.0-stable-torch2.11.0-cu130", "gpu-node-0123.rack-7.very-long-machine-name.lab.example"
     progress = Progress(FakeClock())
-    progress.start("ops-0.1.0-stable-torch2.11.0-cu130")
     progress.start("two")
-    assert shown(progress) == ["ops-0.1.0-stable-torch2.11.0-cu130", "  waiting (0:00)", "two", "  waiting (0:00)"]
+    progress.stage(name, "compile", machine)
+    lines = ["two", "  waiting (0:00)", name, f"  compile (0:00) on {machine}"]
+    assert shown(progress, monkeypatch, 60)[:3] == lines[:3]
+    assert shown(progress, monkeypatch, 140)[1] == f"{name}  compile (0:00) on {machine}"
+    cut = shown(progress, monkeypatch, 40)[3]
+    assert cut.startswith("  compile (0:00) on gpu-node-0123"), "a long name of a machine hides no time"
+    assert len(cut) == 40
+
+
+def test_a_stage_keeps_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "SHORTEST_STAGE", 0)
+    progress = Progress()
+    progress.stage("one", "compile", "w1")
+    progress.stage("one", "copy")
+    progress.finish("one", "")
+    stages = tuple(progress.stages())
+    assert [(stage.stage, stage.machine) for stage in stages] == [("waiting", ""), ("compile", "w1"), ("copy", "")]
+    assert (Timeline(stages).machines, Timeline(stages[2:]).machines) == (("w1",), ())
 
 
 def test_a_build_that_ends_does_not_wait_for_the_live_lines(

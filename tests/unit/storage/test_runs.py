@@ -13,7 +13,7 @@ from builder.commands.folders import open_store
 from builder.commands.report import ReportOptions, report
 from builder.commands.store import history_text
 from builder.errors import NothingSelectedError, UsageError
-from builder.progress.stages import StageTime
+from builder.progress.display import StageTime
 from builder.storage.runs import find_run, last_steps, runs, save_run
 from builder.store import Store
 from builder.timeline import Timeline

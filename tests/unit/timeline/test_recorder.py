@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from builder import process
 from builder import timeline as module
 from builder.matrix.axes import Cell
-from builder.progress.stages import StageTime
+from builder.progress.display import StageTime
 from builder.proof import Check, Proof, Verdict
 from builder.timeline import Recorder, Sample, Timeline, Use, thinned
 from tests.conftest import PATIENCE, owned, wait_until

@@ -18,34 +18,21 @@ from builder.storage.runs import Run
 from builder.untrusted import JsonError, parse_json, read_json, text, texts
 from tests.unit.wheels.make_record import build_record
 
+NO_JSON = {
+    "empty": b"",
+    "cut": b"[",
+    "no UTF-8": b"\xff\xfe",
+    "deep": b"[" * 200_000,
+    "deep objects": b'{"a":' * 5000 + b"1" + b"}" * 5000,
+    "one level too deep": b"[" * 201 + b"]" * 201,
+    "digits": b"9" * 5000,
+    "surrogate": b'"\\ud800"',
+    "two values": b"[1] " * 20,
+    "large": b"[" + b"1," * 2**19 + b"1]",
+}
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"[",
-        b"\xff\xfe",
-        b"[" * 200_000,
-        b'{"a":' * 5000 + b"1" + b"}" * 5000,
-        b"[" * 201 + b"]" * 201,
-        b"9" * 5000,
-        b'"\\ud800"',
-        b"[1] " * 20,
-        b"[" + b"1," * 2**19 + b"1]",
-    ],
-    ids=[
-        "empty",
-        "cut",
-        "no UTF-8",
-        "deep",
-        "deep objects",
-        "one level too deep",
-        "digits",
-        "surrogate",
-        "two values",
-        "large",
-    ],
-)
+
+@pytest.mark.parametrize("data", NO_JSON.values(), ids=NO_JSON.keys())
 def test_what_is_no_json_is_one_error(data: bytes) -> None:
     with pytest.raises(JsonError):
         parse_json(data, lambda plain: plain, limit=2**20)

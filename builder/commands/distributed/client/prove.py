@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from builder.commands.distributed.client.transfer import fetch_log, send_wheel
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.protocol import CheckTask, WorkerAnswer
 from builder.hashing import digest_of
@@ -28,6 +28,12 @@ _RANK = {Verdict.FAILED: 0, Verdict.ACCEPTED: 1, Verdict.PASSED: 2, Verdict.NOT_
 def basis_text(recipe: Recipe) -> str:
     """Digest of what the verdicts of a cell depend on besides the wheel."""
     return digest_of({str(check): digest for check, digest in cell_basis(recipe).items()})
+
+
+async def append_log(answer: WorkerAnswer, log: Path) -> None:
+    """Append what a worker sent of its log to the log of this machine; without it if that is not possible."""
+    with suppress(OSError), log.open("ab") as stream:
+        await asyncio.to_thread(stream.write, zlib.decompress(answer.log) if answer.log else b"")
 
 
 @dataclass(frozen=True)
@@ -80,12 +86,12 @@ class CellChecks:
             basis = f"{self.task.basis}-{attempt}" if attempt else self.task.basis
             task = replace(self.task, gpu=gpu, basis=basis)
             answer = await cluster.compute(task, self.parts, only=only)
-            await fetch_log(cluster, answer, self.log)
+            await append_log(answer, self.log)
             if not answer.no_wheel:
                 break
             only = answer.worker
             with suppress(OSError):
-                await send_wheel(cluster, only, task.wheel, self.path)
+                await cluster.send(only, task.wheel, self.path)
         return answer
 
     def _proofs(self, answer: WorkerAnswer) -> tuple[Proof, ...]:

@@ -1,10 +1,11 @@
-"""`buildfarm build --scheduler`: each build is a task of Dask, and so are the checks of its wheel in each cell."""
+"""`buildfarm build` and `smoke` with `--scheduler`: a build is a task of Dask, and so are the checks in a cell."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +14,26 @@ from uuid import uuid4
 
 from builder.commands.building.build_run import WheelBuilder
 from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.distributed.client.jobs import TaskLines, run_jobs
-from builder.commands.distributed.client.prove import CellChecks, basis_text
-from builder.commands.distributed.client.transfer import fetch_log, fetch_wheel
+from builder.commands.distributed.client.prove import CellChecks, append_log, basis_text
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.options import RemoteOptions
 from builder.commands.distributed.parcel import keep_locks, packed
-from builder.commands.distributed.protocol import BuildTask, CheckTask, SentWheel, WorkerAnswer, version_resource
+from builder.commands.distributed.protocol import (
+    BuildTask,
+    CheckTask,
+    SentWheel,
+    WorkerAnswer,
+    remember_build,
+    remembered_build,
+    version_resource,
+)
 from builder.commands.run_settings import RunSettings
+from builder.commands.smoke_targets import SmokeTarget
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
+from builder.gate.outcome import Answer as GateAnswer
 from builder.hashing import digest_of
 from builder.images.registry.lock import lock_path
+from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.progress.display import Progress
@@ -31,13 +41,98 @@ from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.records import BuildRecord
 from builder.result import BuildResult
-from builder.storage.runs import FinishedTasks
 from builder.store import Store, StoredBuild, work_name
 from builder.timeline import Recorder, Timeline
+from builder.untrusted import remove_tree
 from builder.wheels.sources.prepare import source_digest
 
 #: How often a build is made whose wheel cannot be copied, because its worker is gone.
 ATTEMPTS = 3
+
+#: What a client does with workers: from the connection to the jobs that run together.
+Jobs = Callable[[Cluster], Awaitable[Sequence[Coroutine[Any, Any, None]]]]
+#: Takes the proofs of a wheel in a cell, and the answer of the op gate where there is one; returns the outcome as text.
+Keep = Callable[[SmokeTarget, Cell, Sequence[Proof], GateAnswer | None], str]
+
+
+async def _run_jobs(options: RemoteOptions, on_stage: Callable[[str, str, str], None], jobs: Jobs) -> None:
+    """Connect to the scheduler and run the jobs together; `on_stage` is as in `Cluster`.
+
+    Raises UnreachableError when the scheduler does not answer, what a job raises, and KeyboardInterrupt after a signal:
+    the workers have been told to end their tasks then.
+    """
+    main = cast("asyncio.Task[None]", asyncio.current_task())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, main.cancel)
+    try:
+        async with Cluster(options.scheduler, patience=options.patience, on_stage=on_stage) as cluster:
+            tasks = [asyncio.create_task(job) for job in await jobs(cluster)]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+class TaskLines:
+    """A line of the progress for each task that a worker runs."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        #: The lines that stay until `finish`; others end with their task.
+        self.expected: set[str] = set()
+
+    def stage(self, name: str, machine: str, stage: str) -> None:
+        """Show what a worker does for a task; an empty stage is the end of the task."""
+        if stage:
+            self._progress.stage(name, stage.partition(" in torch")[0], machine)
+        elif name not in self.expected:
+            self._progress.finish(name, "")
+
+    def finish(self, name: str, outcome: str) -> None:
+        """Show the outcome of an expected line."""
+        self.expected.discard(name)
+        self._progress.finish(name, outcome)
+
+
+def smoke_on_workers(
+    options: RemoteOptions,
+    settings: RunSettings,
+    store: Store,
+    targets: Sequence[SmokeTarget],
+    progress: Progress,
+    keep: Keep,
+) -> None:
+    """Test each wheel in each of its cells on workers; `keep` is called once for each, when its checks have ended.
+
+    Raises UnreachableError when the scheduler does not answer, and KeyboardInterrupt after a signal.
+    """
+    lines = TaskLines(progress)
+    settings = replace(settings, matrix=replace(settings.matrix, extensions=()))
+
+    async def one(cluster: Cluster, target: SmokeTarget, parts: Mapping[str, bytes], cell: Cell) -> None:
+        name, log = f"{target.wheel.name} in {cell}", store.log(f"smoke-{target.wheel.name}-{cell}")
+        log.write_bytes(b"")
+        lines.expected.add(name)
+        wheel = SentWheel(target.wheel.name, target.sha256, target.wheel.stat().st_size)
+        task = CheckTask(wheel, target.recipe, cell, settings, basis_text(target.recipe), again=True)
+        earlier = await asyncio.to_thread(store.proofs, target.sha256)
+        proofs, answers = await CellChecks(task, target.wheel, parts, options.prove_on, earlier, log).run(cluster)
+        gates = [answer.gate for answer in answers if answer.gate is not None]
+        # The outcomes of one GPU model say nothing about another.
+        lines.finish(name, keep(target, cell, proofs, gates[0] if len(gates) == 1 else None))
+
+    async def jobs(cluster: Cluster) -> list[Coroutine[Any, Any, None]]:
+        found: list[Coroutine[Any, Any, None]] = []
+        for target in targets:
+            parts = packed(target.recipe, settings.matrix.path, store, source=False)
+            found += [one(cluster, target, parts, cell) for cell in target.cells]
+        return found
+
+    asyncio.run(_run_jobs(options, lines.stage, jobs))
 
 
 class RemoteRun(WheelBuilder):
@@ -60,7 +155,6 @@ class RemoteRun(WheelBuilder):
         self._progress = Progress()
         self._lines = TaskLines(self._progress)
         self._recorder = Recorder(store.owner(""))
-        self._notes = FinishedTasks(store.root)
         self._scratch = store.root  # for files that are not complete
         self._parcels: dict[str, Mapping[str, bytes]] = {}
         self._tasks: dict[Build, BuildTask] = {}
@@ -85,7 +179,7 @@ class RemoteRun(WheelBuilder):
 
         folder = self._store.work(f"remote-{digest_of(time.time())[:12]}")
         with folder as self._scratch, self._recorder.recording(), self._progress.shown():
-            run_jobs(self._options, self._lines.stage, jobs)
+            asyncio.run(_run_jobs(self._options, self._lines.stage, jobs))
         return [self.finished[build] for build in builds]
 
     def timeline(self) -> Timeline:
@@ -95,7 +189,7 @@ class RemoteRun(WheelBuilder):
     async def _one(self, cluster: Cluster, build: Build) -> None:
         """One build from its recipe to its proofs; an error becomes the result, and the other builds go on."""
         name, started, log = str(build), time.monotonic(), self._store.log(str(build))
-        self._lines.expect(name)
+        self._lines.expected.add(name)
         task, stored, reused = self._tasks[build], None, True
         proofs: list[Proof] = []
         error: BuildfarmError | None = None
@@ -128,9 +222,12 @@ class RemoteRun(WheelBuilder):
         for _ in range(ATTEMPTS):
             answer = self._made.pop(task.digest, None)
             answer = answer or await cluster.compute(task, self._parts(task.recipe))
-            await fetch_log(cluster, answer, log)
+            await append_log(answer, log)
             if answer.error is not None:
-                raise _with_log(answer.error, log)
+                if isinstance(answer.error, BuildError) and answer.error.log:  # the path on the worker
+                    there, answer.error.log = str(answer.error.log), log
+                    answer.error.hints = tuple(hint.replace(there, str(log)) for hint in answer.error.hints)
+                raise answer.error
             with suppress(OSError):
                 stored = await self._collect(cluster, task, answer)
                 keep_locks(self._store.root / "envs", answer.locks)
@@ -181,7 +278,7 @@ class RemoteRun(WheelBuilder):
 
     def _known(self, task: BuildTask) -> StoredBuild | None:
         """The wheel that an earlier run got for this task, or None."""
-        digest = self._notes.build_of(task.digest)
+        digest = remembered_build(self._store, task.digest)
         return self._store.take(digest) if digest else None
 
     async def _collect(self, cluster: Cluster, task: BuildTask, answer: WorkerAnswer) -> StoredBuild:
@@ -189,27 +286,17 @@ class RemoteRun(WheelBuilder):
         wheel = cast("SentWheel", answer.wheel)
         stored = await asyncio.to_thread(self._store.take, wheel.digest)
         if stored is None:
-            partial = self._scratch / f"{uuid4().hex}-{wheel.filename}"
+            folder = self._scratch / uuid4().hex
+            folder.mkdir()
             try:
-                await fetch_wheel(cluster, answer.worker, wheel, partial)
-                stored = await asyncio.to_thread(self._add, wheel, partial)
+                await cluster.fetch(answer.worker, wheel, folder / wheel.filename)
+                stored = await asyncio.to_thread(self._add, wheel, folder / wheel.filename)
             finally:
-                partial.unlink(missing_ok=True)
-        self._notes.remember(task.digest, stored.digest)
+                remove_tree(folder)
+        remember_build(self._store, task.digest, stored.digest)
         return stored
 
-    def _add(self, wheel: SentWheel, partial: Path) -> StoredBuild:
-        with self._store.work(work_name(wheel.digest)) as work:
-            if stored := self._store.take(wheel.digest):
-                return stored
-            named = work / wheel.filename
-            partial.rename(named)
-            return self._store.add(wheel.digest, named, cast("BuildRecord", wheel.record))
-
-
-def _with_log(error: BuildfarmError, log: Path) -> BuildfarmError:
-    """The error of a worker, which names this machine's copy of the log."""
-    if isinstance(error, BuildError) and error.log:
-        error.hints = tuple(hint.replace(str(error.log), str(log)) for hint in error.hints)
-        error.log = log
-    return error
+    def _add(self, wheel: SentWheel, path: Path) -> StoredBuild:
+        with self._store.work(work_name(wheel.digest)):
+            stored = self._store.take(wheel.digest)
+            return stored or self._store.add(wheel.digest, path, cast("BuildRecord", wheel.record))

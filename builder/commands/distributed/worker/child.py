@@ -10,10 +10,9 @@ import ctypes
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,7 +27,7 @@ from builder.errors import BuildfarmError, MissingToolError, PreflightError
 from builder.gate.system.nvidia import smi
 from builder.log import set_verbosity
 from builder.process import handle_signals, kill_all
-from builder.progress.display import Progress
+from builder.progress.display import Progress, repeated
 from builder.proofs.cells.cell_environment import cell_environments
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.prover import WheelProver
@@ -45,13 +44,11 @@ _PR_SET_PDEATHSIG = 1
 class Work:
     """What a worker gives to this process."""
 
-    #: What to do.
+    #: task, parts: what to do, and the archive with the files of the recipe.
     task: Task
-    #: The archive with the files of the recipe.
     parts: Sequence[bytes]
-    #: The folder of the worker's store.
+    #: store, jobs: the folder of the worker's store, and the number of parallel compilers.
     store: Path
-    #: Number of parallel compilers.
     jobs: int
     #: For checks, the wheel file.
     wheel: Path | None = None
@@ -106,9 +103,16 @@ def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], Non
     environments = Environments(store, settings.matrix.torch_index, python_downloads=settings.python_downloads)
     executor = choose_executor(settings, [task.build], environments)
     recipes, mismatch = {task.recipe.name: task.recipe}, settings.minor_mismatch
-    started, progress = time.time(), Progress()
+    started, progress, last = time.time(), Progress(), ""
+
+    def report_state() -> None:
+        nonlocal last
+        state = next(iter(progress.states().values()), "")
+        if state and state != last:
+            report(last := state)
+
     builder = BuildRun(store, executor, None, recipes, jobs=jobs, minor_mismatch=mismatch, progress=progress)
-    with _reporting(progress, report):
+    with repeated(report_state, lambda: REPORT_SECONDS):
         (result,) = builder.build_all(builder.stored([task.build]))
     log, envs = store.log(str(task.build)), store.root / "envs"
     used = [f"{path.name}.json" for path in envs.iterdir() if path.is_dir() and path.stat().st_mtime >= started - 1]
@@ -116,7 +120,7 @@ def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], Non
         error=result.error,
         machine_fault=isinstance(result.error, DiskFullError | KilledError),
         wheel=SentWheel.of(result.stored) if result.stored and not result.error else None,
-        log=(log.name, log.stat().st_size if log.is_file() else 0),
+        log=zlib.compress(log.read_bytes()) if log.is_file() else b"",
         locks=locks_in(envs, used),
         reused=result.reused,
     )
@@ -140,7 +144,7 @@ def _check(task: CheckTask, store: Store, wheel: Path, report: Callable[[str], N
     if task.build is None or sent.record is None:
         cells = cell_environments(settings.executor, settings.matrix, store, python_downloads=downloads, pull=pull)
         run = CellRunner(store, cells, log, report, linkage=False).run(task.cell, wheel, sent.sha256, task.recipe)
-        return WorkerAnswer(proofs=run.proofs, gate=run.answer, log=(log.name, log.stat().st_size))
+        return WorkerAnswer(proofs=run.proofs, gate=run.answer, log=zlib.compress(log.read_bytes()))
     environments = Environments(store, settings.matrix.torch_index, python_downloads=downloads)
     images = settings.matrix if settings.executor == "docker" else None
     prover = WheelProver(store, environments, images, pull=pull, again=task.again)
@@ -148,28 +152,7 @@ def _check(task: CheckTask, store: Store, wheel: Path, report: Callable[[str], N
     build = replace(task.build, serves=(task.cell,))
     proofs = prover.prove(prover.subject(stored, build, task.recipe), log=log, stage=report)
     made = tuple(proof for proof in proofs if proof.cell == task.cell)
-    return WorkerAnswer(proofs=made, log=(log.name, log.stat().st_size))
-
-
-@contextmanager
-def _reporting(progress: Progress, report: Callable[[str], None]) -> Iterator[None]:
-    """Report the state of the only build while the body runs."""
-    stop = threading.Event()
-
-    def follow() -> None:
-        last = ""
-        while not stop.wait(REPORT_SECONDS):
-            state = next(iter(progress.states().values()), "")
-            if state and state != last:
-                report(last := state)
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return WorkerAnswer(proofs=made, log=zlib.compress(log.read_bytes()))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -48,13 +49,11 @@ class WorkerFacts:
 
     #: The name of the machine in messages.
     name: str
-    #: Cores that this process may use.
+    #: cores, memory: how many cores, and how many bytes of memory, builds may use.
     cores: int
-    #: Bytes of memory that builds may use.
     memory: int
-    #: How many builds run at the same time.
+    #: builds, jobs: how many builds run at the same time, and how many compilers each of them may start.
     builds: int
-    #: How many compilers each of them may start.
     jobs: int
     #: The model of each GPU, and its name: ("sm_90", "NVIDIA H200").
     gpus: tuple[tuple[str, str], ...] = ()
@@ -92,15 +91,32 @@ class WorkerFacts:
             Offer(PROOFS, 1, {**common, PROOFS: 1, MEMORY: self.memory, **gpus}),  # the op gate uses every core
         )
 
+    def lines(self, store: Path) -> list[str]:
+        """What `buildfarm worker` prints at its start."""
+        gib = 2**30
+        gpus = ", ".join(f"{name} ({model})" for model, name in self.gpus) or "no GPU"
+        why = "; ".join(dict.fromkeys(self.compilers.values()))
+        return [
+            f"worker {self.name}: buildfarm {version_text()}",
+            f"  {self.cores} cores, {self.memory / gib:.0f} GiB of memory for builds, {gpus}",
+            f"  {counted(self.builds, 'build')} at the same time, {counted(self.jobs, 'compiler')} each",
+            f"  Docker {self.docker}" if self.docker else "  no Docker",
+            f"  CUDA toolkits without a container: {', '.join(self.toolkits) or 'none'}{why and f' ({why})'}",
+            f"  store {store}: {shutil.disk_usage(store).free / gib:.0f} GiB free",
+        ]
+
 
 def measure(name: str, *, builds: int | None = None) -> WorkerFacts:
     """Look at this machine. `builds`: how many builds run at the same time; None: by the number of cores."""
     resources = measure_resources()
     parallel = builds or max(1, resources.cores // CORES_PER_BUILD)
     rows = [row for row in smi(["name", "compute_cap", "driver_version"]) if "compute_cap" in row]
-    cudas = Compat.load().cudas
-    exact = {str(cuda): _lack(cuda, minor_mismatch=False) for cuda in cudas}
-    near = {str(cuda): _lack(cuda, minor_mismatch=True) for cuda in cudas}
+    exact, near = (
+        {str(cuda): _lack(cuda, minor_mismatch=mismatch) for cuda in Compat.load().cudas} for mismatch in (False, True)
+    )
+    engine, docker = Engine(may_pull=False), ""
+    with suppress(*SDK_ERRORS):  # the engine has just ended
+        docker = "" if engine.problem() else engine.version()[0]
     return WorkerFacts(
         name=name,
         cores=resources.cores,
@@ -108,44 +124,20 @@ def measure(name: str, *, builds: int | None = None) -> WorkerFacts:
         builds=parallel,
         jobs=max(1, resources.cores // parallel),
         gpus=tuple((f"sm_{row['compute_cap'].replace('.', '')}", row.get("name", "")) for row in rows),
-        docker=_docker(),
+        docker=docker,
         toolkits=tuple(cuda for cuda, lack in exact.items() if lack is None),
         minor_mismatches=tuple(cuda for cuda, lack in near.items() if lack is None),
         compilers={cuda: lack for cuda, lack in (*exact.items(), *near.items()) if lack},
     )
 
 
-def _docker() -> str:
-    engine = Engine(may_pull=False)
-    try:
-        return "" if engine.problem() else engine.version()[0]
-    except SDK_ERRORS:  # the engine has just ended
-        return ""
-
-
 def _lack(cuda: Cuda, *, minor_mismatch: bool) -> str | None:
     """What is wrong with the C++ compiler for a CUDA version; empty without a toolkit, None if all is there."""
     try:
         toolkit = find_toolkit(cuda, minor_mismatch=minor_mismatch)
-        version = Cuda.parse(".".join(toolkit.version.split(".")[:2]))
-        find_host_compiler(version if toolkit.home else cuda)
+        find_host_compiler(Cuda.parse(".".join(toolkit.version.split(".")[:2])) if toolkit.home else cuda)
     except MissingToolError as error:
         if error.code is Code.COMPILER_MISSING:
             return error.sentence
         return f"no C++ compiler for CUDA {cuda} ({error.sentence})" if error.code is Code.COMPILER_UNSUITABLE else ""
     return None
-
-
-def lines(facts: WorkerFacts, store: Path) -> list[str]:
-    """What `buildfarm worker` prints at its start."""
-    gib = 2**30
-    gpus = ", ".join(f"{name} ({model})" for model, name in facts.gpus) or "no GPU"
-    return [
-        f"worker {facts.name}: buildfarm {version_text()}",
-        f"  {facts.cores} cores, {facts.memory / gib:.0f} GiB of memory for builds, {gpus}",
-        f"  {counted(facts.builds, 'build')} at the same time, {counted(facts.jobs, 'compiler')} each",
-        f"  Docker {facts.docker}" if facts.docker else "  no Docker",
-        f"  CUDA toolkits without a container: {', '.join(facts.toolkits) or 'none'}"
-        + (f" ({'; '.join(dict.fromkeys(facts.compilers.values()))})" if facts.compilers else ""),
-        f"  store {store}: {shutil.disk_usage(store).free / gib:.0f} GiB free",
-    ]

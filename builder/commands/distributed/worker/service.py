@@ -29,6 +29,8 @@ from builder.commands.distributed.protocol import (
     Task,
     WorkerAnswer,
     refused,
+    remember_build,
+    remembered_build,
 )
 from builder.commands.distributed.worker.child import Work
 from builder.commands.distributed.worker.facts import WorkerFacts
@@ -36,7 +38,6 @@ from builder.errors import BuildfarmError, Code
 from builder.gate.amounts import size_text
 from builder.hashing import sha256_of
 from builder.resources import measure_resources
-from builder.storage.runs import FinishedTasks
 from builder.store import RUN, Store
 from builder.wheels.build_dir import clear_abandoned
 
@@ -68,7 +69,6 @@ class Service(WorkerPlugin):
         logging.getLogger("distributed.diskutils").setLevel(logging.CRITICAL)  # the nanny deletes the same folder
         self._worker = worker
         self._store = Store(self._root)
-        self._finished = FinishedTasks(self._root)
         clear_abandoned(self._store)
         self._lock = threading.Lock()
         self._running: dict[str, subprocess.Popen[bytes]] = {}  # by the Dask key of the task
@@ -116,7 +116,7 @@ class Service(WorkerPlugin):
         sent = task.wheel if isinstance(task, CheckTask) else None
         marks = [RUN, *([f"builds/{sent.digest}", f"received/{sent.sha256}"] if sent else [])]
         self._keep(*marks)
-        file = self.path_of("wheel", place_of(sent)) if sent else None
+        file = self._path_of(sent) if sent else None
         if sent and file and not (file.is_file() and sha256_of(file) == sent.sha256):
             return WorkerAnswer(no_wheel=True)
         try:
@@ -124,7 +124,7 @@ class Service(WorkerPlugin):
         finally:
             self._keep(*marks)
         if isinstance(task, BuildTask) and answer.wheel is not None:
-            self._finished.remember(task.digest, answer.wheel.digest)
+            remember_build(self._store, task.digest, answer.wheel.digest)
         return answer
 
     def _keep(self, *targets: str) -> None:
@@ -154,7 +154,8 @@ class Service(WorkerPlugin):
         key = str(self._worker.get_current_task())  # differs from the task's key in a second attempt
         ours, theirs = socket.socketpair()
         with theirs, self._lock:
-            argv, number = [*PROGRAM, str(theirs.fileno())], theirs.fileno()
+            number = theirs.fileno()
+            argv = [*PROGRAM, str(number)]
             process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, pass_fds=(number,), start_new_session=True)
             self._running[key] = process
         state = self._worker.state.tasks.get(key)
@@ -178,74 +179,51 @@ class Service(WorkerPlugin):
             raise Reschedule
         if answer is None:
             clear_abandoned(self._store)
-            return WorkerAnswer(error=killed_by(status, measure_resources().memory), machine_fault=True)
+            sentence = f"the process of this task ended with status {status}"
+            if status == -signal.SIGKILL:
+                free = size_text(measure_resources().memory)
+                sentence = f"the process of this task was killed, probably for lack of memory ({free} were free)"
+            return WorkerAnswer(error=BuildfarmError(sentence, Code.WORKER_STOPPED), machine_fault=True)
         return answer
 
     def finished(self, digests: Sequence[str]) -> dict[str, SentWheel]:
         """Those of these tasks whose wheel is in this worker's store."""
         found: dict[str, SentWheel] = {}
         for digest in digests:
-            if name := self._finished.build_of(digest):
-                self._keep(f"builds/{name}")
+            if build := remembered_build(self._store, digest):
+                self._keep(f"builds/{build}")
                 with suppress(OSError):
-                    if stored := self._store.find(name):
+                    if stored := self._store.find(build):
                         found[digest] = SentWheel.of(stored)
         return found
 
-    def read(self, kind: str, name: str, offset: int) -> bytes:
-        """Up to CHUNK bytes of a file that `path_of` names."""
-        with self.path_of(kind, name).open("rb") as stream:
+    def read(self, wheel: SentWheel, offset: int) -> bytes:
+        """Up to CHUNK bytes of a wheel."""
+        with self._path_of(wheel).open("rb") as stream:
             stream.seek(offset)
             return stream.read(CHUNK)
 
-    def write(self, name: str, offset: int, data: bytes, sha256: str) -> None:
-        """Write a part of a wheel that a client sends; the last part has the sha256 of the file."""
-        path = self.path_of("wheel", name)
+    def write(self, wheel: SentWheel, offset: int, data: bytes) -> None:
+        """Write a part of a wheel that a client sends. With the last part it is complete, if its sha256 is right."""
+        path = self._path_of(wheel)
         partial = path.with_name(f".{path.name}.partial")
-        self._keep(f"received/{path.parent.name}")
+        self._keep(f"received/{wheel.sha256}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("r+b" if offset else "wb") as stream:
             stream.seek(offset)
             stream.write(data)
-        if sha256 and sha256_of(partial) == sha256:
+        if offset + len(data) >= wheel.size and sha256_of(partial) == wheel.sha256:
             partial.rename(path)
 
-    def path_of(self, kind: str, name: str) -> Path:
-        """The path of a `wheel`, by what `place_of` gives, or of a `log`, by its name.
-
-        Raises FileNotFoundError for a name that leads elsewhere.
-        """
-        parts = name.split("/")
-        if kind not in ("wheel", "log") or any(part in ("", ".", "..") for part in parts):
-            raise FileNotFoundError(name)
-        if kind == "log":
-            return self._root / "logs" / parts[-1]
-        digest, sha256, filename = parts
-        built = self._root / "builds" / digest / filename
-        return built if built.is_file() else self._root / "received" / sha256 / filename
-
-
-def place_of(wheel: SentWheel) -> str:
-    """The name of a wheel in `Service.path_of`."""
-    return f"{wheel.digest or 'received'}/{wheel.sha256}/{wheel.filename}"
-
-
-def killed_by(status: int, memory: int) -> BuildfarmError:
-    """Why the process of a task ended without an answer; `memory` is the number of bytes that are free."""
-    sentence = f"the process of this task ended with status {status}"
-    if status == -signal.SIGKILL:
-        sentence = f"the process of this task was killed, probably for lack of memory ({size_text(memory)} were free)"
-    return BuildfarmError(sentence, Code.WORKER_STOPPED)
-
-
-def service_of(worker: Worker | None) -> Service:
-    """The plugin of a worker; Dask gives the worker to the functions that it calls on it."""
-    return cast("Service", cast("Worker", worker).plugins[PLUGIN])
+    def _path_of(self, wheel: SentWheel) -> Path:
+        """Where a wheel is that was built here, else where one is that a client sent or will send."""
+        built = self._root / "builds" / wheel.digest / wheel.filename
+        return built if wheel.digest and built.is_file() else self._root / "received" / wheel.sha256 / wheel.filename
 
 
 def run_task(task: Task, *parts: bytes) -> WorkerAnswer:
     """What Dask calls on a worker: run the task whose recipe is in these parts."""
-    return service_of(get_worker()).run(task, parts)
+    return cast("Service", get_worker().plugins[PLUGIN]).run(task, parts)
 
 
 def keep(part: bytes) -> bytes:
@@ -255,4 +233,4 @@ def keep(part: bytes) -> bytes:
 
 def serve(method: str, *arguments: object, dask_worker: Worker | None = None) -> Any:  # noqa: ANN401
     """What Dask calls on a worker at once, whatever tasks run there: `finished`, `read` or `write` of its plugin."""
-    return getattr(service_of(dask_worker), method)(*arguments)
+    return getattr(cast("Worker", dask_worker).plugins[PLUGIN], method)(*arguments)

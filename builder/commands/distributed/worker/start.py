@@ -11,25 +11,19 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from dask.config import update_defaults
 from distributed import Nanny
 from distributed.security import Security
 
-from builder.commands.distributed.connection import (
-    RefusedError,
-    UnreachableError,
-    check_address,
-    quiet_dask,
-    reach,
-    security_for,
-)
+from builder.commands.distributed import connection
 from builder.commands.distributed.options import WorkerOptions
-from builder.commands.distributed.worker.facts import lines, measure
+from builder.commands.distributed.worker.facts import measure
 from builder.commands.distributed.worker.service import Service
 from builder.commands.folders import open_store
+from builder.errors import Code
 from builder.images.network import is_loopback
 from builder.log import print_line, print_warning
 from builder.store import Store
@@ -49,17 +43,16 @@ def run_worker(options: WorkerOptions) -> None:
 
     Raises UsageError for the options, and MissingToolError when the scheduler does not answer in time.
     """
-    check_address(options.scheduler, plain_tcp=options.plain_tcp, option="ADDRESS")
-    quiet_dask()
+    connection.check_address(options.scheduler, plain_tcp=options.plain_tcp, option="ADDRESS")
+    connection.quiet_dask()
     update_defaults(DASK_DEFAULTS)
     asyncio.run(_run(options))
 
 
 async def _run(options: WorkerOptions) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     store = open_store(options.store, run=False)
     # The lock of this folder keeps it from `clear_abandoned`, while this process lives.
     with store.work(f"dask-{os.getpid()}") as scratch:
@@ -68,13 +61,13 @@ async def _run(options: WorkerOptions) -> None:
 
 async def _serve(options: WorkerOptions, stop: asyncio.Event, store: Store, scratch: Path) -> None:
     """Be a worker, again and again when the scheduler ends, until `stop`; `scratch` is a folder for Dask."""
-    security = security_for(options.scheduler, "worker")
+    security = connection.security_for(options.scheduler, "worker")
     name, said = options.name or socket.gethostname(), False
     host = options.host or ("127.0.0.1" if is_loopback(urlsplit(options.scheduler).hostname or "") else None)
     while await _reached(options.scheduler, security, options.wait, stop):
         facts = await asyncio.to_thread(measure, name, builds=options.builds)
-        for line in [] if said else lines(facts, store.root):
-            print_line(line)
+        if not said:
+            print_line("\n".join(facts.lines(store.root)))
         said = True
         nannies = [
             Nanny(
@@ -95,8 +88,7 @@ async def _serve(options: WorkerOptions, stop: asyncio.Event, store: Store, scra
         stopped = asyncio.create_task(stop.wait())
         async with AsyncExitStack() as stack:
             starting = asyncio.gather(*(stack.enter_async_context(nanny) for nanny in nannies))
-            first: list[asyncio.Future[Any]] = [starting, stopped]
-            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([cast("Any", starting), stopped], return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
                 await _give_up(nannies, starting)
                 return
@@ -125,22 +117,19 @@ async def _give_up(nannies: Sequence[Nanny], starting: asyncio.Future[Any]) -> N
 async def _reached(address: str, security: Security, seconds: float, stop: asyncio.Event) -> bool:
     """Wait until a scheduler answers at an address, and return whether `stop` did not come first.
 
-    Raises MissingToolError after this time; certificates that do not fit are an error at once.
+    Raises UnreachableError after this time; certificates that do not fit are an error at once.
     """
     deadline, said = time.monotonic() + seconds, False
     while not stop.is_set():
         try:
-            await reach(address, security, "worker")
-        except RefusedError:
-            raise
-        except UnreachableError as error:
-            if time.monotonic() >= deadline:
+            await connection.reach(address, security, "worker")
+            return not stop.is_set()
+        except connection.UnreachableError as error:
+            if error.code is Code.SCHEDULER_REFUSED or time.monotonic() >= deadline:
                 raise
             if not said:
                 print_line(f"waiting for the scheduler: {error}")
             said = True
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), RETRY_SECONDS)
-        else:
-            return not stop.is_set()
     return False

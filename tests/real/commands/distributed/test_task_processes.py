@@ -8,14 +8,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from distributed import Client, Scheduler, Worker
+from distributed import Client
 
 from builder.commands.distributed.protocol import WorkerAnswer
 from builder.commands.distributed.worker import service
-from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.commands.distributed.worker.service import Service, run_task
 from tests.conftest import PATIENCE
-from tests.unit.commands.distributed.made_up import BUILD_TASK
+from tests.unit.commands.distributed.made_up import BUILD_TASK, workers
 
 # Dask warns on a busy machine.
 pytestmark = pytest.mark.filterwarnings("ignore:Creating scratch directories")
@@ -40,7 +39,6 @@ while (folder / "hold").exists():
     time.sleep(0.02)
 channel.send(WorkerAnswer(reused=True))
 """
-FACTS = WorkerFacts("machine", cores=1, memory=2**30, builds=1, jobs=1)
 
 
 @pytest.fixture
@@ -56,12 +54,9 @@ def on_a_worker(folder: Path, scenario: Callable[[Client, Service], Awaitable[No
     """Run a scenario with a client of a real scheduler that has one worker."""
 
     async def run() -> None:
-        plugin = Service(folder / "store", FACTS)
-        address = "127.0.0.1:0"
         async with (
-            Scheduler(port=0, dashboard=False, dashboard_address=address, host="127.0.0.1") as scheduler,
-            Worker(scheduler.address, nthreads=1, memory_limit=0, dashboard=False, host="127.0.0.1", plugins=(plugin,)),
-            Client(scheduler.address, asynchronous=True, set_as_default=False) as client,  # type: ignore[no-untyped-call]
+            workers(folder, "machine") as (address, (plugin,)),
+            Client(address, asynchronous=True, set_as_default=False) as client,  # type: ignore[no-untyped-call]
         ):
             await scenario(client, plugin)
 

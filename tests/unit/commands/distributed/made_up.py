@@ -1,11 +1,17 @@
-"""Tasks of a small build, and proofs of its wheel, as the tests of builds on workers need them."""
+"""Tasks of a small build, proofs of its wheel, and workers, as the tests of builds on workers need them."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from builder.commands.distributed.protocol import BuildTask, CheckTask, SentWheel
+from distributed import Scheduler, Worker
+
+from builder.commands.distributed.protocol import MANY, BuildTask, CheckTask, SentWheel, version_resource
+from builder.commands.distributed.worker.facts import WorkerFacts
+from builder.commands.distributed.worker.service import Service
 from builder.commands.run_settings import RunSettings
 from builder.matrix.axes import Cell
 from builder.matrix.config import Matrix
@@ -36,3 +42,20 @@ def on(check: Check, found: tuple[Proof, ...]) -> Proof:
     """The proof of one check."""
     (proof,) = [proof for proof in found if proof.check is check]
     return proof
+
+
+@asynccontextmanager
+async def workers(folder: Path, *names: str) -> AsyncIterator[tuple[str, list[Service]]]:
+    """Run a scheduler, and workers of these names that can build, each with a store below `folder`.
+
+    The value is the address of the scheduler, and the plugin of each worker.
+    """
+    resources = {**{name: amount for name, (amount, _) in BUILD_TASK.needs.items()}, version_resource(): MANY}
+    local: dict[str, Any] = {"host": "127.0.0.1", "dashboard": False}
+    plugins = [Service(folder / name, WorkerFacts(name, cores=1, memory=2**30, builds=1, jobs=1)) for name in names]
+    async with AsyncExitStack() as stack:
+        scheduler = await stack.enter_async_context(Scheduler(port=0, dashboard_address="127.0.0.1:0", **local))
+        for name, plugin in zip(names, plugins, strict=True):
+            more: dict[str, Any] = {"nthreads": 1, "memory_limit": 0, "resources": resources, "plugins": (plugin,)}
+            await stack.enter_async_context(Worker(scheduler.address, name=name, **local, **more))
+        yield cast("str", scheduler.address), plugins

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import cast
 
 import pytest
-from distributed import Scheduler, Worker, get_worker
+from distributed import get_worker
 
 from builder.commands.distributed.cluster import Cluster
-from builder.commands.distributed.protocol import MANY, BuildTask, WorkerAnswer, version_resource
-from builder.commands.distributed.worker.facts import WorkerFacts
-from builder.commands.distributed.worker.service import Service, run_task
+from builder.commands.distributed.protocol import BuildTask, WorkerAnswer, remember_build
+from builder.commands.distributed.worker.service import run_task
 from builder.errors import BuildfarmError, Code
-from builder.storage.runs import FinishedTasks
 from builder.store import Store, work_name
 from tests.conftest import PATIENCE
-from tests.unit.commands.distributed.made_up import BUILD_TASK
+from tests.unit.commands.distributed.made_up import BUILD_TASK, workers
 from tests.unit.wheels.make_record import build_record
 
 # Dask warns on a busy machine.
@@ -36,27 +32,11 @@ def on_workers(
     """Run a scenario with workers of these names; `function` is what they do in place of a task."""
 
     async def run() -> None:
-        host = "127.0.0.1"
-        resources = {**{name: amount for name, (amount, _) in BUILD_TASK.needs.items()}, version_resource(): MANY}
-        async with AsyncExitStack() as stack:
-            new = Scheduler(port=0, dashboard=False, dashboard_address=f"{host}:0", host=host)
-            scheduler = await stack.enter_async_context(new)
-            for name in names.split():
-                facts = WorkerFacts(name, cores=1, memory=2**30, builds=1, jobs=1)
-                worker = Worker(
-                    scheduler.address,
-                    nthreads=1,
-                    name=name,
-                    memory_limit=0,
-                    dashboard=False,
-                    host=host,
-                    resources=resources,
-                    plugins=(Service(folder / name, facts),),
-                )
-                await stack.enter_async_context(worker)
-            address = cast("str", scheduler.address)
-            async with Cluster(address, patience=20, on_stage=lambda *_: None, function=function) as cluster:
-                await scenario(cluster)
+        async with (
+            workers(folder, *names.split()) as (address, _),
+            Cluster(address, patience=20, on_stage=lambda *_: None, function=function) as cluster,
+        ):
+            await scenario(cluster)
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE))
 
@@ -101,16 +81,16 @@ def test_only_one_worker_gets_a_task_while_it_is_there(tmp_path: Path) -> None:
 def test_a_worker_knows_the_wheels_that_it_made(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         assert await cluster.finished([BUILD_TASK.digest]) == {}
-        store, notes = Store(tmp_path / "w2"), FinishedTasks(tmp_path / "w2")
+        store = Store(tmp_path / "w2")
         wheel = store.root / "ops-1.0-py3-none-any.whl"
         wheel.write_bytes(b"wheel")
         with store.work(work_name(DIGEST)):
             store.add(DIGEST, wheel, build_record())
-        notes.remember(BUILD_TASK.digest, DIGEST)
+        remember_build(store, BUILD_TASK.digest, DIGEST)
         answer = (await cluster.finished([BUILD_TASK.digest, "f" * 64])).pop(BUILD_TASK.digest)
         assert answer.wheel
         assert (cluster._workers[answer.worker]["name"], answer.wheel.digest, answer.reused) == ("w2", DIGEST, True)
-        (notes.folder / f"{BUILD_TASK.digest}.json").unlink()
+        (store.root / "remote" / f"{BUILD_TASK.digest}.json").unlink()
         assert await cluster.finished([BUILD_TASK.digest]) == {}
 
     on_workers(tmp_path, "w1 w2", scenario)

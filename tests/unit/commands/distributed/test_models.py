@@ -19,6 +19,7 @@ from tests.unit.commands.distributed.made_up import CELL, PROOF_TASK, RECIPE, SH
 NOBODY = "no worker can run checks for sm_80: w0 has no GPU of the model sm_80"
 GPU = Check.GPU_VALUES
 PASSED, FAILED, NOT_RUN = proofs(Verdict.PASSED), proofs(Verdict.FAILED, "the result is 3"), proofs(Verdict.NOT_RUN)
+THREE = "sm_90: the result is 3"
 MISSING = not_run_in_cell(NOBODY, SHA, CELL).proofs
 
 
@@ -30,45 +31,25 @@ def verdicts(proof: Proof) -> dict[str, str]:
     return {model: str(found.verdict) for model, found in models_of(proof).items()}
 
 
-@pytest.mark.parametrize(
-    ("by_model", "verdict", "reason", "models"),
-    [
-        pytest.param(
-            {"sm_80": PASSED, "sm_90": PASSED},
-            "passed",
-            "",
-            {"sm_80": "passed", "sm_90": "passed"},
-            id="passed on both",
-        ),
-        pytest.param(
-            {"sm_80": PASSED, "sm_90": FAILED},
-            "failed",
-            "sm_90: the result is 3",
-            {"sm_80": "passed", "sm_90": "failed"},
-            id="failed on one",
-        ),
-        pytest.param(
-            {"sm_80": MISSING, "sm_90": PASSED},
-            "passed",
-            "",
-            {"sm_80": "not run", "sm_90": "passed"},
-            id="a model that nobody has",
-        ),
-        pytest.param(
-            {"sm_80": MISSING, "sm_90": FAILED},
-            "failed",
-            "sm_90: the result is 3",
-            {"sm_80": "not run", "sm_90": "failed"},
-            id="failed on the model that somebody has",
-        ),
-        pytest.param({"sm_80": MISSING, "": NOT_RUN}, "not run", NOBODY, {"sm_80": "not run"}, id="no model at all"),
-    ],
-)
-def test_one_verdict_from_several_models(
-    by_model: Mapping[str, tuple[Proof, ...]], verdict: str, reason: str, models: dict[str, str]
-) -> None:
+#: Proofs on each model, and the verdict, the reason and the models of one verdict from them.
+MERGED: dict[str, tuple[dict[str, tuple[Proof, ...]], str, str, dict[str, str]]] = {
+    "passed on both": ({"sm_80": PASSED, "sm_90": PASSED}, "passed", "", {"sm_80": "passed", "sm_90": "passed"}),
+    "failed on one": ({"sm_80": PASSED, "sm_90": FAILED}, "failed", THREE, {"sm_80": "passed", "sm_90": "failed"}),
+    "a model that nobody has": (
+        {"sm_80": MISSING, "sm_90": PASSED}, "passed", "", {"sm_80": "not run", "sm_90": "passed"},
+    ),
+    "failed on the model that somebody has": (
+        {"sm_80": MISSING, "sm_90": FAILED}, "failed", THREE, {"sm_80": "not run", "sm_90": "failed"},
+    ),
+    "no model at all": ({"sm_80": MISSING, "": NOT_RUN}, "not run", NOBODY, {"sm_80": "not run"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_one_verdict_from_several_models(name: str) -> None:
+    by_model, *expected = MERGED[name]
     merged = on(GPU, together(by_model))
-    assert (str(merged.verdict), merged.reason, verdicts(merged)) == (verdict, reason, models)
+    assert [str(merged.verdict), merged.reason, verdicts(merged)] == expected
 
 
 def test_checks_without_a_gpu_come_from_a_worker_that_ran_them() -> None:

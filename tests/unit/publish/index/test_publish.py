@@ -108,7 +108,7 @@ def test_a_yanked_wheel_stays_yanked_and_is_not_offered(wheel: Path, tmp_path: P
     for level in (Level.CPU, Level.GPU):  # enough proofs, too few
         results = publish_wheels(repository, [wheel], store, [level])
         assert [(one.outcome, one.yanked) for one in results] == [(PublishOutcome.UNCHANGED, "wrong on sm_120")]
-        assert publish_data(results[0])["yanked"] == "wrong on sm_120"
+        assert publish_data(results)[0]["yanked"] == "wrong on sm_120"
         text = publish_text(results, url_of(str(tmp_path / "index")), [level])
         assert f"it is yanked (wrong on sm_120), and stays so; `buildfarm unyank {wheel.name} --index INDEX`" in text
         assert "pip install" not in text

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from builder.progress.stages import StageTime
+from builder.progress.display import StageTime
 from builder.storage.runs import Run
 from builder.timeline import Sample, Timeline, Use
 

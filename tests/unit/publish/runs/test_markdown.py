@@ -24,7 +24,7 @@ def outside_of_code(text: str) -> str:
 
 
 def test_hostile_text_is_only_inside_of_code(tmp_path: Path) -> None:
-    text = report_markdown(report_of([run(tmp_path)]))
+    text = report_markdown(report_of(run(tmp_path)))
     outside = outside_of_code(text)
     for word in ("script", "evil", "bold", "everyone", "onerror", "`"):
         assert word not in outside
@@ -33,7 +33,7 @@ def test_hostile_text_is_only_inside_of_code(tmp_path: Path) -> None:
 
 
 def test_failed_builds_come_first_with_reason_hint_and_log(tmp_path: Path) -> None:
-    text = report_markdown(report_of([run(tmp_path)]))
+    text = report_markdown(report_of(run(tmp_path)))
     assert text.startswith(
         "### buildfarm build of `failed, good, refused and 1 more`: 1 failed, 1 refused, 1 not finished, 1 built\n"
     )
@@ -50,7 +50,7 @@ def test_failed_builds_come_first_with_reason_hint_and_log(tmp_path: Path) -> No
 def test_remarks_have_a_heading_of_their_own(tmp_path: Path) -> None:
     lost = proof("gradients", "not run", reason="ns::op (plain): it has no gradient", remark=True)
     builds = [entry(GOOD, "built", lost, proof("values", "not run", reason="no cases"))]
-    text = report_markdown(report_of([run(tmp_path, report={"builds": builds, "skips": []}, unfinished=())]))
+    text = report_markdown(report_of(run(tmp_path, report={"builds": builds, "skips": []}, unfinished=())))
     assert "#### Remarks\n\n- `gradients: ns::op (plain): it has no gradient`\n\n#### Checks that" in text
     assert text.count("it has no gradient") == 1
 
@@ -58,7 +58,7 @@ def test_remarks_have_a_heading_of_their_own(tmp_path: Path) -> None:
 def test_cells_of_two_platforms_are_in_rows_of_their_own(tmp_path: Path) -> None:
     cells = (CELL, f"{CELL}-linux_aarch64")
     builds = [entry(f"good-1.0-{cell}", "built", proof("import", "passed", cell), cell=cell) for cell in cells]
-    report = report_of([run(tmp_path, report={"builds": builds, "skips": []}, unfinished=())])
+    report = report_of(run(tmp_path, report={"builds": builds, "skips": []}, unfinished=()))
     text = report_markdown(report)
     assert "| torch | CUDA | platform | Python 3.11 |\n| --- | --- | --- | --- |\n" in text
     assert all(f"| 2.11.0 | 13.0 | {platform} | " in text for platform in ("linux_x86_64", "linux_aarch64"))
@@ -82,15 +82,15 @@ def test_the_limit_of_github(tmp_path: Path) -> None:
     one = run(tmp_path)
     many = [one.report["builds"][2] | {"build": f"{FAILED}-{number}"} for number in range(800)]
     large = replace(one, report={"builds": many, "skips": []}, logs={each["build"]: one.logs[FAILED] for each in many})
-    text = report_markdown(report_of([large]))
+    text = report_markdown(report_of(large))
     assert LIMIT - 20_000 < len(text.encode()) <= LIMIT
     assert "The rest of this report is left out, because GitHub shows at most 1 MiB." in text[-400:]
     assert not outside_of_code(text).count("`")
-    small = report_markdown(report_of([one]))
+    small = report_markdown(report_of(one))
     exact = len(small.encode())
-    assert report_markdown(report_of([one]), exact) == small
-    assert len(report_markdown(report_of([one]), exact - 1).encode()) < exact
-    assert report_markdown(report_of([one]), 10) == ""
+    assert report_markdown(report_of(one), exact) == small
+    assert len(report_markdown(report_of(one), exact - 1).encode()) < exact
+    assert report_markdown(report_of(one), 10) == ""
 
 
 def test_a_summary_is_appended(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_summary_is_appended(tmp_path: Path) -> None:
 
 
 def test_the_report_as_json(tmp_path: Path) -> None:
-    data = json.loads(report_data(report_of([run(tmp_path)])))
+    data = json.loads(report_data(report_of(run(tmp_path))))
     assert [build["result"] for build in data["builds"]] == ["failed", "refused", "not finished", "built"]
     failed, refused, _, good = data["builds"]
     assert [build["code"] for build in data["builds"]] == ["compile-failed", "compile-failed", None, None]

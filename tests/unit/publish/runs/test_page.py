@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -58,7 +56,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def html(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return report_page(report_of([run(tmp_path_factory.mktemp("run"))]))
+    return report_page(report_of(run(tmp_path_factory.mktemp("run"))))
 
 
 @pytest.fixture(scope="module")
@@ -119,31 +117,13 @@ def test_figures_proofs_and_the_log(page: Page) -> None:
     assert '"shape": [ 1, 2 ]' in page.text
     assert "The first error in the log" in page.text
     assert "41 /tmp/src/</pre>" in page.text
-    assert "142 \ufffd\ufffd end" in page.text.replace("�", "\ufffd") or "141 \ufffd\ufffd end" in page.text
+    assert "141 \ufffd\ufffd end" in page.text
     assert "2 cells: never built" in page.text
     assert "3.11 torch" not in page.text
 
 
-def test_several_runs_show_the_newest_result_of_each_build(tmp_path: Path) -> None:
-    older = run(tmp_path, unfinished=(), interrupted=False)
-    newest = replace(
-        older, id="20261123-x", started=older.started + timedelta(days=1), timeline=None,
-        report={"builds": [older.report["builds"][0] | {"build": REFUSED}], "skips": []},
-    )  # fmt: skip
-    report = report_of([newest, older])
-    assert [(build.name, build.result, build.run) for build in report.builds] == [
-        (FAILED, "failed", older.id),
-        (GOOD, "built", older.id),
-        (REFUSED, "built", newest.id),
-    ]
-    page = Page(report_page(report))
-    assert "2 runs of buildfarm, 3 builds" in page.text
-    assert "The record of this run has no timeline." in page.text
-    assert len(page.all("id")) == len(set(page.all("id")))
-
-
 def test_a_run_without_builds_and_without_a_timeline(tmp_path: Path) -> None:
     empty = run(tmp_path, report={"builds": [], "skips": []}, unfinished=(), logs={}, timeline=None, interrupted=False)
-    text = Page(report_page(report_of([empty]))).text
-    assert "no builds" in text
-    assert "No build ended." in text
+    text = Page(report_page(report_of(empty))).text
+    for words in ("no builds", "No build ended.", "The record of this run has no timeline."):
+        assert words in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,6 +9,7 @@ import pytest
 
 from builder.publish.runs.timeline_picture import MOST_POINTS, kind_of, picture
 from builder.publish.runs.view import TAIL, plain, read_excerpt
+from builder.timeline import Timeline
 from tests.unit.publish.runs.make import FAILED, GOOD, log, timeline
 
 
@@ -29,21 +29,19 @@ def test_plain_text(text: str, shown: str) -> None:
     assert plain(text, 10) == shown
 
 
-@pytest.mark.parametrize(
-    ("lines", "sentence", "found"),
-    [
-        pytest.param(["a: error: first", "/src/b.cu(2): error: no"], "b.cu(2): error: no", 2, id="reported"),
-        pytest.param(
-            ["x"] * 9 + ["fatal: no such remote"] + ["y"] * 50, "the build failed", 10, id="the first in the log"
-        ),
-        pytest.param(["nothing", "is named"], "the build failed", 0, id="none"),
-        pytest.param(["+ g++ -Werror: x", "ok"], "the build failed", 0, id="a command"),
-        pytest.param(["a: error: x"], "", 0, id="not looked for"),
-        pytest.param([], "the build failed", 0, id="empty log"),
-    ],
-)
-def test_the_first_error_of_a_log(lines: list[str], sentence: str, found: int, tmp_path: Path) -> None:
-    path = tmp_path / "log"
+LOGS: dict[str, tuple[list[str], str, int]] = {
+    "reported": (["a: error: first", "/src/b.cu(2): error: no"], "b.cu(2): error: no", 2),
+    "the first in the log": (["x"] * 9 + ["fatal: no such remote"] + ["y"] * 50, "the build failed", 10),
+    "none": (["nothing", "is named"], "the build failed", 0),
+    "a command": (["+ g++ -Werror: x", "ok"], "the build failed", 0),
+    "not looked for": (["a: error: x"], "", 0),
+    "empty log": ([], "the build failed", 0),
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_the_first_error_of_a_log(name: str, tmp_path: Path) -> None:
+    (lines, sentence, found), path = LOGS[name], tmp_path / "log"
     path.write_text("".join(f"{line}\n" for line in lines))
     excerpt = read_excerpt(path, sentence)
     assert excerpt is not None
@@ -62,10 +60,7 @@ def test_long_lines_and_bytes_that_are_no_text(tmp_path: Path) -> None:
     assert excerpt.tail[-1] == "\ufffd\ufffd end"
     assert excerpt.tail_first + len(excerpt.tail) - 1 == 141, "a long line counts once"
     assert max(map(len, (*excerpt.error, *excerpt.tail))) < 500
-
-
-def test_a_log_that_was_deleted(tmp_path: Path) -> None:
-    assert read_excerpt(tmp_path / "log", "x") is None
+    assert read_excerpt(tmp_path / "deleted", "x") is None
 
 
 def test_the_picture_is_one_svg_with_a_row_for_each_build() -> None:
@@ -84,21 +79,11 @@ def test_the_picture_is_one_svg_with_a_row_for_each_build() -> None:
     assert max(widths) <= 1000
     paths = [element.attrib["d"] for element in svg.iter(f"{space}path")]
     assert max(path.count("L") for path in paths) <= MOST_POINTS + 2
+    assert "cores" in text
+    assert "cores" not in picture(Timeline(timeline().stages), {}, style="")
 
 
 def test_kinds_of_stages() -> None:
-    stages = (
-        "resolve",
-        "waiting for another build",
-        "compile",
-        "repair",
-        "run every op in x",
-        "prove in x",
-        "before-all",
-    )
+    checks = ("run every op in x", "prove in x")
+    stages = ("resolve", "waiting for another build", "compile", "repair", *checks, "before-all")
     assert [kind_of(stage) for stage in stages] == ["prepare", "wait", "compile", "repair", "check", "check", "prepare"]
-
-
-def test_without_samples_there_are_no_charts() -> None:
-    text = picture(type(timeline())(timeline().stages), {})
-    assert "cores" not in re.sub("<style>.*</style>", "", text, flags=re.DOTALL)

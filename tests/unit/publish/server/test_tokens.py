@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from builder.commands.index.token import add
+from builder.commands.index.token import NewTokenOptions, add
 from builder.errors import Code
 from builder.publish.server.tokens import Tokens, parse_lifetime, parse_scope
 from tests.refused import refused
@@ -62,12 +62,12 @@ def test_a_token_is_for_an_index_or_a_new_folder(tmp_path: Path) -> None:
     (other / "notes.txt").write_text("")
     for folder in (mistyped, other):
         with refused(Code.NO_INDEX, str(folder)):
-            add(folder, "ci", ["upload"])
+            add(NewTokenOptions(index=folder, name="ci", scope=["upload"]))
     assert not mistyped.exists()
     assert [path.name for path in other.iterdir()] == ["notes.txt"]
     new.mkdir()  # as `buildfarm serve` makes it
-    add(new, "ci", ["upload"])
+    add(NewTokenOptions(index=new, name="ci", scope=["upload"]))
     (other / "records").mkdir()
-    add(other, "ci", ["upload"])
+    add(NewTokenOptions(index=other, name="ci", scope=["upload"]))
     (file,) = (other / ".tokens").iterdir()
     assert file.name == "ci.json"
