@@ -34,10 +34,10 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-#: Runs `buildfarm serve` with time limits that no test reaches.
-PATIENT = """
+#: Runs `buildfarm serve` with this time for running transfers after a signal, and for idle connections, seconds.
+PROGRAM = """
 from builder.publish.server import run
-run._GRACE = run._IDLE_SECONDS = 600
+run._GRACE = run._IDLE_SECONDS = {}
 from builder.__main__ import main
 main()
 """
@@ -46,7 +46,7 @@ main()
 @pytest.fixture
 def patient(tmp_path: Path) -> Iterator[Server]:
     """A server of an empty index that cuts no connection."""
-    with running(tmp_path / "index", program=PATIENT) as server:
+    with running(tmp_path / "index", program=PROGRAM.format(600)) as server:
         yield server
 
 
@@ -196,21 +196,12 @@ def test_a_signal_ends_the_server_after_running_transfers(patient: Server, tmp_p
     assert patient.process.wait(PATIENCE) == 0
 
 
-#: Runs `buildfarm serve` with a short time for running transfers after a signal.
-IMPATIENT = """
-from builder.publish.server import run
-run._GRACE = 1
-from builder.__main__ import main
-main()
-"""
-
-
 def test_a_signal_cuts_transfers_that_take_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log has a line for each, and there is no traceback; nothing of the upload is left."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    with running(tmp_path / "index", program=IMPATIENT) as server:
+    with running(tmp_path / "index", program=PROGRAM.format(1)) as server:
         new = ready(tmp_path)
         repository = Repository(Folder(server.root))
         repository.add(new)

@@ -1,15 +1,23 @@
-"""The command line, for the tests of the index."""
+"""The command line and a new index, for the tests of the index."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from builder.__main__ import run_command
+from builder.publish.index.objects import Folder
+from builder.publish.index.repository import Repository
 
 #: Runs buildfarm with these words; returns the exit code, stdout and stderr.
 Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(Folder(tmp_path / "index"))
 
 
 @pytest.fixture

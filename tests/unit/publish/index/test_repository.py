@@ -26,11 +26,6 @@ from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import CELL, ready
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    return Repository(Folder(tmp_path / "index"))
-
-
 def listed(repository: Repository, path: str, project: str = "my-ext") -> list[str]:
     try:
         page = json.loads(repository.objects.read(f"{path}/{project}/index.json"))

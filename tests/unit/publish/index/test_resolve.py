@@ -33,11 +33,6 @@ def entry(filename: str = "my_ext-1.0+cu124-cp311-cp311-manylinux_2_28_x86_64.wh
     return replace(Entry(filename, "", "", 1, "", "", "", farm=farm), **changes)  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    return Repository(Folder(tmp_path / "index"))
-
-
 #: A cell, as options.
 CELL = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12")
 
