@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from typing import Any
 import typer
 
 from builder.cli.app import app
-from builder.cli.output import data_printed, print_data
+from builder.cli.output import data_printed, print_json
 from builder.errors import DISK_HINT, BuildfarmError, Code, Exit, PreflightError, UsageError
 from builder.log import print_error, print_line
 from builder.process import handle_signals, kill_all
@@ -128,15 +127,11 @@ def _refused(error: OSError) -> BuildfarmError:
 
 
 def _report(errors: Sequence[BuildfarmError]) -> None:
+    """Print errors to stderr; with --json also to stdout, unless the command has already printed its data."""
     for error in errors:
         print_error(error)
-    _print_json(errors)
-
-
-def _print_json(errors: Sequence[BuildfarmError]) -> None:
-    """With --json, print errors to stdout, unless the command has already printed its data."""
     if "--json" in sys.argv[1:] and not data_printed() and sys.stdout is not None:
-        print_data(json.dumps({"errors": [error.to_json() for error in errors]}, indent=1) + "\n")
+        print_json({"errors": [error.to_json() for error in errors]})
 
 
 if __name__ == "__main__":

@@ -71,29 +71,18 @@ class Proof:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for the store and for `--json`."""
-        return {
-            "wheel": self.wheel,
-            "cell": str(self.cell) if self.cell else None,
-            "check": str(self.check),
-            "verdict": str(self.verdict),
-            "reason": self.reason,
-            "evidence": self.evidence,
-            "when": self.when,
-            "basis": self.basis,
-        }
+        cell = str(self.cell) if self.cell else None
+        return vars(self) | {"cell": cell, "check": str(self.check), "verdict": str(self.verdict)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Read what `to_json` wrote; raises KeyError or ValueError for anything else."""
         return cls(
-            wheel=text(data["wheel"]),
             cell=Cell.parse(data["cell"]) if data["cell"] else None,
             check=Check(data["check"]),
             verdict=Verdict(data["verdict"]),
-            reason=text(data["reason"]),
             evidence=dict(data["evidence"]),
-            when=text(data["when"]),
-            basis=text(data["basis"]),
+            **{name: text(data[name]) for name in ("wheel", "reason", "when", "basis")},
         )
 
 

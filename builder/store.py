@@ -132,6 +132,12 @@ def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_if_changed(path: Path, data: bytes) -> None:
+    """Replace a file atomically, unless it has this content already."""
+    if not path.is_file() or path.read_bytes() != data:
+        write_atomic(path, data)
+
+
 def local_path(place: str) -> Path | None:
     """The path that an option or argument names, also as a URL `file://…`; None for another URL."""
     if place.startswith("file://"):

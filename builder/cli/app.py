@@ -1,79 +1,67 @@
 """The program `buildfarm`: its commands and the options it takes without a command.
 
-The module of a command is imported when the command runs. The list of all commands has their docstrings, which are read
-without an import, because some modules load slowly.
+The module of a command is imported when the command runs, because some modules load slowly.
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
-from inspect import Parameter, Signature, signature
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast, get_type_hints
+from inspect import Parameter, Signature, cleandoc, signature
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
-from typer.models import Default
 
-from builder.cli.options import examples
-
-
-class _Place(NamedTuple):
-    """Where a command is: its module in `builder`, its function, and the name of its examples.
-
-    Without a function, the commands are those of the module's `app`, and `help` says what they do.
-    """
-
-    module: str
-    function: str = ""
-    examples: str = "EXAMPLES"
-    help: str = ""
-
-
-#: The commands, in the order of the help.
-_PLACES = {
-    "init": _Place("commands.init", "init"),
-    "add": _Place("commands.add", "add"),
-    "plan": _Place("commands.plan", "plan"),
-    "render": _Place("commands.render", "render"),
-    "build": _Place("commands.building.build", "build"),
-    "rebuild": _Place("commands.rebuild", "rebuild"),
-    "cases": _Place("commands.cases", "cases"),
-    "smoke": _Place("commands.smoke", "smoke"),
-    "worker": _Place("commands.distributed.worker_command", "worker"),
-    "publish": _Place("commands.index.publish", "publish"),
-    "adopt": _Place("commands.index.adopt", "adopt"),
-    "relabel": _Place("commands.index.relabel", "relabel"),
-    "serve": _Place("commands.index.serve", "serve"),
-    "token": _Place("commands.index.token", help="Make and revoke the tokens of an index server."),
-    "resolve": _Place("commands.index.resolve", "resolve"),
-    "yank": _Place("commands.index.manage", "yank", "YANK_EXAMPLES"),
-    "unyank": _Place("commands.index.manage", "unyank", "UNYANK_EXAMPLES"),
-    "index": _Place("commands.index.manage", help="Check and clean a package index."),
-    "verify": _Place("commands.verify", "verify"),
-    "inventory": _Place("commands.inventories"),
-    "doctor": _Place("commands.doctor", "doctor"),
-    "report": _Place("commands.report", "report"),
-    "ci": _Place("commands.ci", "ci"),
-    "store": _Place("commands.store"),
+#: What each command does, in the order of the help: the first paragraph of its docstring.
+PURPOSES = {
+    "init": "Start a project with a small example extension, or with the .cu and .cpp files of the folder.",
+    "add": "Write a recipe for a source and add it to matrix.yaml.",
+    "plan": "Print the builds, the cells that each build serves, and why the other cells are skipped. Builds nothing.",
+    "render": "Write the Dockerfile of every image that the selection needs. Does not need Docker.",
+    "build": "Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and"
+    " uv.",
+    "rebuild": "Build a wheel again from its recipe, with the packages that the record inside the wheel names.",
+    "cases": "Draft the cases.py of a built extension: find its ops, and try inputs until each op accepts a call.",
+    "smoke": "Test finished wheels: call every op in each cell and run the checks of ops. Builds nothing.",
+    "worker": "Build and test wheels for `buildfarm build --scheduler`, as a worker of a Dask scheduler.",
+    "publish": "Put wheels into a package index, each with its proofs, its SBOM and its provenance.",
+    "adopt": "Test wheels that others built, and put them into a package index. Builds nothing.",
+    "relabel": "Write a wheel whose file name, METADATA and WHEEL agree, such as after somebody renamed the file.",
+    "serve": "Serve a package index over HTTP, and accept uploads by `buildfarm publish`, twine and `uv publish`.",
+    "token": "Make and revoke the tokens of an index server.",
+    "resolve": "Find the wheel of an index for a machine, and print the commands that install it.",
+    "yank": "Mark wheels of an index as yanked: installers choose them only if their exact version is asked for"
+    " (PEP 592).",
+    "unyank": "Undo `yank`.",
+    "index": "Check and clean a package index.",
+    "verify": "Judge any wheel from its file alone: with which torch, GPUs and systems it works. Executes nothing in"
+    " it.",
+    "inventory": "Make and show symbol inventories: which symbols the libraries of a torch release define.",
+    "doctor": "Judge a Python environment with torch, and print a command that mends each fault.",
+    "report": "Write a page about a run of `build` or `smoke`: results, checks, log excerpts, and a timeline.",
+    "ci": "Write workflows for GitHub Actions that build, test and publish, with or without a GPU.",
+    "store": "Show and free the disk space of the store; list earlier runs.",
+}
+#: The module of a command in `builder.commands`, if it has another name.
+PLACES = {
+    "build": "building.build",
+    "worker": "distributed.worker_command",
+    **{name: f"index.{name}" for name in ("publish", "adopt", "relabel", "serve", "token", "resolve")},
+    **dict.fromkeys(("yank", "unyank", "index"), "index.manage"),
+    "inventory": "inventories",
 }
 
 
 def with_parameters(function: Callable[..., None]) -> Callable[..., None]:
     """A function for typer whose parameters are the fields of the dataclass that `function` takes as `options`.
 
-    It also has the parameter `context` of `function`, if there is one. A function without `options` is returned as it
-    is.
+    It also has the parameter `context` of `function`, if there is one.
     """
-    options = get_type_hints(function).get("options")
-    if options is None:
-        return function
+    options = get_type_hints(function)["options"]
     parameters = [one for name, one in signature(function, eval_str=True).parameters.items() if name == "context"]
     own = {one.name for one in parameters}
 
@@ -82,72 +70,51 @@ def with_parameters(function: Callable[..., None]) -> Callable[..., None]:
         function(options=options(**values), **given)
 
     kinds = get_type_hints(options, include_extras=True)
-    # Options with a heading of their own in the help, which several commands inherit, come last.
-    for one in sorted(fields(options), key=lambda one: bool(kinds[one.name].__metadata__[0].rich_help_panel)):
+
+    def place(name: str) -> tuple[bool, bool]:
+        """Inherited options come last in the help: those with a heading of their own, before them --json."""
+        return bool(kinds[name].__metadata__[0].rich_help_panel), name == "as_json"
+
+    for one in sorted(fields(options), key=lambda one: place(one.name)):
         default = Parameter.empty if one.default is MISSING else one.default
         parameters.append(Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=kinds[one.name]))
-    run.__doc__ = function.__doc__
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # inspect.signature reads it
     return run
 
 
+def _examples(*commands: str) -> str:
+    """The end of a help page: each command on a line of its own."""
+    return "\n\n".join(["Examples:", *commands])
+
+
 @cache
-def _command(name: str) -> object:
-    """Import the command of this name. Raises KeyError for an unknown one."""
-    place = _PLACES[name]
-    module = import_module(f"builder.{place.module}")
-    alone = typer.Typer(pretty_exceptions_enable=False)
-    if place.function:
-        function = with_parameters(getattr(module, place.function))
-        alone.command(name, epilog=getattr(module, place.examples))(function)
-    else:
-        alone.add_typer(module.app, name=name, help=place.help or Default(None))
-    return get_group(alone).commands[name]
+def load_command(name: str) -> Any:  # noqa: ANN401 (a class of typer or of click)
+    """Import a command: the function of its name, or the group of the functions in `COMMANDS` of its module.
 
-
-class _Loaded(Mapping[str, object]):
-    """The commands by name; each is imported at its first use."""
-
-    def __getitem__(self, name: str) -> object:
-        return _command(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_PLACES)
-
-    def __len__(self) -> int:
-        return len(_PLACES)
-
-
-def _docstring(place: _Place) -> str:
-    """What a command does; its module is not imported."""
-    spec = find_spec(f"builder.{place.module}")
-    tree = ast.parse(Path(spec.origin).read_bytes() if spec and spec.origin else b"")
-    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == place.function)
-    return next(filter(None, map(ast.get_docstring, functions)), "")
-
-
-class _Described(_Loaded):
-    """The commands for the help: with what they do, and without their options."""
-
-    def __getitem__(self, name: str) -> object:
-        place = _PLACES[name]
-        if text := place.help or (place.function and _docstring(place)):
-            return TyperCommand(name, help=text)
-        return super().__getitem__(name)
+    The docstring of a function is its help. Its last section, `Examples:`, has a command on each line.
+    """
+    module = import_module(f"builder.commands.{PLACES.get(name, name)}")
+    single = getattr(module, name, None)
+    alone = typer.Typer(name=name, help=PURPOSES[name], no_args_is_help=True, pretty_exceptions_enable=False)
+    for word, function in ({name: single} if single else module.COMMANDS).items():
+        text, _, lines = cleandoc(function.__doc__).partition("\n\nExamples:\n")
+        epilog = _examples(*(line.strip() for line in lines.splitlines()))
+        alone.command(word, help=text, epilog=epilog)(with_parameters(function))
+    group = get_group(alone)
+    return group.commands[name] if single else group
 
 
 class _Commands(TyperGroup):
-    """The group of all commands."""
+    """The group of all commands. For the help, no command is imported."""
 
     def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 (typer passes them on)
         super().__init__(**attributes)
-        self.commands = cast("Any", _Loaded())
+        self.commands = {name: TyperCommand(name, help=purpose) for name, purpose in PURPOSES.items()}
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 (of a package that typer contains)
-        """Print the help without importing the commands."""
-        self.commands = cast("Any", _Described())
-        super().format_help(ctx, formatter)
-        self.commands = cast("Any", _Loaded())
+    def resolve_command(self, ctx: Any, args: Any) -> Any:  # noqa: ANN401 (of a package that typer contains)
+        """Return the name, the command and the remaining words of a command line; import the command."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and load_command(command.name or ""), rest
 
 
 app = typer.Typer(
@@ -155,7 +122,7 @@ app = typer.Typer(
     cls=_Commands,
     help="Build wheels of PyTorch CUDA extensions, and test each wheel in every cell that it serves.\n\n"
     "A cell is one torch, one CUDA, one Python and one platform, such as torch2.11.0-cu130-cp312 (on linux_x86_64).",
-    epilog=examples("buildfarm plan", "buildfarm build --torch 2.11 --cuda 13.0 --python 3.12"),
+    epilog=_examples("buildfarm plan", "buildfarm build --torch 2.11 --cuda 13.0 --python 3.12"),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -16,11 +16,6 @@ from builder.matrix.config import Selection
 from builder.resources import own_gpus
 
 
-def examples(*commands: str) -> str:
-    """The end of a help page: each command on a line of its own."""
-    return "\n\n".join(["Examples:", *commands])
-
-
 class SmokeExecutor(StrEnum):
     """Where `smoke` runs the ops of a wheel."""
 
@@ -100,6 +95,8 @@ JobsOption = Annotated[
         "--jobs", metavar="N", min=1, help="Number of parallel compilers. Default: as many as cores and memory allow."
     ),
 ]
+#: Of commands that delete.
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print no progress to stderr, only warnings and errors.")
@@ -127,8 +124,6 @@ IndexOption = Annotated[
 JunitOption = Annotated[
     Path | None, typer.Option("--junit", metavar="FILE", help="Also write the results to FILE as JUnit XML.")
 ]
-
-
 SummaryOption = Annotated[
     Path | None,
     typer.Option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
@@ -17,6 +18,11 @@ _printed: list[bool] = []
 def data_printed() -> bool:
     """Whether this process has printed data."""
     return bool(_printed)
+
+
+def print_json(data: object) -> None:
+    """Print data for programs to stdout."""
+    print_data(json.dumps(data, indent=1) + "\n")
 
 
 def print_data(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import tempfile
@@ -25,9 +24,8 @@ from builder.cli.options import (
     NewMatrixOptions,
     StoreOption,
     architectures,
-    examples,
 )
-from builder.cli.output import print_data
+from builder.cli.output import print_data, print_json
 from builder.commands.axes import new_axes
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, UsageError
@@ -58,11 +56,6 @@ from builder.wheels.local import LocalExecutor
 from builder.wheels.sources.prepare import prepare_source, project_folder
 from builder.wheels.toolchain.environments import Environments
 
-EXAMPLES = examples(
-    "buildfarm add torch-scatter==2.1.2",
-    "buildfarm add https://github.com/rusty1s/pytorch_cluster@1.6.3 --torch 2.11 --cuda 13.0",
-    "buildfarm add ./my_extension",
-)
 _WIDTH = 118
 _BLOCKS = ("source",)
 
@@ -101,13 +94,29 @@ def add(options: AddOptions) -> None:
     """Write a recipe for a source and add it to matrix.yaml.
 
     Runs no code of the source if its files state name and version. Otherwise it asks the build backend for them.
+
+    Examples:
+        buildfarm add torch-scatter==2.1.2
+        buildfarm add https://github.com/rusty1s/pytorch_cluster@1.6.3 --torch 2.11 --cuda 13.0
+        buildfarm add ./my_extension
     """
     ignored = _ignored_options(options) if options.matrix.exists() else []
     if ignored:
         have = "has" if len(ignored) == 1 else "have"
         print_warning(f"{and_list(ignored)} {have} no effect, because {options.matrix} exists: edit this file")
     added = run_add(options)
-    print_data(added_json(added) if options.as_json else added_text(added) + next_steps(added))
+    if options.as_json:
+        print_json(
+            {
+                "name": added.recipe.name,
+                "version": added.recipe.version,
+                "recipe": str(added.recipe.folder / RECIPE),
+                "matrix": str(added.matrix.absolute()),
+                "findings": [vars(each) for each in added.draft.findings] if added.draft else [],
+            }
+        )
+    else:
+        print_data(added_text(added) + next_steps(added))
 
 
 def _ignored_options(options: AddOptions) -> list[str]:
@@ -129,7 +138,8 @@ def run_add(options: AddOptions, *, write: bool = True) -> Added:
     MissingToolError without network or git.
     """
     known = load_recipes(load_matrix(options.matrix)) if options.matrix.exists() else ()
-    if listed := _listed(options.source, known):
+    # The name of an extension of the matrix, without a version; a folder of this name comes first.
+    if listed := None if Path(options.source).is_dir() else _named(options.source, known):
         pinned = PinnedSource(listed.source, options.source, "extension of the matrix", listed.name)
         return Added(listed, pinned, options.matrix, axes=None, draft=None, listed=True)
     pinned = pin(parse_reference(options.source))
@@ -166,11 +176,6 @@ def run_add(options: AddOptions, *, write: bool = True) -> Added:
     return Added(recipe, pinned, options.matrix, axes, draft)
 
 
-def _listed(source: str, known: tuple[Recipe, ...]) -> Recipe | None:
-    """The extension of the matrix that this argument names, without a version; a folder of this name comes first."""
-    return None if Path(source).is_dir() else _named(source, known)
-
-
 def _named(name: str, known: tuple[Recipe, ...]) -> Recipe | None:
     return next((each for each in known if canonicalize_name(each.name) == canonicalize_name(name)), None)
 
@@ -199,7 +204,9 @@ def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: NewAxes |
     matrix = load_matrix(options.matrix) if axes is None else axes.matrix(options.matrix)
     try:
         with store.work(f"ask-{digest_of(str(pinned.source))[:12]}") as work:
-            (work / RECIPE).write_text(recipe_text(replace(draft, entries=[*_without_source(draft)]), ""))
+            here = RecipeEntry("source", {"path": "."})
+            entries = [here if entry.key == "source" else entry for entry in draft.entries]
+            (work / RECIPE).write_text(recipe_text(replace(draft, entries=entries), ""))
             recipe = replace(load_recipe(work), source=pinned.source)
             build = make_plan(matrix, (recipe,), Selection(), Compat.load()).builds[0]
             executor = LocalExecutor(Environments(store, matrix.torch_index))
@@ -219,11 +226,6 @@ def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: NewAxes |
         print_warning(f"the build backend did not answer; the full output is in {log}")
         return draft
     return inspect_source(pinned, tree, BackendMetadata(metadata, draft.unknown, build.torch, build.cuda))
-
-
-def _without_source(draft: Draft) -> Iterator[RecipeEntry]:
-    """The entries of a recipe whose source is the folder of the recipe."""
-    yield from (RecipeEntry("source", {"path": "."}) if entry.key == "source" else entry for entry in draft.entries)
 
 
 def _refuse_taken(name: str, folder: Path | None, known: tuple[Recipe, ...], options: AddOptions) -> None:
@@ -276,16 +278,14 @@ def recipe_text(draft: Draft, command: str) -> str:
         " buildfarm"
     )
     for entry in draft.entries:
-        lines += _comment(entry.comment) + _lines(entry)
+        lines += _comment(entry.comment)
+        if isinstance(entry.value, dict) and entry.key in _BLOCKS:
+            lines += [f"{entry.key}:", *(f"  {key}: {_value(value)}" for key, value in entry.value.items())]
+        else:
+            lines.append(f"{entry.key}: {_value(entry.value)}")
     for question in draft.questions:
         lines += _comment(f"QUESTION: {question}")
     return "\n".join(lines) + "\n"
-
-
-def _lines(entry: RecipeEntry) -> list[str]:
-    if isinstance(entry.value, dict) and entry.key in _BLOCKS:
-        return [f"{entry.key}:", *(f"  {key}: {_value(value)}" for key, value in entry.value.items())]
-    return [f"{entry.key}: {_value(entry.value)}"]
 
 
 def _value(value: object) -> str:
@@ -303,8 +303,15 @@ def added_text(added: Added) -> str:
     file = escape(_short(added.recipe.folder / RECIPE))
     if added.listed:
         return to_text(f"{file} is the recipe of {escape(added.recipe.name)} already; nothing was changed")
+    match added.recipe.source:
+        case SdistSource(sha256=sha256):
+            pin = f" (sha256 {sha256[:12]}…)"
+        case GitSource(revision=revision):
+            pin = f" (commit {revision[:12]})"
+        case _:
+            pin = ""
     named = f"[bold]{escape(added.recipe.name)} {added.recipe.stated_version}[/]"
-    lines = [f"{named} from {escape(added.pinned.label)}{_pin(added)}"]
+    lines = [f"{named} from {escape(added.pinned.label)}{pin}"]
     for sign, asked in (("  ", False), ("[yellow]? [/]", True)):
         found = [each for each in added.draft.findings if each.question is asked] if added.draft else []
         lines += [f"{sign}{escape(each.found)} → {escape(each.consequence)}" for each in found]
@@ -328,30 +335,6 @@ def next_steps(added: Added) -> str:
         *("", *lines),
         *("", "After the build, to draft a cases.py with a case for each op:", cases),
     )
-
-
-def added_json(added: Added) -> str:
-    """What `add` wrote and found, as JSON."""
-    findings = added.draft.findings if added.draft else []
-    data = {
-        "name": added.recipe.name,
-        "version": added.recipe.version,
-        "recipe": str(added.recipe.folder / RECIPE),
-        "matrix": str(added.matrix.absolute()),
-        "findings": [
-            {"found": each.found, "consequence": each.consequence, "question": each.question} for each in findings
-        ],
-    }
-    return json.dumps(data, indent=1) + "\n"
-
-
-def _pin(added: Added) -> str:
-    match added.recipe.source:
-        case SdistSource(sha256=sha256):
-            return f" (sha256 {sha256[:12]}…)"
-        case GitSource(revision=revision):
-            return f" (commit {revision[:12]})"
-    return ""
 
 
 def _short(path: Path) -> str:

@@ -21,13 +21,12 @@ from builder.cli.options import (
     NoPythonDownloadsOption,
     SelectOptions,
     StoreOption,
-    examples,
 )
 from builder.cli.output import print_data
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.cases_text import cases_text, missing_text, summary_text
-from builder.commands.folders import DIST, open_store
-from builder.commands.smoke_targets import SmokeTarget, TargetFinder, failed_compile, selected_recipes
+from builder.commands.folders import DIST, failed_builds, open_store
+from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.draft.result import Drafts
 from builder.log import print_line, print_warning
@@ -39,12 +38,6 @@ from builder.result import CasesResult
 from builder.store import Store, work_name, write_atomic
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheels.build_dir import clear_abandoned
-
-EXAMPLES = examples(
-    "buildfarm cases --ext NAME",
-    "buildfarm cases --ext NAME --torch 2.11 --python 3.12 --out draft.py",
-    "buildfarm cases --ext NAME --torch 2.2 --cuda 12.1 --executor docker",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +75,13 @@ class CasesOptions(SelectOptions):
 
 
 def cases(options: CasesOptions) -> None:
-    """Draft the cases.py of a built extension: find its ops, and try inputs until each op accepts a call."""
+    """Draft the cases.py of a built extension: find its ops, and try inputs until each op accepts a call.
+
+    Examples:
+        buildfarm cases --ext NAME
+        buildfarm cases --ext NAME --torch 2.11 --python 3.12 --out draft.py
+        buildfarm cases --ext NAME --torch 2.2 --cuda 12.1 --executor docker
+    """
     results = list(run_cases(options))
     if not options.as_json:
         print_data("\n".join(map(summary_text, results)))
@@ -139,17 +138,22 @@ def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> S
             name, version, *_ = parse_wheel_filename(wheel.name)
             if recipe.makes(name) and recipe.is_version(version):
                 own.append(wheel)
-    failed = failed_compile(dist, recipe.name, {str(cell) for cell in finder.selected_cells(recipe)})
+    cells = {str(cell) for cell in finder.selected_cells(recipe)}
+    failed = failed_builds(dist, "there is no wheel of this build", [recipe.name], cells, without_wheel=True)
     if not own:
-        raise failed or NothingSelectedError(
-            "the extension has no wheel yet, and a draft needs a wheel",
-            Code.NO_WHEEL,
-            where=recipe.name,
-            hints=[f"run `buildfarm build --ext {recipe.name}` first; a wheel with failed checks is enough"],
+        raise (
+            failed[0]
+            if failed
+            else NothingSelectedError(
+                "the extension has no wheel yet, and a draft needs a wheel",
+                Code.NO_WHEEL,
+                where=recipe.name,
+                hints=[f"run `buildfarm build --ext {recipe.name}` first; a wheel with failed checks is enough"],
+            )
         )
     target = finder.find(list(map(str, own)), dist)[0]
     if failed:
-        print_warning(f"{recipe.name}: {failed.sentence}; the draft is for an earlier wheel, {target.wheel.name}")
+        print_warning(f"{recipe.name}: {failed[0].sentence}; the draft is for an earlier wheel, {target.wheel.name}")
     return target
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from builder.cli.options import JsonOption, examples
+from builder.cli.options import JsonOption
 from builder.cli.output import print_data
 from builder.errors import Code, UsageError
 from builder.log import print_warning
@@ -20,12 +20,6 @@ from builder.publish.ci.install import check_install, own_install
 from builder.publish.ci.jobs import Scope, jobs_json
 from builder.publish.ci.workflows import IMAGE, MARK, STALE, WorkflowOptions, workflows
 from builder.store import write_atomic
-
-EXAMPLES = examples(
-    "buildfarm ci --require cpu --install ./tools/buildfarm",
-    'buildfarm ci --install "buildfarm @ git+https://HOST/OWNER/buildfarm@COMMIT"',
-    "buildfarm ci --install ./tools/buildfarm --runner-labels my-arc-runners",
-)
 
 
 @dataclass(frozen=True)
@@ -46,6 +40,11 @@ def ci(options: CiOptions) -> None:
 
     A pull request and a push to --branch build the newest cell of each extension. Every night, everything is built and
     published, and an issue is opened if there is a new torch. Pull requests of forks start no job on a GPU runner.
+
+    Examples:
+        buildfarm ci --require cpu --install ./tools/buildfarm
+        buildfarm ci --install "buildfarm @ git+https://HOST/OWNER/buildfarm@COMMIT"
+        buildfarm ci --install ./tools/buildfarm --runner-labels my-arc-runners
     """
     written, removed = run_ci(options.directory, options)
     if not _has_branch(options.directory, options.branch):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from packaging.version import InvalidVersion, Version
@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 from rich.markup import escape
 
 from builder import __version__
-from builder.cli.options import JsonOption, examples
+from builder.cli.options import JsonOption
 from builder.cli.output import print_data
 from builder.commands.current_environment import current_environment
 from builder.errors import Code, Exit, UsageError
@@ -33,12 +33,6 @@ from builder.proofs.environment.read import read_environment
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.terminal import to_text
 from builder.store import write_atomic
-
-EXAMPLES = examples(
-    "buildfarm doctor",
-    "buildfarm doctor --python .venv/bin/python --bundle report.json",
-    "buildfarm doctor --machine gpu-server.yaml",
-)
 
 
 @dataclass(frozen=True)
@@ -72,38 +66,19 @@ class DoctorOptions:
     as_json: JsonOption = False
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """An environment and the findings about it."""
-
-    environment: InstalledEnvironment
-    findings: tuple[Finding, ...]
-
-
 def doctor(options: DoctorOptions) -> None:
     """Judge a Python environment with torch, and print a command that mends each fault.
 
     No package of the environment is imported, so the environment may be broken. The exit code is 1 if a fault was
     found. Notes do not change the exit code.
-    """
-    found = run_doctor(options)
-    text = doctor_json if options.as_json else doctor_text
-    print_data(text(found.environment, found.findings))
-    if options.bundle:
-        write_atomic(options.bundle.absolute(), bundle(found.environment, found.findings))
-        print_line(f"wrote {options.bundle}")
-    faults = any(finding.level is Severity.FAULT for finding in found.findings)
-    raise typer.Exit(int(Exit.FAILED if faults else Exit.OK))
 
-
-def run_doctor(options: DoctorOptions) -> Diagnosis:
-    """Judge an environment.
-
-    Raises UsageError for a Python that does not run, for a wrong machine file, and if no environment is named and the
-    environment of buildfarm has no torch.
+    Examples:
+        buildfarm doctor
+        buildfarm doctor --python .venv/bin/python --bundle report.json
+        buildfarm doctor --machine gpu-server.yaml
     """
     compat = Compat.load()
-    machine = read_machine(options.machine, compat) if options.machine else None
+    machine = _read_machine(options.machine, compat) if options.machine else None
     current = current_environment()
     environment = read_environment(options.python or current.interpreter, machine)
     if not options.python and current.of_buildfarm and environment.torch is None:
@@ -112,7 +87,14 @@ def run_doctor(options: DoctorOptions) -> Diagnosis:
             Code.NO_ENVIRONMENT,
             hints=["activate the environment to judge, or name its Python: `buildfarm doctor --python env/bin/python`"],
         )
-    return Diagnosis(environment, judge(Cures(environment, compat, options.torch_index)))
+    findings = judge(Cures(environment, compat, options.torch_index))
+    print_data((_json if options.as_json else doctor_text)(environment, findings))
+    if options.bundle:
+        text, home = _json(environment, findings), str(Path.home())  # whose name may be that of a person
+        write_atomic(options.bundle.absolute(), (text.replace(home, "~") if len(home) > 1 else text).encode())
+        print_line(f"wrote {options.bundle}")
+    faults = any(finding.level is Severity.FAULT for finding in findings)
+    raise typer.Exit(int(Exit.FAILED if faults else Exit.OK))
 
 
 class MachineModel(StrictModel):
@@ -131,7 +113,7 @@ class MachineModel(StrictModel):
         return value
 
 
-def read_machine(path: Path, compat: Compat) -> Machine:
+def _read_machine(path: Path, compat: Compat) -> Machine:
     """Read the file; raises UsageError for a mistake in it and for an unknown GPU."""
     document = read_document(path)
     model = validate(document, MachineModel)
@@ -153,7 +135,19 @@ _MANAGED = (
 
 def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str:
     """The environment in a few lines, then each finding with its cause and cure."""
-    lines = [f"{name:<11}{escape(value)}" for name, value in _summary(environment)]
+    machine, tools = environment.machine, environment.tools
+    gpus = ", ".join(f"{gpu.name} ({gpu.arch.sm})" for gpu in machine.gpus)
+    torches = [f"{torch.version} ({f'CUDA {torch.cuda}' if torch.cuda else 'CPU'})" for torch in environment.torches]
+    summary = {
+        "python": f"{environment.interpreter.python} {environment.interpreter.executable}",
+        "machine": "described by a file" if machine.described else "this one",
+        "driver": machine.driver or "none found",
+        "gpu": gpus or "none",
+        "torch": ", ".join(torches) or "none",
+        "nvcc": f"{tools.nvcc} in {tools.home}" if tools.nvcc else "none",
+        "compiler": tools.compiler or "none",
+    }
+    lines = [f"{name:<11}{escape(value)}" for name, value in summary.items()]
     for finding in findings:
         colour = "red" if finding.level is Severity.FAULT else "yellow"
         lines += ["", f"[{colour}]{finding.level}:[/] {escape(finding.what)}", f"  why:  {escape(finding.why)}"]
@@ -168,25 +162,10 @@ def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) 
     return to_text(*map(mask_credentials, lines))
 
 
-def _summary(environment: InstalledEnvironment) -> list[tuple[str, str]]:
-    machine, tools = environment.machine, environment.tools
-    gpus = ", ".join(f"{gpu.name} ({gpu.arch.sm})" for gpu in machine.gpus) or "none"
-    torches = [f"{torch.version} ({f'CUDA {torch.cuda}' if torch.cuda else 'CPU'})" for torch in environment.torches]
-    return [
-        ("python", f"{environment.interpreter.python} {environment.interpreter.executable}"),
-        ("machine", "described by a file" if machine.described else "this one"),
-        ("driver", machine.driver or "none found"),
-        ("gpu", gpus),
-        ("torch", ", ".join(torches) or "none"),
-        ("nvcc", f"{tools.nvcc} in {tools.home}" if tools.nvcc else "none"),
-        ("compiler", tools.compiler or "none"),
-    ]
-
-
-def doctor_data(environment: InstalledEnvironment, findings: Sequence[Finding]) -> dict[str, Any]:
-    """The result as plain data, without credentials and without the name of the home folder."""
+def _json(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str:
+    """The result as JSON without credentials; the commands have the real paths."""
     interpreter, machine, tools = environment.interpreter, environment.machine, environment.tools
-    data: dict[str, Any] = {
+    data = {
         "buildfarm": __version__,
         "python": {
             "version": str(interpreter.python),
@@ -215,16 +194,4 @@ def doctor_data(environment: InstalledEnvironment, findings: Sequence[Finding]) 
         "findings": [finding.to_json() for finding in findings],
         "faults": sum(finding.level is Severity.FAULT for finding in findings),
     }
-    return data
-
-
-def doctor_json(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str:
-    """The result as JSON; the commands have the real paths."""
-    return mask_credentials(json.dumps(doctor_data(environment, findings), indent=1)) + "\n"
-
-
-def bundle(environment: InstalledEnvironment, findings: Sequence[Finding]) -> bytes:
-    """The file for a bug report: the same JSON, with `~` for the home folder, whose name may be that of a person."""
-    text = doctor_json(environment, findings)
-    home = str(Path.home())
-    return (text.replace(home, "~") if len(home) > 1 else text).encode()
+    return mask_credentials(json.dumps(data, indent=1)) + "\n"

@@ -1,15 +1,19 @@
-"""The two folders a user names, the store and `dist/`: checked before anything is built."""
+"""The two folders a user names, the store and `dist/`: checked before anything is built; why `dist/` lacks a wheel."""
 
 from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from builder.errors import Code, UsageError
+from builder.errors import BuildfarmError, Code, NothingSelectedError, UsageError
+from builder.hashing import sha256_of
+from builder.proof import Verdict
 from builder.store import MARK, RUN, Store, default_store
+from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, text, texts
 
 #: torch writes nvcc's path into its ninja file unquoted, and the toolkit is in the store.
 _UNQUOTED = re.compile(r"[^\w@%+=:,./~-]")
@@ -56,6 +60,66 @@ def read_dist(dist: Path) -> list[Path]:
     if dist != DIST and not dist.is_dir():
         raise _no_folder(dist, f"--dist {dist}")
     return sorted(dist.glob("*.whl"))
+
+
+def failed_builds(
+    dist: Path, what: str, extensions: Collection[str], cells: Collection[str], *, without_wheel: bool = False
+) -> list[BuildfarmError]:
+    """The failed builds of report.json for these extensions and cells, as errors that say why `dist` lacks a wheel.
+
+    With `without_wheel`, not those whose wheel was refused.
+    """
+
+    def wanted(entry: Mapping[str, Any]) -> bool:
+        named = any(entry["build"].startswith(f"{name}-") for name in extensions)
+        return named and not set(entry["serves"]).isdisjoint(cells) and not (without_wheel and "wheel" in entry)
+
+    return _failed(dist, what, NothingSelectedError, wanted)
+
+
+def unpublished_builds(dist: Path) -> list[BuildfarmError]:
+    """Each failed build of report.json as an error of `publish`; not one whose wheel is in `dist`.
+
+    If only cases.py is wrong, `dist` keeps the very wheel of the build.
+    """
+
+    def is_missing(entry: Mapping[str, Any]) -> bool:
+        wheel = dist / Path(entry.get("wheel", "none.whl")).name
+        return not wheel.is_file() or sha256_of(wheel) not in {proof["wheel"] for proof in entry["proofs"]}
+
+    return _failed(dist, "there is no wheel of this build to publish", BuildfarmError, is_missing)
+
+
+def _failed(
+    dist: Path, what: str, kind: type[BuildfarmError], wanted: Callable[[Mapping[str, Any]], bool]
+) -> list[BuildfarmError]:
+    """The wanted ones of the failed builds in report.json. One with a wheel has failed checks, one without an error."""
+    report = dist / "report.json"
+
+    def errors(data: Mapping[str, Any]) -> list[BuildfarmError]:
+        found = []
+        for entry in data["builds"]:
+            if entry["status"] != "failed" or not wanted(entry):
+                continue
+            proof = next((one for one in entry.get("proofs", ()) if one["verdict"] == Verdict.FAILED), None)
+            verb = "refused the wheel" if "wheel" in entry else "failed"
+            if proof:
+                reason = f"{proof['check']}: {proof['reason']}"
+            else:
+                reason = str(entry["error"]).removeprefix(f"{entry['build']}: ")
+            found.append(
+                kind(
+                    f"{what}, because the last `buildfarm build` {verb}: {reason}",
+                    Code.NO_WHEEL,
+                    where=text(entry["build"]),
+                    hints=[*texts(entry["hints"]), f"the report of this build is {report}"],
+                )
+            )
+        return found
+
+    with suppress(OSError, JsonError):  # no report, or one of a different version
+        return read_json(report, errors, limit=MAX_OWN_JSON)
+    return []
 
 
 def _no_folder(path: Path, where: str) -> UsageError:

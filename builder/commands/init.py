@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import keyword
 import re
 import shlex
@@ -15,8 +14,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from builder.cli.options import JsonOption, NewMatrixOptions, architectures, examples
-from builder.cli.output import print_data
+from builder.cli.options import JsonOption, NewMatrixOptions, architectures
+from builder.cli.output import print_data, print_json
 from builder.commands.axes import new_axes
 from builder.errors import Code, UsageError
 from builder.publish.terminal import to_text
@@ -24,9 +23,6 @@ from builder.recipes.matrix_file import NewAxes, create_matrix
 from builder.recipes.new_extension import NewExtension, small_extension, wrapped_extension
 
 _MATRIX = "matrix.yaml"
-
-
-EXAMPLES = examples("buildfarm init my_project", "buildfarm init --torch 2.11 --cuda 13.0 --python 3.12 --arch 9.0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +53,19 @@ class Started:
 
 
 def init(options: InitOptions) -> None:
-    """Start a project with a small example extension, or with the .cu and .cpp files of the folder."""
+    """Start a project with a small example extension, or with the .cu and .cpp files of the folder.
+
+    Examples:
+        buildfarm init my_project
+        buildfarm init --torch 2.11 --cuda 13.0 --python 3.12 --arch 9.0
+    """
     started = run_init(options)
     folder, extension = options.folder, started.extension
-    print_data(started_json(folder, extension) if options.as_json else started_text(folder, extension, started.axes))
+    if options.as_json:
+        files = [str(folder / path) for path in (*extension.files, _MATRIX)]
+        print_json({"name": extension.name, "files": files, "notes": extension.notes, "gaps": extension.gaps})
+    else:
+        print_data(started_text(folder, extension, started.axes))
 
 
 def run_init(options: InitOptions) -> Started:
@@ -72,15 +77,17 @@ def run_init(options: InitOptions) -> Started:
     sources = _sources(folder)
     name = _name(options.name or _default_name(folder, sources), given=options.name is not None)
     extension = wrapped_extension(name, sources) if sources else small_extension(name)
-    files = {path: text for path, text in extension.files.items() if path != ".gitignore" or not _exists(folder, path)}
-    if taken := [path for path in (*files, _MATRIX) if _exists(folder, path)]:
+    files = dict(extension.files)
+    if (folder / ".gitignore").exists():
+        files.pop(".gitignore", None)
+    if taken := [path for path in (*files, _MATRIX) if (folder / path).exists()]:
         raise UsageError(
             f"the folder already has {taken[0]}; `buildfarm init` does not overwrite files",
             Code.FILE_EXISTS,
             where=str(folder.resolve()),
             hints=[
                 "the folder is a project of buildfarm: run `buildfarm build` in it"
-                if _exists(folder, "extension.yaml") and _exists(folder, _MATRIX)
+                if (folder / "extension.yaml").exists() and (folder / _MATRIX).exists()
                 else f"for a source with a setup.py, run `buildfarm add {shlex.quote(str(folder))}`",
                 "for another project, run `buildfarm init NEWFOLDER`",
             ],
@@ -90,10 +97,6 @@ def run_init(options: InitOptions) -> Started:
         (folder / path).write_text(text, encoding="utf-8")
     create_matrix(folder / _MATRIX, ".", axes)
     return Started(replace(extension, files=files), axes)
-
-
-def _exists(folder: Path, path: str) -> bool:
-    return (folder / path).exists()
 
 
 def _sources(folder: Path) -> dict[str, str]:
@@ -114,27 +117,16 @@ def _default_name(folder: Path, sources: Mapping[str, str]) -> str:
 def _name(text: str, *, given: bool) -> str:
     """The name as a Python module. Raises UsageError if the user gave a name that is none."""
     name = text if given else re.sub(r"\W+", "_", text).strip("_").lower()
-    known = name in sys.stdlib_module_names or name == "torch"
+    hint = ""
     if keyword.iskeyword(name):
         hint = f"pass another `--name NAME`: {name} is a keyword of Python"
-    elif known:
+    elif name in sys.stdlib_module_names or name == "torch":
         hint = "pass another `--name NAME`: Python or torch has a module of this name"
-    else:
+    elif not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
         hint = "pass `--name NAME`, with lower-case letters, digits and _ only"
-    if known or keyword.iskeyword(name) or not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
-        raise UsageError(
-            f"{text!r} cannot be the name of a Python package",
-            Code.VALUE_INVALID,
-            hints=[hint],
-        )
+    if hint:
+        raise UsageError(f"{text!r} cannot be the name of a Python package", Code.VALUE_INVALID, hints=[hint])
     return name
-
-
-def started_json(folder: Path, extension: NewExtension) -> str:
-    """The files for programs."""
-    files = [str(folder / path) for path in (*extension.files, "matrix.yaml")]
-    data = {"name": extension.name, "files": files, "notes": extension.notes, "gaps": extension.gaps}
-    return json.dumps(data, indent=1) + "\n"
 
 
 def started_text(folder: Path, extension: NewExtension, axes: NewAxes) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote
 
 import typer
 
-from builder.cli.options import CudaOption, JsonOption, QuietOption, StoreOption, examples
-from builder.cli.output import print_data
+from builder.cli.options import CudaOption, JsonOption, QuietOption, StoreOption
+from builder.cli.output import print_data, print_json
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, MissingToolError, UsageError
 from builder.gate.amounts import size_text
@@ -20,13 +20,7 @@ from builder.log import print_line, print_warning, set_verbosity
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
-from builder.proofs.inventory import (
-    Inventory,
-    Release,
-    Shelf,
-    inventory_of_wheel,
-    shelf_of,
-)
+from builder.proofs.inventory import Inventory, Release, Shelf, inventory_of_wheel, shelf_of
 from builder.store import Store
 from builder.untrusted import split_url
 from builder.wheelfile.archive import WheelFile
@@ -35,55 +29,68 @@ from builder.wheels.sources.index import Location, locate
 from builder.wheels.sources.official_wheel import download_wheel
 from builder.wheels.sources.ranges import NoRangesError, open_remote
 
-app = typer.Typer(
-    help="Make and show symbol inventories: which symbols the libraries of a torch release define.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
 
-WhatArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="TORCH",
-        help="Release or series (2.11.0, 2.11, 2.11.0+cu128), torch wheel, or URL of one.",
-    ),
-]
-AllOption = Annotated[
-    bool, typer.Option("--all", help="The newest release of every torch series that buildfarm knows and the index has.")
-]
+@dataclass(frozen=True, kw_only=True)
+class InventoriesOptions:
+    """The options of `buildfarm inventory list`."""
+
+    store: StoreOption = None
+    as_json: JsonOption = False
 
 
-@app.command(epilog=examples("buildfarm inventory add 2.11 2.12", "buildfarm inventory add --all"))
-def add(
-    torch: WhatArgument = None,
-    every: AllOption = False,
-    cuda: CudaOption = None,
-    store: StoreOption = None,
-    quiet: QuietOption = False,
-    as_json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class NewInventoriesOptions(InventoriesOptions):
+    """The options of `buildfarm inventory add`."""
+
+    torch: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TORCH",
+            help="Release or series (2.11.0, 2.11, 2.11.0+cu128), torch wheel, or URL of one.",
+        ),
+    ] = None
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="The newest release of every torch series that buildfarm knows and the index has."),
+    ] = False
+    cuda: CudaOption = None
+    quiet: QuietOption = False
+
+
+def add(options: NewInventoriesOptions) -> None:
     """Read which symbols the libraries of torch releases define, and keep the lists in the store.
 
     From an index that answers range requests, only the libraries of the wheel are read. Nothing is executed.
+
+    Examples:
+        buildfarm inventory add 2.11 2.12
+        buildfarm inventory add --all
     """
-    set_verbosity(quiet=quiet, verbose=False)
-    if not torch and not every:
+    set_verbosity(quiet=options.quiet, verbose=False)
+    if not options.torch and not options.every:
         raise UsageError("name a torch release, such as 2.11, or write --all", Code.OPTION_MISSING)
-    if torch and every:
+    if options.torch and options.every:
         raise UsageError("name torch releases or write --all, but not both", Code.OPTIONS_CONFLICT)
-    opened = open_store(store)
-    added = add_inventories(torch or (), opened, every=every, cudas=cuda or ())
-    _print(shelf_of(opened), added, as_json=as_json)
+    store = open_store(options.store)
+    added = add_inventories(options.torch or (), store, every=options.every, cudas=options.cuda or ())
+    _print(shelf_of(store), added, as_json=options.as_json)
 
 
-@app.command("list", epilog=examples("buildfarm inventory list", "buildfarm inventory list --json"))
-def list_(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Print the torch releases whose symbols the store knows."""
-    shelf = shelf_of(open_store(store))
-    if not (shelf.releases or as_json):
+def list_inventories(options: InventoriesOptions) -> None:
+    """Print the torch releases whose symbols the store knows.
+
+    Examples:
+        buildfarm inventory list
+        buildfarm inventory list --json
+    """
+    shelf = shelf_of(open_store(options.store))
+    if not (shelf.releases or options.as_json):
         print_data("The store has no inventory. `buildfarm inventory add --all` makes them.\n")
     else:
-        _print(shelf, shelf.releases, as_json=as_json)
+        _print(shelf, shelf.releases, as_json=options.as_json)
+
+
+COMMANDS = {"add": add, "list": list_inventories}
 
 
 def add_inventories(
@@ -97,27 +104,21 @@ def add_inventories(
     """
     shelf, added = shelf_of(store), []
     for text in what:
-        if _names_release(text):
+        if re.fullmatch(r"(?:torch==)?\d+\.\d+(?:\.\d+)?(?:\+cu\d+)?", text):
             for torch, cuda in _wanted([text], cudas):
-                if inventory := _of_index(torch, cuda, shelf, store):
-                    added.append(_keep(inventory, shelf))
+                added += _added(_of_index(torch, cuda, shelf, store), shelf)
         else:
-            added.append(_keep(_of_file(text, store), shelf))
+            added += _added(_of_file(text, store), shelf)
     if every:
         series = dict.fromkeys(torch.series for torch in Compat.load().torches)
         wanted = list(_wanted(list(series), cudas, strict=False))[::-1]  # the newest first
         for number, (torch, cuda) in enumerate(wanted, 1):
             print_line(f"{number} of {len(wanted)}: torch {torch} for CUDA {cuda}")
             try:
-                if inventory := _of_index(torch, cuda, shelf, store):
-                    added.append(_keep(inventory, shelf))
+                added += _added(_of_index(torch, cuda, shelf, store), shelf)
             except BuildfarmError as error:
                 print_warning(f"torch {torch} for CUDA {cuda}: {error.sentence}")
     return added
-
-
-def _names_release(text: str) -> bool:
-    return re.fullmatch(r"(?:torch==)?\d+\.\d+(?:\.\d+)?(?:\+cu\d+)?", text) is not None
 
 
 def _wanted(texts: Sequence[str], cudas: Sequence[str], *, strict: bool = True) -> Iterator[tuple[Torch, Cuda]]:
@@ -128,12 +129,11 @@ def _wanted(texts: Sequence[str], cudas: Sequence[str], *, strict: bool = True) 
         torch = compat.resolve_torch(version)
         named = [variant] if variant else cudas
         for cuda in [compat.resolve_cuda(one) for one in named] or [compat.torch(torch).default]:
-            if why := compat.why_not_cuda(torch, cuda):
-                if strict and why.code != "no-toolkit":
-                    raise UsageError(why.reason, Code.NO_SUCH_COMBINATION)
-                if why.code != "no-toolkit":
-                    continue
-            yield torch, cuda
+            why = compat.why_not_cuda(torch, cuda)
+            if why is None or why.code == "no-toolkit":
+                yield torch, cuda
+            elif strict:
+                raise UsageError(why.reason, Code.NO_SUCH_COMBINATION)
 
 
 def _of_index(torch: Torch, cuda: Cuda, shelf: Shelf, store: Store) -> Inventory | None:
@@ -190,9 +190,12 @@ def _of_url(location: Location, store: Store) -> Inventory:
             return inventory_of_wheel(wheel)
 
 
-def _keep(inventory: Inventory, shelf: Shelf) -> Release:
+def _added(inventory: Inventory | None, shelf: Shelf) -> list[Release]:
+    """Keep an inventory if it is new; return its release."""
+    if inventory is None:
+        return []
     shelf.add(inventory)
-    return inventory.release
+    return [inventory.release]
 
 
 def _print(shelf: Shelf, releases: Sequence[Release], *, as_json: bool) -> None:
@@ -209,8 +212,9 @@ def _print(shelf: Shelf, releases: Sequence[Release], *, as_json: bool) -> None:
                 "symbols": sum(len(one.defined) for one in libraries),
             }
         )
-    lines = (
-        f"{row['release']:<28}  {size_text(row['bytes']):>8}  {row['libraries']} libraries, {row['symbols']} symbols\n"
-        for row in rows
-    )
-    print_data(json.dumps(rows, indent=1) + "\n" if as_json else "".join(lines))
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        size, numbers = size_text(row["bytes"]), f"{row['libraries']} libraries, {row['symbols']} symbols"
+        print_data(f"{row['release']:<28}  {size:>8}  {numbers}\n")

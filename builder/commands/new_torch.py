@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from builder.cli.output import print_data, print_json
 from builder.errors import NothingSelectedError, UsageError
 from builder.gate.amounts import counted
 from builder.matrix.axes import Python, Torch
@@ -17,6 +17,45 @@ from builder.matrix.config import Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.plan import make_plan
 from builder.wheels.sources.index import Location, locate
+
+
+@dataclass(frozen=True)
+class NewTorch:
+    """A release of torch that matrix.yaml does not have."""
+
+    #: The release.
+    torch: Torch
+    #: How many builds it adds; None if buildfarm does not know the release.
+    builds: int | None = None
+    #: How many cells these builds serve.
+    cells: int = 0
+    #: Pythons with wheels for Linux x86_64 on the package index, if buildfarm does not know the release.
+    pythons: tuple[Python, ...] = ()
+    #: Whether compat.yaml has a row for the series.
+    series_known: bool = True
+
+
+def print_new_torches(file: Path, *, as_json: bool) -> None:
+    """Print the releases that matrix.yaml lacks, as JSON or as Markdown with a title; nothing without a release."""
+    found = new_torches(file)
+    if as_json:
+        print_json(
+            {
+                "releases": [
+                    {
+                        "torch": str(each.torch),
+                        "known": each.builds is not None,
+                        "builds": each.builds,
+                        "cells": each.cells if each.builds is not None else None,
+                    }
+                    for each in found
+                ]
+            }
+        )
+    elif found:
+        title = f"New torch {'release' if len(found) == 1 else 'releases'}: {and_list(each.torch for each in found)}"
+        texts = (_known(each) if each.builds is not None else _unknown(each) for each in found)
+        print_data("\n\n".join([title, *texts]) + "\n")
 
 
 def new_torches(matrix: Path) -> list[NewTorch]:
@@ -65,44 +104,6 @@ def _parsed(file: Location) -> tuple[Torch, Python] | None:
         if tag.platform.endswith("_x86_64") and "linux" in tag.platform:
             return Torch.parse(version.base_version), Python.parse(tag.abi)
     return None
-
-
-@dataclass(frozen=True)
-class NewTorch:
-    """A release of torch that matrix.yaml does not have."""
-
-    #: The release.
-    torch: Torch
-    #: How many builds it adds; None if buildfarm does not know the release.
-    builds: int | None = None
-    #: How many cells these builds serve.
-    cells: int = 0
-    #: Pythons with wheels for Linux x86_64 on the package index, if buildfarm does not know the release.
-    pythons: tuple[Python, ...] = ()
-    #: Whether compat.yaml has a row for the series.
-    series_known: bool = True
-
-
-def new_torch_text(found: list[NewTorch]) -> str:
-    """The releases as Markdown, the first line as a title; empty without a release."""
-    if not found:
-        return ""
-    title = f"New torch {'release' if len(found) == 1 else 'releases'}: {and_list(each.torch for each in found)}"
-    return "\n\n".join([title, *(_known(each) if each.builds is not None else _unknown(each) for each in found)]) + "\n"
-
-
-def new_torch_json(found: list[NewTorch]) -> str:
-    """The releases as JSON."""
-    releases = [
-        {
-            "torch": str(each.torch),
-            "known": each.builds is not None,
-            "builds": each.builds,
-            "cells": each.cells if each.builds is not None else None,
-        }
-        for each in found
-    ]
-    return json.dumps({"releases": releases}, indent=1) + "\n"
 
 
 def _known(new: NewTorch) -> str:

@@ -9,22 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
-from builder.cli.options import ArchOption, JsonOption, MatrixOption, SelectOptions, architectures, examples
+from builder.cli.options import ArchOption, JsonOption, MatrixOption, SelectOptions, architectures
 from builder.cli.output import print_data
 from builder.errors import Code, UsageError
 from builder.log import print_warning
 from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import read_plan
-from builder.matrix.plan import Build, Plan, Skip
+from builder.matrix.plan import Build, Plan
 from builder.publish.ci.jobs import Scope, jobs_json
 from builder.publish.plan_text import architectures_hint, plan_text
 from builder.recipes.inspection.metadata import other_versions
 
-EXAMPLES = examples(
-    "buildfarm plan --torch 2.11 --cuda 13.0", "buildfarm plan --explain", "buildfarm plan --json > plan.json"
-)
-
-_SCHEMA = 1
+#: The keys of a skip.
+_SKIP = ("torch", "cuda", "python", "platform", "extension", "code", "reason")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,19 +52,20 @@ class PlanOptions(SelectOptions):
 
 
 def plan(options: PlanOptions) -> None:
-    """Print the builds, the cells that each build serves, and why the other cells are skipped. Builds nothing."""
+    """Print the builds, the cells that each build serves, and why the other cells are skipped. Builds nothing.
+
+    Examples:
+        buildfarm plan --torch 2.11 --cuda 13.0
+        buildfarm plan --explain
+        buildfarm plan --json > plan.json
+    """
     github, as_json = options.github, options.as_json
     if options.new_torch:
-        from builder.commands.new_torch import (  # noqa: PLC0415
-            new_torch_json,
-            new_torch_text,
-            new_torches,
-        )
+        from builder.commands.new_torch import print_new_torches  # noqa: PLC0415 - loads slowly
 
         if options.select != Selection() or options.arch or options.explain or github:
             raise UsageError("takes no options besides --matrix and --json", Code.OPTIONS_CONFLICT, where="--new-torch")
-        found = new_torches(options.matrix)
-        print_data(new_torch_json(found) if as_json else new_torch_text(found))
+        print_new_torches(options.matrix, as_json=as_json)
         return
     archs = architectures(options.arch)
     _, recipes, planned = read_plan(options.matrix, options.select, archs)
@@ -83,8 +81,8 @@ def plan(options: PlanOptions) -> None:
 def plan_to_json(plan: Plan) -> str:
     """Return the plan as JSON text with a final newline, one line for each build and each skip."""
     builds = _lines(_build_to_json(build) for build in plan.builds)
-    skips = _lines(_skip_to_json(skip) for skip in plan.skips)
-    return f'{{"schema": {_SCHEMA},\n"builds": [{builds}],\n"skips": [{skips}]}}\n'
+    skips = _lines({key: str(getattr(skip, key)) for key in _SKIP} for skip in plan.skips)
+    return f'{{"schema": 1,\n"builds": [{builds}],\n"skips": [{skips}]}}\n'
 
 
 def _lines(items: Iterable[dict[str, Any]]) -> str:
@@ -106,16 +104,4 @@ def _build_to_json(build: Build) -> dict[str, Any]:
         "archs": [str(arch) for arch in build.archs],
         "platform": str(build.platform),
         "serves": [str(cell) for cell in build.serves],
-    }
-
-
-def _skip_to_json(skip: Skip) -> dict[str, Any]:
-    return {
-        "torch": str(skip.torch),
-        "cuda": str(skip.cuda),
-        "python": str(skip.python),
-        "platform": str(skip.platform),
-        "extension": skip.extension,
-        "code": skip.code,
-        "reason": skip.reason,
     }

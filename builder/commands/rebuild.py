@@ -22,7 +22,6 @@ from builder.cli.options import (
     StoreOption,
     VerboseOption,
     WheelMatrixOption,
-    examples,
 )
 from builder.cli.output import print_data
 from builder.commands.building.executor_choice import choose_executor, override_base_image
@@ -180,9 +179,6 @@ def _difference(old: Mapping[Part, str], new: Mapping[Part, str], part: Part) ->
     return f"{part}: {old.get(part, 'none')} when the wheel was built, {new.get(part, 'none')} here"
 
 
-EXAMPLES = examples("buildfarm rebuild dist/NAME.whl --verify", "buildfarm rebuild dist/NAME.whl --out rebuilt")
-
-
 @dataclass(frozen=True)
 class RebuildOptions:
     """The options of `buildfarm rebuild`."""
@@ -209,6 +205,10 @@ def rebuild(options: RebuildOptions) -> None:
     Stops with an error if the recipe, the source or the toolchain differs from the record.
 
     Without matrix.yaml, the recipe is made from the record. Then the wheel decides whose build scripts run here.
+
+    Examples:
+        buildfarm rebuild dist/NAME.whl --verify
+        buildfarm rebuild dist/NAME.whl --out rebuilt
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     if not (options.verify or options.out):

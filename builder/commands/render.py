@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from builder.cli.options import JsonOption, MatrixOption, SelectOptions, examples
-from builder.cli.output import print_data
+from builder.cli.options import JsonOption, MatrixOption, SelectOptions
+from builder.cli.output import print_data, print_json
 from builder.errors import BuildfarmError, Exit
 from builder.images.dockerfiles import Dockerfile, dockerfiles, unpinned, write_dockerfiles
 from builder.images.registry.lock import lock_path, read_lock, refresh_lock
@@ -19,10 +18,6 @@ from builder.images.registry.reference import read_mirrors
 from builder.log import print_error
 from builder.matrix.config import MATRIX
 from builder.matrix.load import read_plan
-
-EXAMPLES = examples("buildfarm render --torch 2.11 --out dockerfiles.out", "buildfarm render --lock")
-
-_SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +39,12 @@ class RenderOptions(SelectOptions):
 
 
 def render(options: RenderOptions) -> None:
-    """Write the Dockerfile of every image that the selection needs. Does not need Docker."""
+    """Write the Dockerfile of every image that the selection needs. Does not need Docker.
+
+    Examples:
+        buildfarm render --torch 2.11 --out dockerfiles.out
+        buildfarm render --lock
+    """
     declared, _, planned = read_plan(options.matrix, options.select)
     pins = lock_path(options.matrix)
     mirrors = read_mirrors(declared.registries)
@@ -53,12 +53,10 @@ def render(options: RenderOptions) -> None:
     write_dockerfiles(options.out, files)
     for problem in problems:
         print_error(problem)
-    text = (
-        render_json(options.out, files, problems)
-        if options.as_json
-        else render_text(options.out, files, pinned=options.lock)
-    )
-    print_data(text)
+    if options.as_json:
+        print_json(render_data(options.out, files, problems))
+    else:
+        print_data(render_text(options.out, files, pinned=options.lock))
     raise typer.Exit(int(max((problem.exit_code for problem in problems), default=Exit.OK)))
 
 
@@ -82,7 +80,7 @@ def render_text(folder: Path, files: Sequence[Dockerfile], *, pinned: bool) -> s
     return "\n".join(lines) + "\n"
 
 
-def render_json(folder: Path, files: Sequence[Dockerfile], problems: Sequence[BuildfarmError]) -> str:
+def render_data(folder: Path, files: Sequence[Dockerfile], problems: Sequence[BuildfarmError]) -> dict[str, object]:
     """Each image with its Dockerfile, tag and base images, its builds and cells; the errors of registries."""
     images = [
         {
@@ -98,8 +96,7 @@ def render_json(folder: Path, files: Sequence[Dockerfile], problems: Sequence[Bu
         for file in files
     ]
     errors = [problem.to_json() for problem in problems]
-    data = {"schema": _SCHEMA, "images": images, "unpinned": list(unpinned(files)), "errors": errors}
-    return json.dumps(data, indent=1) + "\n"
+    return {"schema": 1, "images": images, "unpinned": list(unpinned(files)), "errors": errors}
 
 
 def _base_image(file: Dockerfile) -> str:

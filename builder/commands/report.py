@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from builder.cli.options import JsonOption, StoreOption, examples
+from builder.cli.options import JsonOption, StoreOption
 from builder.cli.output import print_data
 from builder.commands.folders import open_store
 from builder.errors import Code, NothingSelectedError, UsageError
@@ -20,12 +20,6 @@ from builder.publish.runs.page import report_page
 from builder.publish.runs.view import BuildView, CellView, Report, report_of
 from builder.storage.runs import Run, find_run, runs
 from builder.store import write_atomic
-
-EXAMPLES = examples(
-    "buildfarm report",
-    "buildfarm report 20261122 --out report.html",
-    "buildfarm report --markdown",
-)
 
 #: The page that is written if no option names another one.
 PAGE = Path("buildfarm-report.html")
@@ -57,7 +51,13 @@ class ReportOptions:
 
 
 def report(options: ReportOptions) -> None:
-    """Write a page about a run of `build` or `smoke`: results, checks, log excerpts, and a timeline."""
+    """Write a page about a run of `build` or `smoke`: results, checks, log excerpts, and a timeline.
+
+    Examples:
+        buildfarm report
+        buildfarm report 20261122 --out report.html
+        buildfarm report --markdown
+    """
     if options.markdown and options.as_json:
         raise UsageError("cannot be combined with --json", Code.OPTIONS_CONFLICT, where="--markdown")
     opened = open_store(options.store, run=False, must_exist=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,9 +27,8 @@ from builder.cli.options import (
     SummaryOption,
     VerboseOption,
     WheelMatrixOption,
-    examples,
 )
-from builder.cli.output import print_data
+from builder.cli.output import print_data, print_json
 from builder.commands.axes import matrix_or_options
 from builder.commands.distributed.options import RemoteOptions, WorkersOptions
 from builder.commands.folders import DIST, open_store
@@ -56,7 +54,6 @@ from builder.proofs.cells.op_gate import spec_of
 from builder.proofs.cells.prover import cell_basis
 from builder.publish.index.new_wheel import merged, proofs_beside
 from builder.publish.proof_lines import counts, findings, gpu_lines, hints_of
-from builder.publish.provenance import write_if_changed
 from builder.publish.report import outcomes_of, smoke_report_json
 from builder.publish.terminal import (
     cause_lines,
@@ -69,14 +66,12 @@ from builder.publish.terminal import (
 )
 from builder.result import SmokeResult
 from builder.storage.runs import last_steps, save_run
-from builder.store import Store, write_atomic
+from builder.store import Store, write_atomic, write_if_changed
 from builder.timeline import Recorder
 from builder.wheels.build_dir import clear_abandoned
 
 if TYPE_CHECKING:
     from builder.commands.index.verification import Verification
-
-# What one `buildfarm smoke` has found so far; each result is saved at once.
 
 #: Checks of a file that ask about other cells than those of `smoke`.
 _NOT_FOR_CELLS = (Check.WINDOW, Check.GPUS, Check.LINKAGE)
@@ -105,13 +100,11 @@ class Results:
         about_file = self._about_file(target)
         beside = self._beside[target.wheel]
         known = beside or self._store.proofs(target.sha256)
-        linkage = [
-            proof
-            for proof in known
-            if (proof.cell, proof.check, proof.basis) == (cell, Check.LINKAGE, basis[Check.LINKAGE]) and proof.has_run
-        ]
+        linked = (cell, Check.LINKAGE, basis[Check.LINKAGE])
         if any(proof.check is Check.LINKAGE for proof in proofs):
             linkage = []
+        else:
+            linkage = [one for one in known if (one.cell, one.check, one.basis) == linked and one.has_run]
         result = SmokeResult(
             target.wheel.name, cell, proofs, answer, about_file, tuple(apply_accepts(linkage, target.recipe))
         )
@@ -162,13 +155,6 @@ def outcome_of(result: SmokeResult) -> str:
     failed = sum(proof.verdict is Verdict.FAILED for proof in result.all_proofs)
     return f"{failed} failed" if failed else "tested"
 
-
-EXAMPLES = examples(
-    "buildfarm smoke NAME.whl --torch 2.11 --cuda 13.0 --python 3.12",
-    "buildfarm smoke NAME==VERSION --executor docker --junit smoke.xml",
-    "buildfarm smoke --scheduler tls://scheduler.example:8786 --prove-on sm_80,sm_90",
-    "buildfarm smoke --ext NAME --pack gate.pyz",
-)
 
 #: Parameters that have an effect with --pack.
 _PACK_OPTIONS = frozenset({"pack", "ext", "matrix", "quiet", "verbose"})
@@ -222,6 +208,12 @@ def smoke(context: typer.Context, options: SmokeOptions) -> None:
 
     A named wheel needs no matrix.yaml. Without the file, it is tested with --torch, --cuda and --python; without these
     options, with the versions of the current environment.
+
+    Examples:
+        buildfarm smoke NAME.whl --torch 2.11 --cuda 13.0 --python 3.12
+        buildfarm smoke NAME==VERSION --executor docker --junit smoke.xml
+        buildfarm smoke --scheduler tls://scheduler.example:8786 --prove-on sm_80,sm_90
+        buildfarm smoke --ext NAME --pack gate.pyz
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     if options.pack:
@@ -232,8 +224,25 @@ def smoke(context: typer.Context, options: SmokeOptions) -> None:
     results = list(run_smoke(options))
     if options.junit:
         write_atomic(options.junit.absolute(), smoke_junit(results).encode())
-    print_data(smoke_json(results) if options.as_json else smoke_text(results))
-    raise typer.Exit(int(_exit(results)))
+    if options.as_json:
+        print_json(
+            [
+                {
+                    "subject": result.subject,
+                    "cell": str(result.cell),
+                    "proofs": [proof.to_json() for proof in result.all_proofs],
+                }
+                for result in results
+            ]
+        )
+    else:
+        print_data(smoke_text(results))
+    if {proof.verdict for result in results for proof in result.proofs} == {Verdict.NOT_RUN}:
+        raise MissingToolError(
+            "no check could run in any of the cells", Code.NO_CELL_HERE, hints=["the output above gives the reasons"]
+        )
+    failed = any(proof.verdict is Verdict.FAILED for result in results for proof in result.all_proofs)
+    raise typer.Exit(int(Exit.FAILED if failed else Exit.OK))
 
 
 def _refuse_what_pack_ignores(context: typer.Context) -> None:
@@ -241,27 +250,14 @@ def _refuse_what_pack_ignores(context: typer.Context) -> None:
     ignored = [
         "WHEEL" if parameter.name == "wheels" else parameter.opts[0]
         for parameter in context.command.params
-        if parameter.name not in _PACK_OPTIONS and _is_given(context, str(parameter.name))
+        if parameter.name not in _PACK_OPTIONS
+        and (source := context.get_parameter_source(str(parameter.name)))
+        and source.name == "COMMANDLINE"
     ]
     if ignored:
         raise UsageError(
             f"cannot be combined with {and_list(ignored)}: --pack runs no check", Code.OPTIONS_CONFLICT, where="--pack"
         )
-
-
-def _is_given(context: typer.Context, parameter: str) -> bool:
-    source = context.get_parameter_source(parameter)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _exit(results: Sequence[SmokeResult]) -> Exit:
-    """The exit code of a run; raises MissingToolError when no check ran."""
-    verdicts = {proof.verdict for result in results for proof in result.proofs}
-    if verdicts == {Verdict.NOT_RUN}:
-        raise MissingToolError(
-            "no check could run in any of the cells", Code.NO_CELL_HERE, hints=["the output above gives the reasons"]
-        )
-    return Exit.FAILED if any(map(_failed, results)) else Exit.OK
 
 
 def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
@@ -386,10 +382,6 @@ def smoke_text(results: Sequence[SmokeResult]) -> str:
     return to_text(*parts, *cause_lines(causes_of(found)), *hints)
 
 
-def _failed(result: SmokeResult) -> bool:
-    return any(proof.verdict is Verdict.FAILED for proof in result.all_proofs)
-
-
 def _cells_table(results: Sequence[SmokeResult]) -> Table:
     """A row for each cell: how many of the ops were called, and the counts of the checks."""
     table = plain_table("cell", "ops called", "checks")
@@ -400,19 +392,6 @@ def _cells_table(results: Sequence[SmokeResult]) -> Table:
         row = (f"{len(called)} of {len(ops)}" if ops else "-", coloured_counts(counts(result.all_proofs)))
         table.add_row(str(result.cell), *row)
     return table
-
-
-def smoke_json(results: Sequence[SmokeResult]) -> str:
-    """Every proof, for programs."""
-    data = [
-        {
-            "subject": result.subject,
-            "cell": str(result.cell),
-            "proofs": [proof.to_json() for proof in result.all_proofs],
-        }
-        for result in results
-    ]
-    return json.dumps(data, indent=1) + "\n"
 
 
 def smoke_junit(results: Sequence[SmokeResult]) -> str:

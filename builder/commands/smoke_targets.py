@@ -3,100 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from builder.commands.folders import read_dist
-from builder.errors import BuildfarmError, Code, NothingSelectedError, UsageError
-from builder.hashing import sha256_of
+from builder.commands.folders import failed_builds, read_dist
+from builder.errors import Code, NothingSelectedError, UsageError
 from builder.log import print_warning
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat, did_you_mean
 from builder.matrix.config import Matrix, PathSource, Recipe, Selection, WheelSource
 from builder.matrix.plan import served_cells
-from builder.proof import Verdict
 from builder.proofs.claimed_cells import CellClaims
 from builder.proofs.static.contents import startup_remarks, stray_names
-from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, text, texts
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.facts import WheelFacts, read_facts
 from builder.wheels.sources.official_wheel import download_wheel, exact_version, fetch_wheel
-
-# Why `dist/` lacks a wheel: what the last `buildfarm build` wrote into report.json about its failed builds.
-
-
-def failed_build(dist: Path, extensions: Collection[str], cells: Collection[str]) -> BuildfarmError | None:
-    """The first build of report.json that is for these extensions and cells and failed, as an error; else None."""
-    found = _failed(
-        dist, "there is no wheel to test", NothingSelectedError, lambda entry: _is_selected(entry, extensions, cells)
-    )
-    return next(iter(found), None)
-
-
-def failed_compile(dist: Path, extension: str, cells: Collection[str]) -> BuildfarmError | None:
-    """The first build of report.json that is for this extension and these cells and made no wheel, as an error."""
-    found = _failed(
-        dist,
-        "there is no wheel of this build",
-        NothingSelectedError,
-        lambda entry: "wheel" not in entry and _is_selected(entry, [extension], cells),
-    )
-    return next(iter(found), None)
-
-
-def unpublished_builds(dist: Path) -> list[BuildfarmError]:
-    """Each build of report.json that failed, as an error of `publish`; not one whose wheel is in `dist`."""
-    what = "there is no wheel of this build to publish"
-    return _failed(dist, what, BuildfarmError, lambda entry: not _is_in(dist, entry))
-
-
-def _failed(
-    dist: Path, what: str, kind: type[BuildfarmError], wanted: Callable[[Mapping[str, Any]], bool]
-) -> list[BuildfarmError]:
-    """The wanted ones of the failed builds in report.json, as errors."""
-    report = dist / "report.json"
-
-    def errors(data: Mapping[str, Any]) -> list[BuildfarmError]:
-        return [
-            kind(
-                f"{what}, because the last `buildfarm build` {'refused the wheel' if 'wheel' in entry else 'failed'}:"
-                f" {_reason(entry)}",
-                Code.NO_WHEEL,
-                where=text(entry["build"]),
-                hints=[*texts(entry["hints"]), f"the report of this build is {report}"],
-            )
-            for entry in data["builds"]
-            if entry["status"] == "failed" and wanted(entry)
-        ]
-
-    with suppress(OSError, JsonError):  # no report, or one of a different version
-        return read_json(report, errors, limit=MAX_OWN_JSON)
-    return []
-
-
-def _is_in(dist: Path, entry: Mapping[str, Any]) -> bool:
-    """Whether `dist` has the very wheel of a build, because only its cases.py was wrong."""
-    wheel = dist / Path(entry.get("wheel", "none.whl")).name
-    return wheel.is_file() and sha256_of(wheel) in {proof["wheel"] for proof in entry["proofs"]}
-
-
-def _is_selected(entry: Mapping[str, Any], extensions: Collection[str], cells: Collection[str]) -> bool:
-    named = any(entry["build"].startswith(f"{name}-") for name in extensions)
-    return named and not set(entry["serves"]).isdisjoint(cells)
-
-
-def _reason(entry: Mapping[str, Any]) -> str:
-    """The first failed check with its reason, or the error of a build without a wheel."""
-    for proof in entry.get("proofs", ()):
-        if proof["verdict"] == Verdict.FAILED:
-            return f"{proof['check']}: {proof['reason']}"
-    return str(entry["error"]).removeprefix(f"{entry['build']}: ")
 
 
 @dataclass(frozen=True)
@@ -136,8 +61,11 @@ class TargetFinder:
         targets = [target for text in wheels for target in self._named(text)] if wheels else self._default(dist)
         fitting = [target for target in targets if target.cells]
         if not fitting:
-            if not wheels and (failed := self._failed_build(dist)):
-                raise failed
+            if not wheels:
+                served = list(served_cells(self.matrix, self.recipes, self.select, Compat.load()))
+                names, selected = [recipe.name for recipe, _ in served], {str(cell) for _, of in served for cell in of}
+                for failed in failed_builds(dist, "there is no wheel to test", names, selected):
+                    raise failed
             raise NothingSelectedError(
                 "there is no wheel for any of the selected cells",
                 Code.NO_WHEEL,
@@ -149,12 +77,6 @@ class TargetFinder:
                 ],
             )
         return fitting
-
-    def _failed_build(self, dist: Path) -> BuildfarmError | None:
-        served = list(served_cells(self.matrix, self.recipes, self.select, Compat.load()))
-        return failed_build(
-            dist, [recipe.name for recipe, _ in served], {str(cell) for _, cells in served for cell in cells}
-        )
 
     def _default(self, dist: Path) -> list[SmokeTarget]:
         selected_recipes(self.recipes, self.select)  # raises UsageError for an unknown extension

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from builder.cli.options import JsonOption, StoreOption, examples
+from builder.cli.options import DryRunOption, JsonOption, StoreOption
 from builder.cli.output import print_data
 from builder.commands.folders import open_store
 from builder.gate.amounts import counted, size_text
@@ -21,46 +22,62 @@ from builder.storage.prune import prune as prune_store
 from builder.storage.runs import Run, runs
 from builder.store import Store
 
-DU_EXAMPLES = examples("buildfarm store du", "buildfarm store du --json")
-PRUNE_EXAMPLES = examples("buildfarm store prune --keep-days 30 --dry-run", "buildfarm store prune --keep-days 30")
-HISTORY_EXAMPLES = examples("buildfarm store history", "buildfarm store history --json")
 
-KeepDaysOption = Annotated[
-    float, typer.Option("--keep-days", metavar="N", min=0, max=36_500, help="Keep what was used in the last N days.")
-]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing.")]
+@dataclass(frozen=True, kw_only=True)
+class StoreOptions:
+    """The options of `buildfarm store du` and `buildfarm store history`."""
 
-app = typer.Typer(
-    help="Show and free the disk space of the store; list earlier runs.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+    store: StoreOption = None
+    as_json: JsonOption = False
 
 
-@app.command(epilog=DU_EXAMPLES)
-def du(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Print the disk space that each folder of the store uses."""
-    opened = open_store(store, run=False, must_exist=True)
+@dataclass(frozen=True, kw_only=True)
+class PruneStoreOptions(StoreOptions):
+    """The options of `buildfarm store prune`."""
+
+    keep_days: Annotated[
+        float,
+        typer.Option("--keep-days", metavar="N", min=0, max=36_500, help="Keep what was used in the last N days."),
+    ]
+    dry_run: DryRunOption = False
+
+
+def du(options: StoreOptions) -> None:
+    """Print the disk space that each folder of the store uses.
+
+    Examples:
+        buildfarm store du
+        buildfarm store du --json
+    """
+    store = open_store(options.store, run=False, must_exist=True)
     print_line("measuring disk use; a store with many files takes a minute")
-    print_data(usage(opened, as_json=as_json))
+    print_data(usage(store, as_json=options.as_json))
 
 
-@app.command(epilog=PRUNE_EXAMPLES)
-def prune(
-    keep_days: KeepDaysOption,
-    dry_run: DryRunOption = False,
-    store: StoreOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Delete what was not used for some days. What a running command uses is kept."""
-    done = prune_store(open_store(store, run=False, must_exist=True), keep_days, dry_run=dry_run)
-    print_data(pruned_text(done, dry_run=dry_run, as_json=as_json))
+def prune(options: PruneStoreOptions) -> None:
+    """Delete what was not used for some days. What a running command uses is kept.
+
+    Examples:
+        buildfarm store prune --keep-days 30 --dry-run
+        buildfarm store prune --keep-days 30
+    """
+    store = open_store(options.store, run=False, must_exist=True)
+    done = prune_store(store, options.keep_days, dry_run=options.dry_run)
+    print_data(pruned_text(done, dry_run=options.dry_run, as_json=options.as_json))
 
 
-@app.command(epilog=HISTORY_EXAMPLES)
-def history(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """List the earlier runs of `build` and `smoke`. `buildfarm report RUN` shows one of them."""
-    print_data(history_text(runs(open_store(store, run=False, must_exist=True)), as_json=as_json))
+def history(options: StoreOptions) -> None:
+    """List the earlier runs of `build` and `smoke`. `buildfarm report RUN` shows one of them.
+
+    Examples:
+        buildfarm store history
+        buildfarm store history --json
+    """
+    store = open_store(options.store, run=False, must_exist=True)
+    print_data(history_text(runs(store), as_json=options.as_json))
+
+
+COMMANDS = {"du": du, "prune": prune, "history": history}
 
 
 def usage(store: Store, *, as_json: bool) -> str:

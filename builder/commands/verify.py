@@ -22,7 +22,6 @@ from builder.cli.options import (
     QuietOption,
     StoreOption,
     VerboseOption,
-    examples,
 )
 from builder.cli.output import print_data
 from builder.commands.current_environment import current_environment
@@ -44,13 +43,6 @@ from builder.store import Store, write_atomic
 from builder.wheelfile.archive import WheelContents
 from builder.wheelfile.facts import WheelFacts, facts_of, open_wheel, read_facts
 from builder.wheelfile.installed import InstalledWheel
-
-EXAMPLES = examples(
-    "buildfarm verify dist/*.whl",
-    "buildfarm verify NAME==VERSION --torch 2.11 --cuda 13.0",
-    "buildfarm verify WHEEL --max-size 300MB",
-    'buildfarm verify WHEEL --gpu B200 --gpu "RTX 4090" --driver 550',
-)
 
 #: What is wrong with a file that is no readable wheel; the other wheels of the command line are judged.
 _UNREADABLE = {Code.LIBRARY_DAMAGED, Code.WHEEL_DAMAGED, Code.WHEEL_MISLABELLED, Code.WHEEL_NAME_INVALID}
@@ -106,6 +98,12 @@ def verify(options: VerifyOptions) -> None:
     The symbols of torch releases are in the inventories of the store, which `buildfarm inventory` makes.
 
     Without --torch and --cuda, the wheel is linked with every inventory of its CUDA major version.
+
+    Examples:
+        buildfarm verify dist/*.whl
+        buildfarm verify NAME==VERSION --torch 2.11 --cuda 13.0
+        buildfarm verify WHEEL --max-size 300MB
+        buildfarm verify WHEEL --gpu B200 --gpu "RTX 4090" --driver 550
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     verdicts, unreadable = run_verify(options, open_store(options.store))
@@ -118,15 +116,6 @@ def verify(options: VerifyOptions) -> None:
     if unreadable:
         raise typer.Exit(int(Exit.USAGE))
     raise typer.Exit(int(Exit.FAILED if any(one.failed for one in verdicts) else Exit.OK))
-
-
-def _bytes(size: str) -> int:
-    """The bytes of a size such as `100M`; 0 for an empty text."""
-    if not size:
-        return 0
-    from builder.matrix.models.fields import parse_size  # noqa: PLC0415 - it needs the models of matrix.yaml
-
-    return parse_size(size)
 
 
 def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict], list[Unreadable]]:
@@ -148,11 +137,20 @@ def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict]
             Code.VALUE_INVALID,
             where="--driver",
         )
+    most = 0
+    if options.max_size:
+        from builder.matrix.models.fields import parse_size  # noqa: PLC0415 - it needs the models of matrix.yaml
+
+        most = parse_size(options.max_size)
     finder = ForeignWheels(store.root / "sources", options.index, pythons or [Python(*sys.version_info[:2])])
-    judge = Judge(shelf_of(store), options.select, gpus, options.driver, _bytes(options.max_size))
+    judge = Judge(shelf_of(store), options.select, gpus, options.driver, most)
     verdicts: list[WheelVerdict] = []
     unreadable: list[Unreadable] = []
-    for one in [one for text in options.wheels for one in _found(text, finder)]:
+    wheels: list[ForeignWheel] = []
+    for text in options.wheels:
+        folder = _installed(text)
+        wheels += [ForeignWheel(folder, str(folder))] if folder else finder.find([text])
+    for one in wheels:
         try:
             with _opened(one.path) as (wheel, facts):
                 verdicts.append(judge.judge(wheel, facts, one.origin))
@@ -173,12 +171,6 @@ def _opened(path: Path) -> Iterator[tuple[WheelContents, WheelFacts]]:
         facts = read_facts(path)
         with open_wheel(path) as archive:
             yield archive, facts
-
-
-def _found(text: str, finder: ForeignWheels) -> list[ForeignWheel]:
-    """The wheels that one argument names: files, or the `.dist-info` folder of an installed package."""
-    dist_info = _installed(text)
-    return [ForeignWheel(dist_info, str(dist_info))] if dist_info else finder.find([text])
 
 
 def _installed(text: str) -> Path | None:
@@ -213,8 +205,8 @@ def _lines(verdict: WheelVerdict) -> Iterator[str]:
     yield "| verdict | check | finding |"
     yield "| --- | --- | --- |"
     for proof in verdict.proofs:
-        shown = f"**{word(proof)}**" if word(proof).isupper() else word(proof)
-        yield f"| {shown} | {proof.check} | {_cell(place(proof) + proof.reason)} |"
+        shown = "**FAILED**" if proof.verdict is Verdict.FAILED else proof.verdict
+        yield f"| {shown} | {proof.check} | {_cell(_placed(proof))} |"
         for remark in remarks(proof):
             yield f"| remark | {proof.check} | {_cell(remark)} |"
 
@@ -235,21 +227,15 @@ def _wheel_lines(verdict: WheelVerdict) -> Iterator[str]:
     yield f"{escape(facts.filename)}  {size_text(facts.size)}: {coloured_counts(counts(verdict.proofs))}"
     for proof in verdict.proofs:
         if proof.verdict is Verdict.PASSED:
-            text = place(proof) + proof.reason
-            yield from map(marked, line(Verdict.PASSED, proof.check, text, output_width(), most=4))
+            yield from map(marked, line(Verdict.PASSED, proof.check, _placed(proof), output_width(), most=4))
         if sizes := proof.evidence.get("sizes"):
             yield f"  {'':<8}  {'':<12}  {', '.join(f'{code} {size_text(size)}' for code, size in sizes.items())}"
     yield from cause_lines(causes(verdict.proofs, name_cells=True))
 
 
-def word(proof: Proof) -> str:
-    """The verdict as a word; a failure is in capitals."""
-    return "FAILED" if proof.verdict is Verdict.FAILED else str(proof.verdict)
-
-
-def place(proof: Proof) -> str:
-    """The cell of a proof, as the start of a sentence; empty for a proof of the file."""
-    return f"{proof.cell}: " if proof.cell else ""
+def _placed(proof: Proof) -> str:
+    """The reason of a proof, with its cell before it; a proof of the file has none."""
+    return f"{proof.cell}: {proof.reason}" if proof.cell else proof.reason
 
 
 def verify_json(verdicts: Sequence[WheelVerdict], unreadable: Sequence[Unreadable] = ()) -> str:

@@ -17,10 +17,10 @@ from builder.matrix.axes import AbiClass
 from builder.matrix.local_version import current_form
 from builder.matrix.plan import Build, Plan
 from builder.proof import Proof, proofs_json, proofs_path
-from builder.publish.provenance import statement_path, write_if_changed, write_statement
+from builder.publish.provenance import statement_path, write_statement
 from builder.publish.report import report_json
 from builder.result import BuildResult
-from builder.store import StoredBuild, remove_temporary_files
+from builder.store import StoredBuild, remove_temporary_files, write_if_changed
 
 
 @dataclass(frozen=True)

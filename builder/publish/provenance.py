@@ -16,26 +16,11 @@ from builder.hashing import sha256_of
 from builder.matrix.config import GitSource, SdistSource
 from builder.proof import Proof, Verdict
 from builder.records import Part, Record
-from builder.store import StoredBuild, write_atomic
+from builder.store import StoredBuild, write_if_changed
 from builder.untrusted import JsonError, parse_json, read_json
-
-# Files that are written only when their content changes, so that a second run leaves `dist/` as it is.
-
-
-def write_if_changed(path: Path, data: bytes) -> None:
-    """Replace a file atomically, unless it has this content already."""
-    if not path.is_file() or path.read_bytes() != data:
-        write_atomic(path, data)
-
 
 #: The statement of `x.whl` is `x.whl.intoto.json`; tools take `.jsonl` for a bundle of signed statements.
 SUFFIX = ".intoto.json"
-
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
-
-#: Defines the parameters below: they are keys of `Record` and of the store's `BuildRecord`.
-_BUILD_TYPE = "urn:buildfarm:wheel:1"
 
 
 def make_statement(stored: StoredBuild, proofs: Sequence[Proof] = ()) -> str:
@@ -45,13 +30,25 @@ def make_statement(stored: StoredBuild, proofs: Sequence[Proof] = ()) -> str:
     toolchain = {str(part): text for part, text in record.toolchain.parts().items() if part is not Part.PACKAGES}
     wheel = {"name": stored.wheel.name, "digest": {"sha256": sha256_of(stored.wheel)}}
     requested = ("build", "extension", "version", "abi", "torch", "cuda", "platform", "archs", "stand_in", "recipe")
+    # What the checks found and the recipe accepts, as an extension field too.
+    accepted = [
+        {
+            "check": str(proof.check),
+            "cell": str(proof.cell) if proof.cell else None,
+            "finding": proof.reason,
+            "reason": proof.accepted,
+        }
+        for proof in proofs
+        if proof.verdict is Verdict.ACCEPTED
+    ]
     data = {
-        "_type": STATEMENT_TYPE,
+        "_type": "https://in-toto.io/Statement/v1",
         "subject": [wheel],
-        "predicateType": PREDICATE_TYPE,
+        "predicateType": "https://slsa.dev/provenance/v1",
         "predicate": {
             "buildDefinition": {
-                "buildType": _BUILD_TYPE,
+                # Defines the parameters below: they are keys of `Record` and of the store's `BuildRecord`.
+                "buildType": "urn:buildfarm:wheel:1",
                 "externalParameters": {name: record_data[name] for name in requested},
                 "internalParameters": {
                     "toolchain": toolchain,
@@ -74,7 +71,7 @@ def make_statement(stored: StoredBuild, proofs: Sequence[Proof] = ()) -> str:
                 },
                 # Extension field, as SLSA lets a builder add under its own name.
                 "buildfarm_signature": "none: this statement is unsigned",
-                **_accepted_findings(proofs),
+                **({"buildfarm_accepted": accepted} if accepted else {}),
             },
         },
     }
@@ -116,21 +113,6 @@ def recorded_format(wheel: Path) -> int | None:
         )
     except (OSError, JsonError):
         return None
-
-
-def _accepted_findings(proofs: Sequence[Proof]) -> dict[str, Any]:
-    """The findings of the wheel's checks that its recipe accepts, as an extension field; empty without any."""
-    accepted = [
-        {
-            "check": str(proof.check),
-            "cell": str(proof.cell) if proof.cell else None,
-            "finding": proof.reason,
-            "reason": proof.accepted,
-        }
-        for proof in proofs
-        if proof.verdict is Verdict.ACCEPTED
-    ]
-    return {"buildfarm_accepted": accepted} if accepted else {}
 
 
 def _dependencies(record: Record) -> Iterator[dict[str, Any]]:

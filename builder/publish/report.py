@@ -17,22 +17,15 @@ from builder.publish.provenance import statement_path
 from builder.result import BuildResult, SmokeResult
 from builder.store import StoredBuild
 
+#: The keys of a skip.
+_SKIP = ("torch", "cuda", "python", "extension", "code", "reason")
+
 
 def report_json(plan: Plan, results: Sequence[BuildResult]) -> str:
     """Everything about the builds and the skipped cells, without times of this run: equal state gives equal bytes."""
     data: dict[str, Any] = {
         "builds": [_entry(result) for result in results],
-        "skips": [
-            {
-                "torch": str(skip.torch),
-                "cuda": str(skip.cuda),
-                "python": str(skip.python),
-                "extension": skip.extension,
-                "code": skip.code,
-                "reason": skip.reason,
-            }
-            for skip in plan.skips
-        ],
+        "skips": [{key: str(getattr(skip, key)) for key in _SKIP} for skip in plan.skips],
     }
     return json.dumps(data, indent=1) + "\n"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 
@@ -126,20 +126,20 @@ def codes_for(codes: Iterable[str], gpu: Arch) -> list[str]:
     return [code for _, _, code in sorted(found)]
 
 
+def code_number(code: str) -> int:
+    """The number of an architecture: 90 for `sm_90a` and `compute_90`."""
+    return int(code.partition("_")[2].rstrip("af"))
+
+
 @cache
 def suiting(python: Python) -> frozenset[tuple[str, str]]:
     """The interpreter and the ABI of every tag that pip accepts under this Python, whatever the platform."""
-    return frozenset((tag.interpreter, tag.abi) for tag in _tags_of(python, ["any"]))
+    return frozenset((tag.interpreter, tag.abi) for tag in _tags(python, ("any",)))
 
 
 @cache
-def _tags(python: Python) -> frozenset[Tag]:
-    """Every tag that pip accepts under this Python on this machine."""
-    return frozenset(_tags_of(python, None))
-
-
-def _tags_of(python: Python, platforms: list[str] | None) -> Iterator[Tag]:
+def _tags(python: Python, platforms: tuple[str, ...] | None = None) -> frozenset[Tag]:
     """The tags that pip accepts under this Python on these platforms; None: those of this machine."""
     version = (python.major, python.minor)
-    yield from cpython_tags(version, abis=[python.tag], platforms=platforms)
-    yield from compatible_tags(version, platforms=platforms)
+    own = cpython_tags(version, abis=[python.tag], platforms=platforms)
+    return frozenset([*own, *compatible_tags(version, platforms=platforms)])

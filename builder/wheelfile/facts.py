@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -15,180 +14,20 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.errors import Code, UsageError
 from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE, entry_points
-from builder.gate.imports.packages import is_startup_file, startup_code
 from builder.hashing import sha256_of
-from builder.wheelfile.archive import WheelContents, WheelFile
+from builder.wheelfile.archive import WheelContents, WheelFile, installed_path
 from builder.wheelfile.compatibility import check_wheel_name
 from builder.wheelfile.elf import HEAD, MAGIC, ElfHeaders, read_elf, what_else
 from builder.wheelfile.fatbin import read_device_code
 from builder.wheelfile.limits import MAX_NAME, MAX_REQUIREMENT
 from builder.wheelfile.search import Searching, Unreached, unreached
+from builder.wheelfile.text_files import missing_headers, python_uses, startup_lines
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-# Headers that CUDA sources in a wheel include and the wheel lacks: their compile at run time would fail.
-
-#: Bytes of a source that are searched, and number of sources.
-_MAX_SOURCE, _MAX_SOURCES = 2**20, 2000
-_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
-_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(include|if|ifdef|ifndef|endif|define)\b[ \t]*([^\n]*)", re.MULTILINE)
-#: Headers of torch, pybind11, CUDA's toolkit and C++ libraries, and Python.
-_OUTSIDE = re.compile(
-    r"(?:ATen|c10|torch|caffe2|THC?|pybind11|cub|thrust|cuda|nv|cooperative_groups)(?:/.*|\w*\.\w+)"
-    r"|cu[a-zA-Z]\w*\.(?:h|hpp|cuh)|(?:Python|math_constants|mma|nccl|driver_types|vector_types|vector_functions"
-    r"|device_\w+|sm_\d+_\w+|builtin_types|host_defines|surface_\w+|texture_\w+|library_types|crt/\w+|omp|fatbinary\w*)"
-    r"(?:\.h|\.hpp)?"
-)
-#: Files that no source includes; a wheel may have thousands.
-_NO_HEADERS = (".py", ".pyi", ".json")
-#: Folders of the system's own headers.
-_SYSTEM = re.compile(r"(?:sys|linux|asm|arpa|net|netinet|bits|ext|experimental|numpy)/")
-
-
-def missing_headers(wheel: WheelContents) -> dict[str, tuple[str, ...]]:
-    """The missing headers of each .cu file and of the headers that it includes; empty for a wheel without .cu files.
-
-    A quoted include is searched beside the source and below every folder of the wheel, as some `-I` may name it. So is
-    an include in angle brackets that names a folder, such as `<glm/glm.hpp>`. The headers of torch, CUDA and the system
-    are not. Comments are skipped, and so are includes below an `#if`. Raises DamagedWheelError.
-    """
-    todo = sorted(name for name in wheel.names if name.endswith(".cu"))
-    files = [name for name in wheel.names if not name.endswith(_NO_HEADERS)] if todo else []
-    names = {end: name for name in files for end in _ends(name)}
-    found, seen = dict[str, tuple[str, ...]](), set(todo)
-    while todo and len(seen) < _MAX_SOURCES:
-        source = todo.pop(0)
-        with wheel.open(source) as stream:
-            text = stream.read(_MAX_SOURCE).decode(errors="replace")
-        lacking = []
-        for path in dict.fromkeys(_included(text)):
-            beside = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
-            held = names.get(beside) or names.get(re.sub(r"^(?:\.\./)+", "", posixpath.normpath(path)))
-            if held is None:
-                lacking.append(path)
-            elif held not in seen:
-                seen.add(held)
-                todo.append(held)
-        if lacking:
-            found[source] = tuple(lacking)
-    return found
-
-
-def _included(text: str) -> Iterator[str]:
-    """The includes that no condition skips; a guard against a second inclusion is no condition."""
-    depth, guard = 0, ""
-    for word, rest in _DIRECTIVE.findall(_COMMENT.sub("", text)):
-        if word == "define" and guard and rest.split()[:1] == [guard]:
-            depth -= 1
-        guard = rest.strip() if word == "ifndef" and not depth else ""
-        depth += word.startswith("if")
-        depth = max(0, depth - (word == "endif"))
-        path = re.match(r'"([^"]+)"|<([^>]+/[^>]+)>', rest) if word == "include" and not depth else None
-        if path and not _OUTSIDE.fullmatch(path[1] or path[2]) and (path[1] or not _SYSTEM.match(path[2])):
-            yield path[1] or path[2]
-
-
-def _ends(name: str) -> Iterator[str]:
-    """The path, and the path without its first folders: `a/b/c.h`, `b/c.h` and `c.h`."""
-    while name:
-        yield name
-        name = name.partition("/")[2]
-
-
-# Names of libraries in the Python files of a wheel.
-
-#: Bytes of a Python file, and of all, that are searched for names.
-_MAX_PYTHON, _MAX_PYTHONS = 2**20, 2**28
-_IMPORT = re.compile(
-    r"from[ \t]{1,9}(\.*)((?:\w[\w.]*)?)[ \t]{1,9}import[ \t]{0,9}\(?([^;)]+)|import[ \t]{1,9}([^#;]+)"
-)
-#: What loads a library by its path, and what finds paths.
-_LOADS = re.compile(r"(?i)cdll|load_?lib|dlopen")
-_FINDS = re.compile(r"glob|listdir|scandir|iterdir|\bwalk\b")
-
-
-@dataclass(frozen=True)
-class PythonUses:
-    """The names of libraries that the Python files of a wheel use, of those that were asked for."""
-
-    #: Full names of modules that unindented statements import, such as `ops._C`: no condition skips these.
-    imported: frozenset[str]
-    #: Names without a suffix, such as `_C`, in unindented statements.
-    named: frozenset[str]
-    #: File names of libraries that Python code may load before another library needs them.
-    loaded: frozenset[str]
-
-
-def python_uses(
-    wheel: WheelContents,
-    *,
-    modules: Collection[str] = (),
-    stems: Collection[str] = (),
-    files: Collection[str] = (),
-) -> PythonUses:
-    """Search the Python files for full names of modules, for names, and for file names of libraries.
-
-    If the Python files are larger than any real package, every name and every file name counts as used. Raises
-    DamagedWheelError.
-    """
-    imported, named, loaded = set[str](), set[str](), set[str]()
-    ends, left = {module.rpartition(".")[2] for module in modules}, _MAX_PYTHONS
-    for name in wheel.names if modules or stems or files else ():
-        if not name.endswith(".py"):
-            continue
-        with wheel.open(name) as stream:
-            source = stream.read(_MAX_PYTHON)
-        left -= len(source)
-        if left < 0:
-            return PythonUses(frozenset(imported), frozenset(stems), frozenset(files))
-        text = source.decode(errors="replace")
-        loaded |= {file for file in files if _may_load(file, text)}
-        words = [re.compile(rf"(?<!\w){re.escape(stem)}(?!\w)") for stem in {*stems} - named if stem in text]
-        if words or any(end in text for end in ends):
-            statements = list(_statements(text))
-            named |= {match[0] for word in words for line in statements if (match := word.search(line))}
-            package = installed_path(name).split("/")[:-1]
-            imported |= {module for line in statements for module in _imports(line, package) if module in modules}
-    return PythonUses(frozenset(imported), frozenset(named), frozenset(loaded))
-
-
-def _statements(text: str) -> Iterator[str]:
-    """The first line of each unindented statement; of `from x import (`, all lines."""
-    lines = iter(text.splitlines())
-    for line in lines:
-        if line[:1].strip() and not line.startswith("#"):
-            names = [line.partition("#")[0] if line.startswith("from ") else line]
-            while "(" in names[0] and ")" not in names[-1] and line.startswith("from "):
-                names.append(next(lines, ")").partition("#")[0])
-            yield " ".join(names)
-
-
-def _imports(statement: str, package: Sequence[str]) -> Iterator[str]:
-    """The full names that an import statement of a module of this package may import; none of another statement."""
-    if match := _IMPORT.match(statement):
-        dots, module, names, plain = match.groups()
-        base = [*(package[: len(package) + 1 - len(dots)] if dots else ()), *filter(None, [module])]
-        yield ".".join(base)
-        for each in (plain or names).split(","):
-            words = each.split()
-            if words:
-                yield ".".join([*base, words[0]])
-
-
-def _may_load(name: str, text: str) -> bool:
-    """Whether Python code may load a library of this file name before another one needs it.
-
-    The number at the end may be filled in: torchaudio loads `libtorio_ffmpeg{version}`.
-    """
-    stem = name.partition(".so")[0].removeprefix("lib").rstrip("0123456789.")
-    return _LOADS.search(text) is not None and (stem in text or _FINDS.search(text) is not None)
-
-
 #: A needed library whose version is that of CUDA, also with the hash that auditwheel adds.
 _CUDA_RUNTIME = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)(?:[-.][0-9a-f]{8,})?\.so\.(\d+)\b")
-
-
 #: The libraries of torch itself.
 TORCH_LIBRARY = re.compile(r"lib(?:torch|c10|shm)(?:_\w+)?\.so(?:\.\d+)*")
 #: The name of a library of Linux.
@@ -271,11 +110,8 @@ class NoLibrary:
 class WheelFacts:
     """Facts that the file alone states."""
 
-    #: The wheel's file name.
     filename: str
-    #: Hex digest of the file.
     sha256: str
-    #: bytes.
     size: int
     #: Distribution name as METADATA writes it.
     name: str
@@ -311,15 +147,6 @@ class WheelFacts:
         return [path for path in map(installed_path, self.files) if path]
 
 
-def installed_path(name: str) -> str:
-    """The path below site-packages of a file of a wheel; empty for `.dist-info`, scripts, data and headers."""
-    top, _, rest = name.partition("/")
-    if top.endswith(".data"):
-        scheme, _, path = rest.partition("/")
-        return path if scheme in ("platlib", "purelib") else ""
-    return "" if top.endswith(".dist-info") else name
-
-
 def read_facts(wheel: Path) -> WheelFacts:
     """Read a wheel from the file alone; raises UsageError when it is not a readable wheel."""
     with open_wheel(wheel) as archive:
@@ -335,48 +162,49 @@ def open_wheel(wheel: Path) -> WheelFile:
 def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
     """Read the facts of an open or an installed wheel; raises UsageError when it is damaged."""
     check_wheel_name(wheel.path.name)
-    _check_project(wheel)
-    metadata = wheel.metadata
+    project, version, *_ = parse_wheel_filename(wheel.path.name)
+    if canonicalize_name(wheel.dist_info.removesuffix(".dist-info").rsplit("-", 1)[0]) != project:
+        raise UsageError(
+            f"the file is named for {project} {version}, but the metadata is in {wheel.dist_info}",
+            Code.WHEEL_MISLABELLED,
+            where=str(wheel.path),
+            hints=["if the file was renamed, run `buildfarm relabel WHEEL`"],
+        )
+    requires_dist = tuple(map(str, wheel.metadata.get_all("Requires-Dist", [])))
     libraries, others = _libraries(wheel)
-    lost, no_modules = _unreached(libraries), _no_modules(libraries)
+    no_modules = _no_modules(libraries)
+    places = {installed_path(one.path) or one.path: one for one in libraries}
+    lost = unreached({
+        path: Searching(one.soname, one.needed, one.search, one.rpath, one.is_module) for path, one in places.items()
+    })  # fmt: skip
     uses = python_uses(
         wheel,
         modules=no_modules,
         stems={_stem(path) for path in others},
         files={PurePosixPath(one.path).name for one in lost if not one.maybe},
     )
+    name, written = _header(wheel, "Name"), _header(wheel, "Version")
+    if any(len(line) > MAX_REQUIREMENT for line in requires_dist):
+        raise wheel.damaged(f"METADATA of the wheel has a Requires-Dist of more than {MAX_REQUIREMENT} characters")
     return WheelFacts(
         filename=wheel.path.name,
         sha256=sha256,
         size=size,
-        name=_header(wheel, "Name"),
-        version=_header(wheel, "Version"),
+        name=name,
+        version=written,
         tags=wheel.tags,
-        requires_dist=_requires_dist(wheel),
-        requires_python=str(metadata.get("Requires-Python", "")),
+        requires_dist=requires_dist,
+        requires_python=str(wheel.metadata.get("Requires-Python", "")),
         libraries=libraries,
         files=tuple(sorted(wheel.names)),
         purelib=wheel.purelib,
         missing_headers=missing_headers(wheel),
         imported=tuple(sorted(path for module, path in no_modules.items() if module in uses.imported)),
-        startup_code=_startup_code(wheel),
+        startup_code=startup_lines(wheel),
         unreached=tuple(replace(one, maybe=one.maybe or PurePosixPath(one.path).name in uses.loaded) for one in lost),
         no_libraries=tuple(NoLibrary(path, what, _stem(path) in uses.named) for path, what in others.items()),
         metadata_faults=tuple(metadata_faults(wheel.read_dist_info("METADATA"))),
     )
-
-
-def _startup_code(wheel: WheelContents) -> dict[str, str]:
-    found = {}
-    for name in wheel.names:
-        place = installed_path(name)
-        top = place.removesuffix("/__init__.py")
-        if place and "/" not in top and is_startup_file(top):
-            with wheel.open(name) as stream:
-                code = startup_code(place, stream.read(_MAX_PYTHON).decode(errors="replace"))
-            if code:
-                found[name] = code[:MAX_NAME]
-    return found
 
 
 def _stem(path: str) -> str:
@@ -394,17 +222,6 @@ def _no_modules(libraries: Sequence[Library]) -> dict[str, str]:
         and not (one.is_module or one.foreign)
         and (one.module_functions or file["suffix"] != ".so")
     }
-
-
-def _unreached(libraries: Sequence[Library]) -> list[Unreached]:
-    return unreached(
-        {
-            installed_path(one.path) or one.path: Searching(
-                one.soname, one.needed, one.search, one.rpath, one.is_module
-            )
-            for one in libraries
-        }
-    )
 
 
 def metadata_faults(metadata: bytes) -> list[str]:
@@ -425,25 +242,6 @@ def metadata_faults(metadata: bytes) -> list[str]:
     except ExceptionGroup as group:
         faults += map(str, group.exceptions)
     return [fault[:MAX_NAME] for fault in faults]
-
-
-def _check_project(archive: WheelContents) -> None:
-    project, version, *_ = parse_wheel_filename(archive.path.name)
-    stem = archive.dist_info.removesuffix(".dist-info")
-    if canonicalize_name(stem.rsplit("-", 1)[0]) != project:
-        raise UsageError(
-            f"the file is named for {project} {version}, but the metadata is in {archive.dist_info}",
-            Code.WHEEL_MISLABELLED,
-            where=str(archive.path),
-            hints=["if the file was renamed, run `buildfarm relabel WHEEL`"],
-        )
-
-
-def _requires_dist(wheel: WheelContents) -> tuple[str, ...]:
-    lines = tuple(str(line) for line in wheel.metadata.get_all("Requires-Dist", []))
-    if any(len(line) > MAX_REQUIREMENT for line in lines):
-        raise wheel.damaged(f"METADATA of the wheel has a Requires-Dist of more than {MAX_REQUIREMENT} characters")
-    return lines
 
 
 def _header(archive: WheelContents, name: str) -> str:

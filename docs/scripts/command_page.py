@@ -8,9 +8,7 @@ from collections.abc import Collection, Iterator
 from enum import StrEnum
 from typing import Any
 
-import typer
-
-from builder.cli.app import app
+from builder.cli.app import PURPOSES, load_command
 from docs.scripts.markdown import code, one_line, page, sentence, table
 
 _INTRODUCTION = """\
@@ -28,8 +26,7 @@ _MANY = 3
 
 def cli_page() -> str:
     """Every command with its arguments, options and defaults."""
-    root: Any = typer.main.get_command(app)
-    commands = dict(_commands(root))
+    commands = dict(all_commands())
     overview = table(
         ["command", "purpose"],
         [[f"[`{name}`](#{name.replace(' ', '-')})", _purpose(command)] for name, command in commands.items()],
@@ -40,13 +37,14 @@ def cli_page() -> str:
     return page("Command line", _INTRODUCTION, overview, "## Common options", _SHARED, table(_HEADS, shared), *sections)
 
 
-def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401 (click's classes)
+def all_commands() -> Iterator[tuple[str, Any]]:
     """Every command with its name; `store du` for a command of a group."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from _commands(command, f"{prefix}{name} ")
-        else:
-            yield f"{prefix}{name}", command
+    for name in PURPOSES:
+        command = load_command(name)
+        group = getattr(command, "commands", {})
+        yield from ((f"{name} {word}", one) for word, one in group.items())
+        if not group:
+            yield name, command
 
 
 def _purpose(command: Any) -> str:  # noqa: ANN401

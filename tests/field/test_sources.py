@@ -23,7 +23,9 @@ from builder.errors import BuildfarmError, Code
 from builder.matrix.axes import Cuda, Torch
 from builder.proof import Check, Verdict
 from builder.publish.proof_lines import problem_of
+from builder.recipes.inspection.findings import Draft
 from builder.result import BuildResult
+from builder.store import StoredBuild
 from builder.wheelfile.facts import read_facts
 from tests.fixtures.small_project import MODULE, SmallProject, small_project
 from tests.refused import refused
@@ -72,16 +74,37 @@ class Sources:
         (result,) = run_build(self.project.options()).results
         return result
 
+    def good(self) -> BuildResult:
+        """The result of a build that must not fail."""
+        result = self.build()
+        assert result.error is None
+        return result
+
+    def stored(self) -> StoredBuild:
+        """The wheel of a build that must not fail."""
+        stored = self.good().stored
+        assert stored is not None
+        return stored
+
     def error(self) -> BuildfarmError:
         """The error of a build that must fail."""
         error = self.build().error
         assert error is not None
         return error
 
-    def recipe(self, line: str) -> None:
-        """Add a line to the recipe."""
+    def recipe(self, line: str = "", *changes: tuple[str, str]) -> None:
+        """Add a line to the recipe, and replace texts in it."""
         path = self.folder / "extension.yaml"
-        path.write_text(f"{path.read_text()}{line}\n")
+        text = path.read_text() + (f"{line}\n" if line else "")
+        for old, new in changes:
+            text = text.replace(old, new)
+        path.write_text(text)
+
+    def draft(self) -> Draft:
+        """What `buildfarm add` of the folder found and asks."""
+        draft = self.add().draft
+        assert draft is not None
+        return draft
 
 
 @pytest.fixture(scope="session")
@@ -104,6 +127,15 @@ def sources(tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield Sources(project, tmp_path / "project" / "t0")
 
 
+def git_repository(folder: Path, *, files: bool = True) -> str:
+    """Make a folder a repository with one commit, of its files or of none; returns the short hash."""
+    for words in (["init", "-q"], *([["add", "."]] if files else []), ["commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=e@example.org", *words], cwd=folder, check=True)
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
 CALL = "import subprocess, sys\nsubprocess.{}([sys.executable, '-m', 'pip', *{!r}])\n"
 
 
@@ -116,7 +148,7 @@ def test_setup_py_calls_pip(sources: Sources, where: str) -> None:
     else:
         sources.write("import sys\nsys.path.insert(0, '.')\nfrom tools import helper\n" + SETUP, {where: call})
     sources.add()
-    assert sources.build().error is None
+    sources.good()
 
 
 OPTIONAL = "Extension('t0._fast', ['t0/csrc/fast.c'], optional=True)"
@@ -128,7 +160,7 @@ def test_an_optional_extension_that_does_not_compile(sources: Sources, capfd: py
     used = "import torch\nfrom . import _C\ntry:\n    from . import _fast\nexcept ImportError:\n    _fast = None\n"
     sources.write(SETUP.replace("])])", f"]), {OPTIONAL}])"), {"t0/csrc/fast.c": code, "t0/__init__.py": used})
     sources.add()
-    assert sources.build().error is None
+    sources.good()
     said = capfd.readouterr().err
     assert (
         "t0: the wheel lacks t0._fast, an extension with `optional=True` whose compile failed: t0/csrc/fast.c:2" in said
@@ -161,17 +193,14 @@ def test_a_submodule_behind_ssh(sources: Sources, tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("GIT_SSH_COMMAND", "sh -c 'echo \"g: Permission denied (publickey).\" >&2; exit 255'")
     folder, library = sources.write(), tmp_path / "lib"
     library.mkdir()
-    commit = ["-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "1"]
-    for where, words in (
-        (library, ["init", "-q"]),
-        (library, [*commit, "--allow-empty"]),
-        (folder, ["init", "-q", "-b", "main"]),
-        (folder, ["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "third_party/lib"]),
-        (folder, ["config", "-f", ".gitmodules", "submodule.third_party/lib.url", "git@git.invalid:org/lib.git"]),
-        (folder, ["add", "-A"]),
-        (folder, commit),
+    git_repository(library)
+    for words in (
+        ["init", "-q", "-b", "main"],
+        ["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "third_party/lib"],
+        ["config", "-f", ".gitmodules", "submodule.third_party/lib.url", "git@git.invalid:org/lib.git"],
     ):
-        subprocess.run(["git", *words], cwd=where, check=True)
+        subprocess.run(["git", *words], cwd=folder, check=True)
+    git_repository(folder)
     with pytest.raises(BuildfarmError) as caught:
         add(sources.project, f"{folder.as_uri()}@main")
     assert "cannot fetch the submodule third_party/lib from git@git.invalid:org/lib.git: g: Perm" in str(caught.value)
@@ -190,8 +219,7 @@ def test_setup_py_installs_another_version(
     install = ("install", "--index-url", sources.project.index.default, "-r", "requirements.txt")
     sources.write(CALL.format("check_call", install) + SETUP, {"requirements.txt": requirements})
     sources.add()
-    recipe = sources.folder / "extension.yaml"
-    recipe.write_text(recipe.read_text().replace("ninja==79.0", ""))  # as a user who does not follow `add`
+    sources.recipe("", ("ninja==79.0", ""))  # as a user who does not follow `add`
     error = sources.error()
     if kernel_confines:
         assert "Could not install packages" in error.sentence
@@ -199,10 +227,10 @@ def test_setup_py_installs_another_version(
         assert "the source changed the packages of its build environment: installed ninja==79.0" in error.sentence
     assert any("`build_requires`" in hint for hint in error.hints)
     sources.write(f"import importlib.metadata\nassert importlib.metadata.version('ninja') == '80.0'\n{SETUP}")
-    assert sources.build().error is None
+    sources.good()
     sources.write(CALL.format("check_call", install) + SETUP)
     sources.recipe("build_requires: [ninja==79.0]")
-    assert sources.build().error is None
+    sources.good()
 
 
 #: Extensions that are compiled only with an option, and the same for another spelling.
@@ -236,10 +264,7 @@ def test_extensions_only_with_an_option(sources: Sources, spelling: str, option:
         assert "the wheel contains no library" in error.sentence
         assert option.partition("=")[0] in error.hints[0]
         sources.recipe(f"config_settings: {{--global-option: {option}}}")
-    result = sources.build()
-    assert result.error is None
-    assert result.stored is not None
-    assert result.stored.record.record.settings.config_settings == {"--global-option": (option,)}
+    assert sources.stored().record.record.settings.config_settings == {"--global-option": (option,)}
 
 
 DOWNLOAD = """
@@ -267,10 +292,7 @@ FETCHES = {
         "from urllib.request import urlretrieve",
         "urlretrieve(URL, self.dist_dir + '/' + name)",
     ),
-    "curl": (
-        "import subprocess",
-        "subprocess.check_call(['curl', '-sSf', '-o', self.dist_dir + '/' + name, URL])",
-    ),
+    "curl": ("import subprocess", "subprocess.check_call(['curl', '-sSf', '-o', self.dist_dir + '/' + name, URL])"),
 }
 
 
@@ -294,9 +316,8 @@ def test_setup_py_downloads_a_finished_wheel(sources: Sources, spelling: str) ->
     sources.write(script)
     assert sources.add().recipe.env == {"T0_FORCE_BUILD": "TRUE"}
     if spelling == "curl":
-        assert sources.build().error is None
-        recipe = sources.folder / "extension.yaml"
-        recipe.write_text(recipe.read_text().replace("env: ", "# env: "))
+        sources.good()
+        sources.recipe("", ("env: ", "# env: "))
         error = sources.error()
         assert "the wheel was not built here: no compiler was called" in error.sentence
         assert "T0_FORCE_BUILD" in error.hints[0]
@@ -313,35 +334,21 @@ def test_setup_py_imports_a_module_that_needs_old_setuptools(sources: Sources) -
 HASH = "import subprocess\nhash = subprocess.check_output(['git', 'rev-parse', '--short', 'HEAD'], text=True).strip()\n"
 
 
-def git_repository(folder: Path) -> str:
-    """Make a folder a repository with one commit; returns the short hash."""
-    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
-        subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=e@example.org", *words], cwd=folder, check=True)
-    return subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=folder, check=True, capture_output=True, text=True
-    ).stdout.strip()
-
-
 def test_version_from_git_with_a_way_out(sources: Sources, tmp_path: Path) -> None:
     """Report 11: a repository around the build is not that of the source, and `add` finds the version."""
-    commit = git_repository(tmp_path)
+    commit = git_repository(tmp_path, files=False)
     guarded = "try:\n" + "".join(f"    {line}\n" for line in HASH.splitlines())
     guarded += "except Exception:\n    hash = ''\n"
     sources.write(guarded + SETUP.replace('version="1.0"', 'version="1.0" + (hash and "+" + hash)'))
     added = sources.add()
     assert added.recipe.version == "1.0"
-    result = sources.build()
-    assert result.error is None
-    assert result.stored is not None
-    assert commit not in result.stored.wheel.name
+    assert commit not in sources.stored().wheel.name
 
 
 def test_version_from_git_without_a_way_out(sources: Sources) -> None:
     """Report 11: the failure says that a build has no `.git`."""
     sources.write(HASH + SETUP.replace('version="1.0"', 'version="1.0+" + hash'))
-    added = sources.add()
-    assert added.draft is not None
-    assert any("version is not a constant" in question for question in added.draft.questions)
+    assert any("version is not a constant" in question for question in sources.draft().questions)
     error = sources.error()
     assert "not a git repository" in error.sentence
     assert "a build has no `.git`" in error.hints[0]
@@ -351,8 +358,7 @@ def test_a_wrong_version_ends_before_the_compile(sources: Sources) -> None:
     """Report 11: nothing is compiled before name and version are known to fit."""
     sources.write("import torch\n" + SETUP.replace('"1.0"', '"1." + torch.__version__[0]'))
     assert sources.add().recipe.version == "1.2"
-    recipe = sources.folder / "extension.yaml"
-    recipe.write_text(recipe.read_text().replace("version: '1.2'", "version: '1.1'").replace("1.2", "1.1"))
+    sources.recipe("", ("version: '1.2'", "version: '1.1'"), ("1.2", "1.1"))
     result = sources.build()
     assert result.error is not None
     assert "the source makes a wheel with the version 1.2 instead of 1.1" in result.error.sentence
@@ -419,7 +425,7 @@ def test_a_target_version_for_newer_releases_of_torch_only(sources: Sources) -> 
     setup = STABLE_SETUP.replace('("TORCH_TARGET_VERSION", "VALUE")]', '("A", "B")]\nif False:\n    macros += [TARGET]')
     sources.write(setup.replace("TARGET", '("TORCH_TARGET_VERSION", "0x020c000000000000")'))
     sources.add()
-    assert sources.build().error is None
+    sources.good()
 
 
 @pytest.mark.parametrize(("value", "used"), [("0x020b000000000000", ""), ("unknown", "torch_from_blob")])
@@ -430,8 +436,7 @@ def test_a_stable_wheel_begins_with_the_torch_that_it_needs(sources: Sources, va
     sources.write(STABLE_SETUP.replace("VALUE", value), {"t0/csrc/c.c": code})
     sources.add()
     stable(sources)
-    result = sources.build()
-    assert result.error is None
+    result = sources.good()
     assert result.stored is not None
     assert list(read_facts(result.stored.wheel).requires_dist) == ["torch>=2.11"]
     checks = {proof.check: proof for proof in result.proofs}
@@ -444,50 +449,37 @@ def test_tests_of_the_source_are_left_out(sources: Sources, capfd: pytest.Captur
     setup = SETUP.replace('packages=["t0"]', 'packages=["t0", "tests"]')
     sources.write(setup, {"tests/__init__.py": ""})
     sources.add()
-    made = sources.build()
-    assert made.error is None
-    contents = next(proof for proof in made.proofs if proof.check is Check.CONTENTS)
+    contents = next(proof for proof in sources.good().proofs if proof.check is Check.CONTENTS)
     assert "`wheel_exclude: ['tests/*']`" in str(contents.evidence)
     sources.recipe("wheel_exclude: ['tests/*', 'benchmarks/*']")
-    made = sources.build()
-    assert made.error is None
-    assert made.stored is not None
-    assert not any(name.startswith("tests") for name in read_facts(made.stored.wheel).files)
+    assert not any(name.startswith("tests") for name in read_facts(sources.stored().wheel).files)
     assert "`wheel_exclude` matches no file of the wheel: benchmarks/*" in capfd.readouterr().err
 
 
-def test_a_name_with_the_version_of_cuda(sources: Sources) -> None:
+@pytest.mark.parametrize(
+    ("replaced", "pattern", "wheel", "constant", "errors", "hint"),
+    [
+        ('"t0-cu" + torch.version.cuda.replace(".", ""), v', ("name", "t0_cu{cuda}"), "t0_cu130-1.0+cu130", "t0",
+         ["the name t0_cu130 instead of t0", "the name t0-cu130 instead of t0"], "cu{cuda}`"),
+        ('version="1.0.post" + torch.version.cuda.replace(".", "")', ("version", "1.0.post{cuda}"),
+         "t0-1.0.post130+cu130", "1.0", ["the version 1.0.post130 instead of 1.0"], "set `version: 1.0.post{cuda}`"),
+    ],
+    ids=["name", "version"],
+)  # fmt: skip
+def test_a_name_or_version_with_the_version_of_cuda(
+    sources: Sources, replaced: str, pattern: tuple[str, str], wheel: str, constant: str, errors: list[str], hint: str
+) -> None:
     """Report 18: `add` writes a pattern, which each build fills in."""
-    sources.write("import torch\n" + SETUP.replace('"t0", v', '"t0-cu" + torch.version.cuda.replace(".", ""), v'))
-    added = sources.add()
-    assert (added.recipe.name, added.recipe.pattern) == ("t0_cu", "t0_cu{cuda}")
-    result = sources.build()
-    assert result.error is None
-    assert result.stored is not None
-    assert result.stored.wheel.name.startswith("t0_cu130-1.0+cu130")
-    recipe = sources.folder / "extension.yaml"
-    recipe.write_text(recipe.read_text().replace("t0_cu{cuda}", "t0"))
+    kind, text = pattern
+    sources.write("import torch\n" + SETUP.replace('"t0", v' if kind == "name" else 'version="1.0"', replaced))
+    recipe = sources.add().recipe
+    assert (recipe.pattern if kind == "name" else recipe.version_pattern) == text
+    assert recipe.name == ("t0_cu" if kind == "name" else "t0")
+    assert sources.stored().wheel.name.startswith(wheel)
+    sources.recipe("", (text, constant))
     error = sources.error()
-    assert "the name t0_cu130 instead of t0" in error.sentence or "the name t0-cu130 instead of t0" in error.sentence
-    assert "cu{cuda}`" in error.hints[0]
-
-
-def test_a_version_with_the_version_of_cuda(sources: Sources) -> None:
-    """`add` writes a pattern, which each build fills in."""
-    version = '"1.0.post" + torch.version.cuda.replace(".", "")'
-    assert 'version="1.0"' in SETUP
-    sources.write("import torch\n" + SETUP.replace('version="1.0"', f"version={version}"))
-    added = sources.add()
-    assert added.recipe.version_pattern == "1.0.post{cuda}"
-    result = sources.build()
-    assert result.error is None
-    assert result.stored is not None
-    assert result.stored.wheel.name.startswith("t0-1.0.post130+cu130")
-    recipe = sources.folder / "extension.yaml"
-    recipe.write_text(recipe.read_text().replace("1.0.post{cuda}", "1.0"))
-    error = sources.error()
-    assert "the version 1.0.post130 instead of 1.0" in error.sentence
-    assert "set `version: 1.0.post{cuda}`" in error.hints[0]
+    assert any(one in error.sentence for one in errors)
+    assert hint in error.hints[0]
 
 
 def packaged_toolkit(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -523,10 +515,7 @@ def test_libraries_of_the_packaged_toolkit(sources: Sources, monkeypatch: pytest
     )
     sources.add()
     sources.recipe("requires: [nvidia-libraries]")
-    result = sources.build()
-    assert result.error is None
-    assert result.stored is not None
-    (library,) = read_facts(result.stored.wheel).libraries
+    (library,) = read_facts(sources.stored().wheel).libraries
     assert {"libcuda.so.1", "libcublas.so.13", "libnvrtc.so.13"} <= set(library.needed)
 
 
@@ -537,8 +526,7 @@ def test_a_wheel_that_needs_the_driver(sources: Sources, monkeypatch: pytest.Mon
     setup = SETUP.replace('c.c"])', 'c.c"], libraries=["cuda"])')
     sources.write(setup, {"t0/csrc/c.c": MODULE.format(answer=42) + calls})
     sources.add()
-    result = sources.build()
-    assert result.error is None
+    result = sources.good()
     assert not result.refused
     if not find_library("cuda"):
         proofs = {proof.check: proof for proof in result.proofs}
@@ -574,11 +562,9 @@ def test_an_absolute_path_in_setup_py(sources: Sources) -> None:
     setup = "import os\nfrom glob import glob\nhere = os.path.dirname(os.path.abspath(__file__))\n"
     setup += SETUP.replace('["t0/csrc/c.c"]', 'glob(os.path.join(here, "t0/csrc/*.c"))')
     sources.write(setup, {"pyproject.toml": project})
-    added = sources.add()
-    assert added.draft is not None
-    assert any("absolute paths" in each.found for each in added.draft.findings)
+    assert any("absolute paths" in each.found for each in sources.draft().findings)
     # setuptools 84 takes a path for a file of its own if the path contains "build": here, and not in a container.
-    assert sources.build().error is None
+    sources.good()
 
 
 ABSOLUTE = """\
@@ -604,9 +590,7 @@ def test_an_absolute_path_in_a_container() -> None:
 def test_two_sources_with_one_stem(sources: Sources) -> None:
     """Report 24: `add` asks to rename one of them."""
     sources.write(SETUP.replace('"t0/csrc/c.c"', '"t0/csrc/c.c", "t0/csrc/c.cpp"'), {"t0/csrc/c.cpp": ""})
-    added = sources.add()
-    assert added.draft is not None
-    assert any("t0/csrc/c.c and t0/csrc/c.cpp" in question for question in added.draft.questions)
+    assert any("t0/csrc/c.c and t0/csrc/c.cpp" in question for question in sources.draft().questions)
 
 
 ABOVE = """\
@@ -635,15 +619,11 @@ def test_files_above_a_git_subfolder(sources: Sources, tmp_path: Path) -> None:
     for name, text in files.items():
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text(text)
-    user = ("-c", "user.name=x", "-c", "user.email=x")
-    for words in (("init", "-q"), ("add", "."), (*user, "commit", "-qm", "one")):
-        subprocess.run(["git", *words], cwd=repository, check=True)
+    git_repository(repository)
     source = f"git+{repository.as_uri()}#subdirectory=bindings/python"
     added = add(sources.project, source)
     assert added.recipe.version == "1.0"
-    result = sources.build()
-    assert result.error is None
-    assert result.stored is not None
+    sources.good()
 
 
 #: What `import_array()` of NumPy's C API does: it prints why NumPy cannot be imported, and raises another exception.
@@ -663,8 +643,7 @@ def test_a_library_that_needs_numpy(sources: Sources) -> None:
     assert "numpy._core.multiarray failed to import; the cause: ModuleNotFoundError: No module" in imported.reason
     assert any("add `numpy` to `requires` in the recipe" in hint for hint in imported.evidence["hints"])
     sources.recipe("requires: [numpy]")
-    result = sources.build()
-    assert result.error is None
+    result = sources.good()
     assert not result.refused
 
 
@@ -672,8 +651,7 @@ def test_a_package_that_needs_a_gpu_when_it_is_imported(sources: Sources) -> Non
     """Report 18: the import is not run, so no good wheel is refused."""
     sources.write(files={"t0/__init__.py": "import torch\nfrom . import _C\nassert torch.cuda.is_available()\n"})
     sources.add()
-    result = sources.build()
-    assert result.error is None
+    result = sources.good()
     assert not result.refused
     (imported,) = [proof for proof in result.proofs if proof.check is Check.IMPORT]
     assert imported.verdict is Verdict.NOT_RUN
@@ -687,12 +665,8 @@ def test_a_link_to_a_folder_of_the_same_repository(sources: Sources, tmp_path: P
     (source / "t0" / "csrc").rename(repository / "csrc")
     (source / "t0" / "csrc").symlink_to("../../../csrc")
     git_repository(repository)
-    user = ("-c", "user.name=x", "-c", "user.email=x@example.org")
-    for words in (("add", "."), (*user, "commit", "-qm", "one")):
-        subprocess.run(["git", *words], cwd=repository, check=True)
     add(sources.project, f"git+{repository.as_uri()}#subdirectory=bindings/t0")
-    result = sources.build()
-    assert result.error is None
+    result = sources.good()
     assert not result.refused
     with refused(Code.SOURCE_UNSUPPORTED, "t0/csrc/c.c, which is outside of the folder") as raised:
         add(sources.project, str(source))
@@ -725,8 +699,7 @@ def test_a_library_that_setup_py_builds(sources: Sources) -> None:
     setup = OWN_LIBRARY + SETUP.replace('["t0/csrc/c.c"]', f'["t0/csrc/c.c"], {here}')
     sources.write(setup, {"t0/csrc/c.c": MODULE.format(answer=42) + calls})
     sources.add()
-    result = sources.build()
-    assert result.error is None
+    result = sources.good()
     assert not result.refused
     assert result.stored is not None
     names = [name.rpartition("/")[2].partition("-")[0] for name in read_facts(result.stored.wheel).files]

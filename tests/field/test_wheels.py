@@ -43,6 +43,20 @@ def buildfarm(*words: object) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
+def publish(folder: Path, wheel: object, *words: object) -> Result:
+    """`buildfarm publish` of a wheel that no cell tested."""
+    return buildfarm(
+        *("publish", "--to", folder / "index", "--require", "none", "--store", folder / "store"), wheel, *words
+    )
+
+
+def mended(raw: Path, local_version: str = "") -> Path:
+    """The wheel that the repair of a build makes of another one."""
+    out, log = raw.parent / "out", raw.parent / "log"
+    provided = frozenset[str]()
+    return repair(raw, out, provided=provided, local_version=local_version, torch_requirement="", log=log)
+
+
 def verify(wheel: Path) -> tuple[dict[str, str], dict[str, str]]:
     """The failed checks with their reasons, and the remarks by check."""
     done = buildfarm("verify", wheel, "--store", wheel.parent / "store", "--json")
@@ -58,13 +72,12 @@ def test_9_a_local_version_in_the_file_name_only(tmp_path: Path, local: str) -> 
     files = {"t0/__init__.py": b"", "t0/_C.so": module()}
     wheel = w0(tmp_path, "t0", f"1.0+{local}", TAG, files, meta_version="1.0")
     assert "run `buildfarm relabel WHEEL`" in verify(wheel)[0]["metadata"]
-    publish = ("publish", "--to", tmp_path / "index", "--require", "none", "--store", tmp_path / "store")
-    refused = buildfarm(*publish, wheel)
+    refused = publish(tmp_path, wheel)
     assert refused.exception is not None
     assert "METADATA says t0 1.0, but the file name differs" in str(refused.exception)
     made = buildfarm("relabel", wheel, "--out", tmp_path / "out").stdout.strip()
     assert "metadata" not in verify(Path(made))[0]
-    assert buildfarm(*publish, made).exit_code == Exit.OK
+    assert publish(tmp_path, made).exit_code == Exit.OK
 
 
 def test_9_uv_installs_a_relabelled_wheel_once(tmp_path: Path) -> None:
@@ -73,7 +86,7 @@ def test_9_uv_installs_a_relabelled_wheel_once(tmp_path: Path) -> None:
     wheel = w0(tmp_path, "t0", f"1.0+{local}", "py3-none-any", {"t0/__init__.py": b""}, meta_version="1.0")
     made = buildfarm("relabel", wheel, "--out", tmp_path / "out").stdout.strip()
     index, app = tmp_path / "index", tmp_path / "app"
-    buildfarm("publish", made, "--to", index, "--require", "none", "--store", tmp_path / "store")
+    publish(tmp_path, made)
     app.mkdir()
     (app / "pyproject.toml").write_text(
         f'[project]\nname = "app"\nversion = "0"\nrequires-python = ">=3.11"\ndependencies = ["t0==1.0+{local}"]\n'
@@ -95,7 +108,7 @@ def test_6_torch_by_a_url(tmp_path: Path) -> None:
     failed, _ = verify(wheel)
     assert "METADATA requires torch by a URL (download.example)" in failed["metadata"]
     assert "such as torch==2.11.0+cu130" in failed["metadata"]
-    refused = buildfarm("publish", wheel, "--to", tmp_path / "i", "--require", "none", "--store", tmp_path / "store")
+    refused = publish(tmp_path, wheel)
     assert refused.exit_code == Exit.FAILED
     assert "requires torch by a URL" in refused.output
 
@@ -136,9 +149,7 @@ def test_repair_names_a_newer_glibc_than_auditwheel_knows(tmp_path: Path) -> Non
     files = {"t0/__init__.py": b"", "t0/_C.so": needs_glibc_2_43(tmp_path)}
     raw = w0(tmp_path, "t0", "1.0", "cp312-cp312-linux_x86_64", files)
     with pytest.raises(BuildError) as caught:
-        repair(
-            raw, tmp_path / "out", provided=frozenset(), local_version="", torch_requirement="", log=tmp_path / "log"
-        )
+        mended(raw)
     assert "needs a newer glibc or libstdc++ than manylinux_2_4" in caught.value.sentence
     assert "--executor docker" in " ".join(caught.value.hints)
 
@@ -152,10 +163,9 @@ def test_resolve_heeds_the_glibc_of_a_wheel_whose_tag_names_none(tmp_path: Path)
     (tmp_path / "ext").mkdir()
     recipe = "name: t0\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [t0]\n"
     (tmp_path / "ext" / "extension.yaml").write_text(f"{recipe}accepts: [{{check: tags, reason: our machines}}]\n")
-    publish = ("publish", "--to", index, "--require", "none", "--store", tmp_path / "store", wheel)
-    refused = buildfarm(*publish)
+    refused = publish(tmp_path, wheel)
     assert "the wheel needs manylinux_2_43_x86_64" in refused.output + str(refused.exception)
-    accepted = buildfarm(*publish, "--matrix", matrix)
+    accepted = publish(tmp_path, wheel, "--matrix", matrix)
     assert accepted.exit_code == Exit.OK, accepted.output + str(accepted.exception)
     resolve = ("resolve", "t0", "--index", index, "--torch", "2.11", "--cuda", "13.0", "--python", "3.12", "--glibc")
     assert "it needs glibc 2.43; this target has 2.28" in buildfarm(*resolve, "2.28").stdout
@@ -213,10 +223,9 @@ def test_publish_refuses_a_dependency_for_a_newer_glibc(tmp_path: Path) -> None:
     """A library without torch that needs glibc 2.36 (packed relocations) was published with an older tag."""
     source = '#include <stdlib.h>\nstatic int a; int *p[99] = {&a, &a}; char *PyInit__C(void) { return getenv("X"); }'
     files = {"t0/__init__.py": b"", "t0/_C.so": lib(source, "-Wl,-z,pack-relative-relocs")}
-    publish = ("publish", "--to", tmp_path / "index", "--require", "none", "--store", tmp_path / "store")
-    old = buildfarm(*publish, w0(tmp_path, "t0", "1.0", "cp312-cp312-manylinux_2_35_x86_64", files))
+    old = publish(tmp_path, w0(tmp_path, "t0", "1.0", "cp312-cp312-manylinux_2_35_x86_64", files))
     assert "needs GLIBC_ABI_DT_RELR, newer than manylinux_2_35_x86_64 guarantees" in old.output + str(old.exception)
-    new = buildfarm(*publish, w0(tmp_path, "t0", "1.0", "cp312-cp312-manylinux_2_36_x86_64", files))
+    new = publish(tmp_path, w0(tmp_path, "t0", "1.0", "cp312-cp312-manylinux_2_36_x86_64", files))
     assert new.exit_code == Exit.OK, new.output
 
 
@@ -273,17 +282,12 @@ def test_22_a_library_in_a_pure_wheel(tmp_path: Path, tag: str, path: str, says:
     """auditwheel 333: package data makes no platform wheel; auditwheel said "couldn't detect libc"."""
     source = lib("int f(void) { return 1; }", "-nostdlib") if path.endswith("libx.so") else module("_C", "-nostdlib")
     raw = w0(tmp_path, "t0", "1.0", tag, {"t0/__init__.py": b"", path: source}, pure=True)
-
-    def mended() -> Path:
-        provided, log = frozenset[str](), tmp_path / "log"
-        return repair(raw, tmp_path / "out", provided=provided, local_version="cu13", torch_requirement="", log=log)
-
     if says:
         with pytest.raises(BuildError, match=re.escape(says)) as raised:
-            mended()
+            mended(raw, "cu13")
         assert any("has_ext_modules=lambda: True" in hint for hint in raised.value.hints)
         return
-    facts = read_facts(mended())
+    facts = read_facts(mended(raw, "cu13"))
     assert all("-manylinux" in each for each in facts.tags)
     assert facts.purelib == (tag != "py3-none-any")
 
@@ -293,9 +297,7 @@ def test_22_a_module_of_python_3_15_in_a_pure_wheel(tmp_path: Path) -> None:
     source = lib("void *PyModExport__C(void) { return 0; }", "-nostdlib")
     raw = w0(tmp_path, "t0", "1.0", "py3-none-any", {"t0/_C.so": source}, pure=True)
     with pytest.raises(BuildError, match=r"the Python module t0/_C\.so, but its tag py3-none-any says"):
-        repair(
-            raw, tmp_path / "out", provided=frozenset(), local_version="", torch_requirement="", log=tmp_path / "log"
-        )
+        mended(raw)
 
 
 def per_cuda(folder: Path) -> dict[str, bytes]:
@@ -326,14 +328,8 @@ def test_8_and_15_in_a_cell(farm: Farm, store: Path, tmp_path: Path) -> None:
     copy = lib("int x(void) { return 2; }", "-Wl,-soname,libx.so.1")
     copies = {f"t15/libx.so{end}": copy for end in ("", ".1", ".1.2")}
     load = b"import ctypes, os\nctypes.CDLL(os.path.join(os.path.dirname(__file__), 'libx.so.1'))\n"
-    fifteen = w0(
-        tmp_path,
-        "t15",
-        "1.0",
-        "py3-none-manylinux_2_34_x86_64",
-        {"t15/__init__.py": load} | copies,
-        requires=("torch",),
-    )
+    files = {"t15/__init__.py": load} | copies
+    fifteen = w0(tmp_path, "t15", "1.0", "py3-none-manylinux_2_34_x86_64", files, requires=("torch",))
     python = "{}.{}".format(*sys.version_info)
     (tmp_path / "matrix.yaml").write_text(f"torch: [2.11]\ncuda: [13.0]\npython: [{python}]\nextensions: []\n")
     done = farm("smoke", eight, fifteen, "--store", store, "--json", cwd=tmp_path)
@@ -400,9 +396,8 @@ def test_2_a_library_that_is_a_pointer_of_git_lfs(tmp_path: Path) -> None:
     """The source was cloned without Git LFS; the wheel has another library, or none."""
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123456\n"
     for name, others in (("t0", {}), ("t1", {"t1/_C.so": module()})):
-        failed, _ = verify(
-            w0(tmp_path, name, "1.0", TAG, {f"{name}/__init__.py": b"", f"{name}/_D.so": pointer} | others)
-        )
+        files = {f"{name}/__init__.py": b"", f"{name}/_D.so": pointer} | others
+        failed, _ = verify(w0(tmp_path, name, "1.0", TAG, files))
         assert f"{name}/_D.so is a pointer of Git LFS, and no library: run `git lfs pull`" in failed["contents"]
 
 
@@ -411,11 +406,10 @@ def test_12_a_zip64_field_that_the_sizes_do_not_need(tmp_path: Path) -> None:
     wheel = tmp_path / "t0-1.0-py3-none-any.whl"
     wheel.write_bytes(ARCHIVES["ZIP64 field for nothing"][0])
     assert "t0/__init__.py has a ZIP64 field of 8 bytes" in verify(wheel)[0]["record"]
-    publish = ("publish", "--to", tmp_path / "index", "--require", "none", "--store", tmp_path / "store")
-    assert buildfarm(*publish, wheel).exit_code == Exit.FAILED
+    assert publish(tmp_path, wheel).exit_code == Exit.FAILED
     made = buildfarm("relabel", wheel, "--out", tmp_path / "out").stdout.strip()
     assert not verify(Path(made))[0]
-    assert buildfarm(*publish, made).exit_code == Exit.OK
+    assert publish(tmp_path, made).exit_code == Exit.OK
 
 
 def test_code_at_the_start_of_python_is_named_before_it_is_installed(tmp_path: Path) -> None:
@@ -437,9 +431,9 @@ def test_44_a_library_in_the_same_folder_without_run_path(tmp_path: Path) -> Non
     assert list(failed) == ["loader"]
     assert "t0/_C.so needs libt0x.so.1, and no search path (RUNPATH) leads to t0/libt0x.so.1" in failed["loader"]
     assert "-Wl,-rpath,'$ORIGIN'" in failed["loader"]
-    raw, log = w0(tmp_path, "t0", "1.0", "cp312-cp312-linux_x86_64", files), tmp_path / "log"
+    raw = w0(tmp_path, "t0", "1.0", "cp312-cp312-linux_x86_64", files)
     with pytest.raises(BuildError, match=re.escape("t0/_C.so needs libt0x.so.1, and no search path (RUNPATH) leads")):
-        repair(raw, tmp_path / "out", provided=frozenset(), local_version="cu13", torch_requirement="", log=log)
+        mended(raw, "cu13")
     first = b"import ctypes\nctypes.CDLL(f'{__path__[0]}/libt0x.so.1')\nfrom . import _C\n"
     failed, remarks = verify(w0(tmp_path, "t0", "1.1", TAG, files | {"t0/__init__.py": first}))
     assert not failed

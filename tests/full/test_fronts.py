@@ -22,9 +22,8 @@ from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.server.tokens import Tokens
 from builder.wheels.toolchain.uv import find_uv
-from tests.benchmarks.serve_speed import environment
 from tests.conftest import PATIENCE, ROOT, run, wait_until
-from tests.fixtures.index_server import clean_environment, running
+from tests.fixtures.index_server import clean_environment, environment, running
 from tests.fixtures.servers import debian_program, on_free_port
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import ready

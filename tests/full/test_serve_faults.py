@@ -20,8 +20,9 @@ import pytest
 from builder.publish.index.integrity import check_index
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.publish.server.app import ServerSettings, make_app
+from builder.publish.server.app import make_app
 from builder.publish.server.run import finish_interrupted, open_socket, run
+from builder.publish.server.settings import ServerSettings
 from builder.publish.server.tokens import Tokens
 from tests.conftest import PATIENCE, wait_until
 from tests.fixtures.index_server import Server, running

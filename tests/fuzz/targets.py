@@ -14,10 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from builder.__main__ import run_command
-from builder.cli.app import app
 from builder.errors import BuildfarmError
 from builder.proofs.any_wheel import any_wheel_proofs
 from builder.proofs.static.file_checks import static_proofs
@@ -26,6 +23,7 @@ from builder.records import read_record
 from builder.wheelfile.diff import differences
 from builder.wheelfile.facts import read_facts
 from builder.wheels.sources.archive import unpack
+from docs.scripts.command_page import all_commands
 from tests.fixtures.compiled import compiled, with_gpu_code
 from tests.fuzz import stored, verify
 from tests.fuzz.mutate import TEXTS, garbage, mutated, mutated_tar, mutated_zip
@@ -165,15 +163,8 @@ def _value(rng: random.Random) -> str:
 def _commands() -> list[tuple[str, list[str], list[str]]]:
     """Each command that is fuzzed, its options with a value, and its flags."""
     found = []
-    todo = [("", typer.main.get_command(app))]
-    for prefix, group in todo:  # grows while it is read
-        for name, command in sorted(group.commands.items()):  # type: ignore[attr-defined]
-            words = f"{prefix} {name}".strip()
-            if words in _NEVER:
-                continue
-            if hasattr(command, "commands"):
-                todo.append((words, command))
-                continue
+    for words, command in sorted(all_commands()):
+        if words not in _NEVER:
             options = [one for one in command.params if one.opts[0].startswith("--")]
             flags = [one.opts[0] for one in options if getattr(one, "is_flag", False)]
             found.append((words, [one.opts[0] for one in options if one.opts[0] not in flags], flags))

@@ -234,10 +234,7 @@ def test_a_signal_cuts_transfers_that_take_longer(tmp_path: Path, monkeypatch: p
         assert "Cancel 2 running task(s)" in said
         assert "Traceback" not in said
         lines = server.log.read_text().splitlines()
-        assert sorted(" ".join(line.split()[2:5]) for line in lines) == [
-            f"GET /{path} 200",
-            "POST /legacy/ 503",
-        ]
+        assert sorted(" ".join(line.split()[2:5]) for line in lines) == [f"GET /{path} 200", "POST /legacy/ 503"]
 
 
 def _temporary_files(server: Server, folder: Path) -> int:

@@ -106,48 +106,10 @@ def test_help(arguments: tuple[str, ...], call: Call) -> None:
     assert "buildfarm" in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "error"),
-    [
-        (("plan", "--torch", "2.99"), "version-unknown", "this version of buildfarm does not know torch 2.99"),
-        (("plan", "--nonsense"), "command-line-invalid", "no such option: --nonsense"),
-    ],
-    ids=["wrong value", "unknown option"],
-)
-def test_with_json_a_usage_error_is_also_data(
-    arguments: tuple[str, ...], code: str, error: str, call: Call, matrix: Path
-) -> None:
-    exit_code, out, err = call(*arguments, "--matrix", matrix, "--json")
-    assert exit_code == Exit.USAGE
-    assert err
-    (entry,) = json.loads(out)["errors"]
-    assert set(entry) == {"code", "error", "where", "hints"}
-    assert entry["code"] == code
-    assert error in entry["error"]
-
-
-def test_plan_as_text_and_as_json(call: Call, matrix: Path) -> None:
-    code, out, err = call("plan", "--matrix", matrix)
-    assert (code, err) == (0, "")
-    assert out.startswith("1 build serves 1 cell; 0 cells are skipped.\n")
-    code, out, err = call("plan", "--matrix", matrix, "--json")
-    assert (code, err) == (0, "")
-    assert [build["extension"] for build in json.loads(out)["builds"]] == ["ops"]
-
-
-def test_plan_says_how_to_compile_for_fewer_architectures(call: Call, matrix: Path) -> None:
-    assert "Each wheel is compiled for 6 GPU architectures." in call("plan", "--matrix", matrix)[1]
-    assert "Each wheel" not in call("plan", "--matrix", matrix, "--arch", "8.0 9.0")[1]
-
-
 def test_native_means_the_gpus_of_this_machine(
     call: Call, matrix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    code, out, err = call("plan", "--matrix", matrix, "--arch", "native")
-    assert (code, out) == (Exit.USAGE, "")
-    assert "error[no-gpu]: --arch: `native` needs a GPU, but nvidia-smi finds no GPU on this machine" in err
-    assert "hint: name the architecture" in err
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\n[ $1 = --query-gpu=index,compute_cap ] && printf '0, 9.0\\n1, 8.6\\n2, 9.0\\n'\n")
     program.chmod(0o755)
@@ -345,28 +307,6 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert reader.wait(PATIENCE) == 0
 
 
-def test_add_and_init_print_json_and_name_ignored_options(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = call("init", "mine", "--arch", "9.0", "--json")
-    assert (code, err) == (0, "")
-    assert "mine/matrix.yaml" in json.loads(out)["files"]
-    assert "\narchs: [9.0]\n" in Path("mine/matrix.yaml").read_text()
-    code, out, err = call("add", "mine", "--json")
-    assert (code, json.loads(out)["name"], err) == (0, "mine", "")
-    code, out, err = call("add", "mine", "--torch", "2.11")
-    assert code == 0
-    assert "mine/extension.yaml is the recipe of mine already" in out
-    assert "--torch has no effect, because matrix.yaml exists: edit this file" in err
-    listed = [line for line in Path("mine/matrix.yaml").read_text().splitlines() if line.startswith("archs:")]
-    assert listed == ["archs: [9.0]"]
-    monkeypatch.chdir("mine")
-    code, out, err = call("add", ".", "--arch", "9.0")
-    assert (code, err) == (0, ""), "the file has this value"
-    assert "--arch" not in out, "the file lists the architectures"
-
-
 def test_an_interrupted_inventory_add_says_what_is_kept(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,27 +320,6 @@ def test_an_interrupted_inventory_add_says_what_is_kept(
     said = " ".join(err.split())
     assert "interrupted; the inventories of the torch releases that were read completely are kept" in said
     assert "builds" not in said
-
-
-@pytest.mark.parametrize("command", ["plan", "plan --json"])
-def test_plan_warns_of_a_version_with_which_the_build_fails(call: Call, tmp_path: Path, command: str) -> None:
-    """A version that the source computes is unknown before the compile."""
-    (tmp_path / "matrix.yaml").write_text("torch: [2.11]\ncuda: [13.0]\npython: [3.12]\nextensions: [toy]\n")
-    (tmp_path / "toy").mkdir()
-    (tmp_path / "toy" / "extension.yaml").write_text(
-        "name: toy\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [toy]\n"
-    )
-    project = tmp_path / "toy" / "pyproject.toml"
-    said = []
-    for version in ('version = "1.0.0"', 'dynamic = ["version"]', 'version = "1.1"'):
-        project.write_text(f'[project]\nname = "toy"\n{version}\n')
-        code, out, err = call(*command.split(), "--matrix", tmp_path / "matrix.yaml")
-        assert (code, "toy" in out) == (0, True), err
-        said.append(" ".join(err.split()))
-    assert "warning" not in said[0] + said[1]
-    assert "`buildfarm build` will fail" in said[2]
-    assert "the recipe has version 1.0, and setup.py or pyproject.toml has 1.1" in said[2]
-    assert "set `version: 1.1` in extension.yaml" in said[2]
 
 
 def test_a_new_matrix_keeps_the_architectures_of_the_first_build(
@@ -418,18 +337,3 @@ def test_a_new_matrix_keeps_the_architectures_of_the_first_build(
     assert "archs: [9.0]" in (tmp_path / "matrix.yaml").read_text()
     code, out, err = call("build", "--dry-run", "--store", tmp_path / "store")
     assert (code, out.splitlines()[1].rpartition("  ")[2]) == (0, "archs 9.0"), err
-
-
-@pytest.mark.parametrize(
-    ("words", "example"),
-    [
-        (("publish",), "buildfarm publish --to index"),
-        (("resolve", "my_ext"), "buildfarm resolve my_ext --index index"),
-        (("unyank", "my_ext"), "buildfarm unyank my_ext==1.0+cu130 --index index"),
-        (("rebuild",), "buildfarm rebuild dist/NAME.whl --verify"),
-    ],
-)
-def test_a_missing_option_or_argument_has_an_example(words: tuple[str, ...], example: str, call: Call) -> None:
-    code, _, err = call(*words)
-    assert (code, "missing " in err) == (2, True)
-    assert f"hint: for example: `{example}`\n" in err

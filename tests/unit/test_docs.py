@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 
-from builder.cli.app import app
 from builder.store import Store
 from docs.generate import DOCS, README, generated
+from docs.scripts.command_page import all_commands
 from docs.scripts.flow import draw
 
 ROOT = README.parent
@@ -68,16 +67,14 @@ DOCUMENTED = [(path, line) for path in PAGES for line in _commands(path.read_tex
 
 def _unknown(line: str) -> str:
     """The first word of a command line that buildfarm does not know, or an empty text."""
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     words = shlex.split(line, comments=True)
     if words in (["--version"], ["--install-completion"]):
         return ""
-    while words and hasattr(commands, "keys"):
-        name = words.pop(0)
-        if name not in commands:
-            return name
-        command = commands[name]
-        commands = getattr(command, "commands", None)
+    commands = dict(all_commands())
+    command = commands.get(words[0]) or commands.get(" ".join(words[:2]))
+    if command is None:
+        group = any(name.startswith(f"{words[0]} ") for name in commands)
+        return "" if group and set(words[1:]) <= {"--help"} else words[0]
     known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
     return next((word for word in words if word.startswith("--") and word not in known), "")
 

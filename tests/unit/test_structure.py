@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import is_dataclass
+from importlib import import_module
+from inspect import cleandoc, signature
 from pathlib import Path
+from typing import get_type_hints
+
+import pytest
 
 import builder
+from builder.cli.app import PLACES, PURPOSES
 
 PACKAGE = Path(builder.__file__).parent
 
@@ -153,6 +160,19 @@ def test_each_class_has_a_name_of_its_own() -> None:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(name_of(path))
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
+
+
+@pytest.mark.parametrize("name", PURPOSES)
+def test_a_command_takes_its_options_as_one_object(name: str) -> None:
+    """Its parameters are the fields of a dataclass, which is handed on whole; its help is its docstring."""
+    module = import_module(f"builder.commands.{PLACES.get(name, name)}")
+    functions = [getattr(module, name)] if hasattr(module, name) else module.COMMANDS.values()
+    for function in functions:
+        assert set(signature(function).parameters) - {"context"} == {"options"}
+        assert is_dataclass(get_type_hints(function)["options"])
+    if hasattr(module, name):
+        first, _, _ = cleandoc(getattr(module, name).__doc__ or "").partition("\n\n")
+        assert PURPOSES[name] == " ".join(first.split())
 
 
 def test_circles_are_found() -> None:

@@ -33,7 +33,6 @@ from builder.cli.options import (
     SummaryOption,
     VerboseOption,
     architectures,
-    examples,
 )
 from builder.cli.output import print_data
 from builder.commands.building.build_run import BuildRun, WheelBuilder
@@ -83,14 +82,6 @@ from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
     from builder.commands.add import Added
-
-
-EXAMPLES = examples(
-    "buildfarm build --torch 2.2 --cuda 12.1",
-    "buildfarm build --torch 2.11 --cuda 13.0 --python 3.12",
-    "buildfarm build torch-scatter==2.1.2 --torch 2.11 --cuda 13.0",
-    "buildfarm build --ext ms_deform_attn --executor docker --jobs 8",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +167,14 @@ class BuildOutcome(NamedTuple):
 
 
 def build(options: BuildOptions) -> None:
-    """Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and uv."""
+    """Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and uv.
+
+    Examples:
+        buildfarm build --torch 2.2 --cuda 12.1
+        buildfarm build --torch 2.11 --cuda 13.0 --python 3.12
+        buildfarm build torch-scatter==2.1.2 --torch 2.11 --cuda 13.0
+        buildfarm build --ext ms_deform_attn --executor docker --jobs 8
+    """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     _ = options.archs, options.remote  # may raise, so before a recipe is written
     added = _added(options)

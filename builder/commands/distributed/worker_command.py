@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from builder.cli.options import examples
 from builder.commands.distributed.options import WorkerOptions, require_dask
 from builder.log import set_verbosity
 
-EXAMPLES = examples(
-    "buildfarm worker tcp://127.0.0.1:8786",
-    "buildfarm worker tls://scheduler.example:8786 --builds 2 --store /var/tmp/worker-store",
-)
-
 
 def worker(options: WorkerOptions) -> None:
-    """Build and test wheels for `buildfarm build --scheduler`, as a worker of a Dask scheduler."""
+    """Build and test wheels for `buildfarm build --scheduler`, as a worker of a Dask scheduler.
+
+    Examples:
+        buildfarm worker tcp://127.0.0.1:8786
+        buildfarm worker tls://scheduler.example:8786 --builds 2 --store /var/tmp/worker-store
+    """
     set_verbosity(quiet=options.quiet, verbose=False)
     require_dask()
     from builder.commands.distributed.worker.start import run_worker  # noqa: PLC0415 - imports Dask

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated
 
 import typer
-from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.cli.options import (
@@ -21,18 +19,17 @@ from builder.cli.options import (
     SelectOptions,
     StoreOption,
     VerboseOption,
-    examples,
 )
-from builder.cli.output import print_data
+from builder.cli.output import print_data, print_json
 from builder.commands.folders import new_index, open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, ForeignWheels
-from builder.commands.index.publish import RequireOption, ToOption, publish_json, publish_text, publish_wheel
+from builder.commands.index.publish import RequireOption, ToOption, publish_data, publish_text, publish_wheel
 from builder.commands.index.verification import Verification
 from builder.commands.smoke_targets import empty_recipe, recipe_for, selected_recipes, with_imports
 from builder.errors import Exit, UsageError
 from builder.gate.amounts import counted
 from builder.log import print_warning, set_verbosity
-from builder.matrix.axes import Cell, Platform, Python
+from builder.matrix.axes import Cell, Platform
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import MATRIX, TORCH_INDEX, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipes
@@ -51,24 +48,6 @@ from builder.wheelfile.archive import wheel_fault
 from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
 from builder.wheels.toolchain.environments import Environments
 
-EXAMPLES = examples(
-    "buildfarm adopt NAME==VERSION --to index --torch 2.11 --python 3.12 --require static",
-    "buildfarm adopt downloads/ https://wheels.example/NAME.whl --to /srv/wheels",
-)
-
-ForeignArgument = Annotated[
-    list[str],
-    typer.Argument(metavar="WHEEL", help="File, folder with wheels, URL, or NAME==VERSION on the package index."),
-]
-RecipesOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--matrix",
-        metavar="FILE",
-        help="The file that lists the recipes, whose cases are run. Default: matrix.yaml if there is one.",
-    ),
-]
-
 #: Cells of one kind to print for a wheel; `--json` has all.
 _MOST = 8
 
@@ -77,10 +56,20 @@ _MOST = 8
 class AdoptOptions(SelectOptions):
     """The options of `buildfarm adopt`."""
 
-    wheels: ForeignArgument
+    wheels: Annotated[
+        list[str],
+        typer.Argument(metavar="WHEEL", help="File, folder with wheels, URL, or NAME==VERSION on the package index."),
+    ]
     to: ToOption
     require: RequireOption = "cpu"
-    matrix: RecipesOption = None
+    matrix: Annotated[
+        Path | None,
+        typer.Option(
+            "--matrix",
+            metavar="FILE",
+            help="The file that lists the recipes, whose cases are run. Default: matrix.yaml if there is one.",
+        ),
+    ] = None
     index: IndexOption = ""
     no_python_downloads: NoPythonDownloadsOption = False
     store: StoreOption = None
@@ -98,39 +87,46 @@ def adopt(options: AdoptOptions) -> None:
     newest patch of each torch series. --torch, --cuda and --python leave out cells.
 
     A cell that this machine cannot make is reported as not run, and the wheel is not published for this cell.
+
+    Examples:
+        buildfarm adopt NAME==VERSION --to index --torch 2.11 --python 3.12 --require static
+        buildfarm adopt downloads/ https://wheels.example/NAME.whl --to /srv/wheels
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
-    required, select = levels_of(options.require), options.select
-    opened = open_store(options.store)
+    required, select, compat = levels_of(options.require), options.select, Compat.load()
+    store = open_store(options.store)
+    selected([], select, compat)  # raises UsageError for a wrong selection, before a download
     with new_index(local_path(options.to)):
         repository, progress = Repository(open_objects(options.to)), Progress()
-        pythons = _selected_pythons(select)
-        torch_index, recipes = _read_recipes(options.matrix, select)
-        environments = Environments(opened, torch_index, python_downloads=not options.no_python_downloads)
-        found = ForeignWheels(opened.root / "sources", options.index, pythons).find(options.wheels)
-        adopter = _Adopter(required, select, repository, opened, recipes, WheelProver(opened, environments), progress)
+        matrix = load_matrix(options.matrix or MATRIX) if options.matrix or MATRIX.is_file() else None
+        recipes = load_recipes(matrix) if matrix else ()
+        selected_recipes(recipes, select)  # raises UsageError for an unknown extension
+        environments = Environments(
+            store, matrix.torch_index if matrix else TORCH_INDEX, python_downloads=not options.no_python_downloads
+        )
+        pythons = [compat.resolve_python(text) for text in select.python]
+        found = ForeignWheels(store.root / "sources", options.index, pythons).find(options.wheels)
+        adopter = _Adopter(required, select, repository, store, recipes, WheelProver(store, environments), progress)
         with progress.shown():
-            results = [adopter.adopt(wheel) for wheel in found]
-    print_data(publish_json(results, ()) if options.as_json else _text(results, url_of(options.to), required))
+            results = list(map(adopter.adopt, found))
+    if options.as_json:
+        print_json(publish_data(results))
+    else:
+        print_data(_text(results, url_of(options.to), required))
     raise typer.Exit(int(Exit.FAILED if any(result.reasons for result in results) else Exit.OK))
 
 
-def _selected_pythons(select: Selection) -> list[Python]:
-    """The selected Pythons. Raises UsageError for a wrong selection, before a download."""
-    compat = Compat.load()
-    selected([], select, compat)
-    return [compat.resolve_python(text) for text in select.python]
+@dataclass(frozen=True)
+class _InCells:
+    """What happened in the cells of a wheel: cells by name, sentences about others, and the proofs."""
 
-
-def _read_recipes(path: Path | None, select: Selection) -> tuple[str, Sequence[Recipe]]:
-    """The index of torch and the recipes of a matrix; None: `matrix.yaml` if there is one.
-
-    Raises UsageError for a wrong file, and for the selection of an unknown extension.
-    """
-    matrix = load_matrix(path or MATRIX) if path or MATRIX.is_file() else None
-    recipes = load_recipes(matrix) if matrix else ()
-    selected_recipes(recipes, select)
-    return matrix.torch_index if matrix else TORCH_INDEX, recipes
+    tested: Sequence[str] = ()
+    #: With the reason.
+    not_run: Mapping[str, str] = field(default_factory=dict)
+    not_claimed: Sequence[str] = ()
+    #: How many cells of the wheel the options leave out.
+    left_out: int = 0
+    proofs: Sequence[Proof] = ()
 
 
 @dataclass(frozen=True)
@@ -168,34 +164,42 @@ class _Adopter:
         cells = selected(claimed.cells, self.select, Compat.load())
         left_out = len(claimed.cells) - len(cells)
         if not cells and set(self.required) != {Level.NONE}:
-            reason = (
-                "the options leave out every cell that the wheel claims" if left_out else "the wheel claims no cell"
+            whose = "the options leave out every cell that the wheel claims" if left_out else "the wheel claims no cell"
+            return _refused(wheel, whose, _InCells(not_claimed=claimed.others, left_out=left_out))
+        own = recipe_for(facts.name, self.recipes, self.select)
+        if own is None:
+            print_warning(
+                f"no recipe is for {facts.name}, so the wheel is imported and no op is called; a recipe with cases is"
+                " named by its `name`, or by --ext NAME"
             )
-            return _told(_refused(wheel, reason), wheel, claimed.others, left_out)
-        subject = replace(foreign_subject(wheel.path, facts, cells, self._recipe(facts)), fault="")
+        recipe = with_imports(own or empty_recipe(facts.name), facts)
         proofs = self.prover.prove(
-            subject,
+            replace(foreign_subject(wheel.path, facts, cells, recipe), fault=""),
             log=self.store.log(f"adopt-{wheel.path.name}"),
             stage=lambda text: self.progress.stage(wheel.path.name, text),
-            keep_others=recipe_for(facts.name, self.recipes, self.select) is None,
+            keep_others=own is None,
         )
         verification = Verification(self.store, select=self.select)
-        proofs = verification.added(wheel.path, proofs, facts=facts, fault="", recipe=subject.recipe)
+        proofs = verification.added(wheel.path, proofs, facts=facts, fault="", recipe=recipe)
         not_run = {str(proof.cell): proof.reason for proof in proofs if _is_unmade(proof)}
         used = [proof for proof in proofs if str(proof.cell) not in not_run]
-        earlier = _earlier(self.store.proofs(facts.sha256), set(claimed.cells) - set(cells))
+        # What earlier runs found in other cells, without cells in which a check failed or that were not tested.
+        earlier = self.store.proofs(facts.sha256)
+        bad = {proof.cell for proof in earlier if proof.verdict is Verdict.FAILED or _is_unmade(proof)}
+        good = set(claimed.cells) - set(cells) - bad
         kept = self.repository.kept(facts.filename, facts.sha256)
-        new = new_wheel(wheel.path, merged([*used, *earlier], kept.proofs), origin=wheel.origin)
-        published = publish_wheel(self.repository, new, used, self.required)
+        published = merged([*used, *(proof for proof in earlier if proof.cell in good)], kept.proofs)
+        new = new_wheel(wheel.path, published, origin=wheel.origin)
         tested = [str(cell) for cell in cells if str(cell) not in not_run]
-        return _told(published, wheel, claimed.others, left_out, tested, not_run, used)
+        about = _InCells(tested, not_run, claimed.others, left_out, used)
+        return _told(publish_wheel(self.repository, new, used, self.required), wheel, about)
 
     def _refusal(self, facts: WheelFacts) -> str:
         """Why nothing about this wheel can be proven, or why it can never be published; empty if it can."""
-        tags, machine = parse_wheel_filename(facts.filename)[3], os.uname().machine
-        if not any(_is_for(tag, machine) for tag in tags):
-            platforms = and_list(sorted({tag.platform for tag in tags}))
-            return f"the wheel is for {platforms}, and this machine tests wheels for Linux on {machine}"
+        platforms, machine = {tag.platform for tag in parse_wheel_filename(facts.filename)[3]}, os.uname().machine
+        if not any(one == "any" or (one.endswith(f"_{machine}") and "linux" in one) for one in platforms):
+            named = and_list(sorted(platforms))
+            return f"the wheel is for {named}, and this machine tests wheels for Linux on {machine}"
         if not facts.libraries:
             return (
                 "the wheel contains no shared library, so there is nothing to prove; `buildfarm publish --require none`"
@@ -208,64 +212,30 @@ class _Adopter:
             return "the index has this wheel already, and buildfarm built it"
         return self.repository.conflict(facts.filename, facts.sha256)
 
-    def _recipe(self, facts: WheelFacts) -> Recipe:
-        recipe = recipe_for(facts.name, self.recipes, self.select)
-        if recipe is None:
-            print_warning(
-                f"no recipe is for {facts.name}, so the wheel is imported and no op is called; a recipe with cases is"
-                " named by its `name`, or by --ext NAME"
-            )
-        return with_imports(recipe or empty_recipe(facts.name), facts)
-
 
 def _is_unmade(proof: Proof) -> bool:
     """Whether there was no environment for the cell of a proof."""
     return proof.check is Check.LINKAGE and proof.verdict is Verdict.NOT_RUN
 
 
-def _earlier(proofs: Sequence[Proof], cells: Collection[Cell]) -> list[Proof]:
-    """The proofs of earlier runs in these cells, without cells in which a check failed or that were not tested."""
-    bad = {proof.cell for proof in proofs if proof.verdict is Verdict.FAILED or _is_unmade(proof)}
-    return [proof for proof in proofs if proof.cell in cells and proof.cell not in bad]
+def _refused(wheel: ForeignWheel, reason: str, about: _InCells = _InCells()) -> PublishResult:
+    return _told(PublishResult(wheel.path.name, PublishOutcome.REFUSED, {}, reasons=(reason,)), wheel, about)
 
 
-def _is_for(tag: Tag, machine: str) -> bool:
-    return tag.platform == "any" or (tag.platform.endswith(f"_{machine}") and "linux" in tag.platform)
-
-
-def _refused(wheel: ForeignWheel, reason: str) -> PublishResult:
-    return _told(PublishResult(wheel.path.name, PublishOutcome.REFUSED, {}, reasons=(reason,)), wheel)
-
-
-def _told(
-    result: PublishResult,
-    wheel: ForeignWheel,
-    others: Sequence[str] = (),
-    left_out: int = 0,
-    tested: Sequence[str] = (),
-    not_run: Mapping[str, str] = MappingProxyType({}),
-    proofs: Sequence[Proof] = (),
-) -> PublishResult:
+def _told(result: PublishResult, wheel: ForeignWheel, about: _InCells) -> PublishResult:
     """The result of `publish`, with where the wheel came from and what happened in its cells."""
     notes = [f"not built here; from {wheel.origin}"]
-    if tested:
-        notes.append(f"tested in {_first(tested)}")
-    notes += [
-        f"not run in {_first([cell for cell, why in not_run.items() if why == reason])}: {reason}"
-        for reason in dict.fromkeys(not_run.values())
-    ]
-    if left_out:
-        notes.append(f"the options leave out {counted(left_out, 'more cell')} of the wheel")
-    about = {
-        "built_here": False,
-        "origin": wheel.origin,
-        "tested": list(tested),
-        "not_run": dict(not_run),
-        "not_claimed": list(others),
-        "left_out": left_out,
-        "proofs": [proof.to_json() for proof in proofs],
-    }
-    return replace(result, notes=(*notes, *(f"not for {sentence}" for sentence in others)), about=about)
+    if about.tested:
+        notes.append(f"tested in {_first(about.tested)}")
+    for reason in dict.fromkeys(about.not_run.values()):
+        cells = [cell for cell, why in about.not_run.items() if why == reason]
+        notes.append(f"not run in {_first(cells)}: {reason}")
+    if about.left_out:
+        notes.append(f"the options leave out {counted(about.left_out, 'more cell')} of the wheel")
+    notes += [f"not for {sentence}" for sentence in about.not_claimed]
+    proofs = [proof.to_json() for proof in about.proofs]
+    data = {"built_here": False, "origin": wheel.origin, **vars(about), "proofs": proofs}
+    return replace(result, notes=tuple(notes), about=data)
 
 
 def _first(cells: Sequence[str]) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
@@ -14,8 +13,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder.cli.options import JsonOption, examples
-from builder.cli.output import print_data
+from builder.cli.options import DryRunOption, JsonOption
+from builder.cli.output import print_data, print_json
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import counted
 from builder.log import print_warning
@@ -25,87 +24,133 @@ from builder.publish.index.objects import open_objects
 from builder.publish.index.repository import Repository
 from builder.untrusted import control_character
 
-YANK_EXAMPLES = examples(
-    "buildfarm yank my_ext==1.0+cu130 --index index --reason 'wrong results on sm_120'",
-    "buildfarm yank my_ext-1.0+cu130-cp312-cp312-manylinux_2_28_x86_64.whl --index index",
-)
-UNYANK_EXAMPLES = examples("buildfarm unyank my_ext==1.0+cu130 --index index")
-
-_PLACE_HELP = "The index: its folder, or s3://BUCKET/PREFIX."
-WhatArgument = Annotated[str, typer.Argument(metavar="WHEEL", help="A wheel's file name, or NAME==VERSION.")]
-IndexOption = Annotated[str, typer.Option("--index", metavar="DIR|URL", help=_PLACE_HELP)]
-IndexArgument = Annotated[str, typer.Argument(metavar="DIR|URL", help=_PLACE_HELP)]
-ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, in one line; installers print it.")]
-KeepOption = Annotated[
-    int | None,
-    typer.Option(
-        "--keep", metavar="N", min=1, help="Keep the N newest versions that count, and what is newer. Default: all."
-    ),
-]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing.")]
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+_PLACE = {"metavar": "DIR|URL", "help": "The index: its folder, or s3://BUCKET/PREFIX."}
 
 
-def yank(what: WhatArgument, index: IndexOption, reason: ReasonOption = "", as_json: JsonOption = False) -> None:
-    """Mark wheels of an index as yanked: installers choose them only if their exact version is asked for (PEP 592)."""
-    if found := control_character(reason):  # installers print the reason on a terminal
+@dataclass(frozen=True, kw_only=True)
+class UnyankOptions:
+    """The options of `buildfarm unyank`."""
+
+    what: Annotated[str, typer.Argument(metavar="WHEEL", help="A wheel's file name, or NAME==VERSION.")]
+    index: Annotated[str, typer.Option("--index", **_PLACE)]
+    as_json: JsonOption = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class YankOptions(UnyankOptions):
+    """The options of `buildfarm yank`."""
+
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, in one line; installers print it.")] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WritePagesOptions:
+    """The options of `buildfarm index write-pages`."""
+
+    index: Annotated[str, typer.Argument(**_PLACE)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(WritePagesOptions):
+    """The options of `buildfarm index check`."""
+
+    as_json: JsonOption = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneOptions(CheckOptions):
+    """The options of `buildfarm index prune`."""
+
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            "--keep", metavar="N", min=1, help="Keep the N newest versions that count, and what is newer. Default: all."
+        ),
+    ] = None
+    dry_run: DryRunOption = False
+
+
+def yank(options: YankOptions) -> None:
+    """Mark wheels of an index as yanked: installers choose them only if their exact version is asked for (PEP 592).
+
+    Examples:
+        buildfarm yank my_ext==1.0+cu130 --index index --reason 'wrong results on sm_120'
+        buildfarm yank my_ext-1.0+cu130-cp312-cp312-manylinux_2_28_x86_64.whl --index index
+    """
+    if found := control_character(options.reason):  # installers print the reason on a terminal
         raise UsageError(
             f"a reason is one line without control characters; this one has {found!a}",
             Code.VALUE_INVALID,
             where="--reason",
         )
-    repository = open_index(index)
-    chosen = find_wheels(repository, what)
+    repository = open_index(options.index)
+    chosen = find_wheels(repository, options.what)
     for entry in chosen:
-        repository.yank(entry.filename, reason)
+        repository.yank(entry.filename, options.reason)
     _warn_of_substitutes(repository, chosen)
-    _print_names("yanked", [entry.filename for entry in chosen], as_json=as_json)
+    _print_names("yanked", [entry.filename for entry in chosen], as_json=options.as_json)
 
 
-def unyank(what: WhatArgument, index: IndexOption, as_json: JsonOption = False) -> None:
-    """Undo `yank`."""
-    repository = open_index(index)
-    names = [entry.filename for entry in find_wheels(repository, what)]
+def unyank(options: UnyankOptions) -> None:
+    """Undo `yank`.
+
+    Examples:
+        buildfarm unyank my_ext==1.0+cu130 --index index
+    """
+    repository = open_index(options.index)
+    names = [entry.filename for entry in find_wheels(repository, options.what)]
     for name in names:
         repository.yank(name, None)
-    _print_names("unyanked", names, as_json=as_json)
+    _print_names("unyanked", names, as_json=options.as_json)
 
 
-@app.command(epilog=examples("buildfarm index check index"))
-def check(index: IndexArgument, as_json: JsonOption = False) -> None:
+def check(options: CheckOptions) -> None:
     """Compare every file with its hash, and every page with the one that `index write-pages` would write.
 
     Proofs, SBOM and provenance must be those of their wheel. Also finish what a killed command left undone.
+
+    Examples:
+        buildfarm index check index
     """
-    result = check_index(open_index(index))
-    print_data(json.dumps(asdict(result), indent=1) + "\n" if as_json else _check_text(result, index))
+    result = check_index(open_index(options.index))
+    if options.as_json:
+        print_json(asdict(result))
+    else:
+        print_data(_check_text(result, options.index))
     raise typer.Exit(int(Exit.FAILED if result.faults else Exit.OK))
 
 
-@app.command("write-pages", epilog=examples("buildfarm index write-pages index"))
-def write_pages(index: IndexArgument) -> None:
-    """Write all pages again from the records of the wheels: after an update of buildfarm, or if `check` names pages."""
-    open_index(index).write_all_pages()
+def write_pages(options: WritePagesOptions) -> None:
+    """Write all pages again from the records of the wheels: after an update of buildfarm, or if `check` names pages.
+
+    Examples:
+        buildfarm index write-pages index
+    """
+    open_index(options.index).write_all_pages()
 
 
-@app.command(epilog=examples("buildfarm index prune index --keep 3 --dry-run"))
-def prune(
-    index: IndexArgument, keep: KeepOption = None, dry_run: DryRunOption = False, as_json: JsonOption = False
-) -> None:
+def prune(options: PruneOptions) -> None:
     """Delete old versions of each project, and files of killed uploads that are older than a day.
 
     A version is deleted if N newer versions of its project count; without --keep, none is. A version counts if it is
     no pre-release and has a wheel that is not yanked. If a project has only pre-releases that are not yanked, these
     count.
+
+    Examples:
+        buildfarm index prune index --keep 3 --dry-run
     """
-    repository = open_index(index)
-    old, unused = _old_wheels(repository, keep) if keep else [], abandoned_files(repository)
-    if not dry_run:
+    repository = open_index(options.index)
+    old = _old_wheels(repository, options.keep) if options.keep else []
+    unused = abandoned_files(repository)
+    if not options.dry_run:
         for name in old:
             repository.remove(name)
         for path in unused:
             repository.objects.delete(path)
-    _print_names("would delete" if dry_run else "deleted", [*old, *unused], as_json=as_json)
+    _print_names("would delete" if options.dry_run else "deleted", [*old, *unused], as_json=options.as_json)
+
+
+COMMANDS = {"check": check, "write-pages": write_pages, "prune": prune}
 
 
 def open_index(place: str) -> Repository:
@@ -148,16 +193,11 @@ def _old_wheels(repository: Repository, keep: int) -> list[str]:
     """
     old = []
     for project in repository.projects():
-        entries = repository.entries(project)
-        offered = {_public(entry) for entry in entries if entry.yanked is None}
-        counted = list(SpecifierSet().filter(offered))  # the stable ones; of a project without any, all
-        old += [entry.filename for entry in entries if sum(one > _public(entry) for one in counted) >= keep]
+        versions = [(entry, Version(entry.version.public)) for entry in repository.entries(project)]
+        offered = {version for entry, version in versions if entry.yanked is None}
+        counting = list(SpecifierSet().filter(offered))  # the stable ones; of a project without any, all
+        old += [entry.filename for entry, own in versions if sum(one > own for one in counting) >= keep]
     return sorted(old)
-
-
-def _public(entry: Entry) -> Version:
-    """The version without its local part."""
-    return Version(entry.version.public)
 
 
 def _warn_of_substitutes(repository: Repository, yanked: Sequence[Entry]) -> None:
@@ -178,7 +218,7 @@ def _warn_of_substitutes(repository: Repository, yanked: Sequence[Entry]) -> Non
 def _print_names(what: str, names: Sequence[str], *, as_json: bool) -> None:
     """Print a line for each name, such as `yanked NAME`; as JSON the names by what was done."""
     if as_json:
-        print_data(json.dumps({what.replace(" ", "_"): list(names)}, indent=1) + "\n")
+        print_json({what.replace(" ", "_"): list(names)})
     else:
         print_data("".join(f"{what} {name}\n" for name in names) or f"{what} nothing\n")
 

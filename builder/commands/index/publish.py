@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, Protocol
+from typing import Annotated, Any, Protocol
 
 import typer
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from builder.check import Check
-from builder.cli.options import DistOption, JsonOption, StoreOption, examples
-from builder.cli.output import print_data
+from builder.cli.options import DistOption, JsonOption, StoreOption
+from builder.cli.output import print_data, print_json
 from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.folders import DIST, new_index, open_store, read_dist
+from builder.commands.folders import DIST, new_index, open_store, read_dist, unpublished_builds
 from builder.commands.index.verification import Verification
-from builder.commands.smoke_targets import unpublished_builds
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError, raise_problems
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
@@ -28,47 +27,27 @@ from builder.log import print_error, print_line
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipes, read_plan
-from builder.proof import Proof, Verdict
+from builder.proof import Proof
 from builder.publish.index.entry import Entry, project_of
 from builder.publish.index.install import commands_from_index, install_lines
-from builder.publish.index.kept import Kept
 from builder.publish.index.levels import Level, levels_of, shortfalls
 from builder.publish.index.new_wheel import check_statement, merged, new_wheel, proofs_beside
 from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.paths import ALL, paths_of
 from builder.publish.index.reader import IndexReader
-from builder.publish.index.repository import ConflictError, NewWheel, Repository
-from builder.publish.people.coverage import ProjectPlan, project_plans
+from builder.publish.index.repository import ConflictError, Kept, NewWheel, Repository
+from builder.publish.people.plans import ProjectPlan, project_plans
 from builder.publish.remote.server import IndexServer
 from builder.result import PublishOutcome, PublishResult
 from builder.store import Store, local_path
 from builder.wheelfile.compatibility import check_wheel_name
 
-EXAMPLES = examples(
-    "buildfarm publish --to index",
-    "buildfarm publish dist/NAME.whl --to /srv/wheels --require cpu,gpu",
-    "buildfarm publish --to s3://wheels/team",
-    "BUILDFARM_TOKEN=... buildfarm publish --to https://wheels.example/",
-)
-
-WheelsArgument = Annotated[
-    list[Path] | None, typer.Argument(metavar="WHEEL", help="Wheel files. Default: every wheel in the --dist folder.")
-]
 ToOption = Annotated[
     str,
     typer.Option(
         "--to",
         metavar="DIR|URL",
         help="The index: its folder, which is made if it is missing, or s3://BUCKET/PREFIX.",
-    ),
-]
-PublishToOption = Annotated[
-    str,
-    typer.Option(
-        "--to",
-        metavar="DIR|URL",
-        help="The index: its folder, which is made if it is missing; s3://BUCKET/PREFIX; or the URL of a running"
-        " `buildfarm serve`.",
     ),
 ]
 RequireOption = Annotated[
@@ -78,14 +57,6 @@ RequireOption = Annotated[
         metavar="LEVELS",
         help="Levels that the proofs must reach in each cell of a wheel: none, static, cpu or gpu; cpu,gpu: both."
         " cpu,verify: also, no check of `verify` was left out.",
-    ),
-]
-MatrixOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--matrix",
-        metavar="FILE",
-        help="The matrix whose cells the pages for people show. Default: matrix.yaml, if there is one.",
     ),
 ]
 
@@ -104,15 +75,38 @@ _NO_GPU = (
 )
 
 
-def publish(
-    to: PublishToOption,
-    wheels: WheelsArgument = None,
-    require: RequireOption = "cpu",
-    dist: DistOption = DIST,
-    matrix: MatrixOption = None,
-    store: StoreOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PublishOptions:
+    """The options of `buildfarm publish`."""
+
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="DIR|URL",
+            help="The index: its folder, which is made if it is missing; s3://BUCKET/PREFIX; or the URL of a running"
+            " `buildfarm serve`.",
+        ),
+    ]
+    wheels: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="WHEEL", help="Wheel files. Default: every wheel in the --dist folder."),
+    ] = None
+    require: RequireOption = "cpu"
+    dist: DistOption = DIST
+    matrix: Annotated[
+        Path | None,
+        typer.Option(
+            "--matrix",
+            metavar="FILE",
+            help="The matrix whose cells the pages for people show. Default: matrix.yaml, if there is one.",
+        ),
+    ] = None
+    store: StoreOption = None
+    as_json: JsonOption = False
+
+
+def publish(options: PublishOptions) -> None:
     """Put wheels into a package index, each with its proofs, its SBOM and its provenance.
 
     A wheel is refused if a check failed, or if its proofs do not reach the levels of --require in each of its cells.
@@ -142,16 +136,26 @@ def publish(
 
     If there is a matrix, the pages for people also show for which of its cells a wheel is missing, and why others get
     none. A server gets no plan.
+
+    Examples:
+        buildfarm publish --to index
+        buildfarm publish dist/NAME.whl --to /srv/wheels --require cpu,gpu
+        buildfarm publish --to s3://wheels/team
+        BUILDFARM_TOKEN=... buildfarm publish --to https://wheels.example/
     """
-    found = list(wheels or _newest_versions(read_dist(dist)))
-    failed = [] if wheels else unpublished_builds(dist)
+    found = list(options.wheels or _newest_versions(read_dist(options.dist)))
+    failed = [] if options.wheels else unpublished_builds(options.dist)
     if not found:
         raise_problems(failed)
-    opened = open_store(store, run=False)
-    required = levels_of(require)
-    index, results = _publish(to, found, opened, required, matrix)
-    print_data(publish_json(results, failed) if as_json else publish_text(results, index, required))
-    _finish(results, failed)
+    required = levels_of(options.require)
+    index, results = _publish(options, found, open_store(options.store, run=False), required)
+    if options.as_json:
+        print_json(publish_data(results, failed))
+    else:
+        print_data(publish_text(results, index, required))
+    for error in failed:
+        print_error(error)
+    raise typer.Exit(int(Exit.FAILED if failed or any(result.reasons for result in results) else Exit.OK))
 
 
 def _newest_versions(wheels: Sequence[Path]) -> Iterator[Path]:
@@ -171,30 +175,23 @@ def _newest_versions(wheels: Sequence[Path]) -> Iterator[Path]:
 
 
 def _publish(
-    to: str, wheels: Sequence[Path], store: Store, required: Sequence[Level], matrix: Path | None
+    options: PublishOptions, wheels: Sequence[Path], store: Store, required: Sequence[Level]
 ) -> tuple[str, list[PublishResult]]:
     """Publish wheels; return the URL of the index for pip and uv, empty for a bucket, and what was done."""
-    if to.startswith(("http://", "https://")):
-        if matrix:
+    if options.to.startswith(("http://", "https://")):
+        if options.matrix:
             raise UsageError(
                 "a server gets no plan of a matrix; leave out the option", Code.OPTIONS_CONFLICT, where="--matrix"
             )
-        server = IndexServer(to)
+        server = IndexServer(options.to)
         return server.url, publish_wheels(server, wheels, store, required, recipes_of(None))
-    plans, recipes = plans_of(matrix), recipes_of(matrix)
-    with new_index(local_path(to)):
-        repository = Repository(open_objects(to))
+    plans, recipes = plans_of(options.matrix), recipes_of(options.matrix)
+    with new_index(local_path(options.to)):
+        repository = Repository(open_objects(options.to))
         results = publish_wheels(repository, wheels, store, required, recipes)
         if any(result.outcome is not PublishOutcome.REFUSED for result in results):
             repository.set_plans(plans)
-    return url_of(to), results
-
-
-def _finish(results: Sequence[PublishResult], failed: Sequence[BuildfarmError]) -> NoReturn:
-    """Print the builds that failed; exit with 1 if there is one, or if a wheel was refused or is below the level."""
-    for error in failed:
-        print_error(error)
-    raise typer.Exit(int(Exit.FAILED if failed or any(result.reasons for result in results) else Exit.OK))
+    return url_of(options.to), results
 
 
 class IndexTarget(Protocol):
@@ -267,13 +264,12 @@ def publish_wheel(
     reasons = [reason for level in required for reason in shortfalls(proofs, level)]
     if reasons:
         published = target.published(new.entry.project, name)
-        if published and published.sha256 != new.entry.sha256:
-            published = None
+        same = published if published and published.sha256 == new.entry.sha256 else None
         return PublishResult(
             name,
-            PublishOutcome.UNCHANGED if published else PublishOutcome.REFUSED,  # its page keeps its proofs
+            PublishOutcome.UNCHANGED if same else PublishOutcome.REFUSED,  # its page keeps its proofs
             cells,
-            yanked=published.yanked if published else None,
+            yanked=same.yanked if same else None,
             reasons=tuple(dict.fromkeys(reasons)),
             below_level=True,
         )
@@ -288,13 +284,8 @@ def publish_wheel(
         cells,
         (ALL, *paths_of(new.entry)),
         yanked=published.yanked if published else None,
-        unverified=next((one.reason for one in proofs if _is_unverified(one)), ""),
+        unverified=next((one.reason for one in proofs if one.check is Check.WINDOW and not one.has_run), ""),
     )
-
-
-def _is_unverified(proof: Proof) -> bool:
-    """Whether the check of the torch releases that METADATA allows did not run."""
-    return proof.check is Check.WINDOW and proof.verdict is Verdict.NOT_RUN
 
 
 def _sha256(wheel: Path) -> str:
@@ -342,7 +333,9 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
 def _result_lines(results: Sequence[PublishResult]) -> Iterator[str]:
     """A line for each wheel, with the number of cells of each level, and the reasons of refused wheels."""
     for result in results:
-        yield f"{result.outcome:<17}  {result.wheel}  {_levels(result)}".rstrip()
+        count = Counter(result.cells.values())
+        levels = [f"{counted(count[level], 'cell')}: {level}" for level in reversed(Level) if count[level]]
+        yield f"{result.outcome:<17}  {result.wheel}  {'; '.join(levels)}".rstrip()
         if result.yanked is not None:
             because = f" ({result.yanked})" if result.yanked else ""
             unyank = f"buildfarm unyank {result.wheel} --index INDEX"
@@ -375,27 +368,18 @@ def _offered(results: Sequence[PublishResult]) -> list[PublishResult]:
     return [result for result in results if result.paths and result.yanked is None]
 
 
-def publish_json(results: Sequence[PublishResult], failed: Sequence[BuildfarmError]) -> str:
+def publish_data(results: Sequence[PublishResult], failed: Sequence[BuildfarmError] = ()) -> list[dict[str, Any]]:
     """Everything about each wheel, and the builds that failed as refused results without a wheel."""
     missing = [PublishResult("", PublishOutcome.REFUSED, {}, reasons=(str(one), *one.hints)) for one in failed]
-    data = [*map(publish_data, results), *({**publish_data(one), "wheel": None} for one in missing)]
-    return json.dumps(data, indent=1) + "\n"
-
-
-def publish_data(result: PublishResult) -> dict[str, Any]:
-    """Everything about one wheel, as plain data."""
-    return {
-        "wheel": result.wheel,
-        "outcome": str(result.outcome),
-        "cells": result.cells,
-        "paths": list(result.paths),
-        "yanked": result.yanked,
-        "reasons": list(result.reasons),
-    } | result.about
-
-
-def _levels(result: PublishResult) -> str:
-    """`3 cells: cpu; 1 cell: static`, the highest level first."""
-    count = Counter(result.cells.values())
-    shown = [level for level in reversed(Level) if count[level]]
-    return "; ".join(f"{counted(count[level], 'cell')}: {level}" for level in shown)
+    return [
+        {
+            "wheel": result.wheel or None,
+            "outcome": str(result.outcome),
+            "cells": result.cells,
+            "paths": list(result.paths),
+            "yanked": result.yanked,
+            "reasons": list(result.reasons),
+        }
+        | result.about
+        for result in (*results, *missing)
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -15,8 +14,8 @@ import typer
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from builder.cli.options import JsonOption, examples
-from builder.cli.output import print_data
+from builder.cli.options import JsonOption
+from builder.cli.output import print_data, print_json
 from builder.commands.axes import with_selected
 from builder.commands.current_environment import cuda_here, python_here, torch_here
 from builder.errors import Code, Exit, NothingSelectedError, UsageError
@@ -38,37 +37,29 @@ from builder.publish.index.reader import IndexReader
 from builder.resources import own_gpus
 from builder.wheelfile.compatibility import glibc_of, runs_on
 
-EXAMPLES = examples(
-    "buildfarm resolve my_ext --index index",
-    'buildfarm resolve my_ext --index URL --torch 2.6 --cuda 12.4 --python 3.11 --glibc 2.31 --gpu "RTX 4090"',
-)
-
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the extension.")]
-IndexOption = Annotated[
-    str, typer.Option("--index", metavar="DIR|URL", help="The index: its folder, or its URL without `simple/`.")
-]
-TorchOption = Annotated[str, typer.Option("--torch", metavar="VERSION", help="PyTorch release or series.")]
-CudaOption = Annotated[str, typer.Option("--cuda", metavar="VERSION", help="CUDA of this torch: 13.0 or cu130.")]
-PythonOption = Annotated[str, typer.Option("--python", metavar="VERSION", help="Python version.")]
-GlibcOption = Annotated[str, typer.Option("--glibc", metavar="VERSION", help="glibc of the machine, such as 2.31.")]
-GpuOption = Annotated[
-    str, typer.Option("--gpu", metavar="GPU", help="Name or compute capability of the GPU: 'RTX 4090' or 8.9.")
-]
-
 #: Wheels that do not fit to print; `--json` has all.
 _MOST = 20
 
 
-def resolve(
-    name: NameArgument,
-    index: IndexOption,
-    torch: TorchOption = "",
-    cuda: CudaOption = "",
-    python: PythonOption = "",
-    glibc: GlibcOption = "",
-    gpu: GpuOption = "",
-    as_json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ResolveOptions:
+    """The options of `buildfarm resolve`."""
+
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the extension.")]
+    index: Annotated[
+        str, typer.Option("--index", metavar="DIR|URL", help="The index: its folder, or its URL without `simple/`.")
+    ]
+    torch: Annotated[str, typer.Option("--torch", metavar="VERSION", help="PyTorch release or series.")] = ""
+    cuda: Annotated[str, typer.Option("--cuda", metavar="VERSION", help="CUDA of this torch: 13.0 or cu130.")] = ""
+    python: Annotated[str, typer.Option("--python", metavar="VERSION", help="Python version.")] = ""
+    glibc: Annotated[str, typer.Option("--glibc", metavar="VERSION", help="glibc of the machine, such as 2.31.")] = ""
+    gpu: Annotated[
+        str, typer.Option("--gpu", metavar="GPU", help="Name or compute capability of the GPU: 'RTX 4090' or 8.9.")
+    ] = ""
+    as_json: JsonOption = False
+
+
+def resolve(options: ResolveOptions) -> None:
     """Find the wheel of an index for a machine, and print the commands that install it.
 
     Of the wheels that fit, a stable version comes before a pre-release, and a wheel that was tested with this torch,
@@ -82,28 +73,37 @@ def resolve(
     reason is printed for each wheel, and the exit code is 1.
 
     An index that needs a token gets the one in the environment variable BUILDFARM_TOKEN, or in the netrc file.
+
+    Examples:
+        buildfarm resolve my_ext --index index
+        buildfarm resolve my_ext --index URL --torch 2.6 --cuda 12.4 --python 3.11 --glibc 2.31 --gpu "RTX 4090"
     """
-    compat = Compat.load()
-    complete = bool(torch and cuda and python)  # it may be another machine
+    name, index, compat = options.name, options.index, Compat.load()
+    complete = bool(options.torch and options.cuda and options.python)  # it may be another machine
+    own_glibc = "" if complete else (os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0").rpartition(" ")[2]
     target = Target(
-        torch=compat.resolve_torch(torch) if torch else torch_here(),
-        cuda=compat.resolve_cuda(cuda) if cuda else cuda_here(),
-        python=compat.resolve_python(python) if python else python_here(),
+        torch=compat.resolve_torch(options.torch) if options.torch else torch_here(),
+        cuda=compat.resolve_cuda(options.cuda) if options.cuda else cuda_here(),
+        python=compat.resolve_python(options.python) if options.python else python_here(),
         platform=Platform(f"linux_{os.uname().machine}"),
-        glibc=_glibc(glibc) if glibc else None if complete else _own_glibc(),
-        gpu=gpu_named(gpu, compat) if gpu else None if complete else min(own_gpus(), default=None),
+        glibc=_glibc(options.glibc or own_glibc),
+        gpu=gpu_named(options.gpu, compat) if options.gpu else None if complete else min(own_gpus(), default=None),
     )
     why = None
     if target.torch in compat.torches:  # that of the current environment may be newer
         why = compat.why_not_cuda(target.torch, target.cuda) or compat.why_not_python(target.torch, target.python)
     if why and complete:
-        raise UsageError(why.reason, Code.NO_SUCH_COMBINATION, where=f"--torch {torch} --cuda {cuda} --python {python}")
+        where = f"--torch {options.torch} --cuda {options.cuda} --python {options.python}"
+        raise UsageError(why.reason, Code.NO_SUCH_COMBINATION, where=where)
     reader = IndexReader(index)
     entries = reader.entries(name)
     found = best_wheel(entries, reader.requires, target)
     commands = commands_from_index(reader, entries, found.best, [target.cell]) if found.best else []
     cure = Cure() if found.best or why else how_to_build(name, target, entries)
-    print_data(_json(target, found, commands, cure) if as_json else _text(target, found, commands, cure, index))
+    if options.as_json:
+        print_json(_data(target, found, commands, cure))
+    else:
+        print_data(_text(target, found, commands, cure, index))
     if found.best and reader.login:
         print_line("The commands contain no password: pip and uv read it from ~/.netrc.")
     raise typer.Exit(int(Exit.OK if found.best else Exit.FAILED))
@@ -161,14 +161,20 @@ def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[st
         again = (each for each in yanked if not misfit(replace(each, yanked=None), requires, target))
         return Resolution(None, "", misfits, yanked=next(again, None))
 
+    def level(entry: Entry) -> str:
+        return entry.farm.cells.get(str(target.cell), "") if entry.farm else ""
+
+    def rank(entry: Entry) -> int:
+        return [*Level].index(Level(level(entry) or Level.NONE))
+
     def newest(entry: Entry) -> tuple[Version, int, Version, tuple[object, ...], tuple[int, int]]:
         build = parse_wheel_filename(entry.filename)[2]
         glibc = max((glibc_of(tag.platform) or (0, 0) for tag in entry.tags_for(target.cell)), default=(0, 0))
         version = Version(current_form(str(entry.version)))
-        return Version(entry.version.public), _rank(entry, target), version, build, glibc
+        return Version(entry.version.public), rank(entry), version, build, glibc
 
-    best = max(fits, key=lambda entry: (not entry.version.is_prerelease, _rank(entry, target) > 0, newest(entry)))
-    found = Resolution(best, _level(best, target), misfits)
+    best = max(fits, key=lambda entry: (not entry.version.is_prerelease, rank(entry) > 0, newest(entry)))
+    found = Resolution(best, level(best), misfits)
     newer = max(fits, key=newest)
     if Version(newer.version.public) <= Version(best.version.public):
         return found
@@ -282,22 +288,12 @@ def _gpu_misfit(entry: Entry, gpu: Arch | None) -> str:
     return f"it has no code for a GPU of compute capability {gpu.major}.{gpu.minor}, only {', '.join(archs)}"
 
 
-def _rank(entry: Entry, target: Target) -> int:
-    return [*Level].index(Level(_level(entry, target) or Level.NONE))
-
-
-def _level(entry: Entry, target: Target) -> str:
-    return entry.farm.cells.get(str(target.cell), "") if entry.farm else ""
-
-
-def _glibc(text: str) -> tuple[int, int]:
+def _glibc(text: str) -> tuple[int, int] | None:
+    if not text:
+        return None
     if not (match := re.fullmatch(r"(\d+)\.(\d+)", text)):
         raise UsageError(f"{text!r} is not a glibc version; write it like 2.31", Code.VALUE_INVALID, where="--glibc")
     return int(match[1]), int(match[2])
-
-
-def _own_glibc() -> tuple[int, int]:
-    return _glibc((os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0").rpartition(" ")[2])
 
 
 def _text(target: Target, found: Resolution, commands: Sequence[str], cure: Cure, index: str) -> str:
@@ -308,7 +304,12 @@ def _text(target: Target, found: Resolution, commands: Sequence[str], cure: Cure
         remark = found.best.local.remark
         doubt = [f"the version {found.best.version} {remark}"] if remark else []
         return "\n".join([f"{found.best.filename} ({tested})", *newer, *doubt, "", *commands, ""])
-    lines = [f"no wheel fits {_describe(target)}:"]
+    place = f"{target.cell}, {target.platform.machine}"
+    if target.glibc:
+        place += f", glibc {target.glibc[0]}.{target.glibc[1]}"
+    if target.gpu:
+        place += f", a GPU of compute capability {target.gpu.major}.{target.gpu.minor}"
+    lines = [f"no wheel fits {place}:"]
     lines += [f"  {name}: {reason}" for name, reason in list(found.misfits.items())[:_MOST]]
     if len(found.misfits) > _MOST:
         lines.append(f"  and {len(found.misfits) - _MOST} more; --json prints all")
@@ -320,9 +321,9 @@ def _text(target: Target, found: Resolution, commands: Sequence[str], cure: Cure
     return "\n".join([*lines, *filter(None, [str(cure)]), ""])
 
 
-def _json(target: Target, found: Resolution, commands: Sequence[str], cure: Cure) -> str:
+def _data(target: Target, found: Resolution, commands: Sequence[str], cure: Cure) -> dict[str, Any]:
     """Everything about the answer."""
-    data: dict[str, Any] = {
+    return {
         "cell": str(target.cell),
         "wheel": found.best.filename if found.best else None,
         "sha256": found.best.sha256 if found.best else None,
@@ -333,11 +334,3 @@ def _json(target: Target, found: Resolution, commands: Sequence[str], cure: Cure
         "build": cure.command or None,
         "before_build": list(cure.first),
     }
-    return json.dumps(data, indent=1) + "\n"
-
-
-def _describe(target: Target) -> str:
-    parts = [str(target.cell), target.platform.machine]
-    parts += [f"glibc {target.glibc[0]}.{target.glibc[1]}"] if target.glibc else []
-    parts += [f"a GPU of compute capability {target.gpu.major}.{target.gpu.minor}"] if target.gpu else []
-    return ", ".join(parts)

@@ -3,84 +3,109 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from builder.cli.options import JsonOption, examples
-from builder.cli.output import print_data
+from builder.cli.options import JsonOption
+from builder.cli.output import print_data, print_json
 from builder.errors import Code, UsageError
 from builder.log import print_line
 from builder.publish.server.tokens import Token, Tokens, parse_lifetime
 
-ADD_EXAMPLES = examples(
-    "buildfarm token add index --name ci --scope upload",
-    "buildfarm token add index --name my-ext-release --scope upload:my-ext --expires 12h",
-    "buildfarm token add index --name gpu-runner --scope prove:my-ext",
-    "buildfarm token add index --name readers --scope read --expires never",
-)
-LIST_EXAMPLES = examples("buildfarm token list index")
-REVOKE_EXAMPLES = examples("buildfarm token revoke index ci")
 
-IndexArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the index.")]
-NameOption = Annotated[
-    str, typer.Option("--name", metavar="NAME", help="Who uses the token; the access log has this name.")
-]
-ScopeOption = Annotated[
-    list[str],
-    typer.Option(
-        "--scope",
-        metavar="SCOPE",
-        help="read, upload, or prove: uploads with proofs, which the index then believes. For one project:"
-        " upload:PROJECT, prove:PROJECT. Every token may read. Repeatable.",
-    ),
-]
-ExpiresOption = Annotated[
-    str, typer.Option("--expires", metavar="TIME", help="When the token expires: 90d, 12h or never.")
-]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the token.")]
+@dataclass(frozen=True, kw_only=True)
+class TokensOptions:
+    """The options of `buildfarm token list`."""
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+    index: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the index.")]
+    as_json: JsonOption = False
 
 
-@app.command(epilog=ADD_EXAMPLES)
-def add(
-    index: IndexArgument,
-    name: NameOption,
-    scope: ScopeOption,
-    expires: ExpiresOption = "90d",
-    as_json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class NewTokenOptions(TokensOptions):
+    """The options of `buildfarm token add`."""
+
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Who uses the token; the access log has this name.")
+    ]
+    scope: Annotated[
+        list[str],
+        typer.Option(
+            "--scope",
+            metavar="SCOPE",
+            help="read, upload, or prove: uploads with proofs, which the index then believes. For one project:"
+            " upload:PROJECT, prove:PROJECT. Every token may read. Repeatable.",
+        ),
+    ]
+    expires: Annotated[
+        str, typer.Option("--expires", metavar="TIME", help="When the token expires: 90d, 12h or never.")
+    ] = "90d"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OldTokenOptions(TokensOptions):
+    """The options of `buildfarm token revoke`."""
+
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the token.")]
+
+
+def add(options: NewTokenOptions) -> None:
     """Make a token and print it. The index keeps only its hash, so the token cannot be printed again.
 
     The folder must contain an index, or be empty, as `buildfarm serve` makes it.
+
+    Examples:
+        buildfarm token add index --name ci --scope upload
+        buildfarm token add index --name my-ext-release --scope upload:my-ext --expires 12h
+        buildfarm token add index --name gpu-runner --scope prove:my-ext
+        buildfarm token add index --name readers --scope read --expires never
     """
-    _check(index)
-    _refuse_other_folder(index)
-    secret, token = Tokens(index).add(name, tuple(scope), parse_lifetime(expires))
-    print_data(json.dumps({"token": secret, **_data(token)}, indent=1) + "\n" if as_json else f"{secret}\n")
-    print_line(f"{name}: {', '.join(token.scopes)}, {_expiry(token)}; the user name is __token__")
-
-
-@app.command("list", epilog=LIST_EXAMPLES)
-def list_tokens(index: IndexArgument, as_json: JsonOption = False) -> None:
-    """Print the tokens of an index: name, scopes, expiry."""
-    _check(index)
-    tokens = Tokens(index).all()
-    if as_json:
-        print_data(json.dumps([_data(token) for token in tokens], indent=1) + "\n")
+    _check(options.index)
+    names = {path.name for path in options.index.iterdir() if not path.name.startswith(".")}
+    if names and names.isdisjoint({"records", "pending"}):  # no server would know the token
+        raise UsageError(
+            "this folder contains no index",
+            Code.NO_INDEX,
+            where=str(options.index),
+            hints=["name the folder that `buildfarm serve` serves, or an empty one"],
+        )
+    secret, token = Tokens(options.index).add(options.name, tuple(options.scope), parse_lifetime(options.expires))
+    if options.as_json:
+        print_json({"token": secret, **_data(token)})
     else:
-        print_data("".join(f"{token.name}: {', '.join(token.scopes)}, {_expiry(token)}\n" for token in tokens))
+        print_data(f"{secret}\n")
+    print_line(f"{_line(token)}; the user name is __token__")
 
 
-@app.command(epilog=REVOKE_EXAMPLES)
-def revoke(index: IndexArgument, name: NameArgument, as_json: JsonOption = False) -> None:
-    """Delete a token. A running server refuses it from now on."""
-    _check(index)
-    Tokens(index).revoke(name)
-    print_data(json.dumps({"revoked": name}) + "\n" if as_json else f"revoked {name}\n")
+def list_tokens(options: TokensOptions) -> None:
+    """Print the tokens of an index: name, scopes, expiry.
+
+    Examples:
+        buildfarm token list index
+    """
+    _check(options.index)
+    tokens = Tokens(options.index).all()
+    if options.as_json:
+        print_json(list(map(_data, tokens)))
+    else:
+        print_data("".join(f"{_line(token)}\n" for token in tokens))
+
+
+def revoke(options: OldTokenOptions) -> None:
+    """Delete a token. A running server refuses it from now on.
+
+    Examples:
+        buildfarm token revoke index ci
+    """
+    _check(options.index)
+    Tokens(options.index).revoke(options.name)
+    print_data(json.dumps({"revoked": options.name}) + "\n" if options.as_json else f"revoked {options.name}\n")
+
+
+COMMANDS = {"add": add, "list": list_tokens, "revoke": revoke}
 
 
 def _check(index: Path) -> None:
@@ -94,20 +119,9 @@ def _check(index: Path) -> None:
         )
 
 
-def _refuse_other_folder(index: Path) -> None:
-    """Raise UsageError for a folder that has files and no index: no server would know the token."""
-    names = {path.name for path in index.iterdir() if not path.name.startswith(".")}
-    if names and names.isdisjoint({"records", "pending"}):
-        raise UsageError(
-            "this folder contains no index",
-            Code.NO_INDEX,
-            where=str(index),
-            hints=["name the folder that `buildfarm serve` serves, or an empty one"],
-        )
-
-
-def _expiry(token: Token) -> str:
-    return f"expires {token.expires}" if token.expires else "does not expire"
+def _line(token: Token) -> str:
+    expiry = f"expires {token.expires}" if token.expires else "does not expire"
+    return f"{token.name}: {', '.join(token.scopes)}, {expiry}"
 
 
 def _data(token: Token) -> dict[str, object]:

@@ -10,10 +10,13 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from builder.matrix.axes import Arch, Cuda, Torch
+from builder.errors import UsageError
+from builder.matrix.axes import Arch, Cuda, Gpu, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
+from builder.proofs.cells.driver import driver_runs
 from builder.proofs.environment.facts import InstalledEnvironment, InstalledPackage, TorchInstall
+from builder.wheelfile.compatibility import runs_on
 from builder.wheels.toolchain.uv import uv_command
 
 
@@ -46,6 +49,16 @@ class Finding:
         return {**asdict(self), "level": str(self.level), "cure": list(self.cure)}
 
 
+def fault(code: str, what: str, why: str, cure: tuple[str, ...] = (), advice: str = "") -> Finding:
+    """A finding about what breaks programs."""
+    return Finding(code, Severity.FAULT, what, why, cure, advice)
+
+
+def note(code: str, what: str, why: str, cure: tuple[str, ...] = (), advice: str = "") -> Finding:
+    """A finding about what breaks nothing."""
+    return Finding(code, Severity.NOTE, what, why, cure, advice)
+
+
 @dataclass(frozen=True)
 class Cures:
     """Makes commands for one environment."""
@@ -58,18 +71,15 @@ class Cures:
     torch_index: str = TORCH_INDEX
 
     @property
-    def _python(self) -> str:
-        return str(self.environment.interpreter.executable)
-
-    @property
     def _uses_uv(self) -> bool:
         """uv, unless the environment has pip and this machine has no uv on PATH."""
         return "pip" not in self.environment.visible or shutil.which("uv") is not None
 
     def _command(self, verb: str, *words: str) -> str:
+        python = str(self.environment.interpreter.executable)
         if self._uses_uv:
-            return f"{uv_command()} {shlex.join(['pip', verb, '--python', self._python, *words])}"
-        return shlex.join([self._python, "-m", "pip", verb, *words])
+            return f"{uv_command()} {shlex.join(['pip', verb, '--python', python, *words])}"
+        return shlex.join([python, "-m", "pip", verb, *words])
 
     def install(self, *requirements: str, index: str = "") -> str:
         """Install or replace packages; `index` is asked before the default index."""
@@ -154,3 +164,63 @@ class Cures:
         return self.install(
             f"torch=={torch}+{cuda.variant}", *filter(None, pins), index=self.variant_index(cuda.variant)
         )
+
+    def fitting_torch(self) -> tuple[str, ...]:
+        """Install the torch nearest to the installed one that fits this Python, driver and GPUs; empty without one."""
+        fit = fitting_torch(self.environment, self.compat)
+        return (self.change_torch(*fit),) if fit else ()
+
+
+def fitting_torch(environment: InstalledEnvironment, compat: Compat) -> tuple[Torch, Cuda] | None:
+    """The torch nearest to the installed one that this Python, driver and these GPUs can use, and its CUDA.
+
+    The same release with another CUDA comes first, then the next newer release, then older ones.
+    """
+    python, machine, installed = environment.interpreter.python, environment.machine, environment.torch
+    now, cuda = (installed.release, installed.cuda) if installed else (None, None)
+
+    def distance(found: tuple[Torch, Cuda]) -> tuple[object, ...]:
+        torch, its_cuda = found
+        return (
+            torch != now,
+            now is not None and torch < now,
+            abs(100 * torch.major + torch.minor - 100 * now.major - now.minor) if now else 0,
+            cuda is None or its_cuda.major != cuda.major,
+            not compat.is_default_variant(torch, its_cuda),
+            (-its_cuda.major, -its_cuda.minor),
+            (-torch.major, -torch.minor, -torch.patch),
+        )
+
+    usable = (
+        (torch, cuda)
+        for torch in compat.torches
+        for cuda in compat.torch(torch).variants
+        if not compat.why_not(torch, cuda, python, environment.platform)
+        and driver_runs(machine.driver, cuda, compat)
+        and all(_supports(torch, cuda, gpu, environment, compat) for gpu in machine.gpus)
+    )
+    return min(usable, key=distance, default=None)
+
+
+def unsupported_gpus(environment: InstalledEnvironment, compat: Compat) -> list[Gpu]:
+    """The GPUs that no torch of compat.yaml supports, whatever the Python and the driver."""
+    every = [(torch, cuda) for torch in compat.torches for cuda in compat.torch(torch).variants]
+    return [
+        gpu
+        for gpu in dict.fromkeys(environment.machine.gpus)
+        if not any(_supports(torch, cuda, gpu, environment, compat) for torch, cuda in every)
+    ]
+
+
+def _supports(torch: Torch, cuda: Cuda, gpu: Gpu, environment: InstalledEnvironment, compat: Compat) -> bool:
+    """Whether a GPU runs the code of a torch's wheel, and the CUDA compiles for it at run time."""
+    codes = [arch.sm for arch in compat.official_archs(torch, cuda, environment.platform)]
+    return runs_on(codes, gpu.arch) and nvrtc_knows(cuda, gpu.arch, compat)
+
+
+def nvrtc_knows(cuda: Cuda, gpu: Arch, compat: Compat) -> bool:
+    """Whether the runtime compiler (NVRTC) of a CUDA compiles for a GPU; an unknown CUDA counts as able."""
+    try:
+        return gpu in compat.toolkit(cuda).archs
+    except UsageError:
+        return True

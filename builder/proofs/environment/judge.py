@@ -4,13 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from builder.proofs.environment.checks import torches
+from builder.proofs.environment.checks.companions import check_companions
 from builder.proofs.environment.checks.extensions import check_extensions
-from builder.proofs.environment.checks.gpus import check_gpus, check_nvidia
+from builder.proofs.environment.checks.gpus import check_gpus
 from builder.proofs.environment.checks.library_path import check_library_path
+from builder.proofs.environment.checks.nvidia import check_nvidia
 from builder.proofs.environment.checks.tools import check_tools
-from builder.proofs.environment.checks.torches import check_companions, check_torch
-from builder.proofs.environment.cures import Cures, Finding, Severity
+from builder.proofs.environment.cures import Cures, Finding, Severity, note
+from builder.proofs.environment.facts import TorchInstall
 from builder.tested_versions import FIRST_SAFE, TESTED, unsafe, untested
+
+#: Each takes the torch that Python imports.
+_CHECKS: tuple[Callable[[Cures, TorchInstall], Iterator[Finding]], ...] = (
+    torches.check_path,
+    torches.check_records,
+    torches.check_installers,
+    torches.check_requirements,
+    torches.check_files,
+    torches.check_backends,
+    torches.check_leftovers,
+    torches.check_uv,
+    check_gpus,
+    check_companions,
+    check_nvidia,
+    check_library_path,
+    check_extensions,
+    check_tools,
+)
+
+
+def judge(cures: Cures) -> tuple[Finding, ...]:
+    """The findings about an environment: faults first, then notes; both in the order of the checks."""
+    torch = cures.environment.torch
+    found = [finding for check in _CHECKS for finding in check(cures, torch)] if torch else [torches.no_torch(cures)]
+    return tuple(sorted([*found, *check_tested_versions(cures)], key=lambda one: one.level is Severity.NOTE))
 
 
 def check_tested_versions(cures: Cures) -> Iterator[Finding]:
@@ -19,30 +47,8 @@ def check_tested_versions(cures: Cures) -> Iterator[Finding]:
     bad = unsafe({name: package.version for name, package in packages.items() if name in FIRST_SAFE})
     for name, sentence in bad.items():
         why = "whoever has the keys of these authorities can pose as the server of a download"
-        cure = cures.install(f"{name}>={FIRST_SAFE[name]}")
-        yield Finding("unsafe-version", Severity.NOTE, sentence, why, (cure,))
-    if "buildfarm" not in packages:
-        return
+        yield note("unsafe-version", sentence, why, (cures.install(f"{name}>={FIRST_SAFE[name]}"),))
     installed = {name: package.version for name, package in packages.items() if name not in bad}
-    for name, sentence in untested(installed).items():
-        cure = cures.install(name + TESTED[name].requirement)
+    for name, sentence in untested(installed).items() if "buildfarm" in packages else ():
         why = "buildfarm depends on what this program prints and writes, which changes between releases"
-        yield Finding("untested-version", Severity.NOTE, sentence, why, (cure,))
-
-
-_CHECKS: tuple[Callable[[Cures], Iterator[Finding]], ...] = (
-    check_torch,
-    check_gpus,
-    check_companions,
-    check_nvidia,
-    check_library_path,
-    check_extensions,
-    check_tools,
-    check_tested_versions,
-)
-
-
-def judge(cures: Cures) -> tuple[Finding, ...]:
-    """The findings about an environment: faults first, then notes; both in the order of the checks."""
-    found = [finding for check in _CHECKS for finding in check(cures)]
-    return tuple(sorted(found, key=lambda finding: finding.level is Severity.NOTE))
+        yield note("untested-version", sentence, why, (cures.install(name + TESTED[name].requirement),))

@@ -34,8 +34,7 @@ from builder.wheelfile.installed import distribution_name
 from builder.wheels.build_scripts.cuda_packages import torch_cuda
 from builder.wheels.toolchain.cuda_toolkit import nvcc_version
 
-# The program that the judged Python runs. It imports the standard library only, and runs under Python 3.7.
-
+#: The program that the judged Python runs. It imports the standard library only, and runs under Python 3.7.
 PROBE = """
 import sys
 if sys.path and sys.path[0] == "":
@@ -88,23 +87,25 @@ def read_environment(python: Path, machine: Machine | None = None) -> InstalledE
 
     Raises UsageError if the program is not a Python that runs.
     """
-    interpreter = read_interpreter(python)
-    packages = tuple(_packages(interpreter.path))
+    interpreter = _read_python(python)
+    found = (_package(one, folder) for folder in interpreter.path for one in distributions(path=[str(folder)]))
+    packages = tuple(package for package in found if package is not None)
+    conda = (file.stem.rsplit("-", 2) for file in sorted((interpreter.prefix / "conda-meta").glob("*-*-*.json")))
     return InstalledEnvironment(
         interpreter=interpreter,
         packages=packages,
         torches=tuple(_torches(interpreter.path, packages)),
-        machine=machine or own_machine(),
+        machine=machine or _own_machine(),
         tools=_tools(interpreter),
         variables={name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
-        conda=dict(_conda(interpreter.prefix)),
+        conda={name: version for name, version, _ in conda if name},
         platform=_platform(interpreter.markers),
         leftovers=tuple(left for folder in interpreter.path for left in sorted(folder.glob("~*"))),
         torch_backends=tuple(path for path in uv_files() if path.is_file() and _BACKEND.search(path.read_bytes())),
     )
 
 
-def read_interpreter(python: Path) -> InstalledPython:
+def _read_python(python: Path) -> InstalledPython:
     """Ask a Python for its version and folders; raises UsageError if it does not run."""
     program = Path(shutil.which(str(python)) or python)
     if program.is_dir():
@@ -114,7 +115,20 @@ def read_interpreter(python: Path) -> InstalledPython:
         ran = subprocess.run([program, "-c", PROBE], capture_output=True, text=True, timeout=_SECONDS, check=False)
         lines = ran.stdout.splitlines() if ran.returncode == 0 else []
         reason = (ran.stderr.splitlines() or [""])[-1].strip()[:_MOST]
-        return parse_json(lines[-1] if lines else "", lambda data: _interpreter(data, program))
+        return parse_json(
+            lines[-1] if lines else "",
+            lambda data: InstalledPython(
+                executable=Path(data["executable"] or program),
+                prefix=Path(data["prefix"]),
+                python=Python.parse(data["python"]),
+                own=tuple(dict.fromkeys(map(Path, data["own"]))),
+                path=tuple(dict.fromkeys(map(Path, data["path"]))),
+                user_site=Path(data["user_site"]) if data["user_site"] else None,
+                headers=data["headers"],
+                markers=data["markers"],
+                managed=data["managed"],
+            ),
+        )
     except OSError as error:
         reason = error.strerror or ""
     except subprocess.TimeoutExpired:
@@ -129,21 +143,7 @@ def read_interpreter(python: Path) -> InstalledPython:
     )
 
 
-def _interpreter(data: dict[str, Any], program: Path) -> InstalledPython:
-    return InstalledPython(
-        executable=Path(data["executable"] or program),
-        prefix=Path(data["prefix"]),
-        python=Python.parse(data["python"]),
-        own=tuple(dict.fromkeys(map(Path, data["own"]))),
-        path=tuple(dict.fromkeys(map(Path, data["path"]))),
-        user_site=Path(data["user_site"]) if data["user_site"] else None,
-        headers=data["headers"],
-        markers=data["markers"],
-        managed=data["managed"],
-    )
-
-
-def own_machine() -> Machine:
+def _own_machine() -> Machine:
     """The driver and the GPUs of this machine, from nvidia-smi and the kernel module."""
     rows = nvidia.smi(["index", "name", "compute_cap"])
     gpus = tuple(Gpu(row.get("name", "GPU"), Arch.parse(row["compute_cap"])) for row in rows if "compute_cap" in row)
@@ -161,17 +161,10 @@ def _platform(markers: Mapping[str, str]) -> Platform:
     return Platform(name)
 
 
-def _packages(path: Iterable[Path]) -> Iterator[InstalledPackage]:
-    for folder in path:
-        for found in distributions(path=[str(folder)]):
-            if Path(str(getattr(found, "_path", ""))).name.startswith("~"):  # a leftover, which installers ignore
-                continue
-            if (package := _package(found, folder)) is not None:
-                yield package
-
-
 def _package(found: Distribution, folder: Path) -> InstalledPackage | None:
     """One distribution; None if its metadata is damaged, as an interrupted installation leaves it."""
+    if Path(str(getattr(found, "_path", ""))).name.startswith("~"):  # a leftover, which installers ignore
+        return None
     try:
         name, metadata = distribution_name(found), found.metadata
         version = metadata["Version"] if "Version" in metadata else ""  # noqa: SIM401 - its type has no `get` before 3.12
@@ -228,27 +221,12 @@ def _torches(path: Iterable[Path], packages: Iterable[InstalledPackage]) -> Iter
 def _tools(interpreter: InstalledPython) -> Tools:
     """What a build finds: PATH, and the programs beside the Python."""
     search = os.pathsep.join([str(interpreter.executable.parent), os.environ.get("PATH", os.defpath)])
-    home, nvcc = "", ""
     which = shutil.which("nvcc", path=search)
-    for folder in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), which and Path(which).resolve().parents[1],
-                   "/usr/local/cuda"):  # fmt: skip
-        if folder and (nvcc := nvcc_version(Path(folder))):
-            home = str(folder)
-            break
-    return Tools(ninja=shutil.which("ninja", path=search) or "", compiler=_compiler(search), nvcc=nvcc, home=home)
-
-
-def _compiler(search: str) -> str:
-    name = os.environ.get("CXX") or "g++"
-    program = shutil.which(name, path=search)
-    if program is None:
-        return ""
-    ran = subprocess.run([program, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True, check=False)
-    return f"{name} {ran.stdout.strip()}" if ran.returncode == 0 else ""
-
-
-def _conda(prefix: Path) -> Iterator[tuple[str, str]]:
-    for file in sorted((prefix / "conda-meta").glob("*.json")):
-        name, _, version = file.stem.rpartition("-")[0].rpartition("-")
-        if name:
-            yield name, version
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), which and Path(which).resolve().parents[1]]
+    versions = ((str(home), nvcc_version(Path(home))) for home in (*homes, "/usr/local/cuda") if home)
+    home, nvcc = next((found for found in versions if found[1]), ("", ""))
+    name, compiler = os.environ.get("CXX") or "g++", ""
+    if program := shutil.which(name, path=search):
+        ran = subprocess.run([program, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True, check=False)
+        compiler = f"{name} {ran.stdout.strip()}" if ran.returncode == 0 else ""
+    return Tools(ninja=shutil.which("ninja", path=search) or "", compiler=compiler, nvcc=nvcc, home=home)

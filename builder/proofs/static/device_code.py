@@ -17,6 +17,7 @@ from builder.matrix.compat import Compat
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof
 from builder.proofs.static.variants import archs_of, for_cell
+from builder.wheelfile.compatibility import code_number
 from builder.wheelfile.facts import Library, WheelFacts
 
 #: What nvcc compiles for without an option: CUDA 11 and 12, CUDA 13 (`nvcc --help`).
@@ -44,7 +45,9 @@ def check_device_code(facts: WheelFacts, claim: WheelClaim) -> Proof:
         errors.append(f"no library of `variants` in the recipe is for {join_names(unserved)}")
     for library in coded:
         archs = [a for a in claim.archs if not only[library.path] or a.capability in only[library.path]]
-        if missing := [arch for arch in archs if not _has_sass(library, arch)]:
+        suffixes = {arch: (arch.suffix,) if arch.suffix else ("", "a", "f") for arch in archs}
+        has = {code.removeprefix("sm_") for code in library.sass}
+        if missing := [a for a in archs if has.isdisjoint(f"{a.number}{suffix}" for suffix in suffixes[a])]:
             errors.append(_no_code(library, missing))
         ptx = [f"compute_{arch.number}{arch.suffix}" for arch in archs if arch.ptx]
         if no_ptx := [name for name in ptx if name not in library.ptx]:
@@ -103,12 +106,6 @@ def _beyond(libraries: Sequence[Library], archs: Sequence[Arch]) -> dict[str, in
     return {code: sizes[code] for code in sorted(sizes, key=_order)}
 
 
-def _has_sass(library: Library, arch: Arch) -> bool:
-    if arch.suffix:
-        return arch.sm in library.sass
-    return not {f"sm_{arch.number}{suffix}" for suffix in ("", "a", "f")}.isdisjoint(library.sass)
-
-
 def _no_code(library: Library, missing: Sequence[Arch]) -> str:
     affected = [gpu for arch in missing for gpu in Compat.load().gpu_names(arch)]
     products = f" ({join_names(affected)})" if affected else ""
@@ -127,5 +124,4 @@ def _no_code(library: Library, missing: Sequence[Arch]) -> str:
 
 
 def _order(code: str) -> tuple[int, str]:
-    prefix, _, number = code.partition("_")
-    return int(number.rstrip("af")), prefix
+    return code_number(code), code.partition("_")[0]

@@ -16,6 +16,8 @@ from builder.proofs.static.symbol_table import SymbolTable
 from builder.proofs.static.tags import check_modules, check_tags
 from builder.wheelfile.facts import WheelFacts
 
+_UNREAD = "the libraries of torch in {} were not read, so the wheel's symbols were not looked up"
+
 
 def static_proofs(
     facts: WheelFacts, claim: WheelClaim, provided: frozenset[str], symbols: Mapping[Cell, SymbolTable]
@@ -35,15 +37,13 @@ def static_proofs(
         check_contents(facts),
         check_abi3(facts, claim),
         check_stable(facts, claim),
-        *(_linkage(facts, claim, cell, symbols.get(cell)) for cell in claim.cells),
+        *(
+            check_linkage_in(facts, claim, cell, symbols[cell])
+            if cell in symbols
+            else not_run(facts, Check.LINKAGE, _UNREAD.format(cell), cell=cell)
+            for cell in claim.cells
+        ),
         check_device_code(facts, claim),
         check_size(facts, claim),
     ]
     return [proof for proof in proofs if proof is not None]
-
-
-def _linkage(facts: WheelFacts, claim: WheelClaim, cell: Cell, table: SymbolTable | None) -> Proof:
-    if table is None:
-        reason = f"the libraries of torch in {cell} were not read, so the wheel's symbols were not looked up"
-        return not_run(facts, Check.LINKAGE, reason, cell=cell)
-    return check_linkage_in(facts, claim, cell, table)

@@ -8,7 +8,7 @@ linking it therefore fails at import, although torch has loaded libtorch_cuda.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from builder.gate.amounts import join_names
@@ -84,8 +84,13 @@ def check_linkage(
         found += len(library.undefined) - len(lost)
         if lost:
             missing[library.path] = {symbol: demangle(symbol) for symbol in lost}
-            causes = {symbol: _cause(symbol, facts, cell, table, cuda_sources) for symbol in lost}
-            errors += _lost_errors(library, causes)
+            by_cause: dict[str, list[str]] = {}
+            for symbol in lost:
+                cause = _cause(symbol, facts, cell, table, cuda_sources)
+                by_cause.setdefault(cause, []).append(missing[library.path][symbol])
+            errors += [
+                f"{library.path}: undefined symbol {join_names(names)}: {cause}" for cause, names in by_cause.items()
+            ]
     return make_proof(
         facts,
         Check.LINKAGE,
@@ -145,7 +150,12 @@ def _scope(library: Library, facts: WheelFacts, table: SymbolTable) -> _Scope:
             if not table.libraries[name].read:
                 scope.unread.add(name)
             scope.provided.append(table.libraries[name].defined)
-            todo += [one for one in table.libraries[name].needed if _known(one, table, whitelist)]
+            # Other dependencies of torch's libraries (MPI, RDMA) are torch's own concern.
+            todo += [
+                one
+                for one in table.libraries[name].needed
+                if one in table.libraries or one in whitelist or is_driver_library(one)
+            ]
         elif name in inside:
             scope.inside.append(inside[name].defined)
             todo += inside[name].needed
@@ -156,11 +166,6 @@ def _scope(library: Library, facts: WheelFacts, table: SymbolTable) -> _Scope:
         else:
             scope.missing.append(name)
     return scope
-
-
-def _known(name: str, table: SymbolTable, whitelist: frozenset[str]) -> bool:
-    """Whether to follow a dependency of torch's libraries; others (MPI, RDMA) are torch's own concern."""
-    return name in table.libraries or name in whitelist or is_driver_library(name)
 
 
 def _lost(library: Library, scope: _Scope) -> list[str]:
@@ -180,20 +185,16 @@ def _lost(library: Library, scope: _Scope) -> list[str]:
 
 def _may_be_defined(symbol: str, library: Library, scope: _Scope) -> bool:
     """Whether Python or a library whose symbols are not known defines a symbol, by its name."""
-    if is_python(symbol) or _in_unread(symbol, scope.unread):
+    call = CUDA_CALL.fullmatch(symbol)
+    if is_python(symbol) or (not call and scope.unread and _NVIDIA_CALL.match(symbol)):
+        return True
+    if call and any(name.startswith(_library_of(call[1])) for name in scope.unread):
         return True
     if symbol in library.bound:
         return False
-    if scope.elsewhere and not (is_torch_cxx(symbol) or SHIM.fullmatch(symbol) or CUDA_CALL.fullmatch(symbol)):
+    if scope.elsewhere and not (is_torch_cxx(symbol) or SHIM.fullmatch(symbol) or call):
         return True
     return scope.driver and symbol.startswith(("cu", "nv"))
-
-
-def _in_unread(symbol: str, unread: Collection[str]) -> bool:
-    """Whether a library whose symbols were not read may define a symbol, by the name of the symbol."""
-    if call := CUDA_CALL.fullmatch(symbol):
-        return any(name.startswith(_library_of(call[1])) for name in unread)
-    return bool(unread) and _NVIDIA_CALL.match(symbol) is not None
 
 
 def _library_of(prefix: str | None) -> str:
@@ -214,33 +215,17 @@ def _why_absent(name: str, cell: Cell, table: SymbolTable) -> str:
         return f"but this cell provides {join_names(provided)}: build the wheel with this cell's torch and toolkit"
     if stem.startswith(("libtorch", "libc10")):
         return f"which torch {cell.torch} does not provide: the wheel was built against a different torch release"
-    if package := _nvidia_package(name):
+    # torch 2.15.0 is the first that does not require nvidia-curand (METADATA of 2.14.1 and 2.15.0).
+    if package := re.match(r"lib(curand|nvjpeg|npp)\w*\.so", name):
         cuda = cell.cuda.major
-        project, folder = f"nvidia-{package}-cu{cuda}", package
+        project, folder = f"nvidia-{package[1]}-cu{cuda}", package[1]
         if cuda > 12:  # since CUDA 13, one folder for all packages
-            project, folder = f"nvidia-{package}", f"cu{cuda}"
+            project, folder = f"nvidia-{package[1]}", f"cu{cuda}"
         return (
             f"which torch {cell.torch} does not bring: link it statically, or add `{project}` to `requires` and the run"
             f" path `$ORIGIN/../nvidia/{folder}/lib` to the link options"
         )
     return "which this cell does not provide: link it statically, or let `auditwheel repair` copy it into the wheel"
-
-
-def _nvidia_package(library: str) -> str:
-    """The package of NVIDIA with a library that not every torch brings, without `nvidia-`; empty for other libraries.
-
-    torch 2.15.0 is the first that does not require nvidia-curand (METADATA of 2.14.1 and 2.15.0).
-    """
-    match = re.match(r"lib(curand|nvjpeg|npp)\w*\.so", library)
-    return match[1] if match else ""
-
-
-def _lost_errors(library: Library, causes: Mapping[str, str]) -> list[str]:
-    """One sentence for each probable cause of an undefined symbol."""
-    by_cause: dict[str, list[str]] = {}
-    for symbol, cause in causes.items():
-        by_cause.setdefault(cause, []).append(demangle(symbol))
-    return [f"{library.path}: undefined symbol {join_names(names)}: {cause}" for cause, names in by_cause.items()]
 
 
 def _cause(symbol: str, facts: WheelFacts, cell: Cell, table: SymbolTable, sources: CudaSources | None) -> str:
@@ -264,7 +249,9 @@ def _cause(symbol: str, facts: WheelFacts, cell: Cell, table: SymbolTable, sourc
             f"torch {shim.series} added this function, but this cell has torch {cell.torch}: lower "
             "TORCH_TARGET_VERSION, or set a different class for this torch under `abi` in extension.yaml"
         )
-    if is_torch_cxx(symbol) and _string_abi_differs(readable, table):
+    new_string = "__cxx11" in readable or "[abi:cxx11]" in readable
+    other_string = not new_string and _OLD_STRING.search(readable) if table.cxx11 else new_string
+    if is_torch_cxx(symbol) and other_string:
         flag = f"-D_GLIBCXX_USE_CXX11_ABI={int(table.cxx11)}"
         return f"the library uses a different C++ ABI of std::string than torch {cell.torch}: build with {flag}"
     return _other_cause(symbol, readable, cell) or _missing_source(facts, sources)
@@ -286,11 +273,6 @@ def _other_cause(symbol: str, readable: str, cell: Cell) -> str:
     if readable.startswith(("std::", "__gnu_cxx::")):
         return "the library needs a newer libstdc++ than this system has: build in an older image"
     return ""
-
-
-def _string_abi_differs(readable: str, table: SymbolTable) -> bool:
-    new = "__cxx11" in readable or "[abi:cxx11]" in readable
-    return not new and _OLD_STRING.search(readable) is not None if table.cxx11 else new
 
 
 def _missing_source(facts: WheelFacts, sources: CudaSources | None) -> str:

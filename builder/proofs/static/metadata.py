@@ -24,6 +24,7 @@ from builder.wheelfile.compatibility import oldest_python
 from builder.wheelfile.facts import WheelFacts
 from builder.wheelfile.torch_range import TORCHES
 
+_REFUSES = f"twine with packaging {packaging.__version__} does not upload the wheel"
 #: What to do about a wheel whose file was renamed.
 RELABEL = "run `buildfarm relabel WHEEL`, which writes a wheel in which both agree"
 
@@ -50,7 +51,7 @@ def check_metadata(facts: WheelFacts, claim: WheelClaim) -> Proof:
         remarks=[
             *(_by_url(one) for one in by_url.values() if one not in required.get("torch", ())),
             *_version_remarks(facts.version),
-            *_refused(facts),
+            *([f"{_REFUSES}: METADATA: {join_names(facts.metadata_faults)}"] if facts.metadata_faults else []),
         ],
     )
 
@@ -84,11 +85,6 @@ def _identity_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:
             "wheels for other torch and CUDA versions"
         )
     return errors
-
-
-def _refused(facts: WheelFacts) -> list[str]:
-    what = join_names(facts.metadata_faults)
-    return [f"twine with packaging {packaging.__version__} does not upload the wheel: METADATA: {what}"] if what else []
 
 
 def _by_url(requirement: Requirement) -> str:
@@ -165,7 +161,12 @@ def _requires_errors(facts: WheelFacts, claim: WheelClaim, required: dict[str, l
     uses_torch = any(library.needs_torch for library in facts.libraries)
     if "torch" in required:
         windows = {cell: _combined([one for one in required["torch"] if counts_in(one, cell)]) for cell in claim.cells}
-        excluded = [cell for cell, window in windows.items() if not _admits(window, cell)]
+        # A pin such as ==2.11.0+cu130 admits only the release on PyTorch's own index, which has that local version.
+        excluded = [
+            cell
+            for cell, window in windows.items()
+            if str(cell.torch) not in window and f"{cell.torch}+{cell.cuda.variant}" not in window
+        ]
         if excluded:
             names = join_names([str(cell) for cell in excluded])
             errors.append(f"METADATA requires torch{windows[excluded[0]]}, which excludes cells of this build: {names}")
@@ -176,11 +177,6 @@ def _requires_errors(facts: WheelFacts, claim: WheelClaim, required: dict[str, l
 
 def _combined(requirements: list[Requirement]) -> SpecifierSet:
     return SpecifierSet(",".join(str(one.specifier) for one in requirements if str(one.specifier)))
-
-
-def _admits(window: SpecifierSet, cell: Cell) -> bool:
-    # A pin such as ==2.11.0+cu130 admits only the release on PyTorch's own index, which has that local version.
-    return str(cell.torch) in window or f"{cell.torch}+{cell.cuda.variant}" in window
 
 
 def requires_admit(requires_python: str, python: Python) -> bool:

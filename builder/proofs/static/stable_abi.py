@@ -109,8 +109,6 @@ def _errors(library: Library, own: set[str], files: set[str], claim: WheelClaim)
     return errors
 
 
-# Check a tag abi3 or abi3t against the Python functions used, with abi3audit's table of the stable ABI (abi3info).
-
 #: Functions with an argument PyModuleDef, an incomplete type under Py_TARGET_ABI3T (moduleobject.h of 3.15.2).
 _OF_DEFINITIONS = frozenset({"PyModuleDef_Init", "PyModule_Create2", "PyModule_FromDefAndSpec2"})
 
@@ -118,8 +116,9 @@ _OF_DEFINITIONS = frozenset({"PyModuleDef_Init", "PyModule_Create2", "PyModule_F
 def check_abi3(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
     """Every Python function used is in the stable ABI of the oldest Python in the tags, or that looks for the file.
 
-    None when neither a tag (abi3, abi3t) nor the claim is of the stable ABI. A wheel that is claimed for every Python
-    but tagged for one fails, unless it calls no Python function.
+    The table of the stable ABI is that of abi3audit (abi3info). None when neither a tag (abi3, abi3t) nor the claim is
+    of the stable ABI. A wheel that is claimed for every Python but tagged for one fails, unless it calls no Python
+    function.
     """
     oldest = [python for line in facts.tags for tag in parse_tag(line) if (python := oldest_python(tag))]
     used = {library.path: [s for s in library.undefined if is_python(s)] for library in facts.libraries}

@@ -103,7 +103,9 @@ class SymbolTable:
         libraries |= {
             name: ProvidedLibrary(name, (), SymbolNames(b""), read=False) for name in unread if name not in libraries
         }
-        return cls(libraries, _uses_cxx11(elves["libc10.so"].defined))
+        # With the old ABI no function of libc10 uses the new string type; with the new one dozens (2.2: 0, 2.11: 40).
+        names = [name for name in elves["libc10.so"].defined if name.startswith(("_ZN3c10", "_ZNK3c10"))]
+        return cls(libraries, any("NSt7__cxx1112basic_string" in name for name in names))
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
@@ -133,8 +135,3 @@ def collect_symbols(site_packages: Path) -> SymbolTable:
         raise MissingToolError("torch is not installed in this environment", Code.NO_TORCH, where=str(site_packages))
     files = [*lib.glob("*.so*"), *site_packages.glob("nvidia/**/lib/*.so*")]
     return SymbolTable.of({file.name: elf for file in sorted(files) if (elf := read_elf(file))})
-
-
-def _uses_cxx11(defined: Iterable[str]) -> bool:
-    # With the old ABI no function of libc10 uses the new string type; with the new ABI dozens do (2.2: 0, 2.11: 40).
-    return any("NSt7__cxx1112basic_string" in name for name in defined if name.startswith(("_ZN3c10", "_ZNK3c10")))

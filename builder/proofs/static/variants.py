@@ -32,12 +32,14 @@ def variants(facts: WheelFacts) -> list[WheelFacts]:
 
 def for_cell(facts: WheelFacts, named: Sequence[Variant], cell: Cell) -> WheelFacts:
     """The wheel without the libraries that `variants` of the recipe names for other CUDA versions only."""
-    return replace(facts, libraries=tuple(one for one in facts.libraries if _is_for(one, named, cell)))
-
-
-def _is_for(library: Library, named: Sequence[Variant], cell: Cell) -> bool:
-    entries = [one for one in named if one.cuda and one.matches(library.path)]
-    return not entries or any(one.suits(cell.cuda) for one in entries)
+    for_cuda = [one for one in named if one.cuda]
+    others = {
+        library.path
+        for library in facts.libraries
+        if (entries := [one for one in for_cuda if one.matches(library.path)])
+        and not any(one.suits(cell.cuda) for one in entries)
+    }
+    return replace(facts, libraries=tuple(one for one in facts.libraries if one.path not in others))
 
 
 def archs_of(library: Library, named: Sequence[Variant]) -> set[tuple[int, int]]:

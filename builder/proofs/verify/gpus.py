@@ -94,15 +94,25 @@ def check_gpus(facts: WheelFacts, asked: Sequence[Gpu], driver: str, compat: Com
     known GPU does.
     """
     found = [one for gpu in asked or known_gpus(compat) if (one := answer(facts, gpu, compat, floor))]
+    sizes = Counter[str]()  # bytes by architecture
+    for library in facts.libraries:
+        sizes.update(library.gpu_code)
     evidence: dict[str, Any] = {
         "gpus": {str(one.gpu): {"how": str(one.how), "code": one.code, "driver": one.driver} for one in found},
-        "sizes": _sizes(facts),
+        "sizes": dict(sizes),
     }
     if not found:
         return make_proof(facts, Check.GPUS, [], good="the wheel has no GPU code", evidence=evidence)
     errors = _too_old(found, driver, floor)
     if asked:
-        errors += [_cannot(facts, one) for one in found if one.how is How.NOT]
+        libraries = {library.path: library for library in facts.libraries}
+        errors += [
+            f"{one.gpu} cannot run {one.library}, which has"
+            f" {and_list([*libraries[one.library].sass, *libraries[one.library].ptx])}: build for"
+            f" {one.gpu.arch.major}.{one.gpu.arch.minor}, or with PTX of an older architecture"
+            for one in found
+            if one.how is How.NOT
+        ]
     remarks = list(_only_for(facts, [one.gpu for one in found if one.how is not How.NOT], compat))
     return make_proof(facts, Check.GPUS, errors, good=_summary(found), evidence=evidence, remarks=remarks)
 
@@ -125,7 +135,8 @@ def _of_library(library: Library, gpu: Gpu, compat: Compat, floor: str) -> GpuAn
         return GpuAnswer(gpu, How.NATIVE, library.path, native[-1], floor)
     if ptx := codes_for(library.ptx, gpu.arch):
         isa = library.ptx_isa.get(ptx[-1], "")
-        return GpuAnswer(gpu, How.PTX, library.path, ptx[-1], _driver_of(isa, compat))
+        drivers = [one.driver for one in compat.toolkits if one.driver and one.ptx == isa]  # that read this PTX
+        return GpuAnswer(gpu, How.PTX, library.path, ptx[-1], min(drivers, key=_version, default=""))
     return GpuAnswer(gpu, How.UNKNOWN if library.unknown_code else How.NOT, library.path)
 
 
@@ -135,12 +146,6 @@ def _by_arch(gpus: Sequence[Gpu]) -> tuple[str, ...]:
     for gpu in gpus:
         names.setdefault(gpu.arch, str(gpu))
     return tuple(names.values())
-
-
-def _driver_of(isa: str, compat: Compat) -> str:
-    """The oldest driver that reads this version of PTX; empty if unknown."""
-    drivers = [one.driver for one in compat.toolkits if one.driver and one.ptx == isa]
-    return min(drivers, key=_version, default="")
 
 
 def _version(driver: str) -> tuple[int, ...]:
@@ -169,15 +174,6 @@ def _too_old(found: Sequence[GpuAnswer], driver: str, floor: str) -> list[str]:
     ]
 
 
-def _cannot(facts: WheelFacts, one: GpuAnswer) -> str:
-    library = next(library for library in facts.libraries if library.path == one.library)
-    have = and_list([*library.sass, *library.ptx])
-    plain = f"{one.gpu.arch.major}.{one.gpu.arch.minor}"
-    return (
-        f"{one.gpu} cannot run {one.library}, which has {have}: build for {plain}, or with PTX of an older architecture"
-    )
-
-
 def _summary(found: Sequence[GpuAnswer]) -> str:
     """`native on A100 (8.0) and H100 (9.0); from PTX on …; cannot run on …`."""
     parts = []
@@ -188,11 +184,3 @@ def _summary(found: Sequence[GpuAnswer]) -> str:
             text = f"{how} on {shown}" if how is not How.NOT else f"cannot run on {shown}"
             parts.append(f"{text} with driver {drivers[-1]} or newer" if drivers else text)
     return "; ".join(parts)
-
-
-def _sizes(facts: WheelFacts) -> dict[str, int]:
-    """Bytes of GPU code by architecture, over all libraries."""
-    sizes: Counter[str] = Counter()
-    for library in facts.libraries:
-        sizes.update(library.gpu_code)
-    return dict(sizes)

@@ -34,11 +34,10 @@ from builder.proofs.verify.gpus import check_gpus
 from builder.proofs.verify.torch_window import Linker
 from builder.records import FILE
 from builder.untrusted import JsonError, parse_json
-from builder.wheelfile.archive import WheelContents, wheel_fault
+from builder.wheelfile.archive import WheelContents, installed_path, wheel_fault
 from builder.wheelfile.driver import is_driver_library
-from builder.wheelfile.facts import Library, WheelFacts, installed_path, python_uses
-
-# Libraries that a wheel needs and that neither the wheel, torch nor a manylinux system has, but that may be absent.
+from builder.wheelfile.facts import Library, WheelFacts
+from builder.wheelfile.text_files import python_uses
 
 #: Libraries that are not named after their project.
 _PROJECTS = {"nvinfer": "tensorrt", "nvonnxparser": "tensorrt"}
@@ -50,7 +49,7 @@ _MIN_STEM = 4
 
 @dataclass(frozen=True)
 class Outside:
-    """The libraries of a wheel that need something from outside of it."""
+    """The libraries of a wheel that need what neither it, torch nor a manylinux system has, but that may be absent."""
 
     #: Its Python files say which libraries are imported.
     wheel: WheelContents
@@ -102,7 +101,9 @@ class Outside:
         system has what they need. Some library of the wheel must work without them.
         """
         users = {name: self._users(name) for name in self._absent if name not in self.others}
-        lazy = {name: used for name, used in users.items() if self._imported.isdisjoint(map(_stem, used))}
+        # The names of libraries, up to the first dot, that Python files always import.
+        imported = python_uses(self.wheel, stems={_stem(library) for used in users.values() for library in used}).named
+        lazy = {name: used for name, used in users.items() if imported.isdisjoint(map(_stem, used))}
         affected = {library.path for used in lazy.values() for library in used}
         own = {library.path for library in self.facts.libraries if not library.foreign}
         if own <= affected:
@@ -139,12 +140,6 @@ class Outside:
             used |= {one.path: one for one in more}
             names |= {text for one in more for text in (one.basename, one.soname) if text}
         return list(used.values())
-
-    @cached_property
-    def _imported(self) -> frozenset[str]:
-        """The names of libraries, up to the first dot, that Python files always import."""
-        stems = {_stem(library) for name in self._absent for library in self._users(name)}
-        return python_uses(self.wheel, stems=stems).named
 
 
 def _stem(library: Library) -> str:

@@ -82,10 +82,14 @@ class Linker:
     @cached_property
     def _claimed(self) -> list[Cell]:
         """The cells that the wheel claims. A patch release stands for its series, which has one C++ ABI."""
+        releases = Compat.load().torches
         return [
             cell
             for cell in self.cells
-            if any(not self.claims.why_not(replace(cell, torch=torch)) for torch in _patches(cell.torch))
+            if any(
+                not self.claims.why_not(replace(cell, torch=torch))
+                for torch in (cell.torch, *(one for one in releases if one.series == cell.torch.series))
+            )
         ]
 
     def _table(self, cell: Cell) -> SymbolTable:
@@ -240,11 +244,6 @@ class Linker:
         elif fits and any(self._other_runtime(one.default) for one in variants):
             what += f" --cuda {fits[-1]}"
         return _MAKE.format(what)
-
-
-def _patches(torch: Torch) -> tuple[Torch, ...]:
-    """The releases of the series of a torch that the version table has, and this torch."""
-    return (torch, *(one for one in Compat.load().torches if one.series == torch.series and one != torch))
 
 
 def _number(series: str) -> tuple[int, int]:

@@ -36,7 +36,9 @@ def jobs_json(plan: Plan, scope: Scope, archs: Sequence[Arch] = ()) -> str:
             Code.PLATFORM_UNSUPPORTED,
             hints=[f"remove {foreign[0]} from `platforms` in matrix.yaml"],
         )
-    builds = _builds(plan) if scope is Scope.FULL else _newest_cells(plan)
+    builds = _newest_cells(plan)
+    if scope is Scope.FULL:
+        builds = [(str(build), _select(build.extension, build.serves)) for build in plan.builds]
     size = max(1, -(-len(builds) // MOST_JOBS))
     groups = [builds[start : start + size] for start in range(0, len(builds), size)]
     words = " ".join(_values("--arch", archs))
@@ -52,31 +54,20 @@ def _name(group: Sequence[tuple[str, str]]) -> str:
     return f"{first}-and-{more}-more" if more else first
 
 
-def _builds(plan: Plan) -> list[tuple[str, str]]:
-    """The name of each build, and the options that select it."""
-    return [(str(build), _select(build.extension, build.serves)) for build in plan.builds]
-
-
 def _newest_cells(plan: Plan) -> list[tuple[str, str]]:
     """The cell of each extension with the newest torch, the newest CUDA of this torch, and the newest Python."""
     newest: dict[str, Cell] = {}
     for build in plan.builds:
-        newest[build.extension] = max(
-            [*build.serves, *([newest[build.extension]] if build.extension in newest else [])]
-        )
+        newest[build.extension] = max([*build.serves, *filter(None, [newest.get(build.extension)])])
     return [(f"{name}-{cell}", _select(name, [cell])) for name, cell in newest.items()]
 
 
 def _select(extension: str, cells: Sequence[Cell]) -> str:
     """The options that select these cells."""
-    return " ".join(
-        [
-            f"--ext {extension}",
-            *_values("--torch", (cell.torch for cell in cells)),
-            *_values("--cuda", (cell.cuda for cell in cells)),
-            *_values("--python", (cell.python for cell in cells)),
-        ]
-    )
+    words = [f"--ext {extension}"]
+    for axis in ("torch", "cuda", "python"):
+        words += _values(f"--{axis}", [getattr(cell, axis) for cell in cells])
+    return " ".join(words)
 
 
 def _values(option: str, values: Iterable[object]) -> list[str]:

@@ -154,8 +154,7 @@ class WorkflowOptions:
         str, typer.Option("--environment", metavar="NAME", help="Environment of GitHub in which the job publishes.")
     ] = "wheels"
     branch: Annotated[
-        str,
-        typer.Option("--branch", metavar="NAME", help="The default branch. A push to it builds the newest cells."),
+        str, typer.Option("--branch", metavar="NAME", help="The default branch. A push to it builds the newest cells.")
     ] = "main"
     require: Annotated[
         str,

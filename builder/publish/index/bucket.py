@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import fsspec
@@ -65,12 +66,14 @@ class Bucket:
         with self._explained():
             return bytes(self._fs.cat_file(self._key(name), max_concurrency=1))
 
-    def chunks(self, name: str) -> Iterator[bytes]:
-        """Contents of an object in parts; raises FileNotFoundError."""
-        for start in range(0, self._head(name)["ContentLength"], _PART):
+    @contextmanager
+    def local(self, name: str) -> Iterator[Path]:
+        """A copy of an object in a temporary file; raises FileNotFoundError."""
+        with TemporaryDirectory(prefix="buildfarm-") as folder:
+            copy = Path(folder, name.rpartition("/")[2])
             with self._explained():
-                chunk = bytes(self._fs.cat_file(self._key(name), start=start, end=start + _PART))
-            yield chunk
+                self._fs.get_file(self._key(name), str(copy))
+            yield copy
 
     def read_all(self, folder: str) -> dict[str, bytes]:
         """Contents of every object directly below a folder; of the last folders, only what changed is read again."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +16,35 @@ from builder.errors import Code, UsageError
 from builder.proof import PROOFS_SUFFIX, Proof, proofs_json, proofs_of, proofs_path
 from builder.publish.gpu_models import proven_on
 from builder.publish.gradients import gradients_of
-from builder.publish.index.entry import Entry, FarmFacts, iso_time, read_entry
-from builder.publish.index.kept import NOTHING, Kept
+from builder.publish.index.entry import FarmFacts
 from builder.publish.index.levels import levels
-from builder.publish.index.repository import NewWheel, file_path
-from builder.publish.index.usable import check_usable, sbom_of
+from builder.publish.index.repository import Kept, NewWheel, file_path
+from builder.publish.index.wheel_file import check_usable, read_entry, sbom_of
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 from builder.publish.provenance import statement_fault, statement_path
 from builder.untrusted import JsonError, read_json, texts
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.compatibility import glibc_of
-from builder.wheelfile.facts import facts_of
+from builder.wheelfile.facts import Library, facts_of
 
 #: Levels of lists and objects in proofs. The writer of JSON accepts fewer than the reader.
 _MOST_LEVELS = 50
 #: Lines of METADATA that require torch. Each is read for each torch and Python.
 _MOST_LINES = 20
 _SBOM_SUFFIX = ".cdx.json"
+_LINKED = (PROOFS_SUFFIX, _SBOM_SUFFIX, STATEMENT_SUFFIX)
+#: Files with machine code.
+_BINARY = re.compile(r"\.(?:so(?:\.[\d.]+)?|pyd|dll|dylib)$")
+#: Libraries of CUDA, of the driver, and of torch for CUDA; auditwheel adds a hash to the name of a copy.
+_CUDA_LIBRARY = re.compile(
+    r"lib(?:cuda|cu(?:dart|blas|dnn|dss|fft|file|pti|rand|solver|sparse|tensor)\w*|nccl|\w+_cuda(?:_\w+)?"
+    r"|nv(?:comp|fatbin|idia|infer|JitLink|jpeg|rtc|shmem|ToolsExt)\w*)(?:-[\w.]+)?(?:\.[0-9a-f]{8,})?\.so\b"
+)
+#: What an index has of a wheel that is not published.
+_NEW = Kept()
 
 
-def new_wheel(
-    wheel: Path, proofs: Sequence[Proof], *, origin: str = "", kept: Kept = NOTHING, now: datetime | None = None
-) -> NewWheel:
+def new_wheel(wheel: Path, proofs: Sequence[Proof], *, origin: str = "", kept: Kept = _NEW) -> NewWheel:
     """Collect what is published with a wheel: its METADATA, proofs, SBOM, and the statement beside it if there is one.
 
     With `origin`, others built the wheel, and a statement beside it is not used. Without a statement and an origin,
@@ -49,9 +56,14 @@ def new_wheel(
     attached = {".metadata": metadata}
     if proofs:
         attached[PROOFS_SUFFIX] = proofs_json(proofs)
+    # The variants in which it was tested; without a test the one that its local version names, as in `1.0+pt22cu121`.
+    tested = {proof.cell.cuda.variant for proof in proofs if proof.cell}
+    variants = tuple(sorted(tested)) or tuple(filter(None, [entry.local.cuda]))
     with WheelFile(wheel) as archive:
         check_usable(archive)
-        requires_torch = _requires_torch(archive)
+        lines = map(str, archive.metadata.get_all("Requires-Dist", []))
+        requires_torch = [line for line in lines if re.match(r"torch\b(?![-_.])", line, re.IGNORECASE)]
+        cuda_unknown = not variants and not _is_without_cuda(archive)
         if sbom := sbom_of(archive):
             attached[_SBOM_SUFFIX] = sbom
     if not origin:
@@ -61,9 +73,8 @@ def new_wheel(
             attached[STATEMENT_SUFFIX] = statement
         else:
             origin = kept.origin
-    variants = cuda_variants(entry, proofs)
     place = file_path(entry.sha256, entry.filename)
-    places = {suffix: place + suffix if suffix in attached else "" for suffix in (*_LINKED, ".metadata")}
+    places = {suffix: place + suffix if suffix in attached else "" for suffix in _LINKED}
     farm = FarmFacts(
         cuda=variants,
         cells=levels(proofs),
@@ -75,53 +86,22 @@ def new_wheel(
         origin=origin,
         gpus=proven_on(proofs),
         gradients=gradients_of(proofs),
-        cuda_unknown=not variants and not _is_without_cuda(wheel),
+        cuda_unknown=cuda_unknown,
         platform=_platform(wheel.name, proofs),
-        requires_torch=requires_torch,
+        requires_torch=tuple(requires_torch[:_MOST_LINES]),
     )
-    return NewWheel(wheel, replace(entry, uploaded=iso_time(now or datetime.now(UTC)), farm=farm), attached)
+    return NewWheel(wheel, replace(entry, farm=farm), attached)
 
 
-def _requires_torch(archive: WheelFile) -> tuple[str, ...]:
-    lines = map(str, archive.metadata.get_all("Requires-Dist", []))
-    return tuple(line for line in lines if re.match(r"torch\b(?![-_.])", line, re.IGNORECASE))[:_MOST_LINES]
-
-
-_LINKED = (PROOFS_SUFFIX, _SBOM_SUFFIX, STATEMENT_SUFFIX)
-
-
-def cuda_variants(entry: Entry, proofs: Iterable[Proof]) -> tuple[str, ...]:
-    """The CUDA variants under which a wheel is listed, such as ("cu130", "cu132"); empty: no CUDA, or unknown.
-
-    These are the variants of the cells in which it was tested. Without a test it is the one that its local version
-    names: `cu121` for `1.0+cu121` and for `1.0+pt22cu121`.
-    """
-    tested = {proof.cell.cuda.variant for proof in proofs if proof.cell}
-    if tested:
-        return tuple(sorted(tested))
-    return (entry.local.cuda,) if entry.local.cuda else ()
-
-
-#: Files with machine code.
-_BINARY = re.compile(r"\.(?:so(?:\.[\d.]+)?|pyd|dll|dylib)$")
-#: Libraries of CUDA, of the driver, and of torch for CUDA; auditwheel adds a hash to the name of a copy.
-_CUDA_LIBRARY = re.compile(
-    r"lib(?:cuda|cu(?:dart|blas|dnn|dss|fft|file|pti|rand|solver|sparse|tensor)\w*|nccl|\w+_cuda(?:_\w+)?"
-    r"|nv(?:comp|fatbin|idia|infer|JitLink|jpeg|rtc|shmem|ToolsExt)\w*)(?:-[\w.]+)?(?:\.[0-9a-f]{8,})?\.so\b"
-)
-
-
-def _is_without_cuda(wheel: Path) -> bool:
+def _is_without_cuda(archive: WheelFile) -> bool:
     """Whether a wheel is known to have no CUDA: no GPU code, and it needs no library and no package of CUDA."""
-    with WheelFile(wheel) as archive:
-        required = [line.lower() for line in archive.metadata.get_all("Requires-Dist", [])]
-        if any(line.startswith(("nvidia-", "nvidia_", "cupy", "cuda-")) for line in required):
-            return False
-        binaries = {name for name in archive.names if _BINARY.search(name)}
-        try:
-            libraries = facts_of(archive, "", 0).libraries if binaries else ()
-        except UsageError:  # others may have built it
-            return False
+    required = [line.lower() for line in archive.metadata.get_all("Requires-Dist", [])]
+    if any(line.startswith(("nvidia-", "nvidia_", "cupy", "cuda-")) for line in required):
+        return False
+    binaries = {name for name in archive.names if _BINARY.search(name)}
+    libraries: Sequence[Library] = ()
+    with suppress(UsageError):  # others may have built it
+        libraries = facts_of(archive, "", 0).libraries if binaries else ()
     needed = [name for library in libraries for name in library.needed]
     is_known = binaries <= {library.path for library in libraries}
     return is_known and not any(map(_CUDA_LIBRARY.match, needed)) and not any(one.fatbin for one in libraries)

@@ -1,6 +1,7 @@
 """Where an index lies: named objects in a folder, or in a bucket of an object store.
 
-Every write is atomic, so a reader never sees a partial object.
+A name is a relative path with `/`, such as `simple/my-ext/index.html`. Every write is atomic, so a reader never sees a
+partial object. `Folder` and `Bucket` have the same methods.
 """
 
 from __future__ import annotations
@@ -9,58 +10,25 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from uuid import uuid4
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.store import local_path, remove_temporary_files, sync, sync_file_system, write_atomic
 from builder.untrusted import parts_of
 
+if TYPE_CHECKING:
+    from builder.publish.index.bucket import Bucket
+
+T = TypeVar("T")
+Objects: TypeAlias = "Folder | Bucket"
+
 _ATTEMPTS = 50
-_CHUNK = 2**20
 #: Another process has deleted the empty folder of a new file; during `mkdir`, pathlib raises FileExistsError then.
 _FOLDER_GONE = (FileNotFoundError, FileExistsError)
-
-
-class Objects(Protocol):
-    """Named objects. A name is a relative path with `/`, such as `simple/my-ext/index.html`."""
-
-    def read(self, name: str) -> bytes:
-        """Contents of an object; raises FileNotFoundError."""
-
-    def chunks(self, name: str) -> Iterator[bytes]:
-        """Contents of an object in parts, so that a large one needs little memory; raises FileNotFoundError."""
-
-    def read_all(self, folder: str) -> dict[str, bytes]:
-        """Contents of every object directly below a folder, by its last name; empty for a missing folder."""
-
-    def names(self, folder: str) -> list[str]:
-        """The last names of the objects and folders directly below a folder, sorted; empty for a missing folder."""
-
-    def folders(self, folder: str) -> list[str]:
-        """The names among `names` that are folders, sorted."""
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write or replace an object."""
-
-    def synced_at_end(self) -> AbstractContextManager[None]:
-        """Within this context, a power failure may undo writes or leave empty objects; the end makes all durable."""
-
-    def create(self, name: str, data: bytes | Path) -> bool:
-        """Write an object, from bytes or from a file, unless the name exists. Return whether it was written."""
-
-    def delete(self, name: str) -> None:
-        """Delete an object if it exists."""
-
-    def exists(self, name: str) -> bool:
-        """Whether an object of this name exists."""
-
-    def age(self, name: str) -> float:
-        """Seconds since an object was written; raises FileNotFoundError."""
 
 
 class Folder:
@@ -74,13 +42,14 @@ class Folder:
         """Contents of a file; raises FileNotFoundError."""
         return self._path(name).read_bytes()
 
-    def chunks(self, name: str) -> Iterator[bytes]:
-        """Contents of a file in parts; raises FileNotFoundError."""
-        with self._path(name).open("rb") as stream:
-            yield from iter(partial(stream.read, _CHUNK), b"")
+    @contextmanager
+    def local(self, name: str) -> Iterator[Path]:
+        """A file with the contents, which may be large; raises FileNotFoundError."""
+        self._path(name).stat()
+        yield self._path(name)
 
     def read_all(self, folder: str) -> dict[str, bytes]:
-        """Contents of every file directly below a folder, by its name."""
+        """Contents of every file directly below a folder, by its last name; empty for a missing folder."""
         found = {}
         for name in self.names(folder):
             with suppress(FileNotFoundError, IsADirectoryError):  # deleted meanwhile; a sub-folder
@@ -88,27 +57,27 @@ class Folder:
         return found
 
     def names(self, folder: str) -> list[str]:
-        """The names of the files and folders directly below a folder, without hidden ones."""
+        """The last names of the files and folders directly below a folder, sorted, without hidden ones."""
         with suppress(FileNotFoundError, NotADirectoryError):
             return sorted(name for name in os.listdir(self._path(folder)) if not name.startswith("."))  # noqa: PTH208
         return []
 
     def folders(self, folder: str) -> list[str]:
-        """The names of the folders directly below a folder, without hidden ones; a link to a folder is one."""
+        """The names among `names` that are folders, sorted; a link to a folder is one."""
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._path(folder)) as found:
             return sorted(one.name for one in found if one.is_dir() and not one.name.startswith("."))
         return []
 
     def write(self, name: str, data: bytes) -> None:
         """Write or replace a file."""
-        for _ in self._attempts():
-            with suppress(*_FOLDER_GONE), self._disk_named():
-                write_atomic(self._path(name), data, synced=self._synced)
-                break
+        self._written(lambda: write_atomic(self._path(name), data, synced=self._synced))
 
     @contextmanager
     def synced_at_end(self) -> Iterator[None]:
-        """Sync the file system once at the end, which is faster than to sync each of many files."""
+        """Sync the file system once at the end, which is faster than to sync each of many files.
+
+        Until then, a power failure may undo writes or leave empty files.
+        """
         self._synced = False
         try:
             yield
@@ -117,15 +86,12 @@ class Folder:
             sync_file_system(self.root)
 
     def create(self, name: str, data: bytes | Path) -> bool:
-        """Write a file unless it exists; of several processes, one succeeds."""
+        """Write a file, from bytes or from a file, unless it exists; of several processes, one succeeds."""
         path = self._path(name)
-        for _ in self._attempts():
-            with suppress(*_FOLDER_GONE), self._disk_named():
-                return not path.exists() and self._create(path, data)
-        return False
+        return self._written(lambda: not path.exists() and self._create(path, data))
 
     def delete(self, name: str) -> None:
-        """Delete a file, and the folders that become empty."""
+        """Delete a file if it exists, and the folders that become empty."""
         path = self._path(name)
         path.unlink(missing_ok=True)
         for parent in path.relative_to(self.root).parents:
@@ -147,46 +113,60 @@ class Folder:
             remove_temporary_files(Path(folder))
 
     def _create(self, path: Path, data: bytes | Path) -> bool:
-        with self._temporary(path) as temporary:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{uuid4().hex}.{os.getpid()}")  # `remove_temporary_files` knows this form
+        try:
             if isinstance(data, Path):
                 shutil.copyfile(data, temporary)
             else:
                 temporary.write_bytes(data)
             sync(temporary)
-            try:
-                os.link(temporary, path)  # unlike a rename, a link does not replace a file
-            except FileExistsError:
-                return False
+            os.link(temporary, path)  # unlike a rename, a link does not replace a file
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink(missing_ok=True)
         sync(path.parent)
         return True
 
-    @contextmanager
-    def _disk_named(self) -> Iterator[None]:
-        """Let the error of a full disk name this folder; it may name the file that was read, or none."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise OSError(error.errno, error.strerror, str(self.root)) from None
-            raise
+    def _written(self, write: Callable[[], T]) -> T:
+        """Write a file; again if another process deletes the empty folder before the file is in it.
 
-    def _attempts(self) -> Iterator[int]:
-        """Repeat a write: another process may delete the empty folder before the file is in it."""
-        yield from range(_ATTEMPTS)
+        The error of a full disk names this folder; without that, it may name the file that was read, or none.
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                return write()
+            except _FOLDER_GONE:
+                continue
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise OSError(error.errno, error.strerror, str(self.root)) from None
+                raise
         raise FileNotFoundError(self.root)
 
     def _path(self, name: str) -> Path:
         return self.root.joinpath(*parts_of(name))
 
-    @contextmanager
-    def _temporary(self, path: Path) -> Iterator[Path]:
-        """A unique name beside a file; `remove_temporary_files` knows it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{uuid4().hex}.{os.getpid()}")
-        try:
-            yield temporary
-        finally:
-            temporary.unlink(missing_ok=True)
+
+def read(objects: Objects, name: str) -> bytes | None:
+    """Contents of an object; None if there is none."""
+    try:
+        return objects.read(name)
+    except FileNotFoundError:
+        return None
+
+
+def write_changed(objects: Objects, pages: Mapping[str, bytes]) -> set[str]:
+    """Write those pages that changed, by their names; return the names of those that did not exist."""
+    created = set()
+    for name, data in pages.items():
+        before = read(objects, name)
+        if before != data:
+            objects.write(name, data)
+        if before is None:
+            created.add(name)
+    return created
 
 
 def url_of(place: str) -> str:

@@ -29,11 +29,14 @@ def project_pages(project: str, listed: Mapping[str, Sequence[Entry]]) -> Iterat
         shown = sorted(entries, key=lambda entry: (entry.version, entry.filename))
         for entry in shown:
             if (root, entry.filename) not in made:
-                made[root, entry.filename] = (_line(entry, root), _file(entry, root))
+                file = entry.to_json() | {"url": root + quoted(entry.path)}
+                made[root, entry.filename] = (_line(entry, root), _json(file))
         lines = [made[root, entry.filename] for entry in shown]
         yield f"{path}/{project}/index.html", _page(f"Links for {project}", [line for line, _ in lines])
         versions = [str(version) for version in dict.fromkeys(entry.version for entry in shown)]
-        yield f"{path}/{project}/index.json", _project_json(project, versions, [file for _, file in lines])
+        data = _json({"meta": {"api-version": API_VERSION}, "name": project, "versions": versions})
+        page = f'{data[:-1]},"files":[{",".join(file for _, file in lines)}]}}\n'
+        yield f"{path}/{project}/index.json", page.encode()
 
 
 def root_pages(projects: Sequence[str]) -> dict[str, bytes]:
@@ -71,16 +74,6 @@ def _line(entry: Entry, root: str) -> str:
     text = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value is not None)
     note = " not tested" if entry.farm and not entry.farm.cells else ""
     return f"<a {text}>{html.escape(entry.filename)}</a>{note}<br>"
-
-
-def _file(entry: Entry, root: str) -> str:
-    """The file object of a wheel, as JSON text."""
-    return _json(entry.to_json() | {"url": root + quoted(entry.path)})
-
-
-def _project_json(project: str, versions: Sequence[str], files: Sequence[str]) -> bytes:
-    data = {"meta": {"api-version": API_VERSION}, "name": project, "versions": versions}
-    return f'{_json(data)[:-1]},"files":[{",".join(files)}]}}\n'.encode()
 
 
 def _page(title: str, lines: Sequence[str]) -> bytes:

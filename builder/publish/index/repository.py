@@ -18,36 +18,29 @@ needs storage that lists an object as soon as it is written, as folders and S3 d
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 from uuid import uuid4
 
 from packaging.utils import parse_wheel_filename
 
 from builder.errors import BuildfarmError, Code, UsageError
+from builder.proof import Proof, proofs_of
 from builder.publish.index.entry import Entry, project_of
-from builder.publish.index.kept import NOTHING, Kept, kept_of
-from builder.publish.index.objects import Objects
+from builder.publish.index.objects import Objects, read, write_changed
 from builder.publish.index.pages import entries_of, project_pages, root_pages
 from builder.publish.index.paths import ALL, is_path, is_torch, is_variant, paths_of
-from builder.publish.people.coverage import ProjectPlan
-from builder.publish.people.people_pages import (
-    FOLDER,
-    PLANS,
-    SUMMARIES,
-    people_pages,
-    people_paths,
-    read,
-    read_plan,
-    write_changed,
-    write_home,
-)
+from builder.publish.people.people_pages import FOLDER, HOME, SUMMARIES, home_page, people_pages, people_paths
+from builder.publish.people.plans import PLANS, ProjectPlan, read_plan
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.compatibility import check_wheel_name
+
+T = TypeVar("T")
 
 #: The end of the name of a yank's record.
 _YANK = ".yank"
@@ -72,6 +65,17 @@ class NewWheel:
     attached: dict[str, bytes]
 
 
+@dataclass(frozen=True)
+class Kept:
+    """The evidence that an index has about a wheel, when the same file is published again; empty for a new wheel."""
+
+    proofs: tuple[Proof, ...] = ()
+    #: The in-toto statement, or nothing.
+    statement: bytes = b""
+    #: Where an adopted wheel came from; "" for other wheels.
+    origin: str = ""
+
+
 class Repository:
     """The wheels and pages in one place."""
 
@@ -85,17 +89,19 @@ class Repository:
         """
         entry = replace(new.entry, path=file_path(new.entry.sha256, new.entry.filename))
         name = f"records/{entry.project}/{entry.filename}.json"
-        before = self._record(name)
+        before = self.published(entry.project, entry.filename)
         refuse_other(before, entry)
         self.refuse_other_spelling(entry.filename)
         with self.changing(entry.project):
             self.objects.create(entry.path, new.wheel)
             for suffix, data in new.attached.items():
                 self.objects.write(entry.path + suffix, data)
-            data = _entry_json(replace(entry, uploaded=before.uploaded) if before else entry)
+            if before:
+                entry = replace(entry, uploaded=before.uploaded)
+            data = (json.dumps(entry.to_json(), indent=1) + "\n").encode()
             created = self.objects.create(name, data)
             if not created:
-                refuse_other(self._record(name), entry)
+                refuse_other(self.published(entry.project, entry.filename), entry)
                 if update:
                     self.objects.write(name, data)
         return created
@@ -152,15 +158,26 @@ class Repository:
 
     def published(self, project: str, filename: str) -> Entry | None:
         """The entry of a wheel; None if it is not published."""
-        entry = self._record(f"records/{project}/{filename}.json")
-        return entry and _with_yank(entry, read(self.objects, f"records/{project}/{filename}{_YANK}"))
+        name = f"records/{project}/{filename}"
+        data = read(self.objects, f"{name}.json")
+        return None if data is None else _read_record(f"{name}.json", data, read(self.objects, f"{name}{_YANK}"))
 
     def kept(self, filename: str, sha256: str) -> Kept:
-        """What the index has about this file of this name; raises UsageError for a damaged record."""
+        """What the index has about this file of this name, without what is lost or cannot be read.
+
+        Raises UsageError for a damaged record.
+        """
+        published = None
         with suppress(ValueError):  # no name of a wheel; `new_wheel` refuses it
-            before = self.published(project_of(filename), filename)
-            return kept_of(self.objects, before if before and before.sha256 == sha256 else None)
-        return NOTHING
+            published = self.published(project_of(filename), filename)
+        farm = published.farm if published and published.sha256 == sha256 else None
+        if farm is None:
+            return Kept()
+        proofs, statement = (read(self.objects, name) if name else None for name in (farm.proofs, farm.statement))
+        kept = Kept(statement=statement or b"", origin=farm.origin)
+        with suppress(JsonError):
+            kept = replace(kept, proofs=tuple(parse_json(proofs or b"[]", proofs_of)))
+        return kept
 
     def conflict(self, filename: str, sha256: str) -> str:
         """Why a file of this name cannot be published; empty if the name is new or has the same file."""
@@ -256,8 +273,9 @@ class Repository:
         listed = self.listed(project) if paths is None else []
         had = {path for entry in listed for path in (ALL, *paths_of(entry))} | {*(paths or ())}
         had |= {FOLDER, SUMMARIES} if had else set()
-        for _ in range(_ATTEMPTS):
-            records, plan = self.objects.read_all(f"records/{project}"), read_plan(self.objects, project)
+        for records, plan in _until_stable(
+            lambda: (self.objects.read_all(f"records/{project}"), read_plan(self.objects, project)), project
+        ):
             pages = dict(_pages(project, records, plan))
             last = {name: data for name, data in pages.items() if _path(name) == ALL}
             old = {path for path in had | changed if is_path(path)}
@@ -267,16 +285,14 @@ class Repository:
                 self.objects.delete(name)
             changed |= self._write_some(last, had) | (old - {*map(_path, pages)})
             had |= changed
-            if (self.objects.read_all(f"records/{project}"), read_plan(self.objects, project)) == (records, plan):
-                return changed
-        raise BuildfarmError("the records change faster than the pages can be written", Code.INDEX_BUSY, where=project)
+        return changed
 
     def _write_some(self, pages: Mapping[str, bytes], had: Collection[str]) -> set[str]:
         """Write pages; returns the paths in which the project is new. Pages in paths without one need no comparison."""
         new = {name for name in pages if _path(name) not in had}
         for name in new:
             self.objects.write(name, pages[name])
-        created = write_changed(self.objects, "", {name: pages[name] for name in pages.keys() - new})
+        created = write_changed(self.objects, {name: pages[name] for name in pages.keys() - new})
         return {path for name in (*new, *created) if is_path(path := _path(name))}
 
     def wanted_pages(self, project: str) -> dict[str, bytes]:
@@ -284,21 +300,27 @@ class Repository:
         return dict(_pages(project, self.objects.read_all(f"records/{project}"), read_plan(self.objects, project)))
 
     def _write_roots(self, paths: Iterable[str]) -> None:
+        """Write the lists of projects in these paths, and the first page for people."""
         for path in paths:
-            for _ in range(_ATTEMPTS):
-                projects = self.projects_of(path)
-                write_changed(self.objects, path, root_pages(projects))
-                if self.projects_of(path) == projects:
-                    break
-        write_home(self.objects, _ATTEMPTS)
+            for projects in _until_stable(partial(self.projects_of, path), path):
+                write_changed(self.objects, {f"{path}/{name}": page for name, page in root_pages(projects).items()})
+        for projects, summaries in _until_stable(
+            lambda: (self.objects.folders(FOLDER), self.objects.read_all(SUMMARIES)), HOME
+        ):
+            write_changed(self.objects, {HOME: home_page(projects, summaries)})
 
     def projects_of(self, path: str) -> list[str]:
         """The projects that have a page in this path."""
         return [name for name in self.objects.folders(path) if not is_torch(name)]
 
-    def _record(self, name: str) -> Entry | None:
-        data = read(self.objects, name)
-        return None if data is None else _read_record(name, data)
+
+def _until_stable(facts: Callable[[], T], what: str) -> Iterator[T]:
+    """The facts to write pages from, again and again until they are the same after the pages were written."""
+    for _ in range(_ATTEMPTS):
+        yield (found := facts())
+        if facts() == found:
+            return
+    raise BuildfarmError("the records change faster than the pages can be written", Code.INDEX_BUSY, where=what)
 
 
 def _pages(project: str, records: Mapping[str, bytes], plan: ProjectPlan | None) -> Iterator[tuple[str, bytes]]:
@@ -338,36 +360,22 @@ def refuse_other(before: Entry | None, entry: Entry) -> None:
 
 def _read_entries(records: Mapping[str, bytes]) -> list[Entry]:
     """The wheels in the records of a project, by their names; raises UsageError for a damaged record."""
-    entries = []
-    for name, data in records.items():
-        if name.endswith(".json"):
-            entry = _read_record(name, data)
-            entries.append(_with_yank(entry, records.get(f"{entry.filename}{_YANK}")))
-    return entries
+    return [
+        _read_record(name, data, records.get(f"{name.removesuffix('.json')}{_YANK}"))
+        for name, data in records.items()
+        if name.endswith(".json")
+    ]
 
 
-def _with_yank(entry: Entry, reason: bytes | None) -> Entry:
-    """The entry of a wheel that is yanked with this reason; None: not yanked."""
-    return replace(entry, yanked=None if reason is None else reason.decode(errors="replace"))
-
-
-def _read_record(name: str, data: bytes) -> Entry:
-    """The wheel in a record; raises UsageError for a damaged record."""
+def _read_record(name: str, data: bytes, yank: bytes | None) -> Entry:
+    """The wheel in a record, yanked with this reason unless it is None; raises UsageError for a damaged record."""
     try:
-        return parse_json(data, Entry.from_json)
+        entry = parse_json(data, Entry.from_json)
     except JsonError as error:
-        raise _damaged(name, error) from None
-
-
-def _entry_json(entry: Entry) -> bytes:
-    """The record of a wheel; `_read_record` reads it."""
-    return (json.dumps(entry.to_json(), indent=1) + "\n").encode()
-
-
-def _damaged(name: str, error: Exception) -> UsageError:
-    return UsageError(
-        f"this record of the index cannot be read: {error}",
-        Code.INDEX_DAMAGED,
-        where=name,
-        hints=["restore the record from a copy of the index, or delete it and publish the wheel again"],
-    )
+        raise UsageError(
+            f"this record of the index cannot be read: {error}",
+            Code.INDEX_DAMAGED,
+            where=name,
+            hints=["restore the record from a copy of the index, or delete it and publish the wheel again"],
+        ) from None
+    return replace(entry, yanked=None if yank is None else yank.decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""The proofs that come with an upload: the server reads them, and repeats the checks of the wheel file."""
+"""The evidence that comes with an upload: its fields, and the proofs as the server reads and checks them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder.errors import Code, UsageError
-from builder.proof import Check, Proof, Verdict
+from builder.proof import PROOFS_SUFFIX, Check, Proof, Verdict
 from builder.proofs.claimed_cells import CellClaims, foreign_claim, provided_by_torch
 from builder.proofs.static.claim import make_proof
 from builder.publish.index.levels import levels
 from builder.publish.index.new_wheel import merged, proofs_beside
+from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 from builder.wheelfile.archive import wheel_fault
 from builder.wheelfile.facts import facts_of, open_wheel
+
+#: Where twine, `uv publish` and `buildfarm publish` upload to; a GET says what a token allows.
+UPLOAD_PATH = "legacy"
+#: The fields of a form with the files beside a wheel, and the suffixes of these files.
+EVIDENCE = {"buildfarm_proofs": PROOFS_SUFFIX, "buildfarm_statement": STATEMENT_SUFFIX}
+#: Bytes of one such field. Reading JSON needs about twenty times as much memory.
+MAX_EVIDENCE = 12 * 2**20
+#: The answers to an upload that was accepted.
+PUBLISHED, UNCHANGED, UPDATED = "published", "already published", "proofs updated"
 
 
 def vouched_proofs(wheel: Path, sha256: str) -> list[Proof]:

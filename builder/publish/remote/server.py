@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 import requests
@@ -15,14 +15,12 @@ from builder.errors import Code, MissingToolError, UsageError
 from builder.log import print_line
 from builder.proof import PROOFS_SUFFIX, Proof, proofs_of
 from builder.publish.index.entry import Entry
-from builder.publish.index.kept import NOTHING, Kept
 from builder.publish.index.pages import entries_of
 from builder.publish.index.paths import ALL
-from builder.publish.index.repository import ConflictError, NewWheel, refuse_other
+from builder.publish.index.repository import ConflictError, Kept, NewWheel, refuse_other
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 from builder.publish.remote.credentials import VARIABLE, bundle_for, is_safe, token_for
-from builder.publish.remote.evidence import nothing_new
-from builder.publish.remote.fields import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UPLOAD_PATH
+from builder.publish.remote.evidence import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UPLOAD_PATH, nothing_new
 from builder.untrusted import MAX_JSON, JsonError, parse_json
 
 #: Seconds before each new attempt, if the server does not answer or is busy.
@@ -39,7 +37,6 @@ _AGAIN = "run the command again; it continues, and uploads nothing again"
 _JSON = "application/vnd.pypi.simple.v1+json"
 
 T = TypeVar("T")
-_Answer = tuple[int, bytes]
 _OTHER_PATHS = (f"/{UPLOAD_PATH}", "/simple")
 
 
@@ -84,11 +81,6 @@ class _Rights(NamedTuple):
     proofs: bool
     max_size: int
 
-    @classmethod
-    def of(cls, data: dict[str, Any]) -> _Rights:
-        """Read the answer of a server; raises KeyError, TypeError or ValueError for anything else."""
-        return cls(bool(data["uploads"]), bool(data["proofs"]), int(data["max_size"]))
-
 
 class IndexServer:
     """A running `buildfarm serve`, by the URL of its root."""
@@ -103,7 +95,7 @@ class IndexServer:
 
     def published(self, project: str, filename: str) -> Entry | None:
         """The entry of a wheel on the page of its project; None if it is not published."""
-        status, page = self._get(f"{ALL}/{project}/", accept=_JSON)
+        status, page = self._ask("GET", f"{ALL}/{project}/", {"Accept": _JSON})
         if status == requests.codes.not_found:
             return None
         try:
@@ -114,7 +106,7 @@ class IndexServer:
     def kept(self, filename: str, sha256: str) -> Kept:
         """Nothing: the server itself keeps what it has about a wheel."""
         del filename, sha256
-        return NOTHING
+        return Kept()
 
     def add(self, new: NewWheel) -> bool:
         """Send a wheel with its proofs and its provenance; False if it is published already.
@@ -149,7 +141,7 @@ class IndexServer:
             )
 
     def _rights(self, project: str) -> _Rights:
-        status, answer = self._get(f"{UPLOAD_PATH}/?project={project}")
+        status, answer = self._ask("GET", f"{UPLOAD_PATH}/?project={project}")
         if status == requests.codes.unauthorized:
             raise UsageError(
                 "the server does not know the token, or it has expired",
@@ -158,7 +150,9 @@ class IndexServer:
                 hints=["`buildfarm token list DIR` prints the tokens of an index and when they expire"],
             )
         try:
-            return parse_json(answer, _Rights.of)
+            return parse_json(
+                answer, lambda data: _Rights(bool(data["uploads"]), bool(data["proofs"]), int(data["max_size"]))
+            )
         except JsonError:
             raise self._no_server(f"status {status}") from None
 
@@ -170,17 +164,15 @@ class IndexServer:
         refuse_other(there, new.entry)
         if not EVIDENCE.values() & new.attached.keys():
             return True
-        has_statement = bool(there.farm and there.farm.statement) or STATEMENT_SUFFIX not in new.attached
-        sent = parse_json(new.attached.get(PROOFS_SUFFIX, b"[]"), proofs_of)
-        return has_statement and nothing_new(self._proofs(there), sent)
-
-    def _proofs(self, entry: Entry) -> list[Proof]:
-        if not entry.farm or not entry.farm.proofs:
-            return []
-        status, answer = self._get(quote(entry.farm.proofs))
-        with suppress(JsonError):
-            return parse_json(answer, proofs_of) if status == requests.codes.ok else []
-        return []
+        if STATEMENT_SUFFIX in new.attached and not (there.farm and there.farm.statement):
+            return False
+        known: list[Proof] = []
+        if there.farm and there.farm.proofs:
+            status, answer = self._ask("GET", quote(there.farm.proofs))
+            if status == requests.codes.ok:
+                with suppress(JsonError):
+                    known = parse_json(answer, proofs_of)
+        return nothing_new(known, parse_json(new.attached.get(PROOFS_SUFFIX, b"[]"), proofs_of))
 
     def _send(self, new: NewWheel) -> bool:
         print_line(f"uploading {new.wheel.name}")
@@ -191,10 +183,9 @@ class IndexServer:
             raise ConflictError(sentence or f"the server answers with status {status}", Code.UPLOAD_REFUSED)
         return sentence == PUBLISHED
 
-    def _get(self, path: str, accept: str = "*/*") -> tuple[int, bytes]:
-        return self._ask("GET", path, {"Accept": accept})
-
-    def _ask(self, method: str, path: str, headers: Mapping[str, str], body: UploadBody | None = None) -> _Answer:
+    def _ask(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, body: UploadBody | None = None
+    ) -> tuple[int, bytes]:
         """The status of an answer, and its text up to a limit. Raises RequestException, also if the server is busy."""
         url = self.url + path
         with self._session.request(
@@ -225,19 +216,18 @@ class IndexServer:
         for pause in (*_PAUSES, None):
             try:
                 return work()
-            except requests.exceptions.SSLError as error:
-                raise self._silent(error, _OTHER_CA) from None
             except requests.RequestException as error:
-                if pause is None:
-                    raise self._silent(error, _AGAIN) from None
+                hint = _OTHER_CA if isinstance(error, requests.exceptions.SSLError) else _AGAIN
+                if pause is None or hint == _OTHER_CA:
+                    raise MissingToolError(
+                        f"the server does not answer: {_reason(error)}",
+                        Code.NETWORK_UNREACHABLE,
+                        where=self.url,
+                        hints=[hint],
+                    ) from None
                 print_line(f"{what}: {_reason(error)}; trying again in {pause:.0f} s")
                 time.sleep(pause)
         raise AssertionError
-
-    def _silent(self, error: Exception, hint: str) -> MissingToolError:
-        return MissingToolError(
-            f"the server does not answer: {_reason(error)}", Code.NETWORK_UNREACHABLE, where=self.url, hints=[hint]
-        )
 
     def _no_server(self, reason: str) -> UsageError:
         return UsageError(
@@ -262,37 +252,32 @@ def root_url(url: str) -> str:
 
     Raises UsageError for a URL with a password, for HTTP to another machine, and for the URL of a page.
     """
+
+    def refusal(sentence: str, code: Code, *hints: str) -> UsageError:
+        return UsageError(sentence, code, where=url, hints=hints)
+
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
         parts.port  # noqa: B018 - raises ValueError
     except ValueError:
-        raise UsageError("this is no URL", Code.VALUE_INVALID, where=url) from None
+        raise refusal("this is no URL", Code.VALUE_INVALID) from None
     if not host or parts.query or parts.fragment:
-        raise UsageError(
-            "this is no URL of an index; write it like https://wheels.example/", Code.VALUE_INVALID, where=url
-        )
+        raise refusal("this is no URL of an index; write it like https://wheels.example/", Code.VALUE_INVALID)
     if "@" in parts.netloc:
-        raise UsageError(
+        raise refusal(
             "a password in the URL is visible to every user of this machine, as an argument of the command",
             Code.NOT_ENCRYPTED,
-            where=url,
-            hints=[f"put the token into the environment variable {VARIABLE}, and leave it out of the URL"],
+            f"put the token into the environment variable {VARIABLE}, and leave it out of the URL",
         )
     if not is_safe(url):
-        raise UsageError(
+        raise refusal(
             "without TLS, everybody on the network can read the token that is sent",
             Code.NOT_ENCRYPTED,
-            where=url,
-            hints=["use https://; `buildfarm serve --tls-cert FILE --tls-key FILE` serves it"],
+            "use https://; `buildfarm serve --tls-cert FILE --tls-key FILE` serves it",
         )
     path = parts.path.rstrip("/")
     if path.endswith(_OTHER_PATHS):
         root = parts._replace(path=f"{path.rpartition('/')[0]}/").geturl()
-        raise UsageError(
-            "this is a page of the index, and not its root",
-            Code.VALUE_INVALID,
-            where=url,
-            hints=[f"name the root: {root}"],
-        )
+        raise refusal("this is a page of the index, and not its root", Code.VALUE_INVALID, f"name the root: {root}")
     return parts._replace(path=f"{path}/").geturl()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 
 from starlette.applications import Starlette
 from starlette.convertors import StringConvertor, register_url_convertor
@@ -14,32 +12,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from builder.publish.index.levels import Level
 from builder.publish.people.people_pages import FOLDER
-from builder.publish.remote.fields import UPLOAD_PATH
+from builder.publish.remote.evidence import UPLOAD_PATH
 from builder.publish.server.pages import Pages
 from builder.publish.server.replies import AccessLog, answer
+from builder.publish.server.settings import ServerSettings
 from builder.publish.server.tokens import Tokens
 from builder.publish.server.uploads import Uploads
-from builder.store import Store
-
-
-@dataclass(frozen=True)
-class ServerSettings:
-    """What a server serves, and to whom."""
-
-    #: The folder of the index.
-    root: Path
-    #: Whether reading needs a token. Uploads always need one.
-    token_required: bool = False
-    #: Of an uploaded file, bytes.
-    max_size: int = 4 * 2**30
-    #: What the proofs of an uploaded wheel must show.
-    required: Sequence[Level] = (Level.NONE,)
-    #: Has the proofs of uploaded wheels; None: they have no proofs.
-    store: Store | None = None
-    #: Whether the lines of the access log are JSON.
-    json_log: bool = False
 
 
 class _IndexPlace(StringConvertor):
@@ -54,10 +33,7 @@ register_url_convertor("place", _IndexPlace())
 def make_app(settings: ServerSettings, write: Callable[[str], object]) -> ASGIApp:
     """The app; `write` gets the lines of the access log."""
     tokens = Tokens(settings.root)
-    pages = Pages(settings.root, tokens, token_required=settings.token_required)
-    uploads = Uploads(
-        settings.root, tokens, max_size=settings.max_size, required=settings.required, store=settings.store
-    )
+    pages, uploads = Pages(settings, tokens), Uploads(settings, tokens)
     routes = [
         Route("/", pages.home),
         Route("/health", _health),
@@ -65,7 +41,7 @@ def make_app(settings: ServerSettings, write: Callable[[str], object]) -> ASGIAp
         Route(f"/{UPLOAD_PATH}", uploads.upload, methods=["POST"]),
         Route(f"/{UPLOAD_PATH}/", uploads.upload, methods=["POST"]),
         Route("/files/{file:path}", pages.file),
-        Route(f"/{FOLDER}/{{project}}/", pages.people),
+        Route(f"/{FOLDER}/{{project}}/", pages.project),
         Route("/{path:place}/", pages.list_of_projects),
         Route("/{path:place}/{project}/", pages.project),
         Route("/{path:place}", pages.without_slash),

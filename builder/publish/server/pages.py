@@ -22,8 +22,8 @@ from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from builder.publish.index.pages import root_pages
 from builder.publish.index.paths import ALL, is_path
 from builder.publish.people.people_pages import FOLDER
-from builder.publish.server.replies import token_of as find_token
-from builder.publish.server.replies import unauthorized
+from builder.publish.server.replies import token_of, unauthorized
+from builder.publish.server.settings import ServerSettings
 from builder.publish.server.tokens import Tokens
 
 _JSON = "application/vnd.pypi.simple.v1+json"
@@ -48,6 +48,8 @@ _SHOWN = {".json": "application/json", ".metadata": "text/plain; charset=utf-8"}
 #: The pages for people name the hashes of their own style and script; other pages have none.
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _PEOPLE_POLICY = f"{_POLICY}; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+#: Headers that keep a browser from running what others uploaded; `run.py` adds that it must not guess at it.
+_SECURED = {"content-security-policy": _POLICY, "referrer-policy": "no-referrer"}
 
 
 class _Download(FileResponse):
@@ -59,12 +61,12 @@ class _Download(FileResponse):
 class Pages:
     """Answers GET and HEAD."""
 
-    def __init__(self, root: Path, tokens: Tokens, *, token_required: bool) -> None:
-        self._root = root
+    def __init__(self, settings: ServerSettings, tokens: Tokens) -> None:
+        self._root = settings.root
         self._tokens = tokens
-        self._token_required = token_required
-        self._cache = "private" if token_required else "public"
-        self._static = StaticFiles(directory=root, check_dir=False)
+        self._token_required = settings.token_required
+        self._cache = "private" if settings.token_required else "public"
+        self._static = StaticFiles(directory=settings.root, check_dir=False)
 
     async def home(self, request: Request) -> Response:
         """Answer `/` with the page for people; an index without a wheel has none."""
@@ -73,19 +75,10 @@ class Pages:
             return RedirectResponse(f"{ALL}/", 302)
         return await self._page(request, self._root, "index.html", policy=_PEOPLE_POLICY)
 
-    async def people(self, request: Request) -> Response:
-        """Answer `/projects/my-ext/` with the page for people."""
-        self.allow(request)
-        project = request.path_params["project"]
-        normal = _normalized(project)
-        if normal != project:
-            return RedirectResponse(f"../{normal}/", 301)
-        return await self._page(request, self._root / FOLDER / project, "index.html", policy=_PEOPLE_POLICY)
-
     async def list_of_projects(self, request: Request) -> Response:
         """Answer `/simple/`, `/cu130/`, `/cu130/torch2.11/`."""
         self.allow(request)
-        path = self._public(request)
+        path = _index_path(request)
         folder = self._root / path
         if path == ALL and not folder.is_dir():  # an index without a wheel
             kind, _ = _negotiated(request)
@@ -93,18 +86,21 @@ class Pages:
         return await self._page(request, folder)
 
     async def project(self, request: Request) -> Response:
-        """Answer `/simple/my-ext/`."""
+        """Answer `/simple/my-ext/` for installers, and `/projects/my-ext/` for people."""
         self.allow(request)
-        path, project = self._public(request), request.path_params["project"]
+        path = _index_path(request) if "path" in request.path_params else FOLDER
+        project = request.path_params["project"]
         normal = _normalized(project)
         if normal != project:
             return RedirectResponse(f"../{normal}/", 301)
+        if path == FOLDER:
+            return await self._page(request, self._root / path / project, "index.html", policy=_PEOPLE_POLICY)
         return await self._page(request, self._root / path / project)
 
     async def without_slash(self, request: Request) -> Response:
         """Answer `/simple` and `/simple/my-ext` with a redirect."""
         self.allow(request)
-        path, project = self._public(request), request.path_params.get("project")
+        path, project = _index_path(request), request.path_params.get("project")
         return RedirectResponse(f"{_normalized(project) if project else path.rpartition('/')[2]}/", 301)
 
     async def file(self, request: Request) -> Response:
@@ -121,21 +117,15 @@ class Pages:
         if name.endswith((".whl", ".whl.metadata")):  # what these hold never changes, and the path has the hash
             headers["cache-control"] = f"{self._cache}, {_FOREVER}"
             headers["etag"] = f'"{name[:2]}{name[3:65]}{".metadata" * name.endswith(".metadata")}"'
-        headers |= _secured(_POLICY)
+        headers |= _SECURED
         kind = _SHOWN.get(path.suffix, "application/octet-stream")
         response = _Download(path, headers=headers, media_type=kind, stat_result=found)
         return self._or_not_modified(request, response)
 
     def allow(self, request: Request) -> None:
         """Raise HTTPException if the index may only be read with a token and the request has none."""
-        if find_token(request, self._tokens) is None and self._token_required:
+        if token_of(request, self._tokens) is None and self._token_required:
             raise unauthorized("reading this index needs a valid token: user __token__, the token as password")
-
-    def _public(self, request: Request) -> str:
-        path = str(request.path_params["path"])
-        if not is_path(path):
-            raise HTTPException(404, "the index has no such path")
-        return path
 
     async def _page(self, request: Request, folder: Path, name: str = "", *, policy: str = _POLICY) -> Response:
         """A page in the form that the client accepts, or the named file."""
@@ -148,7 +138,8 @@ class Pages:
             "content-type": f"{media_type}; charset=utf-8" if media_type.startswith("text/") else media_type,
             "cache-control": f"{self._cache}, max-age={_PAGE_SECONDS}",
             "vary": "Accept",
-            **_secured(policy),
+            **_SECURED,
+            "content-security-policy": policy,
         }
         data = path.read_bytes()  # at once: a publisher may replace the page while it is sent
         headers |= {
@@ -163,6 +154,14 @@ class Pages:
         return response
 
 
+def _index_path(request: Request) -> str:
+    """The path of the index in the URL of a request."""
+    path = str(request.path_params["path"])
+    if not is_path(path):
+        raise HTTPException(404, "the index has no such path")
+    return path
+
+
 def _stat(root: Path, path: Path) -> os.stat_result | None:
     """Facts about a regular file below a folder; None for anything else, also behind a symbolic link."""
     place = str(root)
@@ -175,11 +174,6 @@ def _stat(root: Path, path: Path) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found if stat.S_ISREG(found.st_mode) else None
-
-
-def _secured(policy: str) -> dict[str, str]:
-    """Headers that keep a browser from running what others uploaded; `run.py` adds that it must not guess at it."""
-    return {"content-security-policy": policy, "referrer-policy": "no-referrer"}
 
 
 def _normalized(project: str) -> str:

@@ -63,17 +63,16 @@ async def answer(request: Request, error: Exception) -> Response:
     return PlainTextResponse(f"{sentence}\n", status, headers)
 
 
-# A line for each request. The access log of uvicorn has the query of the URL, and lacks the size, the time and the name
-# of the token.
-
-
 class AccessLog:
-    """Answers like the app inside, and writes who asked for what; a token is never written, only its name."""
+    """Answers like the app inside, and writes who asked for what; a token is never written, only its name.
+
+    The access log of uvicorn has the query of the URL, and lacks the size, the time and the name of the token.
+    """
 
     def __init__(self, app: ASGIApp, write: Callable[[str], object], *, as_json: bool) -> None:
         self._app = app
         self._write = write
-        self._line = json.dumps if as_json else _line
+        self._line = json.dumps if as_json else lambda facts: " ".join(map(str, facts.values()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -111,7 +110,3 @@ def _facts(scope: Scope, status: int, size: int, seconds: float) -> dict[str, ob
 def _word(text: str) -> str:
     """Text of a client without spaces and control characters, so that it cannot change the meaning of a line."""
     return "".join(char if "!" <= char <= "~" else "?" for char in text[:_LONGEST])
-
-
-def _line(facts: dict[str, object]) -> str:
-    return " ".join(map(str, facts.values()))

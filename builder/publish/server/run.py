@@ -66,6 +66,8 @@ def run(
     says; the variable FORWARDED_ALLOW_IPS names other proxies.
     """
     certificate, key = tls or (None, None)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the answer to the client says what is wrong
     config = uvicorn.Config(
         app,
@@ -78,7 +80,8 @@ def run(
         server_header=False,
         headers=[("X-Content-Type-Options", "nosniff")],
         proxy_headers=proxy_headers,
-        limit_concurrency=_connections(),
+        # As many as the limit on open files allows.
+        limit_concurrency=_MOST_CONNECTIONS if most == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, most // 3),
         timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=_GRACE,
         ssl_certfile=certificate,
@@ -86,10 +89,3 @@ def run(
     )
     with suppress(KeyboardInterrupt):  # after its end, uvicorn raises the signal that ended it
         uvicorn.Server(config).run([listening])
-
-
-def _connections() -> int:
-    """The number of connections that the limit on open files allows, which is raised first."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return _MOST_CONNECTIONS if most == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, most // 3)

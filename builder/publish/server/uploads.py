@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import BoundedSemaphore, Lock
-from typing import TypeVar
 
 import anyio
 import anyio.to_thread
@@ -25,18 +23,24 @@ from builder.errors import UsageError
 from builder.hashing import sha256_of
 from builder.log import print_warning
 from builder.proof import Proof
-from builder.publish.index.entry import Entry, check_file_name
-from builder.publish.index.kept import kept_of
-from builder.publish.index.levels import Level, shortfalls
+from builder.publish.index.levels import shortfalls
 from builder.publish.index.new_wheel import check_statement, merged, new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import ConflictError, Repository
+from builder.publish.index.wheel_file import check_file_name
 from builder.publish.provenance import statement_path
-from builder.publish.remote.evidence import nothing_new, vouched_proofs
-from builder.publish.remote.fields import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UNCHANGED, UPDATED
+from builder.publish.remote.evidence import (
+    EVIDENCE,
+    MAX_EVIDENCE,
+    PUBLISHED,
+    UNCHANGED,
+    UPDATED,
+    nothing_new,
+    vouched_proofs,
+)
 from builder.publish.server.replies import token_of, unauthorized
+from builder.publish.server.settings import ServerSettings
 from builder.publish.server.tokens import Token, Tokens
-from builder.store import Store
 
 #: Of a text field of the form that the server reads, characters.
 _LONGEST_FIELD = 1000
@@ -47,46 +51,22 @@ _MOST_FILES = 4
 _MOST_FIELDS = 1000
 
 
-def no_proofs(project: str = "") -> HTTPException:
-    """The error for proofs from a token that does not vouch for them."""
-    return HTTPException(
-        403,
-        f"this token does not allow proofs{f' of {project}' if project else ''}; the owner of the index makes one with"
-        " `buildfarm token add DIR --name NAME --scope prove`",
-    )
-
-
 #: Threads that write uploads to disk and publish them; downloads have other threads.
 _THREADS = 8
 #: Uploads that are received at the same time.
 _AT_ONCE = 64
 #: Wheels with proofs whose file is checked at the same time; this takes memory.
 _CHECKED_AT_ONCE = 2
-
 _LONGEST_PROJECT = 200
-_NO_TOKEN = "an upload needs a valid token: user __token__, the token as password"  # noqa: S105 - not a secret
-
-T = TypeVar("T")
 
 
 class Uploads:
     """Answers uploads."""
 
-    def __init__(
-        self,
-        root: Path,
-        tokens: Tokens,
-        *,
-        max_size: int,
-        required: Sequence[Level] = (),
-        store: Store | None = None,
-    ) -> None:
-        self._root = root
-        self._repository = Repository(Folder(root))
+    def __init__(self, settings: ServerSettings, tokens: Tokens) -> None:
+        self._settings = settings
+        self._repository = Repository(Folder(settings.root))
         self._tokens = tokens
-        self._max_size = max_size
-        self._required = required
-        self._store = store
         self._running = 0
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
@@ -94,23 +74,31 @@ class Uploads:
 
     async def rights(self, request: Request) -> Response:
         """What the token of a request allows, for one project or without a name for any."""
-        token = token_of(request, self._tokens)
-        if token is None:
-            raise unauthorized(_NO_TOKEN)
+        token = self._token(request)
         project = canonicalize_name(request.query_params.get("project", "")[:_LONGEST_PROJECT])
         rights = {
             "uploads": token.may_upload(project),
             "proofs": token.may_prove(project),
-            "max_size": self._max_size,
+            "max_size": self._settings.max_size,
         }
         return JSONResponse(rights, headers={"cache-control": "no-store"})
 
+    def _token(self, request: Request) -> Token:
+        token = token_of(request, self._tokens)
+        if token is None:
+            raise unauthorized("an upload needs a valid token: user __token__, the token as password")
+        return token
+
     async def upload(self, request: Request) -> Response:
         """Receive and publish one wheel. The answer to a wheel that is already published is 200."""
-        token = self._allowed(request)
+        token = self._token(request)
+        self._check_request(request, token)
         self._running += 1
         try:
-            return PlainTextResponse(f"{await self._receive(request, token)}\n")
+            # The form puts the files into unnamed files of the system. The other clients are served meanwhile.
+            async with request.form(max_files=_MOST_FILES, max_fields=_MOST_FIELDS) as form:
+                answer = await anyio.to_thread.run_sync(self._publish, form, token, limiter=self._threads)
+            return PlainTextResponse(f"{answer}\n")
         except OSError as error:
             sentence = _unwritable(error)
             if not sentence:
@@ -124,11 +112,8 @@ class Uploads:
         finally:
             self._running -= 1
 
-    def _allowed(self, request: Request) -> Token:
-        """The token of a request whose form may be read; raises HTTPException."""
-        token = token_of(request, self._tokens)
-        if token is None:
-            raise unauthorized(_NO_TOKEN)
+    def _check_request(self, request: Request, token: Token) -> None:
+        """Raise HTTPException for a request whose form is not read."""
         if not token.may_upload():
             raise HTTPException(403, "this token does not allow uploads")
         if self._running >= _AT_ONCE:
@@ -138,27 +123,21 @@ class Uploads:
         length = request.headers.get("content-length", "")
         if not length.isdigit():
             raise HTTPException(411, "an upload needs the header Content-Length")
-        if int(length) > self._max_size + _FORM_SIZE:
-            raise self._too_large()
-        return token
+        self._check_size(int(length) - _FORM_SIZE)
 
-    def _too_large(self) -> HTTPException:
-        return HTTPException(413, f"the file is larger than {self._max_size} bytes, the limit of this server")
-
-    async def _receive(self, request: Request, token: Token) -> str:
-        """Read the form, whose files are in unnamed files of the system, and publish the wheel."""
-        async with request.form(max_files=_MOST_FILES, max_fields=_MOST_FIELDS) as form:
-            return await self._in_thread(partial(self._publish, form, token))
+    def _check_size(self, size: int) -> None:
+        most = self._settings.max_size
+        if size > most:
+            raise HTTPException(413, f"the file is larger than {most} bytes, the limit of this server")
 
     def _publish(self, form: FormData, token: Token) -> str:
         """Publish the wheel of a form; raises HTTPException with the reason why not."""
         files = _files(form)
         if EVIDENCE.keys() & files.keys() and not token.may_prove():
-            raise no_proofs()
+            raise _no_proofs()
         if "content" not in files:
             raise HTTPException(400, "the form has no file; the field `content` holds it")
-        if (files["content"].size or 0) > self._max_size:
-            raise self._too_large()
+        self._check_size(files["content"].size or 0)
         with TemporaryDirectory(prefix="buildfarm-upload-") as folder:
             try:
                 wheel = _named(files, Path(folder))
@@ -166,21 +145,19 @@ class Uploads:
                 project = _check_form(form, wheel, sha256)
                 if not token.may_upload(project):
                     raise HTTPException(403, f"this token does not allow uploads of {project}")
-                evidence = EVIDENCE.keys() & files.keys()
-                if evidence and not token.may_prove(project):
-                    raise no_proofs(project)
-                sent = self._vouched(wheel, sha256) if evidence else None
+                sent = None
+                if EVIDENCE.keys() & files.keys():
+                    if not token.may_prove(project):
+                        raise _no_proofs(f" of {project}")
+                    with self._checking:
+                        check_statement(wheel, sha256)
+                        sent = vouched_proofs(wheel, sha256)
                 with self._locks[project]:
                     return self._add(wheel, project, sha256, sent)
             except ConflictError as error:
                 raise HTTPException(409, error.sentence) from None
             except UsageError as error:
                 raise HTTPException(400, error.sentence) from None
-
-    def _vouched(self, wheel: Path, sha256: str) -> list[Proof]:
-        with self._checking:
-            check_statement(wheel, sha256)
-            return vouched_proofs(wheel, sha256)
 
     def _add(self, wheel: Path, project: str, sha256: str, sent: list[Proof] | None) -> str:
         """Publish a wheel, or add what was sent to the proofs of a published one; `sent` None: the wheel alone."""
@@ -189,11 +166,12 @@ class Uploads:
         if same and sent is None:
             return UNCHANGED
         self._repository.refuse_other_spelling(wheel.name)
-        known = self._store.proofs(sha256) if self._store else []
-        kept = kept_of(self._repository.objects, same)
+        known = self._settings.store.proofs(sha256) if self._settings.store else []
+        kept = self._repository.kept(wheel.name, sha256)
         proofs = merged(kept.proofs, known, sent or [])
-        reasons = [reason for level in self._required for reason in shortfalls(proofs, level)]
-        if same and (reasons or (nothing_new(kept.proofs, proofs) and not _new_statement(same, wheel))):
+        reasons = [reason for level in self._settings.required for reason in shortfalls(proofs, level)]
+        is_new = not nothing_new(kept.proofs, proofs) or (statement_path(wheel).is_file() and not kept.statement)
+        if same and (reasons or not is_new):
             return UNCHANGED
         if reasons:
             raise HTTPException(403, f"the proofs of this wheel do not show what the index requires: {reasons[0]}")
@@ -203,9 +181,14 @@ class Uploads:
         self._repository.add(new_wheel(wheel, proofs), update=False)
         return PUBLISHED
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Do blocking work; the other clients are served meanwhile."""
-        return await anyio.to_thread.run_sync(work, limiter=self._threads)
+
+def _no_proofs(project: str = "") -> HTTPException:
+    """The error for proofs from a token that does not vouch for them."""
+    return HTTPException(
+        403,
+        f"this token does not allow proofs{project}; the owner of the index makes one with"
+        " `buildfarm token add DIR --name NAME --scope prove`",
+    )
 
 
 def _unwritable(error: OSError) -> str:
@@ -215,10 +198,6 @@ def _unwritable(error: OSError) -> str:
     if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
         return f"the server cannot write to the folder of the index: {error.strerror}"
     return ""
-
-
-def _new_statement(published: Entry, wheel: Path) -> bool:
-    return statement_path(wheel).is_file() and not (published.farm and published.farm.statement)
 
 
 def _files(form: FormData) -> dict[str, UploadFile]:

@@ -31,11 +31,11 @@ from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE
 from builder.process import run
 from builder.records import Part, Record, Toolchain
 from builder.store import sync
-from builder.wheelfile.archive import DamagedWheelError
+from builder.wheelfile.archive import DamagedWheelError, installed_path
 from builder.wheelfile.compatibility import NEW_SUFFIXES, oldest_python
 from builder.wheelfile.driver import DRIVER_LIBRARIES
 from builder.wheelfile.elf import HEAD, MAGIC, MISHAPS, Elf, read_elf, what_else
-from builder.wheelfile.facts import installed_path, read_facts
+from builder.wheelfile.facts import read_facts
 from builder.wheelfile.installed import distribution_name
 from builder.wheels.repair.relabel import Label, Member, correct, read_members, relabel, write_wheel
 

@@ -20,11 +20,10 @@ from packaging.version import Version
 from builder.cli.options import ExecutorName
 from builder.commands.building.build import BuildOptions, build_text, dry_run, hint_of, run_build
 from builder.commands.building.executor_choice import choose_executor
-from builder.commands.folders import open_store
+from builder.commands.folders import failed_builds, open_store
 from builder.commands.index.publish import publish_wheels
 from builder.commands.run_settings import RunSettings
 from builder.commands.smoke import SmokeOptions, run_smoke
-from builder.commands.smoke_targets import failed_build
 from builder.commands.store import history_text
 from builder.errors import (
     BuildError,
@@ -198,12 +197,13 @@ def test_smoke_says_why_dist_has_no_wheel(runs: Runs) -> None:
     (runs.project.root / "first").mkdir()
     (runs.project.root / "first" / "report.json").write_bytes(runs.first.report)
     [cell] = report["builds"][0]["serves"]
-    broken = failed_build(runs.project.root / "first", ["broken"], [cell])
+    what = "there is no wheel to test"
+    (broken,) = failed_builds(runs.project.root / "first", what, ["broken"], [cell])
     assert broken
     assert "the last `buildfarm build` failed: broken/_C.c:1:" in broken.sentence
-    assert failed_build(runs.project.root / "first", ["tiny"], [cell]) is None
-    assert failed_build(runs.project.root / "first", ["broken"], ["torch2.12.0-cu130-cp311"]) is None
-    assert failed_build(runs.project.root, ["broken"], [cell]) is None, "there is no report"
+    assert failed_builds(runs.project.root / "first", what, ["tiny"], [cell]) == []
+    assert failed_builds(runs.project.root / "first", what, ["broken"], ["torch2.12.0-cu130-cp311"]) == []
+    assert failed_builds(runs.project.root, what, ["broken"], [cell]) == [], "there is no report"
 
 
 def test_a_new_wheel_of_a_published_version_is_a_warning(runs: Runs) -> None:

@@ -79,7 +79,10 @@ def test_an_extension_that_was_linked_against_another_torch(patient: Patient, ex
     patient.install("torch", "ops")
     patient.gpus("A100")
     fault = patient.diagnose()
-    assert fault["code"] == "extension-of-another-torch"
+    build = f"buildfarm build ops==1.0 --torch 2.11.0 --cuda 13.0 --python {PYTHON} --arch 8.0"
+    assert (fault["code"], fault["cure"]) == ("extension-of-another-torch", [build])
+    patient.nvcc("13.0.88")
+    fault = patient.diagnose()
     assert "ops/_C.so has the undefined symbol torch::first()" in fault["what"]
     assert f"`undefined symbol: {FIRST}`" in fault["why"]
     patient.mend(fault)

@@ -35,6 +35,7 @@ def test_libraries_of_an_environment(tmp_path: Path) -> None:
     symbols = collect_symbols(environment(tmp_path))
     assert set(symbols.libraries) == {"libc10.so", "libtorch_cpu.so", "libcudart.so.13"}
     assert "_ZN2at3fooEv" in symbols.libraries["libtorch_cpu.so"].defined
+    assert "cudaMalloc" in symbols.libraries["libcudart.so.13"].defined
     assert any("libc10.so" in name for name in symbols.libraries["libtorch_cpu.so"].needed)
     assert symbols.cxx11
 

@@ -94,10 +94,7 @@ LINKAGE = {
 }
 
 #: A plug-in that needs a library of the system, and the library that every user loads.
-_PLUGIN = {
-    **Wheel().libs,
-    "ops/libops_png.so": Lib("int x;", links=("libpng16.so.16",), gpu=None),
-}
+_PLUGIN = {**Wheel().libs, "ops/libops_png.so": Lib("int x;", links=("libpng16.so.16",), gpu=None)}
 
 
 def _one_for_each(*torches: str) -> dict[str, Lib | bytes]:
@@ -385,10 +382,7 @@ SOUND = {
         libs=_one_for_each("2.10", "2.11", "2.12"), requires=("torch>=2.10,<2.13",), version="1.0"
     ),
     "one build for each CUDA": Wheel(
-        libs={
-            "ops/libops_cuda12.so": Lib(links=(*TORCH, "libcudart.so.12")),
-            "ops/libops_cuda13.so": Lib(),
-        },
+        libs={"ops/libops_cuda12.so": Lib(links=(*TORCH, "libcudart.so.12")), "ops/libops_cuda13.so": Lib()},
         version="1.0",
     ),
     "a plug-in for a library of the system": Wheel(

@@ -19,9 +19,8 @@ from typer.testing import CliRunner, Result
 from builder.cli.app import app
 from builder.errors import Exit, UsageError
 from builder.proofs.inventory import Shelf
-from builder.proofs.static.symbol_table import collect_symbols
 from builder.store import Store
-from tests.real.verify.made_up_torch import CUDA_CALLS, inventory
+from tests.real.verify.made_up_torch import inventory
 from tests.unit.loopback import PackageIndex, only, pure_wheel, served, serving
 
 NAME = "torch2.11.0-cu130-x86_64"
@@ -123,24 +122,9 @@ def test_release_that_exists_is_not_read_again(store: Path) -> None:
     assert json.loads(done.stdout) == []
 
 
-def test_symbols_of_an_environment(stubs: Path, tmp_path: Path) -> None:
-    site = tmp_path / "env" / "lib" / "python3.12" / "site-packages"
-    lib, runtime = site / "torch" / "lib", site / "nvidia" / "cu13" / "lib"
-    for folder in (lib, runtime):
-        folder.mkdir(parents=True)
-    for file in stubs.glob("lib*"):
-        target = runtime if file.name.startswith("libcudart.so.13") else lib
-        (target / file.name).write_bytes(file.read_bytes())
-    libraries = collect_symbols(site).libraries
-    assert all(call in libraries["libcudart.so.13"].defined for call in CUDA_CALLS), "the library was read"
-
-
 @pytest.mark.parametrize(
     ("version", "cuda", "says"),
-    [
-        ("2.11.0", "", "was built without CUDA"),
-        ("nightly", "13.0", "does not name a release"),
-    ],
+    [("2.11.0", "", "was built without CUDA"), ("nightly", "13.0", "does not name a release")],
 )
 def test_torch_without_cuda_or_release_is_refused(
     version: str, cuda: str, says: str, stubs: Path, tmp_path: Path

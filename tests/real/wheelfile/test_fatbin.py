@@ -116,16 +116,13 @@ def test_library_without_gpu_code(tmp_path: Path) -> None:
         pytest.param(b"\x01" * 64, id="different layout"),
         pytest.param(fat_binary((2, 90, 0x11))[:-8], id="cut short"),
         pytest.param(
-            fat_binary((2, 90, 0x11)).replace(b"\x01\x00\x10\x00", b"\x02\x00\x10\x00", 1),
-            id="a later version",
+            fat_binary((2, 90, 0x11)).replace(b"\x01\x00\x10\x00", b"\x02\x00\x10\x00", 1), id="a later version"
         ),
         pytest.param(
-            fat_binary((2, 90, 0x11)).replace(b"\x40\0\0\0\x08\0", b"\x40\0\0\0\xff\0", 1),
-            id="an entry too long",
+            fat_binary((2, 90, 0x11)).replace(b"\x40\0\0\0\x08\0", b"\x40\0\0\0\xff\0", 1), id="an entry too long"
         ),
         pytest.param(
-            fat_binary((2, 90, 0x11)).replace(b"\x40\0\0\0\x08\0", b"\x08\0\0\0\x08\0", 1),
-            id="a header too short",
+            fat_binary((2, 90, 0x11)).replace(b"\x40\0\0\0\x08\0", b"\x08\0\0\0\x08\0", 1), id="a header too short"
         ),
         pytest.param(b"\x50\xed\x55\xba\x01\x00" + bytes(58), id="a container of no bytes"),
         pytest.param(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0) * 200_001, id="too many containers"),

@@ -74,10 +74,7 @@ def table(
     """A small torch: {file name: (needed, defined)} added to the libraries that every torch has."""
     plain: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         "libc10.so": ((), ("_ZN3c105ErrorC1Ev",)),
-        "libtorch_cpu.so": (
-            ("libc10.so", "libstdc++.so.6"),
-            ("_ZN2at6Tensor3fooEv", "torch_call_dispatcher"),
-        ),
+        "libtorch_cpu.so": (("libc10.so", "libstdc++.so.6"), ("_ZN2at6Tensor3fooEv", "torch_call_dispatcher")),
         "libtorch_cuda.so": (("libtorch_cpu.so", "libcudart.so.13"), ("aoti_torch_get_current_cuda_stream",)),
         "libtorch.so": (("libtorch_cpu.so", "libtorch_cuda.so"), ()),
         "libcudart.so.13": ((), ("cudaMalloc", "cudaFree")),
@@ -112,8 +109,7 @@ def make_wheel(
     path = folder / (filename or f"ops-{version}-{tag}.whl")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(
-            f"ops-{version}.dist-info/METADATA",
-            f"Metadata-Version: 2.4\nName: ops\nVersion: {version}\n{metadata}\n",
+            f"ops-{version}.dist-info/METADATA", f"Metadata-Version: 2.4\nName: ops\nVersion: {version}\n{metadata}\n"
         )
         archive.writestr(f"ops-{version}.dist-info/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n")
         archive.writestr(f"ops-{version}.dist-info/RECORD", "".join(f"{name},,\n" for name in files))

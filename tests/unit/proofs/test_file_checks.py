@@ -1,17 +1,9 @@
 from __future__ import annotations
 
-from builder.matrix.axes import AbiClass, Arch, Cell, Torch
+from builder.matrix.axes import AbiClass, Cell, Torch
 from builder.proof import Check, Verdict
 from builder.proofs.static.file_checks import static_proofs
-from tests.unit.proofs.make import (
-    CELL,
-    PROVIDED,
-    claim,
-    gpu_library,
-    library,
-    table,
-    wheel_facts,
-)
+from tests.unit.proofs.make import CELL, PROVIDED, claim, gpu_library, table, wheel_facts
 
 OTHER = Cell.parse("torch2.12.0-cu130-cp312")
 
@@ -46,9 +38,3 @@ def test_libraries_of_a_cell_count_as_provided() -> None:
     wheel = wheel_facts(gpu_library("sm_90", needed=("libcudart.so.13",)))
     proofs = {proof.check: proof for proof in static_proofs(wheel, claim(), frozenset(), {CELL: table()})}
     assert proofs[Check.TAGS].verdict is Verdict.PASSED
-
-
-def test_gpus_are_named() -> None:
-    claimed = claim(archs=(Arch(12, 0),))
-    proofs = static_proofs(wheel_facts(library(), gpu_library("sm_90")), claimed, PROVIDED, {})
-    assert "RTX 50 series (5090)" in proofs[-1].reason

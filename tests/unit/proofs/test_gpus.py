@@ -93,12 +93,7 @@ def checked(*libraries: Library, gpus: tuple[str, ...] = ()) -> Proof:
         ((EVERY, BLACKWELL), "B200", "passed", ""),
         ((EVERY, BLACKWELL), "T4", "failed", ""),
         ((BLACKWELL,), "H100", "failed", ""),
-        (
-            (EVERY, gpu_library("sm_50", path="ops/_O.so")),
-            "H100",
-            "passed",
-            "ops/_O.so with sm_50: no GPU",
-        ),
+        ((EVERY, gpu_library("sm_50", path="ops/_O.so")), "H100", "passed", "ops/_O.so with sm_50: no GPU"),
         ((gpu_library("sm_80", gpu_code={"sm_80": 1, "kind77_90": 1}),), "H100", "passed", ""),
     ],
 )

@@ -12,15 +12,7 @@ from builder.proof import Check
 from builder.proofs.static.linkage import check_linkage, check_linkage_in
 from builder.records import CudaSources
 from builder.wheelfile.facts import Library
-from tests.unit.proofs.make import (
-    CELL,
-    FORWARD,
-    claim,
-    gpu_library,
-    library,
-    table,
-    wheel_facts,
-)
+from tests.unit.proofs.make import CELL, FORWARD, claim, gpu_library, library, table, wheel_facts
 
 CXX11 = "_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 OLD_STRING = "_ZN3c105ErrorC1ENS_14SourceLocationESs"
@@ -46,26 +38,16 @@ def uses(*undefined: str, **facts: Any) -> Library:
             id="a later version is the tags' matter",
         ),
         pytest.param(
-            (
-                uses(
-                    "__tls_get_addr",
-                    needed=(),
-                    bound={"__tls_get_addr": ("ld-linux-x86-64.so.2", "GLIBC_2.3")},
-                ),
-            ),
+            (uses("__tls_get_addr", needed=(), bound={"__tls_get_addr": ("ld-linux-x86-64.so.2", "GLIBC_2.3")}),),
             id="the loader itself",
         ),
         pytest.param((uses("cuLaunchKernel", needed=("libcuda.so.1",)),), id="the driver"),
         pytest.param((uses("own", defined=("own",)),), id="itself"),
         pytest.param(
-            (uses("helper", needed=("libh.so",)), library("ops/libh.so", defined=("helper",))),
-            id="by file name",
+            (uses("helper", needed=("libh.so",)), library("ops/libh.so", defined=("helper",))), id="by file name"
         ),
         pytest.param(
-            (
-                uses("helper", needed=("libh.so.1",)),
-                library("ops/h", soname="libh.so.1", defined=("helper",)),
-            ),
+            (uses("helper", needed=("libh.so.1",)), library("ops/h", soname="libh.so.1", defined=("helper",))),
             id="by soname",
         ),
         pytest.param((), id="no library"),

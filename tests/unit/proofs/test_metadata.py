@@ -33,10 +33,7 @@ ABI3 = "cp310-abi3-manylinux_2_28_x86_64"
         pytest.param({"version": "1.0+cu13"}, {}, "lacks the local part", id="local version of a different build"),
         pytest.param({"version": "1.0"}, {"local": ""}, "", id="no local version claimed"),
         pytest.param(
-            {"filename": "ops-1.1-cp312-cp312-linux_x86_64.whl"},
-            {},
-            "version is 1.1 in the file name",
-            id="version",
+            {"filename": "ops-1.1-cp312-cp312-linux_x86_64.whl"}, {}, "version is 1.1 in the file name", id="version"
         ),
         pytest.param({"name": "Others"}, {}, "project is ops in the file name and Others in METADATA", id="name"),
         pytest.param(
@@ -84,10 +81,7 @@ ABI3 = "cp310-abi3-manylinux_2_28_x86_64"
         pytest.param({"requires_dist": ("torch>=2.11", "torch<2.12")}, {}, "", id="in two lines"),
         pytest.param({"requires_dist": ("torch>=2.11,<2.12", "???")}, {}, r"'\?\?\?' is not a valid", id="nonsense"),
         pytest.param(
-            {},
-            {"requires": ("torch>=2.11,<2.12", "numpy>=2")},
-            "does not require numpy>=2",
-            id="other requirement",
+            {}, {"requires": ("torch>=2.11,<2.12", "numpy>=2")}, "does not require numpy>=2", id="other requirement"
         ),
         pytest.param(
             {"requires_dist": ("torch==2.11.0", "NumPy>=1")},
@@ -99,10 +93,7 @@ ABI3 = "cp310-abi3-manylinux_2_28_x86_64"
             {"requires_dist": ("torch==2.11.0", "NumPy<3,>=2")}, {"requires": ("numpy>=2",)}, "", id="tighter"
         ),
         pytest.param(
-            {"requires_dist": ()},
-            {"requires": ()},
-            "link torch, but METADATA does not",
-            id="unclaimed, but linked",
+            {"requires_dist": ()}, {"requires": ()}, "link torch, but METADATA does not", id="unclaimed, but linked"
         ),
         pytest.param(
             {"requires_python": "<3.12"}, {}, "excludes Python 3.12, which cells of this build have", id="Python"
@@ -111,10 +102,7 @@ ABI3 = "cp310-abi3-manylinux_2_28_x86_64"
         pytest.param({"requires_python": "3.10 up"}, {}, "not a valid version range", id="Requires-Python is nonsense"),
         pytest.param({"tag": ABI3, "requires_python": ">=3.8"}, {}, "", id="abi3, wider than the tag"),
         pytest.param(
-            {"tag": ABI3, "requires_python": "<3.10"},
-            {"cells": ()},
-            "cp310-abi3 have no Python",
-            id="abi3, none",
+            {"tag": ABI3, "requires_python": "<3.10"}, {"cells": ()}, "cp310-abi3 have no Python", id="abi3, none"
         ),
     ],
 )

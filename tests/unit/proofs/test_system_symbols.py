@@ -7,12 +7,7 @@ import pytest
 from builder.errors import Code
 from builder.gate.system.demangle import demangle
 from builder.proofs.static.symbol_table import collect_symbols
-from builder.proofs.static.system_symbols import (
-    is_python,
-    is_standard,
-    is_torch_cxx,
-    system_library,
-)
+from builder.proofs.static.system_symbols import is_python, is_standard, is_torch_cxx, system_library
 from builder.wheelfile.driver import DRIVER_LIBRARIES, is_driver_library
 from tests.refused import refused
 from tests.unit.proofs.make import FORWARD
@@ -72,12 +67,7 @@ def test_names_of_python(symbol: str, python: bool) -> None:
 
 @pytest.mark.parametrize(
     ("library", "driver"),
-    [
-        ("libcuda.so.1", True),
-        ("libnvidia-ml.so.1", True),
-        ("libcudart.so.13", False),
-        ("libcudadevrt.so", False),
-    ],
+    [("libcuda.so.1", True), ("libnvidia-ml.so.1", True), ("libcudart.so.13", False), ("libcudadevrt.so", False)],
 )
 def test_libraries_of_the_driver(library: str, driver: bool) -> None:
     assert is_driver_library(library) is driver

@@ -27,22 +27,13 @@ CXX: dict[str, Any] = {"versions": {"libstdc++.so.6": ("GLIBCXX_3.4.30",)}, "nee
         pytest.param("cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64", OLD, "", id="two names of one"),
         pytest.param("cp312-cp312-manylinux_2_34_x86_64", NEW, "", id="newer, with a newer tag"),
         pytest.param(
-            "cp312-cp312-manylinux_2_28_x86_64",
-            NEW,
-            r"needs dlopen@GLIBC_2\.34, newer than manylinux_2_28",
-            id="glibc",
+            "cp312-cp312-manylinux_2_28_x86_64", NEW, r"needs dlopen@GLIBC_2\.34, newer than manylinux_2_28", id="glibc"
         ),
         pytest.param(
-            "cp312-cp312-manylinux_2_28_x86_64",
-            CXX,
-            r"needs GLIBCXX_3\.4\.30, newer",
-            id="libstdc++, weak symbols",
+            "cp312-cp312-manylinux_2_28_x86_64", CXX, r"needs GLIBCXX_3\.4\.30, newer", id="libstdc++, weak symbols"
         ),
         pytest.param(
-            "cp312-cp312-linux_x86_64",
-            OLD,
-            r"needs manylinux_2_17_x86_64: run `auditwheel repair`",
-            id="not repaired",
+            "cp312-cp312-linux_x86_64", OLD, r"needs manylinux_2_17_x86_64: run `auditwheel repair`", id="not repaired"
         ),
         pytest.param("py3-none-any", OLD, "platform cannot be any", id="any"),
         pytest.param("cp312-cp312-musllinux_1_2_x86_64", OLD, "musl", id="musl"),
@@ -106,10 +97,7 @@ CXX: dict[str, Any] = {"versions": {"libstdc++.so.6": ("GLIBCXX_3.4.30",)}, "nee
             id="library that nobody provides",
         ),
         pytest.param(
-            "cp312-cp312-linux_x86_64",
-            {"needed": ("libjpeg.so.8",)},
-            r"needs libjpeg\.so\.8",
-            id="nor under linux",
+            "cp312-cp312-linux_x86_64", {"needed": ("libjpeg.so.8",)}, r"needs libjpeg\.so\.8", id="nor under linux"
         ),
         pytest.param(
             "cp312-cp312-manylinux_2_28_x86_64",
@@ -118,10 +106,7 @@ CXX: dict[str, Any] = {"versions": {"libstdc++.so.6": ("GLIBCXX_3.4.30",)}, "nee
             id="a private function",
         ),
         pytest.param(
-            "cp311-cp311-manylinux_2_28_x86_64",
-            OLD,
-            "pip in torch2.11.0-cu130-cp312 does not accept",
-            id="Python",
+            "cp311-cp311-manylinux_2_28_x86_64", OLD, "pip in torch2.11.0-cu130-cp312 does not accept", id="Python"
         ),
         pytest.param("cp313-abi3-manylinux_2_28_x86_64", OLD, "does not accept", id="abi3 of a newer Python"),
         pytest.param("cp310-abi3-manylinux_2_28_x86_64", OLD, "", id="abi3"),
@@ -236,12 +221,7 @@ LATE, BOTH, LATE_BOTH = "m.abi3-x86_64-linux-gnu.so", "m.abi3t.so", "m.abi3t-x86
         ("cp313-cp313t", (STABLE,), "failed", "only a Python with a GIL finds ops/m.abi3.so"),
         ("cp313-cp313", ("m.cpython-313t-x86_64-linux-gnu.so",), "failed", "only Python 3.13t finds"),
         ("cp312-cp312", ("m.cpython-312-aarch64-linux-gnu.so",), "failed", "only Python on aarch64-linux-gnu finds"),
-        (
-            "cp310-abi3",
-            (LATE,),
-            "failed",
-            "only a Python 3.15 or later with a GIL finds ops/m.abi3-x",
-        ),
+        ("cp310-abi3", (LATE,), "failed", "only a Python 3.15 or later with a GIL finds ops/m.abi3-x"),
         ("cp310-abi3", (LATE,), "failed", "also names Python 3.10, 3.11, 3.12 and 2 more: rename it to m.abi3.so"),
         ("cp310-abi3", (LATE, STABLE), "passed", ""),
         ("cp310-abi3", (BOTH,), "failed", "only Python 3.15 or later finds ops/m.abi3t.so"),

@@ -8,28 +8,25 @@ from pathlib import Path
 
 from builder.errors import UsageError
 from builder.matrix.axes import Cuda
-from builder.proofs.environment.cures import Cures, Finding, Severity
+from builder.proofs.environment.cures import Cures, Finding, note
 from builder.proofs.environment.facts import TorchInstall
 from builder.wheels.toolchain.cuda_toolkit import USUAL_HOMES, nvcc_version
 
 
-def check_tools(cures: Cures) -> Iterator[Finding]:
+def check_tools(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
     """What a build of an extension in this environment needs."""
-    torch, tools = cures.environment.torch, cures.environment.tools
-    if torch is None:
-        return
+    tools = cures.environment.tools
     if not tools.ninja:
         why = "torch compiles extensions with ninja: `Ninja is required to load C++ extensions`"
-        cure = cures.install("ninja")
-        yield Finding("no-ninja", Severity.NOTE, "there is no ninja in the environment or on PATH", why, (cure,))
+        yield note("no-ninja", "there is no ninja in the environment or on PATH", why, (cures.install("ninja"),))
     if not tools.compiler:
         why = "extensions cannot be compiled, and torch.compile needs a compiler too"
         advice = "`apt-get install g++` (or your system's package), or set CXX"
-        yield Finding("no-compiler", Severity.NOTE, "there is no C++ compiler on PATH", why, advice=advice)
+        yield note("no-compiler", "there is no C++ compiler on PATH", why, advice=advice)
     elif not cures.environment.interpreter.headers:
         why = "extensions cannot be compiled: `Python.h: No such file or directory`"
         advice = "install your system's package of Python headers, such as python3-dev"
-        yield Finding("no-headers", Severity.NOTE, "the headers of this Python are missing", why, advice=advice)
+        yield note("no-headers", "the headers of this Python are missing", why, advice=advice)
     if torch.cuda is not None:
         yield from _nvcc(cures, torch, torch.cuda)
         yield from _compiler(cures, torch, torch.cuda)
@@ -43,17 +40,17 @@ def _nvcc(cures: Cures, torch: TorchInstall, cuda: Cuda) -> Iterator[Finding]:
     homes = [Path(home.format(cuda=cuda)) for home in USUAL_HOMES]
     homes.insert(0, torch.folder / "nvidia" / f"cu{cuda.major}")  # nvidia-cuda-nvcc of the package index
     cure = tuple(f"export CUDA_HOME={home}" for home in homes if nvcc_version(home).startswith(f"{cuda}."))[:1]
-    advice = f"install the CUDA {cuda} toolkit, and set CUDA_HOME to its folder"
-    if cuda >= cures.compat.first_packaged_toolkit:
+    advice = "" if cure else f"install the CUDA {cuda} toolkit, and set CUDA_HOME to its folder"
+    if advice and cuda >= cures.compat.first_packaged_toolkit:
         advice += "; `buildfarm build` brings a toolkit of its own"
     if found is None:
         what = f"there is no nvcc; CUDA extensions for torch {torch.version} need that of CUDA {cuda}"
         why = "CUDA extensions cannot be compiled: `CUDA_HOME environment variable is not set`"
-        yield Finding("no-nvcc", Severity.NOTE, what, why, cure, "" if cure else advice)
+        yield note("no-nvcc", what, why, cure, advice)
         return
     what = f"nvcc in {tools.home} is of CUDA {found}, but torch {torch.version} is for CUDA {cuda}"
     why = "torch refuses to compile CUDA extensions: `The detected CUDA version mismatches the version that was used`"
-    yield Finding("nvcc-of-another-cuda", Severity.NOTE, what, why, cure, "" if cure else advice)
+    yield note("nvcc-of-another-cuda", what, why, cure, advice)
 
 
 def _compiler(cures: Cures, torch: TorchInstall, cuda: Cuda) -> Iterator[Finding]:
@@ -69,4 +66,4 @@ def _compiler(cures: Cures, torch: TorchInstall, cuda: Cuda) -> Iterator[Finding
         what = f"{tools.compiler} does not suit torch {torch.version}, which takes g++ {oldest} to {newest}"
         why = "nvcc or torch's headers refuse other versions: `unsupported GNU version`"
         advice = f"`apt-get install g++-{newest}`, and set CC=gcc-{newest} and CXX=g++-{newest}"
-        yield Finding("compiler-of-another-age", Severity.NOTE, what, why, advice=advice)
+        yield note("compiler-of-another-age", what, why, advice=advice)

@@ -251,10 +251,7 @@ def change(wheel: Path) -> Path:
         (lambda make: damage(make()), "the file is not a complete zip archive"),
         (lambda make: change(make()), "METADATA differs from its hash in RECORD, so the wheel was changed"),
         (lambda make: pure_wheel(make().parent, "ops", "1.0"), "the wheel contains no shared library"),
-        (
-            lambda make: make(requires=""),
-            "the libraries link torch, but METADATA does not require",
-        ),
+        (lambda make: make(requires=""), "the libraries link torch, but METADATA does not require"),
         (lambda make: make(requires="torch==2.3.99"), "the wheel claims no cell"),
     ],
 )

@@ -24,8 +24,10 @@ from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from tests.unit import loopback
-from tests.unit.publish.index.test_pages_of_index import make_wheel, write_index
+from tests.unit.loopback import pure_wheel
+from tests.unit.publish.index.test_pages_of_index import index_of
 
+MODULE = {"my_ext.py": "VERSION = '1.0+cu13'\n"}
 PIP_OPTIONS = ["--isolated", "--disable-pip-version-check", "--no-input", "--no-cache-dir"]
 
 
@@ -92,7 +94,8 @@ def served(tmp_path: Path) -> Iterator[tuple[Path, str, list[str]]]:
 @pytest.mark.parametrize("installer", INSTALLERS)
 def test_installs_from_the_folder(tmp_path: Path, install: Install, installer: str) -> None:
     dist = tmp_path / "a folder & more"
-    simple = write_index(dist, [make_wheel(dist, "1.0+cu13"), make_wheel(dist, "1.0+cu14")])
+    wheels = (pure_wheel(tmp_path, "my_ext", "1.0+cu13", MODULE), pure_wheel(tmp_path, "my_ext", "1.0+cu14"))
+    simple = index_of(dist, *wheels)
     done = install(installer, simple.as_uri(), "my-ext==1.0+cu13", tmp_path / "site")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "my_ext.py").read_text() == "VERSION = '1.0+cu13'\n"
@@ -103,22 +106,18 @@ def test_installs_from_a_web_server_and_reads_metadata_beside_the_wheel(
     served: tuple[Path, str, list[str]], tmp_path: Path, install: Install, installer: str
 ) -> None:
     dist, address, paths = served
-    write_index(dist, [make_wheel(dist)])
+    index_of(dist, pure_wheel(tmp_path, "my_ext", "1.0+cu13"))
     done = install(installer, address, "My.Ext", tmp_path / "site")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "my_ext.py").exists()
-    requested = [unquote(path) for path in paths]
-    assert "/my_ext-1.0+cu13-py3-none-any.whl.metadata" in requested
-    assert requested.index("/my_ext-1.0+cu13-py3-none-any.whl.metadata") < requested.index(
-        "/my_ext-1.0+cu13-py3-none-any.whl"
-    )
+    requested = [unquote(path).rpartition("/")[2] for path in paths if "/files/" in path]
+    assert list(dict.fromkeys(requested)) == [f"my_ext-1.0+cu13-py3-none-any.whl{end}" for end in (".metadata", "")]
 
 
 @pytest.mark.parametrize("installer", INSTALLERS)
 def test_installers_refuse_a_wheel_that_changed_since(tmp_path: Path, install: Install, installer: str) -> None:
-    dist = tmp_path / "dist"
-    wheel = make_wheel(dist)
-    simple = write_index(dist, [wheel])
+    simple = index_of(tmp_path / "dist", pure_wheel(tmp_path, "my_ext", "1.0"))
+    (wheel,) = (tmp_path / "dist").rglob("*.whl")
     with wheel.open("ab") as stream:
         stream.write(b"\0")
     done = install(installer, simple.as_uri(), "my-ext", tmp_path / "site")
@@ -129,21 +128,17 @@ def test_installers_refuse_a_wheel_that_changed_since(tmp_path: Path, install: I
 
 @pytest.mark.parametrize("installer", INSTALLERS)
 def test_installers_heed_requires_python(tmp_path: Path, install: Install, installer: str) -> None:
-    dist = tmp_path / "dist"
-    simple = write_index(
-        dist,
-        [make_wheel(dist, "1.0"), make_wheel(dist, "2.0", requires_python=">=3.99")],
-    )
+    wheels = (pure_wheel(tmp_path, "my_ext", "1.0"), pure_wheel(tmp_path, "my_ext", "2.0", requires_python=">=3.99"))
+    simple = index_of(tmp_path / "dist", *wheels)
     done = install(installer, simple.as_uri(), "my-ext", tmp_path / "site")
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "site" / "my_ext.py").read_text() == "VERSION = '1.0'\n"
+    assert (tmp_path / "site" / "my_ext-1.0.dist-info").is_dir()
 
 
 @pytest.mark.parametrize("bound", ["<3.4", "==3.4.*", "~=3.4.0", "===3.4.1", "!=3.11.*,!=3.12.*,!=3.13.*"])
 def test_uv_ignores_the_upper_bounds_of_requires_python(tmp_path: Path, install: Install, bound: str) -> None:
     """The check `modules` relies on it; pip refuses such a wheel."""
-    dist = tmp_path / "dist"
-    simple = write_index(dist, [make_wheel(dist, "1.0", requires_python=bound)])
+    simple = index_of(tmp_path / "dist", pure_wheel(tmp_path, "my_ext", "1.0", requires_python=bound))
     done = {each: install(each, simple.as_uri(), "my-ext", tmp_path / each).returncode for each in INSTALLERS}
     assert (done["pip"] != 0, done["uv"]) == (True, 0)
 
@@ -154,7 +149,7 @@ def test_the_install_command_works_in_an_empty_environment(
     tmp_path: Path, pip: list[str], installer: str, torch: str, in_index: bool
 ) -> None:
     dist: Path | str = tmp_path / "it's a dist"
-    wheel = make_wheel(tmp_path / "it's a dist", requires=["torch>=2.4"])
+    wheel = pure_wheel(tmp_path / "it's a dist", "my_ext", "1.0+cu13", requires=["torch>=2.4"])
     if in_index:
         Repository(Folder(tmp_path / "it's an index")).add(new_wheel(wheel, []))
         dist = (tmp_path / "it's an index").as_uri() + "/simple/"

@@ -1,4 +1,4 @@
-"""The actions of this repository: their scripts, with a `buildfarm` that notes its arguments."""
+"""The actions and the nightly workflow of this repository: their scripts, with programs that note their arguments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.unit.publish.ci.steps import StepRun, program, run_step, step_named
-from tests.unit.publish.ci.test_workflows import ACTION, VERIFY
+from tests.unit.publish.ci.test_workflows import ACTION, VERIFY, WORKFLOWS
 
 STEPS = yaml.safe_load(ACTION.read_text())["runs"]["steps"]
 VERIFY_STEPS = yaml.safe_load(VERIFY.read_text())["runs"]["steps"]
@@ -76,5 +76,11 @@ def test_a_run_with_a_failed_check_keeps_its_store() -> None:
     assert key.endswith("${{ github.run_id }}-${{ steps.run.outputs.time }}"), "GitHub never changes an entry"
 
 
-def test_no_script_holds_an_expression() -> None:
-    assert not [step for step in (*STEPS, *VERIFY_STEPS) if "${{" in step.get("run", "")]
+def test_a_failed_night_opens_an_issue_before_its_job_is_cancelled(tmp_path: Path) -> None:
+    job = yaml.safe_load((WORKFLOWS / "nightly.yml").read_text())["jobs"]["session"]
+    assert step_named(job["steps"], "Run the session")["timeout-minutes"] < job["timeout-minutes"]
+    programs = program(tmp_path, "gh", 'case "$1 $2" in "issue create") echo "$4" > "$RUNNER_TEMP/title" ;; esac\n')
+    given = {"GH_TOKEN": "token", "GH_REPO": "owner/name", "SESSION": "all", "RUN": "URL"}
+    ran = run_step(step_named(job["steps"], "Open an issue"), tmp_path, programs, **given)
+    assert ran.code == 0, ran.printed
+    assert (tmp_path / "runner" / "title").read_text() == "nox -s all fails\n"

@@ -38,6 +38,12 @@ def written(project: Path, *arguments: str) -> dict[str, dict[Any, Any]]:
     return {path.stem: yaml.safe_load(path.read_text()) for path in folder.iterdir()}
 
 
+@pytest.fixture
+def jobs(project: Path) -> dict[str, Any]:
+    """Every job of both workflows with the default options, by name."""
+    return {name: job for workflow in written(project).values() for name, job in workflow["jobs"].items()}
+
+
 @pytest.mark.parametrize("branch", ["main", "master"])
 def test_a_branch_that_the_repository_lacks_is_named(project: Path, branch: str) -> None:
     for words in (["init", "-q", "-b", branch], ["add", "."], ["commit", "-q", "-m", "first"]):
@@ -53,8 +59,8 @@ def test_the_workflow_of_this_repository_is_what_the_command_writes() -> None:
         assert (ROOT / path).read_text() == text, "run `buildfarm ci --install .`"
 
 
-def test_a_part_of_a_wheel_and_what_nobody_reviewed_is_not_published(project: Path) -> None:
-    condition = " ".join(written(project)["buildfarm"]["jobs"]["publish"]["if"].split())
+def test_a_part_of_a_wheel_and_what_nobody_reviewed_is_not_published(jobs: dict[str, Any]) -> None:
+    condition = " ".join(jobs["publish"]["if"].split())
     parts = ["!cancelled()", "needs.plan.result == 'success'"]
     parts += [f"!contains(inputs.select, '{option}')" for option in ("--torch", "--cuda", "--arch")]
     parts += ["(github.event_name == 'schedule' || github.event_name == 'workflow_dispatch')"]
@@ -78,7 +84,7 @@ def test_without_gpu_no_job_needs_a_runner_of_the_project(project: Path) -> None
         assert not [step for step in job["steps"] if "GPU" in step.get("name", "")]
 
 
-def test_the_files_of_an_earlier_version_are_removed(project: Path) -> None:
+def test_the_files_of_an_earlier_version_are_removed_and_those_of_the_user_kept(project: Path) -> None:
     folder = project / ".github" / "workflows"
     folder.mkdir(parents=True)
     for name in ("buildfarm-shard.yml", "buildfarm-torch.yml"):
@@ -87,6 +93,10 @@ def test_the_files_of_an_earlier_version_are_removed(project: Path) -> None:
     done = ci(project, "--install", "./buildfarm", "--require", "cpu")
     assert done.output.count("removed ") == 2
     assert {path.name for path in folder.iterdir()} == {"buildfarm.yml", "buildfarm-wheel.yml"}
+    error = ci(project, "--install", "./buildfarm").exception
+    assert isinstance(error, UsageError)
+    assert "does not overwrite" in str(error)
+    assert (folder / "buildfarm-wheel.yml").read_text() == "# mine\non: push\n"
 
 
 def test_the_jobs_install_locked_versions_with_hashes(project: Path) -> None:
@@ -124,8 +134,8 @@ def test_a_job_of_several_builds_goes_on_after_a_failed_one(project: Path, job: 
     assert ran(lines[0]).code == 0
 
 
-def test_a_wheel_that_is_refused_fails_the_step_that_publishes(project: Path) -> None:
-    steps = written(project)["buildfarm"]["jobs"]["publish"]["steps"]
+def test_a_wheel_that_is_refused_fails_the_step_that_publishes(project: Path, jobs: dict[str, Any]) -> None:
+    steps = jobs["publish"]["steps"]
     programs = program(project, "buildfarm", 'echo "refused 1.0"\nexit 1\n')
     assert run_step(step_named(steps, "Publish"), project, programs).code == 1
     summary = step_named(steps, "Summary")
@@ -165,12 +175,9 @@ def test_every_action_of_this_repository_is_a_pinned_one() -> None:
     assert all(map(pinned.fullmatch, ACTIONS.values()))
 
 
-def test_a_cache_is_saved_from_the_paths_that_it_is_restored_to(project: Path) -> None:
-    jobs = written(project)["buildfarm-wheel"]["jobs"].values()
-    for steps in [
-        *(job["steps"] for job in jobs),
-        *(yaml.safe_load(p.read_text())["runs"]["steps"] for p in (ACTION, VERIFY)),
-    ]:
+def test_a_cache_is_saved_from_the_paths_that_it_is_restored_to(jobs: dict[str, Any]) -> None:
+    actions = [yaml.safe_load(path.read_text())["runs"]["steps"] for path in (ACTION, VERIFY)]
+    for steps in [*actions, *(job.get("steps", []) for job in jobs.values())]:
         restored = [step["with"]["path"] for step in steps if "cache/restore" in step.get("uses", "")]
         saved = [step["with"]["path"] for step in steps if "cache/save" in step.get("uses", "")]
         assert restored == saved, "GitHub finds an entry by its key and its paths"
@@ -218,32 +225,24 @@ def test_each_job_needs_the_one_before(project: Path) -> None:
     assert uploads == ["dist/*.whl.proofs.json"], "no wheel comes from a GPU machine"
 
 
-def test_a_failed_build_fails_in_one_step(project: Path) -> None:
-    steps = {step.get("name"): step for step in written(project)["buildfarm-wheel"]["jobs"]["build"]["steps"]}
-    assert "if" not in steps["Upload the wheels with their proofs"], "there is no wheel"
-    assert steps["Save the wheels and proofs for later runs"]["if"] == "${{ !cancelled() }}"
+def test_a_failed_build_uploads_nothing_and_keeps_its_store(jobs: dict[str, Any]) -> None:
+    assert "if" not in step_named(jobs["build"]["steps"], "Upload the wheels with their proofs"), "there is no wheel"
+    always = [step_named(jobs["build"]["steps"], "Save the wheels and proofs for later runs")]
+    for name in ("build", "smoke"):  # a GPU machine that keeps its store frees it
+        always += [step for step in jobs[name]["steps"] if "store prune" in step.get("run", "")]
+    assert [step["if"] for step in always] == ["${{ !cancelled() }}"] * 3, "also after a failed check"
 
 
-def test_a_gpu_machine_that_keeps_its_store_frees_it(project: Path) -> None:
-    jobs = written(project)["buildfarm-wheel"]["jobs"]
-    for job in (jobs["build"], jobs["smoke"]):
-        (step,) = [step for step in job["steps"] if "store prune" in step.get("run", "")]
-        assert step["if"] == "${{ !cancelled() }}", "also after a failed check"
-
-
-def test_a_step_that_takes_too_long_fails_before_its_job_is_cancelled(project: Path) -> None:
-    jobs = written(project)["buildfarm-wheel"]["jobs"]
-    for name, step in (("build", "Build"), ("smoke", "Smoke")):
-        (limit,) = [each.get("timeout-minutes", 360) for each in jobs[name]["steps"] if each.get("name") == step]
+def test_a_step_that_takes_too_long_fails_before_its_job_is_cancelled(jobs: dict[str, Any]) -> None:
+    for name in ("build", "smoke"):
+        limit = step_named(jobs[name]["steps"], name.capitalize()).get("timeout-minutes", 360)
         assert limit < jobs[name]["timeout-minutes"], "the steps after it run, and save and free the store"
 
 
-def test_artifacts_between_jobs_are_kept_for_a_week(project: Path) -> None:
-    made = written(project)
-    jobs = {name: job for workflow in made.values() for name, job in workflow["jobs"].items()}
+def test_artifacts_between_jobs_are_kept_for_a_week(jobs: dict[str, Any]) -> None:
     steps = [step for job in jobs.values() for step in job.get("steps", [])]
-    uploads = {step["with"]["name"]: step["with"] for step in steps if "upload-artifact" in step.get("uses", "")}
-    kept = {name.partition("-")[0]: given.get("retention-days") for name, given in uploads.items()}
+    uploads = [step["with"] for step in steps if "upload-artifact" in step.get("uses", "")]
+    kept = {given["name"].partition("-")[0]: given.get("retention-days") for given in uploads}
     days = "${{ vars.BUILDFARM_RETENTION_DAYS || 7 }}"
     assert kept == {"buildfarm": days, "wheels": days, "proofs": days, "index": None}, "the index is the result"
 
@@ -254,32 +253,15 @@ def test_a_newer_run_cancels_only_an_older_one_of_a_pull_request(project: Path) 
         assert cancels == ("${{ github.event_name == 'pull_request' }}" if name == "buildfarm" else False)
 
 
-def test_a_single_label_is_a_name(project: Path) -> None:
-    assert written(project, "--runner-labels", "arc-gpu")["buildfarm-wheel"]["jobs"]["smoke"]["runs-on"] == "arc-gpu"
-
-
-def test_an_index_with_an_absolute_path_is_no_artifact(project: Path) -> None:
-    made = written(project, "--index", "/srv/wheels", "--publish-labels", "self-hosted,wheels")["buildfarm"]
-    publish = made["jobs"]["publish"]
+def test_the_options_of_runners_and_index(project: Path) -> None:
+    labels = ("--runner-labels", "arc-gpu", "--publish-labels", "self-hosted,wheels")
+    made = written(project, *labels, "--index", "/srv/wheels")
+    assert made["buildfarm-wheel"]["jobs"]["smoke"]["runs-on"] == "arc-gpu", "one label is a name"
+    publish = made["buildfarm"]["jobs"]["publish"]
     assert publish["runs-on"] == ["self-hosted", "wheels"]
     assert not [step for step in publish["steps"] if "upload-artifact" in step.get("uses", "")]
-
-
-def test_the_first_line_is_the_command_that_wrote_the_file(project: Path) -> None:
-    written(project, "--runner-labels", "arc-gpu")
-    first = (project / ".github" / "workflows" / "buildfarm.yml").read_text().splitlines()[0]
-    assert first.startswith("# Written by `buildfarm ci --install ./buildfarm --runner-labels arc-gpu`.")
-
-
-def test_files_of_the_user_are_kept(project: Path) -> None:
-    written(project)
-    written(project, "--environment", "release")
-    path = project / ".github" / "workflows" / "buildfarm-wheel.yml"
-    path.write_text("on: push\n")
-    error = ci(project, "--install", "./buildfarm").exception
-    assert isinstance(error, UsageError)
-    assert "does not overwrite" in str(error)
-    assert path.read_text() == "on: push\n"
+    written_by = "# Written by `buildfarm ci --install ./buildfarm --runner-labels arc-gpu --publish-labels"
+    assert (project / ".github" / "workflows" / "buildfarm.yml").read_text().startswith(written_by)
 
 
 @pytest.mark.parametrize(

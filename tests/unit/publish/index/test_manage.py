@@ -35,6 +35,16 @@ def index(tmp_path: Path) -> Path:
     return tmp_path / "index"
 
 
+def write_project(folder: Path) -> str:
+    """Write a recipe and a matrix of two cells; return the text of the matrix."""
+    (folder / "ext").mkdir()
+    recipe = "name: my_ext\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [my_ext]\n"
+    (folder / "ext" / "extension.yaml").write_text(recipe)
+    axes = "torch: [2.11]\ncuda: [13.0]\npython: [3.12, 3.13]\nextensions: [ext]\n"
+    (folder / "matrix.yaml").write_text(axes)
+    return axes
+
+
 def test_yank_warns_of_the_wheel_that_is_installed_instead(index: Path, run: Run) -> None:
     code, out, err = run("yank", "my_ext==1.0+cu124", "--index", index, "--reason", "slow")
     assert (code, out) == (0, "yanked my_ext-1.0+cu124-py3-none-any.whl\n")
@@ -69,10 +79,6 @@ def test_check_finds_each_damage(index: Path, run: Run) -> None:
     page = index / "simple" / "my-ext" / "index.json"
     page.write_text(page.read_text().replace('"size":', '"size":1'))
     (index / "simple" / "index.json").write_text("{}")
-    html = ("simple/index.html", "cu130/index.html", "simple/my-ext/index.html", "projects/my-ext/index.html")
-    missing = [name for name in html if (index / name).is_file()]
-    for name in missing:
-        (index / name).unlink()
     code, out, _ = run("index", "check", index, "--json")
     assert code == 1
     faults = json.loads(out)["faults"]
@@ -80,13 +86,6 @@ def test_check_finds_each_damage(index: Path, run: Run) -> None:
     assert [fault for fault in faults if "my_ext-2.0" in fault and "missing" in fault]
     assert len([fault for fault in faults if fault.startswith("simple/my-ext: the page does not agree")]) == 4
     assert [fault for fault in faults if fault.startswith("simple/index.json")]
-    assert {"simple/my-ext/index.html", "projects/my-ext/index.html"} <= set(missing)
-    named = [
-        fault.removesuffix(": the page is missing")
-        for fault in faults
-        if fault.endswith("index.html: the page is missing")
-    ]
-    assert sorted(named) == sorted(missing)
 
 
 @pytest.mark.parametrize(
@@ -102,14 +101,17 @@ def test_check_finds_each_damage(index: Path, run: Run) -> None:
         "projects/my-ext/index.html",
     ],
 )
-@pytest.mark.parametrize("damage", ["empty", "tampered", "older"])
+@pytest.mark.parametrize("damage", ["empty", "missing", "tampered", "older"])
 def test_check_compares_each_page_with_what_would_be_written(index: Path, run: Run, page: str, damage: str) -> None:
     text = (index / page).read_text()
     older = text.replace('"core-metadata":', '"dist-info-metadata":{},"core-metadata":').replace("<body>", "<body >")
     tampered = text.replace("my", "mine")
-    (index / page).write_text({"empty": "", "tampered": tampered, "older": older}[damage])
-    if (index / page).read_text() == text:
+    if damage == "older" and older == text:
         return  # a list of projects has no such key
+    if damage == "missing":
+        (index / page).unlink()
+    else:
+        (index / page).write_text({"empty": "", "tampered": tampered, "older": older}[damage])
     code, out, _ = run("index", "check", index)
     assert code == 1
     named = page.removesuffix("/index.json") if "my-ext" in page and damage == "tampered" else page  # and the wheel
@@ -193,20 +195,6 @@ def test_an_sbom_of_a_wheel_without_one_is_json(tmp_path: Path) -> None:
     assert check_index(repository).faults == ()
     repository.objects.write(path, b"garbage")
     assert check_index(repository).faults[0].startswith(f"{path}: the SBOM cannot be read: it is no JSON: ")
-
-
-def test_wrong_pages_are_written_again(index: Path, run: Run) -> None:
-    for name in ("simple/my-ext/index.json", "simple/index.json", "projects/my-ext/index.html"):
-        (index / name).write_text("{}")
-    shutil.copytree(index / "simple" / "my-ext", index / "simple" / "without-wheels")
-    (index / "simple" / "my-ext" / "index.html").unlink()
-    code, out, _ = run("index", "check", index)
-    assert code == 1
-    assert f"`buildfarm index write-pages {index}` writes all pages again\n" in out
-    assert run("index", "write-pages", index) == (0, "", "")
-    assert run("index", "check", index)[:2] == (0, "checked: 1 project, 4 wheels, 0 faults\n")
-    assert (index / "simple" / "my-ext" / "index.html").exists()
-    assert "my_ext" in (index / "projects" / "my-ext" / "index.html").read_text()
 
 
 def test_check_finishes_an_interrupted_change(index: Path, tmp_path: Path, run: Run) -> None:
@@ -318,11 +306,7 @@ def test_a_new_index_in_a_source_folder_is_no_part_of_the_source(
 def test_a_refused_publish_creates_nothing(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     wheel = ready(tmp_path, version="1.0+cu130.torch2.11", proven=False).wheel
-    (tmp_path / "ext").mkdir()
-    (tmp_path / "ext" / "extension.yaml").write_text(
-        "name: my_ext\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [my_ext]\n"
-    )
-    (tmp_path / "matrix.yaml").write_text("torch: [2.11]\ncuda: [13.0]\npython: [3.12]\nextensions: [ext]\n")
+    write_project(tmp_path)
     words = ("publish", wheel, "--store", tmp_path / "store", "--require", "gpu", "--to")
     assert run(*words, Path("new", "index"))[0] == 1
     assert not Path("new").exists()
@@ -391,12 +375,7 @@ def test_publish_names_the_failed_builds_of_the_last_run(tmp_path: Path, run: Ru
 
 def test_publish_keeps_the_plan_of_the_matrix(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = ready(tmp_path, version="1.0+cu130.torch2.11").wheel
-    (tmp_path / "ext").mkdir()
-    (tmp_path / "ext" / "extension.yaml").write_text(
-        "name: my_ext\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [my_ext]\n"
-    )
-    axes = "torch: [2.11]\ncuda: [13.0]\npython: [3.12, 3.13]\nextensions: [ext]\n"
-    (tmp_path / "matrix.yaml").write_text(axes)
+    axes = write_project(tmp_path)
     words = ("publish", wheel, "--to", tmp_path / "index", "--store", tmp_path / "store", "--require", "none")
     page = tmp_path / "index" / "projects" / "my-ext" / "index.html"
     (tmp_path / "elsewhere").mkdir()

@@ -2,70 +2,28 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html.parser
 import json
-import os
+import re
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 
 from builder.errors import UsageError
-from builder.publish.index.entry import Entry, read_entry
-from builder.publish.index.pages import project_pages, root_pages
+from builder.hashing import sha256_of
+from builder.publish.index.new_wheel import new_wheel
+from builder.publish.index.objects import Folder
+from builder.publish.index.repository import Repository
+from tests.unit.loopback import pure_wheel
 
 
-def make_wheel(
-    dist: Path,
-    version: str = "1.0+cu13",
-    *,
-    name: str = "my_ext",
-    requires_python: str = ">=3.8,<9",
-    metadata_name: str = "My.Ext",
-    requires: Sequence[str] = (),
-) -> Path:
-    """A pure Python wheel with one module that an installer accepts."""
-    info = f"{name}-{version}.dist-info"
-    head = [f"Metadata-Version: 2.1\nName: {metadata_name}\nVersion: {version}"]
-    head += [f"Requires-Python: {requires_python}"] if requires_python else []
-    head += [f"Requires-Dist: {line}" for line in requires]
-    files = {
-        f"{name}.py": f"VERSION = {version!r}\n",
-        f"{info}/METADATA": "\n".join(head) + "\n\nGrüße\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    rows = []
-    for path, text in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-        rows.append(f"{path},sha256={digest},{len(text.encode())}\n")
-    files[f"{info}/RECORD"] = "".join(rows) + f"{info}/RECORD,,\n"
-    dist.mkdir(parents=True, exist_ok=True)
-    wheel = dist / f"{name}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as zipped:
-        for path, text in files.items():
-            zipped.writestr(path, text)
-    return wheel
-
-
-def write_index(dist: Path, wheels: Sequence[Path]) -> Path:
-    """Write the pages of an index beside these wheels of one folder."""
-    projects: dict[str, list[Entry]] = {}
+def index_of(folder: Path, *wheels: Path) -> Path:
+    """Publish these wheels in an index; return the folder with its pages."""
     for wheel in wheels:
-        entry, metadata = read_entry(wheel)
-        wheel.with_name(f"{wheel.name}.metadata").write_bytes(metadata)
-        projects.setdefault(entry.project, []).append(entry)
-    simple = dist / "simple"
-    pages = {f"simple/{name}": data for name, data in root_pages(list(projects)).items()}
-    for project, entries in projects.items():
-        pages |= dict(project_pages(project, {"simple": entries}))
-    for name, data in pages.items():
-        (dist / name).parent.mkdir(parents=True, exist_ok=True)
-        (dist / name).write_bytes(data)
-    return simple
+        Repository(Folder(folder)).add(new_wheel(wheel, []))
+    return folder / "simple"
 
 
 class Links(html.parser.HTMLParser):
@@ -84,49 +42,45 @@ class Links(html.parser.HTMLParser):
 
 
 def test_the_html_page_follows_the_standards(tmp_path: Path) -> None:
-    dist = tmp_path / "dist"
-    wheel = make_wheel(dist)
-    simple = write_index(dist, [wheel])
-    page = simple / "my-ext" / "index.html"
+    wheel = pure_wheel(tmp_path, "my_ext", "1.0+cu13", requires_python=">=3.8,<9")
+    page = index_of(tmp_path / "index", wheel) / "my-ext" / "index.html"
     links = Links(page)
     assert {"name": "pypi:repository-version", "content": "1.4"} in links.meta
     (link,) = links.found
     address = urlsplit(urljoin(page.as_uri(), link["href"]))
-    assert unquote(address.path) == str(wheel)
     assert "+" not in address.path
-    assert address.fragment == f"sha256={hashlib.sha256(wheel.read_bytes()).hexdigest()}"
-    beside = wheel.with_name(wheel.name + ".metadata")
-    assert "Grüße" in beside.read_text(encoding="utf-8")
-    digest = f"sha256={hashlib.sha256(beside.read_bytes()).hexdigest()}"
-    assert link["data-core-metadata"] == digest
+    published = Path(unquote(address.path))
+    assert published.read_bytes() == wheel.read_bytes()
+    assert address.fragment == f"sha256={sha256_of(wheel)}"
+    assert link["data-core-metadata"] == f"sha256={sha256_of(published.with_name(f'{wheel.name}.metadata'))}"
     assert "data-dist-info-metadata" not in link
     assert link["data-requires-python"] == ">=3.8,<9"
     assert 'data-requires-python="&gt;=3.8,&lt;9"' in page.read_text()
-    assert [entry["href"] for entry in Links(simple / "index.html").found] == ["my-ext/"]
+    assert [entry["href"] for entry in Links(tmp_path / "index" / "simple" / "index.html").found] == ["my-ext/"]
 
 
 def test_the_json_page_agrees_with_the_html_page(tmp_path: Path) -> None:
-    dist = tmp_path / "dist"
-    wheels = [make_wheel(dist, version) for version in ("1.10", "1.9", "1.9+cu13")]
-    os.utime(wheels[0], (1_700_000_000, 1_700_000_000))
-    simple = write_index(dist, wheels)
+    wheels = [
+        pure_wheel(tmp_path, "my_ext", version, requires_python=">=3.8") for version in ("1.10", "1.9", "1.9+cu13")
+    ]
+    simple = index_of(tmp_path / "index", *wheels)
     data = json.loads((simple / "my-ext" / "index.json").read_text())
     assert data["meta"]["api-version"] == "1.4"
-    assert data["name"] == "my-ext"
-    assert data["versions"] == ["1.9", "1.9+cu13", "1.10"]
-    assert [f"{f['url']}#sha256={f['hashes']['sha256']}" for f in data["files"]] == [
+    assert (data["name"], data["versions"]) == ("my-ext", ["1.9", "1.9+cu13", "1.10"])
+    assert [f"{f['url'].replace('+', '%2B')}#sha256={f['hashes']['sha256']}" for f in data["files"]] == [
         link["href"] for link in Links(simple / "my-ext" / "index.html").found
     ]
     newest = data["files"][-1]
-    assert newest["filename"] == "my_ext-1.10-py3-none-any.whl"
-    assert newest["size"] == wheels[0].stat().st_size
-    assert newest["upload-time"] == "2023-11-14T22:13:20.000000Z"
-    assert newest["requires-python"] == ">=3.8,<9"
+    assert (newest["filename"], newest["size"]) == ("my_ext-1.10-py3-none-any.whl", wheels[0].stat().st_size)
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", newest["upload-time"])
+    assert newest["requires-python"] == ">=3.8"
     assert json.loads((simple / "index.json").read_text())["projects"] == [{"name": "my-ext"}]
 
 
-def test_an_empty_index_is_an_index(tmp_path: Path) -> None:
-    simple = write_index(tmp_path / "dist", [])
+def test_an_index_after_its_last_wheel_is_an_index(tmp_path: Path) -> None:
+    wheel = pure_wheel(tmp_path, "my_ext", "1.0")
+    simple = index_of(tmp_path / "index", wheel)
+    Repository(Folder(tmp_path / "index")).remove(wheel.name)
     assert Links(simple / "index.html").found == []
 
 
@@ -140,8 +94,7 @@ def test_an_empty_index_is_an_index(tmp_path: Path) -> None:
     ],
 )
 def test_unusable_wheels_are_refused(tmp_path: Path, problem: str, message: str) -> None:
-    dist = tmp_path / "dist"
-    wheel = make_wheel(dist)
+    wheel = pure_wheel(tmp_path, "my_ext", "1.0")
     match problem:
         case "absent":
             wheel.unlink()
@@ -151,7 +104,7 @@ def test_unusable_wheels_are_refused(tmp_path: Path, problem: str, message: str)
             with zipfile.ZipFile(wheel, "w"):
                 pass
         case "renamed":
-            wheel = wheel.rename(dist / "my_ext-1.1-py3-none-any.whl")
+            wheel = wheel.rename(tmp_path / "my_ext-1.1-py3-none-any.whl")
     with pytest.raises(UsageError, match=message) as caught:
-        write_index(dist, [wheel])
+        index_of(tmp_path / "index", wheel)
     assert caught.value.where == str(wheel)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,7 +108,7 @@ def test_a_yanked_wheel_stays_yanked_and_is_not_offered(wheel: Path, tmp_path: P
     for level in (Level.CPU, Level.GPU):  # enough proofs, too few
         results = publish_wheels(repository, [wheel], store, [level])
         assert [(one.outcome, one.yanked) for one in results] == [(PublishOutcome.UNCHANGED, "wrong on sm_120")]
-        assert publish_data(results[0])["yanked"] == "wrong on sm_120"
+        assert publish_data(results)[0]["yanked"] == "wrong on sm_120"
         text = publish_text(results, url_of(str(tmp_path / "index")), [level])
         assert f"it is yanked (wrong on sm_120), and stays so; `buildfarm unyank {wheel.name} --index INDEX`" in text
         assert "pip install" not in text
@@ -271,18 +270,6 @@ def test_of_two_files_of_a_version_publish_names_the_url(tmp_path: Path) -> None
         text = publish_text(results, url_of(str(tmp_path / "index")), [Level.CPU])
         (pip,) = [line for line in text.splitlines() if line.startswith("  pip install")]
         assert (" @ file:" in pip) is (tag != "py3-none-any"), "the index has both then"
-
-
-def test_a_path_that_the_index_lacks_is_not_printed(tmp_path: Path) -> None:
-    """A server with an earlier version of buildfarm has no page for one torch."""
-    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
-    wheel = pure_wheel(tmp_path / "dist", "my_ext", "1.0+cu130.torch2.11")
-    store.save_proofs(proofs_of(wheel))
-    results = publish_wheels(repository, [wheel], store, [Level.CPU])
-    index = url_of(str(tmp_path / "index"))
-    assert f"--index {index}cu130/torch2.11/ " in publish_text(results, index, [Level.CPU])
-    shutil.rmtree(tmp_path / "index" / "cu130" / "torch2.11")
-    assert f"--index {index}cu130/ " in publish_text(results, index, [Level.CPU])
 
 
 def test_a_check_of_verify_that_did_not_run_is_named_once(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from builder.publish.index.paths import path_to_install, paths_of
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from builder.wheelfile.facts import Library
 from tests.conftest import coded
+from tests.fixtures.killed import together
 from tests.refused import refused
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import CELL, ready
@@ -214,7 +214,9 @@ def test_removed_wheels_and_projects_leave_the_pages(repository: Repository, tmp
     repository.add(other)
     repository.remove(one.wheel.name)
     assert repository.projects() == ["other"]
-    assert "my-ext" not in repository.objects.read("simple/index.html").decode()
+    for page in ("simple/index.html", "index.html"):
+        assert "my-ext" not in repository.objects.read(page).decode()
+    assert repository.objects.names("projects") == ["other"]
     assert not list((tmp_path / "index").rglob("my_ext*"))
     assert listed(repository, "simple", "other") == [other.wheel.name]
 
@@ -232,14 +234,8 @@ def _publish_some(root: Path, wheels: Path, number: int) -> None:
 
 
 def test_concurrent_publishers_lose_nothing(repository: Repository, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
     args = [(tmp_path / "index", tmp_path / "wheels", number) for number in range(6)]
-    processes = [context.Process(target=_publish_some, args=one) for one in args]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * 6
+    assert together(_publish_some, args) == [0] * 6
     wanted = sorted(f"my_ext-{number}.{index}-py3-none-any.whl" for number in range(6) for index in range(5))
     assert sorted(listed(repository, "simple")) == sorted(listed(repository, "cu130")) == wanted
     assert repository.objects.names("pending") == []
@@ -275,13 +271,7 @@ def test_of_two_different_files_of_one_name_one_is_published(repository: Reposit
         except ConflictError:
             sys.exit(7)
 
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=publish, args=(number,)) for number in range(8)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    codes = [process.exitcode for process in processes]
+    codes = together(publish, [(number,) for number in range(8)])
     assert sorted(codes, key=str) == [0] + [7] * 7
     (entry,) = repository.entries("my-ext")
     assert entry.sha256 == news[codes.index(0)].entry.sha256

@@ -12,8 +12,9 @@ from starlette.testclient import TestClient
 
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.publish.remote.fields import EVIDENCE
-from builder.publish.server.app import ServerSettings, make_app
+from builder.publish.remote.evidence import EVIDENCE
+from builder.publish.server.app import make_app
+from builder.publish.server.settings import ServerSettings
 from builder.publish.server.tokens import Tokens
 from tests.unit.publish.index.make import ready
 
@@ -37,7 +38,7 @@ class Client(TestClient):
         repository.add(new)
         return repository.find(new.wheel.name).path
 
-    def upload(self, wheel: Path, auth: tuple[str, str] | None, fields: Mapping[str, str] | None = None) -> Any:
+    def upload(self, wheel: Path, auth: tuple[str, str] | None, fields: Mapping[str, Any] | None = None) -> Any:
         """Upload a wheel as twine does. `fields` replace what the form says; proofs and provenance become files."""
         more = dict(fields or {})
         evidence = {name: (name, more.pop(name)) for name in EVIDENCE if name in more}
@@ -47,6 +48,26 @@ class Client(TestClient):
             data=form_of(wheel) | more,
             files={**evidence, "content": (wheel.name, wheel.read_bytes())},
         )
+
+    def refuses(
+        self,
+        status: int,
+        sentence: str,
+        wheel: Path,
+        auth: tuple[str, str] | None,
+        fields: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Upload a wheel that is refused with this status and sentence, and check that nothing is published of it."""
+        before = self.published()
+        answer = self.upload(wheel, auth, fields)
+        assert (answer.status_code, sentence in answer.text) == (status, True), answer.text
+        assert self.published() == before
+        return str(answer.text)
+
+    def published(self) -> dict[Path, bytes]:
+        """Every file of the index: records, wheels and pages, also temporary ones; without the tokens."""
+        files = [path for path in self.root.rglob("*") if path.is_file() and ".tokens" not in path.parts]
+        return {path: path.read_bytes() for path in files}
 
 
 def form_of(wheel: Path) -> dict[str, str]:

@@ -10,7 +10,8 @@ import pytest
 from starlette.testclient import TestClient
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from builder.publish.server.app import ServerSettings, make_app
+from builder.publish.server.app import make_app
+from builder.publish.server.settings import ServerSettings
 from tests.unit.publish.server.client import Client
 
 JSON, HTML = "application/vnd.pypi.simple.v1+json", "application/vnd.pypi.simple.v1+html"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import Code
-from builder.publish.index import usable
+from builder.publish.index import wheel_file
 from builder.publish.index.new_wheel import new_wheel
 from tests.refused import refused
 from tests.unit.publish.index.conftest import Run
@@ -30,40 +30,29 @@ def wheel_of(folder: Path, files: Mapping[str, bytes | None], name: str = NAME) 
     return folder / name
 
 
-HOSTILE = [
-    pytest.param({f"{INFO}/RECORD": None}, NAME, "has no RECORD", id="no RECORD"),
-    pytest.param({f"{INFO}/WHEEL": None}, NAME, "has no WHEEL", id="no WHEEL"),
-    pytest.param(
-        {f"{INFO}/METADATA": METADATA + b"Author: M\xfcller\n"},
-        NAME,
-        "METADATA is not UTF-8: byte 57 is 0xfc",
-        id="UTF-8",
-    ),
-    pytest.param(
-        {f"{INFO}/METADATA": METADATA + b"Requires-Dist: this is not valid ;;;\n"},
-        NAME,
-        "Requires-Dist of METADATA is not valid: 'this is not valid ;;;'",
-        id="Requires-Dist",
-    ),
-    pytest.param(
-        {f"{INFO}/METADATA": METADATA + b"Requires-Dist: x" + b">=1," * 600 + b">=1\n"},
+def metadata_with(line: bytes) -> dict[str, bytes | None]:
+    return {f"{INFO}/METADATA": METADATA + line + b"\n"}
+
+
+LINUX = "my_ext-1.0-cp312-cp312-linux_x86_64.whl"
+HOSTILE: dict[str, tuple[dict[str, bytes | None], str, str]] = {
+    "no RECORD": ({f"{INFO}/RECORD": None}, NAME, "has no RECORD"),
+    "no WHEEL": ({f"{INFO}/WHEEL": None}, NAME, "has no WHEEL"),
+    "UTF-8": (metadata_with(b"Author: M\xfcller"), NAME, "METADATA is not UTF-8: byte 57 is 0xfc"),
+    "Requires-Dist": (metadata_with(b"Requires-Dist: not valid ;;;"), NAME, "METADATA is not valid: 'not valid ;;;'"),
+    "long Requires-Dist": (
+        metadata_with(b"Requires-Dist: x" + b">=1," * 600 + b">=1"),
         NAME,
         "Requires-Dist of METADATA is not valid",
-        id="long Requires-Dist",
     ),
-    pytest.param(
-        {},
-        "my_ext-1.0-cp312-cp312-linux_x86_64.whl",
-        "WHEEL says py3-none-any, but the file name says cp312-cp312-linux_x86_64",
-        id="tag",
-    ),
-    pytest.param({"a\nb": b""}, NAME, "control characters: 'a\\nb'", id="control characters"),
-    pytest.param({f"{INFO}/sboms/x.cdx.json": b"[" * 31 * 2**20}, NAME, "x.cdx.json cannot be read", id="large SBOM"),
-    pytest.param({f"{INFO}/sboms/x.cdx.json": b"[]"}, NAME, "x.cdx.json cannot be read", id="SBOM of another kind"),
-]
+    "tag": ({}, LINUX, "WHEEL says py3-none-any, but the file name says cp312-cp312-linux_x86_64"),
+    "control characters": ({"a\nb": b""}, NAME, "control characters: 'a\\nb'"),
+    "large SBOM": ({f"{INFO}/sboms/x.cdx.json": b"[" * 31 * 2**20}, NAME, "x.cdx.json cannot be read"),
+    "SBOM of another kind": ({f"{INFO}/sboms/x.cdx.json": b"[]"}, NAME, "x.cdx.json cannot be read"),
+}
 
 
-@pytest.mark.parametrize(("files", "name", "sentence"), HOSTILE)
+@pytest.mark.parametrize(("files", "name", "sentence"), HOSTILE.values(), ids=HOSTILE)
 def test_it_is_refused(tmp_path: Path, files: Mapping[str, bytes | None], name: str, sentence: str) -> None:
     wheel = wheel_of(tmp_path, files, name)
     with refused(Code.WHEEL_DAMAGED, sentence):
@@ -122,13 +111,15 @@ def test_requirements_of_real_wheels(tmp_path: Path, line: str) -> None:
 
 
 def test_names_in_other_languages(tmp_path: Path) -> None:
-    assert new_wheel(wheel_of(tmp_path, {"my_ext/naïve\u3000文.txt": b""}), [])
+    author = {f"{INFO}/METADATA": METADATA + "Author: Müller\n".encode()}
+    made = new_wheel(wheel_of(tmp_path, {"my_ext/naïve\u3000文.txt": b"", **author}), [])
+    assert made.attached[".metadata"] == author[f"{INFO}/METADATA"]
 
 
 def test_the_first_sbom_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {f"{INFO}/sboms/{name}.cdx.json": f'{{"name": "{name}"}}'.encode() for name in ("b", "a")}
     wheel = wheel_of(tmp_path, files)
     assert new_wheel(wheel, []).attached[".cdx.json"] == b'{"name": "a"}'
-    monkeypatch.setattr(usable, "MAX_SBOM", 5)
+    monkeypatch.setattr(wheel_file, "MAX_SBOM", 5)
     with refused(Code.WHEEL_DAMAGED, "a.cdx.json"):
         new_wheel(wheel, [])

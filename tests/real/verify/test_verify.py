@@ -1,0 +1,252 @@
+"""`verify` finds every planted fault under the right name, raises no false alarm, and prints what it found."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from builder.cli.app import app
+from builder.errors import Exit
+from tests.real.verify.corpus import NATIVE, SASS, Fault, Lib, Wheel, with_lib, with_op
+from tests.real.verify.faults import FAULTS, SOUND
+
+
+def run(store: Path, *words: object) -> Result:
+    """`buildfarm verify` with the made-up torch releases."""
+    return CliRunner().invoke(app, ["verify", *map(str, words), "--store", str(store)])
+
+
+def verify(wheel: object, store: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:
+    """The exit code and the proofs of one wheel."""
+    done = run(store, wheel, "--json", *options)
+    assert done.exit_code in (Exit.OK, Exit.FAILED), done.output
+    (one,) = json.loads(done.stdout)
+    return done.exit_code, one["proofs"]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_planted_fault_is_found_under_its_name(name: str, stubs: Path, store: Path, tmp_path: Path) -> None:
+    fault: Fault = FAULTS[name]
+    code, proofs = verify(fault.wheel.write(tmp_path, stubs), store, *fault.options)
+    failed = {proof["check"]: proof["reason"] for proof in proofs if proof["verdict"] == "failed"}
+    assert fault.check in failed, proofs
+    assert fault.says in failed[fault.check]
+    assert code == Exit.FAILED
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_no_false_alarm(name: str, stubs: Path, store: Path, tmp_path: Path) -> None:
+    wheel: Wheel = SOUND[name]
+    code, proofs = verify(wheel.write(tmp_path, stubs), store)
+    assert [proof for proof in proofs if proof["verdict"] == "failed"] == []
+    assert {proof["verdict"] for proof in proofs if proof["check"] == "linkage"} == {"passed"}
+    assert code == Exit.OK
+
+
+def test_remarks_are_no_failures(stubs: Path, store: Path, tmp_path: Path) -> None:
+    lib = Lib(flags=("-Wl,-rpath,/opt/cuda/lib64", "-Wl,--disable-new-dtags"))
+    wheel = with_lib(lib, root_is_purelib="true", requires=("torch>=2.11",))
+    code, proofs = verify(wheel.write(tmp_path, stubs), store)
+    remarks = {proof["check"]: " ".join(proof["evidence"].get("remarks", ())) for proof in proofs}
+    assert "`Root-Is-Purelib: true`" in remarks["contents"]
+    assert "/opt/cuda/lib64" in remarks["loader"]
+    assert "also links with torch 2.10" in remarks["window"]
+    assert "no upper limit for torch" in remarks["window"]
+    assert "whose symbols are unknown: `buildfarm inventory add 2.13 2.14 2.15`" in remarks["window"]
+    assert code == Exit.OK
+
+
+def test_text_names_the_real_floor_and_the_gpus(stubs: Path, store: Path, tmp_path: Path) -> None:
+    wheel = Wheel().write(tmp_path, stubs)
+    text = run(store, wheel).stdout
+    assert "the libraries need manylinux_2_5_x86_64" in text
+    assert "native on A100 (8.0)" in text
+    assert "cannot run on V100 (7.0), Jetson AGX Xavier (7.2), T4 (7.5), Jetson AGX Orin (8.7)" in text
+
+
+def test_pure_python_wheel_has_nothing_to_link(stubs: Path, store: Path, tmp_path: Path) -> None:
+    code, proofs = verify(Wheel(libs={}, tag="py3-none-any", version="1.0").write(tmp_path, stubs), store)
+    reasons = {proof["check"]: (proof["verdict"], proof["reason"]) for proof in proofs}
+    assert reasons["payload"] == ("passed", "pure Python, without a library")
+    assert code == Exit.OK
+
+
+def test_window_is_what_metadata_allows_and_links(stubs: Path, store: Path, tmp_path: Path) -> None:
+    """Symbols alone do not prove a C++ ABI, so torch releases that METADATA excludes are a remark only."""
+    _, proofs = verify(Wheel().write(tmp_path, stubs), store)
+    (window,) = [proof for proof in proofs if proof["check"] == "window"]
+    assert window["evidence"]["window"] == ["2.11"]
+    assert window["evidence"]["links"] == ["2.10", "2.11", "2.12"]
+    assert "does not prove that torch's C++ classes have the same layout" in " ".join(window["evidence"]["remarks"])
+
+
+def test_wheel_without_a_requirement_of_torch_fails_once(stubs: Path, store: Path, tmp_path: Path) -> None:
+    """The check `metadata` names the fault; the window says which torch would be right."""
+    _, proofs = verify(with_op(torch="added", requires=(), version="1.0").write(tmp_path, stubs), store)
+    assert [proof["check"] for proof in proofs if proof["verdict"] == "failed"] == ["metadata"]
+    assert [proof["reason"] for proof in proofs if proof["check"] == "window"] == ["links with torch 2.12"]
+
+
+@pytest.mark.parametrize(
+    ("record", "failed"),
+    [
+        ('{"recipe": {"cuda": "optional"}}', []),
+        ('{"recipe": {}}', ["payload", "device-code"]),
+        ('{"recipe": "optional"}', ["payload", "device-code"]),
+        ("{", ["payload", "device-code"]),
+    ],
+)
+def test_the_record_of_the_build_says_whether_gpu_code_is_required(
+    record: str, failed: list[str], stubs: Path, store: Path, tmp_path: Path
+) -> None:
+    """The version names a CUDA in every wheel that buildfarm builds."""
+
+    def with_record(members: dict[str, bytes]) -> None:
+        members["ops-1.0+cu130.dist-info/buildfarm.json"] = record.encode()
+
+    wheel = with_lib(Lib(gpu=None), after=with_record)
+    _, proofs = verify(wheel.write(tmp_path, stubs), store)
+    without = [one["check"] for one in proofs if one["verdict"] == "failed" and one["check"] != "record"]
+    assert without == failed
+
+
+def test_markdown(stubs: Path, store: Path, tmp_path: Path) -> None:
+    bad = with_op("int ops_forward();", "ops_forward();", root_is_purelib="true").write(tmp_path, stubs)
+    markdown = tmp_path / "out" / "verify.md"
+    done = run(store, bad, "--markdown", markdown)
+    assert done.exit_code == Exit.FAILED, done.output
+
+    text = markdown.read_text()
+    assert "| **FAILED** | linkage | torch2.11.0-cu130-cp312: " in text
+    assert "undefined symbol ops\\_forward" in text
+    assert all(line.count(" | ") == 2 for line in text.splitlines() if line.startswith("| ") and "---" not in line)
+
+
+def test_text_of_a_stranger_is_no_markup(stubs: Path, store: Path, tmp_path: Path) -> None:
+    wheel = Wheel(requires=("torch==2.11.*", "<script>|[x](http://evil.example)")).write(tmp_path, stubs)
+    out = tmp_path / "verify.md"
+    run(store, wheel, "--markdown", out)
+    text = out.read_text()
+    assert "\\<script\\>\\|\\[x\\](http" in text
+    assert "<script>" not in text
+
+
+def test_files_that_are_no_readable_wheels_do_not_stop_the_others(stubs: Path, store: Path, tmp_path: Path) -> None:
+    good = Wheel().write(tmp_path, stubs)
+    (tmp_path / "broken").mkdir()
+    broken = Wheel().write(tmp_path / "broken", stubs)
+    with zipfile.ZipFile(broken) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(broken, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data[:100] if name.endswith(".so") else data)
+    bad = {
+        tmp_path / "damaged-1.0-py3-none-any.whl": "wheel-damaged",
+        broken: "library-damaged",
+        good.rename(tmp_path / "my wheel (1).whl"): "wheel-name-invalid",
+        tmp_path / "b\udcff#1-1.0-py3-none-any.whl": "wheel-name-invalid",
+    }
+    for path in bad:
+        if path.name.endswith("-1.0-py3-none-any.whl"):
+            path.write_bytes(b"no zip")
+    good, markdown = Wheel().write(tmp_path, stubs), tmp_path / "verify.md"
+    done = run(store, *bad, good, "--markdown", markdown)
+    assert done.exit_code == Exit.USAGE, done.output
+    assert f"{good.name}  " in done.stdout
+    assert "damaged-1.0-py3-none-any.whl: this wheel cannot be read" in " ".join(done.stderr.split())
+    assert "### damaged-1.0-py3-none-any.whl\n\n**FAILED**: this wheel cannot be read" in markdown.read_text()
+    assert markdown.read_text().count("**FAILED**: ") == len(bad)
+    judged, *others = json.loads(run(store, *bad, good, "--json").stdout)
+    assert (judged["wheel"], judged["failed"]) == (good.name, False)
+    assert [(one["wheel"], one["failed"], one["error"]["code"]) for one in others] == [
+        (path.name, True, code) for path, code in bad.items()
+    ]
+
+
+def size(wheel: Path, store: Path, *limit: str) -> tuple[int, list[dict[str, Any]]]:
+    """The exit code, and the proofs of the check `size`."""
+    code, proofs = verify(wheel, store, *limit)
+    return code, [proof for proof in proofs if proof["check"] == "size"]
+
+
+def test_failure_names_the_largest_libraries_and_their_architectures(stubs: Path, store: Path, tmp_path: Path) -> None:
+    more = Lib("int table[200000] = {1};\n" + Lib().source, gpu=(*NATIVE, (SASS, 75, 0)))
+    wheel = Wheel(libs={**Wheel().libs, "ops/_large.so": more}).write(tmp_path, stubs)
+    code, (proof,) = size(wheel, store, "--max-size", "1KiB")
+    assert (code, proof["verdict"]) == (Exit.FAILED, "failed")
+    reason = proof["reason"]
+    assert "more than its limit of 1 KiB; unpacked, the largest libraries are ops/_large.so with 79" in reason
+    assert "(GPU code: sm_" in reason
+    assert reason.index("ops/_large.so") < reason.index("ops/_C.")
+
+
+def test_wheel_within_the_limit(stubs: Path, store: Path, tmp_path: Path) -> None:
+    code, (proof,) = size(Wheel().write(tmp_path, stubs), store, "--max-size", "300MB")
+    assert (code, proof["verdict"]) == (Exit.OK, "passed")
+    assert proof["reason"].endswith("of at most 286.1 MiB")
+
+
+def test_no_limit_no_check(stubs: Path, store: Path, tmp_path: Path) -> None:
+    assert size(Wheel().write(tmp_path, stubs), store) == (Exit.OK, [])
+
+
+def test_unreadable_limit(store: Path, tmp_path: Path) -> None:
+    assert "is not a size" in str(run(store, tmp_path, "--max-size", "large").exception)
+
+
+@pytest.fixture
+def site(stubs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The site-packages of an environment with the sound wheel, as pip installs it."""
+    site = tmp_path / "env" / "lib" / "python3.12" / "site-packages"
+    with zipfile.ZipFile(Wheel().write(tmp_path, stubs)) as archive:
+        archive.extractall(site)
+    info = site / "ops-1.0+cu130.dist-info"
+    (info / "INSTALLER").write_text("pip\n")
+    with (info / "RECORD").open("a") as record:
+        record.write(
+            f"{info.name}/INSTALLER,sha256=x,4\nops/__pycache__/__init__.cpython-312.pyc,,\n../../../bin/ops,,\n"
+        )
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "env"))
+    return site
+
+
+@pytest.mark.parametrize("how", ["ops", "OPS", ".dist-info"])
+def test_sound_package(how: str, site: Path, store: Path) -> None:
+    done = run(store, site / "ops-1.0+cu130.dist-info" if how == ".dist-info" else how, "--json")
+    (found,) = json.loads(done.stdout)
+    assert found["wheel"] == "ops-1.0+cu130-cp312-cp312-manylinux_2_17_x86_64.whl"
+    assert not found["failed"], found
+    assert {proof["check"] for proof in found["proofs"]} >= {"linkage", "record", "tags", "metadata", "window"}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import os\n", "ops/__init__.py differs from its hash in RECORD, so the wheel was changed after it was built"),
+        (None, "the wheel lacks ops/__init__.py, which RECORD lists"),
+    ],
+    ids=["changed", "deleted"],
+)
+def test_file_changed_after_the_installation(text: str | None, reason: str, site: Path, store: Path) -> None:
+    (site / "ops" / "__init__.py").unlink()
+    if text is not None:
+        (site / "ops" / "__init__.py").write_text(text)
+    failed = [(one["check"], one["reason"]) for one in verify("ops", store)[1] if one["verdict"] == "failed"]
+    assert failed == [("record", reason)]
+
+
+@pytest.mark.usefixtures("site")
+def test_package_that_is_not_installed(store: Path) -> None:
+    assert "no package other is installed" in str(run(store, "other").exception)
+
+
+def test_folder_without_record(site: Path, store: Path) -> None:
+    (site / "ops-1.0+cu130.dist-info" / "RECORD").unlink()
+    done = run(store, "ops")
+    assert done.exit_code == Exit.USAGE
+    assert "has no usable RECORD" in " ".join(done.stderr.split())
