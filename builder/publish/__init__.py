@@ -1,1 +1,1 @@
-"""Output: the package index, provenance, report.json, and the text that the commands print."""
+"""Output: dist/, the package index and its server, provenance, reports, and the text that the commands print."""
