@@ -86,7 +86,8 @@ def test_report_takes_the_newest_run_of_this_folder(
     for day, name in ((20, "mine"), (21, "other")):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
-        built = {"build": name, "wheel": f"{name}.whl", "status": "built", "error": None, "hints": [], "serves": []}
+        built: dict[str, Any] = {"build": name, "wheel": f"{name}.whl", "status": "built", "error": None}
+        built |= {"hints": [], "serves": []}
         report_json = json.dumps({"builds": [built], "skips": []})
         save_run(open_store(store), datetime(2026, 11, day, tzinfo=UTC), 1, report_json)
     (tmp_path / "empty").mkdir()
