@@ -7,10 +7,9 @@ import re
 from typing import Any
 
 import dask
-import typer
 import yaml
 
-from builder.cli.app import app
+from builder.cli.app import load_command
 from docs.generate import DOCS
 
 PAGE = DOCS / "how-to" / "several-machines.md"
@@ -36,9 +35,8 @@ def document(name: str) -> Any:
 
 def worker_options(argv: list[str]) -> dict[str, Any]:
     """The options of `buildfarm worker` in a command line; the command line's errors are errors of the test."""
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     assert argv[0] == "worker"
-    options: dict[str, Any] = commands["worker"].make_context("worker", argv[1:]).params
+    options: dict[str, Any] = load_command("worker").make_context("worker", argv[1:]).params
     return options
 
 
