@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import dask
+import distributed  # noqa: F401 - adds its settings to those of Dask
 import yaml
 
 from builder.cli.app import load_command
