@@ -55,23 +55,15 @@ class Code(StrEnum):
     The documentation is generated from the comments.
     """
 
-    #: The file is not an archive of the expected kind, or it is damaged.
-    ARCHIVE_UNREADABLE = "archive-unreadable"
-    #: The archive is refused before it is unpacked: members lead out of it or conflict, or it is too large.
-    ARCHIVE_UNSAFE = "archive-unsafe"
-    #: The docker program has no buildx plugin.
-    BUILDX_MISSING = "buildx-missing"
-    #: Python cannot parse cases.py.
-    CASES_UNREADABLE = "cases-unreadable"
-    #: A container cannot verify the certificate of a server.
-    CERTIFICATE_NOT_TRUSTED = "certificate-not-trusted"
-    #: A certificate or its key is missing or cannot be read.
+    #: A file, a recipe or a token of this name exists, and the command does not replace it.
+    ALREADY_EXISTS = "already-exists"
+    #: A certificate or its key is missing or cannot be read, or the other side does not accept it.
     CERTIFICATE_NOT_USABLE = "certificate-not-usable"
     #: The wheel was built, but a check of it failed.
     CHECKS_FAILED = "checks-failed"
-    #: The command has no such option or argument, or lacks a required one.
+    #: The command has no such option or argument, needs another one, or cannot combine two of them.
     COMMAND_LINE_INVALID = "command-line-invalid"
-    #: The source does not compile, or its compile made no wheel.
+    #: The source does not compile, or its compile made no wheel, or a step of the build container failed.
     COMPILE_FAILED = "compile-failed"
     #: The machine has no C++ compiler.
     COMPILER_MISSING = "compiler-missing"
@@ -79,112 +71,72 @@ class Code(StrEnum):
     COMPILER_UNSUITABLE = "compiler-unsuitable"
     #: The disk is full, or has less free space than a build needs.
     DISK_FULL = "disk-full"
-    #: The machine has no docker program.
+    #: The machine has no docker program, no buildx plugin, or an engine older than cibuildwheel supports.
     ENGINE_MISSING = "engine-missing"
-    #: The Docker engine does not answer.
+    #: The Docker engine does not answer, or refuses a request.
     ENGINE_NOT_ANSWERING = "engine-not-answering"
-    #: The Docker engine refuses a request.
-    ENGINE_REFUSED = "engine-refused"
-    #: The Docker engine is older than cibuildwheel supports.
-    ENGINE_TOO_OLD = "engine-too-old"
-    #: The source changed the packages of its build environment.
-    ENVIRONMENT_CHANGED = "environment-changed"
-    #: The build environment could not be created.
+    #: The build environment or its image could not be made, or the source changed the packages.
     ENVIRONMENT_FAILED = "environment-failed"
-    #: There is a recipe of this name already.
-    EXTENSION_EXISTS = "extension-exists"
-    #: The matrix lists no extension of this name.
+    #: The matrix lists no extension of this name, or none at all.
     EXTENSION_UNKNOWN = "extension-unknown"
-    #: The source of a build could not be fetched.
+    #: The source of a build could not be fetched: git failed, its archive is damaged, or there is no such commit.
     FETCH_FAILED = "fetch-failed"
-    #: The file exists, and the command does not overwrite files.
-    FILE_EXISTS = "file-exists"
+    #: A YAML file, cases.py or buildfarm.lock cannot be read, is too large, or has not the expected form.
+    FILE_INVALID = "file-invalid"
     #: The gate ended before it had a result for each op, or the wheel cannot be imported.
     GATE_STOPPED = "gate-stopped"
-    #: A git command failed.
-    GIT_FAILED = "git-failed"
     #: The program git is not on PATH.
     GIT_MISSING = "git-missing"
-    #: The wheel needs a newer C library (glibc) than the system has.
-    GLIBC_TOO_OLD = "glibc-too-old"
-    #: An image of a build could not be made.
-    IMAGE_BUILD_FAILED = "image-build-failed"
-    #: The image is not on this machine, and it is not pulled.
+    #: The image is not on this machine, and it is not pulled, or the registry does not give it out.
     IMAGE_NOT_FOUND = "image-not-found"
-    #: buildfarm knows no base image for these cells.
-    IMAGE_UNKNOWN = "image-unknown"
-    #: The image cannot build or test these cells: a compiler, a toolkit or torch does not fit.
+    #: No known base image, or not this one, can build or test these cells.
     IMAGE_UNSUITABLE = "image-unsuitable"
-    #: Other publishers changed the index during each attempt to change it.
-    INDEX_BUSY = "index-busy"
     #: A file of the index cannot be read.
     INDEX_DAMAGED = "index-damaged"
-    #: The index cannot be changed through this address.
+    #: The index cannot be changed through this address, or not safely by several publishers.
     INDEX_NOT_WRITABLE = "index-not-writable"
-    #: The symbol inventory is damaged, or this version of buildfarm cannot read it.
-    INVENTORY_DAMAGED = "inventory-damaged"
     #: A key of matrix.yaml or extension.yaml has a value that is not allowed.
     KEY_INVALID = "key-invalid"
     #: A program was killed by a signal.
     KILLED = "killed"
-    #: A shared library or its GPU code cannot be read.
-    LIBRARY_DAMAGED = "library-damaged"
-    #: The lock file of the base images cannot be read.
-    LOCK_FILE_UNREADABLE = "lock-file-unreadable"
-    #: A server does not answer, or a connection failed.
+    #: A token or a key is missing, unknown or expired, or does not allow the request.
+    LOGIN_REFUSED = "login-refused"
+    #: A server, registry or scheduler does not answer, a connection failed, or the index is busy.
     NETWORK_UNREACHABLE = "network-unreachable"
     #: No selected cell can be tested on this machine.
     NO_CELL_HERE = "no-cell-here"
     #: The matrix skips every selected cell.
     NO_CELL_LEFT = "no-cell-left"
-    #: There is no Python environment at the named place.
+    #: There is no Python environment at the named place, or it has no torch that fits.
     NO_ENVIRONMENT = "no-environment"
     #: Neither this machine nor a container can compile the selected builds.
     NO_EXECUTOR = "no-executor"
-    #: The matrix lists no extension.
-    NO_EXTENSION = "no-extension"
     #: The machine or the container has no usable GPU.
     NO_GPU = "no-gpu"
-    #: The named place contains no package index.
+    #: The named place contains no package index, or no server that `buildfarm serve` started.
     NO_INDEX = "no-index"
-    #: The URL is not the address of a server that `buildfarm serve` started.
-    NO_INDEX_SERVER = "no-index-server"
-    #: There is no matrix.yaml, and the command needs one.
-    NO_MATRIX = "no-matrix"
     #: The store has no such run, or several that the text could mean.
     NO_RUN = "no-run"
     #: No torch release has wheels for the combination of torch, CUDA and Python.
     NO_SUCH_COMBINATION = "no-such-combination"
-    #: A file or folder does not exist.
+    #: A file or folder does not exist, such as matrix.yaml.
     NO_SUCH_FILE = "no-such-file"
-    #: The environment has no torch, or its torch does not fit.
-    NO_TORCH = "no-torch"
     #: There is no wheel to work on.
     NO_WHEEL = "no-wheel"
     #: No connected worker can run a task.
     NO_WORKER = "no-worker"
-    #: The wheel is not a torch wheel for CUDA.
-    NOT_A_TORCH_WHEEL = "not-a-torch-wheel"
-    #: The file is a source distribution, and the command takes wheels.
+    #: The file is not a wheel of the kind that the command takes, or the wheel has no module to import.
     NOT_A_WHEEL = "not-a-wheel"
     #: The source downloaded a finished wheel instead of compiling.
     NOT_BUILT_HERE = "not-built-here"
     #: The connection would send a secret or code without TLS.
     NOT_ENCRYPTED = "not-encrypted"
+    #: The index has no such wheel, project or token.
+    NOT_IN_INDEX = "not-in-index"
     #: The matrix does not list the selected torch, CUDA or Python.
     NOT_IN_MATRIX = "not-in-matrix"
-    #: The object store refuses the request, or there are no keys for it.
-    OBJECT_STORE_REFUSED = "object-store-refused"
-    #: The object store lacks a feature that keeps concurrent publishers safe.
-    OBJECT_STORE_UNSUITABLE = "object-store-unsuitable"
-    #: The command needs another option or argument.
-    OPTION_MISSING = "option-missing"
-    #: Two options cannot be combined.
-    OPTIONS_CONFLICT = "options-conflict"
     #: The memory is not enough for a compiler, or a container reached its limit.
     OUT_OF_MEMORY = "out-of-memory"
-    #: The package index has a different package than expected.
-    PACKAGE_DIFFERS = "package-differs"
     #: A Python package is not installed.
     PACKAGE_MISSING = "package-missing"
     #: The package index does not have the package or the version.
@@ -195,12 +147,8 @@ class Code(StrEnum):
     PATCH_FAILED = "patch-failed"
     #: The system does not let buildfarm read or write a file or folder, or its path is not allowed.
     PATH_NOT_USABLE = "path-not-usable"
-    #: The command does not support the platform.
+    #: The command does not support the platform, or the wheel needs a newer C library (glibc).
     PLATFORM_UNSUPPORTED = "platform-unsupported"
-    #: The server cannot listen on the port.
-    PORT_NOT_USABLE = "port-not-usable"
-    #: The index has no project of this name.
-    PROJECT_UNKNOWN = "project-unknown"
     #: The proofs or the provenance of a wheel cannot be read, or belong to a different file.
     PROOFS_NOT_USABLE = "proofs-not-usable"
     #: The index has a different file of this name, and a published file never changes.
@@ -209,76 +157,36 @@ class Code(StrEnum):
     PYTHON_MISSING = "python-missing"
     #: The source, the recipe or the toolchain differs from the record in the wheel.
     RECORD_DIFFERS = "record-differs"
-    #: The wheel does not contain all that it was built from.
-    RECORD_INCOMPLETE = "record-incomplete"
-    #: The wheel has no record of its build, because buildfarm did not build it.
-    RECORD_MISSING = "record-missing"
-    #: This version of buildfarm cannot read the record in the wheel.
-    RECORD_UNREADABLE = "record-unreadable"
-    #: The record in the wheel names a package in a form that is not installed.
-    RECORD_UNSAFE = "record-unsafe"
-    #: The registry has no such image, or does not give it out.
-    REGISTRY_REFUSED = "registry-refused"
-    #: The registry of an image does not answer.
-    REGISTRY_UNREACHABLE = "registry-unreachable"
+    #: The wheel has no record of its build, or nothing can be built again from this one.
+    RECORD_NOT_USABLE = "record-not-usable"
     #: auditwheel cannot repair the wheel.
     REPAIR_FAILED = "repair-failed"
-    #: The report of a run in the store cannot be read.
-    REPORT_DAMAGED = "report-damaged"
-    #: The git repository has no such branch, tag or commit.
-    REVISION_UNKNOWN = "revision-unknown"
-    #: The scheduler of the workers does not accept the certificate, or its certificate is not accepted.
-    SCHEDULER_REFUSED = "scheduler-refused"
-    #: The scheduler of the workers does not answer.
-    SCHEDULER_UNREACHABLE = "scheduler-unreachable"
-    #: The server does not answer range requests.
-    SERVER_WITHOUT_RANGES = "server-without-ranges"
     #: Several errors were found before anything was started; each has its own code.
     SEVERAL_PROBLEMS = "several-problems"
-    #: The fetched files differ from their hash or commit.
+    #: What was fetched differs from its hash or commit, or from the package that was expected.
     SOURCE_DIFFERS = "source-differs"
-    #: The source has a link out of its folder, or a file of an unusual kind.
+    #: The source is refused: its archive is too large, or files or links lead out of its folder.
     SOURCE_UNSAFE = "source-unsafe"
     #: buildfarm cannot make an extension from the source.
     SOURCE_UNSUPPORTED = "source-unsupported"
-    #: A step of the build container failed.
-    STEP_FAILED = "step-failed"
-    #: The index has a token of this name.
-    TOKEN_EXISTS = "token-exists"
-    #: The server needs a token, and none was given.
-    TOKEN_MISSING = "token-missing"
-    #: The server does not know the token, or it has expired.
-    TOKEN_REFUSED = "token-refused"
-    #: The index has no token of this name.
-    TOKEN_UNKNOWN = "token-unknown"
+    #: A file of the store, such as the report of a run or a symbol inventory, cannot be read.
+    STORE_DAMAGED = "store-damaged"
     #: The machine has no CUDA toolkit of the version.
     TOOLKIT_MISSING = "toolkit-missing"
     #: The server refuses the upload.
     UPLOAD_REFUSED = "upload-refused"
-    #: An option or argument has a value that is not allowed.
+    #: An option or argument has a value that is not allowed, or that cannot be used here, such as a port.
     VALUE_INVALID = "value-invalid"
     #: The name or the version of the recipe and of the source differ.
     VERSION_DIFFERS = "version-differs"
     #: This version of buildfarm does not know the torch, CUDA, Python or GPU.
     VERSION_UNKNOWN = "version-unknown"
-    #: The wheel cannot be read, or its files contradict each other.
+    #: The wheel or a library in it cannot be read, or its files contradict each other.
     WHEEL_DAMAGED = "wheel-damaged"
-    #: The workers that had the wheel are gone.
-    WHEEL_LOST = "wheel-lost"
-    #: The file name of the wheel and its metadata differ.
+    #: The file name is not that of a wheel, or differs from its metadata.
     WHEEL_MISLABELLED = "wheel-mislabelled"
-    #: The file name is not that of a wheel.
-    WHEEL_NAME_INVALID = "wheel-name-invalid"
-    #: The index has no such wheel.
-    WHEEL_NOT_IN_INDEX = "wheel-not-in-index"
-    #: The wheel contains no Python package to import.
-    WHEEL_WITHOUT_MODULE = "wheel-without-module"
-    #: A process of a worker ended before it had a result.
+    #: A process of a worker, or the workers that had a wheel, ended before there was a result.
     WORKER_STOPPED = "worker-stopped"
-    #: The file is not YAML in UTF-8, or not of the expected form.
-    YAML_INVALID = "yaml-invalid"
-    #: The YAML file has more values, characters or levels than are read.
-    YAML_TOO_LARGE = "yaml-too-large"
 
 
 _OF_STAGE = {
@@ -367,7 +275,7 @@ class BuildError(BuildfarmError):
         hints: Sequence[str] = (),
         excerpt: Sequence[str] = (),
     ) -> None:
-        super().__init__(sentence, code or _OF_STAGE.get(stage, Code.STEP_FAILED), where=where, hints=hints)
+        super().__init__(sentence, code or _OF_STAGE.get(stage, Code.COMPILE_FAILED), where=where, hints=hints)
         self.stage = stage
         self.log = log
         self.excerpt = tuple(map(mask_credentials, excerpt))

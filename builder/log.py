@@ -44,7 +44,7 @@ verbosity = Verbosity()
 def set_verbosity(*, quiet: bool, verbose: bool) -> None:
     """Set the verbosity of this process; raises UsageError for both at once."""
     if quiet and verbose:
-        raise UsageError("cannot be combined with --verbose", Code.OPTIONS_CONFLICT, where="--quiet")
+        raise UsageError("cannot be combined with --verbose", Code.COMMAND_LINE_INVALID, where="--quiet")
     verbosity.quiet, verbosity.verbose = quiet, verbose
 
 

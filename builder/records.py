@@ -326,7 +326,7 @@ def read_record(wheel: Path) -> Record:
         if not any(name.endswith(f".dist-info/{FILE}") for name in archive.names):
             raise UsageError(
                 f"buildfarm did not build this wheel: it has no record of its build ({FILE})",
-                Code.RECORD_MISSING,
+                Code.RECORD_NOT_USABLE,
                 where=str(wheel),
                 hints=["`buildfarm verify WHEEL` judges any wheel, and `buildfarm smoke WHEEL` tests it"],
             )
@@ -335,7 +335,7 @@ def read_record(wheel: Path) -> Record:
         except (JsonError, BuildfarmError) as error:
             raise UsageError(
                 f"the wheel has no {FILE} that this version of buildfarm can read",
-                Code.RECORD_UNREADABLE,
+                Code.RECORD_NOT_USABLE,
                 where=str(wheel),
                 hints=["run the version of buildfarm that built the wheel"],
             ) from error

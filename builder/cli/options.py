@@ -216,7 +216,7 @@ def architectures(arch: list[str] | None) -> tuple[Arch, ...]:
     texts = [part for text in arch or () for part in re.split(r"[,;\s]+", text) if part]
     if arch and not texts:
         raise UsageError(
-            "no GPU architecture is given; write one such as 9.0 or 9.0+PTX", Code.OPTION_MISSING, where="--arch"
+            "no GPU architecture is given; write one such as 9.0 or 9.0+PTX", Code.COMMAND_LINE_INVALID, where="--arch"
         )
     try:
         return tuple(

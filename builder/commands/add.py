@@ -237,7 +237,7 @@ def _refuse_taken(name: str, folder: Path | None, known: tuple[Recipe, ...], opt
         own = folder == place or (taken and isinstance(taken.source, PathSource))  # the folder holds the user's source
         raise UsageError(
             f"a recipe for {name}{version} already exists",
-            Code.EXTENSION_EXISTS,
+            Code.ALREADY_EXISTS,
             where=str(place / RECIPE),
             hints=[
                 *([f"`buildfarm build --ext {taken.name}` builds this extension"] if taken else []),

@@ -109,10 +109,10 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
     recipes = selected_recipes(load_recipes(matrix), options.select)
     if options.out and len(recipes) != 1:
         sentence = "name exactly one extension with --ext NAME: the file holds the cases of one extension"
-        raise UsageError(sentence, Code.OPTION_MISSING, where="--out")
+        raise UsageError(sentence, Code.COMMAND_LINE_INVALID, where="--out")
     if options.out and options.out.exists():
         sentence = "the file exists; `buildfarm cases` does not overwrite files"
-        raise UsageError(sentence, Code.FILE_EXISTS, where=str(options.out))
+        raise UsageError(sentence, Code.ALREADY_EXISTS, where=str(options.out))
     store = open_store(options.store)
     clear_abandoned(store)
     downloads, pull = not options.no_python_downloads, not options.no_pull

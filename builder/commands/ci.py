@@ -96,7 +96,7 @@ def run_ci(folder: Path, options: WorkflowOptions) -> tuple[list[Path], list[Pat
         if path.exists() and not _is_ours(path):
             raise UsageError(
                 "`buildfarm ci` did not write this file, and does not overwrite it",
-                Code.FILE_EXISTS,
+                Code.ALREADY_EXISTS,
                 where=str(path),
                 hints=["rename or delete the file, and run `buildfarm ci` again"],
             )

@@ -63,7 +63,7 @@ def torch_here() -> Torch:
     if not (version := installed_version(here.site_packages, "torch")):
         raise UsageError(
             f"--torch is not given, and the current environment has no torch ({here.prefix})",
-            Code.NO_TORCH,
+            Code.NO_ENVIRONMENT,
             hints=[_NAME_THEM],
         )
     return Torch.parse(Version(version).base_version)
@@ -76,7 +76,7 @@ def cuda_here() -> Cuda:
     if not cuda:
         raise UsageError(
             f"--cuda is not given, and the torch of the current environment is not for CUDA ({here.prefix})",
-            Code.NO_TORCH,
+            Code.NO_ENVIRONMENT,
             hints=[_NAME_THEM],
         )
     return Cuda.parse(cuda)

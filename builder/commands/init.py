@@ -83,7 +83,7 @@ def run_init(options: InitOptions) -> Started:
     if taken := [path for path in (*files, _MATRIX) if (folder / path).exists()]:
         raise UsageError(
             f"the folder already has {taken[0]}; `buildfarm init` does not overwrite files",
-            Code.FILE_EXISTS,
+            Code.ALREADY_EXISTS,
             where=str(folder.resolve()),
             hints=[
                 "the folder is a project of buildfarm: run `buildfarm build` in it"

@@ -68,9 +68,9 @@ def add(options: NewInventoriesOptions) -> None:
     """
     set_verbosity(quiet=options.quiet, verbose=False)
     if not options.torch and not options.every:
-        raise UsageError("name a torch release, such as 2.11, or write --all", Code.OPTION_MISSING)
+        raise UsageError("name a torch release, such as 2.11, or write --all", Code.COMMAND_LINE_INVALID)
     if options.torch and options.every:
-        raise UsageError("name torch releases or write --all, but not both", Code.OPTIONS_CONFLICT)
+        raise UsageError("name torch releases or write --all, but not both", Code.COMMAND_LINE_INVALID)
     store = open_store(options.store)
     added = add_inventories(options.torch or (), store, every=options.every, cudas=options.cuda or ())
     _print(shelf_of(store), added, as_json=options.as_json)
@@ -157,7 +157,7 @@ def _of_index(torch: Torch, cuda: Cuda, shelf: Shelf, store: Store) -> Inventory
     if (inventory.release.torch, inventory.release.cuda) != (torch, cuda):
         raise MissingToolError(
             f"the wheel {location.name} of the index is {inventory.release}",
-            Code.PACKAGE_DIFFERS,
+            Code.SOURCE_DIFFERS,
             where=f"torch {torch} for CUDA {cuda}",
         )
     return inventory

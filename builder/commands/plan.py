@@ -64,7 +64,9 @@ def plan(options: PlanOptions) -> None:
         from builder.commands.new_torch import print_new_torches  # noqa: PLC0415 - loads slowly
 
         if options.select != Selection() or options.arch or options.explain or github:
-            raise UsageError("takes no options besides --matrix and --json", Code.OPTIONS_CONFLICT, where="--new-torch")
+            raise UsageError(
+                "takes no options besides --matrix and --json", Code.COMMAND_LINE_INVALID, where="--new-torch"
+            )
         print_new_torches(options.matrix, as_json=as_json)
         return
     archs = architectures(options.arch)

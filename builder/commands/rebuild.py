@@ -80,7 +80,7 @@ def recorded_recipe(record: Record, wheel: Path) -> Recipe:
     if record.source.origin is None or missing:
         raise UsageError(
             f"the wheel does not contain all that it was built from; missing: {', '.join(missing)}",
-            Code.RECORD_INCOMPLETE,
+            Code.RECORD_NOT_USABLE,
             where=str(wheel),
             hints=["run the command in the folder of the recipe's matrix.yaml, or pass `--matrix FILE`"],
         )
@@ -212,7 +212,7 @@ def rebuild(options: RebuildOptions) -> None:
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     if not (options.verify or options.out):
-        raise UsageError("nothing to do: pass --verify or --out DIR", Code.OPTION_MISSING, where="rebuild")
+        raise UsageError("nothing to do: pass --verify or --out DIR", Code.COMMAND_LINE_INVALID, where="rebuild")
     result = run_rebuild(options)
     if options.verify or options.as_json:
         print_data(rebuild_json(result) if options.as_json else rebuild_text(result))
@@ -235,7 +235,7 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     if options.out and options.out.resolve() == options.wheel.resolve().parent:
         raise UsageError(
             "the new wheel would overwrite the original wheel",
-            Code.FILE_EXISTS,
+            Code.ALREADY_EXISTS,
             where="--out",
             hints=["name a different folder"],
         )

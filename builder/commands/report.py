@@ -59,7 +59,7 @@ def report(options: ReportOptions) -> None:
         buildfarm report --markdown
     """
     if options.markdown and options.as_json:
-        raise UsageError("cannot be combined with --json", Code.OPTIONS_CONFLICT, where="--markdown")
+        raise UsageError("cannot be combined with --json", Code.COMMAND_LINE_INVALID, where="--markdown")
     opened = open_store(options.store, run=False, must_exist=True)
     found = runs(opened)
     if not found:

@@ -256,7 +256,9 @@ def _refuse_what_pack_ignores(context: typer.Context) -> None:
     ]
     if ignored:
         raise UsageError(
-            f"cannot be combined with {and_list(ignored)}: --pack runs no check", Code.OPTIONS_CONFLICT, where="--pack"
+            f"cannot be combined with {and_list(ignored)}: --pack runs no check",
+            Code.COMMAND_LINE_INVALID,
+            where="--pack",
         )
 
 
@@ -352,7 +354,7 @@ def pack_gate(matrix: Path, select: Selection, target: Path) -> Path:
     if len(recipes) != 1 or not select.extensions:
         raise UsageError(
             "name exactly one extension with --ext NAME: the file holds the cases of one extension",
-            Code.OPTION_MISSING,
+            Code.COMMAND_LINE_INVALID,
             where="--pack",
         )
     try:

@@ -189,7 +189,7 @@ def recipe_for(name: str, recipes: Sequence[Recipe], select: Selection) -> Recip
     if select.extensions:
         raise UsageError(
             f"the wheel is of {name}, but no --ext names {name}",
-            Code.OPTIONS_CONFLICT,
+            Code.COMMAND_LINE_INVALID,
             where=" ".join(f"--ext {each}" for each in select.extensions),
             hints=["pass --ext exactly once; the cases of this extension then run on every wheel"],
         )
@@ -228,7 +228,7 @@ def with_imports(recipe: Recipe, facts: WheelFacts) -> Recipe:
     if not packages | modules:
         raise UsageError(
             "the wheel contains no Python package to import",
-            Code.WHEEL_WITHOUT_MODULE,
+            Code.NOT_A_WHEEL,
             where=facts.filename,
             hints=["write a recipe with `imports`"],
         )

@@ -45,7 +45,7 @@ from builder.wheelfile.facts import WheelFacts, facts_of, open_wheel, read_facts
 from builder.wheelfile.installed import InstalledWheel
 
 #: What is wrong with a file that is no readable wheel; the other wheels of the command line are judged.
-_UNREADABLE = {Code.LIBRARY_DAMAGED, Code.WHEEL_DAMAGED, Code.WHEEL_MISLABELLED, Code.WHEEL_NAME_INVALID}
+_UNREADABLE = {Code.WHEEL_DAMAGED, Code.WHEEL_MISLABELLED}
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ class ImageChooser:
         image = self._image_with(TOOLS_PYTHON, rule, platform)
         if image is None:  # an error in compat.yaml
             sentence = f"buildfarm knows no manylinux image that has Python {TOOLS_PYTHON}"
-            raise UsageError(sentence, Code.IMAGE_UNKNOWN, where="compat.yaml")
+            raise UsageError(sentence, Code.IMAGE_UNSUITABLE, where="compat.yaml")
         return PythonSource(TOOLS_PYTHON, self._pinned(image))
 
     def _image_with(self, python: Python, rule: ImageRule | None, platform: Platform) -> str | None:
@@ -166,4 +166,4 @@ class ImageChooser:
 
 
 def _unknown(sentence: str, hint: str) -> UsageError:
-    return UsageError(sentence, Code.IMAGE_UNKNOWN, where="images", hints=[hint])
+    return UsageError(sentence, Code.IMAGE_UNSUITABLE, where="images", hints=[hint])

@@ -77,11 +77,11 @@ class Engine:
             return error(sentence, Code.ENGINE_NOT_ANSWERING, hint, where=self._context[1] or "docker")
         if api < OLDEST_API:
             sentence = f"Docker engine {version} is too old; cibuildwheel needs 20.10 or newer"
-            return error(sentence, Code.ENGINE_TOO_OLD, "install a newer Docker Engine")
+            return error(sentence, Code.ENGINE_MISSING, "install a newer Docker Engine")
         if _output_of("docker", "buildx", "version") is None:
             return error(
                 "the docker program has no buildx plugin",
-                Code.BUILDX_MISSING,
+                Code.ENGINE_MISSING,
                 "install docker-buildx-plugin (Docker's packages) or docker-buildx (Debian 13, Ubuntu)",
                 "on Debian 12, `tests/images/make-base` in buildfarm's sources installs buildx on this machine",
                 where="docker buildx version",

@@ -46,7 +46,7 @@ def translate_sdk_errors(activity: str = "") -> Iterator[None]:
         hints = [LOCAL_EXECUTOR_HINT]
         if "bind source path does not exist" in sentence:
             hints.insert(0, OTHER_PATHS_HINT)
-        raise MissingToolError(sentence, Code.ENGINE_REFUSED, where="docker", hints=hints) from error
+        raise MissingToolError(sentence, Code.ENGINE_NOT_ANSWERING, where="docker", hints=hints) from error
 
 
 def reason(error: Exception) -> str:
@@ -81,11 +81,11 @@ def image_build_error(lines: Sequence[str], *, tag: str, log: Path) -> Buildfarm
     if untrusted := next((line for line in lines if reports("untrusted", line)), ""):
         why = f"a server's certificate is not trusted: {_without_step(untrusted)}"
         hint = "set SSL_CERT_FILE to a CA bundle that contains your proxy's or your server's CA"
-        return lacking(why, Code.CERTIFICATE_NOT_TRUSTED, hint)
+        return lacking(why, Code.CERTIFICATE_NOT_USABLE, hint)
     if message := _network_error(lines):
         hint = "set UV_DEFAULT_INDEX (or PIP_INDEX_URL) and the proxy variables to hosts that a container can reach"
         return lacking(f"the network cannot be reached: {message}", Code.NETWORK_UNREACHABLE, hint)
-    return failed(last, Code.IMAGE_BUILD_FAILED)
+    return failed(last, Code.ENVIRONMENT_FAILED)
 
 
 def _network_error(lines: Sequence[str]) -> str:

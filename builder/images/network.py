@@ -157,7 +157,7 @@ def ca_bundle(environ: Mapping[str, str] = os.environ) -> Path:
             return path.resolve()
     raise MissingToolError(
         "this machine has no CA bundle, so a container cannot verify package indexes",
-        Code.CERTIFICATE_NOT_TRUSTED,
+        Code.CERTIFICATE_NOT_USABLE,
         hints=["install ca-certificates, or set SSL_CERT_FILE to a bundle"],
     )
 

@@ -62,7 +62,7 @@ def load_matrix(path: Path) -> Matrix:
     if not path.exists():
         raise UsageError(
             "there is no such file; the command needs it, because it lists the extensions, torch, CUDA and Python",
-            Code.NO_MATRIX,
+            Code.NO_SUCH_FILE,
             where=str(path),
             hints=[
                 "`buildfarm init` starts a project from the only .cu file of the folder, or with an example that works",
@@ -149,7 +149,7 @@ def load_recipes(matrix: Matrix) -> tuple[Recipe, ...]:
         if first is not recipe:
             raise UsageError(
                 f"two extensions are named {recipe.name}: {first.folder} and {recipe.folder}",
-                Code.EXTENSION_EXISTS,
+                Code.ALREADY_EXISTS,
                 where=str(matrix.path),
                 hints=[f"change `name` in the {RECIPE} of one of them"],
             )

@@ -139,7 +139,7 @@ def _to_add(matrix: Matrix, axis: str, value: object, compat: Compat) -> str:
 def _recipes(recipes: Sequence[Recipe], names: Sequence[str]) -> tuple[Recipe, ...]:
     if not recipes:
         raise NothingSelectedError(
-            "the matrix lists no extensions", Code.NO_EXTENSION, hints=["add a folder under `extensions`"]
+            "the matrix lists no extensions", Code.EXTENSION_UNKNOWN, hints=["add a folder under `extensions`"]
         )
     known = {recipe.name: recipe for recipe in recipes}
     alike = {canonicalize_name(name): name for name in known}

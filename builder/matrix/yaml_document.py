@@ -65,11 +65,11 @@ def read_document(path: Path) -> Document:
     except IsADirectoryError:
         raise UsageError("this is a folder, not a file", Code.PATH_NOT_USABLE, where=str(path)) from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"this is not UTF-8 text (byte {error.start})", Code.YAML_INVALID, where=str(path)) from None
+        raise UsageError(f"this is not UTF-8 text (byte {error.start})", Code.FILE_INVALID, where=str(path)) from None
     except OSError as error:
         raise UsageError(f"the file cannot be read: {error.strerror}", Code.PATH_NOT_USABLE, where=str(path)) from None
     if len(text) > MAX_CHARACTERS:
-        raise UsageError(f"the file has more than {MAX_CHARACTERS} characters", Code.YAML_TOO_LARGE, where=str(path))
+        raise UsageError(f"the file has more than {MAX_CHARACTERS} characters", Code.FILE_INVALID, where=str(path))
     try:
         _check_depth(text, path)
         root = yaml.compose(text, Loader=_LOADER)
@@ -80,13 +80,13 @@ def read_document(path: Path) -> Document:
             if mark := error.problem_mark or error.context_mark:
                 where = f"{path}:{mark.line + 1}:{mark.column + 1}"
             if "nesting depth" in problem:  # libyaml reads ahead, and has a limit of its own
-                raise UsageError(_TOO_DEEP, Code.YAML_TOO_LARGE, where=where) from None
-        raise UsageError(f"this is not valid YAML: {problem}", Code.YAML_INVALID, where=where) from None
+                raise UsageError(_TOO_DEEP, Code.FILE_INVALID, where=where) from None
+        raise UsageError(f"this is not valid YAML: {problem}", Code.FILE_INVALID, where=where) from None
     reader = _Reader(path)
     data = reader.plain(root, ()) if root else {}
     if not isinstance(data, dict):
         sentence = "the file must be a mapping of keys, such as `torch: [2.11]`"
-        raise UsageError(sentence, Code.YAML_INVALID, where=str(path))
+        raise UsageError(sentence, Code.FILE_INVALID, where=str(path))
     return Document(path, data, reader.positions)
 
 
@@ -98,7 +98,7 @@ def _check_depth(text: str, path: Path) -> None:
             depth += 1
             if depth > MAX_DEPTH:
                 line = event.start_mark.line + 1 if event.start_mark else 1
-                raise UsageError(_TOO_DEEP, Code.YAML_TOO_LARGE, where=f"{path}:{line}")
+                raise UsageError(_TOO_DEEP, Code.FILE_INVALID, where=f"{path}:{line}")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
@@ -115,7 +115,7 @@ class _Reader:
     def plain(self, node: yaml.Node, key: Key) -> Any:  # noqa: ANN401  # text, list, mapping or None
         self._values += 1
         if self._values > MAX_VALUES:
-            raise self._refused(node, f"the file has more than {MAX_VALUES} values", Code.YAML_TOO_LARGE)
+            raise self._refused(node, f"the file has more than {MAX_VALUES} values", Code.FILE_INVALID)
         if isinstance(node, yaml.ScalarNode):
             return None if node.tag == _NULL and not node.style else self._text(node)
         if any(node is outer for outer in self._open):
@@ -146,7 +146,7 @@ class _Reader:
     def _text(self, node: yaml.ScalarNode) -> str:
         text = str(node.value)
         if len(text) > MAX_VALUE:
-            raise self._refused(node, f"a value has more than {MAX_VALUE} characters", Code.YAML_TOO_LARGE)
+            raise self._refused(node, f"a value has more than {MAX_VALUE} characters", Code.FILE_INVALID)
         if control := _CONTROL.search(text):
             raise self._refused(node, f"a value has the control character {control[0]!r}")
         return text
@@ -154,7 +154,7 @@ class _Reader:
     def _record(self, node: yaml.Node, key: Key) -> None:
         self.positions[key] = (node.start_mark.line + 1, node.start_mark.column + 1)
 
-    def _refused(self, node: yaml.Node, sentence: str, code: Code = Code.YAML_INVALID) -> UsageError:
+    def _refused(self, node: yaml.Node, sentence: str, code: Code = Code.FILE_INVALID) -> UsageError:
         where = f"{self.path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
         return UsageError(sentence, code, where=where)
 

@@ -124,7 +124,7 @@ class Shelf:
 
 
 def _damaged(sentence: str, where: str | Path, *hints: str) -> UsageError:
-    return UsageError(sentence, Code.INVENTORY_DAMAGED, where=str(where), hints=hints)
+    return UsageError(sentence, Code.STORE_DAMAGED, where=str(where), hints=hints)
 
 
 def shelf_of(store: Store) -> Shelf:
@@ -139,9 +139,7 @@ def inventory_of_wheel(archive: WheelFile) -> Inventory:
     """
     members = {PurePosixPath(name).name: name for name in archive.names if name.startswith("torch/lib/")}
     if "libtorch_cpu.so" not in members or "torch/version.py" not in archive.names:
-        raise UsageError(
-            "this is no torch wheel with shared libraries", Code.NOT_A_TORCH_WHEEL, where=str(archive.path)
-        )
+        raise UsageError("this is no torch wheel with shared libraries", Code.NOT_A_WHEEL, where=str(archive.path))
     with archive.open("torch/version.py") as stream:
         text = stream.read(_MAX_VERSION).decode(errors="replace")
     torch, cuda = _version(text, str(archive.path))
@@ -173,9 +171,7 @@ def _version(text: str, where: str) -> tuple[Torch, Cuda]:
     torch = re.search(r"^__version__ = '(\d+\.\d+\.\d+)", text, re.MULTILINE)
     cuda = re.search(r"^cuda\b[^=\n]*= '(\d+\.\d+)", text, re.MULTILINE)
     if torch is None:
-        raise UsageError("torch/version.py does not name a release", Code.NOT_A_TORCH_WHEEL, where=where)
+        raise UsageError("torch/version.py does not name a release", Code.NOT_A_WHEEL, where=where)
     if cuda is None:
-        raise UsageError(
-            f"torch {torch[1]} was built without CUDA; name one with CUDA", Code.NOT_A_TORCH_WHEEL, where=where
-        )
+        raise UsageError(f"torch {torch[1]} was built without CUDA; name one with CUDA", Code.NOT_A_WHEEL, where=where)
     return Torch.parse(torch[1]), Cuda.parse(cuda[1])

@@ -46,8 +46,8 @@ def check_wheel_name(name: str, where: str = "") -> None:
         with suppress(ValueError):
             parse_wheel_filename(f"{stem}.whl")
             reason = f"this is a wheel variant ({label}), which buildfarm does not support"
-            raise UsageError(reason, Code.WHEEL_NAME_INVALID, where=where or name) from None
-        raise UsageError("this is not the file name of a wheel", Code.WHEEL_NAME_INVALID, where=where or name) from None
+            raise UsageError(reason, Code.WHEEL_MISLABELLED, where=where or name) from None
+        raise UsageError("this is not the file name of a wheel", Code.WHEEL_MISLABELLED, where=where or name) from None
 
 
 def admits(tag: Tag, python: Python, machine: str) -> bool:

@@ -169,7 +169,7 @@ def elf_faults(path: Path | str) -> Iterator[None]:
         raise
     except Exception as error:
         raise UsageError(
-            "the ELF file is damaged: its dynamic section cannot be read", Code.LIBRARY_DAMAGED, where=str(path)
+            "the ELF file is damaged: its dynamic section cannot be read", Code.WHEEL_DAMAGED, where=str(path)
         ) from error
 
 

@@ -162,6 +162,6 @@ def _read(stream: BinaryIO, start: int, size: int) -> bytes:
 def _unknown() -> UsageError:
     return UsageError(
         "the GPU code has an unknown layout, so its architectures cannot be read",
-        Code.LIBRARY_DAMAGED,
+        Code.WHEEL_DAMAGED,
         hints=("the file is damaged, or its CUDA toolkit is newer than buildfarm: check with `cuobjdump --list-elf`",),
     )

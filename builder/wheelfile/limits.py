@@ -59,7 +59,7 @@ def check_file_list(archive: Path, opened: IO[bytes] | None = None) -> None:
     if record and record.size > MAX_FILE_LIST:
         raise UsageError(
             f"the list of files in this archive is larger than {MAX_FILE_LIST} bytes",
-            Code.ARCHIVE_UNSAFE,
+            Code.SOURCE_UNSAFE,
             where=archive.name,
         )
 

@@ -119,7 +119,7 @@ def changed_packages(job: CompileJob, changes: Sequence[str]) -> BuildError:
     """The error of a build that changed the packages of its environment: its record would not be true."""
     return BuildError(
         f"the source changed the packages of its build environment: {join_names(changes)}",
-        Code.ENVIRONMENT_CHANGED,
+        Code.ENVIRONMENT_FAILED,
         stage="compile",
         log=job.log,
         hints=[

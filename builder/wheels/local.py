@@ -129,7 +129,7 @@ class LocalExecutor:
         if problem := torch_mismatch(environment.site_packages, str(build.cuda)):
             raise MissingToolError(
                 problem,
-                Code.PACKAGE_DIFFERS,
+                Code.SOURCE_DIFFERS,
                 hints=["set `torch_index` in matrix.yaml to an index of torch's CUDA variants"],
             )
         return environment

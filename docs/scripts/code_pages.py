@@ -133,6 +133,8 @@ def errors_page() -> str:
         'also on stdout, as `{"errors": [{"code", "error", "where", "hints"}]}`. `report.json` has the code of each '
         "failed build. A traceback means an error in buildfarm itself.",
         table(["code", "meaning"], rows),
+        "## Former codes",
+        Path(__file__).with_name("former_codes.md").read_text(encoding="utf-8"),
         "[Exit codes](exit-codes.md) are for scripts that only need to know whether a command succeeded. [When a build "
         "fails](../how-to/build-fails.md) lists the messages of other programs that buildfarm recognizes.",
     )

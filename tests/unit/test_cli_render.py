@@ -95,10 +95,8 @@ def test_an_image_without_a_digest_is_an_error_and_the_others_are_pinned(call: C
         code, out, err = call("render", "--lock")
         with_json = call("render", "--lock", "--json")
     assert code == with_json[0] == 4
-    assert [(one["code"], one["where"]) for one in json.loads(with_json[1])["errors"]] == [
-        ("registry-refused", missing)
-    ]
-    assert f"error[registry-refused]: {missing}: the registry {registry.address} has no such image" in err
+    assert [(one["code"], one["where"]) for one in json.loads(with_json[1])["errors"]] == [("image-not-found", missing)]
+    assert f"error[image-not-found]: {missing}: the registry {registry.address} has no such image" in err
     assert f"base images without a digest (1):\n  {missing}\n" in out, "no advice to run the command that has just run"
     assert list(read_lock(tmp_path / "buildfarm.lock")) == [pythons]
 

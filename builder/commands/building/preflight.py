@@ -64,7 +64,7 @@ def _check_cases(recipe: Recipe) -> None:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         sentence = error.msg if isinstance(error, SyntaxError) else str(error)
         raise UsageError(
-            f"Python cannot parse this file: {sentence}", Code.CASES_UNREADABLE, where=f"{recipe.cases}{line}"
+            f"Python cannot parse this file: {sentence}", Code.FILE_INVALID, where=f"{recipe.cases}{line}"
         ) from None
 
 

@@ -99,11 +99,11 @@ def security_for(address: str, role: str = "client") -> Security:
 class UnreachableError(MissingToolError):
     """The scheduler does not answer; with the code SCHEDULER_REFUSED, another attempt would not help."""
 
-    def __init__(self, sentence: str, address: str, code: Code = Code.SCHEDULER_UNREACHABLE) -> None:
+    def __init__(self, sentence: str, address: str, code: Code = Code.NETWORK_UNREACHABLE) -> None:
         start = "start one with `dask scheduler --host HOST --port PORT`, or correct the address"
-        if code is Code.SCHEDULER_REFUSED:
+        if code is Code.CERTIFICATE_NOT_USABLE:
             start = "start the scheduler with `--protocol tls`, if it was started without"
-        plain = code is not Code.SCHEDULER_REFUSED and not address.startswith("tls:")
+        plain = code is not Code.CERTIFICATE_NOT_USABLE and not address.startswith("tls:")
         more = "if the scheduler wants TLS, write tls://" if plain else TLS_HINT
         super().__init__(sentence, code, where=address, hints=[start, more])
 
@@ -133,7 +133,7 @@ async def reach(address: str, security: Security, role: str = "client") -> None:
         sentence = "the program at this address does not use TLS, or does not accept the certificate"
         if isinstance(error.__cause__, ssl.SSLCertVerificationError):
             sentence = f"the certificate of the scheduler is not trusted: {error.__cause__.verify_message}"
-        raise UnreachableError(sentence, address, Code.SCHEDULER_REFUSED) from None
+        raise UnreachableError(sentence, address, Code.CERTIFICATE_NOT_USABLE) from None
     except OSError as error:  # also TimeoutError
         raise UnreachableError(_reason(address, error), address) from None
 

@@ -124,7 +124,7 @@ class WorkersOptions:
             if models:
                 raise UsageError(
                     "GPU models are for workers; name their scheduler with `--scheduler`",
-                    Code.OPTION_MISSING,
+                    Code.COMMAND_LINE_INVALID,
                     where="--prove-on",
                 )
             return None
@@ -159,6 +159,6 @@ def require_dask() -> None:
     except ValueError as error:
         raise UsageError(
             f"Dask cannot read its configuration: {' '.join(str(error).split())}",
-            Code.YAML_INVALID,
+            Code.FILE_INVALID,
             hints=["correct or delete the file; Dask reads every YAML file of the folder"],
         ) from None

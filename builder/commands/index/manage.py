@@ -182,7 +182,7 @@ def find_wheels(repository: Repository, what: str) -> list[Entry]:
         if requirement.specifier.contains(entry.version, prereleases=True)
     ]
     if not found:
-        raise UsageError("the index has no such wheel", Code.WHEEL_NOT_IN_INDEX, where=what)
+        raise UsageError("the index has no such wheel", Code.NOT_IN_INDEX, where=what)
     return sorted(found, key=lambda entry: entry.filename)
 
 

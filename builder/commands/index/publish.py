@@ -181,7 +181,7 @@ def _publish(
     if options.to.startswith(("http://", "https://")):
         if options.matrix:
             raise UsageError(
-                "a server gets no plan of a matrix; leave out the option", Code.OPTIONS_CONFLICT, where="--matrix"
+                "a server gets no plan of a matrix; leave out the option", Code.COMMAND_LINE_INVALID, where="--matrix"
             )
         server = IndexServer(options.to)
         return server.url, publish_wheels(server, wheels, store, required, recipes_of(None))

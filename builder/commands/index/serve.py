@@ -87,7 +87,7 @@ def serve(options: ServeOptions) -> None:
     if (certificate is None) != (key is None):
         raise UsageError(
             "a certificate and its key belong together; name both or none",
-            Code.OPTION_MISSING,
+            Code.COMMAND_LINE_INVALID,
             where="--tls-cert, --tls-key",
         )
     tls = (certificate, key) if certificate and key else None

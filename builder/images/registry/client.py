@@ -74,7 +74,7 @@ def _manifest(image: str, timeout: float) -> bytes:
                 answer = session.get(reference.url, timeout=timeout)
         except (requests.RequestException, ValueError) as error:
             sentence = f"the registry {reference.registry} does not answer: {_reason(error)}"
-            raise _unknown(image, sentence, Code.REGISTRY_UNREACHABLE) from None
+            raise _unknown(image, sentence, Code.NETWORK_UNREACHABLE) from None
     if answer.status_code == requests.codes.not_found:
         raise _unknown(image, f"the registry {reference.registry} has no such image")
     if answer.status_code != requests.codes.ok:
@@ -106,8 +106,8 @@ def _reason(error: Exception) -> str:
     return message + ")" * (message.count("(") - message.count(")")) or type(error).__name__
 
 
-def _unknown(image: str, sentence: str, code: Code = Code.REGISTRY_REFUSED) -> MissingToolError:
+def _unknown(image: str, sentence: str, code: Code = Code.IMAGE_NOT_FOUND) -> MissingToolError:
     hints = ["a private registry needs `docker login`; a proxy needs HTTPS_PROXY and SSL_CERT_FILE"]
-    if code is Code.REGISTRY_UNREACHABLE:
+    if code is Code.NETWORK_UNREACHABLE:
         hints.append("`registries:` in matrix.yaml names a mirror of a registry")
     return MissingToolError(sentence, code, where=image, hints=hints)

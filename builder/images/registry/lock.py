@@ -72,4 +72,4 @@ def refresh_lock(path: Path, images: Iterable[str], mirrors: Mirrors) -> list[Mi
 
 def _unreadable(path: Path, what: str) -> UsageError:
     hint = "delete the file, then write a new one with `buildfarm render --lock`"
-    return UsageError(f"the lock file {what}", Code.LOCK_FILE_UNREADABLE, where=str(path), hints=[hint])
+    return UsageError(f"the lock file {what}", Code.FILE_INVALID, where=str(path), hints=[hint])

@@ -119,7 +119,7 @@ def pull_error(image: str, source: str, message: str) -> MissingToolError:
     registry, name = wanted.registry, wanted.name.partition("/")[2]
     another = "a mirror" if source == image else "a different mirror"
     mirror = f"name {another} of {own} under `registries:` in matrix.yaml or in {VARIABLE}"
-    message, code = " ".join(message.split()), Code.REGISTRY_REFUSED
+    message, code = " ".join(message.split()), Code.IMAGE_NOT_FOUND
     if reports("disk-full", message):
         code = Code.DISK_FULL
         sentence = "the disk of the Docker engine is full"
@@ -136,9 +136,9 @@ def pull_error(image: str, source: str, message: str) -> MissingToolError:
     elif reports("registry-unreachable", message):
         hints = [_AGAIN, "behind a proxy, the Docker engine needs proxy settings of its own", mirror]
         sentence = f"the connection to the registry {registry} failed: {message}"
-        return UnreachableRegistryError(sentence, Code.REGISTRY_UNREACHABLE, where=image, hints=hints)
+        return UnreachableRegistryError(sentence, Code.NETWORK_UNREACHABLE, where=image, hints=hints)
     else:
-        code = Code.ENGINE_REFUSED
+        code = Code.ENGINE_NOT_ANSWERING
         sentence, hints = f"the Docker engine cannot pull this image: {message}", [_AGAIN, mirror]
     return MissingToolError(sentence, code, where=image, hints=hints)
 

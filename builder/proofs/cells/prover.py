@@ -235,7 +235,7 @@ class WheelProver:
             raise MissingToolError(
                 "the wheel needs a newer glibc than this machine has; test the wheel in a container with"
                 " `buildfarm smoke --executor docker`",
-                Code.GLIBC_TOO_OLD,
+                Code.PLATFORM_UNSUPPORTED,
             )
         if self._containers is None:
             # Imported here because the Docker SDK loads slowly, and few wheels need it.

@@ -132,6 +132,8 @@ def collect_symbols(site_packages: Path) -> SymbolTable:
     """
     lib = site_packages / "torch" / "lib"
     if not (lib / "libtorch_cpu.so").is_file():
-        raise MissingToolError("torch is not installed in this environment", Code.NO_TORCH, where=str(site_packages))
+        raise MissingToolError(
+            "torch is not installed in this environment", Code.NO_ENVIRONMENT, where=str(site_packages)
+        )
     files = [*lib.glob("*.so*"), *site_packages.glob("nvidia/**/lib/*.so*")]
     return SymbolTable.of({file.name: elf for file in sorted(files) if (elf := read_elf(file))})

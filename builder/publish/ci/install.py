@@ -39,7 +39,7 @@ def own_install() -> str:
             "the option is missing, and this buildfarm was not installed from a URL with a commit, which would be used",
             _URL_HINT,
             _PATH_HINT,
-            code=Code.OPTION_MISSING,
+            code=Code.COMMAND_LINE_INVALID,
         )
     return f"buildfarm @ {url}"
 

@@ -125,7 +125,7 @@ class Bucket:
             raise UsageError(
                 "this object store ignores the header If-None-Match, so two publishers could replace each other's"
                 " wheels",
-                Code.OBJECT_STORE_UNSUITABLE,
+                Code.INDEX_NOT_WRITABLE,
                 where=self.url,
                 hints=["use a newer version of the object store, or publish to a folder"],
             )
@@ -189,7 +189,9 @@ class Bucket:
                     if status != HTTPStatus.CONFLICT:  # somebody else is writing the same name
                         raise
                     time.sleep(0.1 * attempt)
-        raise BuildfarmError("others write the same object again and again", Code.INDEX_BUSY, where=f"s3://{key}")
+        raise BuildfarmError(
+            "others write the same object again and again", Code.NETWORK_UNREACHABLE, where=f"s3://{key}"
+        )
 
     def _key(self, name: str) -> str:
         return f"{self._bucket}/{self._prefix}{'/'.join(parts_of(name))}"
@@ -204,14 +206,14 @@ class Bucket:
         except _NO_KEYS as error:
             raise UsageError(
                 f"there are no keys for the object store: {error}",
-                Code.OBJECT_STORE_REFUSED,
+                Code.LOGIN_REFUSED,
                 where=self.url,
                 hints=[_KEYS_HINT],
             ) from None
         except PermissionError as error:
             raise UsageError(
                 f"the object store refuses the request: {error}",
-                Code.OBJECT_STORE_REFUSED,
+                Code.LOGIN_REFUSED,
                 where=self.url,
                 hints=[
                     _KEYS_HINT,

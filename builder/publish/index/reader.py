@@ -77,9 +77,7 @@ class IndexReader:
                 with suppress(JsonError):
                     return entries_of(data)
         if found is None:
-            raise UsageError(
-                f"the index has no project of this name ({self.url}{page})", Code.PROJECT_UNKNOWN, where=name
-            )
+            raise UsageError(f"the index has no project of this name ({self.url}{page})", Code.NOT_IN_INDEX, where=name)
         raise UsageError("this page is no JSON page of a package index (PEP 691)", Code.NO_INDEX, where=self.url + page)
 
     def lists(self, path: str, entry: Entry) -> bool:
@@ -123,9 +121,9 @@ class IndexReader:
     def _refusal(self, answer: requests.Response) -> UsageError:
         """The error for an answer with one of the statuses `_REFUSED`."""
         if "Authorization" in answer.request.headers:
-            sentence, code = "the index does not accept the token or the password", Code.TOKEN_REFUSED
+            sentence, code = "the index does not accept the token or the password", Code.LOGIN_REFUSED
         else:
-            sentence, code = "this index can only be read with a token", Code.TOKEN_MISSING
+            sentence, code = "this index can only be read with a token", Code.LOGIN_REFUSED
         hints = where_to_put_it(self.url)
         if not is_safe(self.url):
             hints = [f"use https://; without TLS, {VARIABLE} is sent to no other machine", *hints[1:]]

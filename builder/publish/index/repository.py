@@ -193,7 +193,7 @@ class Repository:
         project, name = project_of(filename), self._spelled(filename)
         entry = self.published(project, name) if name else None
         if entry is None:
-            raise UsageError("the index has no such wheel", Code.WHEEL_NOT_IN_INDEX, where=filename)
+            raise UsageError("the index has no such wheel", Code.NOT_IN_INDEX, where=filename)
         return entry
 
     def projects(self) -> list[str]:
@@ -320,7 +320,9 @@ def _until_stable(facts: Callable[[], T], what: str) -> Iterator[T]:
         yield (found := facts())
         if facts() == found:
             return
-    raise BuildfarmError("the records change faster than the pages can be written", Code.INDEX_BUSY, where=what)
+    raise BuildfarmError(
+        "the records change faster than the pages can be written", Code.NETWORK_UNREACHABLE, where=what
+    )
 
 
 def _pages(project: str, records: Mapping[str, bytes], plan: ProjectPlan | None) -> Iterator[tuple[str, bytes]]:

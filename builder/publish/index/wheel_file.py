@@ -41,7 +41,7 @@ def check_file_name(name: str) -> None:
     """Raise UsageError for a file name that is no wheel's, or that leads out of a folder."""
     if not _FILE_NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
         raise UsageError(
-            "only wheels can be published, with a file name of up to 200 characters", Code.WHEEL_NAME_INVALID
+            "only wheels can be published, with a file name of up to 200 characters", Code.WHEEL_MISLABELLED
         )
     check_wheel_name(name)
 

@@ -24,7 +24,7 @@ def token_for(url: str, environ: Mapping[str, str] = os.environ) -> str:
         return secret
     raise UsageError(
         "an upload to an index server needs a token",
-        Code.TOKEN_MISSING,
+        Code.LOGIN_REFUSED,
         where=url,
         hints=[
             "the owner of the index makes one with `buildfarm token add DIR --name NAME --scope prove`",

@@ -145,7 +145,7 @@ class IndexServer:
         if status == requests.codes.unauthorized:
             raise UsageError(
                 "the server does not know the token, or it has expired",
-                Code.TOKEN_REFUSED,
+                Code.LOGIN_REFUSED,
                 where=self.url,
                 hints=["`buildfarm token list DIR` prints the tokens of an index and when they expire"],
             )
@@ -199,9 +199,7 @@ class IndexServer:
             verify=self._verify,
         ) as answer:
             if answer.is_redirect:
-                raise UsageError(
-                    f"the server redirects to {answer.headers['location']}", Code.NO_INDEX_SERVER, where=url
-                )
+                raise UsageError(f"the server redirects to {answer.headers['location']}", Code.NO_INDEX, where=url)
             if answer.status_code in _LATER:
                 raise requests.ConnectionError(f"the server answers with status {answer.status_code}")
             text = b""
@@ -232,7 +230,7 @@ class IndexServer:
     def _no_server(self, reason: str) -> UsageError:
         return UsageError(
             f"there is no index server of buildfarm ({reason})",
-            Code.NO_INDEX_SERVER,
+            Code.NO_INDEX,
             where=self.url,
             hints=[
                 "`buildfarm serve` takes uploads; a web server with the folder of an index does not",

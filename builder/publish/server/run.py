@@ -30,7 +30,7 @@ def open_socket(host: str, port: int) -> socket.socket:
         listening = socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot listen on port {port}: {reason}", Code.PORT_NOT_USABLE, where=host) from None
+        raise UsageError(f"cannot listen on port {port}: {reason}", Code.VALUE_INVALID, where=host) from None
     # asyncio sets this only for sockets that name their protocol. Without it, each answer waits 40 ms for the client.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening

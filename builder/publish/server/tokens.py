@@ -89,7 +89,7 @@ class Tokens:
         if not self._folder.create(f"{name}.json", (json.dumps(asdict(token), indent=1) + "\n").encode()):
             raise UsageError(
                 "the index has a token of this name",
-                Code.TOKEN_EXISTS,
+                Code.ALREADY_EXISTS,
                 where=name,
                 hints=["revoke it first, or choose another name"],
             )
@@ -110,7 +110,7 @@ class Tokens:
     def revoke(self, name: str) -> None:
         """Delete a token; raises UsageError if there is none of this name."""
         if not _NAME.fullmatch(name) or not self._folder.exists(f"{name}.json"):
-            raise UsageError("the index has no token of this name", Code.TOKEN_UNKNOWN, where=name)
+            raise UsageError("the index has no token of this name", Code.NOT_IN_INDEX, where=name)
         self._folder.delete(f"{name}.json")
 
     def find(self, secret: str) -> Token | None:

@@ -127,7 +127,7 @@ def run_error(job: CompileJob, start: int, status: int) -> BuildfarmError:
         )
     if status == _OLD_ENGINE:
         return MissingToolError(
-            f"cibuildwheel cannot use the container engine: {last_error(lines)}", Code.ENGINE_REFUSED, hints=hints
+            f"cibuildwheel cannot use the container engine: {last_error(lines)}", Code.ENGINE_NOT_ANSWERING, hints=hints
         )
     if status == _NOTHING_TO_DO:
         python = job.toolchain.python

@@ -241,7 +241,7 @@ def relabel_wheel(wheel: Path, out: Path, *, name: str = "", version: str = "", 
         target = out / final_name
         if target.exists() and sha256_of(target) != sha256_of(made):
             sentence, hint = "the folder has a different file of this name", "pass another folder with --out"
-            raise UsageError(sentence, Code.FILE_EXISTS, where=str(target), hints=[hint])
+            raise UsageError(sentence, Code.ALREADY_EXISTS, where=str(target), hints=[hint])
         made.replace(target)
     return target
 

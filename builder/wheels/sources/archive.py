@@ -67,9 +67,7 @@ def unpack(archive: Path, target: Path) -> None:
         # bz2 and gzip raise OSError without a number; EINVAL: a header leads before the start of the file
         if getattr(error, "errno", None) not in (None, errno.EINVAL):  # a full disk, for example
             raise
-        raise UsageError(
-            f"this is not a readable archive: {error}", Code.ARCHIVE_UNREADABLE, where=archive.name
-        ) from None
+        raise UsageError(f"this is not a readable archive: {error}", Code.FETCH_FAILED, where=archive.name) from None
 
 
 class _Bounded:
@@ -120,7 +118,7 @@ def _of_xz(raw: BinaryIO) -> IO[bytes]:
 def _refused(archive: Path, member: str, why: str) -> UsageError:
     sentence = f"the member {member!r} {why}; no file of the archive is used"
     hint = "inspect the archive before you trust it"
-    return UsageError(sentence, Code.ARCHIVE_UNSAFE, where=archive.name, hints=[hint])
+    return UsageError(sentence, Code.SOURCE_UNSAFE, where=archive.name, hints=[hint])
 
 
 def _limited(archive: Path, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -138,7 +136,7 @@ def _bomb(archive: Path) -> UsageError:
     return UsageError(
         f"the archive unpacks to more than {limits.MAX_SOURCE_BYTES // 2**30} GiB or {limits.MAX_MEMBERS} members, or"
         f" its headers are larger than {limits.MAX_TAR_HEADERS // 2**20} MiB",
-        Code.ARCHIVE_UNSAFE,
+        Code.SOURCE_UNSAFE,
         where=archive.name,
     )
 
@@ -180,7 +178,7 @@ def _write(members: list[_Member], streams: Iterator[IO[bytes] | None], archive:
     if len(tops) != 1 or any(len(p) <= 1 and not m.folder for p, m in zip(paths, members, strict=True)):
         raise UsageError(
             "a source distribution must contain exactly one top folder and nothing else",
-            Code.ARCHIVE_UNREADABLE,
+            Code.FETCH_FAILED,
             where=archive.name,
         )
     _check(members, paths, archive)
@@ -211,7 +209,7 @@ def _check(members: Sequence[_Member], paths: Sequence[_Parts], archive: Path) -
         if below or (parts in files and (member.folder or parts in seen)):
             name = "/".join(below or parts)
             raise UsageError(
-                f"two members of the archive have conflicting paths: {name}", Code.ARCHIVE_UNSAFE, where=archive.name
+                f"two members of the archive have conflicting paths: {name}", Code.SOURCE_UNSAFE, where=archive.name
             )
         if member.copy_of is not None:
             original = _parts(archive, member.copy_of)

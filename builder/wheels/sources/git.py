@@ -80,7 +80,7 @@ def resolve_revision(url: str, revision: str) -> str:
     if found is None:
         raise UsageError(
             f"the repository has no branch or tag {revision!r}" if revision else "the repository has no commit",
-            Code.REVISION_UNKNOWN,
+            Code.FETCH_FAILED,
             where=mask_credentials(url),
             hints=("name a branch, a tag, or a commit by its full hash of 40 digits",),
         )
@@ -113,7 +113,7 @@ def _fetch(source: GitSource, aside: Path) -> None:
         if _git(source, aside, "cat-file", "-e", f"{source.revision}^{{commit}}").returncode:
             raise UsageError(
                 f"the repository has no commit {source.revision}",
-                Code.REVISION_UNKNOWN,
+                Code.FETCH_FAILED,
                 where=mask_credentials(source.url),
                 hints=(
                     "correct `revision` in the recipe",
@@ -217,5 +217,5 @@ def _failure(source: GitSource, tree: Path, verb: str, output: str) -> Buildfarm
     elif reports("git-login", output):
         hints = [hint_of("git-login")]
     return MissingToolError(
-        f"{did}: {mask_credentials(detail)}", Code.GIT_FAILED, where=mask_credentials(source.url), hints=hints
+        f"{did}: {mask_credentials(detail)}", Code.FETCH_FAILED, where=mask_credentials(source.url), hints=hints
     )

@@ -41,7 +41,7 @@ class _RemoteFile(io.RawIOBase):
             answer.close()
             raise NoRangesError(
                 "the server does not answer range requests",
-                Code.SERVER_WITHOUT_RANGES,
+                Code.NETWORK_UNREACHABLE,
                 where=mask_credentials(self._url),
             )
         self._answer = answer

@@ -30,7 +30,7 @@ def check_pins(packages: Sequence[str], where: str) -> None:
                 continue
         sentence = f"the record of the wheel names a package that is not an exact version: {package[:100]!r}"
         hint = "`rebuild` installs only packages of the form `name==version` from the package index"
-        raise UsageError(sentence, Code.RECORD_UNSAFE, where=where, hints=[hint])
+        raise UsageError(sentence, Code.RECORD_NOT_USABLE, where=where, hints=[hint])
 
 
 def wheels_only(packages: Sequence[str], build_requires: Sequence[str]) -> list[str]:

@@ -174,7 +174,7 @@ def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence
         tags = " or ".join(re.findall(r"'(\w+)'", newer["tags"]))
         return MissingToolError(
             f"the wheel needs {tags}, but the C library (glibc) here supports at most {newer['here']}",
-            Code.GLIBC_TOO_OLD,
+            Code.PLATFORM_UNSUPPORTED,
             hints=[
                 "test the wheel in a container of the cell's runtime image with `buildfarm smoke --executor docker`",
                 "set `runtime` under `images:` in matrix.yaml to a newer base image for such containers",

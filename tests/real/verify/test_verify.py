@@ -147,9 +147,9 @@ def test_files_that_are_no_readable_wheels_do_not_stop_the_others(stubs: Path, s
             archive.writestr(name, data[:100] if name.endswith(".so") else data)
     bad = {
         tmp_path / "damaged-1.0-py3-none-any.whl": "wheel-damaged",
-        broken: "library-damaged",
-        good.rename(tmp_path / "my wheel (1).whl"): "wheel-name-invalid",
-        tmp_path / "b\udcff#1-1.0-py3-none-any.whl": "wheel-name-invalid",
+        broken: "wheel-damaged",
+        good.rename(tmp_path / "my wheel (1).whl"): "wheel-mislabelled",
+        tmp_path / "b\udcff#1-1.0-py3-none-any.whl": "wheel-mislabelled",
     }
     for path in bad:
         if path.name.endswith("-1.0-py3-none-any.whl"):

@@ -90,7 +90,7 @@ def test_other_json_is_an_error() -> None:
 def test_damaged_library_is_an_error(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     complete = compiled(tmp_path, "int f() { return 1; }").read_bytes()
     wheel = make_wheel(tmp_path, {"ops/_C.so": damage(complete)})
-    with pytest.raises(UsageError, check=coded(Code.LIBRARY_DAMAGED)) as caught:
+    with pytest.raises(UsageError, check=coded(Code.WHEEL_DAMAGED)) as caught:
         read_facts(wheel)
     assert caught.value.where == f"{wheel.name}: ops/_C.so"
 

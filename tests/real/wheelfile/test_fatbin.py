@@ -87,7 +87,7 @@ def test_concatenated_entries_of_another_layout_are_an_error(tmp_path: Path, at:
     """Number and bytes of the headers, length of the options of one."""
     header = bytearray.fromhex(SASS_HEADER)
     header[at] ^= 0x11
-    with pytest.raises(UsageError, check=coded(Code.LIBRARY_DAMAGED)):
+    with pytest.raises(UsageError, check=coded(Code.WHEEL_DAMAGED)):
         read_device_code(with_gpu_code(tmp_path, concatenated(header.hex())))
 
 
@@ -129,5 +129,5 @@ def test_library_without_gpu_code(tmp_path: Path) -> None:
     ],
 )
 def test_unknown_layout_is_an_error(tmp_path: Path, section: bytes) -> None:
-    with pytest.raises(UsageError, check=coded(Code.LIBRARY_DAMAGED)):
+    with pytest.raises(UsageError, check=coded(Code.WHEEL_DAMAGED)):
         read_device_code(with_gpu_code(tmp_path, section))

@@ -59,7 +59,7 @@ def test_newest_version_of_a_project(tmp_path: Path, index: loopback.PackageInde
     assert load_matrix(added.matrix).extensions == (added.recipe.folder,)
     again = run_add(options(tmp_path, "small-ops==1.2"))
     assert (again.recipe, again.draft) == (added.recipe, None)
-    with refused(Code.EXTENSION_EXISTS, "small_ops 1.2"):
+    with refused(Code.ALREADY_EXISTS, "small_ops 1.2"):
         run_add(options(tmp_path, "small-ops==1.1"))
 
 
@@ -89,7 +89,7 @@ def test_repository_at_a_branch_and_at_a_tag(tmp_path: Path, revision: str) -> N
     commit = git(repository, "rev-parse", "HEAD")
     added = run_add(options(tmp_path, f"{repository.as_uri()}@{revision}" if revision else repository.as_uri()))
     assert added.recipe.source == GitSource(repository.as_uri(), commit)
-    with refused(Code.REVISION_UNKNOWN, "v2"):
+    with refused(Code.FETCH_FAILED, "v2"):
         run_add(options(tmp_path, f"{repository}@v2"))
 
 

@@ -224,7 +224,7 @@ def test_a_draft_needs_a_wheel_and_overwrites_nothing(tmp_path: Path) -> None:
         list(run_cases(options))
     kept = tmp_path / "kept.py"
     kept.write_text("mine")
-    with pytest.raises(UsageError, check=coded(Code.FILE_EXISTS)):
+    with pytest.raises(UsageError, check=coded(Code.ALREADY_EXISTS)):
         list(run_cases(CasesOptions(matrix=matrix, ext=[name], out=kept, store=tmp_path / "store")))
     assert kept.read_text() == "mine"
 

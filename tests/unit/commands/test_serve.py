@@ -29,7 +29,7 @@ def test_errors_before_the_server_runs(tmp_path: Path) -> None:
     with open_socket("127.0.0.1", 0) as used:
         error = refusal(tmp_path, "--port", str(used.getsockname()[1]))
     assert isinstance(error, UsageError)
-    assert error.code is Code.PORT_NOT_USABLE
+    assert error.code is Code.VALUE_INVALID
     for words, sentence in (
         (("--tls-cert", "x"), "belong together"),
         (("--tls-cert", "x", "--tls-key", "y"), "cannot be read"),

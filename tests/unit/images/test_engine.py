@@ -191,7 +191,7 @@ def test_a_build_gets_the_text_and_the_secrets(fake: FakeEngine, tmp_path: Path)
 
 def test_a_failed_build_quotes_the_error_line(fake: FakeEngine, tmp_path: Path) -> None:
     (fake.root / "fails").write_text("#7 1.23 ERROR: No matching distribution found for uv==9\n#7 DONE\n")
-    with refused(Code.IMAGE_BUILD_FAILED, "uv==9") as caught:
+    with refused(Code.ENVIRONMENT_FAILED, "uv==9") as caught:
         Engine().build("FROM base:1\n", "buildfarm/x:1", log=tmp_path / "log", owner="t", secrets={})
     assert isinstance(caught.value, BuildError)
     assert (caught.value.stage, caught.value.log) == ("environment", tmp_path / "log")

@@ -40,7 +40,7 @@ def test_a_bundle_in_the_environment_precedes_the_systems(tmp_path: Path) -> Non
 def test_a_missing_bundle_has_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "_CA_FILES", (str(tmp_path / "none.pem"),))
     monkeypatch.setattr("ssl.get_default_verify_paths", _Paths)
-    with refused(Code.CERTIFICATE_NOT_TRUSTED) as caught:
+    with refused(Code.CERTIFICATE_NOT_USABLE) as caught:
         ca_bundle({})
     assert "SSL_CERT_FILE" in caught.value.hints[0]
 

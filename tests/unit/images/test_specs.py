@@ -187,7 +187,7 @@ def test_a_toolkit_without_an_image_is_an_error() -> None:
     compat = copy.copy(COMPAT)
     compat.images = replace(COMPAT.images, distributions=())
     chosen = ImageChooser(matrix(["2.11"], ["13.0"], ["3.12"]), compat, {})
-    with refused(Code.IMAGE_UNKNOWN, "12.1"):
+    with refused(Code.IMAGE_UNSUITABLE, "12.1"):
         chosen.build_image(build("torch2.2.2-cu121-cp311"))
 
 

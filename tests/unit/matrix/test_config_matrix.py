@@ -123,9 +123,9 @@ def test_unreadable_files(tmp_path: Path) -> None:
     latin = tmp_path / "latin.yaml"
     latin.write_bytes(b"a: \xe9\n")
     for path, code in (
-        (tmp_path / "none", Code.NO_MATRIX),
+        (tmp_path / "none", Code.NO_SUCH_FILE),
         (tmp_path, Code.PATH_NOT_USABLE),
-        (latin, Code.YAML_INVALID),
+        (latin, Code.FILE_INVALID),
     ):
         with refused(code, str(path)):
             load_matrix(path)
@@ -150,7 +150,7 @@ def test_recipes_are_sorted_and_their_names_unique(write_matrix: WriteMatrix, wr
     matrix = load_matrix(write_matrix(extensions="[two, one]"))
     assert [recipe.name for recipe in load_recipes(matrix)] == ["a_b", "one"]
     write_recipe("one", name="A-B")  # wheels of both would carry one name
-    with refused(Code.EXTENSION_EXISTS, "a_b", *(str(matrix.path.parent / name) for name in ("one", "two"))):
+    with refused(Code.ALREADY_EXISTS, "a_b", *(str(matrix.path.parent / name) for name in ("one", "two"))):
         load_recipes(matrix)
 
 

@@ -313,7 +313,7 @@ def test_a_reason_names_every_extension_that_it_is_about_and_counts_cells_once()
 
 
 def test_a_matrix_without_extensions() -> None:
-    with refused(Code.NO_EXTENSION):
+    with refused(Code.EXTENSION_UNKNOWN):
         planned(matrix(["2.11"], ["13.0"], ["3.12"]))
 
 

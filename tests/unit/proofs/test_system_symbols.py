@@ -14,7 +14,7 @@ from tests.unit.proofs.make import FORWARD
 
 
 def test_environment_without_torch(tmp_path: Path) -> None:
-    with refused(Code.NO_TORCH):
+    with refused(Code.NO_ENVIRONMENT):
         collect_symbols(tmp_path)
 
 

@@ -12,7 +12,7 @@ import pytest
 from builder.commands.folders import open_store
 from builder.commands.report import ReportOptions, report
 from builder.commands.store import history_text
-from builder.errors import NothingSelectedError, UsageError
+from builder.errors import NothingSelectedError
 from builder.progress.display import StageTime
 from builder.storage.runs import find_run, last_steps, runs, save_run
 from builder.store import Store
@@ -69,15 +69,6 @@ def test_the_history_says_what_was_not_compiled_and_what_was_refused(tmp_path: P
     assert counts == {"failed": 1, "refused": 1, "tested": 1, "already built": 1}
 
 
-@pytest.mark.parametrize(("name", "problem"), [("2026", "several runs"), ("2027", "no run has")])
-def test_an_id_must_name_one_run(name: str, problem: str, tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    for day in (21, 22):
-        save_run(store, datetime(2026, 11, day, tzinfo=UTC), 1.0, json.dumps(REPORT))
-    with pytest.raises(UsageError, match=problem):
-        find_run(runs(store), name)
-
-
 def test_the_steps_of_the_newest_run_say_how_long_a_step_takes(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for day, seconds in ((20, 90.0), (21, 70.0)):
@@ -95,17 +86,10 @@ def test_report_takes_the_newest_run_of_this_folder(
     for day, name in ((20, "mine"), (21, "other")):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
-        built: dict[str, Any] = {
-            "build": name,
-            "wheel": f"{name}.whl",
-            "status": "built",
-            "error": None,
-            "hints": [],
-            "serves": [],
-        }
-        save_run(
-            open_store(store), datetime(2026, 11, day, tzinfo=UTC), 1, json.dumps({"builds": [built], "skips": []})
-        )
+        built: dict[str, Any] = {"build": name, "wheel": f"{name}.whl", "status": "built", "error": None}
+        built |= {"hints": [], "serves": []}
+        report_json = json.dumps({"builds": [built], "skips": []})
+        save_run(open_store(store), datetime(2026, 11, day, tzinfo=UTC), 1, report_json)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     with pytest.raises(NothingSelectedError, match="no run was started in this folder") as caught:

@@ -61,6 +61,6 @@ def test_any_glibc_ignores_this_machines_glibc(tags: str, expected: bool) -> Non
     ],
 )
 def test_the_name_of_no_wheel_is_refused(name: str, sentence: str) -> None:
-    with refused(Code.WHEEL_NAME_INVALID, sentence, name):
+    with refused(Code.WHEEL_MISLABELLED, sentence, name):
         check_wheel_name(name)
     check_wheel_name("ops-1.0-2-py3-none-any.whl")

@@ -474,7 +474,7 @@ def test_a_run_without_an_engine_is_a_missing_tool_error(
     fake.containers["left-over"] = {"buildfarm.build": job.owner}
     fake.containers["of another farm"] = {"buildfarm.build": "another/mark"}
     stages: list[str] = []
-    with pytest.raises(MissingToolError, check=coded(Code.ENGINE_REFUSED)):
+    with pytest.raises(MissingToolError, check=coded(Code.ENGINE_NOT_ANSWERING)):
         prepared(executor, job).compile(job, stages.append)
     assert stages == ["environment"]
     assert set(fake.removed) == {"left-over", "probe"}

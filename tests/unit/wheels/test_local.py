@@ -210,7 +210,7 @@ def test_a_torch_of_another_kind_is_refused(
     cuda: str, made_for: str, executor: LocalExecutor, index: loopback.PackageIndex, tmp_path: Path
 ) -> None:
     index.add_torch("2.11.0", cuda)
-    with refused(Code.PACKAGE_DIFFERS, f"{made_for}", "13.0") as caught:
+    with refused(Code.SOURCE_DIFFERS, f"{made_for}", "13.0") as caught:
         executor.prepare(BUILD, make.recipe("ops"), log=tmp_path / "log")
     assert caught.value.exit_code == Exit.TOOL_MISSING
     assert "torch_index" in caught.value.hints[0]

@@ -862,7 +862,7 @@ def test_a_submodule_that_cannot_be_fetched_is_named_with_its_url(
     git(ours, "config", "-f", ".gitmodules", "submodule.third/lib.url", url)
     git(ours, "commit", "-qam", "3")
     source = GitSource(ours.as_uri(), git(ours, "rev-parse", "HEAD"))
-    with pytest.raises(MissingToolError, check=coded(Code.GIT_FAILED)) as caught:
+    with pytest.raises(MissingToolError, check=coded(Code.FETCH_FAILED)) as caught:
         take(source)
     assert said in str(caught.value)
     assert reason in str(caught.value)
@@ -874,7 +874,7 @@ def test_a_commit_that_the_repository_of_a_submodule_lacks(repository: tuple[Pat
     git(ours, "update-index", "--cacheinfo", f"160000,{'a' * 40},third/lib")
     git(ours, "commit", "-qm", "3")
     source = GitSource(ours.as_uri(), git(ours, "rev-parse", "HEAD"))
-    with pytest.raises(MissingToolError, check=coded(Code.GIT_FAILED)) as caught:
+    with pytest.raises(MissingToolError, check=coded(Code.FETCH_FAILED)) as caught:
         take(source)
     assert "git cannot fetch the submodule third/lib: " in str(caught.value)
     assert "not our ref" in str(caught.value)
@@ -885,7 +885,7 @@ def test_a_repository_behind_ssh(take: Take, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv(
         "GIT_SSH_COMMAND", "sh -c 'echo \"git@h.invalid: Permission denied (publickey).\" >&2; exit 255'"
     )
-    with pytest.raises(MissingToolError, check=coded(Code.GIT_FAILED)) as caught:
+    with pytest.raises(MissingToolError, check=coded(Code.FETCH_FAILED)) as caught:
         take(GitSource("git@h.invalid:org/ops.git", "a" * 40))
     assert "git fetch failed: git@h.invalid: Permission denied (publickey)." in str(caught.value)
     assert "url.https://h.invalid/.insteadOf git@h.invalid:" in caught.value.hints[0]

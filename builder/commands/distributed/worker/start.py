@@ -125,7 +125,7 @@ async def _reached(address: str, security: Security, seconds: float, stop: async
             await connection.reach(address, security, "worker")
             return not stop.is_set()
         except connection.UnreachableError as error:
-            if error.code is Code.SCHEDULER_REFUSED or time.monotonic() >= deadline:
+            if error.code is Code.CERTIFICATE_NOT_USABLE or time.monotonic() >= deadline:
                 raise
             if not said:
                 print_line(f"waiting for the scheduler: {error}")

@@ -56,11 +56,11 @@ def test_refused_urls(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def test_where_the_token_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url, netrc = "https://wheels.example:8443/", tmp_path / "netrc"
     monkeypatch.setenv("NETRC", str(netrc))
-    with pytest.raises(UsageError, check=coded(Code.TOKEN_MISSING)) as error:
+    with pytest.raises(UsageError, check=coded(Code.LOGIN_REFUSED)) as error:
         token_for(url, {})
     assert "machine wheels.example login __token__ password TOKEN" in error.value.hints[-1]
     netrc.write_text("machine wheels.example login me password other\n")
-    with pytest.raises(UsageError, check=coded(Code.TOKEN_MISSING)):
+    with pytest.raises(UsageError, check=coded(Code.LOGIN_REFUSED)):
         token_for(url, {})
     netrc.write_text("machine wheels.example login __token__ password by-netrc\n")
     netrc.chmod(0o600)

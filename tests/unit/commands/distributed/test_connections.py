@@ -35,7 +35,7 @@ def test_nothing_answers(listens: bool, reason: str, monkeypatch: pytest.MonkeyP
         if listens:
             taken.listen()
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        with refused(Code.SCHEDULER_UNREACHABLE, reason) as caught:
+        with refused(Code.NETWORK_UNREACHABLE, reason) as caught:
             asyncio.run(connect(address, security_for(address)))
     assert (caught.value.exit_code, caught.value.where) == (Exit.TOOL_MISSING, address)
 
@@ -99,7 +99,7 @@ def test_a_scheduler_without_tls() -> None:
         server = await asyncio.start_server(greet, "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
-            with refused(Code.SCHEDULER_REFUSED) as caught:
+            with refused(Code.CERTIFICATE_NOT_USABLE) as caught:
                 await reach(f"tls://127.0.0.1:{port}", cast("Any", Tls()))
             assert any("--protocol tls" in hint for hint in caught.value.hints)
 
@@ -113,7 +113,7 @@ def test_a_file_of_dask_that_is_no_yaml(tmp_path: Path) -> None:
     ran = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert ran.returncode == Exit.USAGE
     said = " ".join(ran.stderr.split())
-    for words in ("error[yaml-invalid]: Dask cannot read its configuration: ", str(file), "line 3"):
+    for words in ("error[file-invalid]: Dask cannot read its configuration: ", str(file), "line 3"):
         assert words in said
 
 

@@ -30,7 +30,7 @@ def test_the_digest_is_that_of_the_index_of_all_platforms(registry: Registry) ->
     registry.silent = True  # without the header, the digest is computed
     assert find_digest(image) == registry.digest_of(image)
     registry.silent, registry.digest = False, "sha256:" + "00" * 32
-    with pytest.raises(MissingToolError, check=coded(Code.REGISTRY_REFUSED)):
+    with pytest.raises(MissingToolError, check=coded(Code.IMAGE_NOT_FOUND)):
         find_digest(image)
 
 
@@ -45,7 +45,7 @@ def test_a_token_is_fetched_from_the_realm_of_the_registry(registry: Registry) -
 def test_a_private_registry_gets_the_password_of_docker_login(registry: Registry, tmp_path: Path, tokens: bool) -> None:
     image = registry.add("farm/base:1")
     registry.password, registry.tokens = "someone:secret", tokens
-    with pytest.raises(MissingToolError, check=coded(Code.REGISTRY_REFUSED)) as refused:
+    with pytest.raises(MissingToolError, check=coded(Code.IMAGE_NOT_FOUND)) as refused:
         find_digest(image)
     assert any("docker login" in hint for hint in refused.value.hints)
     log_in(registry, tmp_path / "docker")
@@ -53,7 +53,7 @@ def test_a_private_registry_gets_the_password_of_docker_login(registry: Registry
 
 
 def test_a_missing_image_is_a_missing_tool_error(registry: Registry) -> None:
-    with pytest.raises(MissingToolError, check=coded(Code.REGISTRY_REFUSED)) as missing:
+    with pytest.raises(MissingToolError, check=coded(Code.IMAGE_NOT_FOUND)) as missing:
         find_digest(f"{registry.address}/nvidia/cuda:99")
     assert missing.value.where == f"{registry.address}/nvidia/cuda:99"
     assert missing.value.exit_code is Exit.TOOL_MISSING
@@ -63,6 +63,6 @@ def test_a_missing_image_is_a_missing_tool_error(registry: Registry) -> None:
 def test_a_registry_that_does_not_answer_is_a_missing_tool_error() -> None:
     with socket.socket() as closed:  # bound but not listening, so connections are refused
         closed.bind(("127.0.0.1", 0))
-        with pytest.raises(MissingToolError, check=coded(Code.REGISTRY_UNREACHABLE)) as gone:
+        with pytest.raises(MissingToolError, check=coded(Code.NETWORK_UNREACHABLE)) as gone:
             find_digest(f"127.0.0.1:{closed.getsockname()[1]}/a:1")
     assert "HTTPConnectionPool" not in str(gone.value)

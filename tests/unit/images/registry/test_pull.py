@@ -165,7 +165,7 @@ def test_the_error_for_a_message_of_the_engine(message: str, sentence: str, hint
 @pytest.mark.parametrize("event", [{"error": "unexpected EOF"}, {"errorDetail": {}, "error": "unexpected EOF"}])
 def test_an_error_among_the_events_is_raised(fake: FakeEngine, event: dict[str, Any]) -> None:
     fake.pulls["docker.io/library/a:1"] = [layer("one", "Downloading", 5, 10), event]
-    with refused(Code.REGISTRY_UNREACHABLE, "unexpected EOF"):
+    with refused(Code.NETWORK_UNREACHABLE, "unexpected EOF"):
         Engine().pull("a:1")
 
 
@@ -189,7 +189,7 @@ def test_an_engine_that_is_silent_for_too_long(
         thread = threading.Thread(target=answer)
         thread.start()
         client = docker.DockerClient(base_url=f"unix://{address}", version="1.41")
-        with refused(Code.REGISTRY_UNREACHABLE, "0.5 seconds"):
+        with refused(Code.NETWORK_UNREACHABLE, "0.5 seconds"):
             pull_image(client, "a:1", "a:1", None)
         thread.join(PATIENCE)
         client.close()

@@ -139,7 +139,7 @@ def test_without_such_a_commit_the_option_is_asked_for_with_an_example(
     installed_from(direct_url, monkeypatch)
     error = ci(project).exception
     assert isinstance(error, UsageError)
-    assert error.code is Code.OPTION_MISSING
+    assert error.code is Code.COMMAND_LINE_INVALID
     assert 'buildfarm @ git+https://HOST/OWNER/buildfarm@COMMIT"' in error.hints[0]
     assert "`--install ./tools/buildfarm`" in error.hints[1]
     assert not (project / ".github").exists()

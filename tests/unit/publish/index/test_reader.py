@@ -51,7 +51,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_the_token_comes_from_variable_url_or_netrc(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with refused(Code.TOKEN_MISSING, "401") as caught:
+    with refused(Code.LOGIN_REFUSED, "401") as caught:
         IndexReader(url).entries("my_ext")
     assert caught.value.where == url
     assert "BUILDFARM_TOKEN" in caught.value.hints[0]
@@ -62,7 +62,7 @@ def test_the_token_comes_from_variable_url_or_netrc(url: str, tmp_path: Path, mo
     assert len(IndexReader(url).entries("my_ext")) == 1
     (tmp_path / "netrc").unlink()
     monkeypatch.setenv("BUILDFARM_TOKEN", "wrong")
-    with refused(Code.TOKEN_REFUSED, "401"):
+    with refused(Code.LOGIN_REFUSED, "401"):
         IndexReader(url).entries("my_ext")
     monkeypatch.setenv("BUILDFARM_TOKEN", "right")
     (entry,) = IndexReader(url).entries("my_ext")

@@ -199,7 +199,7 @@ def test_yank_and_unyank(repository: Repository, tmp_path: Path) -> None:
     assert repository.entries("my-ext")[0].yanked == "wrong results on sm_120"
     repository.yank(new.wheel.name, None)
     assert "data-yanked" not in repository.objects.read("cu130/my-ext/index.html").decode()
-    with refused(Code.WHEEL_NOT_IN_INDEX):
+    with refused(Code.NOT_IN_INDEX):
         repository.yank("other-1.0-py3-none-any.whl", "")
 
 

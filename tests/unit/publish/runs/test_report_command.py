@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from builder.cli.app import app
-from builder.errors import NothingSelectedError, UsageError
+from builder.errors import Code, NothingSelectedError, UsageError
 from builder.storage.runs import save_run
 from builder.store import Store
 from tests.unit.publish.runs.make import run
@@ -58,18 +58,18 @@ def test_markdown_and_json_go_to_stdout_and_write_no_page(report: Report, stored
 
 
 @pytest.mark.parametrize(
-    ("argv", "problem"),
+    ("argv", "code", "where"),
     [
-        (["2027"], "no run has this id"),
-        (["2026"], "several runs have an id that begins with this text"),
-        (["--json", "--markdown"], "cannot be combined with --json"),
+        ("2027", Code.NO_RUN, "2027"),
+        ("2026", Code.NO_RUN, "2026"),
+        ("--json --markdown", Code.COMMAND_LINE_INVALID, "--markdown"),
     ],
 )
 @pytest.mark.usefixtures("stored")
-def test_wrong_options(argv: list[str], problem: str, report: Report) -> None:
-    result = report(*argv)
-    assert isinstance(result.exception, UsageError)
-    assert result.exception.sentence == problem
+def test_wrong_options(argv: str, code: Code, where: str, report: Report) -> None:
+    error = report(*argv.split()).exception
+    assert isinstance(error, UsageError)
+    assert (error.code, error.where) == (code, where)
 
 
 def test_a_store_without_runs(report: Report, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_scopes_lifetimes_and_names(tmp_path: Path) -> None:
         with refused(Code.VALUE_INVALID):
             Tokens(tmp_path).add(name, ("read",), None)
     Tokens(tmp_path).add("ci", ("read",), None)
-    with refused(Code.TOKEN_EXISTS):
+    with refused(Code.ALREADY_EXISTS):
         Tokens(tmp_path).add("ci", ("upload",), None)
 
 
@@ -52,7 +52,7 @@ def test_expired_and_revoked_tokens_are_unknown(tmp_path: Path) -> None:
     assert tokens.find(secret)
     Tokens(tmp_path).revoke("ci")  # a different process
     assert tokens.find(secret) is None
-    with refused(Code.TOKEN_UNKNOWN):
+    with refused(Code.NOT_IN_INDEX):
         tokens.revoke("ci")
 
 
