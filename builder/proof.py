@@ -78,11 +78,11 @@ class Proof:
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Read what `to_json` wrote; raises KeyError or ValueError for anything else."""
         return cls(
+            **{name: text(data[name]) for name in ("wheel", "reason", "when", "basis")},
             cell=Cell.parse(data["cell"]) if data["cell"] else None,
             check=Check(data["check"]),
             verdict=Verdict(data["verdict"]),
             evidence=dict(data["evidence"]),
-            **{name: text(data[name]) for name in ("wheel", "reason", "when", "basis")},
         )
 
 
