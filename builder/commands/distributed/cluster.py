@@ -37,7 +37,7 @@ SECONDS_FOR_VERSION = 5.0
 #: How many workers a message names of those that lack the same.
 _NAMES = 3
 #: How many wheels move at the same time: in parts, which the scheduler passes on.
-_MOVES = asyncio.Semaphore(4)
+_MOVES = 4
 
 
 @dataclass
@@ -92,6 +92,7 @@ class Cluster:
         self._parts: dict[str, Future[bytes]] = {}  # of recipes, by name; all tasks share them
         self._foreign: list[str] = []  # what is to say about workers of other versions
         self._connected = asyncio.Lock()  # held while the client is closed
+        self._moves = asyncio.Semaphore(_MOVES)
         self._workers: dict[str, dict[str, Any]] = {}
         self._seen = 0  # the largest number of workers so far
         self._pending: dict[str, _Pending] = {}  # by the key of the task
@@ -177,7 +178,7 @@ class Cluster:
     async def fetch(self, worker: str, wheel: SentWheel, target: Path) -> None:
         """Copy a wheel from a worker; raises OSError when the worker lacks it now, or sends other bytes."""
         digest, size = hashlib.sha256(), 0
-        async with _MOVES:
+        async with self._moves:
             with target.open("wb") as stream:
                 while size < wheel.size and (data := await self._call_one(worker, "read", wheel, size)):
                     await asyncio.to_thread(stream.write, data)
@@ -188,7 +189,7 @@ class Cluster:
 
     async def send(self, worker: str, wheel: SentWheel, path: Path) -> None:
         """Copy a wheel of the client to one worker; raises OSError when the worker is gone."""
-        async with _MOVES:
+        async with self._moves:
             with path.open("rb") as stream:
                 for offset in range(0, wheel.size, CHUNK):
                     data = await asyncio.to_thread(stream.read, CHUNK)

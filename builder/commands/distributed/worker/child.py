@@ -13,6 +13,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -62,7 +63,7 @@ def main() -> None:
     os.set_inheritable(number, False)
     channel = Connection(number)
     try:
-        channel.send(run(channel.recv(), channel.send))
+        serve(channel)
     except (KeyboardInterrupt, BrokenPipeError, EOFError):
         kill_all()
         sys.exit(130)
@@ -70,6 +71,13 @@ def main() -> None:
 
 #: What a task has marked as used stays marked until the process ends: the worker marks it when it has the answer.
 _held: list[Store] = []
+
+
+def serve(channel: Connection) -> None:
+    """Run the task that comes through the channel. Returns when the worker, which has the answer, closes it."""
+    channel.send(run(channel.recv(), channel.send))
+    with suppress(EOFError, ConnectionResetError):
+        channel.recv()
 
 
 def run(work: Work, report: Callable[[str], None]) -> WorkerAnswer:

@@ -168,7 +168,7 @@ class Service(WorkerPlugin):
                 while not isinstance(message := channel.recv(), WorkerAnswer):
                     report(message)
                 answer = message
-                if answer.wheel is not None:  # the process, which has marked it so far, ends now
+                if answer.wheel is not None:  # the process, which has marked it so far, ends with this channel
                     self._keep(f"builds/{answer.wheel.digest}")
             status = process.wait()
         finally:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
+from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -85,3 +87,16 @@ def test_a_process_keeps_its_marks_until_it_ends(tmp_path: Path, monkeypatch: py
     child._held.clear()
     gc.collect()
     assert Store(tmp_path / "store").is_unused("builds/made")
+
+
+def test_a_process_ends_after_the_worker_has_marked_what_it_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "run", lambda _work, _report: WorkerAnswer(reused=True))
+    ours, theirs = Pipe()
+    thread = threading.Thread(target=child.serve, args=(theirs,))
+    thread.start()
+    ours.send("work")
+    assert ours.recv() == WorkerAnswer(reused=True)
+    thread.join(0.2)
+    assert thread.is_alive()
+    ours.close()
+    thread.join()
