@@ -43,12 +43,22 @@ async def _upload(client: httpx2.AsyncClient, auth: tuple[str, str], wheel: Path
     return response.status_code
 
 
+async def _get(client: httpx2.AsyncClient, url: str) -> httpx2.Response:
+    """As pip and uv do: once more if the server has closed the idle connection, before it answered anything."""
+    try:
+        return await client.get(url, headers=JSON)
+    except httpx2.RemoteProtocolError as error:
+        if "without sending a response" not in str(error):
+            raise
+        return await client.get(url, headers=JSON)
+
+
 async def _download(client: httpx2.AsyncClient, number: int) -> str:
     """Download one of the listed wheels, and compare it with its hash."""
-    page = (await client.get(f"/{('simple', 'cu130')[number % 2]}/my-ext/", headers=JSON)).json()
+    page = (await _get(client, f"/{('simple', 'cu130')[number % 2]}/my-ext/")).json()
     file = page["files"][number % len(page["files"])]
-    wheel = await client.get(f"/simple/my-ext/{file['url']}")
-    metadata = await client.get(f"/simple/my-ext/{file['url']}.metadata")
+    wheel = await _get(client, f"/simple/my-ext/{file['url']}")
+    metadata = await _get(client, f"/simple/my-ext/{file['url']}.metadata")
     assert (wheel.status_code, metadata.status_code) == (200, 200)
     assert hashlib.sha256(wheel.content).hexdigest() == file["hashes"]["sha256"]
     assert hashlib.sha256(metadata.content).hexdigest() == file["core-metadata"]["sha256"]
