@@ -135,6 +135,14 @@ SummaryOption = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
+class StoreOptions:
+    """The options of a command that reads the store, such as `buildfarm store du` and `buildfarm inventory list`."""
+
+    store: StoreOption = None
+    as_json: JsonOption = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class CellOptions:
     """The options that select cells."""
 

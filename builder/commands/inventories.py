@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import typer
 
-from builder.cli.options import CudaOption, JsonOption, QuietOption, StoreOption
+from builder.cli.options import CudaOption, QuietOption, StoreOptions
 from builder.cli.output import print_data, print_json
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, MissingToolError, UsageError
@@ -31,15 +31,7 @@ from builder.wheels.sources.ranges import NoRangesError, open_remote
 
 
 @dataclass(frozen=True, kw_only=True)
-class InventoriesOptions:
-    """The options of `buildfarm inventory list`."""
-
-    store: StoreOption = None
-    as_json: JsonOption = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewInventoriesOptions(InventoriesOptions):
+class NewInventoriesOptions(StoreOptions):
     """The options of `buildfarm inventory add`."""
 
     torch: Annotated[
@@ -76,7 +68,7 @@ def add(options: NewInventoriesOptions) -> None:
     _print(shelf_of(store), added, as_json=options.as_json)
 
 
-def list_inventories(options: InventoriesOptions) -> None:
+def list_inventories(options: StoreOptions) -> None:
     """Print the torch releases whose symbols the store knows.
 
     Examples:

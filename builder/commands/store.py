@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from builder.cli.options import DryRunOption, JsonOption, StoreOption
+from builder.cli.options import DryRunOption, StoreOptions
 from builder.cli.output import print_data
 from builder.commands.folders import open_store
 from builder.gate.amounts import counted, size_text
@@ -21,14 +21,6 @@ from builder.storage.prune import Item, Pruned, folder_sizes
 from builder.storage.prune import prune as prune_store
 from builder.storage.runs import Run, runs
 from builder.store import Store
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoreOptions:
-    """The options of `buildfarm store du` and `buildfarm store history`."""
-
-    store: StoreOption = None
-    as_json: JsonOption = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,10 +55,6 @@ class FolderBuilds:
             if recipe.makes(wheel.name.partition("-")[0]):
                 write_atomic(self._notes("published", recipe) / wheel.name, digest.encode())
 
-    def about(self, build: Build, recipe: Recipe, digest: str, files: Mapping[str, bytes]) -> tuple[str, str]:
-        """`why` and `warning` of a wheel that will be compiled."""
-        return self.why(build, recipe, files), self.warning(build, recipe, digest)
-
     def warning(self, build: Build, recipe: Recipe, digest: str) -> str:
         """Why `publish` will refuse the wheel of this digest: another one has its name; empty if none has."""
         notes = self._notes("published", recipe).glob("*.whl")

@@ -170,13 +170,13 @@ def make_wheel(
 
 def _tell_before_compile(farm: Farm, build: Build, source: PreparedSource, digest: str) -> None:
     """Say why a wheel is compiled again, and whether `publish` will refuse it."""
-    why, warning = FolderBuilds(farm.store).about(build, farm.recipes[build.extension], digest, source.files)
-    if why:
+    remembered, recipe = FolderBuilds(farm.store), farm.recipes[build.extension]
+    if why := remembered.why(build, recipe, source.files):
         print_line(f"{build}: {why}")
         if (hint := without_cache(farm.executor.name)) and hint not in farm.said:
             farm.said.add(hint)
             print_line(f"hint: {hint}")
-    if warning:
+    if warning := remembered.warning(build, recipe, digest):
         print_warning(warning)
 
 
