@@ -704,3 +704,19 @@ def test_a_library_that_setup_py_builds(sources: Sources) -> None:
     assert result.stored is not None
     names = [name.rpartition("/")[2].partition("-")[0] for name in read_facts(result.stored.wheel).files]
     assert {"libown", "libinner"} <= set(names)
+
+
+def test_an_old_source_for_cmake(sources: Sources, tmp_path: Path) -> None:
+    """It names a minimum that CMake 4 refuses, and no folder in which CMake could find its packages."""
+    served = sources.project.index.root / "default"
+    words = ("-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", tmp_path, "cmake>=4")
+    subprocess.run([sys.executable, *words], check=True)
+    (wheel,) = tmp_path.glob("cmake-*.whl")
+    (served / wheel.name).hardlink_to(wheel)
+    pure_wheel(served, "pybind11", "3.0", {"pybind11/share/cmake/pybind11/pybind11Config.cmake": ""})
+    lines = "cmake_minimum_required(VERSION 2.8)\nproject(t0 NONE)\nfind_package(pybind11 REQUIRED CONFIG)\n"
+    calls = "import subprocess\nsubprocess.check_call(['cmake', '-S', '.', '-B', 'build/cmake'])\n"
+    sources.write(calls + SETUP, {"CMakeLists.txt": lines})
+    assert sources.add().recipe.build_requires == ("cmake",)
+    sources.recipe("", ("build_requires: [cmake]", "build_requires: [cmake, pybind11]"))
+    assert not sources.good().refused

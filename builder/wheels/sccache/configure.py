@@ -170,6 +170,8 @@ def cache_variables(settings: CacheSettings, path: str) -> dict[str, str]:
         "CC": Path(settings.cc).name,
         "CXX": Path(settings.cxx).name,
         "CUDA_HOME": str(layout.cuda),
+        # The folders of TorchConfig.cmake and pybind11Config.cmake, in which CMake does not look by itself.
+        "CMAKE_PREFIX_PATH": f"{layout.site}/torch/share/cmake:{layout.site}/pybind11/share/cmake",
         "PATH": f"{layout.launch}:{layout.cuda}/bin:{path}",
     }
 
