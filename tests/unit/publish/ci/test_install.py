@@ -25,12 +25,12 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
     [
         "./buildfarm",
         "buildfarm/",
-        "./buildfarm[cache]",
+        "./buildfarm[s3]",
         "./buildfarm[cache, dask]",
-        "./tools/buildfarm-1.0-py3-none-any.whl[cache]",
+        "./tools/buildfarm-1.0-py3-none-any.whl[s3]",
         f"git+https://git.example/buildfarm@{COMMIT}",
         f"git+https://git.example/buildfarm.git@{COMMIT}#subdirectory=tools",
-        f"buildfarm[cache] @ git+https://git.example/buildfarm@{COMMIT}",
+        f"buildfarm[s3] @ git+https://git.example/buildfarm@{COMMIT}",
         f"buildfarm @ git+ssh://git@git.example/buildfarm@{COMMIT}",
         f"buildfarm @ https://git.example/buildfarm/archive/{COMMIT}.zip",
         f"https://git.example/buildfarm-1.0-py3-none-any.whl#sha256={COMMIT[:32] * 2}",
@@ -46,14 +46,11 @@ def test_paths_of_the_repository_and_urls_with_a_commit(project: Path, value: st
 @pytest.mark.parametrize(
     ("value", "code", "words"),
     [
-        *(
-            (name, Code.VALUE_INVALID, "package index")
-            for name in ("buildfarm", "buildfarm[cache]", "buildfarm==0.1.0")
-        ),
+        *((name, Code.VALUE_INVALID, "package index") for name in ("buildfarm", "buildfarm[s3]", "buildfarm==0.1.0")),
         *((name, Code.VALUE_INVALID, "package index") for name in ("other >=1,<2", "Tools")),
         ("git+https://git.example/buildfarm@main", Code.VALUE_INVALID, "commit"),
         ("git+https://git.example/buildfarm", Code.VALUE_INVALID, "commit"),
-        ("buildfarm[cache] @ git+https://git.example/buildfarm@v0.1.0", Code.VALUE_INVALID, "commit"),
+        ("buildfarm[s3] @ git+https://git.example/buildfarm@v0.1.0", Code.VALUE_INVALID, "commit"),
         (f"git+https://git.example/buildfarm@{COMMIT[:12]}", Code.VALUE_INVALID, "commit"),
         (f"git+https://git.example/buildfarm@main#egg={COMMIT}", Code.VALUE_INVALID, "commit"),
         (f"git+https://git.example/{COMMIT}@main", Code.VALUE_INVALID, "commit"),
@@ -61,7 +58,7 @@ def test_paths_of_the_repository_and_urls_with_a_commit(project: Path, value: st
         ("https://git.example/buildfarm/archive/main.zip", Code.VALUE_INVALID, "commit"),
         (f"buildfarm @ git+https://HOST/OWNER/buildfarm@{COMMIT}", Code.VALUE_INVALID, "HOST or OWNER"),
         ("./nope", Code.NO_SUCH_FILE, ""),
-        ("./nope[cache]", Code.NO_SUCH_FILE, ""),
+        ("./nope[s3]", Code.NO_SUCH_FILE, ""),
         ("tools/nope", Code.NO_SUCH_FILE, ""),
         ("./ops", Code.NO_SUCH_FILE, ""),  # has no pyproject.toml
         ("./matrix.yaml", Code.VALUE_INVALID, ""),
@@ -98,7 +95,7 @@ def test_a_path_may_have_signs_that_yaml_reads(project: Path) -> None:
     "value",
     [
         f"git+https://user:tok3n@git.example/buildfarm@{COMMIT}",
-        f"buildfarm[cache] @ git+https://tok3n@git.example/buildfarm@{COMMIT}",
+        f"buildfarm[s3] @ git+https://tok3n@git.example/buildfarm@{COMMIT}",
         f"git+ssh://git:tok3n@git.example/buildfarm@{COMMIT}",
         f"https://git.example/archive/{COMMIT}.zip?private_token=tok3n",
         "git+https://user:tok3n@git.example/buildfarm@main",
