@@ -165,19 +165,16 @@ class Compat:
     def gpu_named(self, text: str) -> Arch | None:
         """Return the architecture of a GPU's name, such as `H100`, `RTX 4090` or `NVIDIA A100`; None if unknown.
 
-        A row such as `RTX 40 series` stands for every RTX 40xx. `RTX4090` and `A100-SXM4-80GB` are read too.
+        `RTX4090` and `A100-SXM4-80GB` are read too.
         """
         words = re.sub(r"\b([RG]TX)(?=\d)", r"\1 ", text.upper().replace("-", " "))
         wanted = f" {words.removeprefix('NVIDIA ').replace('GEFORCE ', '')} "
-        series = re.match(r" RTX (\d\d)\d\d\b", wanted)
         for (major, minor), names in self._table.gpus.items():
             for name in names:
                 known = re.split(r" / | \(|\)", name.upper())  # `Jetson T5000 / Thor`, `GB10 (DGX Spark)`
-                if any(one and f" {one} " in wanted for one in known) or (
-                    series and f"RTX {series[1]} SERIES" in known
-                ):
+                if any(one and f" {one} " in wanted for one in known):
                     return Arch(major, minor)
-        return None
+        return next((arch for names, arch in self._table.gpu_families.items() if re.search(names, wanted)), None)
 
     def cudas_with(self, arch: Arch) -> tuple[Cuda, ...]:
         """Return the CUDA versions whose nvcc knows an architecture, oldest first."""

@@ -192,6 +192,8 @@ class Table:
     listed_archs: dict[Arch, tuple[str, str | None]]
     images: ImageTable
     gpus: dict[tuple[int, int], tuple[str, ...]]
+    #: Expressions of further names of GPUs, with their compute capability.
+    gpu_families: dict[str, Arch]
     companions: dict[str, dict[Torch, str]]
     #: For each companion, the oldest torch of a release whose METADATA admits older ones.
     companion_floors: dict[str, dict[str, Torch]]
@@ -218,6 +220,7 @@ def read_table(path: Path) -> Table:
         },
         listed_archs={arch: (first, until.get(arch)) for arch, first in since.items()},
         images=read_images(raw),
+        gpu_families={names: Arch.parse(arch) for names, arch in raw["gpus"]["families"].items()},
         gpus={Arch.parse(arch).capability: tuple(names) for arch, names in raw["gpus"]["rows"].items()},
         companions={
             name: {Torch.parse(torch): version for torch, version in row.items()}

@@ -30,7 +30,6 @@ KNOWN = {
     "dcnv4": ("compile-failed", "uses x.type(), which torch 2.6 removed from the macros of dispatch"),
     "moe-kernels": ("compile-failed", "uses cub::Sum and cub::Max, which CUDA 13 removed"),
     "torch-points-kernels": ("compile-failed", "lacks #include <memory>; requires numpy<1.20, too old for Python 3.12"),
-    "rotary-emb": ("repair-failed", "setup.py gives its platform wheel the tag cp312-cp312-any"),
 }
 
 

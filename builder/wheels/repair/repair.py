@@ -193,13 +193,13 @@ def _why_pure(raw: Path, members: Sequence[Member]) -> str:
     """Why a wheel that says that it is pure Python cannot be repaired; empty if it can, or says no such thing.
 
     auditwheel gives a wheel with the platform `any` the right one. But a Python module is for one Python or one ABI,
-    and neither is known here. auditwheel moves no library out of the folder for pure Python.
+    which a tag such as py3-none-any does not name. auditwheel moves no library out of the folder for pure Python.
     """
     libraries = [member for member in members if _is_elf(member)]
     pure = [member.path for member in libraries if re.match(r"[^/]+\.data/purelib/", member.path)]
     if pure:
         return f"the wheel contains the library {pure[0]}, in the folder for pure Python packages"
-    if all(tag.platform != "any" for tag in parse_wheel_filename(raw.name)[3]):
+    if all(tag.platform != "any" or tag.abi != "none" for tag in parse_wheel_filename(raw.name)[3]):
         return ""
     modules = [member.path for member in libraries if _MODULE.search(member.data)]
     tag = "-".join(raw.name.removesuffix(".whl").split("-")[-3:])

@@ -60,10 +60,21 @@ def test_wheel_without_gpu_code_has_no_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["T4", "A100", "L4", "H200", "B200", "B300", "RTX 2080", "RTX 3090", "RTX 4070", "RTX 5080"]
+    ("names", "arch"),
+    [
+        ("T4, RTX 2080, RTX2080 Ti, NVIDIA TITAN RTX, Quadro RTX 5000, GeForce GTX 1660 SUPER", "7.5"),
+        ("A100, NVIDIA A100-SXM4-80GB", "8.0"),
+        ("RTX 3090, NVIDIA RTX A2000 12GB, RTX A6000, A2", "8.6"),
+        ("L4, RTX 4070, RTX 2000 Ada, NVIDIA RTX 4000 SFF Ada Generation, RTX 5000 Ada, RTX 6000 Ada", "8.9"),
+        ("H200, NVIDIA H100 80GB HBM3", "9.0"),
+        ("RTX 5080, RTX PRO 6000, NVIDIA RTX PRO 4000 Blackwell", "12.0"),
+        ("GTX 1080 Ti, GeForce GTX 1060 6GB", "6.1"),
+        ("B200", "10.0"),
+        ("B300", "10.3"),
+    ],
 )
-def test_every_gpu_that_people_own_has_a_name(name: str) -> None:
-    assert gpu_named(name, Compat.load())
+def test_every_gpu_that_people_own_has_a_name(names: str, arch: str) -> None:
+    assert {gpu_named(name, Compat.load()) for name in names.split(", ")} == {Arch.parse(arch)}
 
 
 @pytest.mark.parametrize("name", ["10.0", "sm_100", "sm_100a", "sm_100f"])
