@@ -33,7 +33,7 @@ from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.processes.journal import JOURNAL, KEY_BYTES, Journal
 from builder.gate.system import rlimits
 from builder.gate.system.crash import crash_frame, describe_exit, fatal_signal, native_stack
-from builder.gate.system.exit_status import ProcessExit, exception_line
+from builder.gate.system.exit_status import ProcessExit
 from builder.gate.system.process_tree import is_stopped
 
 #: Up to this many modules, orders that contain each pair in both directions are all orders.
@@ -77,7 +77,6 @@ class OrderRun:
     status: int
     stdout: str
     stderr: str
-    seconds: float
     #: "time" or "stopped" if it was killed for that, or "".
     limit: str = ""
 
@@ -266,12 +265,8 @@ def _ended(run: OrderRun, spec: Spec) -> str:
         return ProcessExit(run.status, run.limit).sentence()
     if run.limit:
         return f"does not end within {_TIME_FACTOR * spec.seconds:g} s"
-    if fatal_signal(run.status, run.stderr):
-        return describe_exit(run.status, run.stderr)
-    raised = exception_line([line for line in run.stderr.strip().splitlines() if not line.startswith(STEP)])
-    if raised and run.status == 1 << 8:
-        return f"raises {raised}{registered_twice(raised)}"
-    return describe_exit(run.status, run.stderr)
+    text = describe_exit(run.status, run.stderr)
+    return text + registered_twice(text)
 
 
 def _run(root: Path, spec: Spec, order: Sequence[str], mode: str = "plain") -> OrderRun:
@@ -306,7 +301,7 @@ def _run(root: Path, spec: Spec, order: Sequence[str], mode: str = "plain") -> O
             rlimits.kill_group(process.pid)
         code = process.wait(_KILL_SECONDS)
         status = -code if code < 0 else code << 8
-        return OrderRun(tuple(order), status, _tail(out), _tail(err), time.monotonic() - began, limit)
+        return OrderRun(tuple(order), status, _tail(out), _tail(err), limit)
 
 
 def _tail(file: Any) -> str:  # noqa: ANN401

@@ -39,7 +39,7 @@ _TICK = 0.05  # seconds between two looks at the limits of running tasks
 _RESTARTS = 6
 
 #: The task that looks for GPUs; it runs before the others are planned.
-_WHERE = GateCheck("where", "", "gpu:where", device="none", per_extension=True, time_factor=2.0)
+_WHERE = GateCheck("where", "gpu:where", "none", per_extension=True, time_factor=2.0)
 
 
 class Scheduler:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from builder.gate.processes import journal
 from builder.gate.processes.spawn import ForkServerProcess, ImportOrderProcess
 from builder.gate.processes.task_process import TaskProcess
 from builder.gate.system import crash
-from builder.gate.system.exit_status import ProcessExit, exception_line
+from builder.gate.system.exit_status import ProcessExit
 from builder.gate.tasks import HEAP_CHECKS, INSIDE, JUDGE, SEND, CaseFacts, Task
 
 #: Reason of a failure if the journal of a task has content that the task itself did not write.
@@ -175,11 +174,7 @@ def import_failure(server: ForkServerProcess, status: int) -> tuple[str, list[Ou
     There is no failure if torch itself cannot be imported under the heap checks.
     """
     log = server.log()
-    lines = log.strip().splitlines()
-    raised = "Traceback" in log and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 1
-    reason = f"importing {server.importing} " + (
-        f"raises {exception_line(lines)}" if raised else crash.describe_exit(status, log)
-    )
+    reason = f"importing {server.importing} {crash.describe_exit(status, log)}"
     evidence = ProcessExit(status, log=log, stack=log).evidence()
     if server.role != HEAP_CHECKS:
         return reason, [Outcome("ops", "", "", FAILED, reason, evidence=evidence)]

@@ -16,7 +16,7 @@ NAMES = ("torch", "toy")
 def judged(*called: str, printed: str = "") -> Outcome:
     """The outcome of orders that all succeed, each with the op that returned."""
     runs = [
-        OrderRun(order, 0, f"{printed}\nbuildfarm-called {op}\n", "", 1.0)
+        OrderRun(order, 0, f"{printed}\nbuildfarm-called {op}\n", "")
         for order, op in zip((NAMES, NAMES[::-1]), called, strict=True)
     ]
     return _judged(Spec("toy", ["toy"], has_cases=any(called)), Path(), NAMES, runs, 2.0)
@@ -38,19 +38,19 @@ def test_an_op_that_returns_in_only_one_order_fails() -> None:
 
 LIBC10 = "ImportError: libc10.so: cannot open shared object file: No such file or directory"
 TWICE = "RuntimeError: Only a single TORCH_LIBRARY can be used to register the namespace _C; please put all of your"
-GOOD = OrderRun(NAMES, 0, "\nbuildfarm-called toy::op\n", "", 1.0)
+GOOD = OrderRun(NAMES, 0, "\nbuildfarm-called toy::op\n", "")
 
 
 def raises(order: tuple[str, ...], error: str) -> OrderRun:
     trace = f"buildfarm-step import toy\nTraceback (most recent call last):\n  File x\n{error}\nmore text\n"
-    return OrderRun(order, 1 << 8, "", trace, 1.0)
+    return OrderRun(order, 1 << 8, "", trace)
 
 
 @pytest.mark.parametrize(
     ("runs", "parts"),
     [
         pytest.param(
-            [OrderRun(NAMES, -6 << 8, "", "buildfarm-step import torch\n", 180.0, "time")],
+            [OrderRun(NAMES, -6 << 8, "", "buildfarm-step import torch\n", "time")],
             ["does not end within 180 s"],
             id="three times the limit of a case",
         ),
