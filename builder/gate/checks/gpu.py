@@ -298,12 +298,11 @@ def second_device(context: Context, case: Case) -> list[Outcome]:
 
 def sanitizer(context: Context, case: Case) -> list[Outcome]:
     """The check "gpu-sanitizer"."""
-    program = nvidia.find_sanitizer()
-    if program is None:
-        return context.not_run(case, "compute-sanitizer is not installed (it is part of the CUDA toolkit)")
     root = Path(__file__).resolve().parents[3]
     number = next(i for i, one in enumerate(context.cases) if one is case)
-    command = nvidia.sanitizer_command(program, [sys.executable, "-I", "-c", _PROGRAM, str(root), str(number)])
+    command = nvidia.sanitizer_command([sys.executable, "-I", "-c", _PROGRAM, str(root), str(number)])
+    if command is None:
+        return context.not_run(case, "compute-sanitizer is not installed (it is part of the CUDA toolkit)")
     # torch's caching allocator splits large blocks. Without it every tensor is an allocation that memcheck knows.
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     seconds = context.spec.seconds * _SANITIZER_FACTOR

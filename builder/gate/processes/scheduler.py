@@ -334,7 +334,9 @@ class Scheduler:
                 task.exclusive = task.check is not _WHERE
                 self._queue.put_back([task])
             else:
-                self._outcomes += [verdicts.killed_parent(task, status), *self._queue.done(task)]
+                reason = "kills or stops its parent process: the op sends a signal to the process that started it"
+                killed = task.outcome(FAILED, reason, **ProcessExit(status).evidence())
+                self._outcomes += [killed, *self._queue.done(task)]
                 reason = f"not run, because the case killed its parent process in the check {task.check.name!r}"
                 self._outcomes += self._queue.give_up(task, reason)
 

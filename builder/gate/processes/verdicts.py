@@ -162,12 +162,6 @@ def _reported(record: journal.TaskRecord) -> list[Outcome]:
     return [one for one in record.outcomes if one.verdict != PASSED or not record.forked]
 
 
-def killed_parent(task: Task, status: int) -> Outcome:
-    """Return the failure of a task whose fork server ended with this wait status."""
-    reason = "kills or stops its parent process: the op sends a signal to the process that started it"
-    return task.outcome(FAILED, reason, **ProcessExit(status).evidence())
-
-
 def import_failure(server: ForkServerProcess, status: int) -> tuple[str, list[Outcome]]:
     """Return why a fork server ended during its imports, as a sentence, and the failure.
 

@@ -12,13 +12,13 @@ import pytest
 
 from builder.gate.system import nvidia
 from builder.gate.system.nvidia import (
-    find_sanitizer,
     gpu_facts,
     hidden_gpus,
     hide_gpus,
     may_have_gpu,
     read_sanitizer,
     row_of,
+    sanitizer_command,
     smi_rows,
 )
 
@@ -130,12 +130,13 @@ def test_nvidia_smi_may_be_missing_or_fail(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_compute_sanitizer_is_found_on_the_path_or_in_the_toolkit(tmp_path: Path) -> None:
-    assert find_sanitizer({"PATH": str(tmp_path)}) in {None, "/usr/local/cuda/bin/compute-sanitizer"}
     program = tmp_path / "bin" / "compute-sanitizer"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    assert find_sanitizer({"PATH": "/nowhere", "CUDA_HOME": str(tmp_path)}) == str(program)
+    command = sanitizer_command(["python", "x"], {"PATH": "/nowhere", "CUDA_HOME": str(tmp_path)})
+    assert command
+    assert (command[0], command[-2:]) == (str(program), ["python", "x"])
 
 
 WRITE = (
@@ -169,8 +170,7 @@ HEAD = "========= COMPUTE-SANITIZER\n"
     ],
 )
 def test_the_report_of_the_sanitizer(text: str, report: tuple[int | None, list[str], str]) -> None:
-    found = read_sanitizer(text)
-    assert (found.errors, found.findings, found.own_error) == report
+    assert read_sanitizer(text) == report
 
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
