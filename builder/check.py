@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Self
 
-from builder.gate.check_table import CHECKS
+from builder.gate.check_table import MEANINGS
 
 
 class Check(StrEnum):
@@ -19,7 +19,7 @@ class Check(StrEnum):
         """A member; a check of the op gate takes its meaning from the gate's table."""
         member = str.__new__(cls, value)
         member._value_ = value
-        member.meaning = meaning or CHECKS[value].meaning
+        member.meaning = meaning or MEANINGS[value]
         return member
 
     # Static checks, which read the wheel file.

@@ -18,9 +18,11 @@ _NO_CASE = (
 )
 _UNKNOWN = "NOT_CLAIMED in cases.py names this op, but the extension has no such op: remove the entry"
 
-_PLAIN_TYPE = r"(?:int|float|bool|str|typing\.Supports\w+)"
-#: `f(arg0: int, arg1: float = 1.0) -> Tensor`, as pybind11 writes it, without tensors among the parameters.
-_PLAIN = re.compile(rf"(?:\d+\. )?\w+\((?:\w+: {_PLAIN_TYPE}(?: \| {_PLAIN_TYPE})*(?: = [^,()]+)?(?:, )?)*\) -> .*")
+_PLAIN_TYPE = r"(?:(?:typing\.)?Supports\w+|int|float|bool|str|None)"
+#: Types of numbers and texts, as pybind11 and nanobind write them in the first line of a docstring.
+PLAIN_TYPES = rf"{_PLAIN_TYPE}(?: \| {_PLAIN_TYPE})*"
+#: `f(arg0: int, arg1: float = 1.0)`, without tensors among the parameters.
+PLAIN_CALL = rf"\w+\((?:\w+: {PLAIN_TYPES}(?: = [^,()]*)?(?:, )?)*\)"
 
 
 def no_cases(extension: str) -> str:
@@ -82,7 +84,7 @@ def may_take_tensor(op: Any) -> bool:  # noqa: ANN401
         arguments = [one.type for name in overloads() for one in getattr(op, name)._schema.arguments]
         return any(re.search("Tensor|__torch__|Any", str(one)) for one in arguments)
     lines = re.findall(r"^(?:\d+\. )?\w+\(.*\) -> .*$", str(getattr(op, "__doc__", None) or ""), re.MULTILINE)
-    return not lines or not all(map(_PLAIN.fullmatch, lines))
+    return not lines or not all(re.fullmatch(rf"(?:\d+\. )?{PLAIN_CALL} -> .*", line) for line in lines)
 
 
 def without_overload(op: str) -> str:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from builder.gate.context import sentence
+from builder.gate.coverage import PLAIN_CALL, PLAIN_TYPES
 
 #: Namespaces of torch itself. torch registers some of them late, on an import inside a call.
 _TORCH_NAMESPACES = {
@@ -183,27 +184,16 @@ def ops(recorder: RegistrationRecorder, public: Sequence[str]) -> list[str]:
         found += _functions(name, sys.modules.get(name), every=True)
     for name in public:
         try:
-            found += public_callables(name)
+            found += _functions(name, importlib.import_module(name), every=False)
         except ImportError:
             found.append(f"{name}.*")  # no case has this name, so the check "ops" fails
     return sorted(set(found))
 
 
-def public_callables(name: str) -> list[str]:
-    """Return the dotted paths of the public functions of a module. Raises ImportError."""
-    return _functions(name, importlib.import_module(name), every=False)
-
-
-#: Types of numbers and texts, as pybind11 and nanobind write them in the first line of a docstring.
-_PLAIN = r"(?:(?:typing\.)?Supports(?:Int|Float|Index)|int|float|bool|str|None)"
-_PLAIN_SIGNATURE = re.compile(
-    rf"\w+\((?:\w+: {_PLAIN}(?: \| {_PLAIN})*(?: = [^,()]*)?(?:, )?)*\) -> {_PLAIN}(?: \| {_PLAIN})*"
-)
-
-
 def _without_tensors(function: Any) -> bool:  # noqa: ANN401
     """Whether a compiled function takes and returns numbers and texts only, as its docstring says; it is no op."""
-    return bool(_PLAIN_SIGNATURE.fullmatch((getattr(function, "__doc__", None) or "").strip()))
+    first = (getattr(function, "__doc__", None) or "").strip()
+    return bool(re.fullmatch(f"{PLAIN_CALL} -> {PLAIN_TYPES}", first))
 
 
 def _functions(name: str, module: Any, *, every: bool) -> list[str]:  # noqa: ANN401

@@ -18,17 +18,13 @@ WHOLE = "(whole extension)"
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def table(title: str, answer: Answer, width: int = 120) -> str:
+def table(title: str, answer: Answer) -> str:
     """Return the answer as text: the machine, a line for each op, what was not run and why, and last what failed.
 
-    Args:
-        title: the first line: what was tested, and the counts.
-        answer: the answer of a run.
-        width: of the text in characters.
-
+    `title` is the first line: what was tested, and the counts.
     """
     causes = causes_of(PlacedOutcome(one) for one in answer.outcomes)
-    parts = [[title, *where_lines(answer.where)], op_lines(answer), [*causes.lines(width, every=True)]]
+    parts = [[title, *where_lines(answer.where)], op_lines(answer), [*causes.lines(120, every=True)]]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder.gate import report
-from builder.gate.check_table import CHECKS
+from builder.gate.check_table import CHECKS, MEANINGS
 from builder.gate.outcome import FAILED, KEY_FILE, Answer, Spec, signature
 from builder.gate.processes.scheduler import Scheduler
 from builder.gate.processes.spawn import GateInterrupted, terminate_as_interrupt
@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     width = max(map(len, CHECKS))
-    meanings = "\n".join(f"  {check.name:<{width}}  {check.meaning}" for check in CHECKS.values())
+    meanings = "\n".join(f"  {name:<{width}}  {meaning}" for name, meaning in MEANINGS.items())
     parser = argparse.ArgumentParser(
         prog="gate",
         description="Run every op of an extension in this Python and check its results.",

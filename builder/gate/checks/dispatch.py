@@ -23,7 +23,14 @@ def dispatch(context: Context) -> list[Outcome]:
     """The check "dispatch": an outcome for each claimed library that is not loaded, and for each discovered op."""
     # The stem of _C.abi3.so and of _C.cpython-312-x86_64-linux-gnu.so is _C.
     loaded = {Path(path).name.partition(".")[0] for path in mapped_files() if path.endswith(".so")}
-    outcomes = [_not_loaded(stem) for stem in sorted(context.spec.libraries) if stem not in loaded]
+    outcomes = []
+    for stem in sorted(set(context.spec.libraries) - loaded):
+        reason = f"the import does not load the library {stem}, "
+        if torch.version.cuda is None:
+            reason += "perhaps because this torch is a CPU build"
+            outcomes.append(Outcome("dispatch", "", "", NOT_RUN, reason))
+        else:
+            outcomes.append(Outcome("dispatch", "", "", FAILED, f"{reason}so its ops are missing"))
     claimed = sorted({key for keys in context.spec.libraries.values() for key in keys})
     for op in context.ops:
         if "::" in op:
@@ -97,11 +104,3 @@ def has_kernel(op: str, key: str, kind: str = "") -> bool:
         return bool(getattr(torch._C, f"_dispatch_has_{kind}kernel_for_dispatch_key")(op, key))
     except (AttributeError, RuntimeError):  # a function or a key that this torch does not know
         return False
-
-
-def _not_loaded(stem: str) -> Outcome:
-    if torch.version.cuda is None:
-        reason = f"the import does not load the library {stem}, perhaps because this torch is a CPU build"
-        return Outcome("dispatch", "", "", NOT_RUN, reason)
-    reason = f"the import does not load the library {stem}, so its ops are missing"
-    return Outcome("dispatch", "", "", FAILED, reason)

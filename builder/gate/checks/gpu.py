@@ -1,12 +1,17 @@
-"""The checks that need a GPU: CUDA against the CPU, streams, graphs, a second GPU.
+"""The checks that need a GPU: CUDA against the CPU, streams, graphs, a second GPU, and compute-sanitizer's memcheck.
 
 Each runs in a forked child on a machine with a GPU: the scheduler calls `where` first to find out.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,13 +23,26 @@ from builder.gate.checks.gradients import backward, differentiable, leaves
 from builder.gate.checks.outputs import Outputs, outputs_of
 from builder.gate.checks.values import as_left, broken_invariant, compare, compare_outputs, one_dtype
 from builder.gate.context import Context, detached, dtype_name, iter_tensors, map_tensors, sentence
-from builder.gate.outcome import Outcome
+from builder.gate.imports.cases_file import load_cases
+from builder.gate.outcome import Outcome, Spec
 from builder.gate.system import nvidia
 
 #: Delay of the inputs of the stream check in GPU clock cycles: 0.1 s at 2 GHz. Preparing the launches of an op that has
 #: run before takes a hundredth of that.
 _DELAY = 200_000_000
 _OVERWRITTEN = 77  # a number that no case expects
+#: Time limit of compute-sanitizer as a multiple of the limit in the spec; below the `time_factor` of the check, which
+#: kills the task.
+_SANITIZER_FACTOR = 3.0
+#: Runs one case under compute-sanitizer, and the line that it prints after the last dtype.
+_DONE = "buildfarm-case-done"
+_PROGRAM = """\
+import sys
+root, number = sys.argv[1:]
+sys.path.insert(0, root)
+from builder.gate.checks.gpu import run_case
+run_case(root, int(number))
+"""
 
 
 def where(context: Context) -> dict[str, Any]:  # noqa: ARG001
@@ -276,3 +294,58 @@ def second_device(context: Context, case: Case) -> list[Outcome]:
         hint = "make the tensors' device current during the call (c10::cuda::CUDAGuard, torch::stable's DeviceGuard)"
         return context.failed(case, f"{failure}: {hint}")
     return context.passed(case)
+
+
+def sanitizer(context: Context, case: Case) -> list[Outcome]:
+    """The check "gpu-sanitizer"."""
+    root = Path(__file__).resolve().parents[3]
+    number = next(i for i, one in enumerate(context.cases) if one is case)
+    command = nvidia.sanitizer_command([sys.executable, "-I", "-c", _PROGRAM, str(root), str(number)])
+    if command is None:
+        return context.not_run(case, "compute-sanitizer is not installed (it is part of the CUDA toolkit)")
+    # torch's caching allocator splits large blocks. Without it every tensor is an allocation that memcheck knows.
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    seconds = context.spec.seconds * _SANITIZER_FACTOR
+    try:
+        run = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", env=environment, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return context.not_run(case, f"the case does not end within {seconds:g} s under compute-sanitizer")
+    return _sanitized(context, case, run.returncode, run.stdout + run.stderr)
+
+
+def _sanitized(context: Context, case: Case, status: int, text: str) -> list[Outcome]:
+    report = nvidia.read_sanitizer(text)
+    if report.errors and (report.findings or not report.own_error):
+        first = report.findings[0] if report.findings else "see the evidence"
+        reason = f"compute-sanitizer finds {counted(report.errors, 'error')}: {first}"
+        return context.failed(case, reason, report=text[-20000:])
+    if report.errors is None or report.own_error:
+        last = next((line for line in reversed(text.splitlines()) if line.strip()), f"status {status}")
+        reason = f"compute-sanitizer does not work on this machine: {report.own_error or last}"
+        return context.not_run(case, reason, report=text[-4000:])
+    if status == 0 and _DONE not in text.splitlines():
+        # Seen with compute-sanitizer 2024.1: it reports 0 errors of a program that it has not started.
+        reason = "compute-sanitizer does not work on this machine: it ends before the case does, and reports 0 errors"
+        return context.not_run(case, reason, report=text[-4000:])
+    if status:
+        last = next((line for line in reversed(text.splitlines()) if line.strip() and not line.startswith("=")), "")
+        reason = f"exits with status {status} under compute-sanitizer: {last}"
+        return context.failed(case, reason, report=text[-20000:])
+    return context.passed(case, "0 errors")
+
+
+def run_case(root: str, number: int) -> None:
+    """Run one case on CUDA in each of its dtypes, without comparing results. Runs under the sanitizer."""
+    spec = Spec.read(Path(root))
+    for module in dict.fromkeys([*spec.needs_first, *spec.imports]):
+        importlib.import_module(module)
+    file = load_cases(Path(root))
+    if file.problem:
+        raise SystemExit(file.problem)
+    context, case = Context(spec, file.cases, device="cuda"), file.cases[number]
+    for dtype in case.dtypes:
+        execute(context, case, context.arguments(case, dtype))
+        torch.cuda.synchronize()
+    print(f"\n{_DONE}", flush=True)  # noqa: T201

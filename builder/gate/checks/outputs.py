@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -154,17 +155,16 @@ def read_results(path: Path, most: int) -> dict[str, Result]:
         raise UnreadableError("the result did not arrive at the judge") from error
     if len(data) > most:
         raise UnreadableError(f"the result is larger than {most} bytes, the memory limit of a case")
-    head, _, blob = data.partition(b"\n")
-    reader = _ResultReader(blob)
+    head, _, rest = data.partition(b"\n")
+    blob = io.BytesIO(rest)
     try:
-        trees = json.loads(head)
         return {
             str(name): Result(
-                reader.value(tree),
+                _value(tree, blob),
                 frozenset(map(int, written)),
-                {int(position): arg for position, arg in reader.value(beside).items()},
+                {int(position): arg for position, arg in _value(beside, blob).items()},
             )
-            for name, (tree, written, beside) in trees.items()
+            for name, (tree, written, beside) in json.loads(head).items()
         }
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError, StopIteration) as error:
         raise UnreadableError("the result arrives in a form that the gate does not write") from error
@@ -201,42 +201,38 @@ def _tensor(tensor: Tensor, blobs: list[bytes]) -> Any:  # noqa: ANN401
         return {"tensor": name, "shape": list(plain.shape)}
 
 
-class _ResultReader:
-    """Makes values from trees; takes the bytes of the tensors in their order."""
-
-    def __init__(self, blob: bytes) -> None:
-        self._blob, self._at = blob, 0
-
-    def value(self, tree: Mapping[str, Any], level: int = 0) -> Any:  # noqa: ANN401
-        if level > _LEVELS:
-            raise ValueError("too many levels")
-        made: Mapping[str, Callable[[], Any]] = {
-            "tensor": lambda: self._tensor(tree["tensor"], tree["shape"]),
-            "plain": lambda: _plain(tree["plain"]),
-            "complex": lambda: complex(*map(float, tree["complex"])),
-            "list": lambda: [self.value(one, level + 1) for one in tree["list"]],
-            "tuple": lambda: _tuple([self.value(one, level + 1) for one in tree["tuple"]], tree["fields"]),
-            "dict": lambda: {_plain(key): self.value(one, level + 1) for key, one in tree["dict"]},
-            "unknown": lambda: Unknown(str(tree["unknown"])[:100]),
-        }
-        return made[next(iter(tree))]()
-
-    def _tensor(self, name: str, shape: Sequence[Any]) -> Tensor:
-        empty = torch.empty(0, dtype=_DTYPES[name])
-        if not all(type(one) is int and one >= 0 for one in shape):
-            raise ValueError("a size is not a natural number")
-        size = math.prod(shape) * empty.element_size()
-        if not size:
-            return empty.reshape(shape)
-        part = self._blob[self._at : self._at + size]
-        if len(part) != size:
-            raise ValueError("bytes of a tensor are missing")
-        self._at += size
-        return torch.frombuffer(bytearray(part), dtype=empty.dtype).reshape(shape)
+def _value(tree: Mapping[str, Any], blob: io.BytesIO, level: int = 0) -> Any:  # noqa: ANN401
+    """Make a value from a tree; the bytes of its tensors are in `blob`, in their order."""
+    if level > _LEVELS:
+        raise ValueError("too many levels")
+    [kind, content], *_ = tree.items()
+    if kind == "tensor":
+        return _read_tensor(content, tree["shape"], blob)
+    if kind == "plain":
+        return _plain(content)
+    if kind == "complex":
+        return complex(*map(float, content))
+    if kind == "unknown":
+        return Unknown(str(content)[:100])
+    if kind == "dict":
+        return {_plain(key): _value(one, blob, level + 1) for key, one in content}
+    items = [_value(one, blob, level + 1) for one in content]
+    if kind == "list":
+        return items
+    return collections.namedtuple("Result", tree["fields"])(*items) if tree["fields"] else tuple(items)
 
 
-def _tuple(items: list[Any], fields: Sequence[str]) -> Any:  # noqa: ANN401
-    return collections.namedtuple("Result", fields)(*items) if fields else tuple(items)
+def _read_tensor(name: str, shape: Sequence[Any], blob: io.BytesIO) -> Tensor:
+    empty = torch.empty(0, dtype=_DTYPES[name])
+    if not all(type(one) is int and one >= 0 for one in shape):
+        raise ValueError("a size is not a natural number")
+    size = math.prod(shape) * empty.element_size()
+    if not size:
+        return empty.reshape(shape)
+    part = blob.read(size)
+    if len(part) != size:
+        raise ValueError("bytes of a tensor are missing")
+    return torch.frombuffer(bytearray(part), dtype=empty.dtype).reshape(shape)
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401

@@ -117,6 +117,8 @@ def loaded_libraries(libraries: Sequence[Mapping[str, Any]] | None, spec: Spec) 
     served = any(one["loaded"] for one in split)
     modules = [one["module"] for one in libraries if not (one["loaded"] or one["other"] or one["arch"])]
     imports = ", ".join([*spec.imports, *filter(None, modules)])
+    # The paths of libraries for different GPUs differ in numbers only.
+    twins = {re.sub(r"\d+", "", one["path"]): one["path"] for one in reversed(libraries) if one["loaded"]}
     outcomes = []
     for one in libraries:
         if one["loaded"]:
@@ -139,7 +141,7 @@ def loaded_libraries(libraries: Sequence[Mapping[str, Any]] | None, spec: Spec) 
         )
         if one["cuda"]:
             cure = f"it needs the runtime of {one['other']}, and torch has CUDA {one['cuda']}"
-        elif twin := next((each["path"] for each in libraries if each["loaded"] and _alike(each, one)), ""):
+        elif twin := twins.get(re.sub(r"\d+", "", one["path"])):
             cure = f"if it is a variant of {twin} for other GPUs, name both under `variants` in the recipe; else {cure}"
         reason = (
             f"no import of the recipe loads this library{' with GPU code' if one['gpu'] else ''}, so its ops were not "
@@ -147,11 +149,6 @@ def loaded_libraries(libraries: Sequence[Mapping[str, Any]] | None, spec: Spec) 
         )
         outcomes.append(Outcome("loaded", "", one["path"], NOT_RUN, reason, remark=True))
     return outcomes
-
-
-def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether the paths of two libraries differ in numbers only, as those for different GPUs do."""
-    return re.sub(r"\d+", "", one["path"]) == re.sub(r"\d+", "", other["path"])
 
 
 def no_op(libraries: Sequence[Mapping[str, Any]] | None) -> Outcome:

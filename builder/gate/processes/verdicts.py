@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from builder.gate.processes import journal
 from builder.gate.processes.spawn import ForkServerProcess, ImportOrderProcess
 from builder.gate.processes.task_process import TaskProcess
 from builder.gate.system import crash
-from builder.gate.system.exit_status import ProcessExit, exception_line
+from builder.gate.system.exit_status import ProcessExit
 from builder.gate.tasks import HEAP_CHECKS, INSIDE, JUDGE, SEND, CaseFacts, Task
 
 #: Reason of a failure if the journal of a task has content that the task itself did not write.
@@ -163,23 +162,13 @@ def _reported(record: journal.TaskRecord) -> list[Outcome]:
     return [one for one in record.outcomes if one.verdict != PASSED or not record.forked]
 
 
-def killed_parent(task: Task, status: int) -> Outcome:
-    """Return the failure of a task whose fork server ended with this wait status."""
-    reason = "kills or stops its parent process: the op sends a signal to the process that started it"
-    return task.outcome(FAILED, reason, **ProcessExit(status).evidence())
-
-
 def import_failure(server: ForkServerProcess, status: int) -> tuple[str, list[Outcome]]:
     """Return why a fork server ended during its imports, as a sentence, and the failure.
 
     There is no failure if torch itself cannot be imported under the heap checks.
     """
     log = server.log()
-    lines = log.strip().splitlines()
-    raised = "Traceback" in log and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 1
-    reason = f"importing {server.importing} " + (
-        f"raises {exception_line(lines)}" if raised else crash.describe_exit(status, log)
-    )
+    reason = f"importing {server.importing} {crash.describe_exit(status, log)}"
     evidence = ProcessExit(status, log=log, stack=log).evidence()
     if server.role != HEAP_CHECKS:
         return reason, [Outcome("ops", "", "", FAILED, reason, evidence=evidence)]

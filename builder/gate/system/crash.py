@@ -138,9 +138,14 @@ def describe_exit(status: int, stderr: str) -> str:
     """Return how a process ended, to follow what it was doing in a sentence.
 
     `status` is a wait status of `os.waitpid`; `stderr` is the output, with the stacks of `install_crash_handlers` if
-    the process called it. Example: "dies with SIGSEGV (a segmentation fault) in f of libf.so, at load (plugin.py:12)".
+    the process called it. Examples: "dies with SIGSEGV (a segmentation fault) in f of libf.so, at load (plugin.py:12)",
+    "raises ValueError: no".
     """
     number = fatal_signal(status, stderr)
+    _, traceback, lines = f"\n{stderr}".rpartition("\nTraceback (most recent call last)")
+    if traceback and not number and status == 1 << 8:
+        # The message may have more lines, so the last line need not name the exception.
+        return "raises " + next((line for line in lines.splitlines()[1:] if line and not line[0].isspace()), "")
     text = ProcessExit(number or status, log=stderr).sentence()
     frame, python = crash_frame(stderr), PYTHON_FRAME.search(stderr) if number else None
     if number and frame:

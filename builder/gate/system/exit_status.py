@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,16 +100,6 @@ class ProcessExit:
             "printed": self.log[-_TAIL:] if self.log.strip() else "",
         }
         return {**found, **{key: value for key, value in more.items() if value}}
-
-
-def exception_line(lines: Sequence[str]) -> str:
-    """Return the first line of the exception that ended a Python program, from its output; "" without output.
-
-    The message may have more lines, so the last line of the output need not name the exception.
-    """
-    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
-    after = [line for line in lines[starts[-1] + 1 :] if line and not line[0].isspace()] if starts else []
-    return after[0] if after else lines[-1] if lines else ""
 
 
 def signal_name(number: int) -> str:

@@ -14,8 +14,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 _QUERY = (
     *("index", "uuid", "name", "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit"),
@@ -34,7 +34,7 @@ _BYTES_OF_PROCESS = 1 << 30
 NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
 #: Exit status of compute-sanitizer when it found an error; torch and Python do not use this number.
-FOUND = 86
+_FOUND = 86
 #: Bytes behind each allocation that no kernel may touch.
 _PADDING = 1024
 _SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error")
@@ -122,34 +122,30 @@ def why_no_gpu(built_for: str | None, error: str, rows: Sequence[Mapping[str, st
     return f"nvidia-smi finds {gpu}, but torch (CUDA {built_for}) does not{cause}"
 
 
-def find_sanitizer(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return compute-sanitizer on PATH, in CUDA_HOME, CUDA_PATH or /usr/local/cuda; None if it is not there."""
+def sanitizer_command(program: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str] | None:
+    """Return the command for memcheck of a program; None if compute-sanitizer is not installed.
+
+    It is on PATH, in CUDA_HOME, CUDA_PATH or /usr/local/cuda. API errors are not reported, because torch makes calls
+    that may fail. Without padding, allocations can be adjacent, and an access behind one is inside the next (its
+    manual, "Padding").
+    """
     homes = [environment.get("CUDA_HOME"), environment.get("CUDA_PATH"), "/usr/local/cuda"]
     folders = [environment.get("PATH", os.defpath)]
     folders += [str(Path(home, below)) for home in homes if home for below in ("bin", "compute-sanitizer")]
-    return shutil.which("compute-sanitizer", path=os.pathsep.join(folders))
+    sanitizer = shutil.which("compute-sanitizer", path=os.pathsep.join(folders))
+    options = ["--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", str(_FOUND), "--print-limit", "5"]
+    return [sanitizer, *options, "--padding", str(_PADDING), *program] if sanitizer else None
 
 
-def sanitizer_command(sanitizer: str, program: Sequence[str]) -> list[str]:
-    """Return the command for memcheck. API errors are not reported, because torch makes calls that may fail.
-
-    Without padding, allocations can be adjacent, and an access behind one is inside the next (its manual, "Padding").
-    """
-    options = ["--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", str(FOUND), "--print-limit", "5"]
-    options += ["--padding", str(_PADDING)]
-    return [sanitizer, *options, *program]
-
-
-@dataclass(frozen=True)
-class Sanitized:
+class Sanitized(NamedTuple):
     """A report of compute-sanitizer."""
 
     #: The number of errors, or None if the report is incomplete.
     errors: int | None
     #: Each in one line: error, kernel, thread.
-    findings: list[str] = field(default_factory=list)
+    findings: list[str]
     #: Why compute-sanitizer could not do its work, or "".
-    own_error: str = ""
+    own_error: str
 
 
 def read_sanitizer(text: str) -> Sanitized:

@@ -216,7 +216,25 @@ def summary(outcomes: Sequence[Outcome]) -> tuple[Verdict, str]:
     deciding = [one for one in outcomes if one.verdict == verdict]
     if verdict in (Verdict.FAILED, Verdict.ACCEPTED):
         return verdict, "; ".join(_sentences(deciding))
-    return verdict, _not_run_reason(outcomes, deciding) if verdict is Verdict.NOT_RUN else _passed_figure(outcomes)
+    if verdict is Verdict.PASSED:
+        count = len({outcome.op for outcome in outcomes if outcome.op})
+        if len(outcomes) == 1:
+            return verdict, outcomes[0].reason
+        if not count:  # the check "loaded", whose cases are libraries
+            return verdict, join_names([outcome.case for outcome in outcomes])
+        of_cases = any(outcome.case for outcome in outcomes)
+        return verdict, (f"{len(outcomes)} cases of " if of_cases else "") + counted(count, "op")
+    if not outcomes:
+        return verdict, "this check applies to no op and no case"
+    if remarks := [one for one in deciding if one.remark]:
+        return verdict, "; ".join(_sentences(remarks))
+    reasons: dict[str, set[str]] = {}  # each once, with its ops
+    for outcome in deciding:
+        reasons.setdefault(outcome.reason, set()).update(filter(None, [outcome.op]))
+    if len(reasons) == 1 and len(deciding) == len(outcomes):
+        return verdict, deciding[0].reason
+    parts = [f"{join_names(sorted(ops))}: {why}" if ops else why for why, ops in reasons.items()]
+    return verdict, f"{len(outcomes) - len(deciding)} of {len(outcomes)} passed; {'; '.join(parts)}"
 
 
 def outcome_evidence(outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -234,43 +252,12 @@ def _sentences(failed: Sequence[Outcome]) -> list[str]:
     alike: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in failed:
         alike.setdefault((outcome.op, outcome.cause), []).append(outcome)
-    sentences = [f"{_name(group)}{group[0].reason}" for group in alike.values()]
+    sentences = []
+    for (op, _), group in alike.items():
+        cases = join_names(list(dict.fromkeys(outcome.case for outcome in group if outcome.case)))
+        named = f"{op} ({cases})" if op and cases else op or (cases if group[0].remark else "")
+        sentences.append(f"{named}: {group[0].reason}" if named else group[0].reason)
     return sentences[:3] + ([f"and {len(sentences) - 3} more"] if len(sentences) > 3 else [])
-
-
-def _name(group: Sequence[Outcome]) -> str:
-    op, cases = group[0].op, list(dict.fromkeys(outcome.case for outcome in group if outcome.case))
-    if not op:
-        return f"{join_names(cases)}: " if group[0].remark and cases else ""
-    return f"{op} ({join_names(cases)}): " if cases else f"{op}: "
-
-
-def _not_run_reason(outcomes: Sequence[Outcome], not_run: Sequence[Outcome]) -> str:
-    """Why a check is not run: each reason once, with its ops."""
-    if not outcomes:
-        return "this check applies to no op and no case"
-    reasons: dict[str, list[str]] = {}
-    for outcome in not_run:
-        reasons.setdefault(outcome.reason, []).append(outcome.op)
-    if remarks := [one for one in not_run if one.remark]:
-        return "; ".join(_sentences(remarks))
-    if len(reasons) == 1 and len(not_run) == len(outcomes):
-        return not_run[0].reason
-    ran = len(outcomes) - len(not_run)
-    parts = [
-        f"{join_names(sorted(set(filter(None, ops))))}: {why}" if any(ops) else why for why, ops in reasons.items()
-    ]
-    return f"{ran} of {len(outcomes)} passed; {'; '.join(parts)}"
-
-
-def _passed_figure(outcomes: Sequence[Outcome]) -> str:
-    if len(outcomes) == 1:
-        return outcomes[0].reason
-    count = len({outcome.op for outcome in outcomes if outcome.op})
-    if not count:  # the check "loaded", whose cases are libraries
-        return join_names([outcome.case for outcome in outcomes])
-    ops = counted(count, "op")
-    return f"{len(outcomes)} cases of {ops}" if any(outcome.case for outcome in outcomes) else ops
 
 
 def _evidence(outcome: Outcome) -> dict[str, object]:

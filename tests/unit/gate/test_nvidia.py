@@ -12,7 +12,6 @@ import pytest
 
 from builder.gate.system import nvidia
 from builder.gate.system.nvidia import (
-    find_sanitizer,
     gpu_facts,
     hidden_gpus,
     hide_gpus,
@@ -71,19 +70,14 @@ L4 = {"index": "2", "name": "NVIDIA L4"}
         pytest.param(0, "NVIDIA H100 80GB HBM3", "", [L4], None, id="ambiguous"),
         pytest.param(0, "NVIDIA L4", "", [L4], "2", id="the only one of this name"),
         pytest.param(0, "NVIDIA L40", "", [L4], None, id="no such name"),
+        # CUDA names it so, and its UUID is that of the part, which this query of nvidia-smi does not list.
+        pytest.param(2, "NVIDIA L4 MIG 1g.10gb", "7b6a0b7e-0000", [L4], "2", id="a part of a GPU: that of the GPU"),
     ],
 )
 def test_which_row_is_that_of_a_gpu(
     rows: list[dict[str, str]], number: int, name: str, uuid: str, more: list[dict[str, str]], index: str | None
 ) -> None:
     assert row_of([*rows, *more], number, name, uuid).get("index") == index
-
-
-def test_a_part_of_a_gpu_gets_the_row_of_the_gpu(rows: list[dict[str, str]]) -> None:
-    """CUDA names it so, and its UUID is that of the part, which this query of nvidia-smi does not list."""
-    part = row_of(rows[:1], 0, "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "7b6a0b7e-0000-0000-0000-000000000000")
-    assert part["driver_version"] == "580.65.06"
-    assert row_of([], 0, "NVIDIA L4", "") == {}
 
 
 def test_facts_of_a_gpu(rows: list[dict[str, str]]) -> None:
@@ -136,20 +130,13 @@ def test_nvidia_smi_may_be_missing_or_fail(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_compute_sanitizer_is_found_on_the_path_or_in_the_toolkit(tmp_path: Path) -> None:
-    assert find_sanitizer({"PATH": str(tmp_path)}) in {None, "/usr/local/cuda/bin/compute-sanitizer"}
     program = tmp_path / "bin" / "compute-sanitizer"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    assert find_sanitizer({"PATH": "/nowhere", "CUDA_HOME": str(tmp_path)}) == str(program)
-
-
-def test_the_command_ends_with_the_program() -> None:
-    command = sanitizer_command("/x/compute-sanitizer", ["python", "-c", "pass"])
-    assert command[0] == "/x/compute-sanitizer"
-    assert command[-3:] == ["python", "-c", "pass"]
-    assert command[command.index("--error-exitcode") + 1] == str(nvidia.FOUND)
-    assert int(command[command.index("--padding") + 1]) >= 512, "cudaMalloc's alignment: allocations can be adjacent"
+    command = sanitizer_command(["python", "x"], {"PATH": "/nowhere", "CUDA_HOME": str(tmp_path)})
+    assert command
+    assert (command[0], command[-2:]) == (str(program), ["python", "x"])
 
 
 WRITE = (
@@ -183,8 +170,7 @@ HEAD = "========= COMPUTE-SANITIZER\n"
     ],
 )
 def test_the_report_of_the_sanitizer(text: str, report: tuple[int | None, list[str], str]) -> None:
-    found = read_sanitizer(text)
-    assert (found.errors, found.findings, found.own_error) == report
+    assert read_sanitizer(text) == report
 
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"

@@ -7,13 +7,13 @@ from typing import cast
 
 import pytest
 
-from builder.gate.check_table import CHECKS, TASK_CHECKS
+from builder.gate.check_table import CHECKS
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.processes.journal import LOG, TaskRecord
 from builder.gate.processes.spawn import ForkServerProcess
 from builder.gate.processes.task_process import OUTPUT_BYTES, TaskProcess
 from builder.gate.processes.verdicts import compare_bits, task_outcomes
-from builder.gate.tasks import HEAP_CHECKS, INSIDE, JUDGE, PLAIN, SEND, CaseFacts, Task, TaskQueue, plan
+from builder.gate.tasks import INSIDE, JUDGE, PLAIN, SEND, CaseFacts, Task, TaskQueue, plan
 
 SPEC = Spec("toy", ["toy"])
 CASE = CaseFacts(0, "ns::op", "plain")
@@ -23,10 +23,6 @@ def planned(*cases: CaseFacts, no_gpu: str = "no GPU", spec: Spec = SPEC) -> tup
     tasks, outcomes = plan(spec, cases, no_gpu)
     assert {one.verdict for one in outcomes} <= {NOT_RUN}
     return {task.check.name for task in tasks}, {one.check: one.reason for one in outcomes}
-
-
-def test_every_check_is_a_task_except_those_of_the_scheduler() -> None:
-    assert {check.name for check in TASK_CHECKS} == set(CHECKS) - {"ops", "loaded", "import-order"}
 
 
 def test_without_a_gpu_its_checks_are_not_run() -> None:
@@ -140,26 +136,10 @@ def test_the_judge_waits_for_all_results_and_compares_those_of_a_check_in_one_pr
     assert queue.take(JUDGE) == tasks[:2]
 
 
-def test_a_case_that_hangs_is_dropped_and_others_are_not() -> None:
-    hangs, other = task("values"), task("layouts", 1)
-    queue = TaskQueue([hangs, task("layouts"), task("memory"), other])
-    assert queue.take(PLAIN) == [hangs]
-    assert {one.check for one in queue.done(hangs, "time")} == {"layouts", "memory"}
-    assert queue.take(PLAIN) == [other]
-
-
 def test_a_compilation_that_hangs_drops_no_tasks() -> None:
     queue = TaskQueue([task("compile"), task("layouts")])
     assert queue.done(task("compile"), "time") == []
     assert queue
-
-
-def test_each_fork_server_gets_only_its_tasks() -> None:
-    slow, plain = task("memory"), task("layouts")
-    queue = TaskQueue([slow, plain])
-    assert queue.take(HEAP_CHECKS) == [slow]
-    assert queue.take(HEAP_CHECKS) == []
-    assert queue.drop(PLAIN) == [plain]
 
 
 def test_different_bits_in_a_second_process_fail_repeat() -> None:
