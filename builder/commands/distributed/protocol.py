@@ -92,7 +92,7 @@ class BuildTask:
         """One of the worker's builds, memory, and a compiler for the CUDA version."""
         settings, cuda, memory = self.settings, self.build.cuda, self.recipe.memory_per_job
         compiler = compile_resource(settings.executor, cuda, minor_mismatch=settings.minor_mismatch)
-        toolkit = f"no CUDA {cuda} toolkit"
+        toolkit = f"no CUDA {cuda} toolkit with a C++ compiler"
         lack = {"docker": "no Docker", "local": toolkit}.get(settings.executor, f"{toolkit} and no Docker")
         less = f"less than {size_text(memory)} of memory"
         return {BUILDS: (1, "no builds"), MEMORY: (memory, less), compiler: (1, lack)}

@@ -189,7 +189,7 @@ def test_smoke_says_why_dist_has_no_wheel(runs: Runs) -> None:
     options, hollow = runs.project.options(), runs.edited.results["hollow"]
     selected = SmokeOptions(matrix=options.matrix, ext=["hollow"], dist=options.dist, store=options.store)
     with pytest.raises(NothingSelectedError, match="the last `buildfarm build` refused the wheel: payload: ") as raised:
-        list(run_smoke(selected))
+        run_smoke(selected)
     assert raised.value.where == str(hollow.build)
     assert f"the full output is in {hollow.log}" in raised.value.hints
     assert f"the report of this build is {options.dist / 'report.json'}" in raised.value.hints

@@ -111,14 +111,6 @@ def test_a_message_names_what_workers_lack_once() -> None:
     assert error.exit_code == MissingToolError("", Code.TOOLKIT_MISSING).exit_code
 
 
-def test_a_worker_with_a_toolkit_and_no_compiler_lacks_the_compiler() -> None:
-    bare = worker("bare", **{BUILDS: 1.0, MEMORY: 1e12})
-    bare[PLUGIN] = {"name": "bare", "compilers": {"13.0": "no C++ compiler on PATH"}}
-    task = replace(BUILD_TASK, settings=replace(SETTINGS, executor="auto"))
-    error = missing(task, {"a": bare}, ())
-    assert error.sentence == "no worker can run this build: bare has no C++ compiler on PATH and no Docker"
-
-
 def test_the_error_of_workers_that_failed_names_them() -> None:
     full = BuildfarmError("the disk of the worker is full", Code.DISK_FULL, where="/store", hints=["look"])
     error = nobody(
