@@ -30,9 +30,9 @@ from builder.cli.options import (
 )
 from builder.cli.output import print_data, print_json
 from builder.commands.axes import matrix_or_options
+from builder.commands.building.executor_choice import RunSettings
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, open_store
-from builder.commands.run_settings import RunSettings
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.gate.causes import PlacedOutcome, causes_of

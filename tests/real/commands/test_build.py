@@ -19,10 +19,9 @@ from packaging.version import Version
 
 from builder.cli.options import ExecutorName
 from builder.commands.building.build import BuildOptions, build_text, dry_run, hint_of, run_build
-from builder.commands.building.executor_choice import choose_executor
+from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.folders import failed_builds, open_store
 from builder.commands.index.publish import publish_wheels
-from builder.commands.run_settings import RunSettings
 from builder.commands.smoke import SmokeOptions, run_smoke
 from builder.commands.store import history_text
 from builder.errors import (

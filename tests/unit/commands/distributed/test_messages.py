@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 
+from builder.commands.building.executor_choice import RunSettings
 from builder.commands.distributed import protocol
 from builder.commands.distributed.client.run import RemoteRun
 from builder.commands.distributed.cluster import missing, nobody
@@ -25,7 +26,6 @@ from builder.commands.distributed.protocol import (
     version_resource,
     version_text,
 )
-from builder.commands.run_settings import RunSettings
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError, UsageError
 from builder.matrix.axes import Cuda
 from builder.proofs.cells.prover import WheelProver
