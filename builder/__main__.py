@@ -7,8 +7,6 @@ import gc
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,18 +99,10 @@ def _command_line_error(error: Any) -> UsageError:  # noqa: ANN401 (a class of t
 
 
 def _disk_full(error: OSError) -> BuildfarmError:
-    """Return a full disk as an error of buildfarm. The store can be made smaller only if it is on this disk."""
-    from builder.store import default_store, same_disk  # noqa: PLC0415 - loads slowly
-
-    place = error.filename2 or error.filename  # of a copy, the second one is the file that was written
-    given = [after for word, after in pairwise(sys.argv) if word == "--store"]
-    given += [word.partition("=")[2] for word in sys.argv if word.startswith("--store=")]
-    hints = [DISK_HINT]
-    with suppress(OSError):
-        if isinstance(place, str) and not same_disk(Path(place), Path(given[-1]) if given else default_store()):
-            hints = [f"delete files on the disk of {place}, or name a place on another disk"]
-    sentence = f"the disk is full ({place or 'while writing'}); unfinished files were deleted"
-    return BuildfarmError(sentence, Code.DISK_FULL, hints=hints)
+    """Return a full disk as an error of buildfarm."""
+    place = error.filename2 or error.filename or "while writing"  # of a copy, the second one is the file written
+    hints = [DISK_HINT, f"or delete files on the disk of {place}"] if error.filename else [DISK_HINT]
+    return BuildfarmError(f"the disk is full ({place}); unfinished files were deleted", Code.DISK_FULL, hints=hints)
 
 
 def _refused(error: OSError) -> BuildfarmError:

@@ -61,10 +61,6 @@ class InUse:
             raise_if_interrupted()
             time.sleep(0.02)
 
-    def unmark(self, name: str) -> None:
-        """Remove the mark of this object; marks of others stay."""
-        self._lock(fcntl.F_UNLCK, name)
-
     @contextmanager
     def claimed(self, name: str) -> Iterator[bool]:
         """Yield whether nobody uses the name. If so, nobody can mark it while the body runs."""
@@ -144,15 +140,6 @@ def local_path(place: str) -> Path | None:
     return None if "://" in place else Path(place)
 
 
-def same_disk(path: Path, other: Path) -> bool:
-    """Whether two paths, which need not exist, are on one file system."""
-    return _existing(path).stat().st_dev == _existing(other).stat().st_dev
-
-
-def _existing(path: Path) -> Path:
-    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
-
-
 def remove_temporary_files(folder: Path) -> None:
     """Delete temporary files of `write_atomic` in a folder whose process, the last part of their name, is gone."""
     for temporary in folder.glob(".*.*"):
@@ -216,10 +203,6 @@ class Store:
         self._in_use.mark(target)
         with suppress(OSError):
             os.utime(self.root / target)
-
-    def release(self, target: str) -> None:
-        """Remove the mark that `use` of this object made."""
-        self._in_use.unmark(target)
 
     def is_unused(self, mark: str) -> bool:
         """Whether no running process uses this mark."""

@@ -18,8 +18,6 @@ from builder.store import work_name
 #: Seconds between two samples; doubled each time a run has too many.
 INTERVAL = 1.0
 MOST_SAMPLES = 1200
-#: Every so many samples, processes that were not the run's are looked at again: a program gets its variables late.
-LOOK_AGAIN = 10
 
 
 class Sample(NamedTuple):
@@ -80,16 +78,6 @@ def thinned(samples: Sequence[Sample]) -> list[Sample]:
     ]
 
 
-@dataclass(frozen=True)
-class _Process:
-    """What one process had used at the last sample."""
-
-    owner: str
-    parent: int
-    cpu_seconds: float  # with those of its children that ended
-    memory: int
-
-
 class Recorder:
     """Records the timeline of one run. Its programs are those that `process.run` starts for owners of its store."""
 
@@ -100,8 +88,8 @@ class Recorder:
         self._names: dict[str, str] = {}
         self._samples: list[Sample] = []
         self._uses: dict[str, Use] = {}
-        self._processes: dict[int, _Process] = {}
-        self._owner_of: dict[psutil.Process, str] = {}  # without the beginning; "" for programs of others
+        #: By owner: the seconds of processor time and the bytes of its programs at the last sample.
+        self._last: dict[str, tuple[float, int]] = {}
         self._before = self._started
         self._busy = _busy_seconds()
         self._interval = INTERVAL
@@ -141,20 +129,12 @@ class Recorder:
 
     def sample(self) -> None:
         """Take one sample."""
-        if len(self._samples) % LOOK_AGAIN == 0:
-            known = self._owner_of.items()
-            self._owner_of = {process: owner for process, owner in known if owner and process.pid in self._processes}
         found = self._read()
-        now = time.monotonic()
-        elapsed = max(now - self._before, 1e-3)
-        busy, memory = _busy_seconds(), psutil.virtual_memory()
-        used = 0.0
-        for owner in {each.owner for each in (*found.values(), *self._processes.values())}:
-            seconds = _spent(
-                {pid: each for pid, each in self._processes.items() if each.owner == owner},
-                {pid: each for pid, each in found.items() if each.owner == owner},
-            )
-            held = sum(each.memory for each in found.values() if each.owner == owner)
+        now, busy, memory = time.monotonic(), _busy_seconds(), psutil.virtual_memory()
+        elapsed, used = max(now - self._before, 1e-3), 0.0
+        for owner, (total, held) in found.items():
+            # Less than before: one of several programs of the owner has ended, and took its seconds along.
+            seconds = max(total - self._last.get(owner, (0.0, 0))[0], 0)
             earlier = self._uses.get(owner, Use(0, 0))
             self._uses[owner] = Use(max(earlier.memory, held), earlier.cpu_seconds + seconds)
             used += seconds
@@ -162,59 +142,34 @@ class Recorder:
             Sample(
                 at=round(now - self._started, 1),
                 cores=round(used / elapsed, 2),
-                memory=sum(each.memory for each in found.values()),
+                memory=sum(held for _, held in found.values()),
                 machine_cores=round(max(busy - self._busy, 0) / elapsed, 2),
                 machine_memory=memory.total - memory.available,
             )
         )
-        self._processes, self._before, self._busy = found, now, busy
+        self._last, self._before, self._busy = found, now, busy
 
-    def _read(self) -> dict[int, _Process]:
-        """The processes of the run, without those that end meanwhile."""
-        found: dict[int, _Process] = {}
-        for process in psutil.process_iter():
-            try:
-                if process not in self._owner_of:
-                    self._owner_of[process] = self._owner(process, found)
-                owner = self._owner_of[process]
-                if not owner:
+    def _read(self) -> dict[str, tuple[float, int]]:
+        """By owner, the seconds and the bytes of its programs: what a program starts has the owner of the program.
+
+        The seconds of a process that has ended are those of its parent, as a child's.
+        """
+        found: dict[str, tuple[float, int]] = {}
+        owner_of: dict[int, str] = {}
+        for process in psutil.Process().children(recursive=True):  # parents come before their children
+            with suppress(psutil.Error):  # it ended meanwhile
+                owner = owner_of.get(process.ppid()) or process.environ().get(OWNER_VARIABLE, "")
+                if not owner.startswith(self._owners):
                     continue
+                owner_of[process.pid] = owner
                 times, memory = process.cpu_times(), process.memory_info()
-                found[process.pid] = _Process(
-                    owner,
-                    process.ppid(),
-                    times.user + times.system + times.children_user + times.children_system,
-                    max(memory.rss - memory.shared, 0),  # pages of files, such as libraries, are shared
+                name = owner.removeprefix(self._owners)
+                seconds, held = found.get(name, (0.0, 0))
+                found[name] = (
+                    seconds + times.user + times.system + times.children_user + times.children_system,
+                    held + max(memory.rss - memory.shared, 0),  # pages of files, such as libraries, are shared
                 )
-            except psutil.Error:  # it ended meanwhile
-                self._owner_of[process] = ""
         return found
-
-    def _owner(self, process: psutil.Process, found: dict[int, _Process]) -> str:
-        """The owner in the variables of a process, else that of its parent; empty for a program of others."""
-        with suppress(psutil.AccessDenied):
-            owner = process.environ().get(OWNER_VARIABLE, "")
-            if owner.startswith(self._owners):
-                return owner.removeprefix(self._owners)
-        parent = found.get(process.ppid())
-        return parent.owner if parent else ""
-
-
-def _spent(before: dict[int, _Process], now: dict[int, _Process]) -> float:
-    """Seconds of processor time that the processes of one owner used between two samples.
-
-    A process that ends hands its seconds to its parent. If no ancestor is left, the seconds would be missing.
-    """
-    lost = sum(each.cpu_seconds for pid, each in before.items() if pid not in now and not _has_heir(pid, before, now))
-    difference = sum(each.cpu_seconds for each in now.values()) - sum(each.cpu_seconds for each in before.values())
-    return max(difference + lost, 0)
-
-
-def _has_heir(pid: int, before: dict[int, _Process], now: dict[int, _Process]) -> bool:
-    """Whether an ancestor of a process that has ended still runs."""
-    while pid in before and pid not in now:
-        pid = before[pid].parent
-    return pid in now
 
 
 def _busy_seconds() -> float:

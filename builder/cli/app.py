@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import cache
 from importlib import import_module
-from inspect import Parameter, Signature, cleandoc, signature
+from inspect import Parameter, Signature, cleandoc
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -57,17 +57,11 @@ PLACES = {
 
 
 def with_parameters(function: Callable[..., None]) -> Callable[..., None]:
-    """A function for typer whose parameters are the fields of the dataclass that `function` takes as `options`.
-
-    It also has the parameter `context` of `function`, if there is one.
-    """
+    """A function for typer whose parameters are the fields of the dataclass that `function` takes as `options`."""
     options = get_type_hints(function)["options"]
-    parameters = [one for name, one in signature(function, eval_str=True).parameters.items() if name == "context"]
-    own = {one.name for one in parameters}
 
     def run(**values: object) -> None:
-        given = {name: values.pop(name) for name in own}
-        function(options=options(**values), **given)
+        function(options=options(**values))
 
     kinds = get_type_hints(options, include_extras=True)
 
@@ -75,6 +69,7 @@ def with_parameters(function: Callable[..., None]) -> Callable[..., None]:
         """Inherited options come last in the help: those with a heading of their own, before them --json."""
         return bool(kinds[name].__metadata__[0].rich_help_panel), name == "as_json"
 
+    parameters = []
     for one in sorted(fields(options), key=lambda one: place(one.name)):
         default = Parameter.empty if one.default is MISSING else one.default
         parameters.append(Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=kinds[one.name]))

@@ -24,10 +24,9 @@ from builder.cli.options import (
     WheelMatrixOption,
 )
 from builder.cli.output import print_data
-from builder.commands.building.executor_choice import choose_executor, override_base_image
+from builder.commands.building.executor_choice import RunSettings, choose_executor, override_base_image
 from builder.commands.building.preflight import preflight
 from builder.commands.folders import open_store
-from builder.commands.run_settings import RunSettings
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
 from builder.formats import BUILD_FORMAT
 from builder.gate.amounts import counted

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,9 +15,10 @@ from builder.cli.output import print_data
 from builder.commands.folders import open_store
 from builder.errors import Code, NothingSelectedError, UsageError
 from builder.log import print_line
+from builder.proof import Proof
 from builder.publish.runs.markdown import report_markdown
 from builder.publish.runs.page import report_page
-from builder.publish.runs.view import BuildView, CellView, Report, report_of
+from builder.publish.runs.view import Report, report_of
 from builder.storage.runs import Run, find_run, runs
 from builder.store import write_atomic
 
@@ -103,25 +104,16 @@ def report_data(report: Report) -> str:
     run, keys = report.run.to_json(), ("id", "started", "seconds", "command", "folder", "interrupted", "timeline")
     data = {
         "runs": [{key: run[key] for key in keys} | {"results": report.run.counts()}],
-        "builds": [_build(build) for build in report.builds],
+        "builds": [
+            vars(build) | {"stages": [{"stage": stage, "seconds": seconds} for stage, seconds in build.stages]}
+            for build in report.builds
+        ],
         "skips": [{"reason": reason, "cells": count} for reason, count in report.skips],
     }
-    return json.dumps(data, indent=1) + "\n"
+    return json.dumps(data, indent=1, default=_plain) + "\n"
 
 
-def _build(build: BuildView) -> dict[str, Any]:
-    return vars(build) | {
-        "stages": [{"stage": stage, "seconds": seconds} for stage, seconds in build.stages],
-        "use": asdict(build.use) if build.use else None,
-        "proofs": [proof.to_json() for proof in build.proofs],
-        "cells": [_cell(cell) for cell in build.cells],
-        "log": asdict(build.log) if build.log else None,
-    }
-
-
-def _cell(cell: CellView) -> dict[str, Any]:
-    data = vars(cell) | {
-        "use": asdict(cell.use) if cell.use else None,
-        "proofs": [proof.to_json() for proof in cell.proofs],
-    }
-    return {key: value for key, value in data.items() if key != "gpus" or value}
+def _plain(value: object) -> object:
+    """A part of the report as plain data; a cell that no GPU model tested names none."""
+    data = value.to_json() if isinstance(value, Proof) else vars(value)
+    return {key: each for key, each in data.items() if key != "gpus" or each}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -30,9 +30,9 @@ from builder.cli.options import (
 )
 from builder.cli.output import print_data, print_json
 from builder.commands.axes import matrix_or_options
-from builder.commands.distributed.options import RemoteOptions, WorkersOptions
+from builder.commands.building.executor_choice import RunSettings
+from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, open_store
-from builder.commands.run_settings import RunSettings
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.gate.causes import PlacedOutcome, causes_of
@@ -42,13 +42,12 @@ from builder.gate.pack import pack_file
 from builder.gate.report import junit, op_lines, where_lines
 from builder.log import print_line, print_warning, set_verbosity, verbosity
 from builder.matrix.axes import Cell
-from builder.matrix.compat import and_list
 from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.progress.display import Progress
 from builder.proof import Check, Proof, Verdict, proofs_json, proofs_path
 from builder.proofs.cells.acceptance import apply_accepts, unused_accepts
-from builder.proofs.cells.cell_environment import CellEnvironments, cell_environments
+from builder.proofs.cells.cell_environment import cell_environments
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.op_gate import spec_of
 from builder.proofs.cells.prover import cell_basis
@@ -90,31 +89,33 @@ class Results:
         self._files: dict[str, tuple[Proof, ...]] = {}
         #: the proofs of each wheel from this run and from earlier ones, by its file name
         self.known: dict[str, list[Proof]] = {}
-        self.all: list[SmokeResult] = []
+        self.made: dict[tuple[Path, Cell], SmokeResult] = {}
 
-    def add(self, target: SmokeTarget, cell: Cell, found: Sequence[Proof], answer: Answer | None) -> SmokeResult:
-        """Judge and save the proofs of a wheel in a cell."""
+    def add(self, target: SmokeTarget, cell: Cell, found: Sequence[Proof], answer: Answer | None) -> str:
+        """Judge and save the proofs of a wheel in a cell; return the end of the cell in the lines of the progress."""
         basis = cell_basis(target.recipe)
         proofs = tuple(apply_accepts([replace(proof, basis=basis[proof.check]) for proof in found], target.recipe))
         self._store.save_proofs(proofs)
-        about_file = self._about_file(target)
         beside = self._beside[target.wheel]
         known = beside or self._store.proofs(target.sha256)
+        if target.sha256 not in self._files:
+            self._files[target.sha256] = self._about_file(target, known)
+        about_file = self._files[target.sha256]
         linked = (cell, Check.LINKAGE, basis[Check.LINKAGE])
+        linkage = [one for one in known if (one.cell, one.check, one.basis) == linked and one.has_run]
         if any(proof.check is Check.LINKAGE for proof in proofs):
             linkage = []
-        else:
-            linkage = [one for one in known if (one.cell, one.check, one.basis) == linked and one.has_run]
         result = SmokeResult(
             target.wheel.name, cell, proofs, answer, about_file, tuple(apply_accepts(linkage, target.recipe))
         )
+        self.made[target.wheel, cell] = result
         self._recorder.name_cells(result.subject, (*result.linkage, *proofs))
-        self.all.append(result)
         known = self.known[result.subject] = merged(known, about_file, proofs)
         if beside:
             self._beside[target.wheel] = known
             write_if_changed(proofs_path(target.wheel), proofs_json(known))
-        return result
+        failed = sum(proof.verdict is Verdict.FAILED for proof in result.all_proofs)
+        return f"{failed} failed" if failed else "tested"
 
     @cached_property
     def _verification(self) -> Verification:
@@ -122,23 +123,15 @@ class Results:
 
         return Verification(self._store)
 
-    def _about_file(self, target: SmokeTarget) -> tuple[Proof, ...]:
+    def _about_file(self, target: SmokeTarget, known: Sequence[Proof]) -> tuple[Proof, ...]:
         """The checks of the wheel file, as `publish` makes them: those that `build` made do not run again."""
-        if target.sha256 not in self._files:
-            known = self._beside[target.wheel] or self._store.proofs(target.sha256)
-            known = [proof for proof in known if proof.cell is None]
-            found = self._verification.added(target.wheel, known, recipe=target.recipe)
-            self._files[target.sha256] = tuple(
-                _of_cells(proof)
-                for proof in found
-                if proof.cell is None and (proof.verdict is Verdict.FAILED or proof.check not in _NOT_FOR_CELLS)
-            )
-        return self._files[target.sha256]
-
-    def warn_of_unused_accepts(self, target: SmokeTarget, result: SmokeResult) -> None:
-        """Print the acceptances of the recipe that no proof of a cell needed."""
-        for sentence in unused_accepts(target.recipe, result.proofs):
-            print_warning(f"{target.recipe.name} in {result.cell}: {sentence}")
+        earlier = [proof for proof in known if proof.cell is None]
+        found = self._verification.added(target.wheel, earlier, recipe=target.recipe)
+        return tuple(
+            _of_cells(proof)
+            for proof in found
+            if proof.cell is None and (proof.verdict is Verdict.FAILED or proof.check not in _NOT_FOR_CELLS)
+        )
 
 
 def _of_cells(proof: Proof) -> Proof:
@@ -148,16 +141,6 @@ def _of_cells(proof: Proof) -> Proof:
         return proof
     reason = f"`smoke` tests no other system than that of the cell: {proof.reason}"
     return replace(proof, verdict=Verdict.NOT_RUN, reason=reason, evidence={**proof.evidence, "remark": True})
-
-
-def outcome_of(result: SmokeResult) -> str:
-    """The end of a cell in the lines of the progress."""
-    failed = sum(proof.verdict is Verdict.FAILED for proof in result.all_proofs)
-    return f"{failed} failed" if failed else "tested"
-
-
-#: Parameters that have an effect with --pack.
-_PACK_OPTIONS = frozenset({"pack", "ext", "matrix", "quiet", "verbose"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +186,7 @@ class SmokeOptions(WorkersOptions, SelectOptions):
     as_json: JsonOption = False
 
 
-def smoke(context: typer.Context, options: SmokeOptions) -> None:
+def smoke(options: SmokeOptions) -> None:
     """Test finished wheels: call every op in each cell and run the checks of ops. Builds nothing.
 
     A named wheel needs no matrix.yaml. Without the file, it is tested with --torch, --cuda and --python; without these
@@ -217,11 +200,13 @@ def smoke(context: typer.Context, options: SmokeOptions) -> None:
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     if options.pack:
-        _refuse_what_pack_ignores(context)
+        if options.wheels:
+            sentence = "cannot be combined with WHEEL: --pack runs no check"
+            raise UsageError(sentence, Code.COMMAND_LINE_INVALID, where="--pack")
         file = pack_gate(options.matrix or MATRIX, options.select, options.pack)
         print_line(f"wrote {file}; run `python {file.name}` in an environment with torch and the wheel")
         return
-    results = list(run_smoke(options))
+    results = run_smoke(options)
     if options.junit:
         write_atomic(options.junit.absolute(), smoke_junit(results).encode())
     if options.as_json:
@@ -245,24 +230,7 @@ def smoke(context: typer.Context, options: SmokeOptions) -> None:
     raise typer.Exit(int(Exit.FAILED if failed else Exit.OK))
 
 
-def _refuse_what_pack_ignores(context: typer.Context) -> None:
-    """Raise UsageError if the command line has parameters that --pack ignores."""
-    ignored = [
-        "WHEEL" if parameter.name == "wheels" else parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name not in _PACK_OPTIONS
-        and (source := context.get_parameter_source(str(parameter.name)))
-        and source.name == "COMMANDLINE"
-    ]
-    if ignored:
-        raise UsageError(
-            f"cannot be combined with {and_list(ignored)}: --pack runs no check",
-            Code.COMMAND_LINE_INVALID,
-            where="--pack",
-        )
-
-
-def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
+def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
     """Test each wheel in each of its cells, and save the proofs of each cell at once.
 
     On this machine one cell is tested after the other; with `remote` the workers test as many as they can. A wheel that
@@ -271,78 +239,50 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
     Raises UsageError for an unusable wheel, file of proofs or selection, NothingSelectedError when no cell is left,
     MissingToolError when containers are wanted and there is no container engine, or when the scheduler does not answer.
     """
-    started, clock = datetime.now(UTC), time.monotonic()
-    remote = options.remote
+    started, clock, remote = datetime.now(UTC), time.monotonic(), options.remote
     wheels = tuple(options.wheels or ())
     matrix = matrix_or_options(options.matrix, options.select, wheels)
     recipes = load_recipes(matrix)
     store = open_store(options.store)
     clear_abandoned(store)
     downloads, pull = not options.no_python_downloads, not options.no_pull
-    cells = None
-    if not remote:
-        cells = cell_environments(options.executor, matrix, store, python_downloads=downloads, pull=pull)
+    cells = (
+        None if remote else cell_environments(options.executor, matrix, store, python_downloads=downloads, pull=pull)
+    )
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
     targets, progress = finder.find(wheels, options.dist), Progress(last=partial(last_steps, store))
     recorder = Recorder(store.owner(""))
     results = Results(store, recorder, targets)
+    jobs = [(target, cell) for target in targets for cell in target.cells]
     with recorder.recording(), progress.shown():
         if remote:
+            from builder.commands.distributed.client.run import smoke_on_workers  # noqa: PLC0415 - imports Dask
+
             settings = RunSettings(matrix, str(options.executor), pull=pull, python_downloads=downloads)
-            yield from _on_workers(remote, settings, store, targets, results, progress)
+            smoke_on_workers(remote, settings, store, targets, progress, results.add)
         elif cells is not None:
-            for one, cell in ((target, cell) for target in targets for cell in target.cells):
-                yield _smoke_cell(one, cell, store, cells, results, progress)
-    timeline = recorder.timeline(progress.stages())
-    report = smoke_report_json(results.all, results.known)
-    run = save_run(store, started, time.monotonic() - clock, report, timeline=timeline)
+            for target, cell in jobs:
+                name, log = f"{target.wheel.name} in {cell}", store.log(f"smoke-{target.wheel.name}-{cell}")
+                progress.start(name, log)
+                runner = CellRunner(store, cells, log, partial(_stage, progress, name, cell), linkage=False)
+                run = runner.run(cell, target.wheel, target.sha256, target.recipe)
+                progress.finish(name, results.add(target, cell, run.proofs, run.answer))
+    made = [results.made[target.wheel, cell] for target, cell in jobs]
+    for (target, cell), result in zip(jobs, made, strict=True):
+        for sentence in unused_accepts(target.recipe, result.proofs):
+            print_warning(f"{target.recipe.name} in {cell}: {sentence}")
+    report, timeline = smoke_report_json(made, results.known), recorder.timeline(progress.stages())
+    saved = save_run(store, started, time.monotonic() - clock, report, timeline=timeline)
     if options.summary:
         from builder.publish.runs.markdown import append_summary  # noqa: PLC0415 - loads slowly
 
-        append_summary(options.summary, run)
+        append_summary(options.summary, saved)
+    return made
 
 
-def _smoke_cell(
-    target: SmokeTarget, cell: Cell, store: Store, cells: CellEnvironments, results: Results, progress: Progress
-) -> SmokeResult:
-    """Test one wheel in one cell, and save its proofs."""
-    name, log = f"{target.wheel.name} in {cell}", store.log(f"smoke-{target.wheel.name}-{cell}")
-    progress.start(name, log)
-
-    def stage(step: str) -> None:
-        progress.stage(name, step.removesuffix(f" in {cell}"))
-
-    runner = CellRunner(store, cells, log, stage, linkage=False)
-    run = runner.run(cell, target.wheel, target.sha256, target.recipe)
-    result = results.add(target, cell, run.proofs, run.answer)
-    progress.finish(name, outcome_of(result))
-    results.warn_of_unused_accepts(target, result)
-    return result
-
-
-def _on_workers(
-    remote: RemoteOptions,
-    settings: RunSettings,
-    store: Store,
-    targets: Sequence[SmokeTarget],
-    results: Results,
-    progress: Progress,
-) -> list[SmokeResult]:
-    """Test every wheel in its cells on workers; the results have the order of `targets`."""
-    from builder.commands.distributed.client.run import smoke_on_workers  # noqa: PLC0415 - imports Dask
-
-    made: dict[tuple[int, Cell], SmokeResult] = {}
-
-    def keep(target: SmokeTarget, cell: Cell, proofs: Sequence[Proof], answer: Answer | None) -> str:
-        made[id(target), cell] = result = results.add(target, cell, proofs, answer)
-        return outcome_of(result)
-
-    smoke_on_workers(remote, settings, store, targets, progress, keep)
-    results.all = [made[id(target), cell] for target in targets for cell in target.cells]
-    for target in targets:
-        for cell in target.cells:
-            results.warn_of_unused_accepts(target, made[id(target), cell])
-    return results.all
+def _stage(progress: Progress, name: str, cell: Cell, step: str) -> None:
+    """Show a step of a cell; the line of the progress names the cell already."""
+    progress.stage(name, step.removesuffix(f" in {cell}"))
 
 
 def pack_gate(matrix: Path, select: Selection, target: Path) -> Path:

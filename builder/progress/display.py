@@ -8,13 +8,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
 from uuid import uuid4
 
-import psutil
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
@@ -38,10 +37,6 @@ _SOURCE = r"[^\s'\"]+\.(?:c|cc|cpp|cxx|c\+\+|C|cu|s|S|hip)"
 
 #: `ninja` prints the line of a command when the command has finished.
 _NINJA = re.compile(r"\[(\d+)/(\d+)\] (.+)")
-#: CMake's makefiles print the line of a command when the command starts.
-_MAKE = re.compile(r"\[ {0,2}(\d+)%\] (Building|Linking) \w+ .*?([^\s/]+)$")
-#: setuptools prints each command before it runs it.
-_SETUPTOOLS = re.compile(r"\S*?(?:gcc|g\+\+|cc|c\+\+|clang|clang\+\+|nvcc)(?:-\d+)? .*\s-c\s")
 _COMPILED = re.compile(rf"\s(?:-c|-dc|-dw|--compile|--device-c)\s+(?:-c\s+)?({_SOURCE})(?=['\"\s]|$)")
 _CMAKE_OBJECT = re.compile(r"Building \w+ object (\S+)\.o(?:bj)?$")
 _UV = re.compile(r"\s*(Resolved|Downloading|Downloaded|Prepared|Installed) (\S+)(?: \(([\d.]+)([KMGT]?)i?B\))?")
@@ -70,13 +65,11 @@ class StageTime:
 
 @dataclass
 class FileCount:
-    """The files of one build that are compiled, read from the output of ninja, make, setuptools, uv and buildx."""
+    """The files of one build that are compiled: the launcher names them, and ninja, uv and buildx count."""
 
     _done: int = 0
     _total: int = 0
     _earlier: int = 0  # files of the earlier ninja runs of this build: setuptools starts one for each extension
-    _percent: str = ""
-    _started: list[str] = field(default_factory=list)
     _called: list[str] = field(default_factory=list)
     _finished: Counter[str] = field(default_factory=Counter)
     _last: str = ""  # the file that was finished last
@@ -84,20 +77,10 @@ class FileCount:
     _loading: dict[str, float] = field(default_factory=dict)  # packages that uv downloads, and their bytes
     _loaded: float = 0  # bytes of packages that are complete
 
-    @property
-    def downloading(self) -> bool:
-        """Whether uv downloads packages."""
-        return bool(self._loading)
-
     def read(self, line: str) -> None:
         """Read one line of the build's output."""
         if match := _NINJA.match(line):
             self._read_ninja(int(match[1]), int(match[2]), match[3])
-        elif match := _MAKE.match(line):
-            self._percent = f"{match[1]}%"
-            self._started.append(match[3].removesuffix(".o") if match[2] == "Building" else f"linking {match[3]}")
-        elif _SETUPTOOLS.match(line) and (compiled := _COMPILED.search(line)) and not _TRIAL.search(compiled[1]):
-            self._started.append(PurePosixPath(compiled[1]).name)
         elif (match := _UV.match(line)) and match[1] == "Downloading":
             self._loading[match[2]] = float(match[3] or 0) * _UNITS[match[4] or ""]
         elif match and match[1] == "Downloaded":
@@ -134,38 +117,13 @@ class FileCount:
     def _count(self) -> str:
         if self._total:
             return f"{self._earlier + self._done} of {self._earlier + self._total}"
-        if self._percent:
-            return self._percent
-        started = max(len(self._started), len(self._called))
-        return f"file {started}" if started else ""
+        return f"file {len(self._called)}" if self._called else ""
 
     def _running(self) -> list[str]:
         """Names of the files that are being compiled, or of the last one that is known."""
-        if self._total:
-            if self._called:
-                return list((Counter(self._called) - self._finished).elements())
-            return [self._last] if self._last else []
-        return (self._called if len(self._called) > len(self._started) else self._started)[-1:]
-
-
-class UvSpeed:
-    """How many bytes the running uv programs of this process write each second, which they unpack while they load."""
-
-    def __init__(self) -> None:
-        self._before: tuple[float, int] | None = None
-        self._text = ""
-
-    def text(self) -> str:
-        """`uv unpacks 85 MiB/s`, measured over a second or more; empty while that is unknown."""
-        at, written = time.monotonic(), 0
-        if self._before and at - self._before[0] < 1:
-            return self._text
-        for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.Error):
-                written += process.io_counters().write_chars if process.name() == "uv" else 0
-        rate = (written - self._before[1]) / (at - self._before[0]) if self._before else 0
-        self._before, self._text = (at, written), f"uv unpacks {size_text(rate)}/s" if rate > 0 else ""
-        return self._text
+        if self._total and self._called:
+            return list((Counter(self._called) - self._finished).elements())
+        return [self._last] if self._last else self._called[-1:]
 
 
 def clock(seconds: float) -> str:
@@ -189,7 +147,6 @@ class _Line:
     begin: int = 0  # size of the log before this run, in bytes
     calls: Path | None = None  # of the compiler launcher: the path of a source file in each line
     calls_offset: int = 0
-    speed: UvSpeed = field(default_factory=UvSpeed)
     expected: float = 0.0  # seconds that this stage took in the last run; 0 if unknown
 
     def __post_init__(self) -> None:
@@ -206,8 +163,6 @@ class _Line:
     def state(self) -> str:
         """`compile 17 of 46: rasterize.cu (2:10; this step took 3:05 last time)`."""
         files = self.files.text()
-        if self.files.downloading and (speed := self.speed.text()):
-            files += f", {speed}"
         last = f"; this step took {clock(self.expected)} last time" if self.expected >= SHORTEST_SHOWN else ""
         elapsed = f"({clock(self.now() - self.started)}{last})"
         place = f"on {self.machine}" if self.machine else ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from builder.publish.runs.timeline_picture import picture
+from builder.publish.runs.page import picture
 from builder.timeline import Timeline
 
 

@@ -1,8 +1,8 @@
 """Compares buildfarm with a plain cibuildwheel loop that builds the same wheels: processor seconds, wall time, ratio.
 
-Run: python -m tests.benchmarks.farm_vs_cibuildwheel [--small] [--ext NAME] [--pip] [--twice] [--json FILE]. It needs
-Docker, a package index and the images of `tests/images/make-base all`, and takes an hour or more. The machine must be
-idle otherwise, because the figures include the whole control group of the container engine.
+Run: python -m tests.benchmarks.farm_vs_cibuildwheel [--small] [--ext NAME] [--archs LIST]. It needs Docker, a package
+index and the images of `tests/images/make-base all`, and takes an hour or more. The machine must be idle otherwise,
+because the figures include the whole control group of the container engine.
 
 Cells: five of a stable-ABI extension (diffrast, five torches) and four of a classic one (ms_deform_attn on torch 2.6,
 four Pythons). Both sides run three phases: cold; after one line was added to a CUDA source of the stable extension;
@@ -11,22 +11,15 @@ know what changed and builds every cell again, but a user may start it only for 
 printed; the second one is for that user. What did not change is not measured again: the last phase uses the loop's
 figures of the unedited extension from the phase before it.
 
-The loop follows the documentation of cibuildwheel: one run with `--only` for each cell, torch installed in
-`before-build`, and `--exclude` options for auditwheel. It gets every advantage that is possible: buildfarm's own images
-with compilers and toolkit, uv as build frontend and installer, and ninja. With `--pip` it uses the defaults of
-cibuildwheel 4.3: the frontend `build`, and pip. It keeps nothing between runs, so `--once` reuses its cold figures in
-every phase. Both sides download their packages in the cold phase, except buildfarm with `--packages
-buildfarm-packages`.
-buildfarm's proofs are left out, because the loop proves nothing; `--proofs` adds them.
-
-buildfarm takes minutes where the loop takes half an hour, and the speed of a shared machine can vary by a quarter.
-With `--twice` buildfarm runs each phase twice, the cold phase before and after the loop, and the mean is used.
+The loop follows the documentation of cibuildwheel: one run with `--only` for each cell, the frontend `build` and pip,
+torch installed in `before-build`, and `--exclude` options for auditwheel. It gets buildfarm's own images with compilers
+and toolkit, and ninja. It keeps nothing between runs. Both sides download their packages in the cold phase. buildfarm's
+proofs are left out, because the loop proves nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import shutil
@@ -36,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.images.base_image_choice import ImageChooser
@@ -57,15 +50,14 @@ images:
   - {cells: "*-cu124-*", image: "buildfarm-cuda:12.4-trixie", pythons: "buildfarm-pythons:local", toolkit: 12.4}
 """
 
-#: What buildfarm's side runs: with separate volumes, so that its caches are cold, and without proofs by default.
+#: What buildfarm's side runs: with separate volumes, so that its caches are cold, and without proofs.
 BUILDFARM = """
 import sys
 import builder.resources
 from builder.proofs.cells import prover
 from builder.wheels.cibuildwheel import config
 config.PACKAGES_VOLUME, config.OBJECTS_VOLUME = sys.argv.pop(1), sys.argv.pop(1)
-if sys.argv.pop(1) == "no proofs":
-    prover.WheelProver.prove = lambda *_, **__: []
+prover.WheelProver.prove = lambda *_, **__: []
 from builder.__main__ import main
 main()
 """
@@ -124,9 +116,6 @@ class Spent:
         """Processor time of containers and host programs together."""
         return self.containers + self.host
 
-    def __truediv__(self, number: int) -> Spent:
-        return Spent(self.containers / number, self.host / number, self.wall / number)
-
     def __add__(self, other: Spent) -> Spent:
         return Spent(self.containers + other.containers, self.host + other.host, self.wall + other.wall)
 
@@ -158,21 +147,9 @@ def _containers() -> float:
 class Bench:
     """Both sides of the comparison, on copies of the extensions, which are edited between the phases."""
 
-    def __init__(
-        self,
-        folder: Path,
-        extensions: Sequence[Extension],
-        archs: str,
-        *,
-        jobs: int,
-        proofs: bool,
-        packages: str,
-        pip: bool = False,
-    ) -> None:
-        self.pip = pip
-        self.folder, self.extensions, self.archs, self.jobs, self.proofs = folder, extensions, archs, jobs, proofs
-        self.own = [f"buildfarm-bench-{os.getpid()}-{name}" for name in ("objects", "packages")]
-        self.volumes = [packages or self.own[1], self.own[0]]
+    def __init__(self, folder: Path, extensions: Sequence[Extension], archs: str) -> None:
+        self.folder, self.extensions, self.archs, self.jobs = folder, extensions, archs, os.cpu_count() or 1
+        self.volumes = [f"buildfarm-bench-{os.getpid()}-{name}" for name in ("packages", "objects")]
         self.images: dict[Cell, str] = {}
         self.cells: dict[str, list[Cell]] = {}
         self._read: dict[Path, int] = {}
@@ -215,7 +192,7 @@ class Bench:
     def buildfarm(self, *options: str) -> Spent:
         """Run `buildfarm build` once for each matrix, with additional options."""
         spent = Spent()
-        words = [*self.volumes, "proofs" if self.proofs else "no proofs", "build", "--executor", "docker"]
+        words = [*self.volumes, "build", "--executor", "docker"]
         for extension in self.extensions:
             where = ["--matrix", str(self._matrix(extension)), "--store", str(self.folder / "store")]
             where += ["--dist", str(self.folder / "dist" / extension.name), "--jobs", str(self.jobs), *options]
@@ -248,16 +225,14 @@ class Bench:
             "MAX_JOBS": str(self.jobs),
             "TORCH_CUDA_ARCH_LIST": self.archs.replace(", ", ";"),
             "TORCH_DONT_CHECK_COMPILER_ABI": "1",
-            "UV_NO_PROGRESS": "1",
         }
-        install = "pip install build" if self.pip else "uv pip install --python $(which python)"
         excluded = " ".join(f"--exclude 'lib{name}*.so*'" for name in ("torch", "c10", "cuda", "cudart"))
         settings = {
             "CONTAINER_ENGINE": f"docker; create_args: {' '.join(create)}; disable_host_mount: true",
             "MANYLINUX_X86_64_IMAGE": self.images[cell],
             "ENVIRONMENT": " ".join(f"{name}='{value}'" for name, value in environment.items()),
-            "BUILD_FRONTEND": "build; args: --no-isolation" if self.pip else "uv; args: --no-build-isolation",
-            "BEFORE_BUILD": f"{install} torch=={cell.torch} {TOOLS}",
+            "BUILD_FRONTEND": "build; args: --no-isolation",
+            "BEFORE_BUILD": f"pip install build torch=={cell.torch} {TOOLS}",
             "REPAIR_WHEEL_COMMAND": f"auditwheel repair {excluded} -w {{dest_dir}} {{wheel}}",
             "AUDIT_COMMAND": "",
             "TEST_COMMAND": "",
@@ -295,11 +270,11 @@ class Bench:
     def forget(self) -> None:
         """Delete wheels and objects; keep downloaded packages."""
         shutil.rmtree(self.folder / "store", ignore_errors=True)
-        self._remove(self.own[0])
+        self._remove(self.volumes[1])
 
     def clear(self) -> None:
         """Delete the volumes; the caller deletes the folder."""
-        self._remove(*self.own)
+        self._remove(*self.volumes)
 
     @staticmethod
     def _remove(*volumes: str) -> None:
@@ -311,101 +286,43 @@ class Bench:
         subprocess.run(["docker", "volume", "rm", "--force", *volumes, *names], check=False, stdout=subprocess.DEVNULL)
 
 
-def _options() -> argparse.Namespace:
+def main() -> None:
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="two cells of each extension, one architecture")
-    parser.add_argument(
-        "--pip", action="store_true", help="use cibuildwheel's default frontend and installer in the loop"
-    )
-    parser.add_argument("--once", action="store_true", help="run the loop only in the cold phase")
-    parser.add_argument("--twice", action="store_true", help="run each phase of buildfarm twice and use the mean")
     parser.add_argument("--ext", choices=[e.name for e in FULL], help="only this extension")
     parser.add_argument("--archs", default="", help='GPU architectures, "8.0, 9.0"; default: five, --small: one')
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="number of parallel compilers on both sides"
-    )
-    parser.add_argument("--proofs", action="store_true", help="let buildfarm prove its wheels too")
-    parser.add_argument("--packages", default="", help="a volume that already contains buildfarm's packages")
-    parser.add_argument("--json", type=Path, help="also write the figures there")
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Measure, print, and optionally write JSON."""
-    options = _options()
+    options = parser.parse_args()
     extensions = [e for e in (SMALL if options.small else FULL) if options.ext in (None, e.name)]
     archs = options.archs or ("9.0" if options.small else "7.5, 8.0, 8.6, 8.9, 9.0")
-    figures: dict[str, dict[str, object]] = {}
     with tempfile.TemporaryDirectory(prefix="buildfarm-bench-") as name:
-        bench = Bench(
-            Path(name),
-            extensions,
-            archs,
-            jobs=options.jobs,
-            proofs=options.proofs,
-            packages=options.packages,
-            pip=options.pip,
-        )
+        bench = Bench(Path(name), extensions, archs)
         bench.make_images()
         cells = ", ".join(f"{len(bench.cells[e.name])} of {e.name}" for e in extensions)
-        print(f"cells: {cells}; archs {archs}; {options.jobs} parallel compilers")
-        print(
-            f"{'phase':34}{'cibuildwheel CPU':>17}{'wall':>8}{'buildfarm CPU':>15}{'wall':>8}{'CPU ratio':>11}",
-            flush=True,
-        )
+        print(f"cells: {cells}; archs {archs}; {bench.jobs} parallel compilers")
+        columns = f"{'cibuildwheel CPU':>17}{'wall':>8}{'buildfarm CPU':>15}{'wall':>8}{'CPU ratio':>11}"
+        print(f"{'phase':34}{columns}", flush=True)
         loops: dict[str, Spent] = {}
         try:
-            for phase, edited in (("cold", None), *((f"a line in {e.name}/{e.edited}", e) for e in extensions)):
-                runs = _run_phase(bench, edited, loops, once=options.once, twice=options.twice)
-                figures[phase], lines = _compare(phase, edited, loops, runs)
-                print("\n".join([*lines, *bench.reused()]), flush=True)
+            for edited in (None, *extensions):
+                if edited:
+                    bench.edit(edited)
+                ours = bench.buildfarm()
+                last = edited is extensions[-1] and len(extensions) > 1
+                for extension in [edited] if edited and last else extensions:
+                    loops[extension.name] = bench.loop(extension)
+                phase = f"a line in {edited.name}/{edited.edited}" if edited else "cold"
+                print(_row(phase, sum(loops.values(), Spent()), ours))
+                if edited:
+                    print(_row("  only its own cells", loops[edited.name], ours))
+                print("\n".join(bench.reused()), flush=True)
         finally:
             bench.clear()
-    if options.json:
-        options.json.write_text(json.dumps({"archs": archs, "jobs": options.jobs, "phases": figures}, indent=1) + "\n")
 
 
-def _run_phase(
-    bench: Bench, edited: Extension | None, loops: dict[str, Spent], *, once: bool, twice: bool
-) -> list[Spent]:
-    """Run both sides of a phase; returns buildfarm's runs and updates the figures of the loop, `loops`."""
-    if edited:
-        bench.edit(edited)
-    runs = [bench.buildfarm()]
-    last = edited is bench.extensions[-1] and len(bench.extensions) > 1
-    for extension in () if edited and once else [edited] if edited and last else bench.extensions:
-        loops[extension.name] = bench.loop(extension)
-    if twice:
-        if edited:
-            bench.edit(edited)
-        else:
-            bench.forget()
-            bench.clear()
-        runs.append(bench.buildfarm())
-    return runs
-
-
-def _compare(
-    phase: str, edited: Extension | None, loops: dict[str, Spent], runs: Sequence[Spent]
-) -> tuple[dict[str, object], list[str]]:
-    """The figures of a phase for JSON, and its lines of the table."""
-    loop, ours = sum(loops.values(), Spent()), sum(runs, Spent()) / len(runs)
-    ratio = loop.cpu / ours.cpu
-    figures: dict[str, object] = {
-        "loop": asdict(loop),
-        "buildfarm": [asdict(run) for run in runs],
-        "cpu_ratio": round(ratio, 2),
-    }
-    row = f"{loop.cpu:15.0f} s{loop.wall:6.0f} s{ours.cpu:13.0f} s{ours.wall:6.0f} s{ratio:10.1f}x"
-    lines = [f"{phase[:33]:34}{row}"]
-    if len(runs) > 1:
-        lines[0] += f"  (buildfarm: {' and '.join(f'{run.cpu:.0f} s' for run in runs)})"
-    if edited:
-        alone = loops[edited.name]
-        figures |= {"loop_alone": asdict(alone), "cpu_ratio_alone": round(alone.cpu / ours.cpu, 2)}
-        lines += [f"{'  only its own cells':34}{alone.cpu:15.0f} s{alone.wall:6.0f} s"]
-        lines[-1] += f"{'':23}{alone.cpu / ours.cpu:10.1f}x"
-    return figures, lines
+def _row(phase: str, loop: Spent, ours: Spent) -> str:
+    row = f"{loop.cpu:15.0f} s{loop.wall:6.0f} s{ours.cpu:13.0f} s{ours.wall:6.0f} s{loop.cpu / ours.cpu:10.1f}x"
+    return f"{phase[:33]:34}{row}"
 
 
 if __name__ == "__main__":

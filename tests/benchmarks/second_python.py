@@ -9,7 +9,6 @@ the second Python is the time of a run that builds its wheel, minus the time of 
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from pathlib import Path
 from statistics import median
@@ -27,11 +26,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--archs", default=TORCHS_OWN, help="GPU architectures; default: those of torch's own wheel")
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds, each with an empty compiler cache")
-    parser.add_argument("--packages", default="", help="a volume that already contains the packages of these cells")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="buildfarm-bench-") as name:
-        jobs = os.cpu_count() or 1
-        bench = Bench(Path(name), [CLASSIC], options.archs, jobs=jobs, proofs=False, packages=options.packages)
+        bench = Bench(Path(name), [CLASSIC], options.archs)
         try:
             bench.make_images()
             bench.buildfarm()

@@ -171,26 +171,6 @@ def test_each_error_has_its_exit_code_and_its_message(
     assert bool(killed) == (code == Exit.INTERRUPTED)
 
 
-@pytest.mark.parametrize("where", ["store", "elsewhere", "copied elsewhere"])
-def test_the_hint_about_a_full_disk_is_about_that_disk(
-    where: str, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """`build --dist` on a small disk: to make the store smaller does not help."""
-    store, other = tmp_path / "store", tmp_path / "small" / "dist" / "x.whl"
-    monkeypatch.setenv("BUILDFARM_STORE", str(store))
-    monkeypatch.setattr("builder.store.same_disk", lambda path, of: path.is_relative_to(of))
-    error = OSError(errno.ENOSPC, "No space left on device", str(store / "x"))
-    if where == "elsewhere":
-        error.filename = str(other)
-    elif where == "copied elsewhere":
-        error.filename2 = str(other)
-    replace_run_build(monkeypatch, error)
-    _, _, err = call("build")
-    assert (f"the disk is full ({store / 'x' if where == 'store' else other})") in err
-    assert ("`buildfarm store du`" in err) is (where == "store")
-    assert (f"the disk of {other}" in err) is (where != "store")
-
-
 def test_a_bug_of_buildfarm_keeps_its_traceback(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     replace_run_build(monkeypatch, RuntimeError("a bug"))
     with pytest.raises(RuntimeError, match="a bug"):

@@ -36,7 +36,7 @@ def package(copy: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [
-        ("commands/distributed/parcel.py", "PROTOCOL"),
+        ("commands/distributed/protocol.py", "PROTOCOL"),
         ("gate/checks/values.py", "OPS"),
         ("matrix/config.py", "PROTOCOL"),
         ("proofs/cells/prover.py", "LINKAGE CELL OPS"),

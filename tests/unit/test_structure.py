@@ -178,7 +178,7 @@ def test_a_command_takes_its_options_as_one_object(name: str) -> None:
     module = import_module(f"builder.commands.{PLACES.get(name, name)}")
     functions = [getattr(module, name)] if hasattr(module, name) else module.COMMANDS.values()
     for function in functions:
-        assert set(signature(function).parameters) - {"context"} == {"options"}
+        assert set(signature(function).parameters) == {"options"}
         assert is_dataclass(get_type_hints(function)["options"])
     if hasattr(module, name):
         first, _, _ = cleandoc(getattr(module, name).__doc__ or "").partition("\n\n")

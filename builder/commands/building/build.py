@@ -36,12 +36,11 @@ from builder.cli.options import (
 )
 from builder.cli.output import print_data
 from builder.commands.building.build_run import BuildRun, WheelBuilder
-from builder.commands.building.executor_choice import choose_executor, override_base_image
+from builder.commands.building.executor_choice import RunSettings, choose_executor, override_base_image
 from builder.commands.building.preflight import check_recipes
 from builder.commands.building.story import publish
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, check_output, new_folder, open_store
-from builder.commands.run_settings import RunSettings
 from builder.errors import BuildfarmError, Exit
 from builder.gate.amounts import size_text
 from builder.gate.causes import KINDS

@@ -7,9 +7,8 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Protocol
 
-from builder.commands.building.build_order import BuildOrder
 from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.building.preflight import preflight
+from builder.commands.building.preflight import BuildOrder, preflight
 from builder.commands.building.story import Farm, build_and_prove
 from builder.errors import BuildfarmError
 from builder.matrix.config import Recipe

@@ -1,12 +1,11 @@
-"""Which executor compiles the builds of a run: this machine, or containers."""
+"""The options of a run that its executors need, and the executor that they choose: this machine, or containers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from builder.commands.run_settings import RunSettings
 from builder.errors import Code, MissingToolError
 from builder.images.base_image_choice import ImageChooser
 from builder.images.registry.lock import lock_path, read_lock
@@ -22,6 +21,21 @@ from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
     from builder.wheels.cibuildwheel.executor import DockerExecutor
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The options of a run that change what a worker does."""
+
+    #: Its images, registries and torch index; its path is the client's.
+    matrix: Matrix
+    #: `auto`, `local` or `docker`.
+    executor: str = "auto"
+    #: minor_mismatch, compiler_cache, pull, python_downloads: as in `BuildOptions`.
+    minor_mismatch: bool = False
+    compiler_cache: bool = True
+    pull: bool = True
+    python_downloads: bool = True
 
 
 def choose_executor(

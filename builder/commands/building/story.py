@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from builder.commands.building.build_order import BuildOrder, Parallelism
 from builder.commands.building.folder_builds import FolderBuilds
+from builder.commands.building.preflight import BuildOrder, Parallelism
 from builder.errors import BuildfarmError
 from builder.log import print_line, print_warning
 from builder.matrix.compat import and_list

@@ -341,10 +341,6 @@ def missing(task: Task, workers: Mapping[str, Mapping[str, Any]], foreign: Seque
         if kind not in worker["resources"]:
             continue  # the other Dask worker of the same machine
         reason = " and ".join(_lacks(worker, task.needs))
-        if isinstance(task, BuildTask):
-            compiler = worker[protocol.PLUGIN].get("compilers", {}).get(str(task.build.cuda))
-            toolkit = f"no CUDA {task.build.cuda} toolkit"
-            reason = reason.replace(toolkit, compiler or toolkit)
         lacks.setdefault(reason, []).append(worker[protocol.PLUGIN]["name"])
     sentences = []
     for reason, names in lacks.items():

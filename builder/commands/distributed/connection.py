@@ -17,6 +17,7 @@ from distributed.security import Security
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.images.network import is_loopback
+from builder.matrix.compat import and_list
 
 #: Seconds for one attempt to connect.
 CONNECT_SECONDS = 10.0
@@ -72,27 +73,21 @@ def security_for(address: str, role: str = "client") -> Security:
                 hints=[f"write tls://{address.partition('//')[2]}, or set the value to false"],
             )
         return plain
-    for name in ("ca-file", f"{role}.cert", f"{role}.key"):
-        variable = f"DASK_DISTRIBUTED__COMM__TLS__{name.replace('.', '__').replace('-', '_').upper()}"
-        file = dask.config.get(f"distributed.comm.tls.{name}", None)
-        if not file or not Path(file).is_file():
-            fault = f"names {file}, which does not exist" if file else "is missing"
-            raise MissingToolError(
-                f"the connection needs a certificate, and Dask's setting distributed.comm.tls.{name} {fault}",
-                Code.CERTIFICATE_NOT_USABLE,
-                where=address,
-                hints=[f"set {variable}, or write the setting into a file of Dask's configuration"],
-            )
     security = Security(require_encryption=True)  # type: ignore[no-untyped-call]
+    settings = [f"distributed.comm.tls.{name}" for name in ("ca-file", f"{role}.cert", f"{role}.key")]
+    absent = [name for name in settings if not Path(dask.config.get(name) or "").is_file()]
+    problem = f"{absent[0]} names no file" if absent else ""
     try:
         security.get_connection_args(role)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:  # also ssl.SSLError
+        problem = problem or str(error)
+    if problem:
         raise MissingToolError(
-            f"the certificates of Dask's configuration cannot be used: {error}",
+            f"the connection needs a certificate, and that of Dask's configuration cannot be used: {problem}",
             Code.CERTIFICATE_NOT_USABLE,
             where=address,
-            hints=[f"compare distributed.comm.tls.{role}.cert and .key: both must be PEM files of one certificate"],
-        ) from None
+            hints=[f"set {and_list(settings)}, each to a PEM file, in a file of Dask's configuration or as variables"],
+        )
     return security
 
 
@@ -100,12 +95,10 @@ class UnreachableError(MissingToolError):
     """The scheduler does not answer; with the code SCHEDULER_REFUSED, another attempt would not help."""
 
     def __init__(self, sentence: str, address: str, code: Code = Code.NETWORK_UNREACHABLE) -> None:
-        start = "start one with `dask scheduler --host HOST --port PORT`, or correct the address"
-        if code is Code.CERTIFICATE_NOT_USABLE:
-            start = "start the scheduler with `--protocol tls`, if it was started without"
-        plain = code is not Code.CERTIFICATE_NOT_USABLE and not address.startswith("tls:")
-        more = "if the scheduler wants TLS, write tls://" if plain else TLS_HINT
-        super().__init__(sentence, code, where=address, hints=[start, more])
+        hints = ["start one with `dask scheduler --host HOST --port PORT`, or correct the address"]
+        if address.startswith("tls:"):
+            hints = ["start the scheduler with `--protocol tls`", TLS_HINT]
+        super().__init__(sentence, code, where=address, hints=hints)
 
 
 def quiet_dask() -> None:

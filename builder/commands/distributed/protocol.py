@@ -1,28 +1,35 @@
-"""What client and workers send each other, and the version that both must have."""
+"""What client and workers send each other: tasks, answers, the files of a recipe; and the version that both have."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import io
 import json
 import os
-from collections.abc import Mapping
+import tarfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from builder import __version__
-from builder.commands.run_settings import RunSettings
+from builder.commands.building.executor_choice import RunSettings
 from builder.errors import DISK_HINT, BuildfarmError, Code
 from builder.formats import BUILD_FORMAT, CELL_FORMAT, LINKAGE_FORMAT, OPS_FORMAT, PROTOCOL, STATIC_FORMAT
 from builder.gate.amounts import size_text
 from builder.gate.outcome import Answer as GateAnswer
+from builder.gate.pack import REFERENCES
 from builder.hashing import digest_of
+from builder.images.registry.lock import lock_path
 from builder.matrix.axes import Cell, Cuda
-from builder.matrix.config import Recipe
+from builder.matrix.config import PathSource, Recipe
 from builder.matrix.plan import Build
 from builder.proof import Proof
 from builder.records import BuildRecord
 from builder.store import Store, StoredBuild, write_atomic
 from builder.untrusted import JsonError, read_json, text
+from builder.wheels.sources.folder import source_files
 
 #: The formats that client and worker must have in common besides the protocol.
 _FORMATS = f"{BUILD_FORMAT}.{STATIC_FORMAT}.{LINKAGE_FORMAT}.{CELL_FORMAT}.{OPS_FORMAT}"
@@ -92,7 +99,7 @@ class BuildTask:
         """One of the worker's builds, memory, and a compiler for the CUDA version."""
         settings, cuda, memory = self.settings, self.build.cuda, self.recipe.memory_per_job
         compiler = compile_resource(settings.executor, cuda, minor_mismatch=settings.minor_mismatch)
-        toolkit = f"no CUDA {cuda} toolkit"
+        toolkit = f"no CUDA {cuda} toolkit with a C++ compiler"
         lack = {"docker": "no Docker", "local": toolkit}.get(settings.executor, f"{toolkit} and no Docker")
         less = f"less than {size_text(memory)} of memory"
         return {BUILDS: (1, "no builds"), MEMORY: (memory, less), compiler: (1, lack)}
@@ -219,3 +226,74 @@ def remembered_build(store: Store, task: str) -> str:
         os.utime(path)  # `store prune` deletes what was not used
         return read_json(path, lambda data: text(data["digest"]))
     return ""
+
+
+#: Bytes of one part. Dask keeps a part in the memory of a worker, and of the scheduler until the run ends.
+PART = 8 << 20
+#: The image lock file in the archive, beside the recipe's files.
+LOCK = "buildfarm.lock"
+#: The folder with lock records of environments in the archive.
+LOCKS = "locks"
+
+
+def packed(recipe: Recipe, matrix: Path, store: Store, *, source: bool = True) -> dict[str, bytes]:
+    """What a worker needs, in parts of at most PART bytes, each with the name of its content; equal files: equal parts.
+
+    That is cases with their references, patches, the source unless it is not wanted, buildfarm.lock beside `matrix`,
+    and the lock records of the store's environments. Raises UsageError for a source folder that does not exist.
+    """
+    wanted = [*recipe.patches, *([recipe.cases] if recipe.cases else [])]
+    wanted += [path for path in (recipe.folder / REFERENCES).rglob("*") if path.is_file()]
+    if source and isinstance(recipe.source, PathSource):
+        wanted += [path for _, path in source_files(recipe.source.path)]
+    kept = {path.relative_to(recipe.folder) for path in wanted if "__pycache__" not in path.parts}
+    members = {f"recipe/{name}": recipe.folder / name for name in sorted(kept)}
+    if (lock := lock_path(matrix)).is_file():
+        members[LOCK] = lock
+    members |= {f"{LOCKS}/{path.name}": path for path in sorted((store.root / "envs").glob("*.json"))}
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:xz", preset=1) as archive:
+        for name, path in members.items():
+            archive.add(path, name, recursive=False, filter=_plain)
+    data = stream.getvalue()
+    parts = [data[start : start + PART] for start in range(0, len(data), PART)]
+    return {f"parcel-{hashlib.sha256(part).hexdigest()[:32]}": part for part in parts}
+
+
+def unpack(parts: Sequence[bytes], folder: Path) -> Path:
+    """Write the files below an empty folder; return the folder of the recipe."""
+    with tarfile.open(fileobj=io.BytesIO(b"".join(parts)), mode="r:xz") as archive:
+        archive.extractall(folder, filter="data")
+    (folder / "recipe").mkdir(parents=True, exist_ok=True)
+    return folder / "recipe"
+
+
+def moved(recipe: Recipe, folder: Path) -> Recipe:
+    """The recipe with its folder at another place."""
+
+    def there(path: Path) -> Path:
+        return folder / path.relative_to(recipe.folder)
+
+    source = PathSource(there(recipe.source.path)) if isinstance(recipe.source, PathSource) else recipe.source
+    return replace(recipe, folder=folder, source=source, patches=tuple(map(there, recipe.patches)))
+
+
+def locks_in(envs: Path, names: Sequence[str] | None = None) -> dict[str, str]:
+    """The lock records in the store's folder `envs`, as text by file name."""
+    return {path.name: path.read_text() for path in sorted(envs.glob("*.json")) if names is None or path.name in names}
+
+
+def keep_locks(envs: Path, locks: Mapping[str, str]) -> None:
+    """Write the lock records that the store's folder `envs` lacks."""
+    for name, record in locks.items():
+        path = envs / Path(name).name
+        if not path.exists():
+            write_atomic(path, record.encode())
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Without what differs between machines: owner and time."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = 0
+    return member

@@ -1,21 +1,22 @@
-"""The report of a run as one HTML page, without external files and without scripts."""
+"""The report of a run as one HTML page, without external files and without scripts; its timeline as an SVG."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.gate.amounts import size_text
 from builder.gate.causes import KINDS
-from builder.progress.display import clock
+from builder.progress.display import StageTime, clock
 from builder.proof import Proof, Verdict
 from builder.publish.people.people_pages import LEVELS, templates
 from builder.publish.proof_lines import counts
-from builder.publish.runs import view
-from builder.publish.runs.timeline_picture import STYLE, picture
+from builder.publish.runs.view import BuildView, Report, causes_of_report, plain, seconds_text, use_text
+from builder.timeline import Timeline, thinned
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -28,7 +29,7 @@ _HERE = Path(__file__).parent
 LONGEST = 6000
 
 
-def report_page(report: view.Report) -> str:
+def report_page(report: Report) -> str:
     """The HTML of a report."""
     from markupsafe import Markup  # noqa: PLC0415 - a part of jinja2, which loads slowly
 
@@ -55,19 +56,19 @@ def _templates() -> Environment:
         "clock": clock,
         "counts": counts,
         "evidence": evidence_text,
-        "plain": view.plain,
-        "seconds": view.seconds_text,
+        "plain": plain,
+        "seconds": seconds_text,
         "size": size_text,
-        "use": view.use_text,
+        "use": use_text,
         "why": _why,
         "worst_first": _worst_first,
     }
     return environment
 
 
-def _why(build: view.BuildView) -> list[tuple[str, str]]:
+def _why(build: BuildView) -> list[tuple[str, str]]:
     """Each cause as its kind and a sentence, what failed first."""
-    causes = view.causes_of_report([build])
+    causes = causes_of_report([build])
     return [(kind, sentence) for kind in reversed(KINDS) for sentence in causes.sentences(kind)]
 
 
@@ -77,7 +78,128 @@ def _worst_first(proofs: Sequence[Proof]) -> list[Proof]:
 
 def evidence_text(evidence: Mapping[str, Any]) -> str:
     """The evidence of a proof as JSON, cut at LONGEST characters."""
-    text = view.plain(json.dumps(evidence, indent=1, ensure_ascii=False))
+    text = plain(json.dumps(evidence, indent=1, ensure_ascii=False))
     if len(text) <= LONGEST:
         return text
     return f"{text[:LONGEST]}\n… ({len(text) - LONGEST} more characters; `buildfarm report --json` prints all)"
+
+
+WIDTH, LEFT, RIGHT, TOP = 1000, 12, 100, 62
+ROW, BAR, CHART, GAP = 42, 18, 84, 34
+#: Width of a character in pixels; a text that does not fit into its bar is left out.
+LETTER = 6.6
+#: Points of a line; more are not visible.
+MOST_POINTS = 300
+#: Seconds between two marks of the time axis.
+_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
+_LEGEND = {"prepare": "prepare", "wait": "wait", "compile": "compile", "repair": "repair", "check": "check in a cell"}
+#: Kinds of stages; what begins with the word has the kind.
+_KINDS = {
+    "waiting": "wait",
+    "compile": "compile",
+    "prove": "check",
+    "install": "check",
+    "import": "check",
+    "run every op": "check",
+    "repair": "repair",
+    "test": "repair",
+    "copy": "repair",
+}
+
+STYLE = Path(__file__).with_name("timeline.css").read_text()
+
+#: The place of a time on the horizontal axis.
+_X = Callable[[float], float]
+
+
+def picture(timeline: Timeline, results: Mapping[str, str], style: str = STYLE) -> str:
+    """The SVG of a timeline; `results` has the result of each build, and `style` is its CSS; empty if the page has it.
+
+    Screen readers get the title only, because the page has tables with the same texts.
+    """
+    rows: dict[str, list[StageTime]] = {}  # by build, in the order in which the builds started
+    for stage in sorted(timeline.stages, key=lambda stage: stage.start):
+        rows.setdefault(stage.build, []).append(stage)
+    end = max([stage.end for stage in timeline.stages] + [sample.at for sample in timeline.samples] + [1.0])
+
+    def x(seconds: float) -> float:
+        return round(LEFT + seconds / end * (WIDTH - LEFT - RIGHT), 1)
+
+    bottom = TOP + ROW * len(rows)
+    height = bottom + 8 + (2 * (CHART + GAP) if timeline.samples else 0)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="timeline" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}"'
+        f' height="{height}" role="img" aria-labelledby="timeline-title">',
+        f'<title id="timeline-title">Timeline: {len(rows)} rows in {clock(end)}</title>',
+        *([f"<style>{style}</style>"] if style else []),
+        *_legend_and_axis(end, x, height - 8),
+    ]
+    for number, (build, stages) in enumerate(rows.items()):
+        parts += _row(TOP + ROW * number, build, stages, x)
+        if result := results.get(build, ""):
+            at = TOP + ROW * number + 30
+            parts.append(f'<text x="{x(stages[-1].end) + 6}" y="{at}">{escape(result)}</text>')
+    parts += [*_charts(timeline, x, bottom), "</svg>"]
+    return "\n".join(parts) + "\n"
+
+
+def kind_of(stage: str) -> str:
+    """The kind of a stage: `prepare`, `wait`, `compile`, `repair` or `check`."""
+    return next((kind for start, kind in _KINDS.items() if stage.startswith(start)), "prepare")
+
+
+def _legend_and_axis(end: float, x: _X, bottom: float) -> Iterator[str]:
+    left = LEFT
+    for kind, text in _LEGEND.items():
+        yield f'<rect class="{kind}" x="{left}" y="8" width="14" height="14"/>'
+        yield f'<text x="{left + 20}" y="19">{text}</text>'
+        left += 50 + round(LETTER * len(text))
+    step = next((step for step in _STEPS if end / step <= 10), _STEPS[-1])
+    for seconds in range(0, int(end) + 1, step):
+        yield f'<path class="grid" d="M{x(seconds)} {TOP - 8}V{bottom}"/>'
+        yield f'<text class="quiet" x="{x(seconds)}" y="{TOP - 14}">{clock(seconds)}</text>'
+
+
+def _row(top: int, build: str, stages: Sequence[StageTime], x: _X) -> Iterator[str]:
+    yield f'<text x="{LEFT}" y="{top + 12}">{escape(plain(build, 120))}</text>'
+    for stage in stages:
+        left, width = x(stage.start), max(round(x(stage.end) - x(stage.start), 1), 1)
+        text = plain(stage.stage)
+        place = f" on {plain(stage.machine)}" if stage.machine and stage.machine not in build else ""
+        title = escape(f"{text}{place}: {clock(stage.start)} to {clock(stage.end)}")
+        yield (
+            f'<rect class="{kind_of(stage.stage)}" x="{left}" y="{top + 17}" width="{width}" height="{BAR}">'
+            f"<title>{title}</title></rect>"
+        )
+        for short in (f"{text}{place}", text, text.partition(" in ")[0]):  # the last one is without the cell
+            if short and len(short) * LETTER + 8 <= width:
+                yield f'<text x="{left + 4}" y="{top + 30}">{escape(short)}</text>'
+                break
+
+
+def _charts(timeline: Timeline, x: _X, top: float) -> Iterator[str]:
+    """The cores and the memory, as shares of those of the machine; nothing without samples."""
+    samples = list(timeline.samples)
+    while len(samples) > MOST_POINTS:
+        samples = thinned(samples)
+    cores, memory = max(timeline.cores, 1), max(timeline.memory, 1)
+    what = "filled: programs of this run outside of containers; dashed: all programs of the machine"
+    for title, points in (
+        (f"cores: {what}; top: {cores}", [(x(s.at), s.cores / cores, s.machine_cores / cores) for s in samples]),
+        (
+            f"memory: filled: this run; dashed: the machine; top: {size_text(memory)}",
+            [(x(s.at), s.memory / memory, s.machine_memory / memory) for s in samples],
+        ),
+    ):
+        if not points:
+            return
+        top += GAP
+        low = top + CHART
+        own, all_programs = (
+            "L".join(f"{point[0]:g} {low - min(point[which], 1) * CHART:.1f}" for point in points) for which in (1, 2)
+        )
+        yield f'<text class="quiet" x="{LEFT}" y="{top - 7}">{escape(title)}</text>'
+        yield f'<path class="grid" d="M{LEFT} {top}H{WIDTH - RIGHT}M{LEFT} {low}H{WIDTH - RIGHT}"/>'
+        yield f'<path class="compile" d="M{points[0][0]:g} {low}L{own}L{points[-1][0]:g} {low}Z"/>'
+        yield f'<path class="machine" d="M{all_programs}"/>'
+        top = low

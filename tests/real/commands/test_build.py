@@ -19,10 +19,9 @@ from packaging.version import Version
 
 from builder.cli.options import ExecutorName
 from builder.commands.building.build import BuildOptions, build_text, dry_run, hint_of, run_build
-from builder.commands.building.executor_choice import choose_executor
+from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.folders import failed_builds, open_store
 from builder.commands.index.publish import publish_wheels
-from builder.commands.run_settings import RunSettings
 from builder.commands.smoke import SmokeOptions, run_smoke
 from builder.commands.store import history_text
 from builder.errors import (
@@ -189,7 +188,7 @@ def test_smoke_says_why_dist_has_no_wheel(runs: Runs) -> None:
     options, hollow = runs.project.options(), runs.edited.results["hollow"]
     selected = SmokeOptions(matrix=options.matrix, ext=["hollow"], dist=options.dist, store=options.store)
     with pytest.raises(NothingSelectedError, match="the last `buildfarm build` refused the wheel: payload: ") as raised:
-        list(run_smoke(selected))
+        run_smoke(selected)
     assert raised.value.where == str(hollow.build)
     assert f"the full output is in {hollow.log}" in raised.value.hints
     assert f"the report of this build is {options.dist / 'report.json'}" in raised.value.hints

@@ -19,7 +19,7 @@ from builder import records
 from builder.cli.app import app
 from builder.commands import rebuild
 from builder.commands.building.build import run_build
-from builder.commands.building.executor_choice import choose_executor
+from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.rebuild import (
     RebuildOptions,
     check_toolchain,
@@ -29,7 +29,6 @@ from builder.commands.rebuild import (
     run_rebuild,
     with_recorded_parts,
 )
-from builder.commands.run_settings import RunSettings
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
 from builder.hashing import sha256_of
 from builder.matrix.config import GitSource

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from builder.commands.building.build_order import BuildOrder, Parallelism
+from builder.commands.building.preflight import BuildOrder, Parallelism
 from builder.matrix.axes import AbiClass, Arch, Cell, Platform
 from builder.matrix.plan import Build
 from tests.conftest import PATIENCE

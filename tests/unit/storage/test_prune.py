@@ -140,8 +140,7 @@ def test_what_a_process_uses_is_kept(store: Store) -> None:
     done = prune(store, 0)
     assert {item.target for item in done.deleted} == own_marks - {"envs/key"}
     assert {item.target for item in done.in_use} == {item_of(path) for path in ITEMS} - own_marks | {"envs/key"}
-    user.release("envs/key")
-    user.release(RUN)
+    del user
     assert targets(store) == {item.target for item in done.in_use}
 
 

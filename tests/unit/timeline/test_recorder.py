@@ -78,27 +78,6 @@ def test_memory_and_processor_time_of_a_program_and_its_children(tmp_path: Path)
     assert adapter.validate_json(adapter.dump_json(timeline)) == timeline
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "spent"),
-    [
-        pytest.param({1: (0, 2.0)}, {1: (0, 5.0)}, 3.0, id="works"),
-        pytest.param({1: (0, 1.0), 2: (1, 4.0)}, {1: (0, 5.5)}, 0.5, id="a child ends"),
-        pytest.param({1: (0, 1.0), 2: (1, 1.0), 3: (2, 9.0)}, {1: (0, 11.0)}, 0.0, id="a child and its child end"),
-        pytest.param({1: (0, 1.0), 2: (1, 9.0)}, {}, 0.0, id="all end"),
-        pytest.param({1: (0, 1.0), 2: (0, 9.0)}, {1: (0, 2.0)}, 1.0, id="a server in the background ends"),
-        pytest.param({}, {1: (0, 2.0), 2: (1, 3.0)}, 5.0, id="new"),
-    ],
-)
-def test_seconds_are_counted_once(
-    before: dict[int, tuple[int, float]], now: dict[int, tuple[int, float]], spent: float
-) -> None:
-    first, last = (
-        {pid: module._Process("o", parent, seconds, 0) for pid, (parent, seconds) in each.items()}
-        for each in (before, now)
-    )
-    assert module._spent(first, last) == pytest.approx(spent)
-
-
 def test_programs_of_others_are_not_counted() -> None:
     recorder, owner = Recorder(f"{uuid.uuid4().hex}/"), f"{uuid.uuid4().hex}/x"
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={"BUILDFARM_OWNER": owner})

@@ -13,21 +13,22 @@ from typing import Any, cast
 from uuid import uuid4
 
 from builder.commands.building.build_run import WheelBuilder
+from builder.commands.building.executor_choice import RunSettings
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.distributed.client.prove import CellChecks, append_log, basis_text
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.options import RemoteOptions
-from builder.commands.distributed.parcel import keep_locks, packed
 from builder.commands.distributed.protocol import (
     BuildTask,
     CheckTask,
     SentWheel,
     WorkerAnswer,
+    keep_locks,
+    packed,
     remember_build,
     remembered_build,
     version_resource,
 )
-from builder.commands.run_settings import RunSettings
 from builder.commands.smoke_targets import SmokeTarget
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.gate.outcome import Answer as GateAnswer

@@ -21,8 +21,20 @@ from typing import cast
 
 from builder.commands.building.build_run import BuildRun
 from builder.commands.building.executor_choice import choose_executor
-from builder.commands.distributed.parcel import LOCK, LOCKS, keep_locks, locks_in, moved, unpack
-from builder.commands.distributed.protocol import BuildTask, CheckTask, SentWheel, Task, WorkerAnswer, refused
+from builder.commands.distributed.protocol import (
+    LOCK,
+    LOCKS,
+    BuildTask,
+    CheckTask,
+    SentWheel,
+    Task,
+    WorkerAnswer,
+    keep_locks,
+    locks_in,
+    moved,
+    refused,
+    unpack,
+)
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, MissingToolError, PreflightError
 from builder.gate.system.nvidia import smi

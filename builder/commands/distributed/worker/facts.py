@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,12 +62,12 @@ class WorkerFacts:
     toolkits: tuple[str, ...] = ()
     #: CUDA versions that it compiles for with `--allow-cuda-minor-mismatch`.
     minor_mismatches: tuple[str, ...] = ()
-    #: Why there is no C++ compiler for a CUDA version whose toolkit there is, by the version.
-    compilers: Mapping[str, str] = field(default_factory=dict)
+    #: Why a CUDA version whose toolkit there is has no C++ compiler, a sentence each.
+    without_compiler: tuple[str, ...] = ()
 
     def announced(self) -> dict[str, object]:
         """What Dask sends to clients, beside the resources."""
-        return {"name": self.name, "version": version_text(), "compilers": dict(self.compilers)}
+        return {"name": self.name, "version": version_text()}
 
     def offers(self) -> tuple[Offer, Offer]:
         """A Dask worker for builds, and another one for proofs: Dask counts its workers' threads, not their resources.
@@ -95,7 +94,7 @@ class WorkerFacts:
         """What `buildfarm worker` prints at its start."""
         gib = 2**30
         gpus = ", ".join(f"{name} ({model})" for model, name in self.gpus) or "no GPU"
-        why = "; ".join(dict.fromkeys(self.compilers.values()))
+        why = "; ".join(self.without_compiler)
         return [
             f"worker {self.name}: buildfarm {version_text()}",
             f"  {self.cores} cores, {self.memory / gib:.0f} GiB of memory for builds, {gpus}",
@@ -127,7 +126,7 @@ def measure(name: str, *, builds: int | None = None) -> WorkerFacts:
         docker=docker,
         toolkits=tuple(cuda for cuda, lack in exact.items() if lack is None),
         minor_mismatches=tuple(cuda for cuda, lack in near.items() if lack is None),
-        compilers={cuda: lack for cuda, lack in (*exact.items(), *near.items()) if lack},
+        without_compiler=tuple(dict.fromkeys(lack for lack in (*exact.values(), *near.values()) if lack)),
     )
 
 

@@ -73,7 +73,7 @@ class Service(WorkerPlugin):
         self._lock = threading.Lock()
         self._running: dict[str, subprocess.Popen[bytes]] = {}  # by the Dask key of the task
         self._ended: set[int] = set()  # ids of processes that this worker ended
-        self._marks: dict[str, float] = {}  # paths of the store that are kept, and until when
+        self._used = 0.0  # when something of the store was kept last
         worker.startup_information[PLUGIN] = lambda _: self._facts.announced()
 
     def teardown(self, worker: Worker) -> None:  # noqa: ARG002
@@ -135,15 +135,14 @@ class Service(WorkerPlugin):
         with self._lock:
             for target in targets:
                 self._store.use(target)
-                self._marks[target] = time.monotonic() + SECONDS_TO_COPY
+            self._used = time.monotonic()
         self._worker.loop.add_callback(self._worker.loop.call_later, SECONDS_TO_COPY + 1, self.release)
 
     def release(self) -> None:
-        """Give up the marks that are too old, unless a task runs: its end marks again what it uses."""
+        """Give up every mark, unless a task runs or a mark is too young."""
         with self._lock:
-            for target in [] if self._running else [t for t, end in self._marks.items() if end <= time.monotonic()]:
-                del self._marks[target]
-                self._store.release(target)
+            if not self._running and time.monotonic() - self._used > SECONDS_TO_COPY:
+                self._store = Store(self._root)
 
     def _in_process(self, work: Work, report: Callable[[str], None]) -> WorkerAnswer:
         """The answer of a process, or why it ended without one.

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from distributed import Scheduler, Worker
 
+from builder.commands.building.executor_choice import RunSettings
 from builder.commands.distributed.protocol import MANY, BuildTask, CheckTask, SentWheel, version_resource
 from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.commands.distributed.worker.service import Service
-from builder.commands.run_settings import RunSettings
 from builder.matrix.axes import Cell
 from builder.matrix.config import Matrix
 from builder.proof import Check, Proof, Verdict

@@ -50,22 +50,12 @@ def test_nothing_that_a_task_uses_is_deleted_until_the_client_has_copied_it(
     assert targets(plugin) == set()
     assert Store(plugin._root).last_use(WHEEL).year > 2000
     monkeypatch.setattr(service, "SECONDS_TO_COPY", -1.0)
-    plugin._keep(RUN, WHEEL)
     plugin._running["key"] = None  # type: ignore[assignment]
     plugin.release()
     assert targets(plugin) == set(), "a task runs"
     plugin._running.clear()
     plugin.release()
     assert targets(plugin) == {WHEEL, "remote/task.json", "logs/demo.log"}
-
-
-def test_what_is_used_again_is_kept_longer(plugin: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as context:
-        context.setattr(service, "SECONDS_TO_COPY", -1.0)
-        plugin._keep(WHEEL)
-    plugin._keep(WHEEL)
-    plugin.release()
-    assert WHEEL not in targets(plugin)
 
 
 def test_a_process_keeps_its_marks_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 
+from builder.commands.building.executor_choice import RunSettings
 from builder.commands.distributed import protocol
 from builder.commands.distributed.client.run import RemoteRun
 from builder.commands.distributed.cluster import missing, nobody
@@ -25,7 +26,6 @@ from builder.commands.distributed.protocol import (
     version_resource,
     version_text,
 )
-from builder.commands.run_settings import RunSettings
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError, UsageError
 from builder.matrix.axes import Cuda
 from builder.proofs.cells.prover import WheelProver
@@ -109,14 +109,6 @@ def test_a_message_names_what_workers_lack_once() -> None:
     assert first == "w0, w1, w2 and 2 more have no GPU of the model sm_80"
     assert second.startswith("small has ")
     assert error.exit_code == MissingToolError("", Code.TOOLKIT_MISSING).exit_code
-
-
-def test_a_worker_with_a_toolkit_and_no_compiler_lacks_the_compiler() -> None:
-    bare = worker("bare", **{BUILDS: 1.0, MEMORY: 1e12})
-    bare[PLUGIN] = {"name": "bare", "compilers": {"13.0": "no C++ compiler on PATH"}}
-    task = replace(BUILD_TASK, settings=replace(SETTINGS, executor="auto"))
-    error = missing(task, {"a": bare}, ())
-    assert error.sentence == "no worker can run this build: bare has no C++ compiler on PATH and no Docker"
 
 
 def test_the_error_of_workers_that_failed_names_them() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.distributed import parcel
-from builder.commands.distributed.parcel import LOCK, LOCKS, moved, packed, unpack
+from builder.commands.distributed import protocol
+from builder.commands.distributed.protocol import LOCK, LOCKS, moved, packed, unpack
 from builder.matrix.config import PathSource, Recipe
 from builder.store import Store
 from tests.unit.matrix import make
@@ -68,7 +68,7 @@ def test_equal_files_give_equal_parts(recipe: Recipe, tmp_path: Path) -> None:
 
 
 def test_a_large_source_becomes_several_parts(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parcel, "PART", 1 << 16)
+    monkeypatch.setattr(protocol, "PART", 1 << 16)
     data = os.urandom(300_000)
     (recipe.folder / "src" / "weights.bin").write_bytes(data)
     found = parts(recipe, tmp_path)

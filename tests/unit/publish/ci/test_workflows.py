@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -42,16 +41,6 @@ def written(project: Path, *arguments: str) -> dict[str, dict[Any, Any]]:
 def jobs(project: Path) -> dict[str, Any]:
     """Every job of both workflows with the default options, by name."""
     return {name: job for workflow in written(project).values() for name, job in workflow["jobs"].items()}
-
-
-@pytest.mark.parametrize("branch", ["main", "master"])
-def test_a_branch_that_the_repository_lacks_is_named(project: Path, branch: str) -> None:
-    for words in (["init", "-q", "-b", branch], ["add", "."], ["commit", "-q", "-m", "first"]):
-        git = ["git", "-C", str(project), "-c", "user.name=x", "-c", "user.email=x@example.org"]
-        subprocess.run([*git, *words], check=True)
-    told = ci(project, "--install", "./buildfarm").output
-    assert ("no branch main, so no push starts the workflow" in told) is (branch == "master")
-    assert "no branch" not in ci(project, "--install", "./buildfarm", "--branch", branch).output
 
 
 def test_the_workflow_of_this_repository_is_what_the_command_writes() -> None:

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from builder.publish.runs.timeline_picture import MOST_POINTS, kind_of, picture
+from builder.publish.runs.page import MOST_POINTS, kind_of, picture
 from builder.publish.runs.view import TAIL, plain, read_excerpt
 from builder.timeline import Timeline
 from tests.unit.publish.runs.make import FAILED, GOOD, log, timeline
