@@ -41,7 +41,7 @@ from builder.proofs.claimed_cells import claimed_cells, foreign_claim, provided_
 from builder.publish.index.levels import Level, levels_of
 from builder.publish.index.new_wheel import merged, new_wheel
 from builder.publish.index.objects import open_objects, url_of
-from builder.publish.index.repository import Repository
+from builder.publish.index.repository import CONFLICT, Repository
 from builder.result import PublishOutcome, PublishResult
 from builder.store import Store, local_path
 from builder.wheelfile.archive import wheel_fault
@@ -210,7 +210,7 @@ class _Adopter:
         published = self.repository.published(canonicalize_name(facts.name), facts.filename)
         if published and published.sha256 == facts.sha256 and published.farm and published.farm.built_here:
             return "the index has this wheel already, and buildfarm built it"
-        return self.repository.conflict(facts.filename, facts.sha256)
+        return CONFLICT if published and published.sha256 != facts.sha256 else ""
 
 
 def _is_unmade(proof: Proof) -> bool:
