@@ -44,11 +44,10 @@ def write_project(folder: Path) -> str:
     return axes
 
 
-def test_yank_warns_of_the_wheel_that_is_installed_instead(index: Path, run: Run) -> None:
-    code, out, err = run("yank", "my_ext==1.0+cu124", "--index", index, "--reason", "slow")
+def test_yank_and_unyank(index: Path, run: Run) -> None:
+    code, out, _ = run("yank", "my_ext==1.0+cu124", "--index", index, "--reason", "slow")
     assert (code, out) == (0, "yanked my_ext-1.0+cu124-py3-none-any.whl\n")
-    assert "installers that use simple/ now get 1.0+cu121 for my-ext==1.0" in " ".join(err.split())
-    code, out, err = run("unyank", "my_ext-1.0+cu124-py3-none-any.whl", "--index", index, "--json")
+    code, out, _ = run("unyank", "my_ext-1.0+cu124-py3-none-any.whl", "--index", index, "--json")
     assert json.loads(out) == {"unyanked": ["my_ext-1.0+cu124-py3-none-any.whl"]}
     assert all(entry.yanked is None for entry in Repository(Folder(index)).entries("my-ext"))
 
