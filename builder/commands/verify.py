@@ -26,7 +26,7 @@ from builder.cli.options import (
 from builder.cli.output import print_data
 from builder.commands.current_environment import current_environment
 from builder.commands.folders import open_store
-from builder.commands.index.foreign_wheels import ForeignWheel, ForeignWheels
+from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import size_text
 from builder.gate.causes import line
@@ -142,14 +142,17 @@ def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict]
         from builder.matrix.models.fields import parse_size  # noqa: PLC0415 - it needs the models of matrix.yaml
 
         most = parse_size(options.max_size)
-    finder = ForeignWheels(store.root / "sources", options.index, pythons or [Python(*sys.version_info[:2])])
+    pythons = pythons or [Python(*sys.version_info[:2])]
     judge = Judge(shelf_of(store), options.select, gpus, options.driver, most)
     verdicts: list[WheelVerdict] = []
     unreadable: list[Unreadable] = []
     wheels: list[ForeignWheel] = []
     for text in options.wheels:
         folder = _installed(text)
-        wheels += [ForeignWheel(folder, str(folder))] if folder else finder.find([text])
+        if folder:
+            wheels.append(ForeignWheel(folder, str(folder)))
+        else:
+            wheels += foreign_wheels([text], store.root / "sources", options.index, pythons)
     for one in wheels:
         try:
             with _opened(one.path) as (wheel, facts):

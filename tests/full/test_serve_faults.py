@@ -20,9 +20,7 @@ import pytest
 from builder.publish.index.integrity import check_index
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.publish.server.app import make_app
-from builder.publish.server.run import finish_interrupted, open_socket, run
-from builder.publish.server.settings import ServerSettings
+from builder.publish.server.app import finish_interrupted, make_app, open_socket, run
 from builder.publish.server.tokens import Tokens
 from tests.conftest import PATIENCE, wait_until
 from tests.fixtures.index_server import Server, running
@@ -159,7 +157,7 @@ def _serve(root: Path, begun: Connection) -> None:
     finish_interrupted(root)
     listening = open_socket("127.0.0.1", 0)
     begun.send(listening.getsockname()[1])
-    run(make_app(ServerSettings(root), lambda _: None), listening)
+    run(make_app(root, lambda _: None), listening)
 
 
 def _try_upload(client: httpx2.Client, secret: str, wheel: Path) -> bool:

@@ -36,8 +36,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 #: Runs `buildfarm serve` with this time for running transfers after a signal, and for idle connections, seconds.
 PROGRAM = """
-from builder.publish.server import run
-run._GRACE = run._IDLE_SECONDS = {}
+from builder.publish.server import app
+app._GRACE = app._IDLE_SECONDS = {}
 from builder.__main__ import main
 main()
 """

@@ -12,7 +12,7 @@ import pytest
 from builder.__main__ import run_command
 from builder.cli import options, output
 from builder.matrix.config import MATRIX
-from builder.publish.server import run as server
+from builder.publish.server import app as server
 from docs.generate import DOCS, README
 
 pytestmark = pytest.mark.usefixtures("index")

@@ -56,7 +56,7 @@ from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.acceptance import unused_accepts
 from builder.proofs.cells.prover import WheelProver
 from builder.publish.gradients import gradient_text, gradients_of
-from builder.publish.index.install import commands_of_cells, install_lines
+from builder.publish.index.install import install_commands, install_lines
 from builder.publish.plan_text import architectures_hint, dry_run_json, dry_run_text
 from builder.publish.proof_lines import causes_of_builds, counts, gpu_lines, problem_of
 from builder.publish.provenance import SUFFIX
@@ -361,7 +361,7 @@ def build_text(dist: Path, plan: Plan, results: Sequence[BuildResult], torch_ind
         commands: list[str] = []
         for wheel, serves in good:
             name, version = wheel.name.split("-")[:2]
-            commands += commands_of_cells(dist.resolve(), name, version, serves, torch_index)
+            commands += install_commands(dist.resolve(), name, version, serves, torch_index)
         cells = [cell for _, serves in good for cell in serves]
         blocks.append([*map(escape, install_lines(cells, [*dict.fromkeys(commands)]))])
         if verbosity.verbose:

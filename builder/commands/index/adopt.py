@@ -22,14 +22,14 @@ from builder.cli.options import (
 )
 from builder.cli.output import print_data, print_json
 from builder.commands.folders import new_folder, open_store
-from builder.commands.index.foreign_wheels import ForeignWheel, ForeignWheels
+from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
 from builder.commands.index.publish import RequireOption, ToOption, publish_data, publish_text, publish_wheel
 from builder.commands.index.verification import Verification
 from builder.commands.smoke_targets import empty_recipe, recipe_for, selected_recipes, with_imports
 from builder.errors import Exit, UsageError
 from builder.gate.amounts import counted
 from builder.log import print_warning, set_verbosity
-from builder.matrix.axes import Cell, Platform
+from builder.matrix.axes import Platform
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import MATRIX, TORCH_INDEX, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipes
@@ -41,7 +41,7 @@ from builder.proofs.claimed_cells import claimed_cells, foreign_claim, provided_
 from builder.publish.index.levels import Level, levels_of
 from builder.publish.index.new_wheel import merged, new_wheel
 from builder.publish.index.objects import open_objects, url_of
-from builder.publish.index.repository import Repository
+from builder.publish.index.repository import CONFLICT, Repository
 from builder.result import PublishOutcome, PublishResult
 from builder.store import Store, local_path
 from builder.wheelfile.archive import wheel_fault
@@ -105,7 +105,7 @@ def adopt(options: AdoptOptions) -> None:
             store, matrix.torch_index if matrix else TORCH_INDEX, python_downloads=not options.no_python_downloads
         )
         pythons = [compat.resolve_python(text) for text in select.python]
-        found = ForeignWheels(store.root / "sources", options.index, pythons).find(options.wheels)
+        found = foreign_wheels(options.wheels, store.root / "sources", options.index, pythons)
         adopter = _Adopter(required, select, repository, store, recipes, WheelProver(store, environments), progress)
         with progress.shown():
             results = list(map(adopter.adopt, found))
@@ -142,57 +142,71 @@ class _Adopter:
     progress: Progress
 
     def adopt(self, wheel: ForeignWheel) -> PublishResult:
-        """Test and publish one wheel; a wheel that cannot be used is a result with the reason."""
+        """Test and publish one wheel; a wheel that cannot be used is a result with the reason.
+
+        The result is that of `publish`, with where the wheel came from and what happened in its cells.
+        """
         name = wheel.path.name
         self.progress.start(name, self.store.log(f"adopt-{name}"))
         try:
             self.progress.stage(name, "check the file")
             facts = read_facts(wheel.path)
-            reason = self._refusal(facts)
-            if not reason:
+            if not (reason := self._refusal(facts)):
                 with open_wheel(wheel.path) as archive:
                     reason = wheel_fault(archive)
-            result = _refused(wheel, reason) if reason else self._tested(wheel, facts)
+            result, about = (_refused(name, reason), _InCells()) if reason else self._tested(wheel, facts)
         except UsageError as error:
-            result = _refused(wheel, error.sentence)
+            result, about = _refused(name, error.sentence), _InCells()
         self.progress.finish(name, str(result.outcome))
-        return result
+        notes = [f"not built here; from {wheel.origin}"]
+        if about.tested:
+            notes.append(f"tested in {_first(about.tested)}")
+        for reason in dict.fromkeys(about.not_run.values()):
+            cells = [cell for cell, why in about.not_run.items() if why == reason]
+            notes.append(f"not run in {_first(cells)}: {reason}")
+        if about.left_out:
+            notes.append(f"the options leave out {counted(about.left_out, 'more cell')} of the wheel")
+        notes += [f"not for {sentence}" for sentence in about.not_claimed]
+        proofs = [proof.to_json() for proof in about.proofs]
+        data = {"built_here": False, "origin": wheel.origin, **vars(about), "proofs": proofs}
+        return replace(result, notes=tuple(notes), about=data)
 
-    def _tested(self, wheel: ForeignWheel, facts: WheelFacts) -> PublishResult:
+    def _tested(self, wheel: ForeignWheel, facts: WheelFacts) -> tuple[PublishResult, _InCells]:
         """Test an undamaged wheel in the cells that it claims, and publish it with the proofs of these cells."""
+        name = wheel.path.name
         claimed = claimed_cells(facts, Compat.load(), Platform(f"linux_{os.uname().machine}"))
         cells = selected(claimed.cells, self.select, Compat.load())
         left_out = len(claimed.cells) - len(cells)
         if not cells and set(self.required) != {Level.NONE}:
             whose = "the options leave out every cell that the wheel claims" if left_out else "the wheel claims no cell"
-            return _refused(wheel, whose, _InCells(not_claimed=claimed.others, left_out=left_out))
+            return _refused(name, whose), _InCells(not_claimed=claimed.others, left_out=left_out)
         own = recipe_for(facts.name, self.recipes, self.select)
         if own is None:
             print_warning(
                 f"no recipe is for {facts.name}, so the wheel is imported and no op is called; a recipe with cases is"
                 " named by its `name`, or by --ext NAME"
             )
+        # The recipe gives the imports, the cases and the accepted findings. It may say that the wheel needs GPU code.
         recipe = with_imports(own or empty_recipe(facts.name), facts)
+        claim = foreign_claim(facts, cells, cuda_required=recipe.cuda == "required")
+        claim = replace(claim, max_size=recipe.max_size, variants=recipe.variants)
         proofs = self.prover.prove(
-            replace(foreign_subject(wheel.path, facts, cells, recipe), fault=""),
-            log=self.store.log(f"adopt-{wheel.path.name}"),
-            stage=lambda text: self.progress.stage(wheel.path.name, text),
+            Subject(wheel.path, facts, claim, provided_by_torch(facts), recipe, fault=""),
+            log=self.store.log(f"adopt-{name}"),
+            stage=lambda text: self.progress.stage(name, text),
             keep_others=own is None,
         )
         verification = Verification(self.store, select=self.select)
         proofs = verification.added(wheel.path, proofs, facts=facts, fault="", recipe=recipe)
-        not_run = {str(proof.cell): proof.reason for proof in proofs if _is_unmade(proof)}
+        # Where there was no environment for the cell.
+        unmade = [one for one in proofs if one.check is Check.LINKAGE and one.verdict is Verdict.NOT_RUN]
+        not_run = {str(one.cell): one.reason for one in unmade}
         used = [proof for proof in proofs if str(proof.cell) not in not_run]
-        # What earlier runs found in other cells, without cells in which a check failed or that were not tested.
-        earlier = self.store.proofs(facts.sha256)
-        bad = {proof.cell for proof in earlier if proof.verdict is Verdict.FAILED or _is_unmade(proof)}
-        good = set(claimed.cells) - set(cells) - bad
         kept = self.repository.kept(facts.filename, facts.sha256)
-        published = merged([*used, *(proof for proof in earlier if proof.cell in good)], kept.proofs)
-        new = new_wheel(wheel.path, published, origin=wheel.origin)
+        new = new_wheel(wheel.path, merged(used, kept.proofs), origin=wheel.origin)
         tested = [str(cell) for cell in cells if str(cell) not in not_run]
         about = _InCells(tested, not_run, claimed.others, left_out, used)
-        return _told(publish_wheel(self.repository, new, used, self.required), wheel, about)
+        return publish_wheel(self.repository, new, used, self.required), about
 
     def _refusal(self, facts: WheelFacts) -> str:
         """Why nothing about this wheel can be proven, or why it can never be published; empty if it can."""
@@ -210,32 +224,11 @@ class _Adopter:
         published = self.repository.published(canonicalize_name(facts.name), facts.filename)
         if published and published.sha256 == facts.sha256 and published.farm and published.farm.built_here:
             return "the index has this wheel already, and buildfarm built it"
-        return self.repository.conflict(facts.filename, facts.sha256)
+        return CONFLICT if published and published.sha256 != facts.sha256 else ""
 
 
-def _is_unmade(proof: Proof) -> bool:
-    """Whether there was no environment for the cell of a proof."""
-    return proof.check is Check.LINKAGE and proof.verdict is Verdict.NOT_RUN
-
-
-def _refused(wheel: ForeignWheel, reason: str, about: _InCells = _InCells()) -> PublishResult:
-    return _told(PublishResult(wheel.path.name, PublishOutcome.REFUSED, {}, reasons=(reason,)), wheel, about)
-
-
-def _told(result: PublishResult, wheel: ForeignWheel, about: _InCells) -> PublishResult:
-    """The result of `publish`, with where the wheel came from and what happened in its cells."""
-    notes = [f"not built here; from {wheel.origin}"]
-    if about.tested:
-        notes.append(f"tested in {_first(about.tested)}")
-    for reason in dict.fromkeys(about.not_run.values()):
-        cells = [cell for cell, why in about.not_run.items() if why == reason]
-        notes.append(f"not run in {_first(cells)}: {reason}")
-    if about.left_out:
-        notes.append(f"the options leave out {counted(about.left_out, 'more cell')} of the wheel")
-    notes += [f"not for {sentence}" for sentence in about.not_claimed]
-    proofs = [proof.to_json() for proof in about.proofs]
-    data = {"built_here": False, "origin": wheel.origin, **vars(about), "proofs": proofs}
-    return replace(result, notes=tuple(notes), about=data)
+def _refused(name: str, reason: str) -> PublishResult:
+    return PublishResult(name, PublishOutcome.REFUSED, {}, reasons=(reason,))
 
 
 def _first(cells: Sequence[str]) -> str:
@@ -253,13 +246,3 @@ def _text(results: Sequence[PublishResult], index: str, required: Sequence[Level
     if any(proof["verdict"] == Verdict.FAILED for one in short for proof in one.about["proofs"]):
         advice += ["A failed check refuses a wheel at every level. A recipe accepts a known finding with `accepts`."]
     return "\n".join([publish_text(results, index, None), *advice, *([""] if advice else [])])
-
-
-def foreign_subject(wheel: Path, facts: WheelFacts, cells: Sequence[Cell], recipe: Recipe) -> Subject:
-    """What the prover proves about a wheel that others built, in these cells; `cells` may be empty.
-
-    The recipe gives the imports, the cases and the accepted findings. It may say that the wheel needs GPU code.
-    """
-    claim = foreign_claim(facts, cells, cuda_required=recipe.cuda == "required")
-    claim = replace(claim, max_size=recipe.max_size, variants=recipe.variants)
-    return Subject(wheel, facts, claim, provided_by_torch(facts), recipe)

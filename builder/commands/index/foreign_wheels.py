@@ -31,69 +31,56 @@ class ForeignWheel:
     origin: str
 
 
-@dataclass(frozen=True)
-class ForeignWheels:
-    """Finds the wheels of the command line, and downloads them."""
+def foreign_wheels(what: Sequence[str], cache: Path, index: str, pythons: Sequence[Python]) -> list[ForeignWheel]:
+    """The wheels of the command line, each once. Those of URLs and NAME==VERSION are downloaded into `cache`.
 
-    #: Folder for downloaded wheels.
-    cache: Path
-    #: URL of a package index to ask before the default one, or empty.
-    index: str
-    #: For which wheels of NAME==VERSION are downloaded; empty: every Python with a wheel.
-    pythons: Sequence[Python]
+    `index` is the URL of a package index to ask before the default one, or empty. Wheels of NAME==VERSION are
+    downloaded for `pythons`; empty: for every Python with a wheel.
 
-    def find(self, what: Sequence[str]) -> list[ForeignWheel]:
-        """The wheels, each once.
+    Raises UsageError for an argument that names no wheel and for a damaged index in a folder, MissingToolError when a
+    download fails.
+    """
+    return list(dict.fromkeys(wheel for text in what for wheel in _named(text, cache, index, pythons)))
 
-        Raises UsageError for an argument that names no wheel and for a damaged index in a folder, MissingToolError when
-        a download fails.
-        """
-        return list(dict.fromkeys(wheel for text in what for wheel in self._named(text)))
 
-    def _named(self, text: str) -> Iterator[ForeignWheel]:
-        if _SDIST.search(split_url(text).path):
-            raise UsageError(
-                "this is a source distribution, and this command builds nothing",
-                Code.NOT_A_WHEEL,
-                where=text,
-                hints=["`buildfarm build SOURCE` builds a wheel of a source distribution"],
-            )
-        path = local_path(text) or Path(text)
-        if re.match(r"https?://", text):
-            from builder.wheels.sources.official_wheel import download_wheel  # noqa: PLC0415 - takes long
+def _named(text: str, cache: Path, index: str, pythons: Sequence[Python]) -> Iterator[ForeignWheel]:
+    """The wheels of one argument; of NAME==VERSION one for each Python, and one wheel may serve several."""
+    from builder.wheels.sources.official_wheel import (  # noqa: PLC0415 - takes long
+        NoFittingWheelError,
+        download_wheel,
+        exact_version,
+        fetch_wheel,
+    )
 
-            yield _fetched(download_wheel(text, cache=self.cache))
-        elif path.is_dir():
-            wheels = sorted(path.glob("*.whl")) or _offered(path)
-            if not wheels:
-                raise UsageError(
-                    "this folder contains no wheel, and no index that offers one", Code.NO_WHEEL, where=text
-                )
-            yield from (ForeignWheel(wheel, "a file") for wheel in wheels)
-        elif text.endswith(".whl") or "/" in text:
-            if not path.is_file():
-                raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=text)
-            yield ForeignWheel(path, "a file")
-        else:
-            yield from self._of_index(text)
-
-    def _of_index(self, text: str) -> Iterator[ForeignWheel]:
-        """The wheels of NAME==VERSION, one for each Python; one wheel may serve several Pythons."""
-        from builder.wheels.sources.official_wheel import (  # noqa: PLC0415 - takes long
-            NoFittingWheelError,
-            exact_version,
-            fetch_wheel,
+    if _SDIST.search(split_url(text).path):
+        raise UsageError(
+            "this is a source distribution, and this command builds nothing",
+            Code.NOT_A_WHEEL,
+            where=text,
+            hints=["`buildfarm build SOURCE` builds a wheel of a source distribution"],
         )
-
+    path = local_path(text) or Path(text)
+    if re.match(r"https?://", text):
+        yield _fetched(download_wheel(text, cache=cache))
+    elif path.is_dir():
+        wheels = sorted(path.glob("*.whl")) or _offered(path)
+        if not wheels:
+            raise UsageError("this folder contains no wheel, and no index that offers one", Code.NO_WHEEL, where=text)
+        yield from (ForeignWheel(wheel, "a file") for wheel in wheels)
+    elif text.endswith(".whl") or "/" in text:
+        if not path.is_file():
+            raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=text)
+        yield ForeignWheel(path, "a file")
+    else:
         project, version = exact_version(text)
-        index = [self.index] if self.index else []
         lacking: dict[Python, BuildfarmError] = {}
-        for python in self.pythons or Compat.load().pythons:
+        wanted = pythons or Compat.load().pythons
+        for python in wanted:
             try:
-                yield _fetched(fetch_wheel(project, version, python, cache=self.cache, index=index))
+                yield _fetched(fetch_wheel(project, version, python, cache=cache, index=[index] if index else []))
             except (NoFittingWheelError, UsageError) as error:  # UsageError: Requires-Python excludes this Python
                 lacking[python] = error
-        if len(lacking) == len(self.pythons or Compat.load().pythons):
+        if len(lacking) == len(wanted):
             raise lacking[max(lacking)]
         if lacking:
             print_line(f"the index has no wheel of {project} {version} for Python {and_list(lacking)}")

@@ -17,7 +17,6 @@ from builder.cli.options import DryRunOption, JsonOption
 from builder.cli.output import print_data, print_json
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import counted
-from builder.log import print_warning
 from builder.publish.index.entry import Entry
 from builder.publish.index.integrity import IndexCheck, abandoned_files, check_index
 from builder.publish.index.objects import open_objects
@@ -83,12 +82,7 @@ def yank(options: YankOptions) -> None:
             Code.VALUE_INVALID,
             where="--reason",
         )
-    repository = open_index(options.index)
-    chosen = find_wheels(repository, options.what)
-    for entry in chosen:
-        repository.yank(entry.filename, options.reason)
-    _warn_of_substitutes(repository, chosen)
-    _print_names("yanked", [entry.filename for entry in chosen], as_json=options.as_json)
+    _yank(options, options.reason)
 
 
 def unyank(options: UnyankOptions) -> None:
@@ -97,11 +91,16 @@ def unyank(options: UnyankOptions) -> None:
     Examples:
         buildfarm unyank my_ext==1.0+cu130 --index index
     """
+    _yank(options, None)
+
+
+def _yank(options: UnyankOptions, reason: str | None) -> None:
+    """Yank wheels with this reason, or undo it with None."""
     repository = open_index(options.index)
     names = [entry.filename for entry in find_wheels(repository, options.what)]
     for name in names:
-        repository.yank(name, None)
-    _print_names("unyanked", names, as_json=options.as_json)
+        repository.yank(name, reason)
+    _print_names("unyanked" if reason is None else "yanked", names, as_json=options.as_json)
 
 
 def check(options: CheckOptions) -> None:
@@ -198,21 +197,6 @@ def _old_wheels(repository: Repository, keep: int) -> list[str]:
         counting = list(SpecifierSet().filter(offered))  # the stable ones; of a project without any, all
         old += [entry.filename for entry, own in versions if sum(one > own for one in counting) >= keep]
     return sorted(old)
-
-
-def _warn_of_substitutes(repository: Repository, yanked: Sequence[Entry]) -> None:
-    """Installers that ask the path with all wheels for `==1.0` take the highest local version that is not yanked."""
-    for project, public in sorted({(entry.project, entry.version.public) for entry in yanked}):
-        left = [
-            entry.version
-            for entry in repository.entries(project)
-            if entry.version.public == public and entry.yanked is None and entry.version.local
-        ]
-        if left:
-            print_warning(
-                f"installers that use simple/ now get {max(left)} for {project}=={public}, for any CUDA; to get"
-                " wheels for one CUDA only, use a path such as cu130/"
-            )
 
 
 def _print_names(what: str, names: Sequence[str], *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import typer
 from packaging.utils import parse_wheel_filename
@@ -28,14 +28,14 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipes, read_plan
 from builder.proof import Proof
-from builder.publish.index.entry import Entry, project_of
+from builder.publish.index.entry import project_of
 from builder.publish.index.install import commands_from_index, install_lines
 from builder.publish.index.levels import Level, levels_of, shortfalls
 from builder.publish.index.new_wheel import check_statement, merged, new_wheel, proofs_beside
 from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.paths import ALL, paths_of
 from builder.publish.index.reader import IndexReader
-from builder.publish.index.repository import ConflictError, Kept, NewWheel, Repository
+from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from builder.publish.people.plans import ProjectPlan, project_plans
 from builder.publish.remote.server import IndexServer
 from builder.result import PublishOutcome, PublishResult
@@ -194,21 +194,8 @@ def _publish(
     return url_of(options.to), results
 
 
-class IndexTarget(Protocol):
-    """Where wheels are published: a `Repository`, or a server that has one."""
-
-    def published(self, project: str, filename: str) -> Entry | None:
-        """The entry of a wheel; None if it is not published."""
-
-    def kept(self, filename: str, sha256: str) -> Kept:
-        """What must be published with a wheel again, because the place has it about the same file."""
-
-    def add(self, new: NewWheel) -> bool:
-        """Publish a wheel; False if it was published before. Raises ConflictError with the reason why not."""
-
-
 def publish_wheels(
-    target: IndexTarget,
+    target: Repository | IndexServer,
     wheels: Sequence[Path],
     store: Store,
     required: Sequence[Level],
@@ -257,7 +244,7 @@ def plans_of(matrix: Path | None) -> dict[str, ProjectPlan]:
 
 
 def publish_wheel(
-    target: IndexTarget, new: NewWheel, proofs: Sequence[Proof], required: Sequence[Level]
+    target: Repository | IndexServer, new: NewWheel, proofs: Sequence[Proof], required: Sequence[Level]
 ) -> PublishResult:
     """Publish a wheel if these proofs reach every required level; otherwise refuse it."""
     name, cells = new.wheel.name, new.entry.farm.cells if new.entry.farm else {}
@@ -359,7 +346,7 @@ def _install_commands(results: Sequence[PublishResult], root: str) -> list[str]:
             ours = [(Version(entry.version.public), entry) for entry in entries if entry.filename in wheels]
             newest = max((version for version, _ in ours), default=None)
             for entry in (entry for version, entry in ours if version == newest):
-                commands |= dict.fromkeys(commands_from_index(reader, entries, entry, entry.cells))
+                commands |= dict.fromkeys(commands_from_index(reader.url, entries, entry, entry.cells))
     return list(commands)
 
 

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -16,17 +15,12 @@ from packaging.version import Version
 
 from builder.cli.options import JsonOption
 from builder.cli.output import print_data, print_json
-from builder.commands.axes import with_selected
 from builder.commands.current_environment import cuda_here, python_here, torch_here
-from builder.errors import Code, Exit, NothingSelectedError, UsageError
+from builder.errors import Code, Exit, UsageError
 from builder.log import print_line
 from builder.matrix.axes import Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
-from builder.matrix.config import MATRIX, Selection
-from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.local_version import current_form
-from builder.matrix.plan import make_plan
-from builder.matrix.selection import additions
 from builder.proofs.claimed_cells import StatedTorch
 from builder.proofs.static.metadata import requires_admit
 from builder.proofs.verify.gpus import gpu_named
@@ -98,10 +92,10 @@ def resolve(options: ResolveOptions) -> None:
     reader = IndexReader(index)
     entries = reader.entries(name)
     found = best_wheel(entries, reader.requires, target)
-    commands = commands_from_index(reader, entries, found.best, [target.cell]) if found.best else []
-    cure = Cure() if found.best or why else how_to_build(name, target, entries)
+    commands = commands_from_index(reader.url, entries, found.best, [target.cell]) if found.best else []
+    build, cure = ("", "") if found.best or why else how_to_build(name, target, entries)
     if options.as_json:
-        print_json(_data(target, found, commands, cure))
+        print_json(_data(target, found, commands, build))
     else:
         print_data(_text(target, found, commands, cure, index))
     if found.best and reader.login:
@@ -182,74 +176,25 @@ def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[st
     return replace(found, newer=newer, reason="a pre-release" if is_worse else "not tested in this cell")
 
 
-@dataclass(frozen=True)
-class Cure:
-    """How to build a wheel for a target."""
+def how_to_build(name: str, target: Target, entries: Sequence[Entry]) -> tuple[str, str]:
+    """The command that builds a wheel for a target, and the sentence that says where to run it, or why it cannot be.
 
-    #: Empty if no wheel can be built.
-    command: str = ""
-    #: Where to run it: empty for this folder.
-    place: str = ""
-    #: What to do before, each as the start of a sentence.
-    first: tuple[str, ...] = ()
-    #: Why no wheel can be built.
-    impossible: str = ""
-
-    def __str__(self) -> str:
-        if not self.command:
-            return self.impossible and f"no wheel can be built: {self.impossible}"
-        place = f" {self.place}" if self.place else ""
-        return f"to build one{place}, {''.join(f'{step}, then ' for step in self.first)}run: {self.command}"
-
-
-def how_to_build(name: str, target: Target, entries: Sequence[Entry]) -> Cure:
-    """The command that builds a wheel for a target, with the matrix.yaml of this folder if it has the extension.
-
-    A GPU for which the matrix does not compile is added to its architectures. A published file never changes, so the
-    version must be raised if a wheel of this version is for the same Python, torch and CUDA, and does not fit.
+    For a GPU for which some wheel has no code, the command names its architecture, and those that the wheels for the
+    same Python and CUDA serve. A published file never changes, so the version of such a wheel must be raised.
     """
-    compat = Compat.load()
-    if target.gpu and (reason := compat.why_not_arch(target.cuda, target.gpu)):
-        return Cure(impossible=reason.reason)
-    place, first, archs = f"in the project of {name}", list[str](), list[Arch]()
-    taken = any(_blocks(entry, target) for entry in entries)
-    lacks_code = any(_gpu_misfit(entry, target.gpu) for entry in entries)
-    with suppress(UsageError, StopIteration):  # no matrix.yaml here, or one without the extension
-        matrix = load_matrix(MATRIX)
-        recipes = load_recipes(matrix)
-        name = next(recipe.name for recipe in recipes if recipe.makes(name))
-        select = Selection((str(target.torch),), (str(target.cuda),), (str(target.python),), (name,))
-        try:
-            build = make_plan(with_selected(matrix, select), recipes, select, compat).builds[0]
-        except NothingSelectedError as error:
-            return Cure(impossible="; ".join(error.hints))
-        place, first, archs = "", additions(matrix, select, compat), list(build.archs)
-        version = Version(f"{build.version}+{build.local_version}")
-        taken = any(entry.version == version and _blocks(entry, target) for entry in entries)
-        lacks_code = not runs_on((code for arch in archs for code in arch.codes), target.gpu) if target.gpu else False
+    if target.gpu and (reason := Compat.load().why_not_arch(target.cuda, target.gpu)):
+        return "", f"no wheel can be built: {reason.reason}"
+    near = [entry for entry in entries if entry.tags_for(target.cell) and not _cuda_misfit(entry, target.cuda)]
     words = ["buildfarm", "build", "--torch", str(target.torch), "--cuda", str(target.cuda)]
     words += ["--python", str(target.python), "--ext", name]
-    if target.gpu and lacks_code:
-        archs = sorted({*archs, *_served(entries, target), target.gpu}, key=lambda arch: arch.number)
-        words += [word for arch in archs for word in ("--arch", str(arch))]
-    return Cure(shlex.join(words), place, (*first, *(["raise its version in the recipe"] if taken else [])))
-
-
-def _served(entries: Sequence[Entry], target: Target) -> set[Arch]:
-    """The architectures for which wheels for the Python and the CUDA of a target have machine code."""
-    fits = [
-        entry
-        for entry in entries
-        if entry.farm and entry.tags_for(target.cell) and not _cuda_misfit(entry, target.cuda)
-    ]
-    codes = (code for entry in fits if entry.farm for code in entry.farm.archs if code.startswith("sm_"))
-    return {arch for arch in map(Arch.of_code, codes) if arch}
-
-
-def _blocks(entry: Entry, target: Target) -> bool:
-    """Whether a wheel has the Python tag and the CUDA of a target, and is yanked or has no code for its GPU."""
-    fits = entry.tags_for(target.cell) and not _cuda_misfit(entry, target.cuda)
-    return bool(fits and (entry.yanked is not None or _gpu_misfit(entry, target.gpu)))
+    if target.gpu and any(_gpu_misfit(entry, target.gpu) for entry in entries):
+        codes = (code for entry in near if entry.farm for code in entry.farm.archs if code.startswith("sm_"))
+        archs = {target.gpu, *filter(None, map(Arch.of_code, codes))}
+        words += [word for arch in sorted(archs, key=lambda arch: arch.number) for word in ("--arch", str(arch))]
+    taken = any(entry.yanked is not None or _gpu_misfit(entry, target.gpu) for entry in near)
+    first = "raise its version in the recipe, then " if taken else ""
+    command = shlex.join(words)
+    return command, f"to build one in the project of {name}, {first}run: {command}"
 
 
 def misfit(entry: Entry, requires: Callable[[Entry], Sequence[str]], target: Target) -> str:
@@ -296,7 +241,7 @@ def _glibc(text: str) -> tuple[int, int] | None:
     return int(match[1]), int(match[2])
 
 
-def _text(target: Target, found: Resolution, commands: Sequence[str], cure: Cure, index: str) -> str:
+def _text(target: Target, found: Resolution, commands: Sequence[str], cure: str, index: str) -> str:
     """The wheel and the commands that install it; else why each wheel does not fit, and the command that builds one."""
     if found.best:
         tested = f"tested in this cell: {found.level}" if found.level else "not tested in this cell"
@@ -313,15 +258,15 @@ def _text(target: Target, found: Resolution, commands: Sequence[str], cure: Cure
     lines += [f"  {name}: {reason}" for name, reason in list(found.misfits.items())[:_MOST]]
     if len(found.misfits) > _MOST:
         lines.append(f"  and {len(found.misfits) - _MOST} more; --json prints all")
-    lines += [""] if str(cure) or found.yanked else []
+    lines += [""] if cure or found.yanked else []
     if found.yanked:
         folder = "DIR" if "://" in index else index  # a server changes nothing
         unyank = shlex.join(["buildfarm", "unyank", found.yanked.filename, "--index", folder])
         lines.append(f"to offer the yanked wheel again, run: {unyank}")
-    return "\n".join([*lines, *filter(None, [str(cure)]), ""])
+    return "\n".join([*lines, *filter(None, [cure]), ""])
 
 
-def _data(target: Target, found: Resolution, commands: Sequence[str], cure: Cure) -> dict[str, Any]:
+def _data(target: Target, found: Resolution, commands: Sequence[str], build: str) -> dict[str, Any]:
     """Everything about the answer."""
     return {
         "cell": str(target.cell),
@@ -331,6 +276,5 @@ def _data(target: Target, found: Resolution, commands: Sequence[str], cure: Cure
         "install": dict(zip(("pip", "uv"), commands, strict=False)),
         "newer": {"wheel": found.newer.filename, "reason": found.reason} if found.newer else None,
         "misfits": found.misfits,
-        "build": cure.command or None,
-        "before_build": list(cure.first),
+        "build": build or None,
     }

@@ -82,7 +82,7 @@ def serve(options: ServeOptions) -> None:
         buildfarm serve /srv/wheels --host 0.0.0.0 --port 443 --tls-cert cert.pem --tls-key key.pem
         buildfarm serve /srv/wheels --proxy-headers --read-token-required
     """
-    app, run = _server()
+    server = _server()
     index, certificate, key = options.index, options.tls_cert, options.tls_key
     if (certificate is None) != (key is None):
         raise UsageError(
@@ -90,11 +90,11 @@ def serve(options: ServeOptions) -> None:
             Code.COMMAND_LINE_INVALID,
             where="--tls-cert, --tls-key",
         )
-    tls = (certificate, key) if certificate and key else None
-    if tls:
-        run.check_tls(*tls)
-    settings = app.ServerSettings(
+    if certificate and key:
+        server.check_tls(certificate, key)
+    app = server.make_app(
         index,
+        _log,
         token_required=options.read_token_required,
         max_size=parse_size(options.max_size),
         required=levels_of(options.require),
@@ -104,16 +104,16 @@ def serve(options: ServeOptions) -> None:
     if index.exists() and not index.is_dir():
         raise UsageError("this is a file, not the folder of an index", Code.PATH_NOT_USABLE, where=str(index))
     index.mkdir(parents=True, exist_ok=True)
-    listening = run.open_socket(options.host, options.port)
+    listening = server.open_socket(options.host, options.port)
     if not os.access(index, os.W_OK):
         print_warning(f"{index} cannot be written, so the server refuses every upload")
-    for project in run.finish_interrupted(index):
+    for project in server.finish_interrupted(index):
         print_line(f"finished an interrupted change of {project}")
     address, number = listening.getsockname()[:2]
-    print_line(f"serving {index} on {'https' if tls else 'http'}://{host_of(address)}:{number}/simple/")
-    if not tls and not options.proxy_headers and not is_loopback(address):
+    print_line(f"serving {index} on {'https' if key else 'http'}://{host_of(address)}:{number}/simple/")
+    if not key and not options.proxy_headers and not is_loopback(address):
         print_warning("without TLS, everybody on the network can read the tokens that clients send")
-    run.run(app.make_app(settings, _log), listening, tls=tls, proxy_headers=options.proxy_headers)
+    server.run(app, listening, certificate=certificate, key=key, proxy_headers=options.proxy_headers)
 
 
 def host_of(address: str) -> str:
@@ -130,14 +130,14 @@ def _log(line: str) -> None:
         sys.stdout.flush()
 
 
-def _server() -> tuple[ModuleType, ModuleType]:
-    """The modules of the server; raises MissingToolError without the packages that only the server needs."""
+def _server() -> ModuleType:
+    """The module of the server; raises MissingToolError without the packages that only the server needs."""
     try:
-        from builder.publish.server import app, run  # noqa: PLC0415 - see `build`
+        from builder.publish.server import app  # noqa: PLC0415 - see `build`
     except ImportError as error:
         raise MissingToolError(
             f"`serve` needs a package that is not installed ({error.name})",
             Code.PACKAGE_MISSING,
             hints=["in the clone of buildfarm, run `pip install '.[serve]'`"],
         ) from None
-    return app, run
+    return app

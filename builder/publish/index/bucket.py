@@ -37,7 +37,6 @@ _TYPES = {
     ".metadata": "text/plain; charset=utf-8",
 }
 _NO_KEYS = (NoCredentialsError, PartialCredentialsError, ProfileNotFound)
-_KEYS_HINT = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 
 
 class Bucket:
@@ -78,18 +77,15 @@ class Bucket:
     def read_all(self, folder: str) -> dict[str, bytes]:
         """Contents of every object directly below a folder; of the last folders, only what changed is read again."""
         tags = {name: tag for name, tag in self._list(folder).items() if tag is not None}
-        keys = {name: self._key(f"{folder}/{name}") for name in tags}
         kept = self._last.get(folder, {})
         found = {name: data for name, (tag, data) in kept.items() if tag and tag == tags.get(name)}
-        missing = [keys[name] for name in tags if name not in found]
+        missing = {self._key(f"{folder}/{name}"): name for name in tags.keys() - found.keys()}
         with self._explained():
             # An object that was deleted after the listing gives an error in place of its contents.
             options = {"on_error": "return", "batch_size": _READS_AT_ONCE, "max_concurrency": 1}
-            read = self._fs.cat(missing, **options) if missing else {}
-            for name in tags.keys() - found.keys():
-                data = read[keys[name]]
+            for key, data in self._fs.cat(sorted(missing), **options).items() if missing else ():
                 if isinstance(data, bytes):
-                    found[name] = data
+                    found[missing[key]] = data
                 elif not isinstance(data, FileNotFoundError):
                     raise data
         others = [(other, read) for other, read in self._last.items() if other != folder]
@@ -173,17 +169,17 @@ class Bucket:
         return not (self._create(key, text) and self._create(key, text))
 
     def _create(self, key: str, data: bytes | Path, **headers: str) -> bool:
+        parts = {"chunksize": _PART, "max_concurrency": _PARTS_AT_ONCE} if isinstance(data, Path) else {}
+        write = self._fs.put_file if isinstance(data, Path) else self._fs.pipe_file
+        arguments = (str(data), key) if isinstance(data, Path) else (key, data)
         with self._explained():
             for attempt in range(_ATTEMPTS):
                 try:
-                    if isinstance(data, Path):
-                        parts = {"chunksize": _PART, "max_concurrency": _PARTS_AT_ONCE}
-                        self._fs.put_file(str(data), key, mode="create", **parts, **headers)
-                    else:
-                        self._fs.pipe_file(key, data, mode="create", **headers)
+                    write(*arguments, mode="create", **parts, **headers)
                     return True
                 except OSError as error:
-                    status = _status(error)
+                    response = getattr(error.__cause__, "response", None) or {}
+                    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
                     if status == HTTPStatus.PRECONDITION_FAILED:
                         return False
                     if status != HTTPStatus.CONFLICT:  # somebody else is writing the same name
@@ -203,23 +199,14 @@ class Bucket:
             yield
         except FileNotFoundError:
             raise
-        except _NO_KEYS as error:
-            raise UsageError(
-                f"there are no keys for the object store: {error}",
-                Code.LOGIN_REFUSED,
-                where=self.url,
-                hints=[_KEYS_HINT],
-            ) from None
-        except PermissionError as error:
-            raise UsageError(
-                f"the object store refuses the request: {error}",
-                Code.LOGIN_REFUSED,
-                where=self.url,
-                hints=[
-                    _KEYS_HINT,
-                    "the keys must be allowed to list the bucket, and to read, write and delete objects",
-                ],
-            ) from None
+        except (*_NO_KEYS, PermissionError) as error:
+            refused = isinstance(error, PermissionError)
+            what = "the object store refuses the request" if refused else "there are no keys for the object store"
+            hints = [
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+                "the keys must be allowed to list the bucket, and to read, write and delete objects",
+            ]
+            raise UsageError(f"{what}: {error}", Code.LOGIN_REFUSED, where=self.url, hints=hints) from None
         except (OSError, BotoCoreError, *S3_RETRYABLE_ERRORS) as error:
             raise MissingToolError(
                 f"the object store does not answer: {error}",
@@ -235,9 +222,3 @@ def _headers(name: str) -> dict[str, str]:
     # What a wheel and its METADATA hold never changes, and their path has the hash.
     fixed = name.endswith((".whl", ".whl.metadata"))
     return {"ContentType": kind, "CacheControl": "max-age=31536000, immutable" if fixed else "max-age=10"}
-
-
-def _status(error: OSError) -> int:
-    """The HTTP status that an error comes from, or 0."""
-    response = getattr(error.__cause__, "response", None) or {}
-    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

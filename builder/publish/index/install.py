@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -18,9 +17,6 @@ from builder.publish.index.pages import quoted
 from builder.publish.index.paths import ALL, path_to_install, paths_of
 from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import uv_command
-
-if TYPE_CHECKING:
-    from builder.publish.index.reader import IndexReader
 
 
 def install_lines(cells: Collection[Cell], commands: Sequence[str]) -> list[str]:
@@ -43,29 +39,24 @@ def install_lines(cells: Collection[Cell], commands: Sequence[str]) -> list[str]
     ]
 
 
-def commands_from_index(
-    reader: IndexReader, entries: Sequence[Entry], wheel: Entry, cells: Collection[Cell]
-) -> list[str]:
+def commands_from_index(root: str, entries: Sequence[Entry], wheel: Entry, cells: Collection[Cell]) -> list[str]:
     """The commands of pip and of uv that install a wheel of an index for the newest of these cells, which may be none.
 
-    `entries` are all wheels of the project in the index. If another one of the same version fits this Python and this
-    processor too, the commands name the URL of the wheel: installers differ in which file they take.
+    `root` is the URL of the index, and `entries` are all its wheels of the project. If another one of the same version
+    fits this Python and this processor too, the commands name the URL of the wheel: installers differ in which file
+    they take.
     """
     cell = max(cells, key=lambda one: (one.torch, one.cuda, one.python), default=None)
     path = path_to_install(wheel, cell.cuda.variant if cell else "")
-    if "/" in path and not reader.lists(path, wheel):  # an earlier version of buildfarm wrote the pages
-        path = path.partition("/")[0]
     asked = SpecifierSet(f"=={wheel.version}", prereleases=True)  # ==1.0 admits 1.0+cu130
     others = [one for one in entries if one != wheel and one.yanked is None and one.version in asked]
     rivals = [one for one in others if cell and path in (ALL, *paths_of(one)) and one.tags_for(cell)]
-    url = wheel_url(reader.url, wheel.path, wheel.sha256)
-    place, name, version = f"{reader.url}{path}/", wheel.project, str(wheel.version)
-    if not cells:
-        return install_commands(place, name, version, [], url=url)
-    return commands_of_cells(place, name, version, cells, url=url, by_url=bool(rivals))
+    url = wheel_url(root, wheel.path, wheel.sha256)
+    place, name, version = f"{root}{path}/", wheel.project, str(wheel.version)
+    return install_commands(place, name, version, cells, url=url, by_url=bool(rivals))
 
 
-def commands_of_cells(
+def install_commands(
     place: str | Path,
     name: str,
     version: str,
@@ -75,38 +66,22 @@ def commands_of_cells(
     *,
     by_url: bool = False,
 ) -> list[str]:
-    """The commands of pip and of uv for the newest torch and CUDA of the cells.
+    """The commands of pip and of uv that install this wheel with the newest torch and CUDA of the cells, for a shell.
 
-    `torch_index` is the index of torch's CUDA variants, as in matrix.yaml. Other arguments: see `install_commands`.
-    """
-    compat = Compat.load()
-    torch, cuda = max((cell.torch, cell.cuda) for cell in cells)
-    variants = "" if compat.is_default_variant(torch, cuda) else torch_index.replace("{variant}", cuda.variant)
-    requirements = compat.cell_requirements(torch, cuda)
-    return install_commands(place, name, version, requirements, variants, url, by_url=by_url)
-
-
-def install_commands(
-    place: str | Path,
-    name: str,
-    version: str,
-    torch: Sequence[str],
-    torch_index: str = "",
-    url: str = "",
-    *,
-    by_url: bool = False,
-) -> list[str]:
-    """The commands of pip and of uv that install this wheel, quoted for a shell.
-
-    `place` is the URL of an index, or a folder with wheels.
-    `torch` are the requirements of a cell, and `torch_index` is the index that has them; empty: the default index. So
-    the commands work in an empty environment, and keep a torch that fits.
+    `place` is the URL of an index, or a folder with wheels. `torch_index` is the index of torch's CUDA variants, as in
+    matrix.yaml. The commands work in an empty environment, and keep a torch that fits. Without cells, they name no
+    torch.
 
     No package of the same name on another index may be installed instead. Public indexes refuse a version with a local
     part. For a version without one, pip would take the file of any index, so it gets `url`, the URL of the wheel.
     uv takes a package from the first index that has it. With `by_url`, uv gets the URL too: the index has another file
     that fits, and installers differ in which one they take.
     """
+    requirements, variants = tuple[str, ...](), ""
+    if cells:
+        compat, (torch, cuda) = Compat.load(), max((cell.torch, cell.cuda) for cell in cells)
+        requirements = compat.cell_requirements(torch, cuda)
+        variants = "" if compat.is_default_variant(torch, cuda) else torch_index.replace("{variant}", cuda.variant)
     commands = []
     for program, index_option in (("pip", "--extra-index-url"), ("uv pip", "--index")):
         option, where = "--find-links" if isinstance(place, Path) else index_option, str(place)
@@ -117,8 +92,8 @@ def install_commands(
             options, wheel = [], f"{name} @ {url}"
         else:
             options, wheel = [option, where], f"{name}=={version}"
-        options += [index_option, torch_index] if torch_index else []
-        commands.append(shlex.join([*program.split(), "install", *options, wheel, *torch]))
+        options += [index_option, variants] if variants else []
+        commands.append(shlex.join([*program.split(), "install", *options, wheel, *requirements]))
     return commands
 
 

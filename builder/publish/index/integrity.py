@@ -11,11 +11,11 @@ from builder.errors import UsageError
 from builder.hashing import sha256_of
 from builder.proof import proofs_of
 from builder.publish.index.entry import Entry, FarmFacts
+from builder.publish.index.new_wheel import sbom_of
 from builder.publish.index.objects import Objects, read
 from builder.publish.index.pages import entries_of, root_pages
 from builder.publish.index.repository import Repository
-from builder.publish.index.wheel_file import sbom_of
-from builder.publish.people.people_pages import FOLDER, HOME, SUMMARIES, home_page, people_paths
+from builder.publish.people.people_pages import FOLDER, HOME, SUMMARIES, home_page
 from builder.publish.people.plans import PLANS, read_plan
 from builder.publish.provenance import statement_fault
 from builder.untrusted import JsonError, parse_json
@@ -113,7 +113,7 @@ def _file_faults(objects: Objects, entry: Entry) -> Iterator[str]:
     checks: list[tuple[str, Callable[[bytes], str]]] = [
         (farm.proofs, lambda data: _proofs_fault(data, entry.sha256)),
         (farm.statement, lambda data: statement_fault(data, entry.sha256)),
-        (farm.sbom, lambda data: _sbom_fault(data, sbom)),
+        (farm.sbom, lambda data: "" if data == sbom else "the SBOM differs from the one in the wheel"),
     ]
     for path, fault_of in checks:
         data = read(objects, path) if path else None
@@ -133,59 +133,45 @@ def _proofs_fault(data: bytes, sha256: str) -> str:
     return "" if all(proof.wheel == sha256 for proof in proofs) else "these are proofs of a different file"
 
 
-def _sbom_fault(data: bytes, in_wheel: bytes) -> str:
-    if in_wheel:
-        return "" if data == in_wheel else "the SBOM differs from the one in the wheel"
-    try:
-        parse_json(data, dict)
-    except JsonError as error:
-        return f"the SBOM cannot be read: {error}"
-    return ""
-
-
 def _page_faults(repository: Repository) -> Iterator[str]:
-    """Each page that `write_all_pages` would add, change or delete; of a project with a damaged record, no page."""
+    """Each page that `write_all_pages` would add, change or delete.
+
+    Pages of a project with a damaged record or plan are not judged, and pages about several projects only if there is
+    no such project.
+    """
     objects = repository.objects
-    shown = {place: set(repository.projects_of(place)) for place in (*repository.paths(), FOLDER)}
-    summaries = objects.read_all(SUMMARIES)
+    shown = {place: {*repository.projects_of(place)} for place in (*repository.paths(), FOLDER)}
     wanted: dict[str, set[str]] = {place: set() for place in shown}
-    wanted_summaries: dict[str, bytes] = {}
-    damaged_plans = _damaged_plans(objects)
-    for project in sorted({*repository.projects(), *objects.names(PLANS)}):
-        unknown: set[str] = set()
+    summaries: dict[str, bytes] = {}
+    damaged = {*_damaged_plans(objects)}
+    for project in sorted({*repository.projects(), *objects.names(PLANS)} - damaged):
         try:
             pages = repository.wanted_pages(project)
         except UsageError:  # a damaged record
-            pages, unknown = {}, {*repository.paths(), FOLDER}
-        if project in damaged_plans:
-            pages = {name: data for name, data in pages.items() if name not in people_paths(project)}
-            unknown |= {FOLDER}
-        for place in unknown:
-            wanted[place] |= shown[place] & {project}
-        if FOLDER in unknown and project in summaries:
-            wanted_summaries[project] = summaries[project]
+            damaged.add(project)
+            continue
         for name, data in sorted(pages.items()):
             place = name.rpartition("/")[0].rpartition("/")[0] or SUMMARIES
             if place == SUMMARIES:
-                wanted_summaries[project] = data
+                summaries[project] = data
             else:
                 wanted.setdefault(place, set()).add(project)
             yield from _differences(objects, name, data)
-    for place, projects in sorted(wanted.items()):
-        yield from _list_faults(objects, place, projects, shown.get(place, set()) - projects)
-    for project in sorted(summaries.keys() - wanted_summaries.keys()):
-        yield f"{SUMMARIES}/{project}: the index has no plan of this project"
-    yield from _differences(objects, HOME, home_page(sorted(wanted[FOLDER]), wanted_summaries))
-
-
-def _list_faults(objects: Objects, place: str, projects: set[str], needless: set[str]) -> Iterator[str]:
-    """The pages of needless projects in a place, and what is wrong with its list of projects."""
-    for page in (f"{place}/{project}/{name}" for project in sorted(needless) for name in ("index.html", "index.json")):
-        if objects.exists(page):
-            yield f"{page}: the page is of no project"
-    if place != FOLDER:
-        for name, data in root_pages(sorted(projects)).items():
+    needless = [
+        f"{place}/{project}/{name}"
+        for place, projects in sorted(shown.items())
+        for project in sorted(projects - wanted[place] - damaged)
+        for name in ("index.html", "index.json")
+    ]
+    yield from (f"{page}: the page is of no project" for page in needless if objects.exists(page))
+    if damaged:
+        return
+    for place in sorted(wanted.keys() - {FOLDER}):
+        for name, data in root_pages([*wanted[place]]).items():
             yield from _differences(objects, f"{place}/{name}", data)
+    for project in sorted({*objects.names(SUMMARIES)} - summaries.keys()):
+        yield f"{SUMMARIES}/{project}: the index has no plan of this project"
+    yield from _differences(objects, HOME, home_page(sorted(wanted[FOLDER]), summaries))
 
 
 def _differences(objects: Objects, name: str, wanted: bytes) -> Iterator[str]:

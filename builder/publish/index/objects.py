@@ -10,7 +10,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -155,18 +155,6 @@ def read(objects: Objects, name: str) -> bytes | None:
         return objects.read(name)
     except FileNotFoundError:
         return None
-
-
-def write_changed(objects: Objects, pages: Mapping[str, bytes]) -> set[str]:
-    """Write those pages that changed, by their names; return the names of those that did not exist."""
-    created = set()
-    for name, data in pages.items():
-        before = read(objects, name)
-        if before != data:
-            objects.write(name, data)
-        if before is None:
-            created.add(name)
-    return created
 
 
 def url_of(place: str) -> str:

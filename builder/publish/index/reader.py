@@ -80,11 +80,6 @@ class IndexReader:
             raise UsageError(f"the index has no project of this name ({self.url}{page})", Code.NOT_IN_INDEX, where=name)
         raise UsageError("this page is no JSON page of a package index (PEP 691)", Code.NO_INDEX, where=self.url + page)
 
-    def lists(self, path: str, entry: Entry) -> bool:
-        """Whether the page of a path lists a wheel: an earlier version of buildfarm wrote no page for each torch."""
-        data = self._get(f"{path}/{entry.project}/{'index.json' if self._folder else ''}")
-        return data is not None and entry.filename.encode() in data
-
     def requires(self, entry: Entry) -> Sequence[str]:
         """The Requires-Dist lines of a wheel that require torch, or all of them; empty if the index has none."""
         if entry.farm and entry.farm.requires_torch is not None:
@@ -120,11 +115,10 @@ class IndexReader:
 
     def _refusal(self, answer: requests.Response) -> UsageError:
         """The error for an answer with one of the statuses `_REFUSED`."""
+        sentence = "this index can only be read with a token"
         if "Authorization" in answer.request.headers:
-            sentence, code = "the index does not accept the token or the password", Code.LOGIN_REFUSED
-        else:
-            sentence, code = "this index can only be read with a token", Code.LOGIN_REFUSED
+            sentence = "the index does not accept the token or the password"
         hints = where_to_put_it(self.url)
         if not is_safe(self.url):
             hints = [f"use https://; without TLS, {VARIABLE} is sent to no other machine", *hints[1:]]
-        return UsageError(f"{sentence} (status {answer.status_code})", code, where=self.url, hints=hints)
+        return UsageError(f"{sentence} (status {answer.status_code})", Code.LOGIN_REFUSED, where=self.url, hints=hints)

@@ -18,7 +18,7 @@ needs storage that lists an object as soon as it is written, as folders and S3 d
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ from packaging.utils import parse_wheel_filename
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.proof import Proof, proofs_of
 from builder.publish.index.entry import Entry, project_of
-from builder.publish.index.objects import Objects, read, write_changed
+from builder.publish.index.objects import Objects, read
 from builder.publish.index.pages import entries_of, project_pages, root_pages
 from builder.publish.index.paths import ALL, is_path, is_torch, is_variant, paths_of
 from builder.publish.people.people_pages import FOLDER, HOME, SUMMARIES, home_page, people_pages, people_paths
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 #: The end of the name of a yank's record.
 _YANK = ".yank"
-_CONFLICT = "the index has a different wheel of this name; a published file never changes"
+CONFLICT = "the index has a different wheel of this name; a published file never changes"
 #: Retries while others change the same project. Each retry means that somebody else has finished a change.
 _ATTEMPTS = 1000
 _THREADS = 8
@@ -179,11 +179,6 @@ class Repository:
             kept = replace(kept, proofs=tuple(parse_json(proofs or b"[]", proofs_of)))
         return kept
 
-    def conflict(self, filename: str, sha256: str) -> str:
-        """Why a file of this name cannot be published; empty if the name is new or has the same file."""
-        before = self.published(project_of(filename), filename)
-        return _CONFLICT if before and before.sha256 != sha256 else ""
-
     def find(self, filename: str) -> Entry:
         """The entry of a wheel; raises UsageError if it is not published.
 
@@ -235,8 +230,8 @@ class Repository:
         """Write the pages of projects whose last change was interrupted; return their names."""
         marks = self.objects.names("pending")
         projects = sorted({mark.partition("~")[0] for mark in marks})
-        for project in projects:
-            self.write_pages(project, self.paths())
+        if projects:
+            self._write_everywhere(projects)
         for mark in marks:
             self.objects.delete(f"pending/{mark}")
         return projects
@@ -247,53 +242,52 @@ class Repository:
         After a power failure in the middle, pages may be empty: call it again.
         """
         # Pages of a project without wheels are deleted.
-        paths = self.paths()
-        shown = {name for path in (*paths, FOLDER, SUMMARIES) for name in self.projects_of(path)}
-        projects = {*self.projects(), *self.objects.names(PLANS), *shown}
-        with self.objects.synced_at_end(), ThreadPoolExecutor(_THREADS) as threads:
-            list(threads.map(partial(self._write_until_stable, paths=paths), projects))
-            self._write_roots(self.paths())
+        shown = {name for path in (*self.paths(), FOLDER, SUMMARIES) for name in self.projects_of(path)}
+        with self.objects.synced_at_end():
+            self._write_everywhere({*self.projects(), *self.objects.names(PLANS), *shown})
 
-    def write_pages(self, project: str, paths: Sequence[str] | None = None) -> None:
+    def _write_everywhere(self, projects: Iterable[str]) -> None:
+        """Write the pages of projects in all paths, and every list of projects."""
+        with ThreadPoolExecutor(_THREADS) as threads:
+            list(threads.map(partial(self._write_until_stable, paths=self.paths()), projects))
+        self._write_roots(self.paths())
+
+    def write_pages(self, project: str) -> None:
         """Write the pages of a project and the lists of projects, until they agree with the records.
 
-        The lists in the paths of a torch are written if the project is new or gone there. With `paths`, which are all
-        paths, every page of the project in them is judged, and every list is written.
+        The lists in the paths of a torch are written if the project is new or gone there.
         """
-        changed = self._write_until_stable(project, paths)
-        self._write_roots(sorted(changed) if paths is None else self.paths())
+        # The page with all wheels says in which paths the project has pages. It is written last, so the next run
+        # deletes what a killed one has left.
+        had = {path for entry in self.listed(project) for path in paths_of(entry)}
+        self._write_roots(self._write_until_stable(project, {*self._top_paths(), *had}))
 
-    def _write_until_stable(self, project: str, paths: Sequence[str] | None = None) -> set[str]:
+    def _write_until_stable(self, project: str, paths: Iterable[str]) -> set[str]:
         """Write the pages of a project, and delete those in `paths` that it no longer has.
 
-        Without `paths`, the page with all wheels says in which paths of a torch the project has pages. This page is
-        written last, so the next run deletes what a killed one has left. Returns the paths whose list may change.
+        Returns the paths whose list may change: every CUDA variant, and the paths in which the project is new or gone.
         """
-        changed = set(self._top_paths() if paths is None else paths)
-        listed = self.listed(project) if paths is None else []
-        had = {path for entry in listed for path in (ALL, *paths_of(entry))} | {*(paths or ())}
-        had |= {FOLDER, SUMMARIES} if had else set()
+        judged, changed = {*paths}, {path for path in paths if "/" not in path}
         for records, plan in _until_stable(
             lambda: (self.objects.read_all(f"records/{project}"), read_plan(self.objects, project)), project
         ):
             pages = dict(_pages(project, records, plan))
-            last = {name: data for name, data in pages.items() if _path(name) == ALL}
-            old = {path for path in had | changed if is_path(path)}
-            names = {f"{path}/{project}/{name}" for path in old for name in ("index.html", "index.json")}
-            changed |= self._write_some({name: pages[name] for name in pages.keys() - last.keys()}, had)
-            for name in sorted({*names, *people_paths(project)} - pages.keys(), key=lambda name: _path(name) == ALL):
-                self.objects.delete(name)
-            changed |= self._write_some(last, had) | (old - {*map(_path, pages)})
-            had |= changed
+            judged |= changed
+            stale = {f"{path}/{project}/{name}" for path in judged for name in ("index.html", "index.json")}
+            for name in sorted({*pages, *stale, *people_paths(project)}, key=lambda name: _path(name) == ALL):
+                if name not in pages:
+                    self.objects.delete(name)
+                elif self._write(name, pages[name]) and is_path(_path(name)):
+                    changed.add(_path(name))
+            changed |= judged - {*map(_path, pages)}
         return changed
 
-    def _write_some(self, pages: Mapping[str, bytes], had: Collection[str]) -> set[str]:
-        """Write pages; returns the paths in which the project is new. Pages in paths without one need no comparison."""
-        new = {name for name in pages if _path(name) not in had}
-        for name in new:
-            self.objects.write(name, pages[name])
-        created = write_changed(self.objects, {name: pages[name] for name in pages.keys() - new})
-        return {path for name in (*new, *created) if is_path(path := _path(name))}
+    def _write(self, name: str, data: bytes) -> bool:
+        """Write a page if it changed; returns whether it is new."""
+        before = read(self.objects, name)
+        if before != data:
+            self.objects.write(name, data)
+        return before is None
 
     def wanted_pages(self, project: str) -> dict[str, bytes]:
         """What `write_pages` writes now for a project, by path; raises UsageError for a damaged record."""
@@ -301,13 +295,14 @@ class Repository:
 
     def _write_roots(self, paths: Iterable[str]) -> None:
         """Write the lists of projects in these paths, and the first page for people."""
-        for path in paths:
+        for path in sorted(paths):
             for projects in _until_stable(partial(self.projects_of, path), path):
-                write_changed(self.objects, {f"{path}/{name}": page for name, page in root_pages(projects).items()})
+                for name, page in root_pages(projects).items():
+                    self._write(f"{path}/{name}", page)
         for projects, summaries in _until_stable(
             lambda: (self.objects.folders(FOLDER), self.objects.read_all(SUMMARIES)), HOME
         ):
-            write_changed(self.objects, {HOME: home_page(projects, summaries)})
+            self._write(HOME, home_page(projects, summaries))
 
     def projects_of(self, path: str) -> list[str]:
         """The projects that have a page in this path."""
@@ -350,7 +345,7 @@ def refuse_other(before: Entry | None, entry: Entry) -> None:
     """Raise ConflictError if a published wheel is a different file than the new one of its name."""
     if before and before.sha256 != entry.sha256:
         raise ConflictError(
-            _CONFLICT,
+            CONFLICT,
             Code.PUBLISHED_FILE_DIFFERS,
             where=entry.filename,
             hints=[

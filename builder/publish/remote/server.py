@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
 import requests
@@ -20,7 +20,7 @@ from builder.publish.index.paths import ALL
 from builder.publish.index.repository import ConflictError, Kept, NewWheel, refuse_other
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 from builder.publish.remote.credentials import VARIABLE, bundle_for, is_safe, token_for
-from builder.publish.remote.evidence import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UPLOAD_PATH, nothing_new
+from builder.publish.remote.evidence import EVIDENCE, PUBLISHED, UPLOAD_PATH, nothing_new
 from builder.untrusted import MAX_JSON, JsonError, parse_json
 
 #: Seconds before each new attempt, if the server does not answer or is busy.
@@ -37,7 +37,6 @@ _AGAIN = "run the command again; it continues, and uploads nothing again"
 _JSON = "application/vnd.pypi.simple.v1+json"
 
 T = TypeVar("T")
-_OTHER_PATHS = (f"/{UPLOAD_PATH}", "/simple")
 
 
 class UploadBody:
@@ -72,14 +71,6 @@ class UploadBody:
             while chunk := stream.read(_CHUNK):
                 yield chunk
         yield self._end
-
-
-class _Rights(NamedTuple):
-    """What a token allows for a project: uploads, and proofs with them; and the limit of an upload, bytes."""
-
-    uploads: bool
-    proofs: bool
-    max_size: int
 
 
 class IndexServer:
@@ -119,29 +110,9 @@ class IndexServer:
 
     def _refuse_without_rights(self, new: NewWheel) -> None:
         """Ask before the wheel is sent, because a server may end the connection of a refused upload."""
-        project, sent = new.entry.project, EVIDENCE.values() & new.attached.keys()
-        rights = self._repeated(new.wheel.name, lambda: self._rights(project))
-        if not rights.uploads:
-            raise ConflictError(f"the token does not allow uploads of {project}", Code.UPLOAD_REFUSED)
-        if sent and not rights.proofs:
-            raise ConflictError(
-                f"the token does not allow proofs of {project}",
-                Code.UPLOAD_REFUSED,
-                hints=[
-                    "the owner of the index makes one that does: `buildfarm token add DIR --name NAME --scope prove`"
-                ],
-            )
-        if new.entry.size > rights.max_size:
-            raise ConflictError(
-                f"the wheel is larger than {rights.max_size} bytes, the limit of the server", Code.UPLOAD_REFUSED
-            )
-        if any(len(new.attached[suffix]) > MAX_EVIDENCE for suffix in sent):
-            raise ConflictError(
-                f"the proofs or the provenance are larger than {MAX_EVIDENCE} bytes, the limit", Code.UPLOAD_REFUSED
-            )
-
-    def _rights(self, project: str) -> _Rights:
-        status, answer = self._ask("GET", f"{UPLOAD_PATH}/?project={project}")
+        project = new.entry.project
+        path = f"{UPLOAD_PATH}/?project={project}"
+        status, answer = self._repeated(new.wheel.name, lambda: self._ask("GET", path))
         if status == requests.codes.unauthorized:
             raise UsageError(
                 "the server does not know the token, or it has expired",
@@ -150,11 +121,18 @@ class IndexServer:
                 hints=["`buildfarm token list DIR` prints the tokens of an index and when they expire"],
             )
         try:
-            return parse_json(
-                answer, lambda data: _Rights(bool(data["uploads"]), bool(data["proofs"]), int(data["max_size"]))
+            uploads, proofs, most = parse_json(
+                answer, lambda data: (bool(data["uploads"]), bool(data["proofs"]), int(data["max_size"]))
             )
         except JsonError:
             raise self._no_server(f"status {status}") from None
+        if not uploads:
+            raise ConflictError(f"the token does not allow uploads of {project}", Code.UPLOAD_REFUSED)
+        if EVIDENCE.values() & new.attached.keys() and not proofs:
+            hint = "the owner of the index makes one that does: `buildfarm token add DIR --name NAME --scope prove`"
+            raise ConflictError(f"the token does not allow proofs of {project}", Code.UPLOAD_REFUSED, hints=[hint])
+        if new.entry.size > most:
+            raise ConflictError(f"the wheel is larger than {most} bytes, the limit of the server", Code.UPLOAD_REFUSED)
 
     def _has(self, new: NewWheel) -> bool:
         """Whether the server has a wheel, and everything that its proofs say."""
@@ -246,36 +224,31 @@ def _reason(error: Exception) -> str:
 
 
 def root_url(url: str) -> str:
-    """The URL of the root of an index server, with a final slash.
+    """The URL of the root of an index server, with a final slash; `url` may also be that of the page with all wheels.
 
-    Raises UsageError for a URL with a password, for HTTP to another machine, and for the URL of a page.
+    Raises UsageError for a URL with a password, and for HTTP to another machine.
     """
-
-    def refusal(sentence: str, code: Code, *hints: str) -> UsageError:
-        return UsageError(sentence, code, where=url, hints=hints)
-
     try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        parts.port  # noqa: B018 - raises ValueError
+        parts, _ = urlsplit(url), urlsplit(url).port
     except ValueError:
-        raise refusal("this is no URL", Code.VALUE_INVALID) from None
-    if not host or parts.query or parts.fragment:
-        raise refusal("this is no URL of an index; write it like https://wheels.example/", Code.VALUE_INVALID)
+        parts = urlsplit("")
+    if not parts.hostname or parts.query or parts.fragment:
+        raise UsageError(
+            "this is no URL of an index; write it like https://wheels.example/", Code.VALUE_INVALID, where=url
+        )
     if "@" in parts.netloc:
-        raise refusal(
+        raise UsageError(
             "a password in the URL is visible to every user of this machine, as an argument of the command",
             Code.NOT_ENCRYPTED,
-            f"put the token into the environment variable {VARIABLE}, and leave it out of the URL",
+            where=url,
+            hints=[f"put the token into the environment variable {VARIABLE}, and leave it out of the URL"],
         )
     if not is_safe(url):
-        raise refusal(
+        raise UsageError(
             "without TLS, everybody on the network can read the token that is sent",
             Code.NOT_ENCRYPTED,
-            "use https://; `buildfarm serve --tls-cert FILE --tls-key FILE` serves it",
+            where=url,
+            hints=["use https://; `buildfarm serve --tls-cert FILE --tls-key FILE` serves it"],
         )
-    path = parts.path.rstrip("/")
-    if path.endswith(_OTHER_PATHS):
-        root = parts._replace(path=f"{path.rpartition('/')[0]}/").geturl()
-        raise refusal("this is a page of the index, and not its root", Code.VALUE_INVALID, f"name the root: {root}")
-    return parts._replace(path=f"{path}/").geturl()
+    path = parts.path.rstrip("/").removesuffix(f"/{UPLOAD_PATH}").removesuffix(f"/{ALL}")
+    return parts._replace(path=f"{path.rstrip('/')}/").geturl()

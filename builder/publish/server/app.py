@@ -1,24 +1,40 @@
-"""The index server as an ASGI app."""
+"""The index server: its app, and how it runs until a signal stops it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import resource
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from builder.errors import Code, UsageError
+from builder.publish.index.levels import Level
+from builder.publish.index.objects import Folder
+from builder.publish.index.repository import Repository
 from builder.publish.people.people_pages import FOLDER
 from builder.publish.remote.evidence import UPLOAD_PATH
 from builder.publish.server.pages import Pages
 from builder.publish.server.replies import AccessLog, answer
-from builder.publish.server.settings import ServerSettings
 from builder.publish.server.tokens import Tokens
 from builder.publish.server.uploads import Uploads
+from builder.store import Store
+
+#: Time that running transfers have after a signal, seconds.
+_GRACE = 10
+_IDLE_SECONDS = 30
+_MOST_CONNECTIONS = 2000
 
 
 class _IndexPlace(StringConvertor):
@@ -30,13 +46,26 @@ class _IndexPlace(StringConvertor):
 register_url_convertor("place", _IndexPlace())
 
 
-def make_app(settings: ServerSettings, write: Callable[[str], object]) -> ASGIApp:
-    """The app; `write` gets the lines of the access log."""
-    tokens = Tokens(settings.root)
-    pages, uploads = Pages(settings, tokens), Uploads(settings, tokens)
+def make_app(
+    root: Path,
+    write: Callable[[str], object],
+    *,
+    token_required: bool = False,
+    max_size: int = 4 * 2**30,
+    required: Sequence[Level] = (Level.NONE,),
+    store: Store | None = None,
+    json_log: bool = False,
+) -> ASGIApp:
+    """The app for the index in the folder `root`; `write` gets the lines of the access log, as JSON with `json_log`.
+
+    With `token_required`, reading needs a token too. `max_size` is that of an uploaded file, bytes. The proofs of an
+    uploaded wheel must reach the levels `required`; they come with the upload, or from `store`.
+    """
+    tokens = Tokens(root)
+    pages, uploads = Pages(root, tokens, token_required), Uploads(root, tokens, max_size, required, store)
     routes = [
         Route("/", pages.home),
-        Route("/health", _health),
+        Route("/health", lambda _: PlainTextResponse("ok\n", headers={"cache-control": "no-store"})),
         Route(f"/{UPLOAD_PATH}/", uploads.rights, methods=["GET"]),
         Route(f"/{UPLOAD_PATH}", uploads.upload, methods=["POST"]),
         Route(f"/{UPLOAD_PATH}/", uploads.upload, methods=["POST"]),
@@ -49,8 +78,76 @@ def make_app(settings: ServerSettings, write: Callable[[str], object]) -> ASGIAp
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: answer})
     app.router.redirect_slashes = False
-    return AccessLog(app, write, as_json=settings.json_log)
+    return AccessLog(app, write, as_json=json_log)
 
 
-async def _health(_: Request) -> Response:
-    return PlainTextResponse("ok\n", headers={"cache-control": "no-store"})
+def open_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 is any free port. Raises UsageError."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot listen on port {port}: {reason}", Code.VALUE_INVALID, where=host) from None
+    # asyncio sets this only for sockets that name their protocol. Without it, each answer waits 40 ms for the client.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
+
+
+def check_tls(certificate: Path, key: Path) -> None:
+    """Raise UsageError if these files are not a certificate and its key."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except OSError as error:  # SSLError is an OSError too
+        raise UsageError(
+            f"the certificate or its key cannot be read: {error}", Code.CERTIFICATE_NOT_USABLE, where=str(certificate)
+        ) from None
+
+
+def finish_interrupted(root: Path) -> list[str]:
+    """Finish what killed processes left undone; return the projects whose pages were written.
+
+    Temporary files are searched in the background, because an index can have many folders.
+    """
+    folder = Folder(root)
+    projects = Repository(folder).finish_interrupted()
+    Thread(target=folder.remove_leftovers, daemon=True).start()
+    return projects
+
+
+def run(
+    app: ASGIApp,
+    listening: socket.socket,
+    *,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    proxy_headers: bool = False,
+) -> None:
+    """Serve until SIGTERM or SIGINT; running transfers then have 10 seconds to finish.
+
+    With `proxy_headers`, the address of a client is what a proxy on this machine says; the variable FORWARDED_ALLOW_IPS
+    names other proxies.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the answer to the client says what is wrong
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        headers=[("X-Content-Type-Options", "nosniff")],
+        proxy_headers=proxy_headers,
+        # As many as the limit on open files allows.
+        limit_concurrency=_MOST_CONNECTIONS if most == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, most // 3),
+        timeout_keep_alive=_IDLE_SECONDS,
+        timeout_graceful_shutdown=_GRACE,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+    )
+    with suppress(KeyboardInterrupt):  # after its end, uvicorn raises the signal that ended it
+        uvicorn.Server(config).run([listening])

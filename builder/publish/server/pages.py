@@ -23,7 +23,6 @@ from builder.publish.index.pages import root_pages
 from builder.publish.index.paths import ALL, is_path
 from builder.publish.people.people_pages import FOLDER
 from builder.publish.server.replies import token_of, unauthorized
-from builder.publish.server.settings import ServerSettings
 from builder.publish.server.tokens import Tokens
 
 _JSON = "application/vnd.pypi.simple.v1+json"
@@ -61,29 +60,26 @@ class _Download(FileResponse):
 class Pages:
     """Answers GET and HEAD."""
 
-    def __init__(self, settings: ServerSettings, tokens: Tokens) -> None:
-        self._root = settings.root
-        self._tokens = tokens
-        self._token_required = settings.token_required
-        self._cache = "private" if settings.token_required else "public"
-        self._static = StaticFiles(directory=settings.root, check_dir=False)
+    def __init__(self, root: Path, tokens: Tokens, token_required: bool) -> None:
+        self._root, self._tokens, self._token_required = root, tokens, token_required
+        self._cache = "private" if token_required else "public"
+        self._static = StaticFiles(directory=root, check_dir=False)
 
     async def home(self, request: Request) -> Response:
         """Answer `/` with the page for people; an index without a wheel has none."""
         self.allow(request)
         if not (self._root / "index.html").is_file():
             return RedirectResponse(f"{ALL}/", 302)
-        return await self._page(request, self._root, "index.html", policy=_PEOPLE_POLICY)
+        return await self._page(request, "", "index.html", policy=_PEOPLE_POLICY)
 
     async def list_of_projects(self, request: Request) -> Response:
         """Answer `/simple/`, `/cu130/`, `/cu130/torch2.11/`."""
         self.allow(request)
         path = _index_path(request)
-        folder = self._root / path
-        if path == ALL and not folder.is_dir():  # an index without a wheel
+        if path == ALL and not (self._root / path).is_dir():  # an index without a wheel
             kind, _ = _negotiated(request)
             return Response(root_pages([])[kind], headers={"content-type": _FILE_NAMES[kind], "vary": "Accept"})
-        return await self._page(request, folder)
+        return await self._page(request, path)
 
     async def project(self, request: Request) -> Response:
         """Answer `/simple/my-ext/` for installers, and `/projects/my-ext/` for people."""
@@ -94,8 +90,8 @@ class Pages:
         if normal != project:
             return RedirectResponse(f"../{normal}/", 301)
         if path == FOLDER:
-            return await self._page(request, self._root / path / project, "index.html", policy=_PEOPLE_POLICY)
-        return await self._page(request, self._root / path / project)
+            return await self._page(request, f"{path}/{project}", "index.html", policy=_PEOPLE_POLICY)
+        return await self._page(request, f"{path}/{project}")
 
     async def without_slash(self, request: Request) -> Response:
         """Answer `/simple` and `/simple/my-ext` with a redirect."""
@@ -109,8 +105,7 @@ class Pages:
         name = unquote(request.path_params["file"])  # simple-repository-server quotes a URL twice
         if not _FILE.fullmatch(name):
             raise HTTPException(404, "the index has no such file")
-        path = self._root / "files" / name
-        found = await anyio.to_thread.run_sync(_stat, self._root, path)
+        path, found = await anyio.to_thread.run_sync(self._found, f"files/{name}")
         if found is None:
             raise HTTPException(404, "the index has no such file")
         headers = {"cache-control": f"{self._cache}, max-age={_PAGE_SECONDS}"}
@@ -127,11 +122,10 @@ class Pages:
         if token_of(request, self._tokens) is None and self._token_required:
             raise unauthorized("reading this index needs a valid token: user __token__, the token as password")
 
-    async def _page(self, request: Request, folder: Path, name: str = "", *, policy: str = _POLICY) -> Response:
+    async def _page(self, request: Request, folder: str, name: str = "", *, policy: str = _POLICY) -> Response:
         """A page in the form that the client accepts, or the named file."""
         name, media_type = (name, _FILE_NAMES[name]) if name else _negotiated(request)
-        path = folder / name
-        found = _stat(self._root, path)
+        path, found = self._found(f"{folder}/{name}".lstrip("/"))
         if found is None:
             raise HTTPException(404, "the index has no such project")
         headers = {
@@ -148,6 +142,11 @@ class Pages:
         }
         return self._or_not_modified(request, Response(data, headers=headers))
 
+    def _found(self, name: str) -> tuple[Path, os.stat_result | None]:
+        """A file of the index with the facts about it; None for anything else, also for a link out of the folder."""
+        path, found = self._static.lookup_path(name)
+        return Path(path), found if found and stat.S_ISREG(found.st_mode) else None
+
     def _or_not_modified(self, request: Request, response: Response) -> Response:
         if self._static.is_not_modified(response.headers, request.headers):
             return NotModifiedResponse(response.headers)
@@ -160,20 +159,6 @@ def _index_path(request: Request) -> str:
     if not is_path(path):
         raise HTTPException(404, "the index has no such path")
     return path
-
-
-def _stat(root: Path, path: Path) -> os.stat_result | None:
-    """Facts about a regular file below a folder; None for anything else, also behind a symbolic link."""
-    place = str(root)
-    try:
-        for part in path.relative_to(root).parts:
-            place = f"{place}/{part}"
-            found = os.lstat(place)
-            if stat.S_ISLNK(found.st_mode):  # it may lead to a file that is no part of the index
-                return None
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found if stat.S_ISREG(found.st_mode) else None
 
 
 def _normalized(project: str) -> str:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import BoundedSemaphore, Lock
 
 import anyio
 import anyio.to_thread
-from packaging.utils import canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.utils import canonicalize_name
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -23,11 +22,11 @@ from builder.errors import UsageError
 from builder.hashing import sha256_of
 from builder.log import print_warning
 from builder.proof import Proof
-from builder.publish.index.levels import shortfalls
-from builder.publish.index.new_wheel import check_statement, merged, new_wheel
+from builder.publish.index.entry import project_of
+from builder.publish.index.levels import Level, shortfalls
+from builder.publish.index.new_wheel import check_file_name, check_statement, merged, new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import ConflictError, Repository
-from builder.publish.index.wheel_file import check_file_name
 from builder.publish.provenance import statement_path
 from builder.publish.remote.evidence import (
     EVIDENCE,
@@ -39,18 +38,14 @@ from builder.publish.remote.evidence import (
     vouched_proofs,
 )
 from builder.publish.server.replies import token_of, unauthorized
-from builder.publish.server.settings import ServerSettings
 from builder.publish.server.tokens import Token, Tokens
+from builder.store import Store
 
-#: Of a text field of the form that the server reads, characters.
-_LONGEST_FIELD = 1000
 #: Room for the other fields, such as the description, bytes.
 _FORM_SIZE = 2**24
 #: A wheel, its proofs, its provenance, and a signature, which is not used.
 _MOST_FILES = 4
 _MOST_FIELDS = 1000
-
-
 #: Threads that write uploads to disk and publish them; downloads have other threads.
 _THREADS = 8
 #: Uploads that are received at the same time.
@@ -58,15 +53,19 @@ _AT_ONCE = 64
 #: Wheels with proofs whose file is checked at the same time; this takes memory.
 _CHECKED_AT_ONCE = 2
 _LONGEST_PROJECT = 200
+#: Errors of the system: a full disk, and a folder that cannot be written.
+_FULL, _CLOSED = {errno.ENOSPC, errno.EDQUOT}, {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 class Uploads:
     """Answers uploads."""
 
-    def __init__(self, settings: ServerSettings, tokens: Tokens) -> None:
-        self._settings = settings
-        self._repository = Repository(Folder(settings.root))
-        self._tokens = tokens
+    def __init__(
+        self, root: Path, tokens: Tokens, max_size: int, required: Sequence[Level], store: Store | None
+    ) -> None:
+        """The arguments are explained at `make_app`."""
+        self._repository = Repository(Folder(root))
+        self._tokens, self._max_size, self._required, self._store = tokens, max_size, required, store
         self._running = 0
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
@@ -76,11 +75,7 @@ class Uploads:
         """What the token of a request allows, for one project or without a name for any."""
         token = self._token(request)
         project = canonicalize_name(request.query_params.get("project", "")[:_LONGEST_PROJECT])
-        rights = {
-            "uploads": token.may_upload(project),
-            "proofs": token.may_prove(project),
-            "max_size": self._settings.max_size,
-        }
+        rights = {"uploads": token.may_upload(project), "proofs": token.may_prove(project), "max_size": self._max_size}
         return JSONResponse(rights, headers={"cache-control": "no-store"})
 
     def _token(self, request: Request) -> Token:
@@ -100,9 +95,11 @@ class Uploads:
                 answer = await anyio.to_thread.run_sync(self._publish, form, token, limiter=self._threads)
             return PlainTextResponse(f"{answer}\n")
         except OSError as error:
-            sentence = _unwritable(error)
-            if not sentence:
+            if error.errno not in _FULL | _CLOSED:
                 raise
+            sentence = "the disk of the server is full"
+            if error.errno in _CLOSED:
+                sentence = f"the server cannot write to the folder of the index: {error.strerror}"
             print_warning(f"an upload failed: {sentence}")
             raise HTTPException(507, sentence) from None
         except ClientDisconnect:
@@ -126,38 +123,52 @@ class Uploads:
         self._check_size(int(length) - _FORM_SIZE)
 
     def _check_size(self, size: int) -> None:
-        most = self._settings.max_size
-        if size > most:
-            raise HTTPException(413, f"the file is larger than {most} bytes, the limit of this server")
+        if size > self._max_size:
+            raise HTTPException(413, f"the file is larger than {self._max_size} bytes, the limit of this server")
 
     def _publish(self, form: FormData, token: Token) -> str:
         """Publish the wheel of a form; raises HTTPException with the reason why not."""
-        files = _files(form)
-        if EVIDENCE.keys() & files.keys() and not token.may_prove():
-            raise _no_proofs()
+        found = [(field, value) for field, value in form.multi_items() if isinstance(value, UploadFile)]
+        files = dict(found)
+        if len(files) < len(found):
+            raise HTTPException(400, "the form has two files in one field")
         if "content" not in files:
             raise HTTPException(400, "the form has no file; the field `content` holds it")
         self._check_size(files["content"].size or 0)
-        with TemporaryDirectory(prefix="buildfarm-upload-") as folder:
-            try:
-                wheel = _named(files, Path(folder))
-                sha256 = sha256_of(wheel)
-                project = _check_form(form, wheel, sha256)
-                if not token.may_upload(project):
-                    raise HTTPException(403, f"this token does not allow uploads of {project}")
-                sent = None
+        try:
+            name = files["content"].filename or ""
+            check_file_name(name)
+            project = project_of(name)
+            if not token.may_upload(project):
+                raise HTTPException(403, f"this token does not allow uploads of {project}")
+            if EVIDENCE.keys() & files.keys() and not token.may_prove(project):
+                raise HTTPException(
+                    403,
+                    f"this token does not allow proofs of {project}; the owner of the index makes one with"
+                    " `buildfarm token add DIR --name NAME --scope prove`",
+                )
+            with TemporaryDirectory(prefix="buildfarm-upload-") as folder:
+                # Links to the unnamed files that the form was read into, so a killed server leaves nothing of them.
+                wheel = Path(folder, name)
+                wheel.symlink_to(f"/proc/self/fd/{files['content'].file.fileno()}")
+                for field in EVIDENCE.keys() & files.keys():
+                    if (files[field].size or 0) > MAX_EVIDENCE:
+                        raise HTTPException(413, f"the field `{field}` is larger than {MAX_EVIDENCE} bytes, the limit")
+                    beside = wheel.with_name(f"{name}{EVIDENCE[field]}")
+                    beside.symlink_to(f"/proc/self/fd/{files[field].file.fileno()}")
+                sha256, sent = sha256_of(wheel), None
+                if str(form.get("sha256_digest")).lower() != sha256:
+                    raise HTTPException(400, f"the sha256 of the file is {sha256}, but `sha256_digest` differs")
                 if EVIDENCE.keys() & files.keys():
-                    if not token.may_prove(project):
-                        raise _no_proofs(f" of {project}")
                     with self._checking:
                         check_statement(wheel, sha256)
                         sent = vouched_proofs(wheel, sha256)
                 with self._locks[project]:
                     return self._add(wheel, project, sha256, sent)
-            except ConflictError as error:
-                raise HTTPException(409, error.sentence) from None
-            except UsageError as error:
-                raise HTTPException(400, error.sentence) from None
+        except ConflictError as error:
+            raise HTTPException(409, error.sentence) from None
+        except UsageError as error:
+            raise HTTPException(400, error.sentence) from None
 
     def _add(self, wheel: Path, project: str, sha256: str, sent: list[Proof] | None) -> str:
         """Publish a wheel, or add what was sent to the proofs of a published one; `sent` None: the wheel alone."""
@@ -166,10 +177,10 @@ class Uploads:
         if same and sent is None:
             return UNCHANGED
         self._repository.refuse_other_spelling(wheel.name)
-        known = self._settings.store.proofs(sha256) if self._settings.store else []
+        known = self._store.proofs(sha256) if self._store else []
         kept = self._repository.kept(wheel.name, sha256)
         proofs = merged(kept.proofs, known, sent or [])
-        reasons = [reason for level in self._settings.required for reason in shortfalls(proofs, level)]
+        reasons = [reason for level in self._required for reason in shortfalls(proofs, level)]
         is_new = not nothing_new(kept.proofs, proofs) or (statement_path(wheel).is_file() and not kept.statement)
         if same and (reasons or not is_new):
             return UNCHANGED
@@ -180,73 +191,3 @@ class Uploads:
             return UPDATED
         self._repository.add(new_wheel(wheel, proofs), update=False)
         return PUBLISHED
-
-
-def _no_proofs(project: str = "") -> HTTPException:
-    """The error for proofs from a token that does not vouch for them."""
-    return HTTPException(
-        403,
-        f"this token does not allow proofs{project}; the owner of the index makes one with"
-        " `buildfarm token add DIR --name NAME --scope prove`",
-    )
-
-
-def _unwritable(error: OSError) -> str:
-    """Why nothing can be written, one sentence without a path of the server; empty for another error."""
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return "the disk of the server is full"
-    if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
-        return f"the server cannot write to the folder of the index: {error.strerror}"
-    return ""
-
-
-def _files(form: FormData) -> dict[str, UploadFile]:
-    """The files of a form, by the name of their field."""
-    found = [(name, value) for name, value in form.multi_items() if isinstance(value, UploadFile)]
-    files = dict(found)
-    if len(files) < len(found):
-        raise HTTPException(400, "the form has two files in one field")
-    return files
-
-
-def _named(files: Mapping[str, UploadFile], folder: Path) -> Path:
-    """The wheel of a form under its own name in this folder, with its proofs and its provenance beside it.
-
-    These are links to the unnamed files that the form was read into, so a killed server leaves nothing of them.
-    Raises UsageError for a name that is no wheel's.
-    """
-    wheel = files["content"].filename or ""
-    check_file_name(wheel)
-    names = {"content": wheel, **{name: f"{wheel}{suffix}" for name, suffix in EVIDENCE.items()}}
-    for name in names.keys() & files.keys():
-        if name in EVIDENCE and (files[name].size or 0) > MAX_EVIDENCE:
-            raise HTTPException(413, f"the field `{name}` is larger than {MAX_EVIDENCE} bytes, the limit")
-        (folder / names[name]).symlink_to(f"/proc/self/fd/{files[name].file.fileno()}")
-    return folder / wheel
-
-
-def _check_form(form: FormData, wheel: Path, sha256: str) -> str:
-    """Compare the form with the file and its name; return the normalized name of the project."""
-    fields = {name: value for name, value in form.items() if isinstance(value, str)}
-    for name in ("name", "version", "sha256_digest"):
-        if len(fields.get(name, "")) > _LONGEST_FIELD:
-            raise HTTPException(400, f"the field `{name}` is too long")
-    if fields.get(":action") != "file_upload":
-        raise HTTPException(400, "the field `:action` of the form must be file_upload")
-    if fields.get("filetype", "bdist_wheel") != "bdist_wheel":
-        raise HTTPException(400, "only wheels can be uploaded")
-    if "sha256_digest" not in fields:
-        raise HTTPException(400, "the form has no field `sha256_digest`")
-    if fields["sha256_digest"].lower() != sha256:
-        raise HTTPException(400, f"the sha256 of the file is {sha256}, but the form says {fields['sha256_digest']!r}")
-    project, version, _, _ = parse_wheel_filename(wheel.name)
-    name, said = fields.get("name", ""), fields.get("version", "")
-    if canonicalize_name(name) != project:
-        raise HTTPException(400, f"the form says that the project is {name!r}, but the file name differs")
-    try:
-        same = Version(said) == version
-    except InvalidVersion:
-        same = False
-    if not same:
-        raise HTTPException(400, f"the form says that the version is {said!r}, but the file name differs")
-    return project

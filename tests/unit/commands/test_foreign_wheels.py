@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.index.foreign_wheels import ForeignWheels
+from builder.commands.index.foreign_wheels import foreign_wheels
 from builder.errors import Code
 from builder.hashing import sha256_of
 from builder.publish.index.objects import Folder
@@ -24,7 +24,7 @@ def test_the_origin_has_no_secret_of_the_url(tmp_path: Path) -> None:
     wheel.rename(kept)
     place = "dl.example/basic/team/t/{token}/python/" + wheel.name
     url = f"https://user:s3cr3t@{place.format(token='s3cr3ts3cr3t')}?token=s3cr3ts3cr3t#sha256={sha256}"
-    (found,) = ForeignWheels(tmp_path / "cache", "", ()).find([url])
+    (found,) = foreign_wheels([url], tmp_path / "cache", "", ())
     assert (found.path, found.origin) == (kept, f"https://{place.format(token='***')}")
 
 
@@ -38,7 +38,7 @@ def test_only_what_an_index_offers_is_taken_from_its_folder(tmp_path: Path, caps
     unfinished = root / "files" / "ab" / "cdef" / "killed-1.0-py3-none-any.whl"
     unfinished.parent.mkdir(parents=True)
     unfinished.write_bytes(b"PK")
-    found = ForeignWheels(tmp_path / "cache", "", ()).find([str(root)])
+    found = foreign_wheels([str(root)], tmp_path / "cache", "", ())
     assert [(one.path.name, one.path.is_file(), one.origin) for one in found] == [
         ("ops-1.0-py3-none-any.whl", True, "a file")
     ]
@@ -48,4 +48,4 @@ def test_only_what_an_index_offers_is_taken_from_its_folder(tmp_path: Path, caps
     ]
     repository.yank("ops-1.0-py3-none-any.whl", "")
     with refused(Code.NO_WHEEL):
-        ForeignWheels(tmp_path / "cache", "", ()).find([str(root)])
+        foreign_wheels([str(root)], tmp_path / "cache", "", ())

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from builder.cli.app import app
 from builder.commands.index.serve import host_of
 from builder.errors import Code, MissingToolError, UsageError
-from builder.publish.server.run import open_socket
+from builder.publish.server.app import open_socket
 from builder.publish.server.tokens import Tokens
 
 
@@ -47,7 +47,7 @@ def test_an_index_that_cannot_be_written_is_announced(tmp_path: Path, monkeypatc
         assert result.exit_code == 0, result.output
         return " ".join(result.output.split())
 
-    monkeypatch.setattr("builder.publish.server.run.run", lambda _, listening, **__: listening.close())
+    monkeypatch.setattr("builder.publish.server.app.run", lambda _, listening, **__: listening.close())
     assert "warning:" not in said()
     monkeypatch.setattr("os.access", lambda _, mode: mode != os.W_OK)
     assert "cannot be written, so the server refuses every upload" in said()
@@ -55,8 +55,8 @@ def test_an_index_that_cannot_be_written_is_announced(tmp_path: Path, monkeypatc
 
 def test_a_missing_package_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "builder.publish.server.run")
-    monkeypatch.delattr("builder.publish.server.run")
+    monkeypatch.delitem(sys.modules, "builder.publish.server.app")
+    monkeypatch.delattr("builder.publish.server.app")
     error = refusal(tmp_path)
     assert isinstance(error, MissingToolError)
     assert "uvicorn" in error.sentence

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from builder.commands.index.adopt import foreign_subject
 from builder.matrix.axes import AbiClass, Cell, Platform
 from builder.matrix.compat import Compat
 from builder.proof import Verdict
@@ -20,7 +19,6 @@ from builder.proofs.claimed_cells import (
 )
 from builder.proofs.static.metadata import check_metadata
 from builder.wheelfile.facts import WheelFacts
-from tests.unit.matrix.make import recipe
 from tests.unit.proofs.make import library, wheel_facts
 
 URL = "https://download.example/whl/cu130/torch-2.11.0%2Bcu130-cp312-cp312-manylinux_2_28_x86_64.whl"
@@ -168,8 +166,7 @@ def test_a_torch_extension_links_or_requires_torch() -> None:
 
 def test_a_version_that_names_a_cuda_promises_gpu_code() -> None:
     plain, named = facts("1.0"), facts("1.0+cu130")
-    own = replace(recipe("ops"), cuda="optional")
-    required = [foreign_subject(own.folder, wheel, [], own).claim.cuda_required for wheel in (plain, named)]
+    required = [foreign_claim(wheel, [], cuda_required=False).cuda_required for wheel in (plain, named)]
     assert required == [False, True]
 
 

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import pytest
 import uv
 
+from builder.matrix.axes import Cell
 from builder.publish.index.install import install_commands
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
@@ -158,8 +159,8 @@ def test_the_install_command_works_in_an_empty_environment(
             index.add("torch", version, channel=channel)
         for version in ("1.0", "9.0"):  # a foreign package of the same name
             index.add("my_ext", version)
-        theirs = index.torch_index.replace("{variant}", "cu124") if "+" in torch else ""
-        commands = install_commands(dist, "my-ext", "1.0+cu13", [f"torch=={torch}"], theirs)
+        cell = Cell.parse("torch2.4.1-cu124-cp311" if "+" in torch else "torch2.11.0-cu130-cp311")
+        commands = install_commands(dist, "my-ext", "1.0+cu13", [cell], index.torch_index)
         (command,) = (each for each in commands if each.startswith(f"{installer} "))
         programs = {"pip": [*pip, "--disable-pip-version-check"], "uv": [uv.find_uv_bin(), "--no-cache"]}
         function = f'{installer}() {{ {shlex.join(programs[installer])} "$@" --target "$SITE"; }}'

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from builder.proof import PROOFS_SUFFIX
+from builder.publish.index.new_wheel import read_entry
 from builder.publish.index.repository import NewWheel
-from builder.publish.index.wheel_file import read_entry
 from builder.publish.remote import server
 from builder.publish.remote.server import UploadBody
 from tests.real.publish.remote.make import proven_wheel

@@ -54,11 +54,14 @@ def test_the_new_environment_has_the_newest_python_of_this_machine(monkeypatch: 
 def test_only_a_local_version_is_installed_by_its_version(version: str) -> None:
     """pip takes the file of any index for `==1.0`; no public index has `1.0+cu130`."""
     url = f"https://wheels.example/files/ab/cd/my_ext-{version}-py3-none-any.whl#sha256=0"
-    pip, uv = install.install_commands(
-        "https://wheels.example/simple/", "my_ext", version, ["torch==2.11.0"], "https://torch.example/", url
-    )
-    options = ["https://wheels.example/simple/", "--index", "https://torch.example/", f"my_ext=={version}"]
-    assert shlex.split(uv) == ["uv", "pip", "install", "--index", *options, "torch==2.11.0"]
-    direct = ["--extra-index-url", "https://torch.example/", f"my_ext @ {url}", "torch==2.11.0"]
-    both = ["--extra-index-url", options[0], "--extra-index-url", *options[2:], "torch==2.11.0"]
+    cells = [Cell.parse("torch2.11.0-cu128-cp312")]
+    place, theirs = "https://wheels.example/simple/", "https://torch.example/cu128"
+    pip, uv = install.install_commands(place, "my_ext", version, cells, "https://torch.example/{variant}", url)
+    torch = "torch==2.11.0+cu128"
+    assert shlex.split(uv) == [
+        "uv", "pip", "install", "--index", place, "--index", theirs, f"my_ext=={version}", torch,
+    ]  # fmt: skip
+    index = "--extra-index-url"
+    both = [index, place, index, theirs, f"my_ext=={version}", torch]
+    direct = [index, theirs, f"my_ext @ {url}", torch]
     assert shlex.split(pip) == ["pip", "install", *(both if "+" in version else direct)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from builder.matrix.compat import Compat
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.new_wheel import new_wheel
-from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.wheelfile.compatibility import runs_on
 from tests.refused import refused
@@ -230,8 +227,6 @@ def test_a_wheel_for_one_torch_is_installed_from_the_path_of_this_torch(
         f"pip install --find-links {pages}/my-ext/index.html my-ext==1.0+cu130.torch2.11 torch==2.11.0",
         f"uv pip install --index {pages}/ my-ext==1.0+cu130.torch2.11 torch==2.11.0",
     ]
-    shutil.rmtree(tmp_path / "index" / "cu130" / "torch2.11")  # an earlier version of buildfarm wrote the pages
-    assert f"--index {(tmp_path / 'index' / 'cu130').as_uri()}/ my-ext" in run(*words)[1]
 
 
 def test_the_current_form_of_a_version_comes_before_the_earlier_one() -> None:
@@ -288,69 +283,20 @@ def test_the_command_prints_why_nothing_fits(repository: Repository, tmp_path: P
     assert "the index has no project of this name" in " ".join(err.split())
 
 
-MATRIX = "torch: [2.11.0]\ncuda: [13.0]\npython: [3.12]\narchs: [9.0]\nextensions: [my_ext]\n"
-RECIPE = "name: my_ext\nversion: 1.0\nabi: cpython\ncuda: required\nsource: {path: .}\nimports: [my_ext]\n"
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with an index, whose wheel has code for an H100."""
-    folder = tmp_path / "project"
-    (folder / "my_ext").mkdir(parents=True)
-    (folder / "my_ext" / "extension.yaml").write_text(RECIPE)
-    (folder / "matrix.yaml").write_text(MATRIX)
+def test_the_printed_command_compiles_for_a_gpu_that_the_wheel_lacks(
+    repository: Repository, tmp_path: Path, run: Run
+) -> None:
     made = ready(tmp_path, version="1.0+cu130.torch2.11")
     assert made.entry.farm
-    entry = replace(made.entry, farm=replace(made.entry.farm, archs=("sm_90",)))
-    Repository(Folder(folder / "index")).add(replace(made, entry=entry))
-    monkeypatch.chdir(folder)
-    return folder
-
-
-def printed_command(out: str) -> tuple[str, list[str]]:
-    """What to do before the printed command, and the words of the command."""
-    before, _, command = out.splitlines()[-1].partition("run: ")
-    return before, shlex.split(command)[1:]
-
-
-@pytest.mark.usefixtures("project")
-def test_the_printed_command_compiles_for_a_gpu_that_the_wheel_lacks(run: Run) -> None:
-    code, out, _ = run("resolve", "my-ext", "--index", "index", *CELL, "--gpu", "RTX 4090")
-    before, words = printed_command(out)
-    assert (code, before) == (1, "to build one, raise its version in the recipe, then ")
-    assert words[-4:] == ["--arch", "8.9", "--arch", "9.0"]
-    code, out, err = run(*words, "--dry-run")
-    assert (code, out.splitlines()[0]) == (0, "1 to compile, 0 already built"), err
-    assert out.splitlines()[1].endswith("archs 8.9 9.0")
-
-
-def test_without_the_project_the_command_keeps_what_the_index_serves(project: Path, run: Run) -> None:
-    (project / "matrix.yaml").unlink()
-    code, out, _ = run("resolve", "my-ext", "--index", "index", *CELL, "--gpu", "RTX 4090")
-    assert (code, printed_command(out)[1][-4:]) == (1, ["--arch", "8.9", "--arch", "9.0"])
-
-
-def test_a_torch_that_the_matrix_does_not_list_is_added_first(project: Path, run: Run) -> None:
-    cell = ("--torch", "2.12", *CELL[2:])
-    code, out, _ = run("resolve", "my-ext", "--index", "index", *cell, "--gpu", "H100")
-    before, command = printed_command(out)
-    newest = Compat.load().resolve_torch("2.12")
-    assert (code, before) == (1, f"to build one, add {newest} under `torch`, then ")
-    assert "--arch" not in command
-    assert run(*command, "--dry-run")[0] == 3, "the matrix does not list it yet"
-    (project / "matrix.yaml").write_text(MATRIX.replace("[2.11.0]", f"[2.11.0, {newest}]"))
-    code, out, err = run(*command, "--dry-run")
-    assert (code, out.splitlines()[0]) == (0, "1 to compile, 0 already built"), err
-
-
-@pytest.mark.usefixtures("project")
-def test_no_command_is_printed_for_what_cannot_be_built(run: Run) -> None:
-    words = ("resolve", "my-ext", "--index", "index", *CELL)
+    repository.add(replace(made, entry=replace(made.entry, farm=replace(made.entry.farm, archs=("sm_90",)))))
+    words = ("resolve", "my-ext", "--index", tmp_path / "index", *CELL)
+    code, out, _ = run(*words, "--gpu", "RTX 4090")
+    assert (code, out.splitlines()[-1]) == (
+        1,
+        "to build one in the project of my-ext, raise its version in the recipe, then run: buildfarm build --torch"
+        " 2.11.0 --cuda 13.0 --python 3.12 --ext my-ext --arch 8.9 --arch 9.0",
+    )
     assert "no wheel can be built: " in run(*words, "--gpu", "6.0")[1], "CUDA 13 compiles for no such GPU"
-    (Path("my_ext") / "extension.yaml").write_text(RECIPE + 'python: ">=3.13"\n')
-    out = run(*words, "--gpu", "8.9")[1]
-    assert "no wheel can be built: my_ext" in out
-    assert "buildfarm build" not in out
 
 
 def test_the_current_environment_is_the_default(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import Code
-from builder.publish.index import wheel_file
+from builder.publish.index import new_wheel as wheel_file
 from builder.publish.index.new_wheel import new_wheel
 from tests.refused import refused
 from tests.unit.publish.index.conftest import Run

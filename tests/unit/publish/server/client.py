@@ -14,7 +14,6 @@ from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.remote.evidence import EVIDENCE
 from builder.publish.server.app import make_app
-from builder.publish.server.settings import ServerSettings
 from builder.publish.server.tokens import Tokens
 from tests.unit.publish.index.make import ready
 
@@ -25,7 +24,7 @@ class Client(TestClient):
     def __init__(self, root: Path, **settings: Any) -> None:
         self.root = root
         self.log: list[str] = []
-        super().__init__(make_app(ServerSettings(root, **settings), self.log.append), follow_redirects=False)
+        super().__init__(make_app(root, self.log.append, **settings), follow_redirects=False)
 
     def token(self, *scopes: str, name: str = "ci") -> tuple[str, str]:
         """What a client sends as its user name and its password."""
