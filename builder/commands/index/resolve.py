@@ -25,8 +25,7 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.local_version import current_form
-from builder.matrix.plan import make_plan
-from builder.matrix.selection import additions
+from builder.matrix.plan import additions, make_plan
 from builder.proofs.claimed_cells import StatedTorch
 from builder.proofs.static.metadata import requires_admit
 from builder.proofs.verify.gpus import gpu_named
