@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-import tempfile
 import textwrap
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -43,11 +42,11 @@ from builder.matrix.config import (
 )
 from builder.matrix.load import load_matrix, load_recipe, load_recipes, recipe_of
 from builder.matrix.plan import make_plan
-from builder.matrix.yaml_document import read_document
+from builder.matrix.yaml_document import parse_document
 from builder.publish.terminal import to_text
 from builder.recipes.fetch import PinnedSource, parse_reference, pin, unpack_source
 from builder.recipes.inspection.draft_recipe import inspect_source
-from builder.recipes.inspection.findings import Draft, RecipeEntry
+from builder.recipes.inspection.findings import Draft
 from builder.recipes.inspection.metadata import BackendMetadata
 from builder.recipes.matrix_file import NewAxes, add_extension, create_matrix
 from builder.store import Store, write_atomic
@@ -165,7 +164,10 @@ def run_add(options: AddOptions, *, write: bool = True) -> Added:
         folder = pinned.source.path if isinstance(pinned.source, PathSource) else home / "extensions" / draft.name
         _refuse_taken(draft.name, folder, known, options)
         text = recipe_text(draft, f"buildfarm add {options.source}")
-        recipe = _write_recipe(folder, text) if write else _read_recipe(folder, text)
+        recipe = recipe_of(parse_document(text, folder / RECIPE), folder.resolve())
+        if write:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder / RECIPE, text.encode())
     if not write:
         return Added(recipe, pinned, options.matrix, axes, draft, written=False)
     entry = Path(os.path.relpath(folder, home)).as_posix()
@@ -202,22 +204,17 @@ def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: NewAxes |
     print_line(f"asking the build backend for the {and_list(draft.unknown)}, in the environment of the build")
     store = open_store(options.store)
     matrix = load_matrix(options.matrix) if axes is None else axes.matrix(options.matrix)
+    home = pinned.source.path if isinstance(pinned.source, PathSource) else tree
     try:
         with store.work(f"ask-{digest_of(str(pinned.source))[:12]}") as work:
-            here = RecipeEntry("source", {"path": "."})
-            entries = [here if entry.key == "source" else entry for entry in draft.entries]
-            (work / RECIPE).write_text(recipe_text(replace(draft, entries=entries), ""))
-            recipe = replace(load_recipe(work), source=pinned.source)
+            recipe = recipe_of(parse_document(recipe_text(draft, ""), work / RECIPE), home)
             build = make_plan(matrix, (recipe,), Selection(), Compat.load()).builds[0]
-            executor = LocalExecutor(Environments(store, matrix.torch_index))
             log = store.log(f"add-{draft.name}")
             (work / "source").mkdir()
             prepare_source(recipe, work / "source", cache=store.root / "sources")
-            prepared = executor.prepare(build, recipe, log=log)
-            owner = store.owner(work.name)
-            folder = project_folder(recipe, work / "source")
-            tools, name = prepared.toolchain, work.name
-            job = CompileJob(build, recipe, tools, folder, work, log, jobs=1, digest=name, owner=owner)
+            prepared = LocalExecutor(Environments(store, matrix.torch_index)).prepare(build, recipe, log=log)
+            folder, tools, name = project_folder(recipe, work / "source"), prepared.toolchain, work.name
+            job = CompileJob(build, recipe, tools, folder, work, log, jobs=1, digest=name, owner=store.owner(name))
             metadata = prepared.metadata(job, lambda _: None)
     except (BuildfarmError, IndexError) as error:  # IndexError: the plan has no build
         print_warning(f"the build backend cannot be asked here: {error or 'there is no cell to build for'}")
@@ -245,29 +242,6 @@ def _refuse_taken(name: str, folder: Path | None, known: tuple[Recipe, ...], opt
                 *([] if own else [f"delete {place} and its entry in {options.matrix}, and run the command again"]),
             ],
         )
-
-
-def _read_recipe(folder: Path, text: str) -> Recipe:
-    """The recipe that a folder would have with this extension.yaml."""
-    with tempfile.TemporaryDirectory() as temporary:
-        path = Path(temporary, RECIPE)
-        path.write_text(text, encoding="utf-8")
-        return recipe_of(read_document(path), folder.resolve())
-
-
-def _write_recipe(folder: Path, text: str) -> Recipe:
-    """Write extension.yaml and read it back; a recipe that cannot be read is not kept."""
-    new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / RECIPE
-    write_atomic(path, text.encode())
-    try:
-        return load_recipe(folder)
-    except UsageError:
-        path.unlink()
-        if new:
-            folder.rmdir()
-        raise
 
 
 def recipe_text(draft: Draft, command: str) -> str:

@@ -18,7 +18,7 @@ from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, Matrix, Selection
 from builder.matrix.load import load_matrix
-from builder.matrix.selection import selected
+from builder.matrix.plan import selected
 from builder.recipes.matrix_file import NewAxes
 
 _NAME_A_WHEEL = "to test a wheel without this file, name the wheel, such as `buildfarm smoke torchvision==0.26.0`"

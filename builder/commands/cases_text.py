@@ -86,8 +86,7 @@ def is_case(draft: OpDraft) -> bool:
 def _comment(draft: OpDraft) -> list[str]:
     text = [draft.signature]
     if draft.state == CUDA_ONLY:
-        guessed = "the inputs and `mutates` are guesses" if draft.mutates else "the inputs are a guess"
-        text.append(f"not called: {draft.reason}; {guessed}")
+        text.append(f"not called: {draft.reason}; the inputs are a guess")
     elif draft.results:
         text.append(f"returned {', '.join(draft.results)}")
     if draft.remark:
@@ -190,17 +189,12 @@ def summary_text(result: CasesResult) -> str:
     """Return how many ops were called, which were not and why, and what to do next; or the text to add to cases.py."""
     drafts = result.drafts.drafts
     name, covered = result.extension, bool(result.drafts.covered)
-    # What to change in the cases of ops that got a CPU kernel later.
-    stale = "".join(
-        f'{name}: in cases.py, remove `devices=["cuda"]` from the cases of {op}: the op has a CPU kernel\n'
-        for op in result.drafts.stale
-    )
     if not drafts and covered:
-        return f"{name}: cases.py names every op and function that was found; there is nothing to draft\n{stale}"
+        return f"{name}: cases.py names every op and function that was found; there is nothing to draft\n"
     if not drafts:
         return (
             f"{name}: no op, and no function or class with a tensor argument, was found in {result.cell}\n"
-            f"  hint: under `imports` in extension.yaml, list every module that loads a shared library\n{stale}"
+            f"  hint: under `imports` in extension.yaml, list every module that loads a shared library\n"
         )
     counts = []
     for required, what in ((True, "op"), (False, "other callable")):
@@ -231,7 +225,7 @@ def summary_text(result: CasesResult) -> str:
             "",
             result.text,
         ]
-    return "\n".join(lines) + f"\n{stale}"
+    return "\n".join(lines) + "\n"
 
 
 def _turned_off(cases: Sequence[OpDraft]) -> Iterator[str]:

@@ -24,7 +24,7 @@ from builder.masking import mask_credentials
 from builder.matrix.axes import Gpu
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
-from builder.matrix.models.fields import StrictModel
+from builder.matrix.fields import StrictModel
 from builder.matrix.yaml_document import read_document, validate
 from builder.proofs.environment.cures import Cures, Finding, Severity
 from builder.proofs.environment.facts import InstalledEnvironment, Machine

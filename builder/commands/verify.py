@@ -139,7 +139,7 @@ def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict]
         )
     most = 0
     if options.max_size:
-        from builder.matrix.models.fields import parse_size  # noqa: PLC0415 - it needs the models of matrix.yaml
+        from builder.matrix.fields import parse_size  # noqa: PLC0415 - it needs the models of matrix.yaml
 
         most = parse_size(options.max_size)
     pythons = pythons or [Python(*sys.version_info[:2])]

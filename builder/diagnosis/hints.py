@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from difflib import get_close_matches
-from itertools import islice
 from pathlib import Path
-from posixpath import basename, dirname, join, normpath
+from posixpath import dirname, join, normpath
 
 from packaging.utils import canonicalize_name
 
 from builder.diagnosis.first_error import FirstError, place_of
 from builder.diagnosis.known_errors import NO_HEADER, KnownError, Package, knowledge, plain_quotes
-from builder.diagnosis.target_version import source_files
 from builder.matrix.axes import Cuda, Torch
 
 _NO_MODULE = re.compile(r"No module named '?(\w[\w.]*)")
@@ -32,13 +29,11 @@ _NO_SOURCE = re.compile(
     r"|^cc1(?:plus)?: fatal error: (?P<compiler>\S+): No such file"
     r"|Cannot find source file:\s+(?P<cmake>\S+)"
 )
-#: Files that list the source files of an extension.
-_LISTS = ("setup.py", "pyproject.toml", "CMakeLists.txt", "meson.build")
 _INCLUDE_DIR = re.compile(r"(?<!\S)(?:-I ?|-isystem ?)(\S+)")
 _SUBMODULE = re.compile(r"^\s*path\s*=\s*(\S.*?)\s*$", re.MULTILINE)
 _WORD = re.compile(r"[\w.+/-]+")
-#: Source files whose names are compared, and bytes of a file that is read.
-_MOST, _BYTES = 20_000, 1 << 20
+#: Bytes of a file that is read.
+_BYTES = 1 << 20
 
 
 def hints_for(
@@ -141,10 +136,10 @@ def missing_file_hints(message: str, lines: Sequence[str], place: SourceTree) ->
     `message` is the complete message, `lines` are the output of the build, with the commands of the compilers.
     """
     text = plain_quotes(message)
-    return _submodules(text, lines, place) or _misspelt(text, place)
+    return _submodules(text, lines, place) or _left_out(text, place)
 
 
-def _misspelt(message: str, place: SourceTree) -> list[str]:
+def _left_out(message: str, place: SourceTree) -> list[str]:
     file = normpath(_named(_NO_SOURCE, message).removeprefix(f"{place.source}/"))
     if not file.endswith(_SUFFIXES) or file.startswith(("/", "..")) or (place.tree / file).exists():
         return []
@@ -152,11 +147,7 @@ def _misspelt(message: str, place: SourceTree) -> list[str]:
         return [f"buildfarm does not copy {file}: git ignores it, or its folder is one that a build leaves behind"]
     if (place.tree / file).with_suffix(".pyx").is_file():
         return [f"Cython makes {file} of its .pyx file: add `cython` to `build_requires` in the recipe"]
-    by = next((name for name in _LISTS if basename(file) in _text(place.tree / name)), "the build")
-    paths = (path.relative_to(place.tree) for path, _ in islice(source_files(place.tree, _SUFFIXES), _MOST))
-    names = [path.as_posix() for path in paths if "build" not in path.parts]
-    near = [name for name in names if basename(name) == basename(file)] or get_close_matches(file, names, 1, 0.8)
-    return [f"{by} names {file}, which does not exist{f' (there is {near[0]})' if near else ''}"]
+    return []
 
 
 def _submodules(message: str, lines: Sequence[str], place: SourceTree) -> list[str]:

@@ -23,7 +23,6 @@ _EXTENSIONS = {"CUDAExtension": True, "CppExtension": False, "SyclExtension": Fa
 _ARCH = re.compile(r"(?:compute|sm)_(\d{2,3}[af]?)\b")
 #: Values that turn something off: comparing with them does not tell which value turns it on.
 _OFF = {"", "0", "false", "off", "no", "n"}
-_LISTS_FILES = {"iterdir", "listdir", "rglob", "walk", "scandir"}
 #: Modules that can download, and programs.
 _DOWNLOADERS = {"urllib", "urllib.request", "http.client", "urllib3", "requests", "httpx", "wget"}
 _DOWNLOADS = re.compile(r"(?:curl|wget|aria2c)(?:\s|$)")
@@ -36,8 +35,6 @@ _OPTION = re.compile(r"--[A-Za-z][\w-]*=?")
 _OPTIONS_OF_SETUPTOOLS = {
     "--help", "--version", "--inplace", "--dist-dir", "--verbose", "--quiet", "--egg-base", "--name",
 }  # fmt: skip
-#: An option that chooses the CPU of the machine that compiles.
-NATIVE_CPU = re.compile(r"-m(?:arch|tune|cpu)=native\b")
 
 
 @dataclass(frozen=True)
@@ -74,16 +71,12 @@ class SetupFacts:
     device_queries: list[str] = field(default_factory=list)
     #: GPU architectures in compiler flags, such as `90`.
     architectures: list[str] = field(default_factory=list)
-    #: Whether it passes -march=native or the like to a compiler.
-    native_cpu: bool = False
     #: Whether it asks for Python's limited API.
     limited_api: bool = False
     #: Whether it imports a module that can download, or starts a program that does.
     downloads: bool = False
     #: Options that it looks for in its command line, such as `--cuda_ext` and `--blas=`.
     options: list[str] = field(default_factory=list)
-    #: Whether it finds source files in folders by itself.
-    lists_files: bool = False
     #: Modules that every build imports, without the standard library.
     imports: list[str] = field(default_factory=list)
     #: Every text constant.
@@ -116,7 +109,6 @@ def read_setup_script(tree: Path) -> SetupFacts:
         facts.options += _options(module)
     architectures = {arch for text in facts.strings for arch in _ARCH.findall(text)}
     facts.architectures = sorted(architectures, key=lambda arch: (int(arch.rstrip("af")), arch))
-    facts.native_cpu = any(NATIVE_CPU.search(text) for text in facts.strings)
     facts.downloads |= any(_DOWNLOADS.match(text) for text in facts.strings)
     facts.imports = sorted(set(facts.imports))
     # A function of the source's own may take the folder of the sources first.
@@ -235,7 +227,6 @@ def _read_call(node: ast.Call, constants: Constants, facts: SetupFacts, *, is_se
     for keyword in node.keywords:
         if keyword.arg == "py_limited_api" and constants.value(keyword.value) is True:
             facts.limited_api = True
-    facts.lists_files = facts.lists_files or called in _LISTS_FILES
     if called in _EXTENSIONS or (called.endswith("extension") and called != "load_extension"):
         _read_extension(node, called, constants, facts)
     elif called == "setup" and is_setup:

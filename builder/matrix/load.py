@@ -17,9 +17,8 @@ from builder.matrix import config
 from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat, did_you_mean
 from builder.matrix.config import RECIPE, Matrix, Recipe, Selection
-from builder.matrix.models.fields import StrictModel
-from builder.matrix.models.matrix import MatrixModel
-from builder.matrix.models.recipe import RecipeModel, SourceModel
+from builder.matrix.fields import StrictModel
+from builder.matrix.models import MatrixModel, RecipeModel, SourceModel
 from builder.matrix.plan import Plan, make_plan
 from builder.matrix.yaml_document import Document, Key, key_path, read_document, validate
 

@@ -68,6 +68,11 @@ def read_document(path: Path) -> Document:
         raise UsageError(f"this is not UTF-8 text (byte {error.start})", Code.FILE_INVALID, where=str(path)) from None
     except OSError as error:
         raise UsageError(f"the file cannot be read: {error.strerror}", Code.PATH_NOT_USABLE, where=str(path)) from None
+    return parse_document(text, path)
+
+
+def parse_document(text: str, path: Path) -> Document:
+    """Read the text of a file. Raises UsageError: it is not YAML, is not a mapping, or holds a key twice."""
     if len(text) > MAX_CHARACTERS:
         raise UsageError(f"the file has more than {MAX_CHARACTERS} characters", Code.FILE_INVALID, where=str(path))
     try:

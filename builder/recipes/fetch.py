@@ -25,31 +25,9 @@ _HINTS = (
 )
 
 
-@dataclass(frozen=True)
-class ProjectReference:
-    """A project of the package index; `version` is empty for the newest."""
-
-    project: str
-    version: str
-
-
-@dataclass(frozen=True)
-class GitReference:
-    """A git repository; `revision` is a branch, a tag or a commit, or empty for the default branch."""
-
-    url: str
-    revision: str
-    subdirectory: str
-
-
-@dataclass(frozen=True)
-class FolderReference:
-    """A folder on this machine."""
-
-    path: Path
-
-
-Reference = ProjectReference | GitReference | FolderReference
+#: What SOURCE names, before it is pinned: an sdist without its sha256, whose version is empty for the newest; a git
+#: repository at a branch, a tag or a commit, or empty for the default branch; a folder on this machine.
+Reference = SdistSource | GitSource | PathSource
 
 
 def parse_reference(text: str) -> Reference:
@@ -62,20 +40,20 @@ def parse_reference(text: str) -> Reference:
     if remote := re.fullmatch(r"(?:(\w+)://)([^/]*)(/.*)", address):
         path, _, revision = remote[3].partition("@")
         if remote[1] in ("https", "http", "ssh", "file"):
-            return GitReference(f"{remote[1]}://{remote[2]}{path}", revision, subdirectory)
+            return GitSource(f"{remote[1]}://{remote[2]}{path}", revision, subdirectory)
         raise _refused(f"{remote[1]!r} is not a supported kind of URL", text)
     if secure := re.fullmatch(r"([\w.-]+@[\w.-]+:[^@]+)(?:@(.+))?", address):
-        return GitReference(secure[1], secure[2] or "", subdirectory)
+        return GitSource(secure[1], secure[2] or "", subdirectory)
     if Path(text).is_dir():
-        return FolderReference(Path(text))
+        return PathSource(Path(text))
     folder, _, revision = address.rpartition("@")
     if (folder and (Path(folder) / ".git").exists()) or (address.endswith(".git") and Path(address).is_dir()):
         home = Path(folder if folder else address).resolve()
-        return GitReference(home.as_uri(), revision if folder else "", subdirectory)
+        return GitSource(home.as_uri(), revision if folder else "", subdirectory)
     return _project(text)
 
 
-def _project(text: str) -> ProjectReference:
+def _project(text: str) -> SdistSource:
     if text.endswith(".whl"):
         raise _refused(
             "this is a wheel, not a source", text, hints=["`buildfarm smoke`, `verify` and `adopt` take a wheel"]
@@ -92,7 +70,7 @@ def _project(text: str) -> ProjectReference:
     if wanted.extras or wanted.marker or wanted.url or len(wanted.specifier) != len(exact) or len(exact) > 1:
         hints = [f"pass {wanted.name}==VERSION", *_HINTS]
         raise _refused("the version must be exact", text, Code.VALUE_INVALID, hints)
-    return ProjectReference(wanted.name, *exact or [""])
+    return SdistSource(wanted.name, (*exact, "")[0], sha256="")
 
 
 def _refused(
@@ -121,15 +99,15 @@ def pin(reference: Reference) -> PinnedSource:
     Raises UsageError if there is no such project, version or revision, MissingToolError without network or git.
     """
     match reference:
-        case ProjectReference():
+        case SdistSource():
             source = _pin_sdist(reference)
             return PinnedSource(source, f"{source.project}=={source.version}", "source distribution", source.project)
-        case GitReference(url=url, revision=revision, subdirectory=subdirectory):
+        case GitSource(url=url, revision=revision, subdirectory=subdirectory):
             commit = resolve_revision(url, revision)
             label = mask_credentials(url) + (f"@{revision}" if revision else "")
             name = (subdirectory or url).rstrip("/").rpartition("/")[2].removesuffix(".git")
             return PinnedSource(GitSource(url, commit, subdirectory), label, "git repository", name)
-        case FolderReference(path=path):
+        case PathSource(path=path):
             return PinnedSource(PathSource(path.resolve()), str(path), "folder", path.resolve().name)
 
 
@@ -140,7 +118,7 @@ def unpack_source(pinned: PinnedSource, target: Path, *, cache: Path) -> Path:
     return project_folder(recipe, target)
 
 
-def _pin_sdist(reference: ProjectReference) -> SdistSource:
+def _pin_sdist(reference: SdistSource) -> SdistSource:
     try:
         location = locate_sdist(reference.project, reference.version)
     except UsageError as error:

@@ -121,14 +121,10 @@ def _of_aten(parameters: Sequence[str]) -> str:
     return re.sub(rf"(?<![\w:]){_TENSOR.pattern}\b", "at::Tensor", ", ".join(parameters))
 
 
-def without_comments(text: str) -> str:
-    """Return C++ code without comments, and with empty strings."""
-    return _COMMENT_OR_STRING.sub(lambda found: " " if found[0][0] == "/" else '""', text)
-
-
 def plain_code(text: str) -> str:
     """Return C++ code without comments, without preprocessor lines, and with empty strings."""
-    return _DIRECTIVE.sub("", without_comments(text))
+    plain = _COMMENT_OR_STRING.sub(lambda found: " " if found[0][0] == "/" else '""', text)
+    return _DIRECTIVE.sub("", plain)
 
 
 def schema_name(name: str) -> str:

@@ -11,7 +11,7 @@ import yaml
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch, Cuda, Python, Torch
 from builder.matrix.config import Matrix
-from builder.matrix.yaml_document import read_document
+from builder.matrix.yaml_document import parse_document, read_document
 from builder.store import write_atomic
 
 _NEW = """\
@@ -70,15 +70,8 @@ def add_extension(path: Path, extension: str) -> None:
     listed = list(before.get("extensions") or [])
     if extension in listed:
         return
-    old = path.read_text(encoding="utf-8")
-    new = _extended(old, extension)
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        temporary.write_text(new, encoding="utf-8")
-        after = read_document(temporary).data
-    finally:
-        temporary.unlink(missing_ok=True)
-    if after != {**before, "extensions": [*listed, extension]}:
+    new = _extended(path.read_text(encoding="utf-8"), extension)
+    if parse_document(new, path).data != {**before, "extensions": [*listed, extension]}:
         raise UsageError(
             "`extensions` has a form that buildfarm cannot extend",
             Code.KEY_INVALID,

@@ -14,7 +14,7 @@ from builder.errors import Code, UsageError
 from builder.gate.imports.registration import backward_of
 from builder.recipes.gradients import JoinedGradient, gradients_of
 from builder.recipes.host_functions import ACCEPTED, Function, defined_ops, plain_code, read_functions
-from builder.recipes.inspection.native_code import COMPLETE_TORCH, has_needless_header, too_many_headers
+from builder.recipes.inspection.native_code import COMPLETE_TORCH
 
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)")
 _LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)")
@@ -116,10 +116,6 @@ class Sources:
         complete = any(header in self.text for header in COMPLETE_TORCH)
         return _packaging(self.name, [*(self.texts if own else ()), *more], module=module, complete_headers=complete)
 
-    def header_notes(self) -> list[str]:
-        """Which files include all of torch for nothing."""
-        return [too_many_headers([name]) for name, text in self.texts.items() if has_needless_header(text)]
-
 
 def check_object_names(sources: Iterable[str]) -> None:
     """Raise UsageError if two files would compile to one object, such as op.cpp and op.cu to op.o."""
@@ -145,7 +141,7 @@ def _with_module(files: Sources, source: str, module: str) -> NewExtension:
         "`if (!x.is_cuda()) { ... }`"
     ]
     bound = re.findall(r"\bm\.def\(\s*\"(\w+)\"", files.text)
-    notes = [f"{source} has a pybind11 module, which becomes {name}.{module}", *files.header_notes()]
+    notes = [f"{source} has a pybind11 module, which becomes {name}.{module}"]
     pairs = [
         f"src/{name}/__init__.py: {op} has no gradient: {partner} seems to compute it; join them in a"
         " torch.autograd.Function, or say in cases.py that it needs none"
@@ -161,7 +157,7 @@ def _with_library(files: Sources, source: str, namespace: str) -> NewExtension:
     gradients, unjoined = ([], []) if "Autograd" in plain_code(files.text) else gradients_of(defined_ops(files.text))
     init = _render("library_init.py", name=name, namespace=namespace, source=files.title, ops=[], gradients=gradients)
     written = {f"src/{name}/__init__.py": init, **files.packaging()}
-    notes = [f"{source} registers ops in the namespace {namespace}", *_joined_notes(gradients), *files.header_notes()]
+    notes = [f"{source} registers ops in the namespace {namespace}", *_joined_notes(gradients)]
     notes.append(
         "for torch.compile, each op needs a fake kernel: add what `buildfarm cases` prints after the build to"
         f" src/{name}/__init__.py"
@@ -230,7 +226,7 @@ def _with_ops(files: Sources) -> NewExtension:
             f" needs `--require static`; {cpu} shows how to add CPU kernels"
         )
     gaps = _gaps(name, binding, [op.function for op in ops]) + [f"src/{name}/__init__.py: {each}" for each in unjoined]
-    return NewExtension(name, written, notes + files.header_notes(), gaps)
+    return NewExtension(name, written, notes, gaps)
 
 
 def _ways_out(text: str, refused: Sequence[str]) -> list[str]:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from builder.matrix.models.matrix import MatrixModel
-from builder.matrix.models.recipe import RecipeModel
+from builder.matrix.models import MatrixModel, RecipeModel
 from docs.scripts.markdown import code, page, sentence, table
 
 _EDITOR = """\

@@ -29,7 +29,7 @@ from builder.gate.draft.result import CALLED, NOT_CALLED
 from builder.gate.outcome import Spec
 
 #: What is read in an error message.
-HINTS = ("names", "numbers", "ranks", "dtypes")
+HINTS = ("names", "numbers", "dtypes")
 #: The steps that can be turned off.
 STEPS = (*HINTS, "tensors-by-name", "inside", "ranks-of-all", "search")
 

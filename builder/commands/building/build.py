@@ -50,8 +50,7 @@ from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, TORCH_INDEX, Matrix, Recipe
 from builder.matrix.load import load_matrix, read_plan
-from builder.matrix.plan import Build, Plan, no_cell_left
-from builder.matrix.selection import select_versions
+from builder.matrix.plan import Build, Plan, no_cell_left, select_versions
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.acceptance import unused_accepts
 from builder.proofs.cells.prover import WheelProver

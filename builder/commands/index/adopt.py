@@ -33,7 +33,7 @@ from builder.matrix.axes import Platform
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import MATRIX, TORCH_INDEX, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipes
-from builder.matrix.selection import selected
+from builder.matrix.plan import selected
 from builder.progress.display import Progress
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import Subject, WheelProver

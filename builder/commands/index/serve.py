@@ -18,7 +18,7 @@ from builder.commands.folders import open_store
 from builder.errors import Code, MissingToolError, UsageError
 from builder.images.network import is_loopback
 from builder.log import print_line, print_warning
-from builder.matrix.models.fields import parse_size
+from builder.matrix.fields import parse_size
 from builder.publish.index.levels import levels_of
 
 

@@ -1,4 +1,4 @@
-"""Drafts the cases of an extension: imports it, finds its ops and functions, and tries each one."""
+"""Drafts the cases of an extension: imports it, finds its ops and the functions that call them, and tries each one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import torch
+
 from builder.gate import discover
-from builder.gate.checks.dispatch import unused_cpu_kernels
 from builder.gate.context import resolve, sentence
 from builder.gate.coverage import without_overload
 from builder.gate.draft import refine
@@ -34,8 +36,7 @@ from builder.gate.draft.result import (
 )
 from builder.gate.draft.search import CALLS, FEW_CALLS, Search, as_candidate
 from builder.gate.draft.shapes import fake_kernel
-from builder.gate.draft.signatures import STR, Parameter, Signature, likely_written, signature_of, takes_tensor
-from builder.gate.draft.subjects import public_callables
+from builder.gate.draft.signatures import STR, Parameter, Signature, signature_of, takes_tensor
 from builder.gate.draft.trial import Recorded, TrialProcess
 from builder.gate.imports.cases_file import CasesFile, load_cases
 from builder.gate.outcome import Spec
@@ -46,6 +47,8 @@ from builder.gate.system.nvidia import may_have_gpu
 _FILE = re.compile(r"file|path|folder|^dir", re.IGNORECASE)
 #: How many ways to construct a module are tried.
 _CONSTRUCTIONS = 3
+#: How many calls deep a function is searched for an op.
+_DEPTH = 3
 #: Why an op has no case.
 _UNKNOWN = "the parameters are unknown: the op has no schema, no signature and no docstring by pybind11"
 _OF_FILE = "an argument is the name of a file, and a draft neither reads nor writes files"
@@ -69,16 +72,87 @@ def draft(root: Path, spec: Spec) -> Drafts:
     if loaded.problem:
         return Drafts(where, loaded.problem)
     ops = discover.ops(recorder, loaded.public)
-    functions = [one for one in public_callables(spec.imports, ops) if one not in ops]
+    functions = [one for one in callables(spec.imports, ops) if one not in ops]
     covered = {*(case.op for case in loaded.cases), *loaded.not_claimed}
     named = {name for op in covered for name in (op, op.partition("(")[0])}
     wanted = [op for op in [*ops, *functions] if not named & {op, without_overload(op)}]
     drafts = [replace(one, required=one.op in ops, inside=()) for one in _in_rounds(wanted, spec.jobs)]
     called = {one.op for one in drafts if one.state == CALLED}
     # PUBLIC may list a module if every public callable of it has a case.
-    of_modules = {name: set(discover.public_callables(name)) for name in spec.imports}
+    of_modules = {
+        name: set(discover.functions(name, importlib.import_module(name), every=False)) for name in spec.imports
+    }
     public = [name for name, callables in of_modules.items() if callables and callables <= called]
-    return Drafts(where, "", sorted(covered), public, drafts, sorted(unused_cpu_kernels(loaded.cases, ops)))
+    return Drafts(where, "", sorted(covered), public, drafts)
+
+
+def callables(imports: Sequence[str], ops: Sequence[str]) -> list[str]:
+    """Return the dotted paths of functions and of classes of torch.nn.Module: each once, by its shortest public path.
+
+    A function counts if it is a function of a module in `imports` with a tensor parameter, or if it is in another
+    loaded module of these packages and its code names one of the ops. A class counts if its code names one.
+    """
+    tops = {name.partition(".")[0] for name in imports}
+    names = {op.partition("::")[2].partition(".")[0] if "::" in op else op.rpartition(".")[2] for op in ops}
+    found: dict[int, str] = {}
+    for module in sorted(_public_modules(tops), key=lambda one: (one.__name__.count("."), one.__name__)):
+        for name in getattr(module, "__all__", None) or list(vars(module)):
+            value = getattr(module, name, None)
+            scripted = type(value).__name__ == "ScriptFunction"  # its module is torch.jit, and it has no code
+            is_module = isinstance(value, type) and issubclass(value, torch.nn.Module)
+            own = scripted or (getattr(value, "__module__", None) or "").partition(".")[0] in tops
+            if name.startswith("_") or not own or not (is_module or scripted or isinstance(value, FunctionType)):
+                continue
+            path = f"{module.__name__}.{name}"
+            text = "" if is_module else _declared(path)
+            plain = scripted or (module.__name__ in imports and "Tensor" in text)
+            if (text and plain) or ((text or is_module) and _reaches(value, names, _DEPTH, set())):
+                found.setdefault(id(value), path)
+    return sorted(found.values())
+
+
+def _declared(path: str) -> str:
+    """Return the text of the signature of a function that takes a tensor; "" for any other."""
+    try:
+        signature = signature_of(path)
+    except Exception:  # noqa: BLE001 (a lazy module may run any code)
+        return ""
+    return signature.text if signature and takes_tensor(signature) else ""
+
+
+def _public_modules(tops: set[str]) -> Iterator[ModuleType]:
+    for name, module in list(sys.modules.items()):
+        top, *below = name.split(".")
+        public = top in tops and len(below) <= 1 and not any(part.startswith("_") for part in (top, *below))
+        if public and (getattr(module, "__file__", None) or "").endswith(".py"):
+            yield module
+
+
+def _reaches(value: Any, names: set[str], depth: int, seen: set[int]) -> bool:  # noqa: ANN401
+    """Whether the code of a function, or of a function or class that it names, names an op."""
+    if id(value) in seen or depth < 0:
+        return False
+    seen.add(id(value))
+    if isinstance(value, type):
+        members = [*vars(value).values(), getattr(value, "forward", None)]  # `forward` may be that of a base class
+        return any(_reaches(getattr(one, "__func__", one), names, depth, seen) for one in members)
+    code = getattr(value, "__code__", None)
+    if not isinstance(code, CodeType):
+        return False
+    used = set(_names_in(code))
+    # An op is an attribute, `torch.ops.namespace.op` or `_C.op`, and no global of the function's module.
+    scope = getattr(value, "__globals__", {})
+    if ("ops" in used and used & names) or any(name in names and name not in scope for name in used):
+        return True
+    others = (scope[name] for name in used if isinstance(scope.get(name), (FunctionType, type)))
+    return any(_reaches(other, names, depth - 1, seen) for other in others)
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
 
 
 def _in_rounds(ops: Sequence[str], jobs: int) -> list[OpDraft]:
@@ -180,15 +254,13 @@ def _try(
         if found.called:
             from_end = bool(norm_weights(signature.parameters))
             candidate, fact = refine.with_different_sizes(process, candidate, found.fact, from_end=from_end)
-            if device == "cpu":  # a GPU has no guard pages
-                candidate, fact = refine.with_own_sizes(process, candidate, fact)
             candidate, fact = refine.with_different_numbers(process, candidate, fact, called=True)
             facts = {**fact, **refine.facts_about(process, op, candidate)}
             if "::" in op and facts["untraced"].startswith(NO_FAKE_KERNEL):
                 facts["fake"] = fake_kernel(process, op, signature.parameters, candidate, facts)
         elif found.only_cuda:
             candidate, _ = refine.with_different_numbers(process, candidate, {}, called=False)
-            facts = {"changed": likely_written(op, signature), "untraced": refine.of_compiled_module(op)}
+            facts = {"untraced": refine.of_compiled_module(op)}
         empty, empty_error = refine.with_empty_tensor(process, candidate, called=found.called)
         if found.called and not facts["untraced"]:
             facts |= refine.failing_checks(process, op, candidate, empty, facts)

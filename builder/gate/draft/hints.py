@@ -1,4 +1,4 @@
-"""What an error message says about the arguments: which one is wrong, and which rank, dtype or size it needs."""
+"""What an error message says about the arguments: which one is wrong, and which dtype or size it needs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,6 @@ _ONLY_CUDA = re.compile(
     r"|(CUDA|GPU) tensors?\b.*(expected|required)|(expected|expects?|requires?)( a| all)?( \w+)? (a |on )?(CUDA|GPU)\b"
     r"|not (implemented|supported|compiled) (on|for) (the )?CPU|no CPU (implementation|kernel|support)"
     r"|CPU (version )?(is )?not (implemented|supported)|Not compiled with GPU|is_cuda|non-CUDA DeviceType",
-    re.IGNORECASE,
-)
-_RANK = re.compile(
-    r"(?:expect\w*|must|should|needs?|requires?|has to)[^.;]{0,40}?\b(\d)[ -]?(?:d\b|dim)"
-    r"|(?:dim\(\)|dim|ndim\w*|ndimension\(\))\s*(?:==|must be|should be|to be)\s*(\d)"
-    r"|(\d)-dimensional|\bdimensions? (\d)\b|unpack \(expected (\d)",
     re.IGNORECASE,
 )
 _DTYPES = (
@@ -50,7 +44,6 @@ class Hints:
 
     names: frozenset[str] = frozenset()  # the parameters that it names; empty if it names none
     numbers: Sequence[int] = ()  # integers in the message, which may be sizes
-    ranks: Sequence[int] = ()  # ranks that it asks for
     dtypes: Sequence[str] = ()  # dtypes that it mentions
 
 
@@ -67,10 +60,9 @@ def read(message: str, parameters: Sequence[Parameter]) -> Hints:
         number = int(next(filter(None, groups)))
         named |= {parameters[at].name for at in (number - 1, number) if 0 <= at < len(parameters)}
     numbers = [int(one) for one in re.findall(r"(?<![\w.])-?\d{1,4}(?![\w.]*\d)", text)]
-    ranks = [int(next(filter(None, groups))) for groups in _RANK.findall(text)]
     dtypes = [dtype for pattern, dtype in _DTYPES if re.search(pattern, text, re.IGNORECASE)]
     numbers = sorted(dict.fromkeys(numbers), key=lambda number: number < 0)
-    return Hints(frozenset(named), numbers, ranks, dtypes)
+    return Hints(frozenset(named), numbers, dtypes)
 
 
 def _names(text: str, name: str) -> bool:

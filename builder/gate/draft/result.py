@@ -77,7 +77,6 @@ class Drafts:
     public: Sequence[str] = ()  # modules of which every public function has a draft that was called
     #: One for each op and function without a case.
     drafts: Sequence[OpDraft] = field(default_factory=list)
-    stale: Sequence[str] = ()  # the ops that have a CPU kernel, but whose cases say `devices=["cuda"]`
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for JSON."""

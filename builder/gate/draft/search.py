@@ -133,7 +133,7 @@ def _cost(old: Guess, new: Guess, hint: Hints) -> float:
     if old[1] != new[1]:
         return -0.8 if new[1] in hint.dtypes else 1.5
     if len(old[2]) != len(new[2]):
-        return -0.8 if len(new[2]) in hint.ranks else _RANKS.get(len(new[2]), 0.2)
+        return _RANKS.get(len(new[2]), 0.2)
     if old[2] != new[2]:
         changed = next(size for one, size in zip(old[2], new[2]) if one != size)
         return -0.6 if changed in hint.numbers else 0.3

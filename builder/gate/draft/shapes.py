@@ -19,30 +19,24 @@ _STEPS = (2, 4)
 #: An argument and one of its dimensions; None: the argument is an integer.
 Place = tuple[int, Optional[int]]  # evaluated by Python 3.9
 Shapes = Sequence[tuple[int, ...]]
+#: The arguments of a call, and the shapes of its results.
+Call = tuple[Candidate, Shapes]
 
 
 @dataclass(frozen=True)
 class _Size:
     """One size of a result: the sum of the values at these places, and a constant."""
 
-    groups: Sequence[Sequence[Place]]  # the places of a group grow together, and the first one stands for all
+    places: Sequence[Place]
     constant: int
-    from_end: bool = False  # whether dimensions are counted from the last one
 
-    def in_call(self, candidate: Candidate, ranks: Sequence[int]) -> int:
-        """Return the size in a call; `ranks` are those of the tensors in the first call."""
-        places = [self._counted(group[0], ranks) for group in self.groups]
-        return self.constant + sum(_value(candidate, place) for place in places)
+    def in_call(self, candidate: Candidate) -> int:
+        return self.constant + sum(_value(candidate, place) for place in self.places)
 
-    def text(self, parameters: Sequence[Parameter], ranks: Sequence[int]) -> str:
+    def text(self, parameters: Sequence[Parameter]) -> str:
         """Return the size as a Python expression."""
-        places = [self._counted(group[0], ranks) for group in self.groups]
-        names = [parameters[at].name + ("" if one is None else f".shape[{one}]") for at, one in places]
+        names = [parameters[at].name + ("" if one is None else f".shape[{one}]") for at, one in self.places]
         return " + ".join([*names, *([str(self.constant)] if self.constant or not names else [])]).replace("+ -", "- ")
-
-    def _counted(self, place: Place, ranks: Sequence[int]) -> Place:
-        at, dimension = place
-        return (at, dimension - ranks[at]) if self.from_end and dimension is not None else place
 
 
 def fake_kernel(
@@ -53,11 +47,10 @@ def fake_kernel(
     A size follows if it is a constant plus sizes of inputs or integers, in calls that change one of these at a time.
     The check `fake` of the gate passes with the code.
     """
-    results = [_read(text) for text in fact["result"]]
-    known = [one for one in results if one]
+    known = [one for one in map(_read, fact["result"]) if one]
     tensors = [at for at, guess in enumerate(candidate) if guess[0] == "tensor"]
     lists = any(guess[0] == "tensors" for guess in candidate)
-    if len(known) != len(results) or not tensors or lists or fact["changed"]:
+    if len(known) != len(fact["result"]) or not tensors or lists or fact["changed"]:
         return ""
     shapes = [shape for _, shape in known]
     for at in tensors:  # the numbers in a tensor may decide the shape, as the largest index does
@@ -65,18 +58,26 @@ def fake_kernel(
         if zeros not in (None, shapes):
             return ""
     grown = list(_grown(process, candidate, shapes))
-    sizes = [_sizes(candidate, number, shape, grown) for number, shape in enumerate(shapes)]
-    complete = [one for one in sizes if one is not None]
-    if len(complete) != len(sizes):
-        return ""
+    calls = [(candidate, shapes), *(call for _, steps in grown for call in steps)]
+    # One more dimension shows whether dimensions are counted from the first or the last one.
     ranks = [len(guess[2]) if guess[0] == "tensor" else 0 for guess in candidate]
-    likes = [next((at for at in tensors if _is_like(one, at, ranks[at])), None) for one in complete]
-    ranked = _in_another_rank(process, candidate, ranks, complete, likes)
-    texts = [[size.text(parameters, ranks) for size in one] for one in ranked or ()]
-    dtypes = _dtypes(process, candidate, [dtype for dtype, _ in known])
-    for strides in (False, True) if ranked is not None else ():
-        made = [_made(parameters, candidate, tensors, *one, keep_strides=strides) for one in zip(dtypes, texts, likes)]
-        code = _code(op, parameters, [parameters[at].name for at in tensors], made, fact["type"])
+    wide = tuple(
+        ("tensor", guess[1], (2, *guess[2]), guess[3]) if rank and rank == max(ranks) else guess
+        for guess, rank in zip(candidate, ranks)
+    )
+    after = _shapes(process, wide)
+    calls += [(wide, after)] if after is not None and len(after) == len(shapes) else []
+    results: list[tuple[str, int | None, Sequence[str]]] = []
+    for number, dtype in enumerate(_dtypes(process, candidate, [dtype for dtype, _ in known])):
+        like = next((at for at in tensors if all(one[at][2] == made[number] for one, made in calls)), None)
+        sizes = _sizes(candidate, ranks, number, grown, calls) if like is None else []
+        if sizes is None:
+            return ""
+        results.append((dtype, like, [size.text(parameters) for size in sizes]))
+    names = [parameters[at].name for at in tensors]
+    for strides in (False, True):
+        made = [_made(parameters, candidate, tensors, *one, keep_strides=strides) for one in results]
+        code = _code(op, parameters, names, made, fact["type"])
         if _passes(process, op, candidate, code, contiguous_only=fact["contiguous_only"]):
             return code
     return ""
@@ -98,12 +99,11 @@ def _value(candidate: Candidate, place: Place) -> int:
     return int(candidate[at][1] if dimension is None else candidate[at][2][dimension])
 
 
-def _grown(
-    process: TrialProcess, candidate: Candidate, shapes: Shapes
-) -> Iterator[tuple[Sequence[Place], Sequence[Shapes]]]:
-    """Make each integer and each size of the inputs larger; yield the places and the shapes if the op accepts that.
+def _grown(process: TrialProcess, candidate: Candidate, shapes: Shapes) -> Iterator[tuple[Place, Sequence[Call]]]:
+    """Make each integer and each size of the inputs larger; yield its place and the calls if the op accepts that.
 
-    Sizes that cannot grow alone must agree with others: those of the same value then grow together.
+    Sizes that cannot grow alone must agree with others: those of the same value then grow together, and the first one
+    stands for all.
     """
     together: dict[int, list[Place]] = {}
     for at, guess in enumerate(candidate):
@@ -111,19 +111,19 @@ def _grown(
         if guess[0] == "value" and type(guess[1]) is int:
             places = [(at, None)]
         for place in places:
-            larger = _larger(process, candidate, [place], shapes)
+            larger = _larger(process, candidate, [place], len(shapes))
             if larger:
-                yield [place], larger
+                yield place, larger
             elif place[1] is not None:
                 together.setdefault(_value(candidate, place), []).append(place)
     for group in together.values():
-        larger = _larger(process, candidate, group, shapes)
+        larger = _larger(process, candidate, group, len(shapes))
         if larger:
-            yield group, larger
+            yield group[0], larger
 
 
-def _larger(process: TrialProcess, candidate: Candidate, places: Sequence[Place], shapes: Shapes) -> Sequence[Shapes]:
-    """Return the shapes of the results after each step; none if the op does not accept one of them."""
+def _larger(process: TrialProcess, candidate: Candidate, places: Sequence[Place], results: int) -> Sequence[Call]:
+    """Return the calls after each step; none if the op does not accept one of them."""
 
     def changed(at: int, guess: Guess, step: int) -> Guess:
         if (at, None) in places:
@@ -133,63 +133,45 @@ def _larger(process: TrialProcess, candidate: Candidate, places: Sequence[Place]
         shape = tuple(size + step if (at, axis) in places else size for axis, size in enumerate(guess[2]))
         return ("tensor", guess[1], shape, guess[3])
 
-    found: list[Shapes] = []
+    found: list[Call] = []
     for step in _STEPS:
-        after = _shapes(process, tuple(changed(at, guess, step) for at, guess in enumerate(candidate)))
-        if after is None or len(after) != len(shapes):
+        larger = tuple(changed(at, guess, step) for at, guess in enumerate(candidate))
+        after = _shapes(process, larger)
+        if after is None or len(after) != results:
             return ()
-        found.append(after)
+        found.append((larger, after))
     return found
 
 
 def _sizes(
-    candidate: Candidate, number: int, shape: tuple[int, ...], grown: Sequence[tuple[Sequence[Place], Sequence[Shapes]]]
-) -> list[_Size] | None:
-    """Return the sizes of a result; None if one is not a sum of what grew and a constant."""
-    sizes = []
-    for dimension, size in enumerate(shape):
-        groups = []
-        for group, steps in grown:
-            if any(len(shapes[number]) != len(shape) for shapes in steps):
-                return None
-            more = [shapes[number][dimension] - size for shapes in steps]
-            if more == list(_STEPS):
-                groups.append(group)
-            elif any(more):
-                return None
-        sizes.append(_Size(groups, size - sum(_value(candidate, group[0]) for group in groups)))
-    return sizes
-
-
-def _is_like(sizes: Sequence[_Size], at: int, rank: int) -> bool:
-    """Whether a tensor has the shape of the result in every call."""
-    single = all(len(size.groups) == 1 and not size.constant for size in sizes)
-    return single and len(sizes) == rank and all((at, place) in one.groups[0] for place, one in enumerate(sizes))
-
-
-def _in_another_rank(
-    process: TrialProcess,
     candidate: Candidate,
     ranks: Sequence[int],
-    sizes: Sequence[Sequence[_Size]],
-    likes: Sequence[int | None],
-) -> Sequence[Sequence[_Size]] | None:
-    """Count dimensions from the first or the last one, as a call with one more shows; None if neither fits."""
-    more = tuple(
-        ("tensor", guess[1], (2, *guess[2]), guess[3]) if rank and rank == max(ranks) else guess
-        for guess, rank in zip(candidate, ranks)
-    )
-    shapes = _shapes(process, more)
-    if shapes is None or len(shapes) != len(sizes):
-        return sizes
-    found = []
-    for shape, one, like in zip(shapes, sizes, likes):
-        both = [one, [_Size(size.groups, size.constant, from_end=True) for size in one]]
-        fitting = [way for way in both if tuple(size.in_call(more, ranks) for size in way) == shape]
-        if not fitting and (like is None or more[like][2] != shape):
-            return None
-        found.append(fitting[0] if fitting else one)
-    return found
+    number: int,
+    grown: Sequence[tuple[Place, Sequence[Call]]],
+    calls: Sequence[Call],
+) -> Sequence[_Size] | None:
+    """Return the sizes of a result; None if one is not a sum of what grew and a constant in every call."""
+    sizes = []
+    shape = calls[0][1][number]
+    for dimension, size in enumerate(shape):
+        places = []
+        for place, steps in grown:
+            if any(len(after[number]) != len(shape) for _, after in steps):
+                return None
+            more = [after[number][dimension] - size for _, after in steps]
+            if more == list(_STEPS):
+                places.append(place)
+            elif any(more):
+                return None
+        sizes.append(_Size(places, size - sum(_value(candidate, place) for place in places)))
+    from_end = [
+        _Size([(at, one if one is None else one - ranks[at]) for at, one in size.places], size.constant)
+        for size in sizes
+    ]
+    for way in (sizes, from_end):
+        if all(tuple(size.in_call(one) for size in way) == after[number] for one, after in calls):
+            return way
+    return None
 
 
 def _dtypes(process: TrialProcess, candidate: Candidate, dtypes: Sequence[str]) -> list[str]:
@@ -205,8 +187,8 @@ def _made(
     candidate: Candidate,
     tensors: Sequence[int],
     dtype: str,
-    sizes: Sequence[str],
     like: int | None,
+    sizes: Sequence[str],
     *,
     keep_strides: bool,
 ) -> str:

@@ -28,8 +28,6 @@ _KINDS = (
     (r"str", STR, STR),
 )
 _LIST = re.compile(r"(list|sequence|tuple|vector|iterable)\d*\b|\[\d*\]|\bsize\b")
-#: Parameters to which a function without a result writes; a gradient of an output is an input.
-_OUTPUT = re.compile(r"^(?!d?grad)(\w+_)?(out|output|dst|dest|result)s?(_\w+)?$|^d?grad_(?!out)\w+$")
 
 
 @dataclass(frozen=True)
@@ -75,21 +73,6 @@ def takes_tensor(signature: Signature) -> bool:
     """Whether a parameter is a tensor or a list of tensors, or may be one because its type is not declared."""
     kinds = {one.kind for one in signature.parameters if one.kind != OTHER or not one.has_default}
     return bool(kinds & {TENSOR, TENSORS, OTHER})
-
-
-def likely_written(op: str, signature: Signature) -> list[int]:
-    """Return the positions of the arguments to which a function probably writes, if it has no schema that says so.
-
-    A function whose name ends with an underscore writes to its first tensor. A function without a result writes to the
-    tensors that are called outputs, or to its first tensor.
-    """
-    tensors = [at for at, one in enumerate(signature.parameters) if one.kind == TENSOR]
-    if "::" in op or not tensors:
-        return []
-    if signature.returns_nothing:
-        outputs = [at for at in tensors if _OUTPUT.search(signature.parameters[at].name.lower())]
-        return outputs or tensors[:1]
-    return tensors[:1] if re.search(r"[^_]_$", op) else []
 
 
 def _of_schema(schema: Any) -> Signature:  # noqa: ANN401

@@ -195,25 +195,21 @@ class Caller:
         found = torch.autograd.grad(outputs, [one for _, one in leaves], seeds, allow_unused=True)
         return {position: one for (position, _), one in zip(leaves, found) if one is not None}
 
-    def empty(self, candidate: Sequence[Guess]) -> bool:
-        """Call it with an empty tensor, whatever the result."""
+    def accepts(self, candidate: Sequence[Guess], how: str = "plain") -> bool:
+        """Call it, whatever the result; `strided`: with inputs that are not contiguous, `fake`: with fake tensors."""
+        values = self._values(candidate)
+        if how == "strided":
+            self._call(map_tensors(values, lambda _, one: torch.stack([one, one], dim=-1)[..., 0]))
+            return True
         with torch.no_grad():
-            self._call(self._values(candidate))
-        return True
+            if how == "plain":
+                self._call(values)
+                return True
+            from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415 (slow, and needed once)
+            from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: PLC0415
 
-    def strided(self, candidate: Sequence[Guess]) -> bool:
-        """Call it with inputs that are not contiguous."""
-        wide = map_tensors(self._values(candidate), lambda _, one: torch.stack([one, one], dim=-1)[..., 0])
-        self._call(wide)
-        return True
-
-    def fake(self, candidate: Sequence[Guess]) -> bool:
-        """Call it with fake tensors, which have no data."""
-        from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415 (slow, and needed once)
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: PLC0415
-
-        with FakeTensorMode(shape_env=ShapeEnv()) as mode, torch.no_grad():
-            self._call(map_tensors(self._values(candidate), lambda _, one: mode.from_tensor(one)))
+            with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+                self._call(map_tensors(values, lambda _, one: mode.from_tensor(one)))
         return True
 
     def register(self, _candidate: Sequence[Guess], *, code: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from builder.errors import Code, UsageError
 from builder.images.network import is_loopback
-from builder.matrix.models.fields import MIRROR_PATTERN, REGISTRY_PATTERN
+from builder.matrix.fields import MIRROR_PATTERN, REGISTRY_PATTERN
 
 #: Environment variable with mirrors, `docker.io=registry.example/mirror quay.io=registry.example/mirror`. An entry
 #: takes precedence over the entry of matrix.yaml for the same registry.

@@ -17,7 +17,7 @@ from builder.diagnosis.setup_script import SetupFacts, parse_python
 from builder.gate.amounts import counted
 from builder.matrix.compat import and_list
 from builder.recipes.inspection.findings import Draft
-from builder.recipes.inspection.metadata import Metadata, PackagePlaces, refuses_newer, valid_requirements
+from builder.recipes.inspection.metadata import Metadata, PackagePlaces, valid_requirements
 from builder.recipes.inspection.native_code import COMPLETE_TORCH, NativeFacts
 
 _NOT_INSTALLED = {"test", "tests", "docs", "doc", "examples", "example", "benchmark", "benchmarks", "scripts", "tools",
@@ -177,7 +177,7 @@ def add_build_settings(draft: Draft, script: SetupFacts, native: NativeFacts, st
         draft.add("cuda", "optional", found, "a wheel without GPU code is accepted")
     else:
         draft.note(files, "a wheel without GPU code is refused")
-    _add_variables(draft, script, stated)
+    _add_variables(draft, script)
     _add_options(draft, script)
     _add_build_requirements(draft, script, native, stated)
     _add_architectures(draft, script, native)
@@ -191,7 +191,7 @@ def add_build_settings(draft: Draft, script: SetupFacts, native: NativeFacts, st
     draft.add("memory_per_job", f"{size}GiB", found, plans)
 
 
-def _add_variables(draft: Draft, script: SetupFacts, stated: Metadata) -> None:
+def _add_variables(draft: Draft, script: SetupFacts) -> None:
     on = [name for name in script.variables if not _OFF.search(name)]
     switches = [name for name in on if _CUDA_ON.fullmatch(name)]
     own = [name for name in switches if name not in _SET and not name.endswith("FORCE_CXX11_ABI")]
@@ -200,11 +200,6 @@ def _add_variables(draft: Draft, script: SetupFacts, stated: Metadata) -> None:
     if script.downloads and (forced := [name for name in script.variables if _FORCE_BUILD.fullmatch(name)]):
         reasons.append((forced[0], f"without {forced[0]}, setup.py downloads a finished wheel"))
     env = {name: script.variables[name] or "1" for name, _ in reasons}
-    if stated.versioned_by_git and stated.version == "":
-        draft.note(
-            "the source takes its version from git, and the build has no .git folder",
-            "buildfarm gives the build `version` of the recipe",
-        )
     if env:
         found = and_list(reason for _, reason in reasons)
         draft.add("env", env, found, f"buildfarm sets {and_list(env)} in the build")
@@ -238,13 +233,9 @@ def _add_build_requirements(draft: Draft, script: SetupFacts, native: NativeFact
     wanted: dict[str, str] = {}
     for requirement in valid_requirements(stated.build_requires):
         name: str = canonicalize_name(requirement.name)
-        if name == "torch":
-            if refuses_newer(requirement):
-                draft.note(
-                    f"the source requires {requirement} to build",
-                    "buildfarm ignores this requirement and builds with the torch that the wheel is for",
-                )
-        elif name not in _INSTALLED or refuses_newer(requirement):
+        # That of the source excludes newer versions; of torch, the wheel's own is installed.
+        limits = name != "torch" and any(each.operator in ("<", "<=", "==") for each in requirement.specifier)
+        if name not in _INSTALLED or limits:
             wanted[name] = str(requirement)
     for requirement in map(Requirement, filter(None, map(project_of, script.imports))):
         name = canonicalize_name(requirement.name)
@@ -276,8 +267,3 @@ def _add_architectures(draft: Draft, script: SetupFacts, native: NativeFacts) ->
         if _ARCHITECTURES.fullmatch(name) and name not in _SET:
             needed = f"if the build needs this variable, add `env: {{{name}: …}}` with your architectures"
             draft.ask(f"setup.py reads {name}", needed)
-    if script.native_cpu or native.native_cpu:
-        draft.note(
-            f"{'setup.py' if script.native_cpu else 'CMake'} compiles for the CPU of this machine (-march=native)",
-            "buildfarm compiles for all CPUs of the platform, so that the wheel runs on other machines",
-        )

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 import shlex
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
@@ -35,7 +32,6 @@ from builder.recipes.inspection.metadata import (
     BackendMetadata,
     Metadata,
     read_metadata,
-    refuses_newer,
     valid_requirements,
 )
 from builder.recipes.inspection.native_code import NativeFacts, read_native_code
@@ -46,6 +42,11 @@ _PLAIN_BUILDS = {"setuptools", "setuptools_scm", "wheel", "pip", "packaging", "v
 _COMPILING = {UNKNOWN, "ext_modules", "cmdclass", "cffi_modules", "rust_extensions", "distclass"}
 #: The macro that torch's build defines as the name of the library; TORCH_LIBRARY_EXPAND makes a namespace of it.
 _EXTENSION_NAME = "TORCH_EXTENSION_NAME"
+#: How to add a folder whose setup.py compiles files above the folder.
+_FILES_ABOVE = (
+    "of a git repository, buildfarm builds a subfolder with the files above it; commit them, and run"
+    " `buildfarm add REPOSITORY@BRANCH#subdirectory=FOLDER`"
+)
 
 
 def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | None = None) -> Draft:
@@ -78,7 +79,11 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | Non
     _add_imports(draft, script, native, packages, stated)
     add_build_settings(draft, script, native, stated)
     _add_requirements(draft, stated, packages)
-    _note_sources(draft, tree, script, native, stated)
+    if native.cmake_downloads:
+        draft.note(
+            f"CMake can download {and_list(list(dict.fromkeys(native.cmake_downloads))[:3])} during the build",
+            "the build then needs a network, and the recipe does not pin what CMake downloads",
+        )
     return draft
 
 
@@ -121,7 +126,7 @@ def _refuse_impossible(
         real = os.path.relpath((tree / compiled[0]).resolve(), tree.resolve()) if compiled else ""
         if real.startswith("../"):
             sentence = f"setup.py compiles {compiled[0]}, which is outside of the folder that buildfarm builds"
-            hints += _as_subdirectory(pinned, real)
+            hints += [_FILES_ABOVE] if isinstance(pinned.source, PathSource) else []
         elif compiled:
             sentence = f"setup.py compiles {compiled[0]}, but the {pinned.kind} does not contain this file"
         refuse(sentence, *hints)
@@ -151,31 +156,14 @@ def _compiles_nothing(tree: Path, stated: Metadata, script: SetupFacts) -> bool:
 def _other_folders(pinned: PinnedSource, tree: Path) -> list[str]:
     """Hints for a source whose project is in a folder further down, or that has none."""
     found = sorted({path.parent.name for name in ("setup.py", "pyproject.toml") for path in tree.glob(f"*/{name}")})
-    if found and isinstance(pinned.source, PathSource):
-        folder = Path(pinned.label, found[0])
-        inner = replace(pinned, source=PathSource(tree / found[0]), label=str(folder))
-        sources = [one for each in read_setup_script(tree / found[0]).extensions for one in each.sources]
-        outside = next((one for one in sources if one.startswith("../")), "")
-        plain = [f"name the folder: `buildfarm add {shlex.quote(str(folder))}`"]
-        return _as_subdirectory(inner, outside) if outside else plain
-    if found:
-        return [f"name the folder: `buildfarm add {pinned.label}#subdirectory={shlex.quote(found[0])}`"]
-    return ["for a folder with one .cu file, `buildfarm init` writes a setup.py"] if any(tree.glob("*.cu")) else []
-
-
-def _as_subdirectory(pinned: PinnedSource, source: str) -> list[str]:
-    """How to add a folder whose setup.py compiles files above the folder."""
+    if not found:
+        return ["for a folder with one .cu file, `buildfarm init` writes a setup.py"] if any(tree.glob("*.cu")) else []
     if not isinstance(pinned.source, PathSource):
-        return []
-    path = pinned.source.path.resolve()
-    above = path.parents[min(source.count("../"), len(path.parents)) - 1]
-    root = next((each for each in (above, *above.parents) if (each / ".git").exists()), above)
-    shown = root if Path(pinned.label).is_absolute() else Path(os.path.relpath(root))
-    reference = f"{shlex.quote(str(shown))}@BRANCH#subdirectory={shlex.quote(str(path.relative_to(root)))}"
-    return [
-        f"of a git repository, buildfarm builds a subfolder with the files above it; commit them, and run"
-        f" `buildfarm add {reference}`"
-    ]
+        return [f"name the folder: `buildfarm add {pinned.label}#subdirectory={shlex.quote(found[0])}`"]
+    sources = [one for each in read_setup_script(tree / found[0]).extensions for one in each.sources]
+    if any(one.startswith("../") for one in sources):
+        return [_FILES_ABOVE]
+    return [f"name the folder: `buildfarm add {shlex.quote(str(Path(pinned.label, found[0])))}`"]
 
 
 def _add_identity(draft: Draft, stated: Metadata, name: str, asked: Sequence[str]) -> None:
@@ -249,11 +237,6 @@ def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, 
         )
 
 
-def _shown(module: str) -> str:
-    """The name of a compiled module for people: `…` stands for a part that only the run knows."""
-    return module.replace(UNKNOWN, "…") if re.search(r"\w", module) else "a module whose name it computes"
-
-
 def _add_imports(
     draft: Draft, script: SetupFacts, native: NativeFacts, packages: PackageFacts, stated: Metadata
 ) -> None:
@@ -266,30 +249,20 @@ def _add_imports(
     if not imports:
         imports = literal or [canonicalize_name(stated.name or draft.name).replace("-", "_")]
     if names:
-        shown = sorted(dict.fromkeys(map(_shown, names)), key=lambda each: " " in each)
-        found = f"setup.py compiles {and_list(shown)}"
+        # `…` stands for a part that only the run knows.
+        known = dict.fromkeys(name.replace(UNKNOWN, "…") for name in names if re.search(r"\w", name))
+        computed = ["a module whose name it computes"] if any(not re.search(r"\w", name) for name in names) else []
+        found = f"setup.py compiles {and_list([*known, *computed])}"
     else:
         found = f"the package is {imports[0]}"
     draft.add("imports", imports, found, f"the wheel must import {and_list(imports)}")
     if (native.torch_headers or native.stable_headers) and not packages.imports_torch:
         found = f"{imports[0]} does not import torch itself"
         draft.add("needs_first", ["torch"], found, "every check imports torch first")
-    top = [name for name in literal if "." not in name and name not in packages.packages]
-    if packages.packages and top:
-        draft.note(
-            f"{and_list(top)} {'is a module' if len(top) == 1 else 'are modules'} outside the package",
-            "not listed in `imports`: the package imports torch, and then this",
-        )
 
 
 def _add_requirements(draft: Draft, stated: Metadata, packages: PackageFacts) -> None:
-    declared: dict[str, str] = {}
-    for requirement in valid_requirements(stated.requires):
-        declared[canonicalize_name(requirement.name)] = str(requirement)
-        if requirement.name == "torch" and refuses_newer(requirement):
-            draft.note(
-                f"the source requires {requirement}", "buildfarm replaces this requirement with the torch of each build"
-            )
+    declared = {canonicalize_name(requirement.name) for requirement in valid_requirements(stated.requires)}
     missing = [name for name in packages.imported if not any(provides(project, name) for project in declared)]
     if known := {name: project for name in missing if (project := project_of(name))}:
         found = f"the package imports {and_list(known)}, which its metadata does not require"
@@ -298,57 +271,4 @@ def _add_requirements(draft: Draft, stated: Metadata, packages: PackageFacts) ->
         draft.ask(
             f"the package imports {and_list(unknown)}, and no requirement of its metadata has such a name",
             "if the import fails in a new environment, add the project to `requires` in the recipe",
-        )
-
-
-def _expanded(tree: Path, source: str) -> list[str]:
-    """The files of the source that a name or a pattern of setup.py means."""
-    pattern = source.removeprefix("*/").removeprefix("./")
-    if "*" not in pattern or pattern.startswith(("/", "..")):
-        return [source]
-    return [path.relative_to(tree).as_posix() for path in tree.glob(pattern)]
-
-
-def _note_sources(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, stated: Metadata) -> None:
-    """Compare the files that setup.py names with the files that exist; name the sources that are downloaded."""
-    if native.cmake_downloads:
-        draft.note(
-            f"CMake can download {and_list(list(dict.fromkeys(native.cmake_downloads))[:3])} during the build",
-            "the build then needs a network, and the recipe does not pin what CMake downloads",
-        )
-    named = [source for extension in script.extensions for source in extension.sources]
-    for extension in script.extensions:
-        files = [path for source in extension.sources if source for path in _expanded(tree, source)]
-        stems = Counter(path.rpartition(".")[0] for path in dict.fromkeys(files))
-        if twice := [path for path in files if stems[path.rpartition(".")[0]] > 1]:
-            alike = and_list(sorted(set(twice))[:4])
-            draft.ask(
-                f"{_shown(extension.name)} has source files that differ only in the ending: {alike}",
-                "torch gives their objects one name: rename one of them with a patch",
-            )
-    packaged = stated.has_table or script.keywords.get("include_package_data")
-    if packaged and any(source.startswith("*/") for source in named):
-        draft.note(
-            "setup.py may name source files by absolute paths",
-            "setuptools refuses this for files inside a package: use paths relative to the folder of setup.py",
-        )
-    absent = [source for source in named if "*" not in source and not (tree / source).exists()]
-    if absent:
-        draft.ask(
-            f"setup.py compiles {and_list(absent[:3])}, which the source does not contain",
-            "if the build does not generate these files, use a different source",
-        )
-    patterns = [Path(text).name for text in (*named, *script.strings) if text]
-    included = {Path(name).name for name in native.includes}
-    if not named or script.lists_files or any("*" in each.name for each in script.extensions):
-        return
-    forgotten = [
-        name
-        for name in native.cuda_files
-        if Path(name).name not in included and not any(fnmatch.fnmatch(Path(name).name, each) for each in patterns)
-    ]
-    if forgotten:
-        draft.note(
-            f"setup.py does not name {and_list(forgotten[:5])}",
-            "a file that setup.py does not name is compiled only if a different file includes the file",
         )

@@ -68,8 +68,6 @@ class Metadata:
     versioned_by_git: bool
     #: URL.
     repository: str
-    #: Whether pyproject.toml has the table `[project]`.
-    has_table: bool
     #: Whether setuptools installs packages that setup.py does not name.
     finds_packages: bool
     #: Whether pyproject.toml names extension modules.
@@ -118,7 +116,6 @@ def read_metadata(tree: Path, script: SetupFacts, made: BackendMetadata | None =
         backend=_first(build.get("build-backend")),
         versioned_by_git=dynamic or "use_scm_version" in keywords,
         repository=_repository(info, project, keywords),
-        has_table="project" in pyproject,
         finds_packages="project" in pyproject or bool(setuptools) or config.has_section("options"),
         by_setuptools=_first(build.get("build-backend"), "setuptools.build_meta").startswith("setuptools."),
         compiles="ext-modules" in setuptools,
@@ -247,11 +244,6 @@ def valid_requirements(texts: Iterable[str]) -> Iterator[Requirement]:
     for text in texts:
         with suppress(InvalidRequirement):
             yield Requirement(text)
-
-
-def refuses_newer(requirement: Requirement) -> bool:
-    """Whether a requirement excludes newer versions."""
-    return any(each.operator in ("<", "<=", "==") for each in requirement.specifier)
 
 
 def other_versions(recipes: Iterable[Recipe]) -> list[BuildfarmError]:

@@ -81,7 +81,7 @@ def source_files(root: Path) -> list[tuple[str, Path]]:
 
 def _is_inner_recipe(file: Path) -> bool:
     """Whether a file is a recipe, which has the required keys of one, and its source is its own folder."""
-    from builder.matrix.models.recipe import RecipeModel  # noqa: PLC0415 - takes long, and few sources have a recipe
+    from builder.matrix.models import RecipeModel  # noqa: PLC0415 - takes long, and few sources have a recipe
 
     try:
         if not file.is_file():  # a reader of a pipe waits for its writer

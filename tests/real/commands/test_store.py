@@ -16,7 +16,7 @@ import pytest
 from builder.__main__ import run_command
 from builder.commands.building.build import dry_run, run_build
 from builder.errors import Exit
-from builder.matrix.models.fields import parse_size
+from builder.matrix.fields import parse_size
 from builder.publish.plan_text import dry_run_json, dry_run_text
 from builder.storage.prune import Pruned, prune
 from builder.storage.runs import runs

@@ -380,20 +380,6 @@ def test_files_of_one_object_are_refused(tmp_path: Path) -> None:
     assert caught.value.hints == ("rename one of them, such as op_kernel.cu",)
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("#include <torch/extension.h>\n" + PAIR, True),
-        ("#include <torch/types.h>\n" + PAIR, False),
-        ("#include <torch/extension.h>\nPYBIND11_MODULE(a, m) {}", False),
-        ("// PYBIND11_MODULE\n#include <torch/extension.h>\n" + PAIR, True),
-    ],
-)
-def test_a_header_of_all_of_torch_that_the_file_does_not_need_is_named(tmp_path: Path, code: str, said: bool) -> None:
-    text = " ".join(printed(tmp_path, code).split())
-    assert ("mine.cu includes <torch/extension.h>" in text) is said
-
-
 def test_functions_that_an_op_calls_are_not_named(tmp_path: Path) -> None:
     helper = "static int threads(int n) { return n; }\n"
     call = "at::Tensor twice(const at::Tensor& x) { return x * threads(2); }\n"

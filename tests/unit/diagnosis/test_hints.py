@@ -277,22 +277,6 @@ CMAKE = """CMake Error at CMakeLists.txt:6 (python_add_library):
   Tried extensions .c .C .c++ .cc .cpp .cxx .cu .mpp .m .M .mm .ixx .cppm"""
 
 
-@pytest.mark.parametrize("form", [NINJA, COMPILER, CMAKE])
-@pytest.mark.parametrize(
-    ("file", "there"),
-    [
-        ("csrc/kk.cu", " (there is csrc/k.cu)"),
-        (f"{SOURCE}/csrc/kk.cu", " (there is csrc/k.cu)"),
-        ("src/x.cpp", " (there is deep/down/x.cpp)"),
-        ("quite/another.cc", ""),
-    ],
-)
-def test_a_misspelt_source_file_is_named(tree: Path, form: str, file: str, there: str) -> None:
-    named = file.removeprefix(f"{SOURCE}/")
-    (tree / "setup.py").write_text(f"sources = [{named!r}]")
-    assert missing(tree, *form.format(file).splitlines()) == [f"setup.py names {named}, which does not exist{there}"]
-
-
 def test_a_file_that_was_not_copied_is_not_misspelt(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "origin" / "csrc").mkdir(parents=True)
     (tmp_path / "origin" / "csrc" / "made.cu").touch()

@@ -9,8 +9,8 @@ import pytest
 
 from builder.errors import Code, UsageError
 from builder.images.dockerfiles import render_template
+from builder.matrix.fields import parse_size
 from builder.matrix.load import load_matrix, load_recipes
-from builder.matrix.models.fields import parse_size
 from builder.matrix.yaml_document import read_document
 from tests.conftest import coded
 from tests.fuzz.targets import MATRIX, RECIPE

@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, create_model
 
-from builder.matrix.models.matrix import ExcludeModel, ImageModel, MatrixModel
-from builder.matrix.models.recipe import AbiModel, RecipeModel, SourceModel
-from builder.matrix.schema import schemas
+from builder.matrix.models import AbiModel, ExcludeModel, ImageModel, MatrixModel, RecipeModel, SourceModel, schemas
 
 
 @pytest.mark.parametrize(("path", "text"), [pytest.param(p, t, id=p.name) for p, t in schemas().items()])
 def test_committed_schema_is_the_generated_one(path: object, text: str) -> None:
     from pathlib import Path
 
-    assert Path(str(path)).read_text(encoding="utf-8") == text, "run python -m builder.matrix.schema"
+    assert Path(str(path)).read_text(encoding="utf-8") == text, "run python -m builder.matrix.models"
 
 
 def test_schema_accepts_what_people_write() -> None:

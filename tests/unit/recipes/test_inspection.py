@@ -16,7 +16,6 @@ from builder.recipes.fetch import PinnedSource
 from builder.recipes.inspection.draft_recipe import inspect_source
 from builder.recipes.inspection.findings import Draft
 from builder.recipes.inspection.metadata import BackendMetadata
-from builder.recipes.inspection.native_code import needless_headers, too_many_headers
 from builder.wheels.failures import no_library_hints
 from tests.refused import refused
 
@@ -133,11 +132,6 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
         {"imports": ["small_ops"]},
         ["compiles small_ops._…"],
     ),
-    "forgotten and missing files": (
-        {"csrc/forgotten.cu": "", "csrc/included.cu": "", "csrc/ops.cu": '#include "included.cu"\n', "bind": None},
-        {},
-        ["does not name csrc/forgotten.cu", "? setup.py compiles csrc/bind.cpp, which the source does not contain"],
-    ),
     "a package that does not import torch": (
         {"package": "def call():\n    import torch\n"},
         {"needs_first": ["torch"], "imports": ["small_ops"]},
@@ -146,7 +140,7 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
     "a module beside a package": (
         {"setup": script().replace("small_ops._C", "small_backend")},
         {"imports": ["small_ops"]},
-        ["small_backend is a module outside the package"],
+        [],
     ),
     "a module without a package": (
         {"setup": script().replace("small_ops._C", "small_backend"), "package": None},
@@ -201,7 +195,7 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
             "python": ">=3.9",
             "override_architectures": True,
         },
-        ["CMake sets GPU architectures by hand: 80, 90", "licence: MIT", "torch<2.8"],
+        ["CMake sets GPU architectures by hand: 80, 90", "licence: MIT"],
     ),
     # package_dir names the folder of the package; CMake runs in a shell and downloads from a URL in a variable.
     "a setup script that runs CMake": (
@@ -263,16 +257,6 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
         },
         {"requires": ["einops"]},
         [],
-    ),
-    "setup.py compiles for its own CPU": (
-        {"setup": script("flags = ['-O3', '-march=native']")},
-        {},
-        ["setup.py compiles for the CPU of this machine"],
-    ),
-    "CMake compiles for its own CPU": (
-        {"cmake": "# -mcpu=native\ntarget_compile_options(ops PRIVATE -mtune=native)\n"},
-        {},
-        ["CMake compiles for the CPU of this machine"],
     ),
     "options of the command line": (
         {
@@ -388,7 +372,6 @@ def test_a_version_from_git_or_from_the_build_backend(tree: Path) -> None:
     write(tree, {"setup": 'setup(use_scm_version=True, ext_modules=found(), setup_requires=["setuptools_scm"])\n'})
     draft = inspect(tree)
     assert "env" not in keys(draft), "the build sets the variables to the version of the recipe, whatever the user sets"
-    assert "takes its version from git" in found(draft)
     assert "set `version`" in draft.questions[0]
     assert draft.unknown == ("name",)
     made_up = "setup(name=n(), version=v(), packages=p(), ext_modules=found(), install_requires=r())\n"
@@ -432,12 +415,11 @@ def test_nothing_to_compile_is_refused_before_a_build(tree: Path) -> None:
     ) as raised:
         inspect(tree)
     (hint,) = raised.value.hints
-    assert f"`buildfarm add {tree.parent}@BRANCH#subdirectory={tree.name}`" in hint
+    assert "`buildfarm add REPOSITORY@BRANCH#subdirectory=FOLDER`" in hint
     (tree / "setup.py").rename(tree / "csrc" / "setup.py")
     with refused(Code.SOURCE_UNSUPPORTED) as raised:
         inspect(tree)
-    (hint,) = raised.value.hints
-    assert f"`buildfarm add {tree}@BRANCH#subdirectory=csrc`" in hint, "it compiles files above the folder"
+    assert raised.value.hints == (hint,), "it compiles files above the folder"
     write(tree, {"csrc/setup.py": "setup()\n"})
     with refused(Code.SOURCE_UNSUPPORTED) as raised:
         inspect(tree)
@@ -598,20 +580,3 @@ def test_cuda_code_of_the_run_time(tree: Path, header: str, extension: str) -> N
     write(tree, {"bind": f"{PYBIND}#include <{header}>\n", "setup": setup})
     optional = header != "cuda_runtime.h" and extension == "Extension"
     assert keys(inspect(tree)).get("cuda") == ("optional" if optional else None)
-
-
-@pytest.mark.parametrize(
-    ("code", "needless"),
-    [
-        ("#include <torch/extension.h>\nat::Tensor f(at::Tensor x) { return x; }", True),
-        ("  #  include <torch/extension.h>\n// no PYBIND11_MODULE here", True),
-        ("#include <torch/types.h>", False),
-        ("#include <torch/extension.h>\nvoid f(py::object x) {}", False),
-        ("#include <torch/extension.h>\nTORCH_LIBRARY(a, m) {}", False),
-        ("#include <torch/extension.h>\nstruct F : torch::autograd::Function<F> {};", False),
-    ],
-)
-def test_a_cuda_file_that_needs_only_the_types_of_torch_is_known(tmp_path: Path, code: str, needless: bool) -> None:
-    write(tmp_path, {"csrc/a.cu": code})
-    assert needless_headers(tmp_path) == (["csrc/a.cu"] if needless else [])
-    assert too_many_headers(["a.cu", "b.cu"]).startswith("a.cu, b.cu include <torch/extension.h>, and with it pybind11")
