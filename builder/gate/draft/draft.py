@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.gate import discover
+from builder.gate.checks.compile_export import warm_up
 from builder.gate.checks.dispatch import unused_cpu_kernels
 from builder.gate.context import resolve, sentence
 from builder.gate.coverage import without_overload
@@ -39,7 +40,7 @@ from builder.gate.draft.subjects import public_callables
 from builder.gate.draft.trial import Recorded, TrialProcess
 from builder.gate.imports.cases_file import CasesFile, load_cases
 from builder.gate.outcome import Spec
-from builder.gate.processes.fork_server import PRELOAD, import_all, warm_up_tracing
+from builder.gate.processes.fork_server import PRELOAD, import_all
 from builder.gate.system import rlimits
 from builder.gate.system.nvidia import may_have_gpu
 
@@ -56,7 +57,7 @@ _ENDED = "the process that tries this op ended early"
 def draft(root: Path, spec: Spec) -> Drafts:
     """Return the drafts of every op and function without a case."""
     import_all(PRELOAD)  # torch's own ops that an import registers late are not the extension's
-    warm_up_tracing()
+    warm_up()
     where = discover.where()
     recorder = discover.RegistrationRecorder(spec.imports)
     for name in dict.fromkeys([*spec.needs_first, *spec.imports]):
