@@ -181,13 +181,18 @@ def ops(recorder: RegistrationRecorder, public: Sequence[str]) -> list[str]:
     """Return what needs a case: dispatcher ops, functions of compiled modules, callables of PUBLIC modules; sorted."""
     found, modules = recorder.own()
     for name in modules:
-        found += functions(name, sys.modules.get(name), every=True)
+        found += _functions(name, sys.modules.get(name), every=True)
     for name in public:
         try:
-            found += functions(name, importlib.import_module(name), every=False)
+            found += public_callables(name)
         except ImportError:
             found.append(f"{name}.*")  # no case has this name, so the check "ops" fails
     return sorted(set(found))
+
+
+def public_callables(name: str) -> list[str]:
+    """Return the dotted paths of the public functions of a module. Raises ImportError."""
+    return _functions(name, importlib.import_module(name), every=False)
 
 
 def _without_tensors(function: Any) -> bool:  # noqa: ANN401
@@ -196,7 +201,7 @@ def _without_tensors(function: Any) -> bool:  # noqa: ANN401
     return bool(re.fullmatch(f"{PLAIN_CALL} -> {PLAIN_TYPES}", first))
 
 
-def functions(name: str, module: Any, *, every: bool) -> list[str]:  # noqa: ANN401
+def _functions(name: str, module: Any, *, every: bool) -> list[str]:  # noqa: ANN401
     """Return public functions without classes: all of a compiled module (`every`), else those defined in the module."""
     listed = getattr(module, "__all__", None)
     names = [one for one in (listed or vars(module) if module else ()) if listed or not one.startswith("_")]

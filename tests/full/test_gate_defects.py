@@ -139,7 +139,7 @@ def gate(gate_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
         path: Path | None = cases(name) if text is None else None
         if text:
             path = folder / "given.py"
-            path.write_text(text)
+            path.write_text(f"from builder.gate import Case\n{text}")
         selected = replace(spec, checks=list(checks))
         return run_gate(pack_gate(gate_python(torch), folder, selected, path))
 
@@ -163,8 +163,6 @@ def found(run: GateRun, defect: Defect) -> str:
 
 
 GRADCHECK_ALONE = """
-from builder.gate import Case
-
 CASES = [
     Case(
         "sample_defective::gradient_percent",
@@ -177,8 +175,6 @@ CASES = [
 
 
 REFERENCE_RAISES = """
-from builder.gate import Case
-
 CASES = [
     Case(
         "sample_defective::gradient_percent",
@@ -206,8 +202,6 @@ def test_a_wrong_gradient_is_found_without_a_reference(gate: Gate) -> None:
 
 
 RETURNS_INT = """
-from builder.gate import Case
-
 CASES = [Case("sample_correct::count", lambda make: [make.randn(2, 3)])]
 """
 
@@ -223,8 +217,6 @@ def test_an_op_that_returns_a_number_has_no_device(gate: Gate) -> None:
 
 
 STALE_DEVICES = """
-from builder.gate import Case
-
 CASES = [
     Case("sample_correct::multiply", lambda make: [make.randn(2), make.randn(2)], devices=["cuda"]),
     Case("sample_correct::pick", lambda make: [make.randn(2)], devices=["cuda"]),
@@ -237,7 +229,7 @@ def test_a_case_that_excludes_the_cpu_is_named_if_the_op_has_a_cpu_kernel(gate: 
     run = gate(OLD, "correct", "values", cases=STALE_DEVICES)
     (multiply,) = run.of("sample_correct::multiply", "values")
     assert multiply.verdict == NOT_RUN
-    assert multiply.reason.endswith("but the op has a CPU kernel: remove `devices` from its cases in cases.py, line 5")
+    assert multiply.reason.endswith("but the op has a CPU kernel: remove `devices` from its cases in cases.py, line 4")
     (pick,) = (outcome for outcome in run.of("sample_correct::pick", "values") if outcome.case == "plain")
     assert "CPU kernel" not in pick.reason, "another case of the op runs on the CPU"
 
@@ -331,7 +323,7 @@ def test_a_correct_extension_passes(gate: Gate, torch: str) -> None:
 @pytest.mark.parametrize(
     ("text", "patterns"),
     [
-        ("from builder.gate import Case\n\nCASES = [Case(\n", ("cases.py", "SyntaxError|never closed", "line 3|:3")),
+        ("from builder.gate import Case\n\nCASES = [Case(\n", ("cases.py", "SyntaxError|never closed", "line 4|:4")),
         ("CASES = 7\n", ("cases.py", "CASES")),
         ("import os\n\nos.abort()\n", ("cases.py", "SIGABRT")),
     ],
@@ -354,8 +346,6 @@ def test_without_cases(gate: Gate) -> None:
 
 
 UNDEFINED = """
-from builder.gate import Case
-
 CASES = [Case("sample_correct::undefined", lambda make: [make.randn(2)])]
 """
 
@@ -369,7 +359,6 @@ def test_an_op_that_no_library_defines(gate: Gate) -> None:
 
 CALLS_CUDA = """
 import torch
-from builder.gate import Case
 
 torch._C._cuda_getDeviceCount()  # what is_available() calls on a machine without a driver
 CASES = [Case(op="torch.zeros", inputs=lambda make: (3,), kwargs={"device": "cuda"})]

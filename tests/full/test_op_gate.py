@@ -148,9 +148,3 @@ def test_one_file_on_a_machine_with_only_torch(installed: Path, farm: Farm, tmp_
     assert {outcome["verdict"] for outcome in answer["outcomes"]} == {"passed", "not run"}
     left = {outcome["check"] for outcome in answer["outcomes"] if outcome["verdict"] == "not run"}
     assert all(check.startswith("gpu-") for check in left), left
-
-
-def test_the_matrix_lists_all_extensions() -> None:
-    text = (ROOT / "matrix.yaml").read_text()
-    for name in (*BUILT, "torch_scatter", "torchvision"):
-        assert f"- extensions/{name}\n" in text

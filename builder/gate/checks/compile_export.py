@@ -24,6 +24,7 @@ from builder.gate.checks.values import compare, compare_outputs
 from builder.gate.context import Context, flatten, iter_tensors, placed, resolve, sentence
 from builder.gate.imports.registration import eager_gradient
 from builder.gate.outcome import Outcome
+from builder.gate.system import nvidia
 from builder.gate.torch_limits import UnsupportedByTorchError, raise_if_unsupported, release_of
 
 
@@ -128,19 +129,22 @@ _ADVICE = (
 )
 
 
-def warm_up(*, compiles: bool) -> None:
-    """Import what the first compilation needs, and build it if `compiles`, which takes seconds, before any fork.
+def warm_up() -> None:
+    """Import what the first compilation needs, and make one, which takes seconds, before any fork.
 
     Runs no op of an extension and computes no gradient: autograd would start threads, which a fork does not survive.
     torch's inductor registers ops when it is imported, so call this before recording registered ops.
     """
-    if compiles:
-        with contextlib.suppress(Exception):  # if this torch cannot compile, the checks report it
-            torch.compile(lambda x: x.sin() * 2, backend=_BACKEND, fullgraph=True, dynamic=True)(torch.ones(2, 3))
-            torch._dynamo.reset()
-    for name in _LAZY:
-        with contextlib.suppress(Exception):
-            importlib.import_module(name)
+    # A compilation uses fake tensors, after which this process and its forks would not find a GPU.
+    compiles = torch.version.cuda is None or not nvidia.may_have_gpu()
+    with nvidia.hidden_gpus():
+        if compiles:
+            with contextlib.suppress(Exception):  # if this torch cannot compile, the checks report it
+                torch.compile(lambda x: x.sin() * 2, backend=_BACKEND, fullgraph=True, dynamic=True)(torch.ones(2, 3))
+                torch._dynamo.reset()
+        for name in _LAZY:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
     # torch measures the time of the guards of each compilation for its log: a fifth of the time of a small compilation.
     if hasattr(getattr(torch._dynamo, "guards", None), "profile_guard_manager"):
         torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from builder.gate import discover
+from builder.gate.checks.compile_export import warm_up
 from builder.gate.context import resolve, sentence
 from builder.gate.coverage import without_overload
 from builder.gate.draft import refine
@@ -40,7 +41,7 @@ from builder.gate.draft.signatures import STR, Parameter, Signature, signature_o
 from builder.gate.draft.trial import Recorded, TrialProcess
 from builder.gate.imports.cases_file import CasesFile, load_cases
 from builder.gate.outcome import Spec
-from builder.gate.processes.fork_server import PRELOAD, import_all, warm_up_tracing
+from builder.gate.processes.fork_server import PRELOAD, import_all
 from builder.gate.system import rlimits
 from builder.gate.system.nvidia import may_have_gpu
 
@@ -59,7 +60,7 @@ _ENDED = "the process that tries this op ended early"
 def draft(root: Path, spec: Spec) -> Drafts:
     """Return the drafts of every op and function without a case."""
     import_all(PRELOAD)  # torch's own ops that an import registers late are not the extension's
-    warm_up_tracing()
+    warm_up()
     where = discover.where()
     recorder = discover.RegistrationRecorder(spec.imports)
     for name in dict.fromkeys([*spec.needs_first, *spec.imports]):
@@ -79,9 +80,7 @@ def draft(root: Path, spec: Spec) -> Drafts:
     drafts = [replace(one, required=one.op in ops, inside=()) for one in _in_rounds(wanted, spec.jobs)]
     called = {one.op for one in drafts if one.state == CALLED}
     # PUBLIC may list a module if every public callable of it has a case.
-    of_modules = {
-        name: set(discover.functions(name, importlib.import_module(name), every=False)) for name in spec.imports
-    }
+    of_modules = {name: set(discover.public_callables(name)) for name in spec.imports}
     public = [name for name, callables in of_modules.items() if callables and callables <= called]
     return Drafts(where, "", sorted(covered), public, drafts)
 

@@ -30,8 +30,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from builder.gate import discover
 from builder.gate.check_table import TASK_CHECKS
 from builder.gate.checks import compile_export
@@ -44,10 +42,11 @@ from builder.gate.imports.libraries import installed_libraries
 from builder.gate.outcome import Spec
 from builder.gate.processes import worker
 from builder.gate.system import rlimits
-from builder.gate.system.nvidia import hidden_gpus, may_have_gpu
+from builder.gate.system.nvidia import hidden_gpus
 from builder.gate.system.process_tree import children, end_descendants
 
-#: Imported before the extension, so that no child imports them again. Modules that this torch lacks are skipped.
+#: Imported before the extension, so that no child imports them again. Modules that this torch lacks are skipped. The
+#: first one is what a call of `torch.autograd.grad` imports.
 PRELOAD = (
     "torch.fx.experimental.symbolic_shapes",
     "torch.library",
@@ -59,9 +58,6 @@ PRELOAD = (
     "torch.export",
     "torch.testing._internal.optests",
 )
-
-#: What a call of `torch.autograd.grad` imports.
-PRELOAD_FOR_GRADIENTS = PRELOAD[:1]
 
 #: Modules of `builder.gate.checks` that trace ops.
 TRACING = ("compile_export", "fake_tensor")
@@ -209,21 +205,13 @@ def preload(spec: Spec, *, heap_checks: bool) -> None:
     checks = [one for one in TASK_CHECKS if one.heap_checks == heap_checks and (spec.has_cases or one.per_extension)]
     modules = {one.function.partition(":")[0] for one in checks if not spec.checks or one.name in spec.checks}
     traced = not modules.isdisjoint(TRACING)
-    import_all(PRELOAD if traced else PRELOAD_FOR_GRADIENTS if spec.has_cases else ())
+    import_all(PRELOAD if traced else PRELOAD[:1] if spec.has_cases else ())
     for module in sorted(modules):
         importlib.import_module(f"builder.gate.checks.{module}")
     if heap_checks:
         heap_checks_work()
     elif traced:
-        warm_up_tracing()
-
-
-def warm_up_tracing() -> None:
-    """Make the first compilation of a child faster."""
-    # A compilation uses fake tensors, after which this process and its forks would not find a GPU.
-    compiles = torch.version.cuda is None or not may_have_gpu()
-    with hidden_gpus():
-        compile_export.warm_up(compiles=compiles)
+        compile_export.warm_up()
 
 
 def import_all(names: Iterable[str]) -> None:

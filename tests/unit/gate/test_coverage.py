@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.gate.coverage import case_coverage, may_take_tensor, missing_empty_cases, no_cases
+from builder.gate.coverage import case_coverage, may_take_tensor, missing_empty_cases
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED
 from builder.gate.tasks import CaseFacts
 
@@ -68,11 +68,6 @@ def test_an_op_without_an_empty_case_is_reported_unless_it_takes_no_tensor() -> 
 def test_the_docstring_of_pybind11_says_whether_a_function_takes_a_tensor(docstring: str, may: bool) -> None:
     function = type("Function", (), {"__doc__": docstring})()
     assert may_take_tensor(function) is may
-
-
-def test_a_recipe_without_cases_is_told_how_to_draft_some() -> None:
-    assert "no cases.py for second" in no_cases("second")  # the wheel of another recipe may have cases
-    assert "`buildfarm cases --ext second`" in no_cases("second")
 
 
 def test_an_op_in_not_claimed_needs_no_case_and_must_exist() -> None:

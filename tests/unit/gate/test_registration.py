@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.gate.imports.registration import kernel_line, no_autograd, no_formula, no_kernel, no_schema
+from builder.gate.imports.registration import kernel_line, no_kernel
 
 #: From torch 2.11.
 MESSAGE = (
@@ -34,14 +34,3 @@ def test_a_missing_kernel() -> None:
 )
 def test_other_messages_get_no_hint(op: str, message: str) -> None:
     assert no_kernel(op, message) == ""
-
-
-def test_a_missing_schema_and_a_missing_gradient() -> None:
-    assert no_schema("mine::scale") == (
-        'no op of this name is registered: add `m.def("scale(ARGUMENTS) -> RESULT")` to `TORCH_LIBRARY(mine, m)`, or '
-        "correct the name in cases.py"
-    )
-    assert no_autograd("mine::scale").startswith('add `torch.library.register_autograd("mine::scale", ')
-    assert "torch.autograd.Function" in no_autograd("mine.scale")
-    assert no_autograd("ops::f") in no_formula("ops::f")
-    assert "if the op has no gradient, remove `grad=True` from the inputs of the case" in no_formula("ops::f")

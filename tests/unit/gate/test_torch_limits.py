@@ -9,7 +9,6 @@ from builder.gate.torch_limits import (
     LIMITS,
     UnsupportedByTorchError,
     raise_if_unsupported,
-    release_of,
     traceback_text,
     why_unsupported,
 )
@@ -130,8 +129,3 @@ def test_the_cause_of_an_exception_is_searched_too() -> None:
     with pytest.raises(UnsupportedByTorchError, match=r"^torch 2\.0 does not support symbolic sizes"):
         raise_if_unsupported("compile", (2, 0), caught.value)
     raise_if_unsupported("compile", (2, 2), caught.value)
-
-
-def test_a_release_is_read_from_any_version() -> None:
-    versions = ("2.2.2+cu121", "2.11.0", "2.16.0.dev20261101")
-    assert [release_of(one) for one in versions] == [(2, 2), (2, 11), (2, 16)]
