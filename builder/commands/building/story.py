@@ -37,7 +37,6 @@ from builder.result import BuildResult
 from builder.store import Store, StoredBuild, work_name
 from builder.timeline import Recorder
 from builder.wheels.job import WAITS, CompileJob, Executor, Prepared, build_digest
-from builder.wheels.sccache.configure import find_sccache
 from builder.wheels.sources.prepare import (
     PreparedSource,
     changed_files,
@@ -66,7 +65,7 @@ class Farm:
     minor_mismatch: bool = False
     parallelism: Parallelism = field(default_factory=Parallelism)
     order: BuildOrder = field(default_factory=lambda: BuildOrder(()))
-    #: The hints and warnings that this run has printed.
+    #: The warnings that this run has printed.
     said: set[str] = field(default_factory=set)
 
     def stored(self, build: Build, prepared: Prepared) -> StoredBuild | None:
@@ -173,21 +172,8 @@ def _tell_before_compile(farm: Farm, build: Build, source: PreparedSource, diges
     remembered, recipe = FolderBuilds(farm.store), farm.recipes[build.extension]
     if why := remembered.why(build, recipe, source.files):
         print_line(f"{build}: {why}")
-        if (hint := without_cache(farm.executor.name)) and hint not in farm.said:
-            farm.said.add(hint)
-            print_line(f"hint: {hint}")
     if warning := remembered.warning(build, recipe, digest):
         print_warning(warning)
-
-
-def without_cache(executor: str) -> str:
-    """That files without a change are compiled again too, and the cure; empty if a compiler cache is there."""
-    if executor != "local" or find_sccache():
-        return ""
-    return (
-        "files without a change are compiled again too, because sccache is not installed:"
-        " in the clone of buildfarm, run `pip install '.[cache]'`"
-    )
 
 
 def publish(dist: Path, plan: Plan, results: Sequence[BuildResult]) -> None:
