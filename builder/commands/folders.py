@@ -11,7 +11,6 @@ from typing import Any
 
 from builder.errors import BuildfarmError, Code, NothingSelectedError, UsageError
 from builder.hashing import sha256_of
-from builder.proof import Verdict
 from builder.store import MARK, RUN, Store, default_store
 from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, text, texts
 
@@ -101,12 +100,8 @@ def _failed(
         for entry in data["builds"]:
             if entry["status"] != "failed" or not wanted(entry):
                 continue
-            proof = next((one for one in entry.get("proofs", ()) if one["verdict"] == Verdict.FAILED), None)
             verb = "refused the wheel" if "wheel" in entry else "failed"
-            if proof:
-                reason = f"{proof['check']}: {proof['reason']}"
-            else:
-                reason = str(entry["error"]).removeprefix(f"{entry['build']}: ")
+            reason = str(entry["error"]).removeprefix(f"{entry['build']}: ")
             found.append(
                 kind(
                     f"{what}, because the last `buildfarm build` {verb}: {reason}",

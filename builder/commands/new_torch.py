@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
@@ -19,43 +20,27 @@ from builder.matrix.plan import make_plan
 from builder.wheels.sources.index import Location, locate
 
 
-@dataclass(frozen=True)
-class NewTorch:
-    """A release of torch that matrix.yaml does not have."""
+class NewTorch(NamedTuple):
+    """A release of torch that matrix.yaml does not have; builds and cells are None if buildfarm does not know it."""
 
-    #: The release.
     torch: Torch
-    #: How many builds it adds; None if buildfarm does not know the release.
-    builds: int | None = None
-    #: How many cells these builds serve.
-    cells: int = 0
-    #: Pythons with wheels for Linux x86_64 on the package index, if buildfarm does not know the release.
-    pythons: tuple[Python, ...] = ()
-    #: Whether compat.yaml has a row for the series.
-    series_known: bool = True
+    #: builds, cells: how many builds it adds, and how many cells they serve.
+    builds: int | None
+    cells: int | None
+    #: What to do, as Markdown.
+    text: str
 
 
 def print_new_torches(file: Path, *, as_json: bool) -> None:
     """Print the releases that matrix.yaml lacks, as JSON or as Markdown with a title; nothing without a release."""
     found = new_torches(file)
     if as_json:
-        print_json(
-            {
-                "releases": [
-                    {
-                        "torch": str(each.torch),
-                        "known": each.builds is not None,
-                        "builds": each.builds,
-                        "cells": each.cells if each.builds is not None else None,
-                    }
-                    for each in found
-                ]
-            }
-        )
+        keys = ("torch", "known", "builds", "cells")
+        values = ((str(each.torch), each.builds is not None, each.builds, each.cells) for each in found)
+        print_json({"releases": [dict(zip(keys, each, strict=True)) for each in values]})
     elif found:
         title = f"New torch {'release' if len(found) == 1 else 'releases'}: {and_list(each.torch for each in found)}"
-        texts = (_known(each) if each.builds is not None else _unknown(each) for each in found)
-        print_data("\n\n".join([title, *texts]) + "\n")
+        print_data("\n\n".join([title, *(each.text for each in found)]) + "\n")
 
 
 def new_torches(matrix: Path) -> list[NewTorch]:
@@ -70,7 +55,12 @@ def new_torches(matrix: Path) -> list[NewTorch]:
     for release in {torch.series: torch for torch in compat.torches if torch > declared.torch[-1]}.values():
         with suppress(NothingSelectedError):
             plan = make_plan(replace(declared, torch=(release,)), recipes, Selection(), compat)
-            found.append(NewTorch(release, len(plan.builds), sum(len(build.serves) for build in plan.builds)))
+            builds, cells = len(plan.builds), sum(len(build.serves) for build in plan.builds)
+            text = (
+                f"matrix.yaml does not have torch {release}, which adds {counted(builds, 'build')} for"
+                f" {counted(cells, 'cell')}. To build them, add {release.series} to the list `torch` in matrix.yaml."
+            )
+            found.append(NewTorch(release, builds, cells, text))
     return [*found, *_unknown_to(compat)]
 
 
@@ -90,8 +80,17 @@ def _unknown_to(compat: Compat) -> list[NewTorch]:
     if not names:
         return []
     release = max(torch for torch, _ in names)
-    pythons = tuple(sorted({python for torch, python in names if torch == release}))
-    return [NewTorch(release, pythons=pythons, series_known=release.series in {t.series for t in compat.torches})]
+    pythons = sorted({python for torch, python in names if torch == release})
+    lines = [f"releases: [..., {release}]"]
+    if release.series not in {torch.series for torch in compat.torches}:
+        lines = [f"releases: [{release}]", f"python: [{', '.join(map(str, pythons))}]"]
+    row = "\n".join([f"  {release.series}:", *(f"    {line}" for line in lines)])
+    text = (
+        f"The package index has wheels of torch {release} for Python {and_list(pythons)}. This version of buildfarm"
+        " does not know this release: install a newer buildfarm. In a checkout of buildfarm, add the facts to"
+        f" builder/matrix/compat.yaml:\n\n```yaml\n{row}\n```"
+    )
+    return [NewTorch(release, None, None, text)]
 
 
 def _parsed(file: Location) -> tuple[Torch, Python] | None:
@@ -104,24 +103,3 @@ def _parsed(file: Location) -> tuple[Torch, Python] | None:
         if tag.platform.endswith("_x86_64") and "linux" in tag.platform:
             return Torch.parse(version.base_version), Python.parse(tag.abi)
     return None
-
-
-def _known(new: NewTorch) -> str:
-    return (
-        f"matrix.yaml does not have torch {new.torch}, which adds {counted(new.builds or 0, 'build')} for"
-        f" {counted(new.cells, 'cell')}. To build them, add {new.torch.series} to the list `torch` in"
-        " matrix.yaml."
-    )
-
-
-def _unknown(new: NewTorch) -> str:
-    pythons = f" for Python {and_list(new.pythons)}" if new.pythons else ""
-    lines = [f"releases: [..., {new.torch}]"]
-    if not new.series_known:
-        lines = [f"releases: [{new.torch}]", f"python: [{', '.join(map(str, new.pythons))}]"]
-    row = "\n".join([f"  {new.torch.series}:", *(f"    {line}" for line in lines)])
-    return (
-        f"The package index has wheels of torch {new.torch}{pythons}. This version of buildfarm does not know this"
-        " release: install a newer buildfarm. In a checkout of buildfarm, add the facts to"
-        f" builder/matrix/compat.yaml:\n\n```yaml\n{row}\n```"
-    )

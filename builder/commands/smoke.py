@@ -64,7 +64,7 @@ from builder.publish.terminal import (
     to_text,
 )
 from builder.result import SmokeResult
-from builder.storage.runs import last_steps, save_run
+from builder.storage.runs import save_run
 from builder.store import Store, write_atomic, write_if_changed
 from builder.timeline import Recorder
 from builder.wheels.build_dir import clear_abandoned
@@ -250,7 +250,7 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
         None if remote else cell_environments(options.executor, matrix, store, python_downloads=downloads, pull=pull)
     )
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
-    targets, progress = finder.find(wheels, options.dist), Progress(last=partial(last_steps, store))
+    targets, progress = finder.find(wheels, options.dist), Progress()
     recorder = Recorder(store.owner(""))
     results = Results(store, recorder, targets)
     jobs = [(target, cell) for target in targets for cell in target.cells]

@@ -26,24 +26,13 @@ from builder.errors import (
     UsageError,
 )
 from builder.log import print_line
-from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.config import TORCH_INDEX
-from builder.matrix.plan import Build, Plan
+from builder.matrix.plan import Plan
 from builder.result import BuildResult
 from tests.conftest import PATIENCE, ROOT
 from tests.unit.conftest import Call
+from tests.unit.wheels.make_record import BUILD
 
-BUILD = Build(
-    "ops",
-    "1.0",
-    AbiClass.CPYTHON,
-    Torch(2, 11, 0),
-    Cuda(13, 0),
-    (Python(3, 12),),
-    (Arch(9, 0),),
-    Platform.LINUX_X86_64,
-    (Cell.parse("torch2.11.0-cu130-cp312"),),
-)
 FAILED = BuildResult(
     BUILD, None, BuildError("a.cu:3: error", stage="compile", hints=["look"]), reused=False, seconds=1.0
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from functools import partial
 from typing import Protocol
 
 from builder.commands.building.folder_builds import FolderBuilds
@@ -17,7 +16,6 @@ from builder.process import kill_all
 from builder.progress.display import Progress
 from builder.proofs.cells.prover import WheelProver
 from builder.result import BuildResult
-from builder.storage.runs import last_steps
 from builder.store import Store
 from builder.timeline import Recorder, Timeline
 from builder.wheels.job import Executor, NotPreparedError
@@ -66,7 +64,7 @@ class BuildRun(WheelBuilder):
         cores and memory allow). `minor_mismatch` says whether a CUDA toolkit of another minor was accepted. `progress`
         shows the builds (None: a new one).
         """
-        progress = progress or Progress(last=partial(last_steps, store))
+        progress = progress or Progress()
         recorder = Recorder(store.owner(""))
         self._farm = Farm(store, executor, prover, recipes, progress, recorder, minor_mismatch)
         self._jobs = jobs

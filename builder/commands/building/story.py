@@ -61,7 +61,7 @@ class Farm:
     minor_mismatch: bool = False
     parallelism: Parallelism = field(default_factory=Parallelism)
     order: BuildOrder = field(default_factory=lambda: BuildOrder(()))
-    #: The hints and warnings that this run has printed.
+    #: The warnings that this run has printed.
     said: set[str] = field(default_factory=set)
 
     def stored(self, build: Build, prepared: Prepared) -> StoredBuild | None:

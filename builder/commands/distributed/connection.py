@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import dask
 from distributed import Client
-from distributed.comm.core import FatalCommClosedError
+from distributed.comm.core import CommClosedError, FatalCommClosedError
 from distributed.comm.core import connect as connect_comm
 from distributed.security import Security
 
@@ -23,7 +23,7 @@ from builder.matrix.compat import and_list
 CONNECT_SECONDS = 10.0
 #: The page that says why, and how certificates are made.
 TRUST_HINT = "docs/explanation/trust.md says what a worker's scheduler and clients can do"
-TLS_HINT = "use certificates of one certificate authority for the scheduler, the workers and the clients"
+TLS_HINT = "start the scheduler with `--protocol tls`, and with a certificate of the same authority as this one"
 
 
 def check_address(address: str, *, plain_tcp: bool, option: str) -> str:
@@ -92,13 +92,24 @@ def security_for(address: str, role: str = "client") -> Security:
 
 
 class UnreachableError(MissingToolError):
-    """The scheduler does not answer; with the code SCHEDULER_REFUSED, another attempt would not help."""
+    """The scheduler does not answer; with the code CERTIFICATE_NOT_USABLE, another attempt would not help."""
 
-    def __init__(self, sentence: str, address: str, code: Code = Code.NETWORK_UNREACHABLE) -> None:
-        hints = ["start one with `dask scheduler --host HOST --port PORT`, or correct the address"]
-        if address.startswith("tls:"):
-            hints = ["start the scheduler with `--protocol tls`", TLS_HINT]
-        super().__init__(sentence, code, where=address, hints=hints)
+    def __init__(self, address: str, error: Exception) -> None:
+        """`error` is that of the connection; a ValueError says that the other side did not begin with TLS."""
+        tls, code = address.startswith("tls:"), Code.NETWORK_UNREACHABLE
+        reason = getattr(error, "strerror", None) or str(error) or f"{CONNECT_SECONDS:.0f} s have passed"
+        sentence = f"the scheduler does not answer: {reason}"
+        if isinstance(error, FatalCommClosedError | ValueError):
+            code = Code.CERTIFICATE_NOT_USABLE
+            sentence = "the program at this address does not use TLS, or does not accept the certificate"
+            if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+                sentence = f"the certificate of the scheduler is not trusted: {error.__cause__.verify_message}"
+        elif tls and isinstance(error, CommClosedError):
+            sentence = "the scheduler closes the connection: it does not accept the certificate"
+        plain = (
+            "start one with `dask scheduler --host HOST --port PORT`, or correct the address: tls:// if it wants TLS"
+        )
+        super().__init__(sentence, code, where=address, hints=[TLS_HINT if tls else plain])
 
 
 def quiet_dask() -> None:
@@ -122,13 +133,8 @@ async def reach(address: str, security: Security, role: str = "client") -> None:
             writer.close()
             comm = await connect_comm(address, timeout=CONNECT_SECONDS, **arguments)  # type: ignore[no-untyped-call]
             comm.abort()
-    except (FatalCommClosedError, ValueError) as error:  # ValueError: it sent something before the handshake of TLS
-        sentence = "the program at this address does not use TLS, or does not accept the certificate"
-        if isinstance(error.__cause__, ssl.SSLCertVerificationError):
-            sentence = f"the certificate of the scheduler is not trusted: {error.__cause__.verify_message}"
-        raise UnreachableError(sentence, address, Code.CERTIFICATE_NOT_USABLE) from None
-    except OSError as error:  # also TimeoutError
-        raise UnreachableError(_reason(address, error), address) from None
+    except (OSError, ValueError) as error:  # also TimeoutError
+        raise UnreachableError(address, error) from None
 
 
 async def connect(address: str, security: Security) -> Client:
@@ -140,18 +146,5 @@ async def connect(address: str, security: Security) -> Client:
                 address, asynchronous=True, security=security, timeout=CONNECT_SECONDS, set_as_default=False
             )
     except (OSError, ValueError, RuntimeError):
-        raise UnreachableError(_reason(address, TimeoutError()), address) from None
+        raise UnreachableError(address, TimeoutError()) from None
     return client
-
-
-def _reason(address: str, error: OSError) -> str:
-    """Why a connection failed, in one sentence."""
-    if isinstance(error, ConnectionRefusedError):
-        return "no scheduler listens at this address"
-    if isinstance(error, TimeoutError):
-        return f"the scheduler does not answer within {CONNECT_SECONDS:.0f} s"
-    if error.errno is not None:
-        return f"the scheduler does not answer: {error.strerror or error}"
-    if address.startswith("tls:"):
-        return "the scheduler closes the connection: it does not accept the certificate"
-    return "the program at this address closes the connection: it wants TLS, or is no Dask scheduler"

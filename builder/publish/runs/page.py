@@ -15,7 +15,7 @@ from builder.progress.display import StageTime, clock
 from builder.proof import Proof, Verdict
 from builder.publish.people.people_pages import LEVELS, templates
 from builder.publish.proof_lines import counts
-from builder.publish.runs.view import BuildView, Report, causes_of_report, plain, seconds_text, use_text
+from builder.publish.runs.view import BuildView, Report, causes_of_report, plain, seconds_text
 from builder.timeline import Timeline, thinned
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ def _templates() -> Environment:
         "plain": plain,
         "seconds": seconds_text,
         "size": size_text,
-        "use": use_text,
         "why": _why,
         "worst_first": _worst_first,
     }

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import BuildfarmError, Code, UsageError
-from builder.gate.amounts import size_text
 from builder.gate.causes import Causes, causes_of
 from builder.matrix.axes import Cell
 from builder.progress.display import StageTime, clock
@@ -285,17 +284,3 @@ def seconds_text(seconds: float) -> str:
 def causes_of_report(builds: Iterable[BuildView]) -> Causes:
     """Why checks of builds failed, did not run, are accepted or are remarked on."""
     return causes_of(each for build in builds for each in findings(build.all_proofs, build.build))
-
-
-def use_text(timeline: Timeline) -> str:
-    """The cores and the memory that the run used, as sentences; empty without samples."""
-    samples = timeline.samples
-    if not samples:
-        return ""
-    average = sum(sample.cores for sample in samples) / len(samples)
-    where = " on the machine that started it" if timeline.machines else ""
-    return (
-        f"The programs of the run{where} used {average:.1f} of {timeline.cores} cores on average and at most"
-        f" {size_text(max(sample.memory for sample in samples))} of memory. All programs of the machine together used"
-        f" at most {size_text(max(sample.machine_memory for sample in samples))} of {size_text(timeline.memory)}."
-    )

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from packaging.version import Version
 
 from builder.cli.options import ExecutorName
 from builder.commands.building.build import BuildOptions, build_text, dry_run, hint_of, run_build
@@ -36,7 +35,7 @@ from builder.errors import (
 )
 from builder.log import console
 from builder.matrix.config import Selection
-from builder.matrix.load import load_matrix, load_recipe, load_recipes, read_plan
+from builder.matrix.load import load_matrix, load_recipes, read_plan
 from builder.process import OWNER_VARIABLE
 from builder.proof import Check, Verdict
 from builder.proofs.inventory import shelf_of
@@ -296,20 +295,6 @@ def test_only_an_edited_source_is_built_again(runs: Runs) -> None:
     assert runs.wheel("tiny").read_bytes() == digests[1].wheel.read_bytes() != digests[0].wheel.read_bytes()
 
 
-def test_report_json_agrees_with_the_table(runs: Runs) -> None:
-    report = json.loads(runs.first.report)
-    entries = {entry["build"].split("-")[0]: entry for entry in report["builds"]}
-    assert {name: entry["status"] for name, entry in entries.items()} == {
-        "tiny": "built",
-        "broken": "failed",
-        "hollow": "failed",
-    }
-    assert "error: " in entries["broken"]["error"]
-    assert "wheel" not in entries["broken"]
-    gpu = [proof for proof in entries["tiny"]["proofs"] if proof["check"] == "gpu-values"]
-    assert [proof["verdict"] for proof in gpu] == ["not run"]
-
-
 def test_the_environment_variables_of_a_build(runs: Runs) -> None:
     with zipfile.ZipFile(runs.wheel("tiny")) as archive:
         lines = archive.read("tiny/env.txt").decode().splitlines()
@@ -490,14 +475,6 @@ def test_a_version_that_the_source_does_not_have_stops_the_run_before_the_compil
             dry_run(replace(options, store=tmp_path / "empty"))
     finally:
         script.unlink()
-
-
-def test_a_version_with_another_number_of_zeros_is_the_same(options: BuildOptions) -> None:
-    recipe = load_recipe(next(options.matrix.parent.rglob("extension.yaml")).parent)
-    assert recipe.version == "1.0"
-    assert recipe.is_version(Version("1.0.0"))
-    assert recipe.is_version(Version("1.0+local"))
-    assert not recipe.is_version(Version("1.0.1"))
 
 
 def test_a_full_disk_is_an_error_only_if_something_is_to_be_built(

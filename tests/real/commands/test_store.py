@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from builder.__main__ import run_command
 from builder.commands.building.build import dry_run, run_build
 from builder.errors import Exit
 from builder.matrix.fields import parse_size
@@ -117,28 +116,6 @@ def test_prune_and_history(project: SmallProject) -> None:
 
 def names(done: Pruned) -> set[str]:
     return {item.target for item in done.deleted}
-
-
-def test_the_commands_work_without_docker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("PATH", "HOME"):  # uv's cache of this machine may be large
-        monkeypatch.setenv(name, str(tmp_path))
-    monkeypatch.delenv("UV_CACHE_DIR", raising=False)
-
-    def buildfarm(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", ["buildfarm", "store", *words, "--store", str(tmp_path / "store")])
-        return run_command(), capsys.readouterr().out
-
-    Store(tmp_path / "store")
-    status, used = buildfarm("du", "--json")
-    assert status == 0
-    assert json.loads(used) == {"store": str(tmp_path / "store"), "size": 0, "folders": {}}
-    assert buildfarm("history", "--json") == (0, "[]\n")
-    status, pruned = buildfarm("prune", "--keep-days", "3", "--json")
-    assert json.loads(pruned) == {"dry_run": False, "freed": 0, "deleted": [], "in_use": []}
-    for words in (["prune"], ["prune", "--keep-days", "much"]):
-        assert buildfarm(*words) == (Exit.USAGE, "")
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,12 @@ from dataclasses import replace
 import pytest
 
 from builder.commands.building.preflight import BuildOrder, Parallelism
-from builder.matrix.axes import AbiClass, Arch, Cell, Platform
+from builder.matrix.axes import Cell
 from builder.matrix.plan import Build
 from tests.conftest import PATIENCE
+from tests.unit.wheels.make_record import BUILD
 
-CELL = Cell.parse("torch2.6.0-cu124-cp310")
-FIRST = Build(
-    "ops", "1.0", AbiClass.CPYTHON, CELL.torch, CELL.cuda, (CELL.python,), (Arch(9, 0),), Platform.LINUX_X86_64, (CELL,)
-)
+FIRST = BUILD
 SECOND = replace(FIRST, pythons=(Cell.parse("torch2.6.0-cu124-cp311").python,))
 OTHER = replace(FIRST, extension="other")
 ALONE = Parallelism()
@@ -62,11 +60,6 @@ def test_a_first_build_that_fails_releases_the_others(pool: ThreadPoolExecutor) 
     assert entered.is_set()
 
 
-def test_a_build_outside_of_the_order_does_not_wait() -> None:
-    with BuildOrder([]).compiling(SECOND, ALONE):
-        pass
-
-
 def test_the_first_builds_of_all_groups_start_first() -> None:
     assert BuildOrder([FIRST, SECOND, OTHER]).ordered([SECOND, FIRST, OTHER]) == [FIRST, OTHER, SECOND]
 
@@ -89,8 +82,9 @@ def test_the_first_build_of_a_single_group_gets_the_compilers_of_the_waiting_bui
         assert given == jobs
 
 
-def test_a_first_build_that_is_not_compiled_releases_the_others() -> None:
-    order = BuildOrder([FIRST, SECOND])
+@pytest.mark.parametrize("builds", [[], [FIRST, SECOND]], ids=["outside of the order", "the first is not compiled"])
+def test_a_build_does_not_wait_for_what_is_not_compiled(builds: list[Build]) -> None:
+    order = BuildOrder(builds)
     order.release(FIRST)
     with order.compiling(SECOND, ALONE):
         pass

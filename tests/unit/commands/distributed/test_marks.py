@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 from multiprocessing import Pipe
@@ -19,7 +18,6 @@ from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.commands.distributed.worker.service import Service
 from builder.storage.prune import prune
 from builder.store import RUN, Store
-from tests.unit.commands.distributed.made_up import BUILD_TASK
 
 WHEEL = f"received/{'a' * 64}"
 
@@ -56,27 +54,6 @@ def test_nothing_that_a_task_uses_is_deleted_until_the_client_has_copied_it(
     plugin._running.clear()
     plugin.release()
     assert targets(plugin) == {WHEEL, "remote/task.json", "logs/demo.log"}
-
-
-def test_a_process_keeps_its_marks_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between its answer and the mark of the worker, `store prune` finds nothing unused."""
-    answer = WorkerAnswer(reused=True)
-
-    def build(_task: object, store: Store, *_: object) -> WorkerAnswer:
-        store.use("builds/made")
-        return answer
-
-    monkeypatch.setattr(child, "_build", build)
-    monkeypatch.setattr(child, "set_verbosity", lambda **_: None)  # of this process, for all later tests
-    monkeypatch.setattr(child, "unpack", lambda _, folder: folder)
-    monkeypatch.setattr(child, "moved", lambda recipe, _: recipe)
-    monkeypatch.setattr(child, "locks_in", lambda *_: {})
-    assert child.run(child.Work(BUILD_TASK, (), tmp_path / "store", 1), lambda _: None) is answer
-    gc.collect()
-    assert not Store(tmp_path / "store").is_unused("builds/made")
-    child._held.clear()
-    gc.collect()
-    assert Store(tmp_path / "store").is_unused("builds/made")
 
 
 def test_a_process_ends_after_the_worker_has_marked_what_it_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -328,6 +328,7 @@ def test_publish_names_the_failed_builds_of_the_last_run(tmp_path: Path, run: Ru
     dist = tmp_path / "dist"
     refused = ready(tmp_path / "refused", version="2.0").wheel
     entry = {"build": "my_ext-2.0-torch2.11", "status": "failed", "hints": ["do this"], "wheel": refused.name}
+    entry["error"] = "my_ext-2.0-torch2.11: values: wrong result"
     proofs = [Proof(sha256_of(refused), Cell.parse(CELL), Check.VALUES, Verdict.FAILED, "wrong result").to_json()]
     other = {"build": "other-1.0-torch2.11", "status": "failed", "hints": [], "error": "other-1.0-torch2.11: no nvcc"}
     dist.mkdir()

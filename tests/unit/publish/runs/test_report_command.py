@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from builder.cli.app import app
-from builder.errors import Code, NothingSelectedError, UsageError
+from builder.errors import Code, UsageError
 from builder.storage.runs import save_run
 from builder.store import Store
 from tests.unit.publish.runs.make import run
@@ -70,13 +70,6 @@ def test_wrong_options(argv: str, code: Code, where: str, report: Report) -> Non
     error = report(*argv.split()).exception
     assert isinstance(error, UsageError)
     assert (error.code, error.where) == (code, where)
-
-
-def test_a_store_without_runs(report: Report, tmp_path: Path) -> None:
-    Store(tmp_path / "store")
-    result = report()
-    assert isinstance(result.exception, NothingSelectedError)
-    assert str(result.exception) == f"{tmp_path / 'store'}: no run is recorded in this store"
 
 
 @pytest.mark.parametrize("damaged", [{"builds": 1.5, "skips": []}, {"builds": [{"build": "b"}], "skips": []}, {}])
