@@ -23,7 +23,7 @@ from builder.publish.index import bucket as bucket_module
 from builder.publish.index.bucket import Bucket
 from builder.publish.index.integrity import check_index
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
-from builder.publish.people.plans import ProjectPlan
+from builder.publish.people.coverage import ProjectPlan
 from builder.wheels.toolchain.uv import find_uv
 from tests.fixtures import object_store
 from tests.fixtures.index_server import clean_environment
@@ -145,16 +145,6 @@ def _add(place: str, new: NewWheel) -> None:
         Repository(Bucket(place)).add(new)
     except ConflictError:
         sys.exit(7)
-
-
-def test_a_stray_object(place: str, tmp_path: Path) -> None:
-    repository = Repository(Bucket(place))
-    repository.add(ready(tmp_path))
-    repository.objects.write("simple/robots.txt", b"")
-    repository.write_all_pages()
-    assert repository.projects_of("simple") == ["my-ext"]
-    assert check_index(repository).faults == ()
-    assert [str(entry.version) for entry in repository.listed("my-ext")] == ["1.0"]
 
 
 def test_of_two_different_files_of_one_name_one_is_published(place: str, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import functools
 import http.server
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from builder.publish.runs.view import report_of
 from tests.conftest import lacking
 from tests.fixtures.index_server import running
 from tests.fixtures.made_up_index import LONG, make_empty_index, make_index
+from tests.unit.loopback import serving
 from tests.unit.publish.runs.make import run as made_up_run
 
 PHONE, DESKTOP = 390, 1280
@@ -58,15 +58,8 @@ class _Files(http.server.SimpleHTTPRequestHandler):
 @contextlib.contextmanager
 def static_server(root: Path) -> Iterator[str]:
     """The URL of a plain web server for a folder."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Files, directory=str(root)))
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(functools.partial(_Files, directory=str(root))) as address:
+        yield f"http://{address}/"
 
 
 @pytest.fixture(scope="module")
@@ -155,17 +148,6 @@ def copied(page: Page, key: str) -> str:
     return str(page.evaluate("navigator.clipboard.readText()"))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [PHONE, DESKTOP])
-def test_axe_finds_nothing_serious(browser: Browser, site: str, scheme: Literal["light", "dark"], width: int) -> None:
-    with opened(browser, site, width=width, color_scheme=scheme) as page:
-        for path in PAGES:
-            page.goto(site + path)
-            page.evaluate("for (const more of document.querySelectorAll('details')) more.open = true")
-            assert findings(page) == [], path
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
-
-
 @pytest.mark.parametrize("width", [360, PHONE, DESKTOP])
 def test_no_column_of_the_wheels_is_cut(browser: Browser, site: str, width: int) -> None:
     with opened(browser, site, width=width) as page:
@@ -193,26 +175,27 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of an index without a wheel."""
+    folder = tmp_path_factory.mktemp("empty")
+    make_empty_index(folder / "index", folder)
+    with static_server(folder / "index") as url:
+        yield url
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
-def test_axe_finds_nothing_serious_in_a_report(
-    browser: Browser, report: str, scheme: Literal["light", "dark"], width: int
+def test_axe_finds_nothing_serious(
+    browser: Browser, site: str, report: str, empty: str, scheme: Literal["light", "dark"], width: int
 ) -> None:
-    with opened(browser, report, width=width, color_scheme=scheme) as page:
-        assert "Tested combinations" in page.inner_text("main")
-        page.evaluate("for (const more of document.querySelectorAll('details')) more.open = true")
-        assert findings(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious_in_an_empty_index(
-    browser: Browser, tmp_path: Path, scheme: Literal["light", "dark"]
-) -> None:
-    make_empty_index(tmp_path / "index", tmp_path)
-    with static_server(tmp_path / "index") as url, opened(browser, url, width=PHONE, color_scheme=scheme) as page:
-        assert "no wheel yet" in page.inner_text("main")
-        assert findings(page) == []
+    shown = {**{site + path: "" for path in PAGES}, report: "Tested combinations", empty: "no wheel yet"}
+    for url, text in shown.items():
+        with opened(browser, url, width=width, color_scheme=scheme) as page:
+            assert text in page.inner_text("main")
+            page.evaluate("for (const more of document.querySelectorAll('details')) more.open = true")
+            assert findings(page) == [], url
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, url
 
 
 def test_axe_finds_bad_contrast_and_a_field_without_a_label(browser: Browser, site: str) -> None:

@@ -13,21 +13,15 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Event
 
-import httpx2
-
 from builder.commands.index.publish import publish_wheels
 from builder.publish.index.integrity import check_index
 from builder.publish.index.levels import Level
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.publish.server.tokens import Tokens
 from builder.result import PublishOutcome
 from builder.store import Store
-from tests.conftest import PATIENCE
-from tests.fixtures.index_server import running
 from tests.fixtures.killed import begin, context_of, enough, seeded
 from tests.unit.loopback import pure_wheel
-from tests.unit.publish.server.client import form_of
 
 #: Kills of `publish`; BUILDFARM_KILLS=50 makes a longer test.
 KILLS = int(os.environ.get("BUILDFARM_KILLS", "15"))
@@ -110,32 +104,3 @@ def test_a_killed_publish_leaves_nothing_half_seen(tmp_path: Path) -> None:
     listed = {entry.filename for project in repository.projects() for entry in repository.listed(project)}
     assert {wheel.name for wheel in wheels} <= listed
     print(f"{kills} kills, {interrupted} during a change, {check.wheels} wheels")
-
-
-def test_two_servers_and_publish_on_one_folder(tmp_path: Path) -> None:
-    root = tmp_path / "index"
-    secret = Tokens(root).add("ci", ("upload",), None)[0]
-    uploaded = [pure_wheel(tmp_path / "u", f"my_ext{number % 2}", f"1.{number}+cu130") for number in range(16)]
-    published = [pure_wheel(tmp_path / "p", f"my_ext{number % 2}", f"2.{number}+cu130") for number in range(8)]
-    with running(root) as one, running(root) as other, ThreadPoolExecutor(5) as threads:
-
-        def upload(number: int) -> int:
-            wheel = uploaded[number]
-            with httpx2.Client(base_url=(one, other)[number // 2 % 2].url, timeout=PATIENCE) as client:
-                files = {"content": (wheel.name, wheel.read_bytes())}
-                return client.post("/legacy/", data=form_of(wheel), files=files, auth=("__token__", secret)).status_code
-
-        publisher = threads.submit(
-            publish_wheels, Repository(Folder(root)), published, Store(tmp_path / "store"), [Level.NONE]
-        )
-        assert list(threads.map(upload, range(len(uploaded)))) == [200] * len(uploaded)
-        assert {result.outcome for result in publisher.result()} == {PublishOutcome.PUBLISHED}
-        names = {wheel.name for wheel in (*uploaded, *published)}
-        for server in (one, other):
-            with httpx2.Client(
-                base_url=server.url, timeout=PATIENCE, headers={"accept": "application/vnd.pypi.simple.v1+json"}
-            ) as client:
-                pages = [client.get(f"/cu130/my-ext{number}/").json() for number in range(2)]
-            assert {file["filename"] for page in pages for file in page["files"]} == names
-    check = check_index(Repository(Folder(root)))
-    assert (check.wheels, check.faults, check.unused, check.finished) == (len(names), (), (), ())

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
+import requests
 
 from builder.commands.index.publish import publish_wheels
 from builder.publish.index.integrity import check_index
 from builder.publish.index.levels import Level
-from builder.publish.index.new_wheel import new_wheel, proofs_beside
 from builder.publish.index.objects import Folder
-from builder.publish.index.repository import ConflictError, Repository
-from builder.publish.remote import server
-from builder.publish.remote.server import IndexServer
+from builder.publish.index.repository import Repository
+from builder.publish.server import client as server
+from builder.publish.server.client import IndexServer
 from builder.publish.server.tokens import Tokens
 from builder.result import PublishOutcome
 from builder.store import Store
@@ -167,46 +162,6 @@ def test_a_killed_publish_leaves_nothing_and_the_next_run_continues(
     print(f"{kills} kills, {during} during an upload, {continued} continued, {check.wheels} wheels")
 
 
-@contextmanager
-def cutting(target: str, cuts: list[int]) -> Iterator[str]:
-    """A way to a server that ends each connection after so many bytes; without a number left, it cuts no more."""
-    host, port = urlsplit(target).hostname, urlsplit(target).port
-    listening = socket.create_server(("127.0.0.1", 0))
-
-    def pump(source: socket.socket, sink: socket.socket, most: int) -> None:
-        with suppress(OSError):
-            while most > 0 and (data := source.recv(min(65536, most))):
-                sink.sendall(data)
-                most -= len(data)
-            for one in (source, sink):
-                one.shutdown(socket.SHUT_RDWR)
-
-    def accept() -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = listening.accept()
-                upstream = socket.create_connection((host, port))
-                most = cuts.pop(0) if cuts else 2**62
-                sockets.extend((client, upstream))
-                start(pump, client, upstream, most)
-                start(pump, upstream, client, 2**62)
-
-    def start(work: Callable[..., None], *arguments: object) -> None:
-        threads.append(threading.Thread(target=work, args=arguments, daemon=True))
-        threads[-1].start()
-
-    sockets, threads = [listening], list[threading.Thread]()
-    start(accept)
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    for one in sockets:
-        with suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
-    for thread in threads:
-        thread.join()
-    for one in sockets:
-        one.close()
-
-
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A server of an empty index, for clients in this process."""
@@ -217,39 +172,22 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield started
 
 
-def ready(wheel: Path) -> object:
-    made = new_wheel(wheel, [])
-    return new_wheel(wheel, proofs_beside(wheel, made.entry.sha256))
-
-
-def test_a_cut_network(index: Server, tmp_path: Path) -> None:
+def test_a_cut_network(index: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files: dict[str, str | bytes] = {"my_ext/data.bin": os.urandom(3_000_000)}
-    wheel = proven_wheel(tmp_path / "dist", files=files)
-    with cutting(index.url, [0, 2_000_000, 2_900_000]) as url:
-        (result,) = publish_wheels(IndexServer(url), [wheel], Store(tmp_path / "store"), [Level.CPU])
+    wheel, cuts = proven_wheel(tmp_path / "dist", files=files), [1, 2_000_000, 2_900_000]
+
+    def cut(self: server.UploadBody) -> Iterator[bytes]:
+        left = cuts.pop(0) if cuts else 2**62
+        for chunk in plain_parts(self):
+            yield chunk
+            left -= len(chunk)
+            if left < 0:  # the connection is closed in the middle of the form
+                raise requests.ConnectionError("cut")
+
+    monkeypatch.setattr(server.UploadBody, "__iter__", cut)
+    (result,) = publish_wheels(IndexServer(index.url), [wheel], Store(tmp_path / "store"), [Level.CPU])
     assert result.outcome is PublishOutcome.PUBLISHED
     assert index.log.read_text().count("POST /legacy/ 200") == 1
     assert index.log.read_text().count("POST /legacy/ 400") >= 1
     check = check_index(Repository(Folder(index.root)))
     assert (check.wheels, check.faults, check.unused) == (1, (), ())
-
-
-def test_many_publishers_at_once(index: Server, tmp_path: Path) -> None:
-    same = proven_wheel(tmp_path / "same")
-    others = [proven_wheel(tmp_path / "others", f"my_ext{number % 2}", f"1.{number}") for number in range(6)]
-    clashing = [proven_wheel(tmp_path / f"{one}", "clash", files={"clash/x.py": str(one)}) for one in range(4)]
-    with ThreadPoolExecutor(6) as threads:
-
-        def add(wheel: Path) -> str:
-            try:
-                return str(IndexServer(index.url).add(ready(wheel)))  # type: ignore[arg-type]
-            except ConflictError as error:
-                return error.sentence
-
-        results = list(threads.map(add, [*[same] * 5, *others, *clashing]))
-    assert sorted(results[:5]) == ["False"] * 4 + ["True"]
-    assert results[5:11] == ["True"] * 6
-    assert results[11:].count("True") == 1
-    assert all(one == "True" or "a published file never changes" in one for one in results[11:])
-    check = check_index(Repository(Folder(index.root)))
-    assert (check.wheels, check.faults, check.unused) == (8, (), ())

@@ -77,25 +77,28 @@ async def _downloads(url: str) -> list[str]:
         return await asyncio.gather(*(_download(clients[number // 25], number) for number in range(DOWNLOADS)))
 
 
-def test_downloads_and_uploads_while_publishing(tmp_path: Path) -> None:
+def test_downloads_and_uploads_by_two_servers_while_publishing(tmp_path: Path) -> None:
     root = tmp_path / "index"
     repository = Repository(Folder(root))
     repository.add(ready(tmp_path, version="0.1+cu130"))
     names = [("my_ext", "other_ext")[number % 2] for number in range(UPLOADS)]
     wheels = [pure_wheel(tmp_path, name, f"1.{number}+cu130") for number, name in enumerate(names)]
-    with running(root) as server, ThreadPoolExecutor(3) as clients:
+    with running(root) as server, running(root) as other, ThreadPoolExecutor(4) as clients:
         auth = ("__token__", Tokens(root).add("ci", ("upload",), None)[0])
         published = clients.submit(
             lambda: [repository.add(ready(tmp_path, version=f"2.{number}+cu130")) for number in range(PUBLISHED)]
         )
-        uploaded = clients.submit(lambda: asyncio.run(_uploads(server.url, auth, wheels)))
+        uploaded = [
+            clients.submit(asyncio.run, _uploads(url, auth, half))
+            for url, half in ((server.url, wheels[::4] + wheels[1::4]), (other.url, wheels[2::4] + wheels[3::4]))
+        ]
         downloaded = clients.submit(lambda: asyncio.run(_downloads(server.url)))
         assert published.result() == [True] * PUBLISHED
-        assert uploaded.result() == [200] * UPLOADS
+        assert [status for half in uploaded for status in half.result()] == [200] * UPLOADS
         assert len(set(downloaded.result())) > 1  # the downloads saw the index grow
         log = server.log.read_text()
         assert server.stop() == 0
-    assert " 500 " not in log
+    assert " 500 " not in log  # both servers write it
     check = check_index(repository)
     assert (check.wheels, check.faults, check.unused, check.finished) == (1 + UPLOADS + PUBLISHED, (), (), ())
 

@@ -36,8 +36,8 @@ from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.paths import ALL, paths_of
 from builder.publish.index.reader import IndexReader
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
-from builder.publish.people.plans import ProjectPlan, project_plans
-from builder.publish.remote.server import IndexServer
+from builder.publish.people.coverage import ProjectPlan, project_plans
+from builder.publish.server.client import IndexServer
 from builder.result import PublishOutcome, PublishResult
 from builder.store import Store, local_path
 from builder.wheelfile.compatibility import check_wheel_name
@@ -177,15 +177,23 @@ def _newest_versions(wheels: Sequence[Path]) -> Iterator[Path]:
 def _publish(
     options: PublishOptions, wheels: Sequence[Path], store: Store, required: Sequence[Level]
 ) -> tuple[str, list[PublishResult]]:
-    """Publish wheels; return the URL of the index for pip and uv, empty for a bucket, and what was done."""
-    if options.to.startswith(("http://", "https://")):
-        if options.matrix:
-            raise UsageError(
-                "a server gets no plan of a matrix; leave out the option", Code.COMMAND_LINE_INVALID, where="--matrix"
-            )
-        server = IndexServer(options.to)
-        return server.url, publish_wheels(server, wheels, store, required, recipes_of(None))
-    plans, recipes = plans_of(options.matrix), recipes_of(options.matrix)
+    """Publish wheels; return the URL of the index for pip and uv, empty for a bucket, and what was done.
+
+    Raises UsageError for a wrong matrix, and for one with a server.
+    """
+    is_server = options.to.startswith(("http://", "https://"))
+    if is_server and options.matrix:
+        raise UsageError(
+            "a server gets no plan of a matrix; leave out the option", Code.COMMAND_LINE_INVALID, where="--matrix"
+        )
+    server = IndexServer(options.to) if is_server else None
+    matrix = options.matrix or (MATRIX if MATRIX.is_file() else None)
+    recipes = load_recipes(load_matrix(matrix)) if matrix else ()
+    if server:
+        return server.url, publish_wheels(server, wheels, store, required, recipes)
+    plans: dict[str, ProjectPlan] = {}
+    with suppress(NothingSelectedError):  # every wheel of the matrix is an official one
+        plans = project_plans(read_plan(matrix, Selection())[2]) if matrix else {}
     with new_folder(local_path(options.to), "--to"):
         repository = Repository(open_objects(options.to))
         results = publish_wheels(repository, wheels, store, required, recipes)
@@ -228,19 +236,6 @@ def publish_wheels(
         if results[-1].outcome is not PublishOutcome.REFUSED:
             FolderBuilds(store).remember_published(new.wheel, new.entry.sha256, recipes)
     return results
-
-
-def recipes_of(matrix: Path | None) -> tuple[Recipe, ...]:
-    """The recipes of a matrix; None: of `matrix.yaml` if there is one. Raises UsageError for a wrong file."""
-    return load_recipes(load_matrix(matrix or MATRIX)) if matrix or MATRIX.is_file() else ()
-
-
-def plans_of(matrix: Path | None) -> dict[str, ProjectPlan]:
-    """What a matrix plans for each project; None: `matrix.yaml` if there is one. Raises UsageError for a wrong file."""
-    with suppress(NothingSelectedError):  # every wheel of the matrix is an official one
-        if matrix or MATRIX.is_file():
-            return project_plans(read_plan(matrix or MATRIX, Selection())[2])
-    return {}
 
 
 def publish_wheel(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit
 
 from builder.errors import Code, UsageError
 from builder.masking import mask_credentials
 from builder.proofs.environment.read import source_url
+from builder.untrusted import split_url
 
 #: The form `NAME[EXTRAS] @ URL`, and a path with extras.
 _NAMED = re.compile(r"[A-Za-z0-9][\w.-]*\s*(?:\[[^\]]*\])?\s*@\s*(?P<url>.+)")
@@ -60,11 +60,11 @@ def check_install(value: str, folder: Path) -> None:
 
 
 def _check_url(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise _refusal(f"{url!r} is no URL", _URL_HINT) from None
-    if _has_secret(url, parts):
+    parts = split_url(url)
+    user, _, host = parts.netloc.rpartition("@")
+    # The user of git+ssh is no secret: it is `git` on most servers.
+    public = parts._replace(netloc=host).geturl() if parts.scheme == "git+ssh" and ":" not in user else url
+    if mask_credentials(public) != public:
         raise _refusal(
             "the URL holds a user, a password or a token, and would be in the workflows, which are committed",
             "leave it out of the URL; if the jobs cannot read the URL without it, add a copy of buildfarm to the"
@@ -72,33 +72,18 @@ def _check_url(url: str) -> None:
         )
     if parts.scheme in ("http", "git+http"):
         raise _refusal(f"{url!r} gets code without TLS", "use https:// or git+https://", code=Code.NOT_ENCRYPTED)
-    if parts.hostname == "host" or "/OWNER/" in parts.path:
-        raise _refusal(f"{url!r} has HOST or OWNER in place of a name", _URL_HINT, _PATH_HINT)
-    if parts.scheme not in ("https", "git+https", "git+ssh") or not parts.netloc:
+    if parts.scheme not in ("https", "git+https", "git+ssh") or not parts.netloc or "/OWNER/" in parts.path:
         raise _refusal(f"{url!r} is no URL that each job can read", _URL_HINT, _PATH_HINT)
-    if parts.scheme == "https":
-        pinned = bool(_IN_ARCHIVE_URL.search(parts.path) or _SHA256.search(parts.fragment))
-        hint = "name an archive of a commit, or add #sha256=HASH to the URL"
-    else:
+    pinned = _IN_ARCHIVE_URL.search(parts.path) or _SHA256.search(parts.fragment)
+    if parts.scheme != "https":
         _, sign, revision = parts.path.rpartition("@")
-        pinned = bool(sign and _COMMIT.fullmatch(revision))
-        hint = f"end the URL with @ and the 40 digits of a commit, as `git ls-remote {_without(parts)}` prints them"
+        pinned = _COMMIT.fullmatch(revision) if sign else None
     if not pinned:
-        raise _refusal(f"{url!r} names no commit, so its content can change between two jobs", hint)
-
-
-def _has_secret(url: str, parts: SplitResult) -> bool:
-    """Whether a URL has a secret. The user of git+ssh is none: it is `git` on most servers."""
-    user, sign, host = parts.netloc.rpartition("@")
-    if sign and parts.scheme == "git+ssh" and ":" not in user:
-        url = parts._replace(netloc=host).geturl()
-    return mask_credentials(url) != url
-
-
-def _without(parts: SplitResult) -> str:
-    """The URL of a repository for git, without a revision."""
-    path = parts.path.rpartition("@")[0] or parts.path
-    return parts._replace(scheme=parts.scheme.removeprefix("git+"), path=path, fragment="").geturl()
+        raise _refusal(
+            f"{url!r} names no commit, so its content can change between two jobs",
+            "end the URL of a repository with @ and the 40 digits of a commit, as `git ls-remote` prints them",
+            "name an archive of a commit, or add #sha256=HASH to its URL",
+        )
 
 
 def _check_path(value: str, folder: Path) -> None:
@@ -111,10 +96,11 @@ def _check_path(value: str, folder: Path) -> None:
         raise _refusal(f"{str(path)!r} is outside the repository, and a job has only its files", _PATH_HINT)
     if not target.exists():
         raise _refusal(f"{folder / path} does not exist", _PATH_HINT, code=Code.NO_SUCH_FILE)
-    if target.is_dir() and not any((target / name).is_file() for name in ("pyproject.toml", "setup.py")):
-        raise _refusal(f"{folder / path} has no pyproject.toml and no setup.py", _PATH_HINT, code=Code.NO_SUCH_FILE)
-    if target.is_file() and not target.name.endswith(_ARCHIVES):
-        raise _refusal(f"{folder / path} is no folder, no wheel and no source archive", _PATH_HINT)
+    is_source = any((target / name).is_file() for name in ("pyproject.toml", "setup.py"))
+    if not is_source and not (target.is_file() and target.name.endswith(_ARCHIVES)):
+        code = Code.NO_SUCH_FILE if target.is_dir() else Code.VALUE_INVALID
+        sentence = f"{folder / path} is no folder with pyproject.toml or setup.py, and no archive"
+        raise _refusal(sentence, _PATH_HINT, code=code)
 
 
 def _refusal(sentence: str, *hints: str, code: Code = Code.VALUE_INVALID) -> UsageError:

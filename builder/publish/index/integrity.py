@@ -13,10 +13,10 @@ from builder.proof import proofs_of
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.new_wheel import sbom_of
 from builder.publish.index.objects import Objects, read
-from builder.publish.index.pages import entries_of, root_pages
+from builder.publish.index.pages import root_pages
 from builder.publish.index.repository import Repository
+from builder.publish.people.coverage import PLANS, read_plan
 from builder.publish.people.people_pages import FOLDER, HOME, SUMMARIES, home_page
-from builder.publish.people.plans import PLANS, read_plan
 from builder.publish.provenance import statement_fault
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.archive import WheelFile
@@ -175,19 +175,12 @@ def _page_faults(repository: Repository) -> Iterator[str]:
 
 
 def _differences(objects: Objects, name: str, wanted: bytes) -> Iterator[str]:
-    """What is wrong with a page: the wheels that it lists wrongly, if it can be read."""
+    """What is wrong with a page."""
     found = read(objects, name)
     if found is None:
         yield f"{name}: the page is missing"
     elif found != wanted:
-        wheels: list[str] = []
-        with suppress(JsonError):  # no JSON page of a project
-            right, listed = ({entry.filename: entry for entry in entries_of(page)} for page in (wanted, found))
-            wheels = sorted(wheel for wheel in right.keys() | listed.keys() if right.get(wheel) != listed.get(wheel))
-        folder = name.rpartition("/")[0]
-        yield from (f"{folder}: the page does not agree with the record of {wheel}" for wheel in wheels)
-        if not wheels:
-            yield f"{name}: the page was changed, or a different version of buildfarm wrote it"
+        yield f"{name}: the page was changed, or a different version of buildfarm wrote it"
 
 
 def _damaged_plans(objects: Objects) -> list[str]:

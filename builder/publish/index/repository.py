@@ -35,8 +35,8 @@ from builder.publish.index.entry import Entry, project_of
 from builder.publish.index.objects import Objects, read
 from builder.publish.index.pages import entries_of, project_pages, root_pages
 from builder.publish.index.paths import ALL, is_path, is_torch, is_variant, paths_of
+from builder.publish.people.coverage import PLANS, ProjectPlan, read_plan
 from builder.publish.people.people_pages import FOLDER, HOME, SUMMARIES, home_page, people_pages, people_paths
-from builder.publish.people.plans import PLANS, ProjectPlan, read_plan
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.compatibility import check_wheel_name
 

@@ -1,24 +1,112 @@
-"""What a project's page shows: for each version, what is known of each cell, how to install, and the wheels."""
+"""What the page of a project shows: what a matrix plans, and what is known of each cell; how to install, the wheels."""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder.matrix.axes import Cell, Python
+from builder.matrix.local_version import current_form
+from builder.matrix.plan import Build, Plan
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.install import wheel_url
 from builder.publish.index.levels import Level
+from builder.publish.index.objects import Objects
 from builder.publish.index.paths import ALL, path_to_install
-from builder.publish.people.plans import ProjectPlan
+from builder.untrusted import JsonError, parse_json, texts
 
+#: The folder of an index with the plan of each project.
+PLANS = "plans"
 #: The states of a cell beside the levels: planned without a wheel, and not planned for a reason.
 MISSING, SKIPPED = "missing", "skipped"
 _LEVELS = [str(level) for level in Level]
+
+
+@dataclass(frozen=True)
+class ProjectPlan:
+    """The plan of one project."""
+
+    #: The version that is planned, without a local part.
+    version: str
+    #: The cells of each planned local version, such as `cu130.torch2.11`.
+    wheels: dict[str, tuple[Cell, ...]]
+    #: The combinations that get no wheel, as names of cells, by reason.
+    skipped: dict[str, tuple[Cell, ...]]
+    #: The normalized names of all projects of the same matrix, sorted.
+    projects: tuple[str, ...]
+
+    def serves(self, entry: Entry, cell: Cell) -> bool:
+        """Whether a wheel is the one that is planned for a cell, by its version and its tags."""
+        planned = (f"{self.version}+{local}" for local, cells in self.wheels.items() if cell in cells)
+        versions = {Version(current_form(version)) for version in planned}
+        is_version = Version(current_form(str(entry.version))) in versions
+        return is_version and bool(entry.tags_for(cell))
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The cells that get a wheel."""
+        return [cell for cells in self.wheels.values() for cell in cells]
+
+    def to_json(self) -> bytes:
+        """Return JSON text; `from_json` reads it."""
+        data = {
+            "version": self.version,
+            "wheels": {local: [str(cell) for cell in cells] for local, cells in self.wheels.items()},
+            "skipped": {reason: [str(cell) for cell in cells] for reason, cells in self.skipped.items()},
+            "projects": self.projects,
+        }
+        return (json.dumps(data, indent=1) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        """Read what `to_json` wrote; raises JsonError for anything else."""
+        return parse_json(text, cls._of)
+
+    @classmethod
+    def _of(cls, data: dict[str, Any]) -> Self:
+        wheels, skipped = (
+            {str(key): tuple(map(Cell.parse, texts(cells))) for key, cells in data[name].items()}
+            for name in ("wheels", "skipped")
+        )
+        return cls(str(Version(data["version"])), wheels, skipped, texts(data["projects"]))
+
+
+def project_plans(plan: Plan) -> dict[str, ProjectPlan]:
+    """The plan of each project that has builds, by its normalized name."""
+    builds: dict[str, list[Build]] = defaultdict(list)
+    for build in plan.builds:
+        builds[build.wheel_name].append(build)
+    projects = tuple(sorted(map(canonicalize_name, builds)))
+    plans: dict[str, ProjectPlan] = {}
+    for name, own in builds.items():
+        wheels: dict[str, list[Cell]] = defaultdict(list)
+        for build in own:
+            wheels[build.local_version] += build.serves
+        skipped: dict[str, list[Cell]] = defaultdict(list)
+        for skip in plan.skips:
+            if skip.extension in {"", own[0].extension}:
+                skipped[skip.reason].append(Cell(skip.torch, skip.cuda, skip.python, skip.platform))
+        plans[canonicalize_name(name)] = ProjectPlan(
+            own[0].version,
+            {local: tuple(sorted(cells)) for local, cells in wheels.items()},
+            {reason: tuple(cells) for reason, cells in skipped.items()},
+            projects,
+        )
+    return plans
+
+
+def read_plan(objects: Objects, project: str) -> ProjectPlan | None:
+    """What a matrix plans for a project; None without a readable plan."""
+    try:
+        return ProjectPlan.from_json(objects.read(f"{PLANS}/{project}"))
+    except (FileNotFoundError, JsonError):
+        return None
 
 
 @dataclass(frozen=True)

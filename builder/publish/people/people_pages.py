@@ -20,8 +20,7 @@ from builder.publish.gradients import gradient_text
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.levels import Level
 from builder.publish.index.pages import quoted
-from builder.publish.people.coverage import MISSING, cell_fields, coverage
-from builder.publish.people.plans import ProjectPlan
+from builder.publish.people.coverage import MISSING, ProjectPlan, cell_fields, coverage
 from builder.untrusted import JsonError, parse_json, split_url, text
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from builder.publish.index.levels import Level
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.people.people_pages import FOLDER
-from builder.publish.remote.evidence import UPLOAD_PATH
+from builder.publish.server.client import UPLOAD_PATH
 from builder.publish.server.pages import Pages
 from builder.publish.server.replies import AccessLog, answer
 from builder.publish.server.tokens import Tokens

@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import BoundedSemaphore, Lock
@@ -18,28 +19,24 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
 from builder.log import print_warning
-from builder.proof import Proof
+from builder.proof import Check, Proof, Verdict
+from builder.proofs.claimed_cells import CellClaims, foreign_claim, provided_by_torch
+from builder.proofs.static.claim import make_proof
 from builder.publish.index.entry import project_of
 from builder.publish.index.levels import Level, shortfalls
-from builder.publish.index.new_wheel import check_file_name, check_statement, merged, new_wheel
+from builder.publish.index.new_wheel import check_file_name, check_statement, merged, new_wheel, proofs_beside
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import ConflictError, Repository
 from builder.publish.provenance import statement_path
-from builder.publish.remote.evidence import (
-    EVIDENCE,
-    MAX_EVIDENCE,
-    PUBLISHED,
-    UNCHANGED,
-    UPDATED,
-    nothing_new,
-    vouched_proofs,
-)
+from builder.publish.server.client import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UNCHANGED, UPDATED, nothing_new
 from builder.publish.server.replies import token_of, unauthorized
 from builder.publish.server.tokens import Token, Tokens
 from builder.store import Store
+from builder.wheelfile.archive import wheel_fault
+from builder.wheelfile.facts import facts_of, open_wheel
 
 #: Room for the other fields, such as the description, bytes.
 _FORM_SIZE = 2**24
@@ -191,3 +188,48 @@ class Uploads:
             return UPDATED
         self._repository.add(new_wheel(wheel, proofs), update=False)
         return PUBLISHED
+
+
+def vouched_proofs(wheel: Path, sha256: str) -> list[Proof]:
+    """The proofs beside an uploaded wheel, with the server's own verdict on every check of the file.
+
+    The verdicts in the cells are those of the uploader, whose token vouches for them. Of the checks of the file, only
+    two verdicts of the uploader count: that a check failed, and that the recipe accepts the finding of a check that
+    fails here too. No proofs beside the wheel: none.
+
+    Raises UsageError for a wheel or proofs that cannot be read, for proofs of a different file, and for proofs in a
+    cell that the wheel itself excludes.
+    """
+    sent = proofs_beside(wheel, sha256)
+    if not sent:
+        return []
+    from builder.proofs.static.file_checks import static_proofs  # noqa: PLC0415 - auditwheel loads slowly
+
+    with open_wheel(wheel) as archive:
+        facts, fault = facts_of(archive, sha256, wheel.stat().st_size), wheel_fault(archive)
+    cells = sorted({proof.cell for proof in sent if proof.cell})
+    for cell in cells:
+        if why := CellClaims(facts).why_not(cell):
+            raise UsageError(f"there are proofs in {cell}, but {why.reason}", Code.PROOFS_NOT_USABLE)
+    # Whether the wheel must contain GPU code is in the recipe, which the server does not have.
+    claim = replace(foreign_claim(facts, cells), cuda_required=False)
+    own = {
+        proof.check: proof for proof in static_proofs(facts, claim, provided_by_torch(facts), {}) if proof.cell is None
+    }
+    if fault:
+        own[Check.RECORD] = make_proof(facts, Check.RECORD, [fault])
+    for proof in sent:
+        if proof.cell is None and (proof.check in own or proof.verdict is Verdict.FAILED):
+            own[proof.check] = _weighed(proof, own.get(proof.check))
+    return [*own.values(), *(proof for proof in sent if proof.cell)]
+
+
+def _weighed(sent: Proof, own: Proof | None) -> Proof:
+    """One verdict of two: that of the uploader, if it is not better than that of this server."""
+    if own is None:
+        return sent
+    if own.verdict is Verdict.FAILED and sent.verdict is not Verdict.ACCEPTED:
+        return own
+    # The uploader also knows the claimed architectures. The code in the libraries is a fact of the file.
+    facts = {key: value for key, value in own.evidence.items() if key == "libraries"}
+    return replace(sent, evidence={**sent.evidence, **facts})

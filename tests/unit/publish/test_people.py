@@ -17,9 +17,8 @@ from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.integrity import check_index
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.publish.people.coverage import coverage
+from builder.publish.people.coverage import ProjectPlan, coverage, project_plans
 from builder.publish.people.people_pages import home_page, project_page
-from builder.publish.people.plans import ProjectPlan, project_plans
 from tests.unit.matrix.make import matrix, recipe
 from tests.unit.publish.index.make import ready
 

@@ -176,12 +176,6 @@ def test_a_wheel_that_was_built_for_another_torch_is_refused(adopt: Adopt, make:
     assert entries(tmp_path) == []
 
 
-def test_a_failed_import_is_refused(adopt: Adopt, make: Make) -> None:
-    code, result, _ = adopt(make(module="raise RuntimeError('no')"), require="static")
-    assert code == Exit.FAILED
-    assert "import: failed" in result["reasons"][0]
-
-
 def test_a_statement_beside_the_wheel_is_not_believed(adopt: Adopt, make: Make, tmp_path: Path) -> None:
     wheel = make()
     statement_path(wheel).write_text("{}")

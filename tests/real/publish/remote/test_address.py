@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from builder.errors import Code, UsageError
-from builder.publish.remote.credentials import token_for
-from builder.publish.remote.server import root_url
+from builder.publish.index.reader import token_for
+from builder.publish.server.client import root_url
 from tests.conftest import coded
 from tests.real.publish.remote.make import proven_wheel
 from tests.unit.publish.index.conftest import Run

@@ -6,14 +6,12 @@ import json
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from builder.check import Check
 from builder.hashing import sha256_of
-from builder.matrix.axes import Cell
 from builder.proof import Proof, Verdict, proofs_json, proofs_of, proofs_path
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.integrity import check_index
@@ -22,7 +20,7 @@ from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.provenance import statement_path
-from builder.publish.remote.evidence import MAX_EVIDENCE, PUBLISHED, UNCHANGED, UPDATED
+from builder.publish.server.client import MAX_EVIDENCE, PUBLISHED, UNCHANGED, UPDATED
 from builder.publish.server.tokens import Tokens
 from tests.real.publish.remote.make import CELL, ON_GPU, TAG, proven_wheel
 from tests.unit.loopback import pure_wheel
@@ -112,12 +110,6 @@ def test_a_token_without_the_scope_changes_no_proofs(client: Client, wheel: Path
     client.refuses(403, "", wheel, auth, as_field(made_proofs(wheel, ON_GPU, cells=[CELL])))
     assert client.upload(wheel, auth).text == f"{UNCHANGED}\n"
     assert client.published() == before
-
-
-def test_an_expired_token_is_refused(client: Client, wheel: Path) -> None:
-    secret, _ = Tokens(client.root).add("old", ("prove",), timedelta(seconds=-1))
-    client.refuses(401, "", wheel, ("__token__", secret), sent(wheel))
-    assert client.get("/legacy/", auth=("__token__", secret)).status_code == 401
 
 
 def test_what_a_token_allows(client: Client) -> None:
@@ -297,13 +289,6 @@ def test_other_bytes_are_refused_whatever_the_proofs_say(client: Client, wheel: 
     other = proven_wheel(tmp_path / "other", files={"my_ext/more.py": ""})
     client.refuses(409, "a published file never changes", other, auth, sent(other))
     assert client.get("/" + entry_of(client).path).content == wheel.read_bytes()
-
-
-def test_many_cells_are_one_page(client: Client, wheel: Path) -> None:
-    """Cells that the wheel excludes make no pages in the index."""
-    proofs = made_proofs(wheel, cells=[CELL])
-    far = [replace(proofs[1], cell=Cell.parse(f"torch2.11.0-cu{number}-cp311")) for number in range(131, 199)]
-    client.refuses(400, "there are proofs in", wheel, client.token("prove"), as_field([*proofs, *far]))
 
 
 def test_damaged_proofs_in_the_index_are_replaced(client: Client, wheel: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from builder.proof import PROOFS_SUFFIX
 from builder.publish.index.new_wheel import read_entry
 from builder.publish.index.repository import NewWheel
-from builder.publish.remote import server
-from builder.publish.remote.server import UploadBody
+from builder.publish.server import client as server
+from builder.publish.server.client import UploadBody
 from tests.real.publish.remote.make import proven_wheel
 from tests.unit.loopback import pure_wheel, serving
 from tests.unit.publish.index.conftest import Run

@@ -167,14 +167,6 @@ def test_the_same_bytes_under_two_names(client: Client, tmp_path: Path) -> None:
     assert not list(client.root.rglob("my_ext*"))
 
 
-def test_forms_with_too_many_fields(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "_MOST_FIELDS", 7)
-    auth = client.token()
-    wheel = pure_wheel(tmp_path, "my_ext", "1.0")
-    client.refuses(400, "Too many fields. Maximum number of fields is 7.\n", wheel, auth, {"classifiers": "x"})
-    assert client.upload(wheel, auth).status_code == 200
-
-
 def test_large_files(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     auth = client.token()
     wheel = pure_wheel(tmp_path, "my_ext", "1.0", {"my_ext.py": "x" * 100_001})

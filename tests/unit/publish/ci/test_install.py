@@ -56,7 +56,7 @@ def test_paths_of_the_repository_and_urls_with_a_commit(project: Path, value: st
         (f"git+https://git.example/{COMMIT}@main", Code.VALUE_INVALID, "commit"),
         ("git+ssh://git@git.example/buildfarm", Code.VALUE_INVALID, "commit"),
         ("https://git.example/buildfarm/archive/main.zip", Code.VALUE_INVALID, "commit"),
-        (f"buildfarm @ git+https://HOST/OWNER/buildfarm@{COMMIT}", Code.VALUE_INVALID, "HOST or OWNER"),
+        (f"buildfarm @ git+https://HOST/OWNER/buildfarm@{COMMIT}", Code.VALUE_INVALID, "no URL"),
         ("./nope", Code.NO_SUCH_FILE, ""),
         ("./nope[s3]", Code.NO_SUCH_FILE, ""),
         ("tools/nope", Code.NO_SUCH_FILE, ""),

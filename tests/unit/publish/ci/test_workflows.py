@@ -199,49 +199,6 @@ def test_no_job_sees_a_secret_and_only_the_job_that_opens_issues_can_write(proje
             assert torch["if"] == "github.event_name == 'schedule'"
 
 
-def test_each_job_needs_the_one_before(project: Path) -> None:
-    made = written(project)
-    jobs, wheel = made["buildfarm"]["jobs"], made["buildfarm-wheel"]["jobs"]
-    assert (jobs["wheels"]["needs"], jobs["publish"]["needs"], wheel["smoke"]["needs"]) == (
-        "plan",
-        ["plan", "wheels"],
-        "build",
-    )
-    assert jobs["wheels"]["uses"] == "./.github/workflows/buildfarm-wheel.yml"
-    assert jobs["wheels"]["strategy"] == {"fail-fast": False, "matrix": "${{ fromJSON(needs.plan.outputs.jobs) }}"}
-    assert set(jobs["wheels"]["with"]) == set(made["buildfarm-wheel"][True]["workflow_call"]["inputs"])
-    uploads = [step["with"]["path"] for step in wheel["smoke"]["steps"] if "upload" in step.get("uses", "")]
-    assert uploads == ["dist/*.whl.proofs.json"], "no wheel comes from a GPU machine"
-
-
-def test_a_failed_build_uploads_nothing_and_keeps_its_store(jobs: dict[str, Any]) -> None:
-    assert "if" not in step_named(jobs["build"]["steps"], "Upload the wheels with their proofs"), "there is no wheel"
-    always = [step_named(jobs["build"]["steps"], "Save the wheels and proofs for later runs")]
-    for name in ("build", "smoke"):  # a GPU machine that keeps its store frees it
-        always += [step for step in jobs[name]["steps"] if "store prune" in step.get("run", "")]
-    assert [step["if"] for step in always] == ["${{ !cancelled() }}"] * 3, "also after a failed check"
-
-
-def test_a_step_that_takes_too_long_fails_before_its_job_is_cancelled(jobs: dict[str, Any]) -> None:
-    for name in ("build", "smoke"):
-        limit = step_named(jobs[name]["steps"], name.capitalize()).get("timeout-minutes", 360)
-        assert limit < jobs[name]["timeout-minutes"], "the steps after it run, and save and free the store"
-
-
-def test_artifacts_between_jobs_are_kept_for_a_week(jobs: dict[str, Any]) -> None:
-    steps = [step for job in jobs.values() for step in job.get("steps", [])]
-    uploads = [step["with"] for step in steps if "upload-artifact" in step.get("uses", "")]
-    kept = {given["name"].partition("-")[0]: given.get("retention-days") for given in uploads}
-    days = "${{ vars.BUILDFARM_RETENTION_DAYS || 7 }}"
-    assert kept == {"buildfarm": days, "wheels": days, "proofs": days, "index": None}, "the index is the result"
-
-
-def test_a_newer_run_cancels_only_an_older_one_of_a_pull_request(project: Path) -> None:
-    for name, workflow in written(project).items():
-        cancels = workflow.get("concurrency", {}).get("cancel-in-progress", False)
-        assert cancels == ("${{ github.event_name == 'pull_request' }}" if name == "buildfarm" else False)
-
-
 def test_the_options_of_runners_and_index(project: Path) -> None:
     labels = ("--runner-labels", "arc-gpu", "--publish-labels", "self-hosted,wheels")
     made = written(project, *labels, "--index", "/srv/wheels")

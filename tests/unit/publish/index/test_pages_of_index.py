@@ -5,13 +5,9 @@ from __future__ import annotations
 import html.parser
 import json
 import re
-import zipfile
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
-import pytest
-
-from builder.errors import UsageError
 from builder.hashing import sha256_of
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
@@ -75,36 +71,3 @@ def test_the_json_page_agrees_with_the_html_page(tmp_path: Path) -> None:
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", newest["upload-time"])
     assert newest["requires-python"] == ">=3.8"
     assert json.loads((simple / "index.json").read_text())["projects"] == [{"name": "my-ext"}]
-
-
-def test_an_index_after_its_last_wheel_is_an_index(tmp_path: Path) -> None:
-    wheel = pure_wheel(tmp_path, "my_ext", "1.0")
-    simple = index_of(tmp_path / "index", wheel)
-    Repository(Folder(tmp_path / "index")).remove(wheel.name)
-    assert Links(simple / "index.html").found == []
-
-
-@pytest.mark.parametrize(
-    ("problem", "message"),
-    [
-        pytest.param("absent", "no such wheel", id="not there"),
-        pytest.param("truncated", "this wheel cannot be read", id="truncated file"),
-        pytest.param("empty", "one .dist-info folder, but this wheel has 0", id="zip without METADATA"),
-        pytest.param("renamed", "METADATA says my-ext 1.0", id="name is not its METADATA's"),
-    ],
-)
-def test_unusable_wheels_are_refused(tmp_path: Path, problem: str, message: str) -> None:
-    wheel = pure_wheel(tmp_path, "my_ext", "1.0")
-    match problem:
-        case "absent":
-            wheel.unlink()
-        case "truncated":
-            wheel.write_bytes(wheel.read_bytes()[:100])
-        case "empty":
-            with zipfile.ZipFile(wheel, "w"):
-                pass
-        case "renamed":
-            wheel = wheel.rename(tmp_path / "my_ext-1.1-py3-none-any.whl")
-    with pytest.raises(UsageError, match=message) as caught:
-        index_of(tmp_path / "index", wheel)
-    assert caught.value.where == str(wheel)

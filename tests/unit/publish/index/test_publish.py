@@ -188,19 +188,6 @@ def test_a_statement_of_a_different_file_is_an_error(wheel: Path, tmp_path: Path
     assert repository.projects() == []
 
 
-def test_a_published_wheel_stays_published_when_a_new_case_fails(wheel: Path, tmp_path: Path) -> None:
-    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
-    store.save_proofs(proofs_of(wheel))
-    publish_wheels(repository, [wheel], store, [Level.CPU])
-    store.save_proofs(proofs_of(wheel, (Check.VALUES,), verdict=Verdict.FAILED))
-    (result,) = publish_wheels(repository, [wheel], store, [Level.CPU])
-    assert result.outcome is PublishOutcome.UNCHANGED
-    assert result.reasons == (f"{CELL}: values: failed",)
-    (entry,) = repository.entries("my-ext")
-    assert entry.farm
-    assert entry.farm.cells == {CELL: "cpu"}
-
-
 def test_the_text_says_how_to_install_and_what_is_missing(wheel: Path, tmp_path: Path) -> None:
     repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
     refused = publish_wheels(repository, [wheel], store, [Level.CPU])
@@ -259,17 +246,6 @@ def test_the_next_release_leaves_out_the_wheel_of_the_last_one(
     assert code == 1
     outcomes = [line.partition("  ")[0] for line in out.splitlines() if "my_ext-0" in line.partition(": ")[0]]
     assert outcomes[:2] == ["already published", "already published"]
-
-
-def test_of_two_files_of_a_version_publish_names_the_url(tmp_path: Path) -> None:
-    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
-    for tag in ("py3-none-any", "cp312-cp312-linux_x86_64"):
-        wheel = pure_wheel(tmp_path / "dist", "my_ext", "1.0+cu130", {"my_ext.py": tag}, tag=tag)
-        store.save_proofs(proofs_of(wheel))
-        results = publish_wheels(repository, [wheel], store, [Level.CPU])
-        text = publish_text(results, url_of(str(tmp_path / "index")), [Level.CPU])
-        (pip,) = [line for line in text.splitlines() if line.startswith("  pip install")]
-        assert (" @ file:" in pip) is (tag != "py3-none-any"), "the index has both then"
 
 
 def test_a_check_of_verify_that_did_not_run_is_named_once(tmp_path: Path) -> None:

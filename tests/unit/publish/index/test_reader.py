@@ -14,9 +14,8 @@ import requests
 
 from builder.errors import Code, Exit
 from builder.publish.index.objects import Folder
-from builder.publish.index.reader import IndexReader
+from builder.publish.index.reader import IndexReader, login_for
 from builder.publish.index.repository import Repository
-from builder.publish.remote.credentials import login_for
 from tests.refused import refused
 from tests.unit.loopback import serving
 from tests.unit.publish.index.conftest import Run

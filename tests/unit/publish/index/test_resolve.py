@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 
 from builder.commands.index.resolve import Target, best_wheel, misfit
-from builder.errors import Code
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
-from builder.matrix.compat import Compat
-from builder.proofs.verify.gpus import gpu_named
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.repository import Repository
 from builder.wheelfile.compatibility import runs_on
-from tests.refused import refused
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.index.make import ready
@@ -84,27 +80,6 @@ def test_which_code_runs_on_a_gpu() -> None:
     assert [code for code, gpu in RUNS_NOT.items() if runs_on([code], Arch.parse(gpu))] == []
 
 
-GPUS = {"RTX 4090": "8.9", "NVIDIA GeForce RTX 3080 Ti": "8.6", "h100": "9.0", "NVIDIA A100": "8.0", "7.5": "7.5"}
-GPUS |= {"RTX4090": "8.9", "NVIDIA A100-SXM4-80GB": "8.0", "DGX Spark": "12.1", "Jetson T5000": "11.0", "Thor": "11.0"}
-
-
-def test_gpus_by_name() -> None:
-    assert {name: str(gpu_named(name, Compat.load())) for name in GPUS} == GPUS
-    with refused(Code.VERSION_UNKNOWN, "Voodoo 2"):
-        gpu_named("Voodoo 2", Compat.load())
-
-
-def test_of_tested_wheels_the_newest_version_then_the_best_tested_one() -> None:
-    farm = FarmFacts(("cu124",), {"torch2.6.0-cu124-cp311": "gpu"})
-    old, new = (
-        entry("my_ext-9.0+cu124-cp311-cp311-linux_x86_64.whl"),
-        entry("my_ext-10.0+cu124-cp311-cp311-linux_x86_64.whl"),
-    )
-    better = entry("my_ext-10.0+a.cu124-cp311-cp311-linux_x86_64.whl", farm=farm)
-    found = best_wheel([old, better, new], nothing, TARGET)
-    assert (found.best, found.level, found.misfits) == (better, "gpu", {})
-
-
 STABLE, UNTESTED = {"torch2.6.0-cu124-cp311": "static"}, {"torch2.5.0-cu124-cp311": "gpu"}
 
 
@@ -119,6 +94,7 @@ STABLE, UNTESTED = {"torch2.6.0-cu124-cp311": "static"}, {"torch2.5.0-cu124-cp31
         ({"1.0": STABLE, "2.0": STABLE, "3.0rc1": {}}, "2.0", "3.0rc1"),
         ({"1.0rc1": STABLE, "1.0rc2": {}}, "1.0rc1", "1.0rc2"),
         ({"1.0": {}, "2.0": UNTESTED}, "2.0", ""),
+        ({"9.0": STABLE, "10.0": STABLE}, "10.0", ""),
         ({"1.0": {"torch2.6.0-cu124-cp311": "gpu"}, "2.0": STABLE}, "2.0", ""),
         ({"1.0": {"torch2.6.0-cu124-cp311": "none"}, "2.0": {}}, "2.0", ""),
     ],

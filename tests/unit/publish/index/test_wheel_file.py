@@ -12,7 +12,6 @@ from builder.errors import Code
 from builder.publish.index import new_wheel as wheel_file
 from builder.publish.index.new_wheel import new_wheel
 from tests.refused import refused
-from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.server.client import Client
 
 NAME = "my_ext-1.0-py3-none-any.whl"
@@ -61,15 +60,6 @@ def test_it_is_refused(tmp_path: Path, files: Mapping[str, bytes | None], name: 
     answer = client.upload(wheel, client.token())
     assert (answer.status_code, sentence in answer.text, answer.text.count("\n")) == (400, True, 1), answer.text
     assert not (client.root / "records").exists()
-
-
-def test_publish_to_a_folder_refuses_it_too(tmp_path: Path, run: Run) -> None:
-    wheel = wheel_of(tmp_path, {f"{INFO}/RECORD": None})
-    words = ("publish", wheel, "--to", tmp_path / "index", "--require", "none", "--store", tmp_path / "store")
-    code, _, err = run(*words)
-    assert code == 2
-    assert "error[wheel-damaged]" in err
-    assert not (tmp_path / "index").exists()
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from starlette.testclient import TestClient
 
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.publish.remote.evidence import EVIDENCE
 from builder.publish.server.app import make_app
+from builder.publish.server.client import EVIDENCE
 from builder.publish.server.tokens import Tokens
 from tests.unit.publish.index.make import ready
 

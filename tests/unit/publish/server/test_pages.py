@@ -200,11 +200,6 @@ def test_files(client: Client, tmp_path: Path) -> None:
     assert client.get(f"{path}.proofs.json").headers["cache-control"] == "public, max-age=10"
 
 
-def test_pages_that_link_to_each_other(client: Client) -> None:
-    (file,) = client.get("/cu130/my-ext/", headers={"accept": JSON}).json()["files"]
-    assert client.get(f"/cu130/my-ext/{file['url']}").content[:2] == b"PK"
-
-
 def test_an_empty_index(tmp_path: Path) -> None:
     client = Client(tmp_path / "index")
     assert client.get("/simple/").status_code == 200

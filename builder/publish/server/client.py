@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 from urllib.parse import quote, urlsplit
@@ -15,14 +15,23 @@ from builder.errors import Code, MissingToolError, UsageError
 from builder.log import print_line
 from builder.proof import PROOFS_SUFFIX, Proof, proofs_of
 from builder.publish.index.entry import Entry
+from builder.publish.index.levels import levels
+from builder.publish.index.new_wheel import merged
 from builder.publish.index.pages import entries_of
 from builder.publish.index.paths import ALL
+from builder.publish.index.reader import VARIABLE, bundle_for, is_safe, token_for
 from builder.publish.index.repository import ConflictError, Kept, NewWheel, refuse_other
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
-from builder.publish.remote.credentials import VARIABLE, bundle_for, is_safe, token_for
-from builder.publish.remote.evidence import EVIDENCE, PUBLISHED, UPLOAD_PATH, nothing_new
 from builder.untrusted import MAX_JSON, JsonError, parse_json
 
+#: Where twine, `uv publish` and `buildfarm publish` upload to; a GET says what a token allows.
+UPLOAD_PATH = "legacy"
+#: The fields of a form with the files beside a wheel, and the suffixes of these files.
+EVIDENCE = {"buildfarm_proofs": PROOFS_SUFFIX, "buildfarm_statement": STATEMENT_SUFFIX}
+#: Bytes of one such field. Reading JSON needs about twenty times as much memory.
+MAX_EVIDENCE = 12 * 2**20
+#: The answers to an upload that was accepted.
+PUBLISHED, UNCHANGED, UPDATED = "published", "already published", "proofs updated"
 #: Seconds before each new attempt, if the server does not answer or is busy.
 _PAUSES = (1.0, 3.0, 10.0, 30.0)
 #: Seconds for a connection; and between two parts of an answer, because the server checks the whole wheel first.
@@ -252,3 +261,10 @@ def root_url(url: str) -> str:
         )
     path = parts.path.rstrip("/").removesuffix(f"/{UPLOAD_PATH}").removesuffix(f"/{ALL}")
     return parts._replace(path=f"{path.rstrip('/')}/").geturl()
+
+
+def nothing_new(earlier: Sequence[Proof], sent: Sequence[Proof]) -> bool:
+    """Whether an index that has the earlier proofs learns nothing from these."""
+    both = merged(earlier, sent)
+    in_cells = [proof for proof in both if proof.cell]
+    return in_cells == [proof for proof in merged(earlier) if proof.cell] and levels(both) == levels(earlier)
