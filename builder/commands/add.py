@@ -312,6 +312,5 @@ def next_steps(added: Added) -> str:
 
 
 def _short(path: Path) -> str:
-    """The path relative to the current folder, if it is below it."""
     absolute = path.absolute()
     return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(absolute)

@@ -179,7 +179,6 @@ def _possible_paths(message: str, lines: Sequence[str], source: str) -> Iterator
 
 
 def _text(file: Path) -> str:
-    """A file of the source, or "" if it is none or large."""
     if not file.is_file() or file.is_symlink() or file.stat().st_size > _BYTES:
         return ""
     return file.read_text(encoding="utf-8", errors="replace")

@@ -467,7 +467,6 @@ def _read(select: Selection, compat: Compat, matrix: Matrix | None = None) -> _S
 
 
 def _missing(matrix: Matrix, selected: _Selected) -> list[tuple[str, Any]]:
-    """The axis and the newest value of each selection of which the matrix lists nothing."""
     return [
         (axis, values[-1])
         for axis, groups in selected.items()
@@ -477,7 +476,6 @@ def _missing(matrix: Matrix, selected: _Selected) -> list[tuple[str, Any]]:
 
 
 def _narrowed(listed: Sequence[Any], groups: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
-    """Return the selected values that the matrix lists, or all values of the matrix if none is selected."""
     return tuple(sorted(set(listed).intersection(chain(*groups)) if groups else set(listed)))
 
 

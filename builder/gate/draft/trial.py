@@ -92,7 +92,11 @@ class TrialProcess:
             late = not self._pipe.poll(seconds or self._seconds)
             error, fact = self._pipe.recv() if not late else ("", None)
         except (EOFError, OSError):
-            return Trial(self._ended(), crashed=True)
+            self._process.join(_END_SECONDS)
+            status = self._process.exitcode
+            self.close()
+            how = f" with {signal_name(-status)}" if status and status < 0 else ""
+            return Trial(f"the call ends the process{how}", crashed=True)
         if late:
             self.close()
             return Trial(f"the call did not end within {self._seconds:.0f} s", crashed=True, late=True)
@@ -109,18 +113,8 @@ class TrialProcess:
             self._pipe.close()
         self._process = None
 
-    def _ended(self) -> str:
-        """Return how the process ended."""
-        status = None
-        if self._process:
-            self._process.join(_END_SECONDS)
-            status = self._process.exitcode
-        self.close()
-        return f"the call ends the process{f' with {signal_name(-status)}' if status and status < 0 else ''}"
-
 
 def _serve(op: str, parameters: Sequence[Parameter], device: str, pipe: Connection, parent: int) -> None:
-    """Answer each request until the pipe closes."""
     os.setsid()
     rlimits.exit_with_parent(parent)
     nothing = os.open(os.devnull, os.O_RDWR)

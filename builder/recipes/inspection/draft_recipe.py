@@ -180,10 +180,6 @@ def _add_identity(draft: Draft, stated: Metadata, name: str, asked: Sequence[str
         draft.ask("the name is not a constant in the source", "set `name` to the name of the wheel")
     if stated.summary:
         draft.entries.append(RecipeEntry("summary", stated.summary))
-    if stated.licence:
-        draft.note(f"licence: {stated.licence}", "buildfarm does not check whether you may distribute the wheel")
-    else:
-        draft.note("the source states no licence", "find out whether you may distribute the wheel")
 
 
 def _add_source(draft: Draft, pinned: PinnedSource, stated: Metadata) -> None:

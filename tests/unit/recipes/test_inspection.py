@@ -89,7 +89,6 @@ def test_a_plain_pybind_extension(tree: Path) -> None:
         "memory_per_job": "3GiB",
     }
     assert "no op is registered with torch" in found(draft)
-    assert "states no licence" in found(draft)
     assert draft.questions == []
 
 
@@ -104,6 +103,7 @@ def test_a_plain_pybind_extension(tree: Path) -> None:
         ('build = int(os.environ.get("BUILD_EXT", "0")) == 1', {"env": {"BUILD_EXT": "1"}}),  # colossalai 0.5.0
         ('skip = os.getenv("MMCV_WITH_OPS", "1") == "0"', {"env": {"MMCV_WITH_OPS": "1"}}),
         ('import urllib.request\nx = os.getenv("OPS_FORCE_BUILD") == "TRUE"', {"env": {"OPS_FORCE_BUILD": "TRUE"}}),
+        ('from urllib import parse\nx = os.getenv("OPS_FORCE_BUILD", "no curl here") == "TRUE"', {"env": None}),
         ('flags = ["-gencode=arch=compute_80,code=sm_80", "arch=compute_90"]', {"override_architectures": True}),
         ("import pybind11, numpy, pkg_resources", {"build_requires": ["pybind11", "setuptools<82"]}),
         # buildfarm sets FORCE_CUDA already
@@ -195,7 +195,7 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
             "python": ">=3.9",
             "override_architectures": True,
         },
-        ["CMake sets GPU architectures by hand: 80, 90", "licence: MIT"],
+        ["CMake sets GPU architectures by hand: 80, 90"],
     ),
     # package_dir names the folder of the package; CMake runs in a shell and downloads from a URL in a variable.
     "a setup script that runs CMake": (
@@ -552,24 +552,6 @@ def test_a_name_of_which_nothing_is_known_is_not_shown(tree: Path, name: str, sh
     extension = f'CUDAExtension({name}, ["csrc/bind.cpp"])'
     write(tree, {"setup": f'setup(name="small-ops", version="1", ext_modules=[{extension}])\n'})
     assert f"setup.py compiles {shown}" in found(inspect(tree))
-
-
-@pytest.mark.parametrize(
-    ("line", "downloads"),
-    [
-        ("import urllib", True),
-        ("from urllib import request", True),
-        ("from urllib import parse", False),
-        ("import urllib.parse", False),
-        ("import wget", True),
-        ("subprocess.check_call(['wget', url])", True),
-        ("os.system('curl -LO ' + url)", True),
-        ("print('no curl here')", False),
-    ],
-)
-def test_ways_to_download(tree: Path, line: str, downloads: bool) -> None:
-    write(tree, {"setup": script(line)})
-    assert read_setup_script(tree).downloads is downloads
 
 
 @pytest.mark.parametrize("header", ["nvrtc.h", "gpulite/gpulite.hpp", "cuda_runtime.h"])
