@@ -17,8 +17,9 @@ from builder.cli.options import JsonOption, NewMatrixOptions, architectures
 from builder.cli.output import print_data, print_json
 from builder.commands.axes import new_axes
 from builder.errors import Code, UsageError
+from builder.matrix.config import Matrix
 from builder.publish.terminal import to_text
-from builder.recipes.matrix_file import NewAxes, create_matrix
+from builder.recipes.matrix_file import axes_text, create_matrix
 from builder.recipes.new_extension import NewExtension, small_extension, wrapped_extension
 
 _MATRIX = "matrix.yaml"
@@ -58,7 +59,7 @@ def init(options: InitOptions) -> None:
         print_data(started_text(folder, extension, axes))
 
 
-def run_init(options: InitOptions) -> tuple[NewExtension, NewAxes]:
+def run_init(options: InitOptions) -> tuple[NewExtension, Matrix]:
     """Write the files of a new project; return the extension, and the versions in matrix.yaml.
 
     Raises UsageError before it writes anything; no file is replaced.
@@ -112,11 +113,11 @@ def _name(text: str, *, given: bool) -> str:
     return name
 
 
-def started_text(folder: Path, extension: NewExtension, axes: NewAxes) -> str:
+def started_text(folder: Path, extension: NewExtension, axes: Matrix) -> str:
     """The text after `init`."""
     lines = [f"[bold]{extension.name}[/]", *(f"  {escape(note)}" for note in extension.notes)]
     lines += [f"wrote {escape(str(folder / path))}" for path in extension.files]
-    lines += [f"wrote {escape(str(folder / 'matrix.yaml'))}: {axes}", ""]
+    lines += [f"wrote {escape(str(folder / 'matrix.yaml'))}: {axes_text(axes)}", ""]
     if extension.gaps:
         lines += [
             "Before the build, check these files. The extension compiles without a change:",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -12,14 +12,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.errors import Code, UsageError
 from builder.gate.imports.registration import backward_of
-from builder.recipes.host_functions import ACCEPTED, Function, plain_code, read_functions
+from builder.recipes.host_functions import Function, plain_code, read_functions
 from builder.recipes.inspection.native_code import COMPLETE_TORCH
 
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)")
 _LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)")
-_KERNEL = re.compile(
-    r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)"
-)
 _ERROR = r"(?:throw|TORCH_CHECK|AT_ERROR|AT_ASSERT\w*|C10_THROW_ERROR)\b"
 _TEXT = r"(?:[^(){};]|\((?:[^()]|\([^()]*\))*\))*"
 _DEVICE = r"(?:\bis_(?:cuda|cpu)\(\)|\.device\(\)|\.device_type\(\))"
@@ -61,8 +58,6 @@ class FunctionOp:
     cuda: Function
     #: The function for the CPU, or None.
     cpu: Function | None = None
-    #: Why `cpu` is a function for the CPU, one sentence, or empty.
-    why: str = ""
 
     @property
     def functions(self) -> list[Function]:
@@ -85,9 +80,19 @@ def small_extension(name: str) -> NewExtension:
 def wrapped_extension(name: str, sources: Mapping[str, str]) -> NewExtension:
     """An extension around C++ and CUDA files of the user, their texts by their names; no file is changed.
 
-    Raises UsageError if the files have nothing that can become an op.
+    Raises UsageError if the files have nothing that can become an op, or if two would compile to one object.
     """
-    check_object_names(sources)
+    first: dict[str, str] = {}
+    for source in sources:
+        other = first.setdefault(source.rpartition(".")[0], source)
+        if other != source:
+            raise UsageError(
+                f"{other} and {source} have the same name without the ending, and would compile to the same object"
+                " file",
+                Code.SOURCE_UNSUPPORTED,
+                where=source,
+                hints=[f"rename one of them, such as {source.replace('.', '_kernel.', 1)}"],
+            )
     files = Sources(name, sources)
     for source, text in sources.items():
         code = plain_code(text)
@@ -121,20 +126,6 @@ class Sources:
         """The files that make a wheel of the user's files (if `own`) and of more sources."""
         complete = any(header in self.text for header in COMPLETE_TORCH)
         return _packaging(self.name, [*(self.texts if own else ()), *more], module=module, complete_headers=complete)
-
-
-def check_object_names(sources: Iterable[str]) -> None:
-    """Raise UsageError if two files would compile to one object, such as op.cpp and op.cu to op.o."""
-    first: dict[str, str] = {}
-    for name in sources:
-        other = first.setdefault(name.rpartition(".")[0], name)
-        if other != name:
-            raise UsageError(
-                f"{other} and {name} have the same name without the ending, and would compile to the same object file",
-                Code.SOURCE_UNSUPPORTED,
-                where=name,
-                hints=[f"rename one of them, such as {name.replace('.', '_kernel.', 1)}"],
-            )
 
 
 def _with_module(files: Sources, source: str, module: str) -> NewExtension:
@@ -172,7 +163,12 @@ def _with_ops(files: Sources) -> NewExtension:
             f"{have} no function that can become an op",
             Code.SOURCE_UNSUPPORTED,
             where=files.title,
-            hints=_ways_out(files.text, refused),
+            hints=[
+                *refused,
+                "write a function that launches the kernel, such as `torch::Tensor scale(const torch::Tensor& x)`: it"
+                " checks its tensors, and chooses blocks and threads",
+                "run `buildfarm init` in an empty folder: it writes an example with a kernel and its function",
+            ],
         )
     ops = ops_of(functions)
     binding, cpu = f"csrc/{name}_ops.cu", f"csrc/{name}_cpu.cpp"
@@ -196,22 +192,8 @@ def _with_ops(files: Sources) -> NewExtension:
             f" the build to src/{name}/__init__.py"
         )
     notes += [f"{each.forward.name} gets its gradient from {each.backward.name}" for each in gradients]
-    known = {function.name for each in gradients for function in (each.forward, each.backward)}
-    names = [op.function.name for op in ops]
-    known |= {one for name in names if (partner := backward_of(name, names)) for one in (name, partner)}
     notes += unjoined
-    if alone := [one for one in names if one not in known]:
-        notes.append(
-            f"no gradient for {', '.join(alone)}: to train with {'it' if len(alone) == 1 else 'them'}, call"
-            f" torch.library.register_autograd in src/{name}/__init__.py"
-        )
     notes += [f"no op for {each}" for each in refused]
-    if refused:
-        notes.append(
-            f"to make an op of {'one of these functions' if len(refused) > 1 else 'this function'}, write a function in"
-            f" {files.title} that calls it, takes {ACCEPTED}, and returns tensors"
-        )
-    notes += [op.why for op in ops if op.why]
     if lacking:
         named = ", ".join(op.function.name for op in lacking)
         which = "these ops have no CPU kernel" if lacking == ops else f"no CPU kernel for {named}"
@@ -221,23 +203,6 @@ def _with_ops(files: Sources) -> NewExtension:
         )
     gaps = _gaps(name, binding, [op.function for op in ops]) + [f"src/{name}/__init__.py: {each}" for each in unjoined]
     return NewExtension(name, written, notes, gaps)
-
-
-def _ways_out(text: str, refused: Sequence[str]) -> list[str]:
-    """What to do with a file without a function that can become an op."""
-    code = plain_code(text)
-    kernels = [
-        kernel
-        for kernel in dict.fromkeys(_KERNEL.findall(code))
-        if not re.search(rf"\b{kernel}\s*(?:<[^;{{}}]*>)?\s*<<<", code)  # a function launches it already
-    ]
-    ways = [*refused]
-    if kernels:
-        ways.append(
-            f"write a function that launches {' or '.join(kernels[:3])}, such as `torch::Tensor {kernels[0]}_op(const"
-            " torch::Tensor& x)`: it checks its tensors, and chooses blocks and threads"
-        )
-    return [*ways, "run `buildfarm init` in an empty folder: it writes an example with a kernel and its function"]
 
 
 def _gaps(name: str, binding: str, functions: Sequence[Function]) -> list[str]:
@@ -301,7 +266,7 @@ def ops_of(functions: Sequence[Function]) -> list[FunctionOp]:
         elif cuda and cpu and not whole:
             if function is cuda:
                 named_so = replace(cuda, name=base, schema=base + cuda.schema.removeprefix(cuda.name))
-                ops.append(FunctionOp(named_so, cuda, cpu, f"{cpu.name} is the CPU kernel of {base}"))
+                ops.append(FunctionOp(named_so, cuda, cpu))
         else:
             ops.append(FunctionOp(function, function))
     return ops
@@ -312,11 +277,8 @@ def _of_one(function: Function, cuda: Function | None, cpu: Function | None) -> 
     if cuda and not function.result and function.parameters == cuda.parameters and _calls(function, cuda):
         function = replace(function, result=cuda.result)
     if _BRANCH.search(function.body) and not _ELSE_ERROR.search(function.body):
-        why = f"{function.name} looks at the device of its tensors: it is used for CUDA and for the CPU"
-        return FunctionOp(function, function, function, why)
-    if cpu:
-        return FunctionOp(function, function, cpu, f"{cpu.name} is the CPU kernel of {function.name}")
-    return FunctionOp(function, function)
+        return FunctionOp(function, function, function)
+    return FunctionOp(function, function, cpu)
 
 
 def _like(one: Function, other: Function | None) -> Function | None:

@@ -69,8 +69,6 @@ class Metadata:
     repository: str
     #: Whether setuptools installs packages that setup.py does not name.
     finds_packages: bool
-    #: Whether pyproject.toml names extension modules.
-    compiles: bool
     by_setuptools: bool
     places: PackagePlaces
 
@@ -115,7 +113,6 @@ def read_metadata(tree: Path, script: SetupFacts, made: BackendMetadata | None =
         repository=_repository(info, project, keywords),
         finds_packages="project" in pyproject or bool(setuptools) or config.has_section("options"),
         by_setuptools=_first(build.get("build-backend"), "setuptools.build_meta").startswith("setuptools."),
-        compiles="ext-modules" in setuptools,
         places=_places(setuptools, keywords),
     )
 

@@ -16,7 +16,7 @@ from builder.commands.cases import CasesOptions, run_cases
 from builder.commands.cases_text import cases_text, missing_text, summary_text
 from builder.commands.smoke_targets import SmokeTarget
 from builder.errors import Code, MissingToolError, NothingSelectedError, UsageError
-from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Argument, Drafts, OpDraft, shortened
+from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Argument, Drafts, OpDraft
 from builder.matrix.axes import Cell
 from builder.matrix.config import Selection
 from builder.matrix.load import load_matrix, load_recipes, read_plan
@@ -151,11 +151,6 @@ def summary(*drafts: OpDraft, file: str | None = "cases.py", cases: str = "cases
     cell = Cell.parse("torch2.11.0-cu130-cp312")
     made = Drafts({}, drafts=drafts)
     return summary_text(CasesResult("toy", "toy.whl", cell, made, Path(file) if file else None, "", Path(cases)))
-
-
-def test_a_long_message_is_cut_after_a_word() -> None:
-    assert shortened("a message of many words without an end", 28) == "a message of many words …"
-    assert shortened("two\nlines", 28) == "two lines"
 
 
 def test_what_existing_cases_lack_is_valid_code_too() -> None:

@@ -147,7 +147,6 @@ def test_what_init_could_not_derive_is_told(tmp_path: Path) -> None:
     text = printed(tmp_path, FUNCTIONS)
     assert "op torch.ops.mine.two(Tensor x) -> Tensor[]" in text
     assert "no op for sizes: it returns `std::vector<int64_t>`" in text
-    assert "to make an op of this function, write a function in mine.cu that calls it" in text
     assert "no fake kernel for other, two: for torch.compile, add what `buildfarm cases` prints" in text
     assert "Before the build" not in text
     package = (tmp_path / "src" / "mine" / "__init__.py").read_text()
@@ -203,7 +202,6 @@ def test_a_file_without_a_function_for_an_op_says_what_to_write(tmp_path: Path) 
     with pytest.raises(UsageError, check=coded(Code.SOURCE_UNSUPPORTED)) as caught:
         printed(tmp_path, WRITES.replace("void norm(", "static void norm("))
     assert caught.value.hints[0] == "norm: it is static; remove `static` to make it an op"
-    assert "write a function that launches other_kernel, such as" in caught.value.hints[1]  # norm launches norm_kernel
     assert [path.name for path in tmp_path.iterdir()] == ["mine.cu"]
 
 
@@ -256,9 +254,7 @@ def test_a_check_of_the_device_is_no_cpu_kernel(tmp_path: Path, body: str) -> No
 
 def test_ops_without_a_cpu_kernel_are_named(tmp_path: Path) -> None:
     text = printed(tmp_path, HELPERS + "at::Tensor other_cpu(at::Tensor x) { return x; }\n" + FUNCTIONS)
-    assert "norm_cpu is the CPU kernel of norm" in text
     assert "\n  no CPU kernel for other_cpu, same, other, two: on a machine" in text
-    assert "other_cpu is the CPU kernel of other" not in text  # its parameters differ
     place = (tmp_path / "csrc" / "mine_cpu.cpp").read_text()
     assert '//   m.impl("same", &same_cpu);' in place
     assert "norm" not in place
@@ -301,11 +297,6 @@ def test_a_pair_that_cannot_be_joined_is_a_step_before_the_build(tmp_path: Path)
     step = " ".join(printed(tmp_path, code).partition("Before the build, check these files.")[2].split())
     assert "src/mine/__init__.py: leaky_forward has no gradient" in step
     assert "register_autograd, or say in cases" in step
-
-
-def test_ops_without_a_backward_are_named(tmp_path: Path) -> None:
-    text = printed(tmp_path, PAIR + FUNCTIONS)
-    assert "\n  no gradient for same, other, two: to train with them, call torch.library.register_autograd in" in text
 
 
 def test_numbers_of_other_types_are_cast(tmp_path: Path) -> None:
