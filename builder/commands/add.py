@@ -35,6 +35,7 @@ from builder.matrix.config import (
     MATRIX,
     RECIPE,
     GitSource,
+    Matrix,
     PathSource,
     Recipe,
     SdistSource,
@@ -48,7 +49,7 @@ from builder.recipes.fetch import PinnedSource, parse_reference, pin, unpack_sou
 from builder.recipes.inspection.draft_recipe import inspect_source
 from builder.recipes.inspection.findings import Draft
 from builder.recipes.inspection.metadata import BackendMetadata
-from builder.recipes.matrix_file import NewAxes, add_extension, create_matrix
+from builder.recipes.matrix_file import add_extension, axes_text, create_matrix
 from builder.store import Store, write_atomic
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
@@ -80,7 +81,7 @@ class Added:
     #: The file matrix.yaml.
     matrix: Path
     #: The versions in that file if `add` created it, else None.
-    axes: NewAxes | None
+    axes: Matrix | None
     #: What the inspection found, or None if there was a recipe already.
     draft: Draft | None
     #: Whether matrix.yaml had that recipe already.
@@ -195,7 +196,7 @@ def _unpacked(pinned: PinnedSource, store: Store) -> Iterator[Path]:
         yield unpack_source(pinned, tree, cache=store.root / "sources")
 
 
-def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: NewAxes | None, options: AddOptions) -> Draft:
+def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: Matrix | None, options: AddOptions) -> Draft:
     """The draft with what the build backend states in METADATA, for files that do not state name and version.
 
     This runs code of the source, as the build does, in the environment of the first build. If there can be no such
@@ -203,7 +204,7 @@ def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: NewAxes |
     """
     print_line(f"asking the build backend for the {and_list(draft.unknown)}, in the environment of the build")
     store = open_store(options.store)
-    matrix = load_matrix(options.matrix) if axes is None else axes.matrix(options.matrix)
+    matrix = axes or load_matrix(options.matrix)
     home = pinned.source.path if isinstance(pinned.source, PathSource) else tree
     try:
         with store.work(f"ask-{digest_of(str(pinned.source))[:12]}") as work:
@@ -292,7 +293,11 @@ def added_text(added: Added) -> str:
     wrote, extends = ("wrote", "added") if added.written else ("would write", "would add")
     lines.append(f"{wrote} {file}" if added.draft else f"used {file} unchanged")
     matrix = escape(_short(added.matrix))
-    extended = f"{wrote} {matrix}: {added.axes}" if added.axes else f"{extends} the folder to `extensions` in {matrix}"
+    extended = (
+        f"{wrote} {matrix}: {axes_text(added.axes)}"
+        if added.axes
+        else f"{extends} the folder to `extensions` in {matrix}"
+    )
     return to_text(*lines, extended)
 
 
@@ -312,6 +317,5 @@ def next_steps(added: Added) -> str:
 
 
 def _short(path: Path) -> str:
-    """The path relative to the current folder, if it is below it."""
     absolute = path.absolute()
     return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(absolute)

@@ -19,13 +19,13 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, Matrix, Selection
 from builder.matrix.load import load_matrix
 from builder.matrix.plan import selected
-from builder.recipes.matrix_file import NewAxes
+from builder.recipes.matrix_file import axes_text
 
 _NAME_A_WHEEL = "to test a wheel without this file, name the wheel, such as `buildfarm smoke torchvision==0.26.0`"
 
 
-def new_axes(select: Selection, archs: tuple[Arch, ...] = (), pythons_of_source: str = "") -> NewAxes:
-    """Return the axes of a new matrix; `pythons_of_source` limits the Python that is chosen, as `>=3.12`.
+def new_axes(select: Selection, archs: tuple[Arch, ...] = (), pythons_of_source: str = "") -> Matrix:
+    """Return a new matrix without extensions; `pythons_of_source` limits the Python that is chosen, as `>=3.12`.
 
     Raises UsageError if a value is unknown or the values exclude each other.
     """
@@ -37,7 +37,7 @@ def new_axes(select: Selection, archs: tuple[Arch, ...] = (), pythons_of_source:
     torches = [compat.resolve_torch(text) for text in select.torch] or [_newest_torch(compat, cudas, pythons, source)]
     cudas = cudas or [_cuda_of(compat, torches[-1])]
     pythons = pythons or [_python_of(compat, torches[-1], source)]
-    return NewAxes(tuple(torches), tuple(cudas), tuple(pythons), archs)
+    return Matrix(MATRIX, tuple(torches), tuple(cudas), tuple(pythons), archs)
 
 
 def matrix_or_options(file: Path | None, select: Selection, wheels: Sequence[str]) -> Matrix:
@@ -66,9 +66,9 @@ def matrix_or_options(file: Path | None, select: Selection, wheels: Sequence[str
         source = f", as in the current environment ({current_environment().prefix})"
     elif not select.python:
         select = replace(select, python=tuple(map(str, sorted(set(_named_pythons(wheels))))))
-    axes = new_axes(select)
-    print_line(f"there is no {path}; the cell is {axes}{source}")
-    return Matrix(path, axes.torch, axes.cuda, axes.python, platforms=(Platform(f"linux_{os.uname().machine}"),))
+    matrix = new_axes(select)
+    print_line(f"there is no {path}; the cell is {axes_text(matrix)}{source}")
+    return replace(matrix, path=path, platforms=(Platform(f"linux_{os.uname().machine}"),))
 
 
 def with_selected(matrix: Matrix, select: Selection) -> Matrix:

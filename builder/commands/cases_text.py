@@ -107,7 +107,6 @@ def _comment(draft: OpDraft) -> list[str]:
 
 
 def _cases(draft: OpDraft) -> str:
-    """Return a case for typical inputs and, if the op accepts one, a case with an empty tensor."""
     if draft.written:
         gap = f"the new value{'s' * (len(draft.written) > 1)} of {', '.join(draft.written)} in plain PyTorch"
     else:
@@ -145,7 +144,6 @@ def _case(draft: OpDraft, name: str, comment: Sequence[str], gap: str, *more: st
 
 
 def _not_claimed(drafts: Drafts) -> str:
-    """Return a line for each op without a case."""
     left = [draft for draft in drafts.drafts if draft.required and not is_case(draft)]
     unpassed = "a keyword-only argument is a tensor, which a case cannot pass"
     return "".join(f'    "{draft.op}": {_quoted(draft.reason or unpassed, 400, 4)},\n' for draft in left)
@@ -176,13 +174,7 @@ def _inputs(draft: OpDraft) -> list[str]:
     line = f"        inputs=lambda {taken}: ({', '.join(values)}{comma}),"
     if len(line) <= _WIDTH:
         return [line]
-    wrapped: list[str] = []
-    for value in values:
-        if len(value) < _WIDTH - 12 or "'" in value:
-            wrapped.append(f"{value},")
-        else:  # a long list of numbers
-            wrapped += textwrap.wrap(f"{value},", _WIDTH - 12, subsequent_indent="    ", break_long_words=False)
-    return [f"        inputs=lambda {taken}: (", *(f"            {line}" for line in wrapped), "        ),"]
+    return [f"        inputs=lambda {taken}: (", *(f"            {value}," for value in values), "        ),"]
 
 
 def summary_text(result: CasesResult) -> str:

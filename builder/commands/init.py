@@ -6,7 +6,6 @@ import keyword
 import re
 import shlex
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -18,8 +17,9 @@ from builder.cli.options import JsonOption, NewMatrixOptions, architectures
 from builder.cli.output import print_data, print_json
 from builder.commands.axes import new_axes
 from builder.errors import Code, UsageError
+from builder.matrix.config import Matrix
 from builder.publish.terminal import to_text
-from builder.recipes.matrix_file import NewAxes, create_matrix
+from builder.recipes.matrix_file import axes_text, create_matrix
 from builder.recipes.new_extension import NewExtension, small_extension, wrapped_extension
 
 _MATRIX = "matrix.yaml"
@@ -44,14 +44,6 @@ class InitOptions(NewMatrixOptions):
     as_json: JsonOption = False
 
 
-@dataclass(frozen=True)
-class Started:
-    """What `init` wrote: the extension, and the versions in matrix.yaml."""
-
-    extension: NewExtension
-    axes: NewAxes
-
-
 def init(options: InitOptions) -> None:
     """Start a project with a small example extension, or with the .cu and .cpp files of the folder.
 
@@ -59,23 +51,30 @@ def init(options: InitOptions) -> None:
         buildfarm init my_project
         buildfarm init --torch 2.11 --cuda 13.0 --python 3.12 --arch 9.0
     """
-    started = run_init(options)
-    folder, extension = options.folder, started.extension
+    folder, (extension, axes) = options.folder, run_init(options)
     if options.as_json:
         files = [str(folder / path) for path in (*extension.files, _MATRIX)]
         print_json({"name": extension.name, "files": files, "notes": extension.notes, "gaps": extension.gaps})
     else:
-        print_data(started_text(folder, extension, started.axes))
+        print_data(started_text(folder, extension, axes))
 
 
-def run_init(options: InitOptions) -> Started:
-    """Write the files of a new project. Raises UsageError before it writes anything; no file is replaced."""
+def run_init(options: InitOptions) -> tuple[NewExtension, Matrix]:
+    """Write the files of a new project; return the extension, and the versions in matrix.yaml.
+
+    Raises UsageError before it writes anything; no file is replaced.
+    """
     folder = options.folder
     if folder.is_file():
         raise UsageError("this is a file, not a folder", Code.PATH_NOT_USABLE, where=str(folder))
     axes = new_axes(options.select, architectures(options.arch))
-    sources = _sources(folder)
-    name = _name(options.name or _default_name(folder, sources), given=options.name is not None)
+    found = [path for ending in ("*.cpp", "*.cc", "*.cxx", "*.cu") for path in sorted(folder.glob(ending))]
+    cuda = any(path.suffix == ".cu" for path in found)
+    sources = {path.name: path.read_text(encoding="utf-8", errors="replace") for path in found if cuda}
+    stems = [Path(name).stem for name in sources]
+    # The only file, or that of several after which the others are named.
+    first = next((stem for stem in stems if all(other.startswith(stem) for other in stems)), folder.resolve().name)
+    name = _name(options.name or first, given=options.name is not None)
     extension = wrapped_extension(name, sources) if sources else small_extension(name)
     files = dict(extension.files)
     if (folder / ".gitignore").exists():
@@ -96,22 +95,7 @@ def run_init(options: InitOptions) -> Started:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
     create_matrix(folder / _MATRIX, ".", axes)
-    return Started(replace(extension, files=files), axes)
-
-
-def _sources(folder: Path) -> dict[str, str]:
-    """The texts of the CUDA files of the folder, and of the C++ files beside them, by name; empty without CUDA."""
-    found = [path for ending in ("*.cpp", "*.cc", "*.cxx", "*.cu") for path in sorted(folder.glob(ending))]
-    if not any(path.suffix == ".cu" for path in found):
-        return {}
-    return {path.name: path.read_text(encoding="utf-8", errors="replace") for path in found}
-
-
-def _default_name(folder: Path, sources: Mapping[str, str]) -> str:
-    """The name of the only file; of several, that of the file that the others are named after, or of the folder."""
-    stems = [Path(name).stem for name in sources]
-    whole = [stem for stem in stems if all(other.startswith(stem) for other in stems)]
-    return whole[0] if whole else folder.resolve().name
+    return replace(extension, files=files), axes
 
 
 def _name(text: str, *, given: bool) -> str:
@@ -129,11 +113,11 @@ def _name(text: str, *, given: bool) -> str:
     return name
 
 
-def started_text(folder: Path, extension: NewExtension, axes: NewAxes) -> str:
+def started_text(folder: Path, extension: NewExtension, axes: Matrix) -> str:
     """The text after `init`."""
     lines = [f"[bold]{extension.name}[/]", *(f"  {escape(note)}" for note in extension.notes)]
     lines += [f"wrote {escape(str(folder / path))}" for path in extension.files]
-    lines += [f"wrote {escape(str(folder / 'matrix.yaml'))}: {axes}", ""]
+    lines += [f"wrote {escape(str(folder / 'matrix.yaml'))}: {axes_text(axes)}", ""]
     if extension.gaps:
         lines += [
             "Before the build, check these files. The extension compiles without a change:",

@@ -243,7 +243,6 @@ def _python_errors(lines: Sequence[str], source: str, tree: Path | None) -> Iter
 
 
 def _own_frame(frames: Sequence[str], source: str) -> Place | None:
-    """The innermost frame in a file of the source."""
     own = None
     for n, line in enumerate(frames):
         if not (found := _FRAME.match(line)):
@@ -257,7 +256,6 @@ def _own_frame(frames: Sequence[str], source: str) -> Place | None:
 
 
 def _one_line(text: str, source: str) -> str:
-    """The text with short paths, cut at its end."""
     short = _ENVIRONMENT.sub("", text.strip().replace(f"{source}/", ""))
     safe = visible(" ".join(short.split()))
     return safe if len(safe) <= LONGEST else f"{safe[: LONGEST - 1]}…"

@@ -255,7 +255,6 @@ def _read_extension(node: ast.Call, called: str, constants: Constants, facts: Se
 
 
 def _variables_in(node: ast.AST, constants: Constants) -> Iterator[str]:
-    """Names of environment variables that an expression reads: os.getenv, os.environ.get, os.environ[…]."""
     for inner in ast.walk(node):
         name: object = None
         if isinstance(inner, ast.Call) and inner.args:
@@ -341,11 +340,15 @@ class Constants:
                 pairs = zip(keys, values, strict=True)
                 return {str(self.value(key)): self.value(value) for key, value in pairs if key is not None}
             case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return self._sum(self.value(left), self.value(right))
+                both = [self.value(left), self.value(right)]
+                if any(isinstance(each, list) for each in both):
+                    return [one for each in both if isinstance(each, list) for one in each]
+                if any(isinstance(each, str) for each in both):
+                    return "".join(each if isinstance(each, str) else UNKNOWN for each in both)
             case ast.JoinedStr(values=parts):
-                return "".join(self._text(part) for part in parts)
-            case ast.FormattedValue(value=inner):
-                return self._text(inner)
+                return "".join(
+                    self._text(part.value if isinstance(part, ast.FormattedValue) else part) for part in parts
+                )
             case ast.Call(
                 func=ast.Attribute(attr="join", value=ast.Attribute(attr="path") | ast.Name(id="osp" | "path" | "op")),
                 args=args,
@@ -355,13 +358,6 @@ class Constants:
                 return [self._text(pattern)]
             case ast.Call(func=ast.Attribute(attr="format", value=owner)):
                 return self._text(owner).replace("{}", UNKNOWN)
-        return None
-
-    def _sum(self, *both: object) -> object:
-        if any(isinstance(each, list) for each in both):
-            return [one for each in both if isinstance(each, list) for one in each]
-        if any(isinstance(each, str) for each in both):
-            return "".join(each if isinstance(each, str) else UNKNOWN for each in both)
         return None
 
     def _text(self, node: ast.expr) -> str:

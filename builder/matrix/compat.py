@@ -49,15 +49,12 @@ class Compat:
         self.torches = tuple(sorted(self._series))
         self.cudas = tuple(sorted({*table.toolkits, *(c for facts in table.torch.values() for c in facts.variants)}))
         self.pythons = tuple(sorted({p for facts in table.torch.values() for ps in facts.pythons.values() for p in ps}))
-        # A plan asks for the same few pairs thousands of times.
-        self._arch_reason = cache(self._find_arch)
-        self._cuda_reason = cache(self._find_cuda)
-        self._python_reason = cache(self._find_python)
 
     @classmethod
+    @cache
     def load(cls, path: Path = _FILE) -> Compat:
         """Return the facts of compat.yaml, which is parsed once in a process."""
-        return _load(path)
+        return cls(read_table(path))
 
     def releases(self, text: str) -> tuple[Torch, ...]:
         """Return every release that `text` names, oldest first: `2.2` is 2.2.0, 2.2.1 and 2.2.2; `2.2.1` is itself.
@@ -191,9 +188,6 @@ class Compat:
 
     def why_not_cuda(self, torch: Torch, cuda: Cuda) -> WhyNot | None:
         """Return the reason why torch cannot be used with that CUDA, or None if it can."""
-        return self._cuda_reason(torch, cuda)
-
-    def _find_cuda(self, torch: Torch, cuda: Cuda) -> WhyNot | None:
         facts = self.torch(torch)
         has = f"it has {and_list(sorted(facts.variants))}"
         if cuda in facts.unlisted:
@@ -208,9 +202,6 @@ class Compat:
 
     def why_not_python(self, torch: Torch, python: Python) -> WhyNot | None:
         """Return the reason why torch has no wheel for that Python, or None if it has one."""
-        return self._python_reason(torch, python)
-
-    def _find_python(self, torch: Torch, python: Python) -> WhyNot | None:
         facts = self.torch(torch)
         if python in facts.pythons[torch]:
             return None
@@ -238,9 +229,6 @@ class Compat:
 
     def why_not_arch(self, cuda: Cuda, arch: Arch) -> WhyNot | None:
         """Return the reason why that CUDA cannot compile for the architecture, or None if it can."""
-        return self._arch_reason(cuda, arch)
-
-    def _find_arch(self, cuda: Cuda, arch: Arch) -> WhyNot | None:
         knows = self.cudas_with(arch)
         if cuda not in knows:
             reason = f"CUDA {cuda} cannot compile for {arch.sm}"
@@ -275,11 +263,5 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
 
 
 def _order(text: str) -> int:
-    """Return a version as one number, to compare distances."""
     major, minor = text.split(".")
     return int(major) * 100 + int(minor)
-
-
-@cache
-def _load(path: Path) -> Compat:
-    return Compat(read_table(path))

@@ -106,7 +106,17 @@ class ImageTable:
 def read_images(raw: dict[str, Any]) -> ImageTable:
     """Return the image facts of compat.yaml. A mistake in the file raises KeyError or ValueError."""
     manylinux, nvidia = raw["manylinux"], raw["manylinux_cuda"]
-    distributions = (_distribution(name, row) for name, row in raw["distributions"]["rows"].items())
+    distributions = (
+        Distribution(
+            name,
+            tuple(row["names"]),
+            row["packages"],
+            row["glibc"],
+            int(row["default_gcc"]),
+            tuple(sorted(map(int, row["gcc"]))),
+        )
+        for name, row in raw["distributions"]["rows"].items()
+    )
     frozen = [row for row in manylinux["frozen"]["rows"] if row["image"] == _MANYLINUX]
     return ImageTable(
         distributions=tuple(sorted(distributions, key=lambda d: (_order(d.glibc), d.name))),
@@ -118,15 +128,6 @@ def read_images(raw: dict[str, Any]) -> ImageTable:
         cuda_image=nvidia["image"],
         cudas=tuple(map(Cuda.parse, nvidia["cuda"])),
     )
-
-
-def _distribution(name: str, row: dict[str, Any]) -> Distribution:
-    if row["packages"] not in ("apt", "dnf"):
-        raise ValueError(f"distributions.{name}.packages: {row['packages']!r} is neither apt nor dnf")
-    gcc = tuple(sorted(map(int, row["gcc"])))
-    if int(row["default_gcc"]) not in gcc:
-        raise ValueError(f"distributions.{name}: `default_gcc` must be one of the versions listed in `gcc`")
-    return Distribution(name, tuple(row["names"]), row["packages"], row["glibc"], int(row["default_gcc"]), gcc)
 
 
 def _order(version: str) -> tuple[int, ...]:

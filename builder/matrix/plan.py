@@ -307,18 +307,20 @@ def _served_and_skipped(
     matrix: Matrix, recipes: Sequence[Recipe], select: Selection, compat: Compat
 ) -> tuple[list[tuple[RecipeRules, list[Cell]]], list[Skip]]:
     """Return, for each recipe, its rules and the cells it can serve, and a Skip for every other combination."""
-    axes = select_axes(matrix, recipes, select, compat)
+    wanted = _recipes(recipes, select.extensions)
+    torches, cudas, pythons = select_versions(matrix, select, compat)
+    platforms = sorted(set(matrix.platforms))
     cells, skips, served = list[Cell](), list[Skip](), list[tuple[RecipeRules, list[Cell]]]()
     excluded = _why_excluded(matrix, "")
-    for torch, cuda in product(axes.torch, axes.cuda):
+    for torch, cuda in product(torches, cudas):
         why_not_cuda = compat.why_not_cuda(torch, cuda)
-        for python, platform in product(axes.python, axes.platforms):
+        for python, platform in product(pythons, platforms):
             cell = Cell(torch, cuda, python, platform)
             if why := why_not_cuda or compat.why_not(torch, cuda, python, platform) or excluded(cell):
                 skips.append(_skip(cell, "", why))
             else:
                 cells.append(cell)
-    for recipe in axes.recipes:
+    for recipe in wanted:
         rules, excluded = RecipeRules(recipe, matrix.archs, compat), _why_excluded(matrix, recipe.name)
         selected: list[Cell] = []
         for cell in cells:
@@ -375,32 +377,14 @@ _AXES = {"torch": "torch", "cuda": "CUDA", "python": "Python"}
 _Selected = dict[str, list[Sequence[Any]]]
 
 
-@dataclass(frozen=True)
-class Axes:
-    """The selected part of a matrix. Every axis is sorted, without duplicates, and not empty."""
-
-    torch: tuple[Torch, ...]
-    cuda: tuple[Cuda, ...]
-    python: tuple[Python, ...]
-    platforms: tuple[Platform, ...]
-    recipes: tuple[Recipe, ...]
-
-
-def select_axes(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, compat: Compat) -> Axes:
-    """Narrow the matrix to a selection. A torch series selects every release of that series in the matrix.
-
-    Raises UsageError: a value is unknown (the message names the nearest), or two values exclude each other;
-    NothingSelectedError: matrix.yaml does not list a selected value, or lists no extensions.
-    """
-    recipes = _recipes(recipes, select.extensions)
-    torch, cuda, python = select_versions(matrix, select, compat)
-    return Axes(torch, cuda, python, platforms=tuple(sorted(set(matrix.platforms))), recipes=recipes)
-
-
 def select_versions(
     matrix: Matrix, select: Selection, compat: Compat
 ) -> tuple[tuple[Torch, ...], tuple[Cuda, ...], tuple[Python, ...]]:
-    """Narrow torch, CUDA and Python of the matrix to a selection. Raises what `select_axes` raises for them."""
+    """Narrow torch, CUDA and Python of the matrix to a selection; a series selects each of its releases in the matrix.
+
+    Raises UsageError: a value is unknown (the message names the nearest), or two values exclude each other;
+    NothingSelectedError: matrix.yaml does not list a selected value.
+    """
     # Read before the matrix is: the hint to add an impossible combination to matrix.yaml would be wrong.
     selected = _read(select, compat, matrix)
     if missing := _missing(matrix, selected):
@@ -461,7 +445,6 @@ def _read(select: Selection, compat: Compat, matrix: Matrix | None = None) -> _S
 
 
 def _missing(matrix: Matrix, selected: _Selected) -> list[tuple[str, Any]]:
-    """The axis and the newest value of each selection of which the matrix lists nothing."""
     return [
         (axis, values[-1])
         for axis, groups in selected.items()
@@ -471,7 +454,6 @@ def _missing(matrix: Matrix, selected: _Selected) -> list[tuple[str, Any]]:
 
 
 def _narrowed(listed: Sequence[Any], groups: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
-    """Return the selected values that the matrix lists, or all values of the matrix if none is selected."""
     return tuple(sorted(set(listed).intersection(chain(*groups)) if groups else set(listed)))
 
 

@@ -109,8 +109,6 @@ def _check_depth(text: str, path: Path) -> None:
 
 
 class _Reader:
-    """Turns YAML nodes into plain data and records the position of each."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.positions: dict[Key, tuple[int, int]] = {}
@@ -207,7 +205,6 @@ def key_path(key: Sequence[str | int]) -> str:
 
 
 def _problem(document: Document, model: type[BaseModel], details: ErrorDetails) -> tuple[tuple[int, ...], str, str]:
-    """Return an error's sort key, its position and its sentence."""
     loc, kind = details["loc"], details["type"]
     # A misspelt key is reported as unknown and as missing; the unknown key, which is in the file, comes first.
     order = (kind == "missing", *document.positions.get(document.nearest_key(loc), (0, 0)))
@@ -239,7 +236,6 @@ def _sentence(path: str, loc: Sequence[str | int], model: type[BaseModel], detai
 
 
 def _keys(model: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
-    """Return the keys that the model has at a key path."""
     for part in loc:
         if isinstance(part, str):
             inner = next(f for name, f in model.model_fields.items() if (f.alias or name) == part).annotation

@@ -12,7 +12,6 @@ _COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL)
 _SCOPE = re.compile(r"(?:inline )?namespace(?: ([\w:]+))?|extern \"\"")
 _HEADER = re.compile(r"(?P<before>[^()=]*[\s>&*])(?P<name>\w+) ?\((?P<listed>[^()]*)\)(?: noexcept)?")
-_SCHEMA = re.compile(r"(?P<name>\w+)\((?P<listed>[^()]*(?:\([a-z]!\)[^()]*)*)\) ?-> ?(?P<returned>.+)")
 _TEMPLATE = re.compile(r"template ?<[^>]*>")
 _SPECIFIER = re.compile(r"\b(?:static|inline|constexpr|__host__|__forceinline__|extern \"\")")
 _TENSOR = re.compile(r"(?:(?:torch|at)::)?Tensor")
@@ -173,24 +172,6 @@ def read_functions(text: str) -> tuple[list[Function], list[str]]:
     return list(functions.values()), [f"{name}: {why}" for name, why in refused.items() if name not in called]
 
 
-def defined_ops(text: str) -> list[Function]:
-    """The ops whose schemas the code gives to `m.def`, as functions without code."""
-    defined = re.findall(r'\bm\.def\(\s*((?:"[^"]*"\s*)+)', text)
-    found = [_SCHEMA.fullmatch("".join(re.findall(r'"([^"]*)"', each)).strip()) for each in defined]
-    return [_of_schema(each) for each in found if each]
-
-
-def _of_schema(schema: re.Match[str]) -> Function:
-    parts = [part.strip().rpartition(" ") for part in schema["listed"].split(",") if part.strip() not in ("", "*")]
-    names = tuple(name.partition("=")[0] for _, _, name in parts)
-    kinds = tuple({"Tensor": "tensor", "SymInt": "int"}.get(kind, kind) for kind, _, _ in parts)
-    written = tuple(name for name, kind in zip(names, kinds, strict=True) if "!" in kind)
-    returned = re.sub(r"(Tensor) \w+", r"\1", schema["returned"])
-    return Function(
-        schema["name"], schema[0], names, (), written=written, returns=returned, kinds=kinds, arguments=names
-    )
-
-
 def _function(name: str, parts: Sequence[str], known: Sequence[tuple[str, str]], returned: str, body: str) -> Function:
     defaults, lost = _defaults(parts, known)
     tensors = [each for kind, each in known if kind in ("tensor", "output")]
@@ -225,7 +206,6 @@ def _defaults(parts: Sequence[str], known: Sequence[tuple[str, str]]) -> tuple[d
 
 
 def _literal(kind: str, text: str) -> str:
-    """A number or a bool of C++ as in Python; empty for any other text."""
     if kind == "bool":
         return {"true": "True", "false": "False"}.get(text, "")
     pattern = {"int": r"-?\d+", "float": r"(-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?"}.get(kind)
@@ -264,7 +244,6 @@ def _end_of_body(code: str, start: int) -> int:
 
 
 def _returned(before: str) -> str:
-    """The type that a function returns."""
     return " ".join(_SPECIFIER.sub("", _TEMPLATE.sub("", before)).split())
 
 
@@ -296,7 +275,6 @@ def _parameter(text: str) -> tuple[str, str]:
 
 
 def _why_not(before: str, parts: Sequence[str], parameters: Sequence[tuple[str, str] | None], space: str) -> str:
-    """Return why a function becomes no op, or an empty string."""
     returned = _returned(before)
     if not _result_of(returned):
         return f"it returns `{returned}`; only a function that returns tensors or `void` becomes an op"

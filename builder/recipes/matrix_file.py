@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from builder.errors import Code, UsageError
-from builder.matrix.axes import Arch, Cuda, Python, Torch
 from builder.matrix.config import Matrix
 from builder.matrix.yaml_document import parse_document, read_document
 from builder.store import write_atomic
@@ -30,26 +28,14 @@ extensions:
 """
 
 
-@dataclass(frozen=True)
-class NewAxes:
-    """The versions that a new matrix.yaml lists, and its GPU architectures; without them, it has no key `archs`."""
-
-    torch: tuple[Torch, ...]
-    cuda: tuple[Cuda, ...]
-    python: tuple[Python, ...]
-    archs: tuple[Arch, ...] = ()
-
-    def matrix(self, path: Path) -> Matrix:
-        """The matrix of the new file, without its extensions."""
-        return Matrix(path, self.torch, self.cuda, self.python, self.archs)
-
-    def __str__(self) -> str:
-        archs = f", archs {_joined(self.archs)}" if self.archs else ""
-        return f"torch {_joined(self.torch)}, CUDA {_joined(self.cuda)}, Python {_joined(self.python)}{archs}"
+def axes_text(matrix: Matrix) -> str:
+    """The versions of a new matrix, and its GPU architectures: `torch 2.11.0, CUDA 13.0, Python 3.12`."""
+    archs = f", archs {_joined(matrix.archs)}" if matrix.archs else ""
+    return f"torch {_joined(matrix.torch)}, CUDA {_joined(matrix.cuda)}, Python {_joined(matrix.python)}{archs}"
 
 
-def create_matrix(path: Path, extension: str, axes: NewAxes) -> None:
-    """Write a new matrix.yaml with one extension."""
+def create_matrix(path: Path, extension: str, axes: Matrix) -> None:
+    """Write a new matrix.yaml with these versions and one extension; without architectures, it has no key `archs`."""
     text = _NEW.format(
         torch=_joined(axes.torch),
         cuda=_joined(axes.cuda),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -12,15 +12,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.errors import Code, UsageError
 from builder.gate.imports.registration import backward_of
-from builder.recipes.gradients import JoinedGradient, gradients_of
-from builder.recipes.host_functions import ACCEPTED, Function, defined_ops, plain_code, read_functions
+from builder.recipes.host_functions import Function, plain_code, read_functions
 from builder.recipes.inspection.native_code import COMPLETE_TORCH
 
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)")
 _LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)")
-_KERNEL = re.compile(
-    r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)"
-)
 _ERROR = r"(?:throw|TORCH_CHECK|AT_ERROR|AT_ASSERT\w*|C10_THROW_ERROR)\b"
 _TEXT = r"(?:[^(){};]|\((?:[^()]|\([^()]*\))*\))*"
 _DEVICE = r"(?:\bis_(?:cuda|cpu)\(\)|\.device\(\)|\.device_type\(\))"
@@ -29,6 +25,13 @@ _BRANCH = re.compile(
     rf"\b(?:if|switch) ?\({_TEXT}?{_DEVICE}{_TEXT}\) ?\{{? ?(?!{_ERROR}|[\s{{]|$)|\bis_(?:cuda|cpu)\(\) ?\?"
 )
 _ELSE_ERROR = re.compile(rf"\belse ?\{{? ?{_ERROR}")
+#: Names of the gradient of a result, and of a result itself.
+_GRADIENT = re.compile(r"(?:\w*_)?grad(?:_?\w+)?|d_?(?:out(?:put)?|y|z|o)|g_?(?:out|y|o)?")
+_RESULT = re.compile(r"out(?:put)?|result|res|y")
+#: Names of tensors that have no gradient, because they hold integers or bools.
+_NOT_FLOATING = re.compile(
+    r"(?:\w*_)?(?:idx|ind(?:ex|ices|s)?|ids?|index\w*|offsets?|\w*ptr|labels?|targets?|mask|lengths?|batch|seq_?lens?)"
+)
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,6 @@ class FunctionOp:
     cuda: Function
     #: The function for the CPU, or None.
     cpu: Function | None = None
-    #: Why `cpu` is a function for the CPU, one sentence, or empty.
-    why: str = ""
 
     @property
     def functions(self) -> list[Function]:
@@ -79,9 +80,19 @@ def small_extension(name: str) -> NewExtension:
 def wrapped_extension(name: str, sources: Mapping[str, str]) -> NewExtension:
     """An extension around C++ and CUDA files of the user, their texts by their names; no file is changed.
 
-    Raises UsageError if the files have nothing that can become an op.
+    Raises UsageError if the files have nothing that can become an op, or if two would compile to one object.
     """
-    check_object_names(sources)
+    first: dict[str, str] = {}
+    for source in sources:
+        other = first.setdefault(source.rpartition(".")[0], source)
+        if other != source:
+            raise UsageError(
+                f"{other} and {source} have the same name without the ending, and would compile to the same object"
+                " file",
+                Code.SOURCE_UNSUPPORTED,
+                where=source,
+                hints=[f"rename one of them, such as {source.replace('.', '_kernel.', 1)}"],
+            )
     files = Sources(name, sources)
     for source, text in sources.items():
         code = plain_code(text)
@@ -117,20 +128,6 @@ class Sources:
         return _packaging(self.name, [*(self.texts if own else ()), *more], module=module, complete_headers=complete)
 
 
-def check_object_names(sources: Iterable[str]) -> None:
-    """Raise UsageError if two files would compile to one object, such as op.cpp and op.cu to op.o."""
-    first: dict[str, str] = {}
-    for name in sources:
-        other = first.setdefault(name.rpartition(".")[0], name)
-        if other != name:
-            raise UsageError(
-                f"{other} and {name} have the same name without the ending, and would compile to the same object file",
-                Code.SOURCE_UNSUPPORTED,
-                where=name,
-                hints=[f"rename one of them, such as {name.replace('.', '_kernel.', 1)}"],
-            )
-
-
 def _with_module(files: Sources, source: str, module: str) -> NewExtension:
     name = files.name
     init = _render("module_init.py", name=name, module=module, source=files.title)
@@ -140,33 +137,21 @@ def _with_module(files: Sources, source: str, module: str) -> NewExtension:
         " needs `--require static`. To test them here, begin each function with a branch for CPU tensors: "
         "`if (!x.is_cuda()) { ... }`"
     ]
-    bound = re.findall(r"\bm\.def\(\s*\"(\w+)\"", files.text)
     notes = [f"{source} has a pybind11 module, which becomes {name}.{module}"]
-    pairs = [
-        f"src/{name}/__init__.py: {op} has no gradient: {partner} seems to compute it; join them in a"
-        " torch.autograd.Function, or say in cases.py that it needs none"
-        for op in bound
-        if (partner := backward_of(op, bound))
-    ]
-    return NewExtension(name, written, notes, [*([] if has_device_branch(files.text) else gaps), *pairs])
+    # Whether the code does different things for tensors on the CPU and on a GPU.
+    branches = _BRANCH.search(re.sub(r"\s+", " ", files.text))
+    return NewExtension(name, written, notes, [] if branches else gaps)
 
 
 def _with_library(files: Sources, source: str, namespace: str) -> NewExtension:
     name = files.name
-    # Code that registers kernels for autograd has a gradient of its own.
-    gradients, unjoined = ([], []) if "Autograd" in plain_code(files.text) else gradients_of(defined_ops(files.text))
-    init = _render("library_init.py", name=name, namespace=namespace, source=files.title, ops=[], gradients=gradients)
-    written = {f"src/{name}/__init__.py": init, **files.packaging()}
-    notes = [f"{source} registers ops in the namespace {namespace}", *_joined_notes(gradients)]
-    notes.append(
+    init = _render("library_init.py", name=name, namespace=namespace, source=files.title, ops=[], gradients=[])
+    notes = [
+        f"{source} registers ops in the namespace {namespace}",
         "for torch.compile, each op needs a fake kernel: add what `buildfarm cases` prints after the build to"
-        f" src/{name}/__init__.py"
-    )
-    return NewExtension(name, written, notes, [f"src/{name}/__init__.py: {each}" for each in unjoined])
-
-
-def _joined_notes(gradients: Sequence[JoinedGradient]) -> list[str]:
-    return [f"{each.forward.name} gets its gradient from {each.backward.name}" for each in gradients]
+        f" src/{name}/__init__.py",
+    ]
+    return NewExtension(name, {f"src/{name}/__init__.py": init, **files.packaging()}, notes)
 
 
 def _with_ops(files: Sources) -> NewExtension:
@@ -178,7 +163,12 @@ def _with_ops(files: Sources) -> NewExtension:
             f"{have} no function that can become an op",
             Code.SOURCE_UNSUPPORTED,
             where=files.title,
-            hints=_ways_out(files.text, refused),
+            hints=[
+                *refused,
+                "write a function that launches the kernel, such as `torch::Tensor scale(const torch::Tensor& x)`: it"
+                " checks its tensors, and chooses blocks and threads",
+                "run `buildfarm init` in an empty folder: it writes an example with a kernel and its function",
+            ],
         )
     ops = ops_of(functions)
     binding, cpu = f"csrc/{name}_ops.cu", f"csrc/{name}_cpu.cpp"
@@ -201,23 +191,9 @@ def _with_ops(files: Sources) -> NewExtension:
             f"no fake kernel for {', '.join(lacks_fake)}: for torch.compile, add what `buildfarm cases` prints after"
             f" the build to src/{name}/__init__.py"
         )
-    notes += _joined_notes(gradients)
-    known = {function.name for each in gradients for function in (each.forward, each.backward)}
-    names = [op.function.name for op in ops]
-    known |= {one for name in names if (partner := backward_of(name, names)) for one in (name, partner)}
+    notes += [f"{each.forward.name} gets its gradient from {each.backward.name}" for each in gradients]
     notes += unjoined
-    if alone := [one for one in names if one not in known]:
-        notes.append(
-            f"no gradient for {', '.join(alone)}: to train with {'it' if len(alone) == 1 else 'them'}, call"
-            f" torch.library.register_autograd in src/{name}/__init__.py"
-        )
     notes += [f"no op for {each}" for each in refused]
-    if refused:
-        notes.append(
-            f"to make an op of {'one of these functions' if len(refused) > 1 else 'this function'}, write a function in"
-            f" {files.title} that calls it, takes {ACCEPTED}, and returns tensors"
-        )
-    notes += [op.why for op in ops if op.why]
     if lacking:
         named = ", ".join(op.function.name for op in lacking)
         which = "these ops have no CPU kernel" if lacking == ops else f"no CPU kernel for {named}"
@@ -229,25 +205,7 @@ def _with_ops(files: Sources) -> NewExtension:
     return NewExtension(name, written, notes, gaps)
 
 
-def _ways_out(text: str, refused: Sequence[str]) -> list[str]:
-    """What to do with a file without a function that can become an op."""
-    code = plain_code(text)
-    kernels = [
-        kernel
-        for kernel in dict.fromkeys(_KERNEL.findall(code))
-        if not re.search(rf"\b{kernel}\s*(?:<[^;{{}}]*>)?\s*<<<", code)  # a function launches it already
-    ]
-    ways = [*refused]
-    if kernels:
-        ways.append(
-            f"write a function that launches {' or '.join(kernels[:3])}, such as `torch::Tensor {kernels[0]}_op(const"
-            " torch::Tensor& x)`: it checks its tensors, and chooses blocks and threads"
-        )
-    return [*ways, "run `buildfarm init` in an empty folder: it writes an example with a kernel and its function"]
-
-
 def _gaps(name: str, binding: str, functions: Sequence[Function]) -> list[str]:
-    """What the files of the ops of these functions leave to the user."""
     gaps = [
         f"{binding}: its schema says that {each.name} writes to {', '.join(each.written)}, because they are `Tensor&`:"
         " check it at QUESTION"
@@ -289,11 +247,6 @@ def _environment() -> Environment:
     )
 
 
-def has_device_branch(text: str) -> bool:
-    """Whether code does different things for tensors on the CPU and on a GPU."""
-    return _BRANCH.search(re.sub(r"\s+", " ", text)) is not None
-
-
 def ops_of(functions: Sequence[Function]) -> list[FunctionOp]:
     """Return the ops of these functions, in their order.
 
@@ -313,7 +266,7 @@ def ops_of(functions: Sequence[Function]) -> list[FunctionOp]:
         elif cuda and cpu and not whole:
             if function is cuda:
                 named_so = replace(cuda, name=base, schema=base + cuda.schema.removeprefix(cuda.name))
-                ops.append(FunctionOp(named_so, cuda, cpu, _says(base, cpu)))
+                ops.append(FunctionOp(named_so, cuda, cpu))
         else:
             ops.append(FunctionOp(function, function))
     return ops
@@ -324,21 +277,83 @@ def _of_one(function: Function, cuda: Function | None, cpu: Function | None) -> 
     if cuda and not function.result and function.parameters == cuda.parameters and _calls(function, cuda):
         function = replace(function, result=cuda.result)
     if _BRANCH.search(function.body) and not _ELSE_ERROR.search(function.body):
-        why = f"{function.name} looks at the device of its tensors: it is used for CUDA and for the CPU"
-        return FunctionOp(function, function, function, why)
-    if cpu:
-        return FunctionOp(function, function, cpu, _says(function.name, cpu))
-    return FunctionOp(function, function)
-
-
-def _says(op: str, cpu: Function) -> str:
-    return f"{cpu.name} is the CPU kernel of {op}"
+        return FunctionOp(function, function, function)
+    return FunctionOp(function, function, cpu)
 
 
 def _like(one: Function, other: Function | None) -> Function | None:
-    """The other function, if it has the same types."""
     return other if other and other.kinds == one.kinds and bool(other.written) == bool(one.written) else None
 
 
 def _calls(function: Function, other: Function) -> bool:
     return bool(re.search(rf"\b{other.name} ?\(", function.body))
+
+
+@dataclass(frozen=True)
+class JoinedGradient:
+    """How a backward gets its arguments, and for which inputs of the forward it returns gradients."""
+
+    forward: Function
+    backward: Function
+    #: The arguments of the backward as Python expressions.
+    arguments: tuple[str, ...]
+    #: What the forward keeps for it: tensors, by name, and numbers.
+    tensors: tuple[str, ...]
+    numbers: tuple[str, ...]
+    #: For each input of the forward, the index of its gradient, or None.
+    returned: tuple[int | None, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The inputs of the forward in Python."""
+        return tuple(each.partition("=")[0] for each in self.forward.parameters)
+
+
+def gradients_of(functions: Sequence[Function]) -> tuple[list[JoinedGradient], list[str]]:
+    """The pairs whose signatures show how to join them, and a sentence for each pair that a person must join."""
+    by_name = {each.name: each for each in functions}
+    pairs = [(one, by_name[partner]) for one in functions if (partner := backward_of(one.name, by_name))]
+    found = [(forward, backward, _join(forward, backward)) for forward, backward in pairs]
+    left = [
+        f"{forward.name} has no gradient: {backward.name} seems to compute it, but {why}; join them with"
+        f" torch.library.register_autograd, or say in cases.py that {forward.name} needs none"
+        for forward, backward, why in found
+        if isinstance(why, str)
+    ]
+    return [joined for _, _, joined in found if isinstance(joined, JoinedGradient)], left
+
+
+def _join(forward: Function, backward: Function) -> JoinedGradient | str:
+    """The pair, or why its signatures do not show how to join it."""
+    if forward.written or backward.written or not forward.count or not backward.count:
+        return "it is not clear how many tensors the two return"
+    if forward.returns == "Tensor[]" and any("=" in each for each in forward.parameters):
+        # Where a list is returned, torch (2.11) wants a gradient for each argument that the caller gave.
+        return "torch joins no op that returns a list and has defaults (return a std::tuple)"
+    inputs = dict(zip(_names(forward), forward.kinds, strict=True))
+    arguments, tensors, numbers, grads = list[str](), list[str](), list[str](), 0
+    for name, kind in zip(_names(backward), backward.kinds, strict=True):
+        if inputs.get(name) == kind:
+            (tensors if kind == "tensor" else numbers).append(name)
+            arguments.append(name if kind == "tensor" else f"ctx.{name}")
+        elif kind == "tensor" and grads < forward.count and _GRADIENT.fullmatch(name):
+            arguments.append(f"grads[{grads}].contiguous()")
+            grads += 1
+        elif kind == "tensor" and forward.returns == "Tensor" and _RESULT.fullmatch(name):
+            tensors.append("output")
+            arguments.append("output")
+        else:
+            return f"its parameter {name} is neither an input nor the gradient of a result"
+    if grads != forward.count:
+        return f"it takes {grads} gradients of {forward.count} results"
+    receivers = [name for name, kind in inputs.items() if kind == "tensor"]
+    if len(receivers) != backward.count:
+        receivers = [name for name in receivers if not _NOT_FLOATING.fullmatch(name)]
+    if len(receivers) != backward.count:
+        return f"it returns {backward.count} tensors, and {forward.name} takes {len(receivers)}"
+    returned = tuple(receivers.index(name) if name in receivers else None for name in inputs)
+    return JoinedGradient(forward, backward, tuple(arguments), tuple(dict.fromkeys(tensors)), tuple(numbers), returned)
+
+
+def _names(function: Function) -> list[str]:
+    return [each.partition("=")[0] for each in function.parameters]

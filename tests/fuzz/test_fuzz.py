@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.run import TARGETS_BY_NAME, fuzz
+from tests.fuzz.__main__ import TARGETS_BY_NAME, fuzz
 
 SECONDS = 15
 

@@ -316,7 +316,7 @@ def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bo
     `added` is a recipe that `run_add` did not write. Raises what `run_build` raises for the matrix, the options, and
     what the files of the recipes show.
     """
-    new = added.axes.matrix(options.matrix) if added and added.axes else None
+    new = added.axes and replace(added.axes, path=options.matrix) if added else None
     more = [added.recipe] if added and not added.listed else []
     matrix, recipes, plan = _read_plan(options, new, more)
     store = open_store(options.store)

@@ -36,7 +36,6 @@ from builder.gate.draft.result import (
     shortened,
 )
 from builder.gate.draft.search import CALLS, FEW_CALLS, Search, as_candidate
-from builder.gate.draft.shapes import fake_kernel
 from builder.gate.draft.signatures import STR, Parameter, Signature, signature_of, takes_tensor
 from builder.gate.draft.trial import Recorded, TrialProcess
 from builder.gate.imports.cases_file import CasesFile, load_cases
@@ -111,7 +110,6 @@ def callables(imports: Sequence[str], ops: Sequence[str]) -> list[str]:
 
 
 def _declared(path: str) -> str:
-    """Return the text of the signature of a function that takes a tensor; "" for any other."""
     try:
         signature = signature_of(path)
     except Exception:  # noqa: BLE001 (a lazy module may run any code)
@@ -256,7 +254,7 @@ def _try(
             candidate, fact = refine.with_different_numbers(process, candidate, fact, called=True)
             facts = {**fact, **refine.facts_about(process, op, candidate)}
             if "::" in op and facts["untraced"].startswith(NO_FAKE_KERNEL):
-                facts["fake"] = fake_kernel(process, op, signature.parameters, candidate, facts)
+                facts["fake"] = refine.fake_kernel(process, op, signature.parameters, candidate, facts)
         elif found.only_cuda:
             candidate, _ = refine.with_different_numbers(process, candidate, {}, called=False)
             facts = {"untraced": refine.of_compiled_module(op)}

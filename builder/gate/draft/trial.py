@@ -92,7 +92,11 @@ class TrialProcess:
             late = not self._pipe.poll(seconds or self._seconds)
             error, fact = self._pipe.recv() if not late else ("", None)
         except (EOFError, OSError):
-            return Trial(self._ended(), crashed=True)
+            self._process.join(_END_SECONDS)
+            status = self._process.exitcode
+            self.close()
+            how = f" with {signal_name(-status)}" if status and status < 0 else ""
+            return Trial(f"the call ends the process{how}", crashed=True)
         if late:
             self.close()
             return Trial(f"the call did not end within {self._seconds:.0f} s", crashed=True, late=True)
@@ -109,18 +113,8 @@ class TrialProcess:
             self._pipe.close()
         self._process = None
 
-    def _ended(self) -> str:
-        """Return how the process ended."""
-        status = None
-        if self._process:
-            self._process.join(_END_SECONDS)
-            status = self._process.exitcode
-        self.close()
-        return f"the call ends the process{f' with {signal_name(-status)}' if status and status < 0 else ''}"
-
 
 def _serve(op: str, parameters: Sequence[Parameter], device: str, pipe: Connection, parent: int) -> None:
-    """Answer each request until the pipe closes."""
     os.setsid()
     rlimits.exit_with_parent(parent)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -170,17 +164,9 @@ class Caller:
     def gradient(self, candidate: Sequence[Guess]) -> list[int]:
         """Return the positions of all arguments of floating point, if a gradient can be computed for one of them.
 
-        The reference then shows which of them the op forgets. Raises ValueError if the gradient depends on
-        uninitialised memory.
+        The reference then shows which of them the op forgets.
         """
         plain = self._gradients(candidate)
-        torch.use_deterministic_algorithms(True, warn_only=True)  # fills new memory with NaN, since torch 2.2
-        try:
-            filled = self._gradients(candidate)
-        finally:
-            torch.use_deterministic_algorithms(False)
-        if any(bool((one.isnan() & ~plain[position].isnan()).any()) for position, one in filled.items()):
-            raise ValueError("with these inputs the gradient depends on uninitialised memory")
         given = iter_tensors(self._values(candidate))
         return sorted({path.position for path, one in given if one.is_floating_point()}) if plain else []
 

@@ -119,7 +119,6 @@ def _reachable(file: Path, name: str) -> set[str]:
 
 
 def _placed(module: ast.Module) -> Iterator[str]:
-    """The modules that a module puts into `sys.modules` by name."""
     for node in ast.walk(module):
         match node:
             case ast.Assign(

@@ -37,9 +37,6 @@ from builder.recipes.inspection.metadata import (
 from builder.recipes.inspection.native_code import NativeFacts, read_native_code
 
 _NO_VERSION = "0.0.0"
-#: What a build with setuptools may need that compiles nothing; arguments of `setup()` that may compile something.
-_PLAIN_BUILDS = {"setuptools", "setuptools_scm", "wheel", "pip", "packaging", "versioneer"}
-_COMPILING = {UNKNOWN, "ext_modules", "cmdclass", "cffi_modules", "rust_extensions", "distclass"}
 #: The macro that torch's build defines as the name of the library; TORCH_LIBRARY_EXPAND makes a namespace of it.
 _EXTENSION_NAME = "TORCH_EXTENSION_NAME"
 #: How to add a folder whose setup.py compiles files above the folder.
@@ -130,27 +127,6 @@ def _refuse_impossible(
         elif compiled:
             sentence = f"setup.py compiles {compiled[0]}, but the {pinned.kind} does not contain this file"
         refuse(sentence, *hints)
-    if not native.cmake and _compiles_nothing(tree, stated, script):
-        files = "the C++ or CUDA file" if len(native_files) == 1 else f"the {len(native_files)} C++ and CUDA files"
-        refuse(
-            f"the build compiles nothing: {script.run_time_compile}"
-            if script.run_time_compile
-            else f"the build makes a pure Python wheel: no extension module is named, and {files} may be compiled at"
-            " run time",
-            "install the project with pip or uv: a pure Python wheel fits every torch and CUDA",
-        )
-
-
-def _compiles_nothing(tree: Path, stated: Metadata, script: SetupFacts) -> bool:
-    """Whether it is certain that setuptools compiles nothing: nothing names a module or brings commands of its own."""
-    has_script = (tree / "setup.py").is_file()
-    if not stated.by_setuptools or stated.compiles or script.extensions or (has_script and not script.arguments):
-        return False
-    others = set(script.imports)
-    others |= {canonicalize_name(each.name).replace("-", "_") for each in valid_requirements(stated.build_requires)}
-    # A setup.py imports torch for its extension modules; they may be commented out.
-    plain = _PLAIN_BUILDS | ({"torch"} if script.run_time_compile else set())
-    return others <= plain and _COMPILING.isdisjoint(script.arguments)
 
 
 def _other_folders(pinned: PinnedSource, tree: Path) -> list[str]:
@@ -180,10 +156,6 @@ def _add_identity(draft: Draft, stated: Metadata, name: str, asked: Sequence[str
         draft.ask("the name is not a constant in the source", "set `name` to the name of the wheel")
     if stated.summary:
         draft.entries.append(RecipeEntry("summary", stated.summary))
-    if stated.licence:
-        draft.note(f"licence: {stated.licence}", "buildfarm does not check whether you may distribute the wheel")
-    else:
-        draft.note("the source states no licence", "find out whether you may distribute the wheel")
 
 
 def _add_source(draft: Draft, pinned: PinnedSource, stated: Metadata) -> None:
@@ -202,24 +174,23 @@ def _add_source(draft: Draft, pinned: PinnedSource, stated: Metadata) -> None:
 
 
 def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, packages: PackageFacts) -> None:
-    abi = native.abi(limited_api=script.limited_api)
     python, torch = native.python_headers, native.torch_headers
-    if abi is AbiClass.STABLE:
+    if native.stable_headers and not torch and not python:
         found = f"the sources include only torch headers of the stable ABI ({native.stable_headers[0]})"
         oldest, newest = STABLE_FLOOR, Compat.load().torches[-1]
         target = target_version(tree, newest)
         if target and target.suits(newest):
             oldest = max(oldest, target.torch)
             found = f"{found}, and {target} sets TORCH_TARGET_VERSION for torch {target.torch.series}"
-        rule = [{"class": str(abi), "torch": f">={oldest.series}"}]
+        rule = [{"class": str(AbiClass.STABLE), "torch": f">={oldest.series}"}]
         draft.add("abi", rule, found, "one wheel for each CUDA major version")
-    elif abi is AbiClass.ABI3:
+    elif script.limited_api and not python:
         found = "setup.py sets py_limited_api, and no file uses Python's unlimited C API"
-        draft.add("abi", str(abi), found, "one wheel for each torch series and CUDA")
+        draft.add("abi", str(AbiClass.ABI3), found, "one wheel for each torch series and CUDA")
     else:
         used = [*(["torch's C++ API"] if torch else []), *([f"Python's C API ({python[0]})"] if python else [])]
         found = f"the sources use {and_list(used)}" if used else "the sources include no header of torch or Python"
-        draft.add("abi", str(abi), found, "one wheel for each torch series, CUDA and Python")
+        draft.add("abi", str(AbiClass.CPYTHON), found, "one wheel for each torch series, CUDA and Python")
         if not torch and "torch" not in script.imports and not packages.imports_torch:
             draft.ask("neither the build nor the package uses torch", "is this an extension of PyTorch?")
     if native.namespaces:

@@ -56,7 +56,6 @@ class Metadata:
     #: Without a local part.
     version: str
     summary: str
-    licence: str
     requires_python: str
     #: Of the run.
     requires: tuple[str, ...]
@@ -70,8 +69,6 @@ class Metadata:
     repository: str
     #: Whether setuptools installs packages that setup.py does not name.
     finds_packages: bool
-    #: Whether pyproject.toml names extension modules.
-    compiles: bool
     by_setuptools: bool
     places: PackagePlaces
 
@@ -101,13 +98,11 @@ def read_metadata(tree: Path, script: SetupFacts, made: BackendMetadata | None =
     keywords, setuptools = script.keywords, _table(pyproject, "tool", "setuptools")
     build_requires = [*_texts(build.get("requires")), *_texts(keywords.get("setup_requires"))]
     dynamic = any(_BY_GIT.match(each.replace("-", "_")) for each in (*build_requires, *script.imports))
-    licence = project.get("license")
     version = _first(info["Version"], project.get("version"), section.get("version"), keywords.get("version"))
     return Metadata(
         name=_first(info["Name"], project.get("name"), section.get("name"), keywords.get("name")),
         version=_public(version),
         summary=_first(info["Summary"], project.get("description"), keywords.get("description"))[:200],
-        licence=_licence(tree, info, licence, keywords),
         requires_python=_specifier(
             info["Requires-Python"], project.get("requires-python"), keywords.get("python_requires")
         ),
@@ -118,7 +113,6 @@ def read_metadata(tree: Path, script: SetupFacts, made: BackendMetadata | None =
         repository=_repository(info, project, keywords),
         finds_packages="project" in pyproject or bool(setuptools) or config.has_section("options"),
         by_setuptools=_first(build.get("build-backend"), "setuptools.build_meta").startswith("setuptools."),
-        compiles="ext-modules" in setuptools,
         places=_places(setuptools, keywords),
     )
 
@@ -151,30 +145,13 @@ def _specifier(*values: object) -> str:
 
 
 def _texts(value: object) -> list[str]:
-    """The known texts of a list, or of the lines of a text."""
     return [item for item in _patterns(value) if not item.startswith("*")]
 
 
 def _public(text: str) -> str:
-    """A version without its local part; empty if the text is no version."""
     with suppress(InvalidVersion):
         return Version(text).public
     return ""
-
-
-def _licence(tree: Path, info: Message, stated: object, keywords: dict[str, object]) -> str:
-    table = stated if isinstance(stated, dict) else {"text": stated}
-    text = _first(info["License-Expression"], info["License"], table.get("text"), keywords.get("license"))
-    classifiers = [*(info.get_all("Classifier") or ()), *_texts(keywords.get("classifiers"))]
-    named = [str(each).rpartition(" :: ")[2] for each in classifiers if str(each).startswith("License ::")]
-    if (not text or len(text) > 60) and named:
-        return named[0]
-    if text and len(text) <= 60:
-        return text
-    files = sorted(path for path in tree.glob("LICEN[SC]E*") if path.is_file())
-    lines = _read(files[0]).splitlines() if files else []
-    first = next((line.strip() for line in lines if line.strip()), "")
-    return f"{first[:60]} ({files[0].name})" if first else ""
 
 
 def _requires(tree: Path, info: Message, project: dict[str, Any], keywords: dict[str, object]) -> tuple[str, ...]:
@@ -203,7 +180,6 @@ def _places(setuptools: dict[str, Any], keywords: dict[str, object]) -> PackageP
 
 
 def _patterns(value: object) -> list[str]:
-    """The patterns of a list, or of the lines of a text."""
     items = value if isinstance(value, list) else value.splitlines() if isinstance(value, str) else []
     return [item.strip() for item in items if isinstance(item, str) and item.strip()]
 
@@ -218,7 +194,6 @@ def _names(*values: object) -> list[str]:
 
 
 def _table(table: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """A table in a table; an empty one if it is not there, or is no table."""
     for key in keys:
         inner = table.get(key)
         table = inner if isinstance(inner, dict) else {}

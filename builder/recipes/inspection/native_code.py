@@ -10,7 +10,6 @@ from itertools import chain
 from pathlib import Path
 
 from builder.diagnosis.target_version import source_files
-from builder.matrix.axes import AbiClass
 
 _CYTHON = ".pyx"
 _CPP = (".cpp", ".cc", ".cxx", ".c", _CYTHON)
@@ -80,12 +79,6 @@ class NativeFacts:
     def python_headers(self) -> list[str]:
         """The headers that use Python's C API."""
         return sorted(name for name in self.includes if name.startswith(_PYTHON_API))
-
-    def abi(self, *, limited_api: bool) -> AbiClass:
-        """The ABI class that fits the headers."""
-        if self.stable_headers and not self.torch_headers and not self.python_headers:
-            return AbiClass.STABLE
-        return AbiClass.ABI3 if limited_api and not self.python_headers else AbiClass.CPYTHON
 
 
 def read_native_code(tree: Path, also: Sequence[Path] = ()) -> NativeFacts:

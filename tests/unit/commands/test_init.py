@@ -23,14 +23,13 @@ TUTORIAL = re.compile(r'^```\w+ title="extensions/axpby/([^"]+)"\n(.*?)^```$', r
 
 
 def start(folder: Path, name: str | None = None) -> list[str]:
-    return run_init(replace(CELL, folder=folder, name=name)).extension.notes
+    return run_init(replace(CELL, folder=folder, name=name))[0].notes
 
 
 def printed(folder: Path, code: str, archs: tuple[str, ...] = ()) -> str:
     """What `init` prints for a folder with one CUDA file."""
     (folder / "mine.cu").write_text(code)
-    started = run_init(replace(CELL, folder=folder, arch=list(archs)))
-    return started_text(folder, started.extension, started.axes)
+    return started_text(folder, *run_init(replace(CELL, folder=folder, arch=list(archs))))
 
 
 def without_comments(text: str) -> str:
@@ -148,7 +147,6 @@ def test_what_init_could_not_derive_is_told(tmp_path: Path) -> None:
     text = printed(tmp_path, FUNCTIONS)
     assert "op torch.ops.mine.two(Tensor x) -> Tensor[]" in text
     assert "no op for sizes: it returns `std::vector<int64_t>`" in text
-    assert "to make an op of this function, write a function in mine.cu that calls it" in text
     assert "no fake kernel for other, two: for torch.compile, add what `buildfarm cases` prints" in text
     assert "Before the build" not in text
     package = (tmp_path / "src" / "mine" / "__init__.py").read_text()
@@ -204,7 +202,6 @@ def test_a_file_without_a_function_for_an_op_says_what_to_write(tmp_path: Path) 
     with pytest.raises(UsageError, check=coded(Code.SOURCE_UNSUPPORTED)) as caught:
         printed(tmp_path, WRITES.replace("void norm(", "static void norm("))
     assert caught.value.hints[0] == "norm: it is static; remove `static` to make it an op"
-    assert "write a function that launches other_kernel, such as" in caught.value.hints[1]  # norm launches norm_kernel
     assert [path.name for path in tmp_path.iterdir()] == ["mine.cu"]
 
 
@@ -257,9 +254,7 @@ def test_a_check_of_the_device_is_no_cpu_kernel(tmp_path: Path, body: str) -> No
 
 def test_ops_without_a_cpu_kernel_are_named(tmp_path: Path) -> None:
     text = printed(tmp_path, HELPERS + "at::Tensor other_cpu(at::Tensor x) { return x; }\n" + FUNCTIONS)
-    assert "norm_cpu is the CPU kernel of norm" in text
     assert "\n  no CPU kernel for other_cpu, same, other, two: on a machine" in text
-    assert "other_cpu is the CPU kernel of other" not in text  # its parameters differ
     place = (tmp_path / "csrc" / "mine_cpu.cpp").read_text()
     assert '//   m.impl("same", &same_cpu);' in place
     assert "norm" not in place
@@ -297,49 +292,11 @@ def test_a_forward_is_joined_to_its_backward(tmp_path: Path) -> None:
     assert '"mine::leaky_forward", _call_leaky_backward, setup_context=_keep_for_leaky_backward' in package
 
 
-@pytest.mark.parametrize(
-    ("code", "how"),
-    [
-        (
-            PAIR.replace("float slope) { return grad", "float other) { return grad"),
-            "register_autograd, or say in cases",
-        ),
-        (
-            'TORCH_LIBRARY(a, m) { m.def("f_fwd(Tensor x) -> Tensor"); m.def("f_bwd(Tensor v) -> Tensor"); }',
-            "its parameter v is neither",
-        ),
-        (
-            'PYBIND11_MODULE(a, m) { m.def("forward", &f); m.def("backward", &b); }',
-            "join them in a torch.autograd.Function",
-        ),
-    ],
-    ids=["functions", "library", "pybind"],
-)
-def test_a_pair_that_cannot_be_joined_is_a_step_before_the_build(tmp_path: Path, code: str, how: str) -> None:
+def test_a_pair_that_cannot_be_joined_is_a_step_before_the_build(tmp_path: Path) -> None:
+    code = PAIR.replace("float slope) { return grad", "float other) { return grad")
     step = " ".join(printed(tmp_path, code).partition("Before the build, check these files.")[2].split())
-    assert "src/mine/__init__.py: " in step
-    assert "has no gradient" in step
-    assert how in step
-
-
-def test_the_schemas_of_a_library_show_how_a_pair_is_joined(tmp_path: Path) -> None:
-    code = """TORCH_LIBRARY(space, m) {
-      m.def("f_fwd(Tensor x, Tensor w, float eps=1e-5) -> (Tensor, Tensor)");
-      m.def("f_bwd(Tensor grad_a, Tensor grad_b, Tensor x, Tensor w, "
-            "float eps) -> (Tensor grad_x, Tensor grad_w)");
-    }"""
-    text = printed(tmp_path, code)
-    assert "f_fwd gets its gradient from f_bwd" in text
-    package = (tmp_path / "src" / "mine" / "__init__.py").read_text()
-    compile(package, "mine", "exec")
-    assert "    x, w, eps = inputs\n    ctx.save_for_backward(x, w)\n" in package
-    assert "torch.ops.space.f_bwd(grads[0].contiguous(), grads[1].contiguous(), x, w, ctx.eps)\n" in package
-    assert "    return found[0], found[1], None\n" in package
-
-
-def test_ops_without_a_backward_are_named(tmp_path: Path) -> None:
-    text = printed(tmp_path, PAIR + FUNCTIONS)
-    assert "\n  no gradient for same, other, two: to train with them, call torch.library.register_autograd in" in text
+    assert "src/mine/__init__.py: leaky_forward has no gradient" in step
+    assert "register_autograd, or say in cases" in step
 
 
 def test_numbers_of_other_types_are_cast(tmp_path: Path) -> None:
@@ -354,17 +311,16 @@ def test_several_files_are_one_extension(tmp_path: Path) -> None:
     """The usual layout: declarations and the module in C++, kernels in CUDA."""
     (tmp_path / "op.cpp").write_text('PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("f", &f); }')
     (tmp_path / "op_kernel.cu").write_text("at::Tensor f(at::Tensor x) { if (!x.is_cuda()) { return x; } return x; }")
-    started = run_init(replace(CELL, folder=tmp_path))
-    assert started.extension.name == "op"
+    extension, _ = run_init(replace(CELL, folder=tmp_path))
+    assert extension.name == "op"
     assert '["op.cpp", "op_kernel.cu"]' in (tmp_path / "setup.py").read_text()
-    assert started.extension.gaps == []
+    assert extension.gaps == []
 
 
 def test_functions_of_several_files_are_declared(tmp_path: Path) -> None:
     (tmp_path / "a.cu").write_text("at::Tensor f(const torch::Tensor& x, float s = 1.f) { return x; }")
     (tmp_path / "b.cu").write_text("std::vector<at::Tensor> g(at::Tensor x) { return {x, x}; }")
-    started = run_init(replace(CELL, folder=tmp_path, name="both"))
-    assert started.extension.name == "both"
+    assert run_init(replace(CELL, folder=tmp_path, name="both"))[0].name == "both"
     binding = (tmp_path / "csrc" / "both_ops.cu").read_text()
     assert "at::Tensor f(const at::Tensor& x, float s);\nstd::vector<at::Tensor> g(at::Tensor x);\n\n" in binding
     assert '#include "' not in binding

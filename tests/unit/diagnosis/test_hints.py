@@ -100,6 +100,10 @@ def test_headers_are_found_in_the_words_of_every_compiler(header: str) -> None:
         ("ModuleNotFoundError: No module named 'pybind11.setup_helpers'", "add `pybind11` to"),
         ("ModuleNotFoundError: No module named 'pkg_resources'", "add `setuptools<82`"),
         ("ModuleNotFoundError: No module named 'torch'", "--no-build-isolation"),
+        ("/env/bin/python: No module named cython", "add `cython` to `build_requires`"),
+        ("LookupError: setuptools-scm was unable to detect version for /project.", "a build has no `.git`"),
+        ("git.exc.InvalidGitRepositoryError: /project", "a build has no `.git`"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'nvidia-smi'", "no driver"),
         ("a.cpp:1:1: error: unused variable ‘b’ [-Werror=unused-variable]", "delete `-Werror`"),
     ],
 )
@@ -136,27 +140,6 @@ def test_a_build_for_an_older_release_has_no_hint_about_a_newer_one() -> None:
     assert re.match("CUDA 12.9 moved or removed nvToolsExt.h", hints(nvtx)[0])
 
 
-@pytest.mark.parametrize(
-    ("message", "hint"),
-    [
-        ("fatal: not a git repository (or any of the parent directories): .git", "a build has no `.git`"),
-        ("LookupError: setuptools-scm was unable to detect version for /project.", "a build has no `.git`"),
-        ("RuntimeError: Unable to detect version control system. Checked: Git.", "a build has no `.git`"),
-        ("RuntimeError: This does not appear to be a Git project", "a build has no `.git`"),
-        ("git.exc.InvalidGitRepositoryError: /project", "a build has no `.git`"),
-        ("Exception: Versioning for this project requires either an sdist tarball, or", "a build has no `.git`"),
-        ("error: package directory 'tests' does not exist", "exclude `tests` from `packages`"),
-        ("RuntimeError: Found no NVIDIA driver on your system.", "`assume_cuda: true`"),
-        ("FileNotFoundError: [Errno 2] No such file or directory: 'nvidia-smi'", "no driver"),
-        ("/env/bin/python: No module named cython", "add `cython` to `build_requires`"),
-        ("a.c:1:10: fatal error: npp.h: No such file or directory", "`cuda-toolkit[npp]`: add it"),
-    ],
-)
-def test_what_a_source_expects_of_its_build(message: str, hint: str) -> None:
-    (found,) = hints(message)
-    assert hint in found
-
-
 def test_a_header_of_an_installed_package_is_not_searched() -> None:
     message = "a.c:1:10: fatal error: cublas_v2.h: No such file or directory"
     error = FirstError(message, message)
@@ -174,58 +157,18 @@ def test_a_header_of_an_installed_package_is_not_searched() -> None:
             "calls functions of libb.so",
         ),
         (
-            "/x/ld: hid.o: in function `g':\nhid.c:(.text+0x5): undefined reference to `h'\n"
-            "/x/ld: o.so: hidden symbol `h' isn't defined\n/x/ld: final link failed: bad value\n",
-            "undefined reference to `h'",
-            "hidden visibility",
-        ),
-        ("mold: error: undefined symbol: nowhere\n>>> referenced by und.c\n", "undefined symbol", "`sources`"),
-        ("ld: error: undefined hidden symbol: h\n>>> referenced by hid.c\n", "undefined hidden", "hidden visibility"),
-        ("/x/ld: xa.o: error adding symbols: file in wrong format\n", "file in wrong format", "another processor"),
-        (
-            "/x/ld: i386 architecture of input file `x32.o' is incompatible with i386:x86-64 output\n"
-            "/x/ld: final link failed: file in wrong format\n",
+            "/x/ld: i386 architecture of input file `x32.o' is incompatible with i386:x86-64 output\n",
             "i386 architecture",
             "another processor",
         ),
-        ("mold: fatal: x32.o: incompatible file type: x86_64 is expected but got i386\n", "x32.o", "another processor"),
-        ("mold: fatal: library not found: cuda\n", "library not found", "libcuda belongs to the driver"),
-        ("ld: error: unable to find library -lpng\n", "-lpng", "the library png is in `libpng-dev`"),
-        ("mold: fatal: library not found: png\n", "library not found", "the library png is in `libpng-dev`"),
-        (
-            "mold: error: nopic.o:(.text): R_X86_64_32 relocation at offset 0xc against symbol `.rodata' can not be"
-            " used; recompile with -fPIC\n",
-            "recompile with -fPIC",
-            "-fPIC",
-        ),
-        (
-            "/x/ld: error: nopic.o: requires dynamic R_X86_64_32 reloc which may overflow at runtime; recompile with"
-            " -fPIC\n",
-            "recompile",
-            "-fPIC",
-        ),
-        (
-            "big3.o: in function `f':\nbig3.c:(.text+0x3): relocation truncated to fit: R_X86_64_PC32 against symbol"
-            " `hc' defined in .bss section in big2.o\n",
-            "relocation truncated to fit",
-            "fewer architectures",
-        ),
-        (
-            "mold: error: big3.o:(.text): relocation R_X86_64_PC32 against hc out of range: 3221234160 is not in"
-            " [-2147483648, 2147483648)\n",
-            "out of range",
-            "fewer architectures",
-        ),
-        ("/x/ld:worse.map:0: syntax error in VERSION script\n", "VERSION script", "`-Wl,--version-script`"),
         ("/x/ld: cannot open linker script file absent.map: No such file\n", "absent.map", "`-Wl,--version-script`"),
-        ("/x/ld: duplicate version tag `V1'\n", "duplicate version tag", "`-Wl,--version-script`"),
         ("/x/ld:junk.o: file format not recognized; treating as linker script\n", "junk.o", "Git LFS"),
         ("/x/ld: lto.o: plugin needed to handle lto object\n", "plugin needed", "-flto"),
-        (
-            "ptxas fatal   : SM version specified by .target is higher than default SM version assumed\n",
-            "SM",
-            "`archs`",
-        ),
+        ("/x/ld: error: nopic.o: requires dynamic R_X86_64_32 reloc; recompile with -fPIC\n", "recompile", "-fPIC"),
+        ("big3.o: in function `f':\nx: relocation truncated to fit: R_X86\n", "truncated", "fewer architectures"),
+        ("mold: fatal: library not found: cuda\n", "library not found", "libcuda belongs to the driver"),
+        ("ld: error: unable to find library -lpng\n", "-lpng", "the library png is in `libpng-dev`"),
+        ("ld: error: undefined hidden symbol: h\n>>> referenced by hid.c\n", "undefined hidden", "hidden visibility"),
         (
             "ptxas b.ptx, line 29; error   : Feature '.bf16x2' requires .target sm_80 or higher\n"
             "ptxas fatal   : Ptx assembly aborted due to errors\n",
@@ -233,8 +176,7 @@ def test_a_header_of_an_installed_package_is_not_searched() -> None:
             "does not have .bf16x2",
         ),
         (
-            "nvlink error   : Multiple definition of '_Z1fi' in 'm2.o', first defined in 'm1.o'\n"
-            "nvlink fatal   : merge_elf failed\n",
+            "nvlink error   : Multiple definition of '_Z1fi' in 'm2.o', first defined in 'm1.o'\n",
             "Multiple definition",
             "make it `inline` or `static`",
         ),
@@ -256,7 +198,7 @@ SOURCE = "/var/tmp/build/src"
 def missing(tree: Path, *output: str, origin: Path | None = None) -> list[str]:
     error = first_error(output, SOURCE, tree)
     assert error
-    return missing_file_hints(error.message, output, SourceTree(tree, SOURCE, origin))
+    return missing_file_hints(error.message, SourceTree(tree, SOURCE, origin))
 
 
 @pytest.fixture
@@ -290,40 +232,29 @@ def test_other_files_have_no_hint(tree: Path, file: str) -> None:
 
 
 GITMODULES = '[submodule "third"]\n path = third\n url = https://example.com/t.git\n'
-COMMAND = f"g++ -I{SOURCE}/lib/cutlass/include -I/usr/include -c csrc/a.cpp"
 GCC, NVCC = "{}: fatal error: {}: No such file or directory", '{}: error: cannot open source file "{}"'
 
 
 @pytest.mark.parametrize(
-    ("folder", "line"),
+    "line",
     [
-        ("third", GCC.format("csrc/k.cu:1:10", "../third/x.h")),
-        ("third", GCC.format(f"{SOURCE}/csrc/k.cu:1:10", "../third/deep/x.h")),
-        ("third", NVCC.format("csrc/k.cu(1)", "../third/x.h")),
-        ("lib/cutlass", GCC.format("csrc/a.cpp:1:10", "cutlass/cutlass.h")),
-        ("third", f"CMake Error at CMakeLists.txt:3 (add_subdirectory): {SOURCE}/third/x is no folder"),
+        GCC.format("csrc/k.cu:1:10", "../third/x.h"),
+        NVCC.format("csrc/k.cu(1)", "third/x.h"),
+        f"CMake Error at CMakeLists.txt:3 (add_subdirectory): {SOURCE}/third/x is no folder",
     ],
 )
 @pytest.mark.parametrize("absent", [True, False])
-def test_an_empty_submodule_is_named_with_its_command(tree: Path, folder: str, line: str, *, absent: bool) -> None:
-    (tree / ".gitmodules").write_text(GITMODULES.replace("= third", f"= {folder}"))
+def test_an_empty_submodule_is_named_with_its_command(tree: Path, line: str, *, absent: bool) -> None:
+    (tree / ".gitmodules").write_text(GITMODULES)
     if not absent:
-        (tree / folder).mkdir(parents=True)
-    (hint,) = missing(tree, COMMAND, line, origin=tree)
-    assert hint == f"{folder} is a git submodule, and there are no files in it: `git submodule update --init {folder}`"
-    (hint,) = missing(tree, COMMAND, line)
-    assert "use the git repository" in hint, "an archive of a source distribution has no .git"
-
-
-@pytest.mark.parametrize("case", ["full", "elsewhere", "no .gitmodules"])
-def test_other_headers_have_nothing_to_do_with_a_submodule(tree: Path, case: str) -> None:
-    if case != "no .gitmodules":
-        (tree / ".gitmodules").write_text(GITMODULES)
-    if case == "full":
         (tree / "third").mkdir()
-        (tree / "third" / "README").touch()
-    header = "../other/x.h" if case == "elsewhere" else "../third/x.h"
-    assert missing(tree, GCC.format("csrc/k.cu:1:10", header), origin=tree) == []
+    (hint,) = missing(tree, line, origin=tree)
+    assert hint == "third is a git submodule, and there are no files in it: `git submodule update --init third`"
+    (hint,) = missing(tree, line)
+    assert "use the git repository" in hint, "an archive of a source distribution has no .git"
+    (tree / "third").mkdir(exist_ok=True)
+    (tree / "third" / "README").touch()
+    assert missing(tree, line, origin=tree) == []
 
 
 def test_a_file_that_cython_makes(tree: Path) -> None:

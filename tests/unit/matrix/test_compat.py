@@ -80,12 +80,6 @@ def test_reasons_why_cells_do_not_exist(cell: str, platform: Platform, code: str
     assert answer.reason.endswith(says)
 
 
-@pytest.mark.parametrize("cell", ["2.2.2 12.1 3.12", "2.11.0 13.0 3.14t", "2.12.0 13.0 3.13t", "1.13.1 11.7 3.11"])
-def test_existing_cells_have_no_reason(cell: str) -> None:
-    torch, cuda, python = cell.split()
-    assert COMPAT.why_not(Torch.parse(torch), Cuda.parse(cuda), Python.parse(python), X86) is None
-
-
 @pytest.mark.parametrize(
     ("cuda", "arch", "says"),
     [
@@ -128,14 +122,6 @@ def test_architectures_that_torch_refuses(torch: str, arch: str, reason: str) ->
 )
 def test_only_the_default_wheel_pins_a_toolkit(torch: str, cuda: str, pin: str | None) -> None:
     assert COMPAT.toolkit_pin(Torch.parse(torch), Cuda.parse(cuda)) == pin
-
-
-def test_facts_of_a_torch() -> None:
-    facts = COMPAT.torch(Torch(2, 6, 0))
-    assert [str(cuda) for cuda in facts.variants] == ["11.8", "12.4", "12.6"]
-    assert (facts.default, facts.gcc_min) == (Cuda(12, 4), 9)
-    assert COMPAT.is_default_variant(Torch(2, 11, 0), Cuda(13, 0))
-    assert not COMPAT.is_default_variant(Torch(2, 11, 0), Cuda(12, 8))
 
 
 def test_facts_of_a_toolkit() -> None:
@@ -192,11 +178,6 @@ def test_every_block_names_its_source() -> None:
         **{f"toolkit {c} {k}": row[k] for c, row in raw["toolkits"].items() for k in ("gcc_max", "images")},
         **{f"standard {s}": row for s, row in raw["cxx_standards"].items()},
         **{k: raw[k] for k in ("torch_gcc_checks", "driver_floors", "torch_arch_list")},
-        **{k: raw[k] for k in ("manylinux", "gpus")},
+        **{k: raw[k] for k in ("manylinux", "manylinux_cuda", "distributions", "gpus")},
     }
     assert [name for name, block in blocks.items() if not block.get("source")] == []
-
-
-def test_gpu_names() -> None:
-    assert "H100" in COMPAT.gpu_names(Arch.parse("9.0a"))
-    assert COMPAT.gpu_names(Arch.parse("4.2")) == ()

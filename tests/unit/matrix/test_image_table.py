@@ -10,7 +10,7 @@ import yaml
 
 from builder.matrix.axes import Cuda, Platform, Python
 from builder.matrix.compat import _FILE, Compat
-from builder.matrix.compat_table import ImageFacts, read_images
+from builder.matrix.compat_table import ImageFacts
 
 IMAGES = Compat.load().images
 X86 = Platform.LINUX_X86_64
@@ -59,23 +59,3 @@ def test_nvidia_has_manylinux_images_for_some_cudas() -> None:
     name = "quay.io/manylinux_cuda/manylinux_2_28_aarch64_cuda12_9:latest"
     assert IMAGES.cuda_manylinux(Cuda(12, 9), Platform.LINUX_AARCH64) == name
     assert IMAGES.cuda_manylinux(Cuda(12, 4), X86) is None
-
-
-@pytest.mark.parametrize(
-    ("row", "key", "value", "reason"),
-    [
-        ("bookworm", "packages", "apk", "neither apt nor dnf"),
-        ("bookworm", "default_gcc", "99", "`default_gcc` must be one of"),
-        ("bookworm", "glibc", "new", "invalid literal"),
-    ],
-)
-def test_an_invalid_row_is_an_error(row: str, key: str, value: str, reason: str) -> None:
-    data = raw()
-    data["distributions"]["rows"][row][key] = value
-    with pytest.raises(ValueError, match=reason):
-        read_images(data)
-
-
-@pytest.mark.parametrize("block", ["distributions", "manylinux_cuda", "manylinux"])
-def test_every_block_names_its_source(block: str) -> None:
-    assert len(raw()[block]["source"]) > 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,17 +10,16 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder.commands.plan import plan_to_json
 from builder.errors import NothingSelectedError
-from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
+from builder.matrix.axes import AbiClass, Cell, Platform
 from builder.matrix.compat import Compat
 from builder.matrix.config import Exclude, Matrix, Recipe, Selection
-from builder.matrix.plan import Build, Plan, Skip, make_plan, summarise_skips
+from builder.matrix.plan import Plan, make_plan
 from tests.unit.matrix.conftest import WriteMatrix
 from tests.unit.matrix.make import matrix, recipe
 
@@ -75,33 +73,6 @@ def plan_or_none(request: Matrix, recipes: list[Recipe]) -> Plan | None:
         return None
 
 
-def build_of(data: dict[str, Any]) -> Build:
-    """Return the build that an entry of the JSON plan describes."""
-    return Build(
-        extension=data.pop("extension"),
-        version=data.pop("version"),
-        abi=AbiClass(data.pop("abi")),
-        torch=Torch.parse(data.pop("torch")),
-        cuda=Cuda.parse(data.pop("cuda")),
-        pythons=tuple(map(Python.parse, data.pop("pythons"))),
-        archs=tuple(map(Arch.parse, data.pop("archs"))),
-        platform=Platform(data.pop("platform")),
-        serves=tuple(map(Cell.parse, data.pop("serves"))),
-        **data,
-    )
-
-
-def skip_of(data: dict[str, Any]) -> Skip:
-    """Return the skip that an entry of the JSON plan describes."""
-    return Skip(
-        torch=Torch.parse(data.pop("torch")),
-        cuda=Cuda.parse(data.pop("cuda")),
-        python=Python.parse(data.pop("python")),
-        platform=Platform(data.pop("platform")),
-        **data,
-    )
-
-
 @given(requests())
 @settings(deadline=None)
 def test_every_combination_is_served_once_or_skipped_once(request: tuple[Matrix, list[Recipe]]) -> None:
@@ -135,18 +106,6 @@ def test_the_order_of_the_input_does_not_matter(request: tuple[Matrix, list[Reci
         exclude=shuffled(axes.exclude),
     )
     assert plan_or_none(other, recipes[::-1]) == plan
-
-
-@given(requests())
-@settings(deadline=None)
-def test_json_holds_all_of_the_plan(request: tuple[Matrix, list[Recipe]]) -> None:
-    if plan := plan_or_none(*request):
-        data = json.loads(plan_to_json(plan))
-        assert data["schema"] == 1
-        assert [build.pop("name") for build in data["builds"]] == list(map(str, plan.builds))
-        assert tuple(map(build_of, data["builds"])) == plan.builds
-        assert tuple(map(skip_of, data["skips"])) == plan.skips
-        assert sum(s.count for s in summarise_skips(plan)) == len(plan.skips)
 
 
 @given(requests())

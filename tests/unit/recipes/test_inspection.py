@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from pathlib import Path
 
 import pytest
 
 from builder.diagnosis.setup_script import read_setup_script
-from builder.errors import Code, UsageError
+from builder.errors import Code
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.config import GitSource, PathSource, Recipe
 from builder.recipes.fetch import PinnedSource
@@ -89,7 +88,6 @@ def test_a_plain_pybind_extension(tree: Path) -> None:
         "memory_per_job": "3GiB",
     }
     assert "no op is registered with torch" in found(draft)
-    assert "states no licence" in found(draft)
     assert draft.questions == []
 
 
@@ -104,6 +102,7 @@ def test_a_plain_pybind_extension(tree: Path) -> None:
         ('build = int(os.environ.get("BUILD_EXT", "0")) == 1', {"env": {"BUILD_EXT": "1"}}),  # colossalai 0.5.0
         ('skip = os.getenv("MMCV_WITH_OPS", "1") == "0"', {"env": {"MMCV_WITH_OPS": "1"}}),
         ('import urllib.request\nx = os.getenv("OPS_FORCE_BUILD") == "TRUE"', {"env": {"OPS_FORCE_BUILD": "TRUE"}}),
+        ('from urllib import parse\nx = os.getenv("OPS_FORCE_BUILD", "no curl here") == "TRUE"', {"env": None}),
         ('flags = ["-gencode=arch=compute_80,code=sm_80", "arch=compute_90"]', {"override_architectures": True}),
         ("import pybind11, numpy, pkg_resources", {"build_requires": ["pybind11", "setuptools<82"]}),
         # buildfarm sets FORCE_CUDA already
@@ -195,7 +194,7 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
             "python": ">=3.9",
             "override_architectures": True,
         },
-        ["CMake sets GPU architectures by hand: 80, 90", "licence: MIT"],
+        ["CMake sets GPU architectures by hand: 80, 90"],
     ),
     # package_dir names the folder of the package; CMake runs in a shell and downloads from a URL in a variable.
     "a setup script that runs CMake": (
@@ -440,15 +439,12 @@ def test_a_setup_script_that_python_cannot_parse_is_refused(tree: Path) -> None:
         ("def backend():\n    return load(name='b', sources=['b.cpp'])\n", "when one of its functions is called"),
     ],
 )
-def test_a_package_that_compiles_at_run_time_is_refused(tree: Path, call: str, when: str) -> None:
+def test_a_package_that_compiles_at_run_time_is_named(tree: Path, call: str, when: str) -> None:
     """As torchac 0.8.9."""
     write(tree, {"small_ops/backend.py": f"from torch.utils.cpp_extension import load\n{call}"})
-    assert inspect(tree).name == "small_ops", "the build compiles something too"
     unused = "from torch.utils.cpp_extension import BuildExtension, CppExtension\n"
     write(tree, {"setup": f"from setuptools import setup\n{unused}{PLAIN}"})
     says = f"small_ops/backend.py compiles with torch.utils.cpp_extension {when}"
-    with refused(Code.SOURCE_UNSUPPORTED, f"the build compiles nothing: {says}"):
-        inspect(tree)
     recipe = Recipe(name="small_ops", version="1.0", folder=tree, source=PathSource(tree))
     (hint,) = no_library_hints(read_setup_script(tree), recipe)
     assert hint.startswith(f"{says}: if the build compiles nothing else, install the project")
@@ -466,32 +462,6 @@ def test_a_repository_pins_its_commit(tree: Path) -> None:
     source = GitSource("https://host/name", "0" * 40, "python")
     draft = inspect_source(PinnedSource(source, "https://host/name@v1", "git repository", "name"), tree)
     assert keys(draft)["source"] == {"git": "https://host/name", "revision": "0" * 40, "subdirectory": "python"}
-
-
-FROM = "from setuptools import setup\n"
-
-
-@pytest.mark.parametrize(
-    ("files", "pure"),
-    [
-        ({"project": PROJECT}, True),  # rwkv 0.8.32
-        ({"setup": FROM + PLAIN}, True),
-        ({"setup": f"{FROM}import build_all\n{PLAIN}"}, False),
-        ({"setup": f"from skbuild import setup\n{PLAIN}"}, False),
-        ({"setup": f"{FROM}setup(name='small-ops', version='1.0', **more)\n"}, False),
-        ({"setup": f"{FROM}setup(name='small-ops', version='1.0', cmdclass=commands)\n"}, False),
-        ({"setup": "import tools\ntools.set_up()\n"}, False),
-        ({"project": f'{PROJECT}[tool.setuptools]\next-modules = [{{name = "m"}}]\n'}, False),
-        ({"project": f'{PROJECT}[build-system]\nrequires = ["setuptools", "setuptools-rust"]\n'}, False),
-        ({"project": PROJECT + BACKEND}, False),
-    ],
-)
-def test_a_source_of_a_pure_python_wheel_is_refused(tree: Path, files: dict[str, str | None], pure: bool) -> None:
-    write(tree, {"setup": None})
-    write(tree, files)
-    is_refused = pytest.raises(UsageError, match="the build makes a pure Python wheel")
-    with is_refused if pure else contextlib.nullcontext():
-        inspect(tree)
 
 
 @pytest.mark.parametrize(
@@ -552,24 +522,6 @@ def test_a_name_of_which_nothing_is_known_is_not_shown(tree: Path, name: str, sh
     extension = f'CUDAExtension({name}, ["csrc/bind.cpp"])'
     write(tree, {"setup": f'setup(name="small-ops", version="1", ext_modules=[{extension}])\n'})
     assert f"setup.py compiles {shown}" in found(inspect(tree))
-
-
-@pytest.mark.parametrize(
-    ("line", "downloads"),
-    [
-        ("import urllib", True),
-        ("from urllib import request", True),
-        ("from urllib import parse", False),
-        ("import urllib.parse", False),
-        ("import wget", True),
-        ("subprocess.check_call(['wget', url])", True),
-        ("os.system('curl -LO ' + url)", True),
-        ("print('no curl here')", False),
-    ],
-)
-def test_ways_to_download(tree: Path, line: str, downloads: bool) -> None:
-    write(tree, {"setup": script(line)})
-    assert read_setup_script(tree).downloads is downloads
 
 
 @pytest.mark.parametrize("header", ["nvrtc.h", "gpulite/gpulite.hpp", "cuda_runtime.h"])

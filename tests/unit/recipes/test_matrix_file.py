@@ -8,8 +8,9 @@ import pytest
 
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Cuda, Python, Torch
+from builder.matrix.config import Matrix
 from builder.matrix.yaml_document import read_document
-from builder.recipes.matrix_file import NewAxes, add_extension, create_matrix
+from builder.recipes.matrix_file import add_extension, create_matrix
 from tests.conftest import coded
 
 HEAD = "# my versions\ntorch: [2.11]  # one\n"
@@ -55,7 +56,7 @@ def test_a_form_that_cannot_be_extended_is_left_as_it_is(tmp_path: Path) -> None
 
 def test_a_new_file_lists_the_axes(tmp_path: Path) -> None:
     path = tmp_path / "matrix.yaml"
-    create_matrix(path, "extensions/ops", NewAxes((Torch(2, 11, 0),), (Cuda(13, 0),), (Python(3, 12),)))
+    create_matrix(path, "extensions/ops", Matrix(path, (Torch(2, 11, 0),), (Cuda(13, 0),), (Python(3, 12),)))
     assert read_document(path).data == {
         "torch": ["2.11.0"],
         "cuda": ["13.0"],
