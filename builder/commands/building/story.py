@@ -41,7 +41,6 @@ from builder.wheels.sccache.configure import find_sccache
 from builder.wheels.sources.prepare import (
     PreparedSource,
     changed_files,
-    ignored_settings,
     prepare_source,
     project_folder,
     source_digest,
@@ -137,7 +136,6 @@ def make_wheel(
                 FolderBuilds(store).remember(build, recipe, digest)
                 return stored
             _tell_before_compile(farm, build, source, digest)
-            farm.warn_once(build, ignored_settings(project_folder(recipe, scratch / "src")))
             (scratch / "src").rename(work / "src")
             log.write_bytes(b"")
             farm.recorder.name(work_name(digest), name)

@@ -18,7 +18,7 @@ from builder.store import local_path
 from builder.untrusted import split_url
 
 if TYPE_CHECKING:
-    from builder.wheels.sources.official_wheel import FetchedWheel
+    from builder.wheels.sources.index import FetchedWheel
 
 _SDIST = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|zip)$")
 
@@ -60,7 +60,7 @@ class ForeignWheels:
             )
         path = local_path(text) or Path(text)
         if re.match(r"https?://", text):
-            from builder.wheels.sources.official_wheel import download_wheel  # noqa: PLC0415 - takes long
+            from builder.wheels.sources.index import download_wheel  # noqa: PLC0415 - takes long
 
             yield _fetched(download_wheel(text, cache=self.cache))
         elif path.is_dir():
@@ -79,7 +79,7 @@ class ForeignWheels:
 
     def _of_index(self, text: str) -> Iterator[ForeignWheel]:
         """The wheels of NAME==VERSION, one for each Python; one wheel may serve several Pythons."""
-        from builder.wheels.sources.official_wheel import (  # noqa: PLC0415 - takes long
+        from builder.wheels.sources.index import (  # noqa: PLC0415 - takes long
             NoFittingWheelError,
             exact_version,
             fetch_wheel,
