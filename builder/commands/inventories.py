@@ -25,9 +25,7 @@ from builder.store import Store
 from builder.untrusted import split_url
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.compatibility import is_compatible
-from builder.wheels.sources.index import Location, locate
-from builder.wheels.sources.official_wheel import download_wheel
-from builder.wheels.sources.ranges import NoRangesError, open_remote
+from builder.wheels.sources.index import Location, NoRangesError, download_wheel, locate, open_remote
 
 
 @dataclass(frozen=True, kw_only=True)

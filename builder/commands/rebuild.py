@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from packaging.version import InvalidVersion, Version
 
 from builder.cli.options import (
     ImageOption,
@@ -46,11 +48,13 @@ from builder.wheels.job import CompileJob, Executor, NotPreparedError
 from builder.wheels.make import compile_wheel, repair_wheel
 from builder.wheels.sources.prepare import prepare_source, project_folder, source_digest
 from builder.wheels.toolchain.environments import Environments
-from builder.wheels.toolchain.recorded_packages import check_pins
 from builder.wheels.toolchain.uv import uv_command
 
 #: Parts that are buildfarm's own code. A difference does not stop a rebuild: other code may make the same wheel.
 _OWN_PARTS = frozenset({Part.SCRIPTS})
+
+#: Whoever made the wheel chose these packages: no URL, no path, no range, no marker and no option.
+_PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9.!+_-]+)")
 
 #: How to restore a part of the toolchain that differs. The other parts are Python packages: install that version.
 _RESTORE = {
@@ -66,6 +70,18 @@ _RESTORE = {
     Part.REQUESTED_CUDA: "set CUDA_HOME to the toolkit that built the wheel",
     Part.ZLIB: "run buildfarm under a Python with the recorded version of zlib",
 }
+
+
+def check_pins(packages: Sequence[str], where: str) -> None:
+    """Raise UsageError for a recorded package that is not exactly `name==version`; `where` names the wheel."""
+    for package in packages:
+        match = _PIN.fullmatch(package)
+        with suppress(InvalidVersion):
+            if match and Version(match[2]):
+                continue
+        sentence = f"the record of the wheel names a package that is not an exact version: {package[:100]!r}"
+        hint = "`rebuild` installs only packages of the form `name==version` from the package index"
+        raise UsageError(sentence, Code.RECORD_NOT_USABLE, where=where, hints=[hint])
 
 
 def recorded_recipe(record: Record, wheel: Path) -> Recipe:
@@ -112,15 +128,7 @@ def check_source(record: Record, recipe: Recipe) -> None:
     source = record.source
     if source_digest(recipe) != source.digest:
         differing.insert(0, "source")
-        match source.origin:
-            case SdistSource(project=project, version=version, sha256=sha256):
-                text = f"{project} {version}, sha256 {sha256}"
-            case GitSource(url=url, revision=revision):
-                text = f"{url} at {revision}"
-            case None:
-                text = f"a folder with the digest {source.digest}"
-        hints.append(f"the source was {text}")
-        hints += [f"the source had the patch {patch.name}, sha256 {patch.sha256}" for patch in source.patches]
+        hints.append(f"the wheel's record has the source: {json.dumps(source.to_json())}")
     if differing:
         raise MissingToolError(
             f"the source or the recipe differs from the wheel's record: {', '.join(differing)}",
@@ -143,7 +151,15 @@ def check_toolchain(recorded: Toolchain, here: Toolchain) -> None:
     differing = [part for part in Part if old.get(part) != new.get(part) and part not in ignored]
     if differing:
         details = "; ".join(_difference(old, new, part) for part in sorted(differing))
-        hints = dict.fromkeys(_how_to_restore(part, old.get(part)) for part in sorted(differing))
+        hints: dict[str, None] = {}
+        for part in sorted(differing):
+            version = old.get(part)
+            hint = f"`pip install '{part}=={version}'` into buildfarm's environment"
+            if version is None:
+                hint = f"the wheel was built without {part}"
+            elif version and part is Part.PYTHON_VERSION:
+                hint = f"install the recorded patch release of Python with `{uv_command()} python install {version}`"
+            hints[_RESTORE.get(part, hint)] = None
         raise MissingToolError(
             f"the toolchain differs from the one that built the wheel: {details}",
             Code.RECORD_DIFFERS,
@@ -157,16 +173,6 @@ def with_recorded_parts(here: Toolchain, recorded: Toolchain) -> Toolchain:
     The new wheel carries a record too. With this machine's values in it, an unchanged wheel would never be equal.
     """
     return replace(here, scripts=recorded.scripts, base_digest=recorded.base_digest)
-
-
-def _how_to_restore(part: Part, version: str | None) -> str:
-    if part in _RESTORE:
-        return _RESTORE[part]
-    if version and part is Part.PYTHON_VERSION:
-        return f"install the recorded patch release of Python with `{uv_command()} python install {version}`"
-    if version is None:
-        return f"the wheel was built without {part}"
-    return f"`pip install '{part}=={version}'` into buildfarm's environment"
 
 
 def _difference(old: Mapping[Part, str], new: Mapping[Part, str], part: Part) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from builder.cli.options import JsonOption, MatrixOption, SelectOptions
 from builder.cli.output import print_data, print_json
-from builder.errors import BuildfarmError, Exit
+from builder.errors import BuildfarmError, Exit, MissingToolError
 from builder.images.dockerfiles import Dockerfile, dockerfiles, unpinned, write_dockerfiles
 from builder.images.registry.lock import lock_path, read_lock, refresh_lock
 from builder.images.registry.reference import read_mirrors
@@ -32,7 +32,8 @@ class RenderOptions(SelectOptions):
         bool,
         typer.Option(
             "--lock",
-            help="First ask the registries for the digests of the base images, and write them to buildfarm.lock.",
+            help="First ask the registries, through the Docker engine, for the digests of the base images, and write"
+            " them to buildfarm.lock.",
         ),
     ] = False
     as_json: JsonOption = False
@@ -47,8 +48,11 @@ def render(options: RenderOptions) -> None:
     """
     declared, _, planned = read_plan(options.matrix, options.select)
     pins = lock_path(options.matrix)
-    mirrors = read_mirrors(declared.registries)
-    problems = refresh_lock(pins, unpinned(dockerfiles(planned, declared, {})), mirrors) if options.lock else []
+    mirrors, problems = read_mirrors(declared.registries), list[MissingToolError]()
+    if options.lock:
+        from builder.images.engine import Engine  # noqa: PLC0415 - loads slowly
+
+        problems = refresh_lock(pins, unpinned(dockerfiles(planned, declared, {})), Engine(mirrors))
     files = dockerfiles(planned, declared, read_lock(pins))
     write_dockerfiles(options.out, files)
     for problem in problems:

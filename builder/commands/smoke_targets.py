@@ -21,7 +21,7 @@ from builder.proofs.claimed_cells import CellClaims
 from builder.proofs.static.contents import startup_remarks, stray_names
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.facts import WheelFacts, read_facts
-from builder.wheels.sources.official_wheel import download_wheel, exact_version, fetch_wheel
+from builder.wheels.sources.index import download_wheel, exact_version, fetch_wheel
 
 
 @dataclass(frozen=True)

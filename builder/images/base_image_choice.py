@@ -51,6 +51,15 @@ class ImageChooser:
                 gcc_range = max(gcc_range[0], oldest), min(gcc_range[1], newest)
         else:
             base, system = self._build_base(build.cuda, gcc_range)
+        toolkit: Cuda | None = build.cuda
+        if rule and not rule.toolkit:  # its name says what it has
+            nvidia = base.rpartition("/")[2].startswith(f"cuda:{build.cuda}.")
+            manylinux = self._compat.images.cuda_manylinux(build.cuda, build.platform)
+            # The package index has no nvcc before CUDA 13.0: for these versions the base image must have the toolkit.
+            if not (nvidia or base.partition("@")[0] == manylinux or build.cuda < self._compat.first_packaged_toolkit):
+                toolkit = None
+        elif rule:
+            toolkit = rule.toolkit
         gcc = system.newest_gcc(*gcc_range) if system else None
         if system and gcc is None:
             raise UsageError(
@@ -67,10 +76,10 @@ class ImageChooser:
             distribution=system,
             gcc=gcc,
             gcc_range=(gcc, gcc) if gcc else gcc_range,
-            toolkit=self._toolkit(rule, build),
+            toolkit=toolkit,
             any_minor=self._minor_mismatch,
-            tools=self._tools(rule, build.platform),
-            pythons=self._python(build.pythons, rule, build.platform),
+            tools=self._python((TOOLS_PYTHON,), rule, build.platform, ""),
+            pythons=self._python(build.pythons, rule, build.platform, rule.image if rule else ""),
         )
 
     def rule_name(self, build: Build) -> str:
@@ -78,39 +87,26 @@ class ImageChooser:
         rule = self._rule([str(cell) for cell in build.serves])
         return f"images, cells {rule.cells}" if rule else ""
 
-    def _toolkit(self, rule: ImageRule | None, build: Build) -> Cuda | None:
-        """CUDA version of the base image's toolkit, from its name or rule. None: nvcc comes from the package index.
-
-        The package index has no nvcc before CUDA 13.0, so for these versions the base image must have the toolkit.
-        """
-        if rule is None or rule.toolkit:
-            return rule.toolkit if rule else build.cuda
-        nvidia = rule.image.rpartition("/")[2].startswith(f"cuda:{build.cuda}.")
-        manylinux = self._compat.images.cuda_manylinux(build.cuda, build.platform)
-        known = nvidia or rule.image.partition("@")[0] == manylinux
-        return build.cuda if known or build.cuda < self._compat.first_packaged_toolkit else None
-
     def runtime_image(self, cell: Cell) -> RuntimeImage:
         """The image to run a cell in. Raises UsageError when no base image or no Python is known for the cell."""
         rule = self._rule([str(cell)])
-        base = (rule.runtime or rule.image) if rule else self._runtime_base(cell.cuda)
+        if rule:
+            base = rule.runtime or rule.image
+        else:  # NVIDIA's small image with the newest glibc: wheels built with any older glibc can be installed
+            tags = self._compat.toolkit(cell.cuda).images.systems()
+            system = next((one for one in reversed(self._compat.images.distributions) if one.name in tags), None)
+            if system is None:
+                raise _unknown(
+                    f"buildfarm knows no image of NVIDIA for CUDA {cell.cuda}",
+                    f"under `images:` in matrix.yaml, set `runtime` to a base image for the cells of CUDA {cell.cuda}",
+                )
+            base = f"{NVIDIA_REPOSITORY}:{tags[system.name]}-base-{system.name}"
         return RuntimeImage(
             base=self._pinned(base),
             cell=cell,
             packages=self._compat.cell_requirements(cell.torch, cell.cuda),
-            tools=self._tools(rule, cell.platform),
+            tools=self._python((TOOLS_PYTHON,), rule, cell.platform, ""),
             pythons=self._python((cell.python,), rule, cell.platform, base),
-        )
-
-    def _runtime_base(self, cuda: Cuda) -> str:
-        """NVIDIA's small image with the newest glibc, so that wheels built with any older glibc can be installed."""
-        systems = self._compat.toolkit(cuda).images.systems()
-        for system in reversed(self._compat.images.distributions):
-            if system.name in systems:
-                return f"{NVIDIA_REPOSITORY}:{systems[system.name]}-base-{system.name}"
-        raise _unknown(
-            f"buildfarm knows no image of NVIDIA for CUDA {cuda}",
-            f"under `images:` in matrix.yaml, set `runtime` to a base image for the cells of CUDA {cuda}",
         )
 
     def _build_base(self, cuda: Cuda, gcc_range: tuple[int, int]) -> tuple[str, Distribution]:
@@ -128,11 +124,8 @@ class ImageChooser:
             f"name a base image for the cells of CUDA {cuda} under `images:` in matrix.yaml",
         )
 
-    def _python(
-        self, wanted: Sequence[Python], rule: ImageRule | None, platform: Platform, base: str = ""
-    ) -> PythonSource:
-        """The first of these Pythons that an image has. `base` is the base image, by default the rule's image."""
-        base = base or (rule.image if rule else "")
+    def _python(self, wanted: Sequence[Python], rule: ImageRule | None, platform: Platform, base: str) -> PythonSource:
+        """The first of these Pythons that an image has. It need not be copied if the image is `base`."""
         for python in wanted:
             if image := self._image_with(python, rule, platform):
                 return PythonSource(python, None if image == base else self._pinned(image))
@@ -140,14 +133,6 @@ class ImageChooser:
             f"buildfarm knows no manylinux image that has Python {' or '.join(map(str, wanted))}",
             "under `images:` in matrix.yaml, set `pythons` to an image that has this Python",
         )
-
-    def _tools(self, rule: ImageRule | None, platform: Platform) -> PythonSource:
-        """The image to install the tools in; the base image if it has Pythons."""
-        image = self._image_with(TOOLS_PYTHON, rule, platform)
-        if image is None:  # an error in compat.yaml
-            sentence = f"buildfarm knows no manylinux image that has Python {TOOLS_PYTHON}"
-            raise UsageError(sentence, Code.IMAGE_UNSUITABLE, where="compat.yaml")
-        return PythonSource(TOOLS_PYTHON, self._pinned(image))
 
     def _image_with(self, python: Python, rule: ImageRule | None, platform: Platform) -> str | None:
         images = self._compat.images

@@ -75,8 +75,7 @@ class ContainerSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     #: Files of this machine and their paths in the container, mounted read-only.
     bind_mounts: Mapping[Path, str] = field(default_factory=dict)
-    #: Names of engine volumes and their paths in the container.
-    volumes: Mapping[str, str] = field(default_factory=dict)
+    volumes: Mapping[str, str] = field(default_factory=dict)  # names of engine volumes and their paths in the container
     memory: int = 0  # memory limit in bytes; 0 means no limit
     user: int = USER  # id of the user and the group
     capabilities: tuple[str, ...] = ()  # Linux capabilities; a container has no others
@@ -112,8 +111,7 @@ class RunResult:
     status: int  # exit status, or the negative number of the signal that ended the program
     stdout: str  # stdout, stderr: the last part of the program's output
     stderr: str
-    #: The kernel killed a process in the container because of the memory limit.
-    out_of_memory: bool = False
+    out_of_memory: bool = False  # the kernel killed a process in the container because of the memory limit
     timed_out: bool = False  # the program exceeded its timeout and was killed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -35,8 +35,7 @@ class Dockerfile:
     name: str  # readable and unique among the files of a plan; the file is `<name>.Dockerfile`
     kind: str  # `build` or `runtime`, the name of the target stage
     text: str  # contents of the file
-    #: The builds that use the image, in the plan's order; empty for a runtime image.
-    builds: tuple[Build, ...]
+    builds: tuple[Build, ...]  # the builds that use the image, in the plan's order; empty for a runtime image
     cells: tuple[Cell, ...]  # the cells that these builds serve, or the cell of a runtime image; sorted
 
     @property
@@ -108,13 +107,9 @@ def _file(kind: str, image: BuildImage | RuntimeImage, builds: Sequence[Build] =
     return Dockerfile(image.name, kind, render_template(image.template, image), tuple(builds), cells)
 
 
-def render_template(name: str, spec: object, features: Set[str] = frozenset()) -> str:
-    """The text of a template with the values of a spec. Raises jinja2.UndefinedError for a missing value.
-
-    `features` are newer Dockerfile features that the template may use (`Engine.features`). They do not change the
-    contents of the image.
-    """
-    return _environment().get_template(name).render(spec=spec, features=features)
+def render_template(name: str, spec: object) -> str:
+    """The text of a template with the values of a spec. Raises jinja2.UndefinedError for a missing value."""
+    return _environment().get_template(name).render(spec=spec)
 
 
 def digest(text: str) -> str:
@@ -125,12 +120,9 @@ def digest(text: str) -> str:
 @cache
 def _environment() -> Environment:
     # With autoescape, the text of a macro is Markup and a value of the spec is not, so `_printed` knows the values.
+    loader, undefined = FileSystemLoader(template_dir()), StrictUndefined
     return Environment(
-        loader=FileSystemLoader(template_dir()),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=True,
-        finalize=_printed,
+        loader=loader, undefined=undefined, keep_trailing_newline=True, autoescape=True, finalize=_printed
     )
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import docker
 from docker.errors import APIError, ImageNotFound, NotFound
 from docker.types import LogConfig
-from rich.filesize import decimal
 
 from builder.build_log import log_size, text_since
 from builder.errors import Code, MissingToolError
@@ -28,11 +27,9 @@ from builder.images.engine_errors import (
     reason,
     translate_sdk_errors,
 )
-from builder.images.registry.client import find_size
-from builder.images.registry.pull import UnreachableRegistryError, pull_image
+from builder.images.registry.pull import UnreachableRegistryError, pull_error, pull_image
 from builder.images.registry.reference import Mirrors, Reference
 from builder.log import print_line
-from builder.matrix.axes import Platform
 from builder.process import run
 from builder.store import Store
 
@@ -118,8 +115,8 @@ class Engine:
             "the image disappeared after its pull", Code.IMAGE_NOT_FOUND, where=base, hints=["run the command again"]
         )
 
-    def pull(self, base: str, size: int | None = None) -> None:
-        """Pull a base image from its registry or from the mirror; `size` is that of its layers, if it is known.
+    def pull(self, base: str) -> None:
+        """Pull a base image from its registry or from the mirror.
 
         Raises MissingToolError when pulls are forbidden, and when the pull fails.
         """
@@ -128,7 +125,19 @@ class Engine:
             hint = "run the command without `--no-pull`"
             raise MissingToolError(sentence, Code.IMAGE_NOT_FOUND, where=base, hints=[hint])
         with translate_sdk_errors(), self._client() as client:
-            pull_image(client, base, self.mirrors.locate(base), size)
+            pull_image(client, base, self.mirrors.locate(base))
+
+    def digest(self, base: str) -> str:
+        """The current digest (`sha256:…`) of a tag, as its registry or the mirror reports it.
+
+        Raises MissingToolError when the registry does not answer, refuses the request, or does not have the tag.
+        """
+        source = self.mirrors.locate(base)
+        with translate_sdk_errors(), self._client(CONTAINER_TIMEOUT) as client:
+            try:
+                return str(client.images.get_registry_data(source).id)
+            except APIError as error:
+                raise pull_error(base, source, reason(error)) from None
 
     def run_script(self, image: str, script: str, *, owner: str = "") -> str:
         """The output of a shell script that runs in a container of an image without network.
@@ -148,14 +157,6 @@ class Engine:
                 labels={OWNER_LABEL: owner} if owner else {"buildfarm.probe": "yes"},
             )
         return bytes(output).decode()
-
-    def features(self) -> frozenset[str]:
-        """Newer Dockerfile features that the builder supports (`link`), found by a trial build."""
-        with tempfile.TemporaryDirectory(prefix="buildfarm-probe-") as folder:
-            Path(folder, "Dockerfile").write_text("FROM scratch\nCOPY --link Dockerfile /\n")
-            argv = ["docker", "buildx", "build", "--builder", self._context[0]]
-            output = _output_of(*argv, "--output", f"type=local,dest={folder}/out", folder)
-        return frozenset() if output is None else frozenset({"link"})
 
     def build(self, text: str, tag: str, *, log: Path, owner: str, secrets: Mapping[str, Path]) -> str:
         """Build an image from a Dockerfile's text with an empty context; returns the image's id.
@@ -264,29 +265,21 @@ class Engine:
             yield client
 
 
-def pull_missing(engine: Engine, bases: Iterable[str], platform: Platform) -> dict[str, MissingToolError]:
+def pull_missing(engine: Engine, bases: Iterable[str]) -> dict[str, MissingToolError]:
     """Pull the base images that are not on this machine; return the errors by image.
 
-    Prints the images with their sizes before the first pull. When a registry cannot be reached, the pulls end.
+    Prints their names before the first pull. When a registry cannot be reached, the pulls end.
     """
     missing = [base for base in dict.fromkeys(bases) if engine.local_name(base) is None]
-    sizes: dict[str, int | None] = {}
     if missing and engine.may_pull:
-        for base in missing:
-            sizes[base] = None
-            with suppress(MissingToolError):  # this process cannot reach the registry
-                sizes[base] = find_size(engine.mirrors.locate(base), platform)
-        known = [size for size in sizes.values() if size]
-        total = f" ({decimal(sum(known))} compressed)" if len(known) == len(missing) else ""
-        names = ", ".join(f"{base} ({decimal(size)})" if (size := sizes[base]) else base for base in missing)
         found = [source for base in missing if (source := engine.mirrors.locate(base)) != base]
         mirrors = dict.fromkeys(Reference.parse(source).registry for source in found)
         mirror = f", from {' and '.join(mirrors)}" if mirrors else ""
-        print_line(f"pulling {counted(len(missing), 'base image')}{total}: {names}{mirror}")
+        print_line(f"pulling {counted(len(missing), 'base image')}: {', '.join(missing)}{mirror}")
     problems: dict[str, MissingToolError] = {}
     for base in missing:
         try:
-            engine.pull(base, sizes.get(base))
+            engine.pull(base)
         except MissingToolError as error:
             problems[base] = error
             if isinstance(error, UnreachableRegistryError):

@@ -82,22 +82,14 @@ def image_build_error(lines: Sequence[str], *, tag: str, log: Path) -> Buildfarm
         why = f"a server's certificate is not trusted: {_without_step(untrusted)}"
         hint = "set SSL_CERT_FILE to a CA bundle that contains your proxy's or your server's CA"
         return lacking(why, Code.CERTIFICATE_NOT_USABLE, hint)
-    if message := _network_error(lines):
+    gave_up = [line for line in lines if (retry := _RETRY.search(line)) is None or retry[1] == "0"]
+    if (line := next((line for line in gave_up if reports("unreachable", line)), "")) and (
+        found := reports("unreachable", line)
+    ):
+        message = f"{found[0]} ({line.rpartition(': ')[2].strip()})" if _RETRY.search(line) else _without_step(line)
         hint = "set UV_DEFAULT_INDEX (or PIP_INDEX_URL) and the proxy variables to hosts that a container can reach"
         return lacking(f"the network cannot be reached: {message}", Code.NETWORK_UNREACHABLE, hint)
     return failed(last, Code.ENVIRONMENT_FAILED)
-
-
-def _network_error(lines: Sequence[str]) -> str:
-    """The first message about a missing network, or the empty string."""
-    for line in lines:
-        if found := reports("unreachable", line):
-            retry = _RETRY.search(line)
-            if retry is None:
-                return _without_step(line)
-            if retry[1] == "0":
-                return f"{found[0]} ({line.rpartition(': ')[2].strip()})"
-    return ""
 
 
 def _without_step(line: str) -> str:

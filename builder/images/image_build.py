@@ -64,7 +64,7 @@ def ensure_image(
                 secrets = {"ca": ca_bundle(), "network": network}
                 # Base images have other names on this machine if they came from a mirror.
                 names = {base: engine.local_name(base) or base for base in image.bases}
-                text = render_template(image.template, image, engine.features())
+                text = render_template(image.template, image)
                 text = re.sub(r"^FROM (\S+)", lambda base: f"FROM {names[base[1]]}", text, flags=re.MULTILINE)
                 engine.build(text, tag, log=log, owner=owner, secrets=secrets)
     return tag
@@ -77,7 +77,7 @@ def cached_contents(engine: Engine, store: Store, image: BuildImage) -> tuple[st
     if len(ids) < len(image.bases):
         return None
     tag = image_name(image, ids)
-    contents = _read(_record(store, tag))
+    contents = _read(store.root / "envs" / f"{_job_name(tag)}.json")
     return (tag, contents) if contents else None
 
 
@@ -85,7 +85,7 @@ def inspect_image(engine: Engine, store: Store, image: BuildImage, *, log: Path)
     """An image's tag and contents. Builds and inspects the image if necessary; raises what `ensure_image` raises."""
     tag = ensure_image(engine, store, image, log=log)
     image_id = engine.base_id(tag)
-    record = _record(store, tag)
+    record = store.root / "envs" / f"{_job_name(tag)}.json"
     with store.lock(_job_name(tag)):
         contents = _read(record)
         if contents is None or contents.id != image_id:
@@ -100,10 +100,6 @@ def inspect_image(engine: Engine, store: Store, image: BuildImage, *, log: Path)
 def _job_name(tag: str) -> str:
     """Name of an image's lock, and of the job that owns its processes and containers."""
     return f"image-{tag.rsplit(':', 1)[1]}"
-
-
-def _record(store: Store, tag: str) -> Path:
-    return store.root / "envs" / f"{_job_name(tag)}.json"
 
 
 def _read(record: Path) -> ImageContents | None:

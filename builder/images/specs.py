@@ -43,25 +43,34 @@ class PythonSource:
         return python_prefix(self.python)
 
 
-@dataclass(frozen=True)
-class BuildImage:
-    """An image to build wheels in."""
+@dataclass(frozen=True, kw_only=True)
+class RenderedImage:
+    """What both kinds of images are made of."""
 
     base: str  # the base image, with a digest if the lock file has one
+    tools: PythonSource  # the Python to install buildfarm's tools with; a runtime image keeps none of them
+    pythons: PythonSource  # the Python of the build or the cell
+    requirements: tuple[str, ...] = TOOLS
+    programs: tuple[str, ...] = PROGRAMS
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """All images that the Dockerfile copies from or builds on."""
+        return tuple(dict.fromkeys(filter(None, (self.base, self.tools.image, self.pythons.image))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildImage(RenderedImage):
+    """An image to build wheels in."""
+
     cuda: Cuda  # CUDA version of the cells
     platform: Platform  # platform of the wheels
     #: Distribution of the base image, known from its name, or None: then no compiler is installed.
     distribution: Distribution | None
     gcc: int | None  # major version of the gcc to install, or None when the base image must have one
-    #: Oldest and newest allowed gcc major version; `gcc` twice when gcc is installed.
-    gcc_range: tuple[int, int]
-    #: CUDA version of the base image's nvcc, or None when nvcc comes from the package index.
-    toolkit: Cuda | None
+    gcc_range: tuple[int, int]  # oldest and newest allowed gcc major version; `gcc` twice when gcc is installed
+    toolkit: Cuda | None  # CUDA version of the base image's nvcc, or None when nvcc comes from the package index
     any_minor: bool  # whether a different minor version of the toolkit is allowed
-    tools: PythonSource  # the Python to install buildfarm's tools with
-    pythons: PythonSource  # the Python of the build
-    requirements: tuple[str, ...] = TOOLS
-    programs: tuple[str, ...] = PROGRAMS
 
     template = "build.Dockerfile.j2"
 
@@ -69,7 +78,8 @@ class BuildImage:
     def name(self) -> str:
         """Readable name: `build-cu121-rockylinux8-gcc12-cp311`."""
         known = self.base.startswith(f"{NVIDIA_REPOSITORY}:") and self.distribution
-        system = known.name if known else image_slug(self.base)
+        slug = re.sub(r"[^a-z0-9]+", "-", self.base.partition("@")[0].lower()).strip("-")  # what a tag allows
+        system = known.name if known else slug
         compiler = f"gcc{self.gcc}" if self.gcc else "own-gcc"
         machine = "" if self.platform is Platform.LINUX_X86_64 else f"-{self.platform.machine}"
         return f"build-{self.cuda.variant}-{system}-{compiler}-{self.pythons.python.tag}{machine}"
@@ -80,24 +90,13 @@ class BuildImage:
         wanted = self.toolkit or self.cuda
         return f"{wanted.major}." if self.any_minor else str(wanted)
 
-    @property
-    def bases(self) -> tuple[str, ...]:
-        """All images that the Dockerfile copies from or builds on."""
-        return _distinct(self.base, self.tools.image, self.pythons.image)
 
-
-@dataclass(frozen=True)
-class RuntimeImage:
+@dataclass(frozen=True, kw_only=True)
+class RuntimeImage(RenderedImage):
     """A small image to run a cell in: a base image that works with the driver, Python and torch, without a toolkit."""
 
-    base: str  # the base image, with a digest if the lock file has one
     cell: Cell  # the cell to run
-    #: The cell's exact torch, and NumPy for a torch that works only with NumPy 1.
-    packages: tuple[str, ...]
-    tools: PythonSource  # the stage with uv, which does not stay in the image
-    pythons: PythonSource  # the Python of the cell
-    requirements: tuple[str, ...] = TOOLS
-    programs: tuple[str, ...] = PROGRAMS
+    packages: tuple[str, ...]  # the cell's exact torch, and NumPy for a torch that works only with NumPy 1
 
     template = "runtime.Dockerfile.j2"
 
@@ -106,26 +105,7 @@ class RuntimeImage:
         """Readable name: `run-torch2.2.2-cu121-cp311`."""
         return f"run-{self.cell}".replace("_", "-")
 
-    @property
-    def platform(self) -> Platform:
-        """Platform of the cell."""
-        return self.cell.platform
-
-    @property
-    def bases(self) -> tuple[str, ...]:
-        """All images that the Dockerfile copies from or builds on."""
-        return _distinct(self.base, self.tools.image, self.pythons.image)
-
 
 def python_prefix(python: Python) -> str:
     """Where cibuildwheel expects a Python: `/opt/python/cp311-cp311` (see its build-platforms.toml)."""
     return f"/opt/python/cp{python.major}{python.minor}-{python.tag}"
-
-
-def image_slug(image: str) -> str:
-    """An image name without digest, in a form that image tags allow: `buildfarm-base-bookworm`."""
-    return re.sub(r"[^a-z0-9]+", "-", image.partition("@")[0].lower()).strip("-")
-
-
-def _distinct(*images: str | None) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(image for image in images if image))

@@ -25,12 +25,8 @@ MAX_FILE_LIST = 16 * 2**20
 MAX_TAR_HEADERS = 16 * 2**20
 #: Bytes of a path in an archive, and of one component of it (Linux allows 255).
 MAX_PATH, MAX_NAME = 1024, 255
-#: Bytes of memory in which a .tar.xz is unpacked. `xz -9` needs 65 MiB.
-MAX_XZ_MEMORY = 256 * 2**20
 #: Hard links to one file of an archive. Linux allows 65,000 on ext4.
 MAX_HARD_LINKS = 1000
-#: Symbolic links that the target of one link may pass; Linux allows 40.
-MAX_LINK_DEPTH = 40
 #: Bytes of METADATA and WHEEL, and of any other file of `.dist-info`.
 MAX_METADATA = 4 * 2**20
 MAX_DIST_INFO = 32 * 2**20

@@ -111,8 +111,10 @@ def _hold(folder: Path, on_wait: Callable[[], object]) -> int | None:
                 descriptor = _open_own(folder)
             except FileNotFoundError:  # the process that held it has just deleted it
                 continue
-            if _lock(descriptor) and _is(folder, descriptor):
-                break
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is(folder, descriptor):
+                    break
             os.close(descriptor)
             raise_if_interrupted()
             if not waits:
@@ -141,14 +143,6 @@ def _open_own(folder: Path) -> int:
         os.close(descriptor)
         raise PermissionError(folder)
     return descriptor
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _is(folder: Path, descriptor: int) -> bool:

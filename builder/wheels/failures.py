@@ -10,8 +10,7 @@ from builder.diagnosis.first_error import clean, first_error, is_message, last_l
 from builder.diagnosis.hints import SourceTree, hints_for, missing_file_hints
 from builder.diagnosis.known_errors import reports
 from builder.diagnosis.setup_script import SetupFacts
-from builder.errors import DISK_HINT, BuildError, Code
-from builder.gate.amounts import join_names
+from builder.errors import DISK_HINT, BuildError
 from builder.matrix.compat import and_list
 from builder.matrix.config import PathSource, Recipe
 from builder.wheels.job import CompileJob
@@ -49,7 +48,11 @@ def compile_failure(
             f"run the command again with `--jobs {fewer}`, which needs less memory",
             "raise `memory_per_job` in the recipe to limit the jobs of every run",
         ]
-        at = _while(lines, source)
+        # The command before the first line about missing memory.
+        end = next((n for n, line in enumerate(lines) if _any("killed", [line]) or _any("no-memory", [line])), 0)
+        compiled = next((made["file"] for line in reversed(lines[:end]) if (made := _COMPILES.search(line))), "")
+        compiled = compiled.strip("'").removeprefix(f"{source}/")[-100:]
+        at = f" while it compiled {compiled}" if compiled else ""
         return failure(
             f"a compiler was killed{at}, probably because memory ran out"
             if killed
@@ -113,30 +116,6 @@ def no_library_hints(script: SetupFacts, recipe: Recipe) -> list[str]:
             f"{script.run_time_compile}: if the build compiles nothing else, install the project with pip or uv"
         )
     return hints or ["setup.py may have found no sources: read the log"]
-
-
-def changed_packages(job: CompileJob, changes: Sequence[str]) -> BuildError:
-    """The error of a build that changed the packages of its environment: its record would not be true."""
-    return BuildError(
-        f"the source changed the packages of its build environment: {join_names(changes)}",
-        Code.ENVIRONMENT_FAILED,
-        stage="compile",
-        log=job.log,
-        hints=[
-            "name the packages in `build_requires` in the recipe, and delete the call of pip with a patch",
-            "the next build uses a new environment",
-            f"the full output is in {job.log}",
-        ],
-    )
-
-
-def _while(lines: Sequence[str], source: str) -> str:
-    """` while it compiled a.cu`, from the command before the first line about missing memory, or ""."""
-    end = next((n for n, line in enumerate(lines) if _any("killed", [line]) or _any("no-memory", [line])), 0)
-    for line in reversed(lines[:end]):
-        if found := _COMPILES.search(line):
-            return f" while it compiled {found['file'].strip(chr(39)).removeprefix(f'{source}/')[-100:]}"
-    return ""
 
 
 def was_killed(lines: Iterable[str]) -> bool:

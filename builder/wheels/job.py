@@ -31,18 +31,12 @@ class CompileJob:
     build: Build
     recipe: Recipe
     toolchain: Toolchain
-    #: The folder to build in the prepared, patched source tree (`project_folder`); writable.
-    source: Path
-    #: The job's temporary folder.
-    work: Path
-    #: The file to which output is appended.
-    log: Path
-    #: Number of parallel compilers.
-    jobs: int
-    #: The name of the result in the store.
-    digest: str
-    #: Identifier that the job's programs and containers carry (`Store.owner`).
-    owner: str
+    source: Path  # the folder to build in the prepared, patched source tree (`project_folder`); writable
+    work: Path  # the job's temporary folder
+    log: Path  # the file to which output is appended
+    jobs: int  # number of parallel compilers
+    digest: str  # the name of the result in the store
+    owner: str  # identifier that the job's programs and containers carry (`Store.owner`)
     #: Whether the compiler cache may reuse objects of earlier builds; `rebuild` compiles everything, and installs only
     #: wheels.
     reuse: bool = True
@@ -96,12 +90,10 @@ class CompileJob:
 class Compiled:
     """What a compile made."""
 
-    #: The raw wheel, in `CompileJob.work`.
-    wheel: Path
+    wheel: Path  # the raw wheel, in `CompileJob.work`
     #: File names of the shared libraries of torch and its CUDA packages in the environment of the build.
     libraries: frozenset[str]
-    #: What the compiler cache did; None without a compiler cache.
-    objects: CacheStatistics | None
+    objects: CacheStatistics | None  # what the compiler cache did; None without a compiler cache
 
 
 class Prepared(Protocol):

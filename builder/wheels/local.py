@@ -13,7 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from builder.build_log import log_size, text_since
-from builder.errors import BuildfarmError, Code, MissingToolError
+from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
+from builder.gate.amounts import join_names
 from builder.gate.system.confinement import confined, weakness
 from builder.log import print_warning
 from builder.matrix.axes import AbiClass, Cuda, Python
@@ -26,7 +27,7 @@ from builder.wheels.build_scripts import identity
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
 from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.build_scripts.job_file import write_job
-from builder.wheels.failures import changed_packages, compile_failure
+from builder.wheels.failures import compile_failure
 from builder.wheels.job import WAITS, Compiled, CompileJob, NotPreparedError, config_setting_options, problems_of
 from builder.wheels.repair.repair import provided_libraries, with_built_libraries, with_repair_tools
 from builder.wheels.sccache.configure import (
@@ -41,9 +42,15 @@ from builder.wheels.sccache.configure import (
 from builder.wheels.sccache.launchers.environment import CacheSettings
 from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.toolchain.cuda_toolkit import HostCompiler, Toolkit, find_host_compiler, find_toolkit
-from builder.wheels.toolchain.environments import Environment, Environments, build_requirements, locked_version
+from builder.wheels.toolchain.environments import (
+    Environment,
+    Environments,
+    build_requirements,
+    check_needed,
+    locked_version,
+    wheels_only,
+)
 from builder.wheels.toolchain.pythons import find_python
-from builder.wheels.toolchain.recorded_packages import check_needed, wheels_only
 from builder.wheels.toolchain.uv import find_uv, uv_variables
 from builder.wheels.variables import build_variables, merge_variables, prefix_map_flags, shell_variables
 from builder.wheels.wheel_checks import answered_identity, identity_question, other_identity
@@ -199,7 +206,17 @@ class LocalBuild:
             asked = [str(environment.interpreter), identity.__file__, question, str(source)]
             status = run_there(["sh", "-c", _ASK_FIRST, "sh", *asked, *argv] if question else argv)
             if changed := self._executor.environments.changes(environment):
-                raise changed_packages(job, changed)
+                raise BuildError(  # the record of the wheel would not be true
+                    f"the source changed the packages of its build environment: {join_names(changed)}",
+                    Code.ENVIRONMENT_FAILED,
+                    stage="compile",
+                    log=job.log,
+                    hints=[
+                        "name the packages in `build_requires` in the recipe, and delete the call of pip with a patch",
+                        "the next build uses a new environment",
+                        f"the full output is in {job.log}",
+                    ],
+                )
             answer = answered_identity(text_since(job.log, start))
             if status == DIFFERS and answer and (error := other_identity(job, *answer)):
                 raise error
@@ -241,10 +258,7 @@ class LocalBuild:
             stage("compile")
             inside = job.source.relative_to(job.tree)
             tree = Path(shutil.move(job.tree, place / "src"))
-            variables = self._variables(job, environment, home, tree)
-            variables = self._through_launchers(job, variables, place, short, environment.site_packages, home)
-            temporary = {} if "TMPDIR" in job.recipe.env else {"TMPDIR": str(short)}
-            variables |= {"UV_CACHE_DIR": f"{short}/uv", **temporary}
+            variables = self._variables(job, environment, home, place, short)
             launcher = script_command(sys.executable, PACKAGE.parent, job.file, "with-compiler-cache")
             own = [place, job.raw, job.statistics, Path(variables["SCCACHE_DIR"]).parent, short]
 
@@ -254,7 +268,11 @@ class LocalBuild:
 
             yield environment, tree / inside, run_there
 
-    def _variables(self, job: CompileJob, environment: Environment, home: Path, tree: Path) -> dict[str, str]:
+    def _variables(
+        self, job: CompileJob, environment: Environment, home: Path, place: Path, short: Path
+    ) -> dict[str, str]:
+        """The variables of a build that calls its compilers through the launchers; also writes the job's file."""
+        executor, tree = self._executor, place / "src"
         variables = shell_variables(uv_variables())
         maps = prefix_map_flags({tree: "."}, self._compiler.version, stores={environment.folder: "environment"})
         variables |= merge_variables(maps, build_variables(job))
@@ -264,39 +282,35 @@ class LocalBuild:
             "CC": self._compiler.cc,
             "CXX": self._compiler.cxx,
             # A repository around the place of the build is not that of the source.
-            "GIT_CEILING_DIRECTORIES": str(tree.parent),
+            "GIT_CEILING_DIRECTORIES": str(place),
         }
         if job.recipe.assume_cuda:
             variables["PYTHONPATH"] = str(Path(__file__).parent / "assume_cuda")
-        return merge_variables(variables, job.recipe.env)
-
-    def _through_launchers(
-        self, job: CompileJob, variables: Mapping[str, str], place: Path, short: Path, site: Path, home: Path
-    ) -> dict[str, str]:
-        """The variables of a build that calls its compilers through the launchers; also writes the job's file."""
+        variables = merge_variables(variables, job.recipe.env)
         program = find_sccache()
         job.statistics.mkdir(parents=True, exist_ok=True)
         # Each extension has a folder of its own: what a build writes there reaches no other extension.
-        kept = Path(variables.get("SCCACHE_DIR") or self._executor.environments.store.root / "objects")
+        kept = Path(variables.get("SCCACHE_DIR") or executor.environments.store.root / "objects")
         settings = CacheSettings(
             objects=place / "objects",
             statistics_dir=job.statistics,
             toolkit=home,
-            site=site,
+            site=environment.site_packages,
             cc=self._compiler.cc,
             cxx=self._compiler.cxx,
             cache_dir=kept / job.recipe.name / "kept",
             socket=short / "server",
             sccache=str(program or "sccache"),
         )
-        enabled = self._executor.compiler_cache and program is not None
-        settings = with_reuse(settings, place / "src", enabled=enabled, reuse=job.reuse)
+        enabled = executor.compiler_cache and program is not None
+        settings = with_reuse(settings, tree, enabled=enabled, reuse=job.reuse)
         changed = cache_variables(settings, variables["PATH"])
         changed["PYTHONPATH"] = f"{settings.layout.site}:{variables.get('PYTHONPATH', '')}".rstrip(":")
         changed |= {n: value for n, value in job.recipe.env.items() if n in changed and n != "SCCACHE_DIR"}
         shared = shared_variables(os.environ, job.recipe.name)
         write_job(job.file, as_set(settings, {**variables, **changed}, shared))
-        return {**variables, **changed, **shared}
+        temporary = {} if "TMPDIR" in job.recipe.env else {"TMPDIR": str(short)}
+        return {**variables, **changed, **shared, "UV_CACHE_DIR": f"{short}/uv", **temporary}
 
 
 def _python_here(build: Build) -> Python | None:
@@ -304,8 +318,6 @@ def _python_here(build: Build) -> Python | None:
 
     An extension of the class `cpython` needs them.
     """
-    here = [(python, found) for python in build.pythons if (found := find_python(python))]
-    fitting = [python for python, found in here if found.headers]
-    if not fitting and build.abi is not AbiClass.CPYTHON:
-        fitting = [python for python, _ in here]
-    return next(iter(fitting), None)
+    here = {python: found for python in build.pythons if (found := find_python(python))}
+    fitting = [python for python, found in here.items() if found.headers]
+    return next(iter(fitting or (here if build.abi is not AbiClass.CPYTHON else ())), None)

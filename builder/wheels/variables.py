@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat
 from builder.wheels.job import CompileJob
 from builder.wheels.sccache.configure import is_remote
@@ -32,10 +31,19 @@ _FLAGS = re.compile(r"[A-Z]*FLAGS|NVCC_(?:PRE|AP)PEND_FLAGS")
 
 def build_variables(job: CompileJob) -> dict[str, str]:
     """What every executor sets: architectures, CUDA without a GPU, parallelism, no dates, no debug information."""
+    compat, build = Compat.load(), job.build
+    # Without those that torch refuses, which only `override_architectures` allows.
+    listed = [arch for arch in build.archs if not compat.why_not_listed(build.torch, arch)]
+    listed = listed or list(compat.official_archs(build.torch, build.cuda, build.platform))
+    codes = []
+    for arch in build.archs:  # as torch writes nvcc's options
+        number = f"{arch.number}{arch.suffix}"
+        kinds = ("sm", "compute") if arch.ptx else ("sm",)
+        codes += [f"-gencode=arch=compute_{number},code={kind}_{number}" for kind in kinds]
     return {
-        ARCHITECTURES: architecture_flags(job.build.archs),
+        ARCHITECTURES: " ".join(codes),
         **({REPLACE: "1"} if job.recipe.override_architectures else {}),
-        "TORCH_CUDA_ARCH_LIST": ";".join(map(str, _listed(job))),
+        "TORCH_CUDA_ARCH_LIST": ";".join(map(str, listed)),
         # For CMake without torch's CMake files, which would compile for nvcc's default architecture only.
         "CUDAARCHS": ";".join(f"{arch.number}{arch.suffix}{'' if arch.ptx else '-real'}" for arch in job.build.archs),
         "FORCE_CUDA": "1",
@@ -63,23 +71,6 @@ def build_variables(job: CompileJob) -> dict[str, str]:
         # one sccache would then wait for the other. ccache is no part of the toolchain.
         "TORCH_NO_COMPILER_WRAPPER": "1",
     }
-
-
-def _listed(job: CompileJob) -> Sequence[Arch]:
-    """The architectures of the plan; without those that torch refuses, which only `override_architectures` allows."""
-    compat, build = Compat.load(), job.build
-    listed = [arch for arch in build.archs if not compat.why_not_listed(build.torch, arch)]
-    return listed or compat.official_archs(build.torch, build.cuda, build.platform)
-
-
-def architecture_flags(archs: Sequence[Arch]) -> str:
-    """nvcc's options for these architectures, as torch writes them."""
-    codes = []
-    for arch in archs:
-        number = f"{arch.number}{arch.suffix}"
-        kinds = ("sm", "compute") if arch.ptx else ("sm",)
-        codes += [f"-gencode=arch=compute_{number},code={kind}_{number}" for kind in kinds]
-    return " ".join(codes)
 
 
 def shell_variables(variables: Mapping[str, str]) -> dict[str, str]:

@@ -23,7 +23,6 @@ from builder.log import print_warning
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import RECIPE, PathSource, Recipe, name_pattern, version_pattern
-from builder.matrix.plan import Build
 from builder.records import CudaSources
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.facts import read_facts
@@ -45,8 +44,7 @@ class SourceFacts:
     """What the source of a build says before its compile."""
 
     script: SetupFacts
-    #: The torch that TORCH_TARGET_VERSION names; None if the source does not say.
-    target: Torch | None
+    target: Torch | None  # the torch that TORCH_TARGET_VERSION names; None if the source does not say
     cuda: CudaSources
 
 
@@ -54,11 +52,10 @@ class SourceFacts:
 class CompileFacts:
     """What a compile showed of its wheel."""
 
-    #: The oldest torch that the wheel needs by its libraries and by TORCH_TARGET_VERSION; None: nothing says it.
+    #: The oldest torch that a stable-ABI wheel needs by its libraries and by TORCH_TARGET_VERSION; None: no such thing.
     torch: Torch | None
     cuda: CudaSources
-    #: Why the wheel may have no library.
-    no_library_hints: list[str]
+    no_library_hints: list[str]  # why the wheel may have no library
 
 
 def check_source(job: CompileJob) -> SourceFacts:
@@ -78,10 +75,18 @@ def check_wheel(wheel: Path, job: CompileJob, source: SourceFacts, log: str) -> 
     left_out = left_out_extensions(job, log.splitlines())
     for sentence in left_out:
         print_warning(f"{job.recipe.name}: {sentence}")
-    if unused := unused_excludes(wheel, job.recipe):
+    with WheelFile(wheel) as archive:
+        names = archive.names
+    unused = [one for one in job.recipe.wheel_exclude if not any(is_excluded(name, [one]) for name in names)]
+    if unused:
         print_warning(f"{job.recipe.name}: `wheel_exclude` matches no file of the wheel: {', '.join(unused)}")
     hints = [*left_out, *no_library_hints(source.script, job.recipe)]
-    return CompileFacts(needed_torch(wheel, job.build, source.target), without_compiled(source.cuda, log), hints)
+    needed: list[Torch | None] = []
+    if job.build.abi is AbiClass.STABLE:
+        functions = (symbol for library in read_facts(wheel).libraries for symbol in library.undefined)
+        needed = [oldest_torch(functions), source.target]
+    torch = max(filter(None, needed), default=None)
+    return CompileFacts(torch, without_compiled(source.cuda, log), hints)
 
 
 def check_identity(wheel: Path, job: CompileJob) -> None:
@@ -155,17 +160,6 @@ def check_target(job: CompileJob) -> Torch | None:
     )
 
 
-def needed_torch(wheel: Path, build: Build, target: Torch | None) -> Torch | None:
-    """The oldest torch of a stable-ABI wheel: that of `target` and of the functions that its libraries use.
-
-    None for other ABI classes, and for libraries that use no function. Raises UsageError for a damaged wheel.
-    """
-    if build.abi is not AbiClass.STABLE:
-        return None
-    used = oldest_torch(symbol for library in read_facts(wheel).libraries for symbol in library.undefined)
-    return max((torch for torch in (used, target) if torch), default=None)
-
-
 def identity_question(job: CompileJob, *, keep: Path | None = None) -> str:
     """The argument of `build_scripts.identity` for a source whose name or version only its build backend knows.
 
@@ -234,14 +228,6 @@ def check_compiled(wheel: Path, job: CompileJob, script: SetupFacts, log: str) -
         )
 
 
-def unused_excludes(wheel: Path, recipe: Recipe) -> list[str]:
-    """The patterns of `wheel_exclude` that match no file of the compiled wheel."""
-    if not recipe.wheel_exclude:
-        return []
-    with WheelFile(wheel) as archive:
-        return [one for one in recipe.wheel_exclude if not any(is_excluded(name, [one]) for name in archive.names)]
-
-
 def unmet_requirements(source: Path, packages: Sequence[str]) -> list[str]:
     """What `build-system.requires` of a source asks for and the exact requirements `packages` do not meet."""
     try:
@@ -269,26 +255,22 @@ def find_cuda_sources(source: Path, recipe: Recipe) -> CudaSources:
             if path.suffix in _INCLUDING and path.is_file():
                 included.update(_INCLUDE.findall(path.read_text(errors="replace")))
     own = [path.relative_to(source).as_posix() for path in files if path.name not in included]
-    asks = "" if recipe.assume_cuda else next((name for name in _BUILD_FILES if _asks_for_gpu(source / name)), "")
+    asks = ""
+    for name in _BUILD_FILES if not recipe.assume_cuda else ():
+        with suppress(OSError, SyntaxError, ValueError):
+            nodes = ast.walk(parse_python((source / name).read_bytes()))  # the code, and not a comment
+            asked = (node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr == "is_available")
+            if any(ast.unparse(module).endswith("cuda") for module in asked):
+                asks = asks or name
     return CudaSources(len(files), tuple(own), asks)
 
 
 def without_compiled(sources: CudaSources, log: str) -> CudaSources:
     """The CUDA files of a source after the compile. `log` is the output of the compilers."""
     commands = "\n".join(line for line in log.splitlines() if _COMPILES.search(line))
-    left = tuple(name for name in sources.never_compiled if not _names(commands, name.rpartition("/")[2]))
+    left = tuple(
+        name
+        for name in sources.never_compiled
+        if not re.search(rf"(?<![\w.-]){re.escape(name.rpartition('/')[2])}(?![\w-])", commands)
+    )
     return CudaSources(sources.files, left, sources.asks_for_gpu)
-
-
-def _names(commands: str, file: str) -> bool:
-    return re.search(rf"(?<![\w.-]){re.escape(file)}(?![\w-])", commands) is not None
-
-
-def _asks_for_gpu(file: Path) -> bool:
-    """Whether the code of a file, and not only a comment, names `cuda.is_available`."""
-    try:
-        nodes = ast.walk(parse_python(file.read_bytes()))
-    except (OSError, SyntaxError, ValueError):
-        return False
-    called = [node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr == "is_available"]
-    return any(ast.unparse(module).endswith("cuda") for module in called)

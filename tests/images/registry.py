@@ -34,12 +34,9 @@ _BCRYPT = "$2b$04$zriY6iUeRQHw/gOxtmY6ZeQCDPMzoLs./Wk4sc5ESpyhMJpT75Snm"
 class LocalRegistry:
     """A running registry."""
 
-    #: `127.0.0.1:PORT`.
-    address: str
-    #: Its log, with a line for each request.
-    log: Path
-    #: User and password that the registry requires, or None.
-    login: tuple[str, str] | None = None
+    address: str  # `127.0.0.1:PORT`
+    log: Path  # its log, with a line for each request
+    login: tuple[str, str] | None = None  # user and password that the registry requires, or None
 
     def publish(self, image: str, layers: Sequence[Path], settings: dict[str, Any] | None = None) -> str:
         """Add an image that consists of these layers (tar files); returns its digest."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from builder.images.registry.lock import read_lock
 from tests.unit.conftest import Call
-from tests.unit.images.registry.stand_in_registry import running_registry
+from tests.unit.images.fake_engine import FakeEngine, running_engine
 
 MATRIX = """\
 torch: [2.2]
@@ -66,65 +67,68 @@ def test_json(call: Call, tmp_path: Path) -> None:
     assert data["unpinned"] == sorted({*build["bases"], *run["bases"]})
 
 
-def test_lock_pins_the_digests_that_the_registry_reports(call: Call, tmp_path: Path) -> None:
-    with running_registry() as registry:
-        base, pythons = registry.add("cuda:12.1.1-devel-rockylinux8"), registry.add("manylinux_2_28:1")
-        (tmp_path / "matrix.yaml").write_text(
-            MATRIX + f'images: [{{cells: "*", image: "{base}", pythons: "{pythons}"}}]\n'
-        )
-        code, out, err = call("render", "--lock")
-        assert (code, err) == (0, "")
-        digests = {image: registry.digest_of(image) for image in (base, pythons)}
-        registry.requests.clear()
-        assert call("render") == (0, out, "")  # the lock is used, and no registry is asked
-        assert registry.requests == []
-    assert read_lock(tmp_path / "buildfarm.lock") == digests
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
+    (tmp_path / "engine").mkdir()
+    with running_engine(tmp_path / "engine", monkeypatch) as engine:
+        yield engine
+
+
+DIGEST, PYTHONS = "sha256:" + "ef" * 32, "r.example/manylinux_2_28:1"
+
+
+def test_lock_pins_the_digests_that_the_registry_reports(call: Call, tmp_path: Path, fake: FakeEngine) -> None:
+    base = "r.example/cuda:12.1.1-devel-rockylinux8"
+    fake.digests = {base: DIGEST, PYTHONS: "sha256:" + "ab" * 32}
+    (tmp_path / "matrix.yaml").write_text(MATRIX + f'images: [{{cells: "*", image: "{base}", pythons: "{PYTHONS}"}}]\n')
+    code, out, err = call("render", "--lock")
+    assert (code, err) == (0, "")
+    fake.asked.clear()
+    assert call("render") == (0, out, "")  # the lock is used, and no registry is asked
+    assert fake.asked == []
+    assert read_lock(tmp_path / "buildfarm.lock") == fake.digests
     assert "without a digest" not in out
     assert "(pinned)" in out
     text = next((tmp_path / "build" / "dockerfiles").glob("build-*")).read_text()
-    assert f"FROM {base}@{digests[base]} AS build" in text
+    assert f"FROM {base}@{DIGEST} AS build" in text
 
 
-def test_an_image_without_a_digest_is_an_error_and_the_others_are_pinned(call: Call, tmp_path: Path) -> None:
-    with running_registry() as registry:
-        pythons = registry.add("manylinux_2_28:1")
-        missing = f"{registry.address}/missing:1"
-        (tmp_path / "matrix.yaml").write_text(
-            MATRIX + f'images: [{{cells: "*", image: "{missing}", pythons: "{pythons}"}}]\n'
-        )
-        code, out, err = call("render", "--lock")
-        with_json = call("render", "--lock", "--json")
+def test_an_image_without_a_digest_is_an_error_and_the_others_are_pinned(
+    call: Call, tmp_path: Path, fake: FakeEngine
+) -> None:
+    missing = "r.example/missing:1"
+    fake.digests = {PYTHONS: DIGEST}
+    images = f'images: [{{cells: "*", image: "{missing}", pythons: "{PYTHONS}"}}]\n'
+    (tmp_path / "matrix.yaml").write_text(MATRIX + images)
+    code, out, err = call("render", "--lock")
+    with_json = call("render", "--lock", "--json")
     assert code == with_json[0] == 4
     assert [(one["code"], one["where"]) for one in json.loads(with_json[1])["errors"]] == [("image-not-found", missing)]
-    assert f"error[image-not-found]: {missing}: the registry {registry.address} has no such image" in err
+    assert f"error[image-not-found]: {missing}: the registry r.example has no image missing:1" in err
     assert f"base images without a digest (1):\n  {missing}\n" in out, "no advice to run the command that has just run"
-    assert list(read_lock(tmp_path / "buildfarm.lock")) == [pythons]
+    assert list(read_lock(tmp_path / "buildfarm.lock")) == [PYTHONS]
 
 
-def test_a_base_image_that_the_matrix_pins_is_not_looked_up(call: Call, tmp_path: Path) -> None:
-    digest = "sha256:" + "ef" * 32
-    with running_registry() as registry:
-        base, pythons = f"{registry.address}/cuda@{digest}", registry.add("manylinux_2_28:1")
-        (tmp_path / "matrix.yaml").write_text(
-            MATRIX + f'images: [{{cells: "*", image: "{base}", pythons: "{pythons}"}}]\n'
-        )
-        code, out, err = call("render", "--lock", "--json")
-        assert registry.requests == ["/v2/manylinux_2_28/manifests/1"]
+def test_a_base_image_that_the_matrix_pins_is_not_looked_up(call: Call, tmp_path: Path, fake: FakeEngine) -> None:
+    base = f"r.example/cuda@{DIGEST}"
+    fake.digests = {PYTHONS: DIGEST}
+    (tmp_path / "matrix.yaml").write_text(MATRIX + f'images: [{{cells: "*", image: "{base}", pythons: "{PYTHONS}"}}]\n')
+    code, out, err = call("render", "--lock", "--json")
+    assert fake.asked == [PYTHONS]
     assert (code, err) == (0, "")
     assert json.loads(out)["images"][0]["base"] == base
     assert json.loads(out)["unpinned"] == []
 
 
-def test_the_digests_come_from_the_mirror_and_the_files_name_the_original_images(call: Call, tmp_path: Path) -> None:
-    with running_registry() as registry:
-        cuda = registry.add("hub/nvidia/cuda:12.1.1-devel-rockylinux8")
-        for name in ("hub/nvidia/cuda:12.1.1-base-ubuntu22.04", "pypa/manylinux_2_28_x86_64:2026.10.26-1"):
-            registry.add(name)
-        mirrors = f"registries: {{docker.io: '{registry.address}/hub', quay.io: '{registry.address}'}}\n"
-        (tmp_path / "matrix.yaml").write_text(MATRIX + mirrors)
-        code, out, err = call("render", "--lock", "--json")
-        assert (code, err) == (0, "")
-        digest = registry.digest_of(cuda)
-    lock = read_lock(tmp_path / "buildfarm.lock")
-    assert lock["nvidia/cuda:12.1.1-devel-rockylinux8"] == digest
-    assert json.loads(out)["images"][0]["base"] == f"nvidia/cuda:12.1.1-devel-rockylinux8@{digest}"
+def test_the_digests_come_from_the_mirror_and_the_files_name_the_original_images(
+    call: Call, tmp_path: Path, fake: FakeEngine
+) -> None:
+    cuda = "nvidia/cuda:12.1.1-devel-rockylinux8"
+    images = (f"hub/{cuda}", "hub/nvidia/cuda:12.1.1-base-ubuntu22.04", "pypa/manylinux_2_28_x86_64:2026.10.26-1")
+    fake.digests = {f"mirror.example/{name}": DIGEST for name in images}
+    mirrors = "registries: {docker.io: 'mirror.example/hub', quay.io: 'mirror.example'}\n"
+    (tmp_path / "matrix.yaml").write_text(MATRIX + mirrors)
+    code, out, err = call("render", "--lock", "--json")
+    assert (code, err) == (0, "")
+    assert read_lock(tmp_path / "buildfarm.lock")[cuda] == DIGEST
+    assert json.loads(out)["images"][0]["base"] == f"{cuda}@{DIGEST}"

@@ -39,7 +39,6 @@ from builder.wheels.job import WAITS, CompileJob, Executor, Prepared, build_dige
 from builder.wheels.sources.prepare import (
     PreparedSource,
     changed_files,
-    ignored_settings,
     prepare_source,
     project_folder,
     source_digest,
@@ -132,7 +131,6 @@ def make_wheel(
                 FolderBuilds(store).remember(build, recipe, digest)
                 return stored
             _tell_before_compile(farm, build, source, digest)
-            farm.warn_once(build, ignored_settings(project_folder(recipe, scratch / "src")))
             (scratch / "src").rename(work / "src")
             log.write_bytes(b"")
             farm.recorder.name(work_name(digest), name)

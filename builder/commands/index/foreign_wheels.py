@@ -18,7 +18,7 @@ from builder.store import local_path
 from builder.untrusted import split_url
 
 if TYPE_CHECKING:
-    from builder.wheels.sources.official_wheel import FetchedWheel
+    from builder.wheels.sources.index import FetchedWheel
 
 _SDIST = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|zip)$")
 
@@ -45,7 +45,7 @@ def foreign_wheels(what: Sequence[str], cache: Path, index: str, pythons: Sequen
 
 def _named(text: str, cache: Path, index: str, pythons: Sequence[Python]) -> Iterator[ForeignWheel]:
     """The wheels of one argument; of NAME==VERSION one for each Python, and one wheel may serve several."""
-    from builder.wheels.sources.official_wheel import (  # noqa: PLC0415 - takes long
+    from builder.wheels.sources.index import (  # noqa: PLC0415 - takes long
         NoFittingWheelError,
         download_wheel,
         exact_version,

@@ -7,10 +7,13 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from builder.errors import Code, MissingToolError, UsageError
-from builder.images.registry.reference import Mirrors
 from builder.store import write_atomic
+
+if TYPE_CHECKING:  # it loads slowly, and reading a lock file does not need it
+    from builder.images.engine import Engine
 
 FILE = "buildfarm.lock"
 
@@ -51,21 +54,19 @@ def write_lock(path: Path, images: Mapping[str, str]) -> None:
     write_atomic(path, (_HEAD + "".join(lines)).encode())
 
 
-def refresh_lock(path: Path, images: Iterable[str], mirrors: Mirrors) -> list[MissingToolError]:
+def refresh_lock(path: Path, images: Iterable[str], engine: Engine) -> list[MissingToolError]:
     """Write the current digests of these tags, as registries or mirrors report them; returns an error for each failure.
 
     Other images in the file, and images whose registry could not be reached, keep their recorded digest.
     """
-    # Imported here because requests and the Docker SDK load slowly, and reading a lock file does not need them.
-    from builder.images.registry.client import find_digest  # noqa: PLC0415
-
-    known = read_lock(path)
-    problems = []
+    if problem := engine.problem():
+        return [problem]
+    known, problems = read_lock(path), []
     for image in images:
         try:
-            known[image] = find_digest(mirrors.locate(image))
-        except MissingToolError as problem:
-            problems.append(problem)
+            known[image] = engine.digest(image)
+        except MissingToolError as failure:
+            problems.append(failure)
     write_lock(path, known)
     return problems
 

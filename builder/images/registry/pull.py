@@ -7,20 +7,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import requests
 from docker import DockerClient, auth
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from builder.diagnosis.known_errors import reports
 from builder.errors import Code, MissingToolError
 from builder.images.engine_errors import SDK_ERRORS, reason
 from builder.images.registry.reference import VARIABLE, Reference
-from builder.log import console, print_line
+from builder.log import print_line
 from builder.process import raise_if_interrupted
 from builder.progress.display import clock
 
@@ -32,7 +30,7 @@ SILENCE_TIMEOUT = 180
 _POLL_INTERVAL = 0.2
 
 _AGAIN = "run the command again: images that are complete are not pulled again"
-#: Without a terminal, a line is printed at this interval, seconds.
+#: A line about a pull is printed at this interval, seconds.
 LINE_SECONDS = 10.0
 
 
@@ -40,13 +38,13 @@ class UnreachableRegistryError(MissingToolError):
     """The connection to a registry failed, so that other pulls from it will fail too."""
 
 
-def pull_image(client: DockerClient, image: str, source: str, size: int | None) -> None:
-    """Pull an image from `source`, its own name or its name in a mirror; `size` is that of its layers, if it is known.
+def pull_image(client: DockerClient, image: str, source: str) -> None:
+    """Pull an image from `source`, its own name or its name in a mirror.
 
     The engine stops the download when an interrupt ends this process. Raises MissingToolError, and Interrupted at once:
     an engine with much to do can send nothing for minutes.
     """
-    progress = PullProgress(size)
+    progress = PullProgress()
     try:
         with shown(image, progress):
             for event in _events(client, image, source):
@@ -146,9 +144,7 @@ def pull_error(image: str, source: str, message: str) -> MissingToolError:
 class PullProgress:
     """How much of an image was downloaded, from the events that the engine sends for each layer."""
 
-    def __init__(self, size: int | None) -> None:
-        """`size` is the size of all layers in bytes, or None: then only the layers that have begun are counted."""
-        self._size = size
+    def __init__(self) -> None:
         self._status: dict[str, str] = {}
         self._bytes: dict[str, tuple[int, int]] = {}
 
@@ -171,53 +167,34 @@ class PullProgress:
 
     @property
     def total(self) -> int:
-        """Bytes of all layers."""
-        return max(self._size or 0, sum(total for _, total in self._bytes.values()))
+        """Bytes of the layers that have begun."""
+        return sum(total for _, total in self._bytes.values())
 
     @property
     def phase(self) -> str:
         """What the engine does now: `downloading`, `unpacking`, or `retrying in 5 seconds`."""
-        states = self._status.values()
-        if retries := [status for status in states if status.startswith("Retrying")]:
-            return retries[-1].lower()
-        if any(status in ("Pulling fs layer", "Downloading", "Waiting") for status in states):
-            return "downloading"
-        return "unpacking" if states else "asking the registry"
+        for status in self._status.values():
+            if status.startswith("Retrying"):
+                return status.lower()
+        loads = {"Pulling fs layer", "Downloading", "Waiting"} & {*self._status.values()}
+        return "unpacking" if self._status and not loads else "downloading"
 
 
 @contextmanager
 def shown(image: str, progress: PullProgress, now: Callable[[], float] = time.monotonic) -> Iterator[None]:
-    """Show a pull while the body runs: a bar on a terminal, else single lines; at the end what was pulled.
-
-    `now` is the clock, in seconds.
-    """
+    """Print lines about a pull while the body runs; at the end what was pulled. `now` is the clock, in seconds."""
     started, stop = now(), threading.Event()
 
-    def elapsed() -> str:
-        return clock(now() - started)
+    def follow() -> None:
+        while not stop.wait(LINE_SECONDS):
+            amount = f"{decimal(progress.downloaded)} of {decimal(progress.total)}"
+            print_line(f"{image}: {amount}, {progress.phase} ({clock(now() - started)})")
 
-    # Only one live display at a time: a pull in another thread belongs to a build, whose line is already live.
-    live = console.is_terminal and threading.current_thread() is threading.main_thread()
-    show = _bar if live else partial(_lines, elapsed)
-    thread = threading.Thread(target=show, args=(image, progress, stop), daemon=True)
+    thread = threading.Thread(target=follow, daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop.set()
         thread.join()
-    print_line(f"pulled {image} ({decimal(progress.total)}, {elapsed()})")
-
-
-def _lines(elapsed: Callable[[], str], image: str, progress: PullProgress, stop: threading.Event) -> None:
-    while not stop.wait(LINE_SECONDS):
-        amount = f"{decimal(progress.downloaded)} of {decimal(progress.total)}"
-        print_line(f"{image}: {amount}, {progress.phase} ({elapsed()})")
-
-
-def _bar(image: str, progress: PullProgress, stop: threading.Event) -> None:
-    columns = TextColumn("{task.description}"), BarColumn(12), DownloadColumn(), TransferSpeedColumn()
-    with Progress(*columns, TextColumn("{task.fields[phase]}"), console=console, transient=True) as bar:
-        task = bar.add_task(image.rpartition("/")[2], total=None, phase="")
-        while not stop.wait(0.25):
-            bar.update(task, completed=progress.downloaded, total=progress.total or None, phase=progress.phase)
+    print_line(f"pulled {image} ({decimal(progress.total)}, {clock(now() - started)})")

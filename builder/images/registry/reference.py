@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from builder.errors import Code, UsageError
-from builder.images.network import is_loopback
 from builder.matrix.fields import MIRROR_PATTERN, REGISTRY_PATTERN
 
 #: Environment variable with mirrors, `docker.io=registry.example/mirror quay.io=registry.example/mirror`. An entry
@@ -16,9 +15,6 @@ from builder.matrix.fields import MIRROR_PATTERN, REGISTRY_PATTERN
 VARIABLE = "BUILDFARM_REGISTRIES"
 
 _DOCKER_HUB = "docker.io"
-
-#: Host that serves the API of Docker Hub.
-_DOCKER_HUB_API = "registry-1.docker.io"
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class Reference:
         first, _, rest = name.partition("/")
         named = bool(rest) and ("." in first or ":" in first or first == "localhost")
         registry, path = (first, rest) if named else (_DOCKER_HUB, name)
-        if registry == _DOCKER_HUB_API:
+        if registry == "registry-1.docker.io":  # the host that serves its API
             registry = _DOCKER_HUB
         repository, _, tag = path.partition(":")
         if registry == _DOCKER_HUB and "/" not in repository:
@@ -51,13 +47,6 @@ class Reference:
         digest = f"@{self.digest}" if self.digest else ""
         return f"{self.registry}/{self.repository}{tag}{digest}"
 
-    @property
-    def url(self) -> str:
-        """URL of the manifest. As in Docker, a registry on this machine is used without TLS."""
-        host = _DOCKER_HUB_API if self.registry == _DOCKER_HUB else self.registry
-        scheme = "http" if is_loopback(host.partition(":")[0]) else "https"
-        return f"{scheme}://{host}/v2/{self.repository}/manifests/{self.digest or self.tag}"
-
 
 class Mirrors:
     """The mirrors of registries: from a host to the host and path that has copies of its images."""
@@ -70,9 +59,7 @@ class Mirrors:
         """The name under which an image is pulled: the same name, or its name in the mirror of its registry."""
         reference = Reference.parse(image)
         mirror = self._mirrors.get(reference.registry)
-        if mirror is None:
-            return image
-        return replace(reference, registry=mirror).name
+        return replace(reference, registry=mirror).name if mirror else image
 
 
 def read_mirrors(declared: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Mirrors:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))  # the folder that holds `builder`
 
-from builder.wheels.build_scripts import finish, identity, install
+from builder.wheels.build_scripts import identity, install
 from builder.wheels.build_scripts.job_file import read_cache, read_paths
 from builder.wheels.sccache.launchers import server
 
@@ -33,7 +33,7 @@ def main(job: str, command: str, *arguments: str) -> int:
         elif command == "install-packages":
             install.install(read_paths(file), read_cache(file))
         elif command == "after-build":
-            finish.finish(read_paths(file), read_cache(file), *map(Path, arguments))
+            install.finish(read_paths(file), read_cache(file), *map(Path, arguments))
         else:
             sys.exit(f"error: unknown command {command}")
     except subprocess.CalledProcessError as error:  # the program has printed the reason

@@ -51,30 +51,20 @@ def main(text: str) -> int:
     name, version = headers["Name"] or "", headers["Version"] or ""
     sys.stdout.write(f"{ANSWER} {name} {version}\n")
     sys.stdout.flush()
-    return 0 if _fits(name, version, asked["name"], asked["version"]) else DIFFERS
+    canonical = [re.sub(r"[-_.]+", "-", each).lower() for each in (name, asked["name"])]
+    if asked["name"] and canonical[0] != canonical[1]:
+        return DIFFERS
+    versions = (version.partition("+")[0], asked["version"])
+    if not all(map(_PLAIN_VERSION.fullmatch, versions)):
+        return 0  # not in the normal form: compared after the compile, by a complete reader of versions
+    ours, wanted = (re.sub(r"^(\d+(?:\.\d+)*?)(?:\.0)+(?![.\d])", r"\1", each) for each in versions)
+    return 0 if ours == wanted else DIFFERS
 
 
 def ask(python: str, folder: str, text: str) -> int:
     """Run this file with the Python of a build; returns DIFFERS or 0."""
     status = subprocess.run([python, __file__, text], cwd=folder, check=False).returncode
     return DIFFERS if status == DIFFERS else 0
-
-
-def _fits(name: str, version: str, wanted_name: str, wanted_version: str) -> bool:
-    if wanted_name and _canonical(name) != _canonical(wanted_name):
-        return False
-    public = version.partition("+")[0]
-    # A version that is not in its normal form is compared after the compile, by a complete reader of versions.
-    readable = _PLAIN_VERSION.fullmatch(public) and _PLAIN_VERSION.fullmatch(wanted_version)
-    return not readable or _release(public) == _release(wanted_version)
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _release(version: str) -> str:
-    return re.sub(r"^(\d+(?:\.\d+)*?)(?:\.0)+(?![.\d])", r"\1", version)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Before a build in a container: its packages, its environment, and the compilers behind the cache.
+"""Around a build in a container: its packages, its environment, the compilers behind the cache, and what it leaves.
 
 In a container of its own, root installs the locked packages of the build. The volume is mounted read-only where code of
 a source runs, so builds share environments and cannot change them. An environment that no build has used for a month is
@@ -20,6 +20,9 @@ from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_misma
 from builder.wheels.build_scripts.job_file import BuildPaths
 from builder.wheels.sccache.launchers import server
 from builder.wheels.sccache.launchers.environment import CacheSettings
+
+#: File in the job's folder that the host writes: a file name of a driver's library in each line.
+DRIVER_LIBRARIES = "driver_libraries.txt"
 
 #: How long an environment that no build uses is kept, seconds.
 _KEPT_SECONDS = 30 * 24 * 3600
@@ -125,3 +128,27 @@ def replace_by_link(paths: BuildPaths) -> None:
     else:
         shutil.rmtree(paths.prefix)
     paths.prefix.symlink_to(paths.environment)
+
+
+def finish(paths: BuildPaths, cache: CacheSettings, wheel: Path, destination: Path) -> None:
+    """Write the repaired wheel into `destination`; raises CalledProcessError when auditwheel refuses it.
+
+    auditwheel copies into the wheel what the wheel needs of this image, except the libraries that torch, its CUDA
+    packages and the driver bring at run time: those would be loaded twice.
+    """
+    server.stop(cache)
+    target = paths.job_dir / "site"
+    target.mkdir(exist_ok=True)
+    # The packages' own lists of files: from them buildfarm finds which libraries a user's torch brings.
+    for name in ("METADATA", "RECORD"):
+        for path in paths.site.glob(f"*.dist-info/{name}"):
+            (target / path.parent.name).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target / path.parent.name / name)
+    for folder in (target, cache.statistics_dir):
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o777 if path.is_dir() else 0o666)  # buildfarm deletes the tree, and may be a different user
+    folders = (paths.site / "torch" / "lib", paths.site / "nvidia")
+    brought = sorted({path.name for folder in folders for path in folder.rglob("lib*.so*")})
+    excluded = [*(paths.job_dir / DRIVER_LIBRARIES).read_text(encoding="utf-8").split(), *brought]
+    options = [word for name in excluded for word in ("--exclude", name)]
+    subprocess.run(["auditwheel", "repair", *options, "--wheel-dir", destination, wheel], check=True)

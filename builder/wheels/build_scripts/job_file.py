@@ -21,8 +21,7 @@ class BuildPaths:
     """Folders of one build in its container."""
 
     job_dir: Path  # the folder mounted from the host: requirements.txt, these scripts, results
-    #: uv's cache; environments are in it too. Read-only in the container of a build.
-    packages: Path
+    packages: Path  # uv's cache; environments are in it too. Read-only in the container of a build.
     environment: Path  # the virtual environment inside `packages` that `install.py` made
     prefix: Path  # the Python that cibuildwheel uses; becomes a link to `environment`
     site: Path  # the build's site-packages

@@ -21,13 +21,13 @@ from builder.images.network import CA_BUNDLE, FIRST_INDEX, ca_variables, copy_ca
 from builder.images.specs import python_prefix
 from builder.resources import measure_resources
 from builder.wheelfile.driver import DRIVER_LIBRARIES
-from builder.wheels.build_scripts.finish import DRIVER_LIBRARIES as DRIVER_LIBRARIES_FILE
+from builder.wheels.build_scripts.install import DRIVER_LIBRARIES as DRIVER_LIBRARIES_FILE
 from builder.wheels.build_scripts.job_file import BuildPaths, write_job
 from builder.wheels.job import JOB_FILE, CompileJob, config_setting_options
 from builder.wheels.sccache.configure import as_set, cache_variables, with_reuse
 from builder.wheels.sccache.launchers.environment import CacheSettings
 from builder.wheels.scripts import copy_scripts, script_command
-from builder.wheels.toolchain.recorded_packages import wheels_only
+from builder.wheels.toolchain.environments import wheels_only
 from builder.wheels.variables import build_variables, merge_variables
 from builder.wheels.wheel_checks import identity_question
 
@@ -72,26 +72,20 @@ _OBJECTS = "/buildfarm/objects"
 _TOOLS_PYTHON = "/opt/buildfarm/bin/python"
 
 
+def make_root_directory_writable(engine: Engine, owner: str, ended: threading.Event) -> None:
+    """Make `/` writable in the container of `owner` that starts before `ended` is set."""
+    while not ended.wait(_POLL_INTERVAL):
+        # An engine that does not answer is also an error of the build, which reports it.
+        with suppress(MissingToolError):
+            if engine.make_root_directory_writable(owner):
+                return
+
+
 @contextmanager
-def writable_root_directory(engine: Engine, owner: str) -> Iterator[None]:
-    """Make `/` writable in the container of `owner` that starts while the body runs."""
+def followed(follow: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run a function in a thread while the body runs; then set the event that it got, and wait for the thread."""
     ended = threading.Event()
-
-    def follow() -> None:
-        while not ended.wait(_POLL_INTERVAL):
-            # An engine that does not answer is also an error of the body, which reports it.
-            with suppress(MissingToolError):
-                if engine.make_root_directory_writable(owner):
-                    return
-
-    with followed(follow, ended):
-        yield
-
-
-@contextmanager
-def followed(follow: Callable[[], None], ended: threading.Event) -> Iterator[None]:
-    """Run a function in a thread while the body runs; then set `ended`, and wait for the thread."""
-    follower = threading.Thread(target=follow, daemon=True)
+    follower = threading.Thread(target=follow, args=(ended,), daemon=True)
     follower.start()
     try:
         yield
@@ -104,29 +98,18 @@ def followed(follow: Callable[[], None], ended: threading.Event) -> Iterator[Non
 class BuildContainer:
     """The image of a job's container."""
 
-    #: Tag of the image.
-    image: str
-    #: Versions of the tools in the image.
-    contents: ImageContents
-    #: Whether nvcc is in the image; otherwise it comes from the package index.
-    has_toolkit: bool
-    #: Whether compilers run through sccache.
-    compiler_cache: bool = True
-
-
-def identifier(job: CompileJob) -> str:
-    """cibuildwheel's build identifier: `cp311-manylinux_x86_64`."""
-    return f"{job.toolchain.python.tag}-manylinux_{job.build.platform.machine}"
+    image: str  # tag of the image
+    contents: ImageContents  # versions of the tools in the image
+    has_toolkit: bool  # whether nvcc is in the image; otherwise it comes from the package index
+    compiler_cache: bool = True  # whether compilers run through sccache
 
 
 @dataclass(frozen=True)
 class ContainerInputs:
     """What the containers of a job get."""
 
-    #: Environment variables of the build.
-    variables: Mapping[str, str]
-    #: What the build scripts read from the job's file.
-    paths: BuildPaths
+    variables: Mapping[str, str]  # environment variables of the build
+    paths: BuildPaths  # what the build scripts read from the job's file
     cache: CacheSettings
 
 
@@ -225,6 +208,11 @@ def configuration(job: CompileJob, container: BuildContainer, inputs: ContainerI
     A file needs no double quoting, unlike CIBW_ variables, and can be read after the build. cibuildwheel reads it in
     place of [tool.cibuildwheel] in the source, which has settings for the CI of the source's authors.
     """
+    before, question = shlex.join(_script("before-build")), identity_question(job)
+    if question:  # name and version, if the source does not state them
+        python = f"{python_prefix(job.toolchain.python)}/bin/python"
+        project = str(PurePosixPath(SOURCE, job.source.relative_to(job.tree)))
+        before += f" && {shlex.join([*_script('check-identity'), python, project, question])}"
     settings = {
         "container-engine": {
             "name": "docker",
@@ -232,7 +220,7 @@ def configuration(job: CompileJob, container: BuildContainer, inputs: ContainerI
             "disable-host-mount": True,
         },
         f"manylinux-{job.build.platform.machine}-image": container.image,
-        "before-build": _before_build(job),
+        "before-build": before,
         # The same front end as in the local executor.
         "build-frontend": {
             "name": "uv",
@@ -271,16 +259,6 @@ def _create_arguments(job: CompileJob, variables: Mapping[str, str]) -> list[str
     # Names only: docker reads the values, which may contain passwords, from its own environment.
     named = {*index_variables(), *({FIRST_INDEX} & variables.keys())}
     return create + [f"--env={name}" for name in sorted(named) if name == FIRST_INDEX or name not in variables]
-
-
-def _before_build(job: CompileJob) -> str:
-    """Prepare the build, and ask its backend for name and version if the source does not state them."""
-    prepare, question = shlex.join(_script("before-build")), identity_question(job)
-    if not question:
-        return prepare
-    python = f"{python_prefix(job.toolchain.python)}/bin/python"
-    project = str(PurePosixPath(SOURCE, job.source.relative_to(job.tree)))
-    return f"{prepare} && {shlex.join([*_script('check-identity'), python, project, question])}"
 
 
 def _script(command: str) -> list[str]:

@@ -20,7 +20,7 @@ from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.hashing import digest_of
 from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine, pull_missing
-from builder.images.image_build import ImageContents, cached_contents, inspect_image
+from builder.images.image_build import cached_contents, inspect_image
 from builder.images.network import FIRST_INDEX, ca_bundle, index_variables
 from builder.images.specs import BuildImage
 from builder.matrix.config import Recipe
@@ -31,17 +31,22 @@ from builder.store import Store, write_atomic
 from builder.wheels.cibuildwheel.config import (
     BuildContainer,
     container_inputs,
-    identifier,
+    followed,
     install_spec,
-    writable_root_directory,
+    make_root_directory_writable,
     write_inputs,
 )
 from builder.wheels.cibuildwheel.log import LOG_VARIABLES, report_stages, run_error
 from builder.wheels.job import Compiled, CompileJob, NotPreparedError, problems_of
 from builder.wheels.repair.repair import provided_libraries, with_repair_tools
 from builder.wheels.sccache.configure import read_statistics
-from builder.wheels.toolchain.environments import Environments, build_requirements, locked_version
-from builder.wheels.toolchain.recorded_packages import check_needed, wheels_only
+from builder.wheels.toolchain.environments import (
+    Environments,
+    build_requirements,
+    check_needed,
+    locked_version,
+    wheels_only,
+)
 from builder.wheels.toolchain.uv import UnsatisfiableError, compile_requirements, uv_error
 
 #: Newest glibc 2.x that uv supports (uv 0.13: `--python-platform` in `uv pip compile --help`).
@@ -56,65 +61,6 @@ _RUN_TIME_ONLY = ("triton", "pytorch-triton")
 _DROPPED_VARIABLES = re.compile(
     r"CIBW_|CI$|GITHUB_|GITLAB_CI$|TRAVIS|CIRCLECI$|APPVEYOR|AZURE_HTTP_USER_AGENT$|PYTHONPATH$"
 )
-
-
-class PackageResolver:
-    """Resolves the exact packages of builds: once for an image, then they are read from the store."""
-
-    def __init__(self, environments: Environments, store: Store, packages: Sequence[str] = ()) -> None:
-        """`packages` are exact requirements that every build gets; without them, recipes are resolved."""
-        self._environments = environments
-        self._store = store
-        self._exact = tuple(packages)
-
-    def torch_index(self, build: Build) -> list[str]:
-        """URLs of PyTorch's index if the default index does not have the build's torch."""
-        return self._environments.torch_index(build.torch, build.cuda)
-
-    def requirements(self, build: Build, recipe: Recipe, image: BuildImage) -> list[str]:
-        """What the packages of a build in an image are resolved from."""
-        return build_requirements(build.torch, build.cuda, recipe.build_requires, toolkit=image.toolkit is None)
-
-    def recorded(self, build: Build, recipe: Recipe, image: BuildImage) -> list[str] | None:
-        """The exact packages of a build if they were resolved before, otherwise None."""
-        if self._exact:
-            return list(self._exact)
-        record = self._record(build, recipe, image)
-        return record.read_text().splitlines() if record.exists() else None
-
-    def resolve(self, build: Build, recipe: Recipe, image: BuildImage, log: Path) -> list[str]:
-        """The exact packages of a build; raises the errors of `uv_error` when they cannot be resolved."""
-        wanted, index = self.requirements(build, recipe, image), self.torch_index(build)
-        # uv needs an interpreter, and this machine may not have the image's Python.
-        arguments = ["--python", sys.executable, "--python-version", str(image.pythons.python)]
-        arguments += ["--python-platform", _uv_platform(build, image)]
-        own = {canonicalize_name(Requirement(text).name) for text in recipe.build_requires}
-        arguments += [word for name in _RUN_TIME_ONLY if name not in own for word in ("--no-emit-package", name)]
-        if self._exact:
-            options = [*arguments, *wheels_only(self._exact, recipe.build_requires)]
-            check_needed(self._exact, wanted, options, index=index, store=self._store)
-            return list(self._exact)
-        record = self._record(build, recipe, image)
-        with self._store.lock(f"env-{record.stem}"):
-            if not record.exists():
-                with tempfile.TemporaryDirectory(prefix="buildfarm-lock-") as folder:
-                    locked = compile_requirements(
-                        wanted,
-                        ["--no-config", "--no-annotate", *arguments],
-                        folder=Path(folder),
-                        index=index,
-                        log=log,
-                        owner=self._store.owner(f"env-{record.stem}"),
-                    )
-                # Requirements are kept without spaces: PEP 508 allows `name@URL`.
-                write_atomic(record, locked.replace(" @ ", "@").encode())
-        return record.read_text().splitlines()
-
-    def _record(self, build: Build, recipe: Recipe, image: BuildImage) -> Path:
-        """File with the exact packages for these requirements."""
-        wanted, index = self.requirements(build, recipe, image), self.torch_index(build)
-        key = digest_of([wanted, index, _uv_platform(build, image), str(image.pythons.python)])[:16]
-        return self._store.root / "envs" / f"docker-{key}.txt"
 
 
 def _uv_platform(build: Build, image: BuildImage) -> str:
@@ -143,10 +89,11 @@ class DockerExecutor:
         Without `packages`, the requirements of a recipe are resolved once and recorded in the store. `compiler_cache`
         is whether compilers run through sccache.
         """
+        self._environments = environments
         self._store = store
         self._chooser = chooser
+        self._packages = tuple(packages)
         self.engine = engine or Engine()
-        self.packages = PackageResolver(environments, store, packages)
         self.shares_objects = self.compiler_cache = compiler_cache
         self._orphans_removed = False
 
@@ -155,7 +102,7 @@ class DockerExecutor:
         log = self._store.log("packages")
 
         def resolve(build: Build) -> None:
-            self.packages.resolve(build, recipes[build.extension], self._chooser.build_image(build), log)
+            self.resolve(build, recipes[build.extension], self._chooser.build_image(build), log)
 
         return self.image_problems(builds) or problems_of(partial(resolve, build) for build in builds)
 
@@ -173,11 +120,50 @@ class DockerExecutor:
 
         if found := problems_of(partial(check, build) for build in builds):
             return found
-        missing = pull_missing(self.engine, rules, builds[0].platform) if builds else {}
+        missing = pull_missing(self.engine, rules)
         for base, error in missing.items():
             if rule := self._chooser.rule_name(rules[base]):
                 error.where = f"{rule}: {error.where}"
         return [*missing.values()]
+
+    def wanted(self, build: Build, recipe: Recipe, image: BuildImage) -> tuple[list[str], list[str], Path]:
+        """What the packages of a build are resolved from, the indexes to ask first, and the file with the result."""
+        wanted = build_requirements(build.torch, build.cuda, recipe.build_requires, toolkit=image.toolkit is None)
+        index = self.torch_index(build)
+        key = digest_of([wanted, index, _uv_platform(build, image), str(image.pythons.python)])[:16]
+        return wanted, index, self._store.root / "envs" / f"docker-{key}.txt"
+
+    def torch_index(self, build: Build) -> list[str]:
+        """URLs of PyTorch's index if the default index does not have the build's torch."""
+        return self._environments.torch_index(build.torch, build.cuda)
+
+    def resolve(self, build: Build, recipe: Recipe, image: BuildImage, log: Path) -> list[str]:
+        """The exact packages of a build; raises the errors of `uv_error` when they cannot be resolved.
+
+        They are resolved once for an image, then they are read from the store.
+        """
+        wanted, index, record = self.wanted(build, recipe, image)
+        # uv needs an interpreter, and this machine may not have the image's Python.
+        arguments = ["--python", sys.executable, "--python-version", str(image.pythons.python)]
+        arguments += ["--python-platform", _uv_platform(build, image)]
+        own = {canonicalize_name(Requirement(text).name) for text in recipe.build_requires}
+        arguments += [word for name in _RUN_TIME_ONLY if name not in own for word in ("--no-emit-package", name)]
+        if self._packages:
+            options = [*arguments, *wheels_only(self._packages, recipe.build_requires)]
+            check_needed(self._packages, wanted, options, index=index, store=self._store)
+            return list(self._packages)
+        job = f"env-{record.stem}"
+        with self._store.lock(job):
+            if not record.exists():
+                arguments = ["--no-config", "--no-annotate", *arguments]
+                owner = self._store.owner(job)
+                with tempfile.TemporaryDirectory(prefix="buildfarm-lock-") as folder:
+                    locked = compile_requirements(
+                        wanted, arguments, folder=Path(folder), index=index, log=log, owner=owner
+                    )
+                # Requirements are kept without spaces: PEP 508 allows `name@URL`.
+                write_atomic(record, locked.replace(" @ ", "@").encode())
+        return record.read_text().splitlines()
 
     def _remove_orphans(self) -> None:
         """Remove the containers that killed runs left behind; once in a run."""
@@ -188,7 +174,8 @@ class DockerExecutor:
     def prepare(self, build: Build, recipe: Recipe, *, log: Path, cached_only: bool = False) -> DockerBuild:
         """Inspect the image, and resolve the packages; see `Executor.prepare`."""
         image = self._chooser.build_image(build)
-        packages = self.packages.recorded(build, recipe, image)
+        record = self.wanted(build, recipe, image)[2]
+        packages = list(self._packages) or (record.read_text().splitlines() if record.exists() else None)
         if cached_only:
             if self.engine.problem():
                 raise NotPreparedError
@@ -199,18 +186,12 @@ class DockerExecutor:
         else:
             _check_platform(build)
             known = inspect_image(self.engine, self._store, image, log=log)
-            packages = packages or self.packages.resolve(build, recipe, image, log)
+            packages = packages or self.resolve(build, recipe, image, log)
         tag, contents = known
-        container = BuildContainer(tag, contents, bool(image.toolkit), self.compiler_cache)
-        return DockerBuild(self, image, container, self._toolchain(image, tag, contents, packages, build))
-
-    def _toolchain(
-        self, image: BuildImage, tag: str, contents: ImageContents, packages: Sequence[str], build: Build
-    ) -> Toolchain:
         nvcc = contents.nvcc if image.toolkit else locked_version(packages, "nvidia-cuda-nvcc")
         base, _, digest = image.base.partition("@")
         other_minor = image.toolkit and ".".join(nvcc.split(".")[:2]) != str(build.cuda)
-        return with_repair_tools(
+        toolchain = with_repair_tools(
             Toolchain(
                 executor=self.name,
                 python=image.pythons.python,
@@ -226,6 +207,8 @@ class DockerExecutor:
                 base_digest=digest or None,
             )
         )
+        container = BuildContainer(tag, contents, bool(image.toolkit), self.compiler_cache)
+        return DockerBuild(self, image, container, toolchain)
 
 
 @dataclass(frozen=True)
@@ -243,11 +226,12 @@ class DockerBuild:
         stage("environment")
         temporary = job.work / "tmp"
         temporary.mkdir(exist_ok=True)
-        torch_index = self._executor.packages.torch_index(job.build)
+        torch_index = self._executor.torch_index(job.build)
         inputs = container_inputs(job, self._container, torch_index)
         settings = write_inputs(job, self._container, inputs)
         # -P: a directory of the source tree must not shadow a module that cibuildwheel imports.
-        argv = [sys.executable, "-P", "-m", "cibuildwheel", "--only", identifier(job)]
+        identifier = f"{job.toolchain.python.tag}-manylinux_{job.build.platform.machine}"
+        argv = [sys.executable, "-P", "-m", "cibuildwheel", "--only", identifier]
         argv += ["--output-dir", str(job.raw), "--config-file", str(settings), str(job.source)]
         variables = {k: v for k, v in os.environ.items() if not _DROPPED_VARIABLES.match(k)}
         # Values may contain passwords, so docker's arguments have only the names of these variables.
@@ -266,23 +250,20 @@ class DockerBuild:
         start = log_size(job.log)
         status: int | None = None
         try:
-            with report_stages(job.log, start, stage), writable_root_directory(self._executor.engine, job.owner):
+            opens_root = partial(make_root_directory_writable, self._executor.engine, job.owner)
+            with report_stages(job.log, start, stage), followed(opens_root):
                 status = run(argv, log=job.log, owner=job.owner, cwd=job.tree, env=variables)
         finally:
             # Also after an interrupt, which kills cibuildwheel but not its container.
-            self._clean_up(job)
+            try:
+                self._executor.engine.remove_containers(job.owner)
+            except MissingToolError as error:  # must not hide the result of the build; the next run removes it
+                with job.log.open("a", encoding="utf-8") as stream:
+                    stream.write(f"the container may still exist: {error.sentence}\n")
         if status != 0:
             raise self._failure(job, start, status)
         wheel, site = job.raw_wheel(), job.shared / "site"  # metadata that the build copied out of the container
         return Compiled(wheel, provided_libraries(site, job.recipe.requires), read_statistics(job.statistics))
-
-    def _clean_up(self, job: CompileJob) -> None:
-        """Remove a job's container; the next run retries if this fails."""
-        try:
-            self._executor.engine.remove_containers(job.owner)
-        except MissingToolError as error:  # must not hide the result of the build
-            with job.log.open("a", encoding="utf-8") as stream:
-                stream.write(f"the container may still exist: {error.sentence}\n")
 
     def _failure(self, job: CompileJob, start: int, status: int) -> BuildfarmError:
         """The error for a failed run of cibuildwheel. A stopped engine explains the failure better than any output."""
@@ -296,9 +277,8 @@ class DockerBuild:
                 hints=[*problem.hints, f"the full output is in {job.log}"],
             )
         if isinstance(error, BuildError) and error.stage == "environment":
-            packages = self._executor.packages
-            wanted = packages.requirements(job.build, job.recipe, self._image)
-            cause = uv_error(job.log, start, wanted, packages.torch_index(job.build))
+            wanted, index, _ = self._executor.wanted(job.build, job.recipe, self._image)
+            cause = uv_error(job.log, start, wanted, index)
             if isinstance(cause, MissingToolError) and not isinstance(cause, UnsatisfiableError):
                 return cause
         return error

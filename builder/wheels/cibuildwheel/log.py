@@ -27,10 +27,8 @@ LOG_VARIABLES = {"CIBW_LOG_FOLD_MODE": "github"}
 class _Step:
     """A step of cibuildwheel."""
 
-    #: buildfarm's name of the stage.
-    stage: str
-    #: The start of the error message when the step fails.
-    failed: str
+    stage: str  # buildfarm's name of the stage
+    failed: str  # the start of the error message when the step fails
 
 
 _READY = _Step("environment", "the container did not become ready")
@@ -45,16 +43,8 @@ _STEPS = {
     "::group::Copying wheels back to host...": _Step("copy", "the wheel could not be copied out of the container"),
 }
 
-#: Exit statuses of cibuildwheel 4.3 with a specific meaning (its errors.py); 1 means that a command failed.
-_STATUSES = {
-    2: ("environment", "cibuildwheel rejected the settings that buildfarm wrote"),
-    4: ("environment", "cibuildwheel no longer supports a setting that buildfarm wrote"),
-    6: ("repair", "the wheel was built twice in one run"),
-    8: ("repair", "the repair did not produce exactly one wheel"),
-    9: ("repair", "the audit of the wheel failed"),
-    10: ("compile", "the build front end succeeded but produced no wheel"),
-}
-_NOTHING_TO_DO, _PURE_WHEEL, _OLD_ENGINE = 3, 5, 7
+#: Exit statuses of cibuildwheel 4.3 with a meaning that its output does not have (its errors.py).
+_NOTHING_TO_DO, _PURE_WHEEL, _OLD_ENGINE, _SETTINGS = 3, 5, 7, (2, 4)
 
 #: Start of the line in which cibuildwheel reports its own error.
 _OWN_ERROR = "::error::cibuildwheel: "
@@ -72,9 +62,8 @@ _ENDED_INSIDE = re.compile(r"the container shell has exited|BrokenPipeError")
 @contextmanager
 def report_stages(log: Path, start: int, stage: Callable[[str], None]) -> Iterator[None]:
     """Call `stage` with each new stage in cibuildwheel's log while the body runs; `start` is the log's size before."""
-    ended = threading.Event()
 
-    def follow() -> None:
+    def follow(ended: threading.Event) -> None:
         current, offset = _READY.stage, start
         last = False
         while not last:
@@ -85,7 +74,7 @@ def report_stages(log: Path, start: int, stage: Callable[[str], None]) -> Iterat
                     current = reached
                     stage(reached)
 
-    with followed(follow, ended):
+    with followed(follow):
         yield
 
 
@@ -109,7 +98,11 @@ def run_error(job: CompileJob, start: int, status: int) -> BuildfarmError:
     `status` is the exit status, or the negative number of the signal that ended cibuildwheel. MissingToolError when
     the engine is too old, otherwise BuildError.
     """
-    step, lines = _last_step(text_since(job.log, start).splitlines())
+    step, lines = _READY, text_since(job.log, start).splitlines()
+    for number in range(len(lines) - 1, -1, -1):
+        if reached := _step_of(lines[number]):
+            step, lines = reached, lines[number:]
+            break
     hints = [f"the full output is in {job.log}"]
 
     def error(sentence: str, *ways_out: str, stage: str = "") -> BuildError:
@@ -137,9 +130,9 @@ def run_error(job: CompileJob, start: int, status: int) -> BuildfarmError:
         left_out = left_out_extensions(job, text_since(job.log, start).splitlines())
         script = read_setup_script(job.source)
         return error(NO_LIBRARY, *left_out, *no_library_hints(script, job.recipe), stage="compile")
-    if status in _STATUSES:
-        stage, sentence = _STATUSES[status]
-        return error(f"{sentence}: {last_error(lines)}", stage=stage)
+    if status in _SETTINGS:
+        sentence = f"cibuildwheel rejected the settings that buildfarm wrote: {last_error(lines)}"
+        return error(sentence, stage="environment")
     answer = answered_identity("\n".join(lines)) if step.stage == "environment" else None
     if answer and (differs := other_identity(job, *answer)):
         return differs
@@ -150,14 +143,6 @@ def run_error(job: CompileJob, start: int, status: int) -> BuildfarmError:
     if was_killed(lines):
         return error(f"a program of the {step.stage} stage was killed, probably because memory ran out")
     return error(f"{step.failed}: {last_error(lines)}")
-
-
-def _last_step(lines: Sequence[str]) -> tuple[_Step, Sequence[str]]:
-    """The step that cibuildwheel reached last, and the lines since its beginning."""
-    for number in range(len(lines) - 1, -1, -1):
-        if step := _step_of(lines[number]):
-            return step, lines[number:]
-    return _READY, lines
 
 
 def _step_of(line: str) -> _Step | None:

@@ -40,8 +40,7 @@ _SIGNATURES = ("RECORD.jws", "RECORD.p7s")  # of the old RECORD
 class Label:
     """The metadata that the wheel gets."""
 
-    #: PEP 440 local version that is appended, e.g. `cu130.torch2.11`.
-    local_version: str
+    local_version: str  # PEP 440 local version that is appended, e.g. `cu130.torch2.11`.
     #: The torch releases that the wheel works with, e.g. `torch==2.11.*`; empty: METADATA keeps the requirement of the
     #: source.
     torch: str
@@ -283,7 +282,13 @@ def _moved(by_path: Mapping[str, Member], info: str, stem: str, texts: Mapping[s
 def _with_record(members: Sequence[Member], stem: str) -> list[Member]:
     """The files with RECORD; .dist-info comes last, as the wheel format recommends, and RECORD at the very end."""
     ordered = sorted(members, key=lambda member: (member.path.startswith(f"{stem}.dist-info/"), member.path))
-    return [*ordered, _record(ordered, f"{stem}.dist-info/RECORD")]
+    path, text = f"{stem}.dist-info/RECORD", io.StringIO(newline="")
+    rows = csv.writer(text, lineterminator="\n")
+    for member in ordered:
+        digest = base64.urlsafe_b64encode(hashlib.sha256(member.data).digest()).rstrip(b"=").decode()
+        rows.writerow((member.path, f"sha256={digest}", len(member.data)))
+    rows.writerow((path, "", ""))
+    return [*ordered, Member(path, text.getvalue().encode(), executable=False)]
 
 
 def _relabel_sbom(member: Member, new_name: str, version: str) -> Member:
@@ -302,16 +307,6 @@ def _relabel_sbom(member: Member, new_name: str, version: str) -> Member:
         return replace(member, data=parse_json(member.data, renamed))
     except JsonError:  # auditwheel did not write it: a source that ships such a file keeps it
         return member
-
-
-def _record(members: Sequence[Member], path: str) -> Member:
-    text = io.StringIO(newline="")
-    rows = csv.writer(text, lineterminator="\n")
-    for member in members:
-        digest = base64.urlsafe_b64encode(hashlib.sha256(member.data).digest()).rstrip(b"=").decode()
-        rows.writerow((member.path, f"sha256={digest}", len(member.data)))
-    rows.writerow((path, "", ""))
-    return Member(path, text.getvalue().encode(), executable=False)
 
 
 def write_wheel(members: Sequence[Member], path: Path) -> None:

@@ -202,9 +202,9 @@ def _why_pure(raw: Path, members: Sequence[Member]) -> str:
     if all(tag.platform != "any" or tag.abi != "none" for tag in parse_wheel_filename(raw.name)[3]):
         return ""
     modules = [member.path for member in libraries if _MODULE.search(member.data)]
-    tag = "-".join(raw.name.removesuffix(".whl").split("-")[-3:])
     if not modules:
         return ""
+    tag = "-".join(raw.name.removesuffix(".whl").split("-")[-3:])
     return f"the wheel contains the Python module {modules[0]}, but its tag {tag} says that it suits every system"
 
 
@@ -332,8 +332,12 @@ def _without_stray_paths(member: Member, scratch: Path, log: Path) -> Member:
         return member
     paths = elf.runpath or elf.rpath
     folder = posixpath.dirname(installed_path(member.path) or member.path)
-    good = tuple(path for path in paths if _stays_inside(path, folder))
-    if good == paths:
+    good = []
+    for path in paths:
+        if found := re.fullmatch(r"\$(?:ORIGIN|\{ORIGIN\})(?P<rest>/.*)?", path):
+            end = posixpath.normpath(posixpath.join(folder, (found["rest"] or "/").lstrip("/")))
+            good += [path] if end != ".." and not end.startswith("../") else []
+    if good == list(paths):
         return member
     file = scratch / "library.so"
     kind = [] if elf.runpath else ["--force-rpath"]
@@ -353,14 +357,6 @@ def _read_library(member: Member, scratch: Path, log: Path) -> Elf | None:
         return read_elf(file)
     except UsageError as error:
         raise _failure(Path(member.path), log, error.sentence) from error
-
-
-def _stays_inside(path: str, folder: str) -> bool:
-    found = re.fullmatch(r"\$(?:ORIGIN|\{ORIGIN\})(?P<rest>/.*)?", path)
-    if not found:
-        return False
-    end = posixpath.normpath(posixpath.join(folder, (found["rest"] or "/").lstrip("/")))
-    return end != ".." and not end.startswith("../")
 
 
 def _audit(wheel: Path, provided: frozenset[str], log: Path) -> None:

@@ -105,7 +105,7 @@ def make_sbom(
         )
         for number, patch in enumerate(record.source.patches, 1)
     ]
-    components = [*patches, *_toolchain(record), *_packages(record), *_libraries(libraries, provided)]
+    components = [*patches, *_toolchain(record), *_libraries(libraries, provided)]
     # Without a version: another release may make the same wheel, and then the bytes must be the same.
     farm = Component(name="buildfarm", type=ComponentType.APPLICATION, bom_ref="buildfarm")
     bom = Bom(
@@ -147,7 +147,7 @@ def _pedigree(record: Record) -> Pedigree:
 
 
 def _toolchain(record: Record) -> Iterator[Component]:
-    """Compilers, tools and images that made the wheel; none of them is in the wheel."""
+    """Compilers, tools, images and packages that made the wheel; none is in it, and it needs torch at run time."""
     toolchain = record.toolchain
     for part, value in toolchain.parts().items():
         if part in PROGRAMS and value:
@@ -163,15 +163,12 @@ def _toolchain(record: Record) -> Iterator[Component]:
             properties = {"role": role, "engine-id": engine_id or ""}
             ref, sha256 = f"tool-{part}", digest or ""
             yield _part(name, ComponentType.CONTAINER, ref, _EXCLUDED, properties, sha256=sha256)
-
-
-def _packages(record: Record) -> Iterator[Component]:
-    """Exact packages of the build's environment; the wheel also needs torch at run time."""
-    for requirement in record.toolchain.packages:
+    for requirement in toolchain.packages:
         project, _, version = requirement.partition("==")
         purl = PackageURL("pypi", name=project, version=version)
-        scope, role = _REQUIRED if project == "torch" else _EXCLUDED, {"role": "build environment"}
-        yield _part(project, ComponentType.LIBRARY, f"package-{project}", scope, role, version=version, purl=purl)
+        scope, properties = _REQUIRED if project == "torch" else _EXCLUDED, {"role": "build environment"}
+        ref = f"package-{project}"
+        yield _part(project, ComponentType.LIBRARY, ref, scope, properties, version=version, purl=purl)
 
 
 def _libraries(libraries: Sequence[Linked], provided: Iterable[str]) -> Iterator[Component]:

@@ -212,7 +212,10 @@ def read_statistics(statistics_dir: Path) -> CacheStatistics:
     """
     with suppress(FileNotFoundError):
         reason = (statistics_dir / "unshared").read_text(encoding="utf-8").strip()
-        _warn_once(f"the shared compiler cache is not used, and objects stay on this machine: {reason}")
+        _warn_once(
+            "the shared compiler cache is not used, and objects stay on this machine:"
+            f" {reason}; check its address and password"
+        )
     try:
         reason = (statistics_dir / "refused").read_text(encoding="utf-8").strip()
         return CacheStatistics(refused=reason or "sccache did not start")

@@ -1,30 +1,24 @@
-"""Unpack downloaded archives without trust: every member is checked before anything is written."""
+"""Unpack downloaded archives without trust: nothing is written outside of the target, or read from there."""
 
 from __future__ import annotations
 
-import bz2
 import errno
 import gzip
-import lzma
+import os
 import shutil
 import stat
 import tarfile
-import tempfile
 import zipfile
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, BinaryIO, cast
+from typing import IO, cast
 
 from builder.errors import Code, UsageError
 from builder.wheelfile import limits
 from builder.wheelfile.archive import DAMAGE
 
 _Parts = tuple[str, ...]
-#: Bytes that are uncompressed at once.
-_CHUNK = 2**20
 
 
 @dataclass(frozen=True)
@@ -41,9 +35,9 @@ class _Member:
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Unpack a .tar.* or .zip source distribution into the empty folder `target`, without its top folder.
+    """Unpack a .tar.gz or .zip source distribution into the empty folder `target`, without its top folder.
 
-    Files get mode 0644 or 0755. Nothing is written before every member is checked. Raises UsageError that names the
+    Files get mode 0644 or 0755. After an error, the caller deletes what was written. Raises UsageError that names the
     member when a member has an absolute path or `..`, lies below a link, is a link that leads out, a device, or
     set-user-id, or occurs twice; also when there is no single top folder, when the archive exceeds a limit of
     `builder.wheelfile.limits`, and when it is not an archive.
@@ -55,16 +49,12 @@ def unpack(archive: Path, target: Path) -> None:
                 infos = zipped.infolist()
                 _write(list(map(_of_zip, infos)), (zipped.open(info) for info in infos), archive, target)
         else:
-            with (
-                archive.open("rb") as raw,
-                _uncompressed(raw) as stream,
-                tarfile.TarFile(fileobj=cast("IO[bytes]", _Bounded(stream))) as tar,
-            ):
+            with gzip.open(archive) as stream, tarfile.TarFile(fileobj=cast("IO[bytes]", _Bounded(stream))) as tar:
                 found = list(_limited(archive, tar))
                 streams = (tar.extractfile(info) if info.isreg() else None for info in found)
                 _write(list(map(_of_tar, found)), streams, archive, target)
     except (tarfile.TarError, OSError, *DAMAGE) as error:
-        # bz2 and gzip raise OSError without a number; EINVAL: a header leads before the start of the file
+        # gzip raises OSError without a number; EINVAL: a header leads before the start of the file
         if getattr(error, "errno", None) not in (None, errno.EINVAL):  # a full disk, for example
             raise
         raise UsageError(f"this is not a readable archive: {error}", Code.FETCH_FAILED, where=archive.name) from None
@@ -73,7 +63,7 @@ def unpack(archive: Path, target: Path) -> None:
 class _Bounded:
     """The uncompressed tar stream. tarfile reads an extended header at once, so a large read means a large header."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: gzip.GzipFile) -> None:
         self._stream = stream
         self.seek, self.tell = stream.seek, stream.tell
 
@@ -81,38 +71,6 @@ class _Bounded:
         if not 0 <= size <= limits.MAX_TAR_HEADERS:
             raise tarfile.ReadError(f"a header of more than {limits.MAX_TAR_HEADERS} bytes")
         return self._stream.read(size)
-
-
-def _uncompressed(raw: BinaryIO) -> IO[bytes]:
-    start = raw.read(2)
-    raw.seek(0)
-    match start:
-        case b"\x1f\x8b":
-            return cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
-        case b"BZ":
-            return bz2.open(raw)
-        case b"\xfd7":
-            return _of_xz(raw)
-    return raw
-
-
-def _of_xz(raw: BinaryIO) -> IO[bytes]:
-    """The uncompressed bytes in a temporary file: `lzma.open` takes no limit of memory."""
-    decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, limits.MAX_XZ_MEMORY)
-    with ExitStack() as undo:
-        out = undo.enter_context(tempfile.TemporaryFile())
-        while not decoder.eof:
-            data = raw.read(_CHUNK) if decoder.needs_input else b""
-            if decoder.needs_input and not data:
-                raise lzma.LZMAError("the file is not complete")
-            out.write(decoder.decompress(data, _CHUNK))
-            if out.tell() > limits.MAX_SOURCE_BYTES + limits.MAX_TAR_HEADERS:
-                raise tarfile.ReadError(f"it unpacks to more than {limits.MAX_SOURCE_BYTES // 2**30} GiB")
-        if decoder.unused_data.strip(b"\0") or raw.read(1):
-            raise lzma.LZMAError("more bytes follow the compressed stream")
-        out.seek(0)
-        undo.pop_all()
-    return out
 
 
 def _refused(archive: Path, member: str, why: str) -> UsageError:
@@ -181,67 +139,48 @@ def _write(members: list[_Member], streams: Iterator[IO[bytes] | None], archive:
             Code.FETCH_FAILED,
             where=archive.name,
         )
-    _check(members, paths, archive)
+    root, files = target.resolve(), set[_Parts]()
     for member, parts, stream in zip(members, paths, streams, strict=True):
-        place = target.joinpath(*parts[1:])
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if member.folder:
-            place.mkdir(exist_ok=True)
-        elif member.link is not None:
-            place.symlink_to(member.link)
-        elif member.copy_of is not None:  # a copy would let a small archive fill the disk
-            place.hardlink_to(target.joinpath(*_parts(archive, member.copy_of)[1:]))
-        else:
-            with place.open("xb") as out:
-                assert stream is not None  # noqa: S101 - regular files have one, by tarfile's contract
-                shutil.copyfileobj(stream, out)
-            place.chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
-
-
-def _check(members: Sequence[_Member], paths: Sequence[_Parts], archive: Path) -> None:
-    """Check the members against each other, from their names alone: no link exists yet that could be followed."""
-    links = {p: str(m.link) for m, p in zip(members, paths, strict=True) if m.link is not None}
-    files = {p for m, p in zip(members, paths, strict=True) if not m.folder}
-    seen: set[_Parts] = set()
-    copies: Counter[_Parts] = Counter()
+        try:
+            # No file is written through a link, which may lead out.
+            if any(root.joinpath(*parts[1:end]).is_symlink() for end in range(2, len(parts) + member.folder)):
+                raise FileExistsError
+            _write_member(member, root.joinpath(*parts[1:]), stream, archive, root, files)
+        except (FileExistsError, NotADirectoryError):
+            sentence = f"two members of the archive have conflicting paths: {member.name}"
+            raise UsageError(sentence, Code.SOURCE_UNSAFE, where=archive.name) from None
+        if member.link is None and not member.folder:
+            files.add(parts)
     for member, parts in zip(members, paths, strict=True):
-        below = next((parts[:end] for end in range(1, len(parts)) if parts[:end] in files), None)
-        if below or (parts in files and (member.folder or parts in seen)):
-            name = "/".join(below or parts)
-            raise UsageError(
-                f"two members of the archive have conflicting paths: {name}", Code.SOURCE_UNSAFE, where=archive.name
-            )
-        if member.copy_of is not None:
-            original = _parts(archive, member.copy_of)
-            copies[original] += 1
-            if original not in seen or original in links:
-                why = f"is a hard link to {member.copy_of!r}, which is not an earlier file"
-                raise _refused(archive, member.name, why)
-            if copies[original] > limits.MAX_HARD_LINKS:
-                raise _refused(archive, member.name, f"is hard link {copies[original]} to {member.copy_of!r}")
-        if member.link is not None and not _stays_inside(parts, links):
-            raise _refused(archive, member.name, f"is a link that leads out of the archive, to {member.link!r}")
-        if not member.folder:
-            seen.add(parts)
+        if member.link is not None and not Path(os.path.realpath(root.joinpath(*parts[1:]))).is_relative_to(root):
+            raise _leads_out(archive, member)
 
 
-def _stays_inside(link: _Parts, links: Mapping[_Parts, str]) -> bool:
-    """Whether a link, and every link on its way, ends below the top folder of the archive."""
-    left, passed = list(reversed(link)), 0
-    place: list[str] = []
-    while left:
-        part = left.pop()
-        if part == "..":
-            if len(place) <= 1:
-                return False
-            place.pop()
-            continue
-        place.append(part)
-        to = links.get(tuple(place))
-        if to is not None:
-            passed += 1
-            if passed > limits.MAX_LINK_DEPTH or to.startswith("/") or limits.path_fault(to):
-                return False
-            place.pop()
-            left += reversed(PurePosixPath(to).parts)
-    return len(place) >= 1
+def _write_member(
+    member: _Member, place: Path, stream: IO[bytes] | None, archive: Path, root: Path, files: Set[_Parts]
+) -> None:
+    """Write one member; `files` are those that were written before."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if member.folder:
+        place.mkdir(exist_ok=True)
+    elif member.link is not None:
+        if member.link.startswith("/") or limits.path_fault(member.link):
+            raise _leads_out(archive, member)
+        place.symlink_to(member.link)
+    elif member.copy_of is not None:
+        original = _parts(archive, member.copy_of)
+        if original not in files:
+            raise _refused(archive, member.name, f"is a hard link to {member.copy_of!r}, which is not an earlier file")
+        file = root.joinpath(*original[1:])
+        if (count := file.stat().st_nlink) > limits.MAX_HARD_LINKS:
+            raise _refused(archive, member.name, f"is hard link {count} to {member.copy_of!r}")
+        place.hardlink_to(file)  # a copy would let a small archive fill the disk
+    else:
+        with place.open("xb") as out:
+            assert stream is not None  # noqa: S101 - regular files have one, by tarfile's contract
+            shutil.copyfileobj(stream, out)
+        place.chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
+
+
+def _leads_out(archive: Path, member: _Member) -> UsageError:
+    return _refused(archive, member.name, f"is a link that leads out of the archive, to {member.link!r}")

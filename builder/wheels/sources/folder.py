@@ -58,7 +58,13 @@ def source_files(root: Path) -> list[tuple[str, Path]]:
             hints=("correct `source` in the recipe",),
         )
     left_out = _LEFT_OUT_WITH_CASES if (root / CASES).is_file() else _LEFT_OUT_AT_TOP
-    left_out -= _packages(root)
+    text = ""
+    for name in ("setup.py", "setup.cfg", "pyproject.toml"):
+        with suppress(OSError):
+            text += (root / name).read_text(errors="replace") if (root / name).is_file() else ""
+    # Those of `build`, `dist` and `tests` that `packages` of the project names are source.
+    listed = " ".join(found for form in _PACKAGES for found in form.findall(text))
+    left_out -= {name for name in ("build", "dist", "tests") if re.search(rf"(?<![\w.]){name}(?![\w-])", listed)}
     # git lists nothing where it ignores the folder itself.
     names = _git_names(root) or [
         name
@@ -105,16 +111,6 @@ def check_kind(file: Path) -> None:
             where=str(file),
             hints=("delete it, or move it out of the source folder",),
         )
-
-
-def _packages(root: Path) -> set[str]:
-    """Those of `build`, `dist` and `tests` that `packages` of the project names: then they are source."""
-    text = ""
-    for name in ("setup.py", "setup.cfg", "pyproject.toml"):
-        with suppress(OSError):
-            text += (root / name).read_text(errors="replace") if (root / name).is_file() else ""
-    listed = " ".join(found for form in _PACKAGES for found in form.findall(text))
-    return {name for name in ("build", "dist", "tests") if re.search(rf"(?<![\w.]){name}(?![\w-])", listed)}
 
 
 def _git_names(folder: Path) -> list[str] | None:

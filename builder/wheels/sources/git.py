@@ -149,8 +149,13 @@ def _git(source: GitSource, tree: Path, *words: str, check: bool = False) -> sub
         settings.append("protocol.file.allow=always")
     environment = {k: v for k, v in os.environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
     environment |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)}
-    if secret := _credentials(source.url):
-        environment |= secret
+    if (bare := without_credentials(source.url)) != source.url:
+        parts = urlsplit(source.url)
+        environment |= {
+            "BUILDFARM_GIT_HOST": urlsplit(bare).netloc,
+            "BUILDFARM_GIT_USER": unquote(parts.username or ""),
+            "BUILDFARM_GIT_PASSWORD": unquote(parts.password or ""),
+        }
         settings += ["credential.helper=", f"credential.helper={_HELPER}"]  # no helper of the user stores them
     options = [part for setting in settings for part in ("-c", setting)]
     done = subprocess.run(
@@ -173,19 +178,6 @@ def without_credentials(url: str) -> str:
     parts = split_url(url)
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2])
     return bare.geturl() if parts.scheme in ("http", "https") else url
-
-
-def _credentials(url: str) -> dict[str, str]:
-    """The variables for `_HELPER`; none for a URL without user and password."""
-    bare = without_credentials(url)
-    if bare == url:
-        return {}
-    parts = urlsplit(url)
-    return {
-        "BUILDFARM_GIT_HOST": urlsplit(bare).netloc,
-        "BUILDFARM_GIT_USER": unquote(parts.username or ""),
-        "BUILDFARM_GIT_PASSWORD": unquote(parts.password or ""),
-    }
 
 
 def _failure(source: GitSource, tree: Path, verb: str, output: str) -> BuildfarmError:

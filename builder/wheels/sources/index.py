@@ -1,10 +1,14 @@
-"""Files of the package index: uv finds their addresses, buildfarm downloads them."""
+"""Files of the package index: uv finds their addresses; buildfarm downloads them, or reads parts of them.
+
+Wheels of others are kept by their sha256. Nothing in a file is executed.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import http.client
+import io
 import os
 import re
 import tempfile
@@ -15,20 +19,24 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 from builder.diagnosis.known_errors import reports
 from builder.errors import Code, MissingToolError, UsageError
+from builder.hashing import sha256_of
 from builder.masking import mask_credentials
+from builder.matrix.axes import Python
 from builder.store import local_path
 from builder.untrusted import split_url
+from builder.wheelfile.compatibility import is_compatible
+from builder.wheelfile.limits import MAX_NAME
 from builder.wheels.toolchain.uv import cause_of, compile_captured, index_setting, network_hints, uv_variables
 
 _ATTEMPTS = 3
-TIMEOUT = 60.0  # seconds without a byte
+_TIMEOUT = 60.0  # seconds without a byte
 _CHUNK = 1 << 20
 
 
@@ -39,6 +47,22 @@ class Location:
     url: str
     name: str
     sha256: str
+
+
+@dataclass(frozen=True)
+class FetchedWheel:
+    """A downloaded wheel, and the URL that it came from, which may contain credentials."""
+
+    path: Path
+    url: str
+
+
+class NoFittingWheelError(MissingToolError):
+    """The index has this version, but no wheel for this Python on this machine."""
+
+
+class NoRangesError(MissingToolError):
+    """The server does not answer range requests."""
 
 
 def locate(requirement: str, kind: str, *arguments: str, index: Sequence[str] = ()) -> list[Location]:
@@ -97,22 +121,22 @@ def _location(entry: dict[str, Any], empty: str) -> Location:
 
 def _explain(kind: str, where: str, output: str, index: str) -> UsageError | MissingToolError:
     detail = cause_of(output) or (output.strip().splitlines() or ["uv printed no reason"])[-1]
-    if reports("conflict", output) and "network was disabled" not in output:
-        requirement, hint = where.replace(" ", "=="), "correct the project or the version"
-        if kind == "wheel" and "has no usable wheels" in detail:
-            detail = "it has none for this Python and platform"
-            hint = f"if the index has its source, `buildfarm build {requirement}` builds a wheel"
-        elif "no source distribution" in detail:
-            detail = "it has only wheels of this project"
-            exact = requirement if "==" in requirement else f"{requirement}==VERSION"
-            hint = f"`buildfarm verify {exact}` judges a wheel, and `buildfarm adopt` runs its ops"
-        elif "was not found in the package registry" in detail:
-            detail = "it has no project of this name"
-        elif re.search(r"there (?:is|are) no versions? of", detail):
-            detail = "it has no such version"
-        sentence, hints = f"the index has no such {kind}: {detail}", (hint, f"the index is {index}")
-        return UsageError(sentence, Code.PACKAGE_NOT_FOUND, where=where, hints=hints)
-    return _unreachable(kind, where, detail, index)
+    if not reports("conflict", output) or "network was disabled" in output:
+        return _unreachable(kind, where, detail, index)
+    requirement, hint = where.replace(" ", "=="), "correct the project or the version"
+    if kind == "wheel" and "has no usable wheels" in detail:
+        detail = "it has none for this Python and platform"
+        hint = f"if the index has its source, `buildfarm build {requirement}` builds a wheel"
+    elif "no source distribution" in detail:
+        detail = "it has only wheels of this project"
+        exact = requirement if "==" in requirement else f"{requirement}==VERSION"
+        hint = f"`buildfarm verify {exact}` judges a wheel, and `buildfarm adopt` runs its ops"
+    elif "was not found in the package registry" in detail:
+        detail = "it has no project of this name"
+    elif re.search(r"there (?:is|are) no versions? of", detail):
+        detail = "it has no such version"
+    sentence, hints = f"the index has no such {kind}: {detail}", (hint, f"the index is {index}")
+    return UsageError(sentence, Code.PACKAGE_NOT_FOUND, where=where, hints=hints)
 
 
 def _unreachable(kind: str, where: str, detail: str, index: str) -> MissingToolError:
@@ -138,9 +162,7 @@ def download(location: Location, aside: Path, *, kind: str, where: str) -> str:
         try:
             return _stream(location.url, aside)
         except (OSError, http.client.HTTPException) as error:
-            # The server would refuse again; a broken connection may work the next time.
-            refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
-            if attempt == _ATTEMPTS or refused:
+            if attempt == _ATTEMPTS or _is_refusal(error):
                 detail = f"{mask_credentials(location.url)}: {error}"
                 raise _unreachable(kind, where, detail, index_setting()) from None
             time.sleep(attempt)
@@ -164,22 +186,32 @@ def fetch(
         return aside.rename(folder / found / location.name)
 
 
-def request_for(url: str) -> urllib.request.Request:
-    """A request with the credentials of the URL or of the index setting. The caller checks the scheme."""
+def _is_refusal(error: Exception) -> bool:
+    """Whether the server would refuse again. After a broken connection, the next attempt may succeed."""
+    return isinstance(error, urllib.error.HTTPError) and error.code < 500
+
+
+def _open(url: str, headers: dict[str, str]) -> Any:  # noqa: ANN401 - an answer of urllib, which has no type
+    """The answer to a request with the credentials of the URL or of the index setting. The caller checks the scheme."""
     parts = urlsplit(url)
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    request = urllib.request.Request(bare)  # noqa: S310 - the schemes are checked by the caller
-    if secret := _credentials(url):
-        # urllib does not pass this header on when the index redirects to another server.
-        token = base64.b64encode(secret.encode()).decode()
-        request.add_unredirected_header("Authorization", f"Basic {token}")
-    return request
+    request = urllib.request.Request(bare, headers=headers)  # noqa: S310 - the schemes are checked by the caller
+    variables = uv_variables()
+    for candidate in (url, variables.get("UV_DEFAULT_INDEX", ""), variables.get("UV_INDEX_URL", "")):
+        known = urlsplit(candidate)
+        same_host = (known.scheme, known.hostname, known.port) == (parts.scheme, parts.hostname, parts.port)
+        if known.username and same_host:
+            secret = f"{unquote(known.username)}:{unquote(known.password or '')}"
+            # urllib does not pass this header on when the index redirects to another server.
+            token = base64.b64encode(secret.encode()).decode()
+            request.add_unredirected_header("Authorization", f"Basic {token}")
+            break
+    return urllib.request.urlopen(request, timeout=_TIMEOUT)  # noqa: S310
 
 
 def _stream(url: str, aside: Path) -> str:
-    request = request_for(url)
     digest, size = hashlib.sha256(), 0
-    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer, aside.open("wb") as out:  # noqa: S310
+    with _open(url, {}) as answer, aside.open("wb") as out:
         while chunk := answer.read(_CHUNK):
             out.write(chunk)
             digest.update(chunk)
@@ -192,13 +224,142 @@ def _stream(url: str, aside: Path) -> str:
     return digest.hexdigest()
 
 
-def _credentials(url: str) -> str:
-    """`user:password` from the URL, or from the index setting if the file is on the index's host; else empty."""
-    variables = uv_variables()
-    parts = urlsplit(url)
-    for candidate in (url, variables.get("UV_DEFAULT_INDEX", ""), variables.get("UV_INDEX_URL", "")):
-        known = urlsplit(candidate)
-        same_host = (known.scheme, known.hostname, known.port) == (parts.scheme, parts.hostname, parts.port)
-        if known.username and same_host:
-            return f"{unquote(known.username)}:{unquote(known.password or '')}"
-    return ""
+def fetch_wheel(project: str, version: str, python: Python, *, cache: Path, index: Sequence[str] = ()) -> FetchedWheel:
+    """The wheel of this project and version for this Python on this machine, downloaded the first time.
+
+    It is kept as `<cache>/wheels/<sha256>/<file name>`; `index` are URLs of indexes that are asked first.
+    Raises UsageError when the index has no such version, NoFittingWheelError when it has no wheel for this Python, and
+    MissingToolError when it cannot be reached.
+    """
+    where = f"{project} {version}"
+    asked = ("--only-binary=:all:", f"--python-version={python.major}.{python.minor}")
+    locations = locate(f"{project}=={version}", "wheel", *asked, index=index)
+    for location in locations:
+        if is_compatible(location.name, python):
+            return _kept_wheel(location, "the index lists", cache=cache, where=where)
+    names = ", ".join(location.name for location in locations[:3])
+    raise NoFittingWheelError(
+        f"the index has no wheel for Python {python} on this machine; it has {names}",
+        Code.PACKAGE_NOT_FOUND,
+        where=where,
+        hints=("select a different Python with `--python X.Y`", f"the index is {index_setting()}"),
+    )
+
+
+def exact_version(text: str) -> tuple[str, str]:
+    """The project and the version of NAME==VERSION; raises UsageError."""
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        sentence = "this names no wheel; pass a file, a URL, or a project with its version, such as torchvision==0.26.0"
+        raise UsageError(sentence, Code.VALUE_INVALID, where=text) from None
+    if exact := re.fullmatch(r"==([^*]+)", str(requirement.specifier)):
+        return requirement.name, exact[1]
+    sentence = "the exact version is missing; pass NAME==VERSION, because a proof applies to one wheel"
+    raise UsageError(sentence, Code.VALUE_INVALID, where=text)
+
+
+def download_wheel(url: str, *, cache: Path) -> FetchedWheel:
+    """The wheel at a URL, kept by its sha256.
+
+    Raises UsageError for a URL that is not valid, MissingToolError when the wheel cannot be downloaded, and when it
+    differs from `#sha256=…` at the end of the URL.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise UsageError(f"this is not a valid URL: {error}", Code.VALUE_INVALID, where=mask_credentials(url)) from None
+    name = Path(unquote(parts.path)).name.replace("\0", "")[-MAX_NAME:]
+    hashed = re.search(r"(?:^|&)sha256=([0-9a-fA-F]{64})(?:&|$)", parts.fragment)
+    sha256 = hashed[1].lower() if hashed else ""
+    location = Location(parts._replace(fragment="").geturl(), name or "unnamed", sha256)
+    return _kept_wheel(location, "the URL names", cache=cache, where=mask_credentials(url))
+
+
+def _kept_wheel(location: Location, who: str, *, cache: Path, where: str) -> FetchedWheel:
+    """Download a wheel, compare it with its hash if there is one, and keep it; a kept wheel is not downloaded again."""
+    folder = cache / "wheels"
+    kept = folder / location.sha256 / location.name
+    if location.sha256 and kept.is_file() and sha256_of(kept) == location.sha256:
+        return FetchedWheel(kept, location.url)
+
+    def mismatch(found: str) -> MissingToolError:
+        sentence = f"the downloaded {location.name} has sha256 {found}, but {who} {location.sha256}"
+        return MissingToolError(sentence, Code.SOURCE_DIFFERS, where=where)
+
+    return FetchedWheel(fetch(location, folder, kind="wheel", where=where, mismatch=mismatch), location.url)
+
+
+class _RemoteFile(io.RawIOBase):
+    """The bytes of a URL. Reads that follow each other use one connection."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url, self._at = url, 0
+        self._answer: Any = None
+        self._answer_at = -1
+        self._size = self._ask("bytes=0-0")
+
+    def _ask(self, range_: str) -> int:
+        """Send a request; returns the size of the complete file."""
+        self._close_answer()
+        answer = _open(self._url, {"Range": range_})
+        total = (answer.headers.get("Content-Range") or "").rpartition("/")[2]
+        if answer.status != http.client.PARTIAL_CONTENT or not total.isdecimal():
+            answer.close()
+            raise _not_read(self._url, "the server does not answer range requests", NoRangesError)
+        self._answer = answer
+        return int(total)
+
+    def _close_answer(self) -> None:
+        if self._answer is not None:
+            self._answer.close()
+        self._answer, self._answer_at = None, -1
+
+    def close(self) -> None:
+        self._close_answer()
+        super().close()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - the type of io.RawIOBase is not public
+        view = memoryview(buffer).cast("B")
+        if self._at >= self._size or not view:
+            return 0
+        reason = "the connection broke again and again"
+        for _ in range(_ATTEMPTS):
+            try:
+                if self._answer_at != self._at:
+                    self._ask(f"bytes={self._at}-")
+                if count := int(self._answer.readinto(view)):
+                    self._at = self._answer_at = self._at + count
+                    return count
+            except (OSError, http.client.HTTPException) as error:
+                reason = f"the file could not be read: {error}"
+                if _is_refusal(error):
+                    break
+            self._answer_at = -1  # the next attempt opens a new connection
+        raise _not_read(self._url, reason)
+
+
+def open_remote(url: str) -> IO[bytes]:
+    """A file on a server as a stream that can be searched, so that a large wheel need not be downloaded.
+
+    Raises NoRangesError if the server sends only complete files, MissingToolError when it cannot be reached.
+    """
+    try:
+        return cast("IO[bytes]", io.BufferedReader(_RemoteFile(url), _CHUNK))
+    except (OSError, http.client.HTTPException) as error:
+        raise _not_read(url, f"the file could not be read: {error}") from None
+
+
+def _not_read(url: str, sentence: str, kind: type[MissingToolError] = MissingToolError) -> MissingToolError:
+    return kind(sentence, Code.NETWORK_UNREACHABLE, where=mask_credentials(url))

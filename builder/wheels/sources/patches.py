@@ -54,15 +54,18 @@ def apply_patches(patches: Sequence[Path], tree: Path) -> None:
             output = (done.stderr + done.stdout).strip() or "no reason printed"
             position = _COMPLAINT.search(output)
             detail = _place(patch, position["file"], int(position["line"])) if position else output.splitlines()[0]
-            hint = "make a new patch for exactly the version in the recipe"
-            if ends := _other_line_ends(patch, tree):
-                detail += f": {ends}"
-                hint = (
-                    "make the patch from the files of the source as they are: an editor, or `core.autocrlf` of git, may"
-                    " have changed the line ends"
-                )
+            hint = "make a new patch for exactly the version in the recipe, with its line ends (CRLF or LF)"
             raise UsageError(f"the patch does not apply: {detail}", Code.PATCH_FAILED, where=str(patch), hints=[hint])
-        _report_offsets(patch, done.stdout + done.stderr)
+        file, moved = "", dict[str, list[str]]()
+        for offset in _OFFSET.finditer(done.stdout + done.stderr):
+            file = offset["file"] or file
+            if offset["hunk"]:
+                moved.setdefault(file, []).append(f"hunk {offset['hunk']} at line {offset['line']}")
+        for name, hunks in moved.items():
+            places = ", ".join(hunks)
+            print_warning(
+                f"{patch}: was made for a different version of {name}; it fits, at different lines ({places})"
+            )
 
 
 def _place(patch: Path, file: str, line: int) -> str:
@@ -76,31 +79,3 @@ def _place(patch: Path, file: str, line: int) -> str:
             if not hunk and current == file and int(found["line"]) == line:
                 hunk = count
     return f"{file}{f', hunk {hunk},' if hunk else ''} at line {line}"
-
-
-def _other_line_ends(patch: Path, tree: Path) -> str:
-    """`the patch has CRLF at the end of its lines, and setup.py has LF`, for the first file that differs; or ""."""
-    for section in re.split(r"(?m)^(?=--- )", patch.read_bytes().decode(errors="replace")):
-        found = _OLD_FILE.match(section)
-        name = found["file"].strip() if found else ""
-        file = tree / name
-        if not name or not file.is_file() or not file.resolve().is_relative_to(tree.resolve()):
-            continue
-        crlf = "\r\n" in section.partition("@@")[2]
-        if (b"\r\n" in file.read_bytes()) is not crlf:
-            kinds = ("CRLF", "LF") if crlf else ("LF", "CRLF")
-            return f"the patch has {kinds[0]} at the end of its lines, and {name} has {kinds[1]}"
-    return ""
-
-
-def _report_offsets(patch: Path, output: str) -> None:
-    """Warn about each file with a hunk that is at a different line than the patch says."""
-    file, moved = "", dict[str, list[str]]()
-    for found in _OFFSET.finditer(output):
-        file = found["file"] or file
-        if found["hunk"]:
-            moved.setdefault(file, []).append(f"hunk {found['hunk']} at line {found['line']}")
-    for name, hunks in moved.items():
-        print_warning(
-            f"{patch}: was made for a different version of {name}; it fits, at different lines ({', '.join(hunks)})"
-        )

@@ -24,12 +24,9 @@ USUAL_HOMES = ("/usr/local/cuda-{cuda}", "/usr/local/cuda")
 class Toolkit:
     """A CUDA toolkit."""
 
-    #: Its root folder; None: it is installed from the package index into the build's environment.
-    home: Path | None
-    #: nvcc's version for a toolkit on disk (`12.4.131`), else the requested minor version (`13.0`).
-    version: str
-    #: The requested CUDA, if the toolkit has another minor version; otherwise None.
-    requested_cuda: Cuda | None = None
+    home: Path | None  # its root folder; None: it is installed from the package index into the build's environment
+    version: str  # nvcc's version for a toolkit on disk (`12.4.131`), else the requested minor version (`13.0`)
+    requested_cuda: Cuda | None = None  # the requested CUDA, if the toolkit has another minor version; otherwise None
 
 
 @dataclass(frozen=True)

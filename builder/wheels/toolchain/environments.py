@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from builder.errors import Code, MissingToolError
 from builder.hashing import digest_of
 from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.compat import Compat
@@ -295,3 +299,41 @@ def toolkit_requirements(cuda: Cuda) -> list[str]:
     end. Here all four packages have the same minor version.
     """
     return [f"cuda-toolkit[nvcc,cccl]=={cuda}.*", f"nvidia-cuda-crt=={cuda}.*", f"nvidia-nvvm=={cuda}.*"]
+
+
+def wheels_only(packages: Sequence[str], build_requires: Sequence[str]) -> list[str]:
+    """Options of uv with which it builds none of these packages from source, because that would execute their code.
+
+    The packages that the recipe itself names in `build_requires` may be built.
+    """
+    own = {canonicalize_name(Requirement(text).name) for text in build_requires}
+    names = sorted({canonicalize_name(package.partition("==")[0]) for package in packages} - own)
+    return [f"--only-binary={name}" for name in names]
+
+
+def check_needed(
+    packages: Sequence[str], requirements: Sequence[str], options: Sequence[str], *, index: Sequence[str], store: Store
+) -> None:
+    """Raise MissingToolError for packages that the recipe does not need: a package may run code when Python starts.
+
+    uv resolves the `requirements` of the recipe with the recorded `packages` (`name==version`) and installs nothing.
+    `options` are further ones of `uv pip compile`, and `index` are URLs of indexes that are asked first.
+    """
+    job = f"recorded-{digest_of(list(packages))[:16]}"
+    with store.work(job) as folder:
+        constraints = folder / "recorded.txt"
+        constraints.write_text("\n".join(packages) + "\n")
+        arguments = ["--no-config", "--no-annotate", "--constraints", str(constraints), *options]
+        log, owner = store.log("packages"), store.owner(job)
+        resolved = compile_requirements(requirements, arguments, folder=folder, index=index, log=log, owner=owner)
+    needed = {canonicalize_name(Requirement(line).name) for line in resolved.splitlines() if line.strip()}
+    unneeded = [package for package in packages if canonicalize_name(package.partition("==")[0]) not in needed]
+    if unneeded:
+        raise MissingToolError(
+            f"the record of the wheel names packages that the recipe does not need: {', '.join(unneeded[:5])}",
+            Code.RECORD_DIFFERS,
+            hints=[
+                "do not trust the wheel: its record is not what a build of this recipe writes",
+                "if a different version of buildfarm built the wheel, run that version",
+            ],
+        )

@@ -83,11 +83,8 @@ def _probe(path: Path, python: Python) -> Interpreter | None:
     if answer.returncode != 0 or len(words := answer.stdout.split()) != 3:
         return None
     version, free_threaded, headers = words
-    if not version.startswith(f"{python.major}.{python.minor}."):
-        return None
-    if (free_threaded == "True") is not python.free_threaded:
-        return None
-    return Interpreter(path, version, headers == "True")
+    fits = version.startswith(f"{python.major}.{python.minor}.") and (free_threaded == "True") is python.free_threaded
+    return Interpreter(path, version, headers == "True") if fits else None
 
 
 def header_hint(python: Python) -> str:
@@ -177,17 +174,15 @@ class Pythons:
             update = shlex.join([str(find_uv()), "pip", "install", "--python", sys.executable, "--upgrade", "uv"])
             sentence = f"{missing}, and uv {version('uv')} offers no Python {python} for download"
             return _missing(python, sentence, f"if this Python is newer than uv, update uv with `{update}`")
-        if "downloads are not allowed" in output:
-            return _missing(python, f"{missing}, and the configuration of uv forbids downloads of Pythons")
         url, causes = _URL.search(output), _CAUSE.findall(output)
         source = f" from {mask_credentials(url[1]).rpartition('/')[0]}" if url else ""
-        reason = f": {causes[-1].strip()}" if causes else ""
+        sentence = f"{missing}, and uv cannot download a Python with headers{source}"
+        mirror = "set UV_PYTHON_INSTALL_MIRROR to a mirror of python-build-standalone that this machine can reach"
         return _missing(
             python,
-            f"{missing}, and uv cannot download a Python with headers{source}{reason}",
+            f"{sentence}: {causes[-1].strip()}" if causes else sentence,
             *network_hints(),
-            "set UV_PYTHON_INSTALL_MIRROR to a mirror of python-build-standalone that this machine can reach"
-            " (https:// or file://)",
+            f"{mirror} (https:// or file://)",
         )
 
 

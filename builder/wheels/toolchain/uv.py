@@ -129,9 +129,7 @@ def compile_requirements(
     source.write_text("\n".join(requirements) + "\n")
     argv = [*_COMPILE, *arguments, "--output-file", str(target), str(source)]
     run_uv(argv, requirements, index=index, log=log, owner=owner)
-    # uv 0.9 names packages of --no-emit-package in comments.
-    lines = [line for line in target.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    return "".join(f"{line}\n" for line in lines)
+    return target.read_text()
 
 
 def compile_captured(
@@ -193,18 +191,14 @@ def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence
         return UnsatisfiableError(f"the packages conflict: {detail}", Code.PACKAGES_CONFLICT, where=where, hints=hints)
     sentence, hints = f"uv could not create the environment for {wanted}", [f"the full output is in {log}"]
     if lacking := reports("dependency-build", output):
-        why = _why_built(output)
+        # The last line that the build of the package printed, and the packages that require it.
+        printed = re.search(r"(?s)\[std(?:err|out)\]\n((?: +[^\n]*\n|\n(?= ))+)", output)
+        why = f": {printed[1].strip().splitlines()[-1].strip().rstrip('.')}" if printed and printed[1].strip() else ""
+        if chain := re.search(r"(?m)^ *hint: (`\S+` \(\S+\) was included because .+)$", output):
+            why += f" ({chain[1].replace('`', '')})"
         sentence = f"{lacking['package']} has no wheel for this Python, and its source does not build{why}"
         hints.insert(0, hint_of("dependency-build"))
     return BuildError(sentence, stage="environment", log=log, hints=hints)
-
-
-def _why_built(output: str) -> str:
-    """The last line that the build of a package printed, and the packages that require it; "" if uv names neither."""
-    printed = re.search(r"(?s)\[std(?:err|out)\]\n((?: +[^\n]*\n|\n(?= ))+)", output)
-    last = f": {printed[1].strip().splitlines()[-1].strip().rstrip('.')}" if printed and printed[1].strip() else ""
-    chain = re.search(r"(?m)^ *hint: (`\S+` \(\S+\) was included because .+)$", output)
-    return last + (f" ({chain[1].replace('`', '')})" if chain else "")
 
 
 def _unreachable(sentence: str, output: str, wanted: str, where: str, log: Path) -> MissingToolError:

@@ -48,16 +48,6 @@ def replace(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new), encoding="utf-8")
 
 
-@pytest.mark.parametrize("version", [OLDEST, "4.3.3", NEWEST])
-def test_a_wheel_is_built(farm: ContainerFarm, installed: Callable[[str], Path], version: str) -> None:
-    farm.recipe(f"with_{version.replace('.', '_')}")
-    farm.python = str(installed(version))
-    done = farm.build(store=f"store-{version}")
-    assert done.code == 0, done.all
-    assert len(farm.wheels(f"store-{version}")) == 1
-    assert "was tested with" not in done.err
-
-
 @pytest.mark.parametrize(
     ("path", "name"), [("/a-file-of-a-later-release", "later"), ("/usr/a-file", "elsewhere")], ids=["root", "usr"]
 )

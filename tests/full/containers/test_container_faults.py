@@ -153,15 +153,6 @@ def test_the_compiler_is_killed_when_memory_runs_out(farm: ContainerFarm) -> Non
     farm.nothing_left()
 
 
-def test_images_that_do_not_exist(farm: ContainerFarm) -> None:
-    farm.recipe("baseless")
-    farm.matrix("baseless", images="{image: wheels.invalid/a:1, pythons: wheels.invalid/b:1}")
-    errors = error_text(farm.build(), 4)
-    assert "pulling 2 base images: wheels.invalid/a:1, wheels.invalid/b:1" in errors
-    # The registry cannot be reached: the second image of the same registry is not tried.
-    assert errors.count("the connection to the registry wheels.invalid failed") == 1
-
-
 def test_parallel_runs(farm: ContainerFarm) -> None:
     """Runs with one store build a wheel once, a different store builds its own, and no run removes others' containers.
 

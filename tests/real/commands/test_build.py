@@ -211,11 +211,6 @@ def test_a_new_wheel_of_a_published_version_is_a_warning(runs: Runs) -> None:
     assert "broken 1.0 is already published" not in " ".join(runs.edited.messages.split())
 
 
-def test_the_sources_own_cibuildwheel_settings_are_ignored_with_a_warning(runs: Runs) -> None:
-    said = " ".join(runs.first.messages.split())
-    assert said.count("tiny: buildfarm ignores `before-all` in the source's [tool.cibuildwheel]") == 1
-
-
 def test_the_logs_of_failed_builds_are_kept_with_their_run(runs: Runs) -> None:
     first = min(history(Store(runs.project.store)), key=lambda run: run.started)
     broken, hollow = runs.first.results["broken"], runs.first.results["hollow"]

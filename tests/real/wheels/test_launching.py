@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from builder.wheels.build_scripts.job_file import write_job
-from builder.wheels.sccache.configure import TURNED_OFF, as_set, cache_enabled, cache_variables, read_statistics
+from builder.wheels.sccache.configure import TURNED_OFF, as_set, cache_variables, read_statistics
 from builder.wheels.sccache.launchers.environment import CacheSettings
 from builder.wheels.scripts import PACKAGE, script_command
 
@@ -207,12 +207,6 @@ def test_the_server_is_stopped_by_the_real_sccache(without_nvcc: Place) -> None:
     assert (without_nvcc.statistics_dir / "stats.json").read_text() == "{}\n"
 
 
-def test_an_option_of_nvcc_is_joined_with_its_value(laid_out: Place) -> None:
-    asked = ["-cudart", "shared", "-c", "k.cu", "-Xcompiler", "-fPIC", "--fmad", "false", "-o", "k.o", "-std"]
-    arguments = laid_out.tool("nvcc", *asked).stdout.split("\n")[2:-1]
-    assert arguments == ["-cudart=shared", "-c", "k.cu", "-Xcompiler", "-fPIC", "--fmad=false", "-o", "k.o", "-std"]
-
-
 def nvcc_arguments(laid_out: Place, *asked: str, **variables: str) -> list[str]:
     """The arguments that a call of nvcc reaches sccache or nvcc with."""
     laid_out.environ = {**laid_out.environ, **variables}
@@ -260,6 +254,7 @@ GIVEN = {"BUILDFARM_NVCC_ARCHITECTURES": " ".join(PLAN)}
 REPLACED = {**GIVEN, "BUILDFARM_NVCC_REPLACE": "1"}
 
 
+@pytest.mark.parametrize("cached", [True, False], ids=["with sccache", "without sccache"])
 @pytest.mark.parametrize(
     ("asked", "kept"),
     [
@@ -276,41 +271,44 @@ REPLACED = {**GIVEN, "BUILDFARM_NVCC_REPLACE": "1"}
         ("-c k.cu", "-c k.cu"),
     ],
 )
-def test_the_plans_architectures_replace_those_of_the_source(laid_out: Place, asked: str, kept: str) -> None:
+def test_the_plans_architectures_replace_those_of_the_source(
+    laid_out: Place, asked: str, kept: str, cached: bool
+) -> None:
+    if not cached:
+        Path(laid_out.environ["SCCACHE_SERVER_UDS"]).unlink()
     assert nvcc_arguments(laid_out, *asked.split(), **REPLACED) == [*kept.split(), *PLAN]
-    Path(laid_out.environ["SCCACHE_SERVER_UDS"]).unlink()  # without the compiler cache
-    assert nvcc_arguments(laid_out, *asked.split()) == [*kept.split(), *PLAN]
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        *("-c k.cu -o k.o", "-dc -Xcompiler -march=x86-64-v3 -I/x/research k.cu", "-dlink a.o -o d.o"),
-        *("-Xcompiler -arch=sm_80 -o -arch -c k.cu", "-shared k.cu -o k.so", "-fatbin k.cu"),
-    ],
-)
-def test_a_call_without_architectures_gets_those_of_the_plan(laid_out: Place, asked: str) -> None:
-    """torch adds none if an option for nvcc contains `arch`; nvcc alone would compile for sm_75."""
-    assert nvcc_arguments(laid_out, *asked.split(), **GIVEN) == [*asked.split(), *PLAN]
+#: Calls whose architectures stay. nvcc alone would compile for sm_75 those that get the plan's; torch adds none if an
+#: option for nvcc contains `arch`.
+CALLS = [
+    *(
+        (asked, GIVEN, PLAN)
+        for asked in ("-c k.cu -o k.o", "-dlink a.o -o d.o", "-shared k.cu -o k.so", "-fatbin k.cu")
+    ),
+    ("-dc -Xcompiler -march=x86-64-v3 -I/x/research k.cu", GIVEN, PLAN),
+    ("-Xcompiler -arch=sm_80 -o -arch -c k.cu", GIVEN, PLAN),
+    # A call that makes no code for the wheel.
+    *((asked, REPLACED, []) for asked in ("--version", "-ptx k.cu -arch=sm_80", "-cubin -arch sm_80 k.cu")),
+    *((asked, each, []) for asked in ("-shared a.o -o a.so", "--version") for each in (REPLACED, GIVEN)),
+    *((asked, GIVEN, []) for asked in ("-c k.cu -arch sm_80", "-c k.cu -gencode=arch=compute_80,code=sm_80")),
+    *((asked, GIVEN, []) for asked in ("-dlink --gpu-architecture=sm_80 a.o", "-cubin k.cu", "-E k.cu", "-M k.cu")),
+    ("-c k.cu -optf {options}", GIVEN, []),
+    ("-c k.cu", {**GIVEN, "NVCC_APPEND_FLAGS": "-arch=sm_80"}, []),
+    # sccache takes the value of an option that it does not know for a second source.
+    ("-cudart=shared -c k.cu -Xcompiler -fPIC --fmad=false -o k.o -std", {}, []),
+]
 
 
-@pytest.mark.parametrize(
-    ("asked", "variables"),
-    [
-        # A call that makes no code for the wheel.
-        *((asked, REPLACED) for asked in ("--version", "-ptx k.cu -arch=sm_80", "-cubin -arch sm_80 k.cu")),
-        *((asked, each) for asked in ("-shared a.o -o a.so", "--version") for each in (REPLACED, GIVEN)),
-        *((asked, GIVEN) for asked in ("-c k.cu -arch sm_80", "-c k.cu -gencode=arch=compute_80,code=sm_80")),
-        *((asked, GIVEN) for asked in ("-dlink --gpu-architecture=sm_80 a.o", "-cubin k.cu", "-E k.cu", "-M k.cu")),
-        ("-c k.cu -optf {options}", GIVEN),
-        ("-c k.cu", {**GIVEN, "NVCC_APPEND_FLAGS": "-arch=sm_80"}),
-    ],
-)
-def test_a_call_keeps_its_architectures(laid_out: Place, asked: str, variables: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("asked", "variables", "added"), CALLS)
+def test_a_call_keeps_its_architectures_or_gets_those_of_the_plan(
+    laid_out: Place, asked: str, variables: dict[str, str], added: list[str], tmp_path: Path
+) -> None:
     options = tmp_path / "options"
     options.write_text("-O3\n-gencode arch=compute_80,code=sm_80")
     words = asked.format(options=options).split()
-    assert nvcc_arguments(laid_out, *words, **variables) == words
+    split = [part for word in words for part in (word.split("=") if word.startswith(("-cudart", "--fmad")) else [word])]
+    assert nvcc_arguments(laid_out, *split, **variables) == [*words, *added]
 
 
 def test_architectures_in_files_and_variables_are_replaced_too(laid_out: Place, tmp_path: Path) -> None:
@@ -568,10 +566,3 @@ def test_without_the_compiler_cache_no_server_starts(without_nvcc: Place) -> Non
     statistics = read_statistics(without_nvcc.statistics_dir)
     assert statistics is not None
     assert statistics.sentence() == "compiler cache not used: it is turned off"
-
-
-@pytest.mark.parametrize(
-    ("value", "enabled"), [(None, True), ("", True), ("1", True), ("0", False), ("off", False), ("False", False)]
-)
-def test_a_variable_turns_the_compiler_cache_off(value: str | None, enabled: bool) -> None:
-    assert cache_enabled({} if value is None else {"BUILDFARM_COMPILER_CACHE": value}) is enabled

@@ -174,12 +174,3 @@ def test_a_changed_archive_is_refused(
     with pytest.raises(MissingToolError, match="uv cannot download a Python with headers"):
         Pythons(store).obtain(PYTHON)
     assert pythons.find_python(PYTHON) is None
-
-
-@pytest.mark.usefixtures("bare_machine")
-def test_a_version_that_uv_does_not_offer_is_named(store: Store) -> None:
-    with pytest.raises(
-        MissingToolError, match=r"no Python 3\.99t on this machine, and uv .* offers no Python 3\.99t"
-    ) as caught:
-        Pythons(store).obtain(Python.parse("3.99t"))
-    assert "--upgrade uv" in caught.value.hints[0]

@@ -1,4 +1,4 @@
-"""A fake engine and a registry on this machine, without this machine's passwords and proxies."""
+"""A fake engine, without this machine's passwords and proxies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.unit.images.fake_engine import FakeEngine, running_engine
-from tests.unit.images.registry.stand_in_registry import Registry, running_registry
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +22,3 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine
     (tmp_path / "engine").mkdir()
     with running_engine(tmp_path / "engine", monkeypatch) as engine:
         yield engine
-
-
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    with running_registry() as registry:
-        yield registry

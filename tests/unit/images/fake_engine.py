@@ -70,32 +70,24 @@ class FakeRun:
 class FakeEngine:
     """State and requests of the fake engine."""
 
-    #: Directory with `images/` (tag to id), `calls`, and `Dockerfile` and `secret-*` of the last build.
-    root: Path
-    #: The API version that it reports.
-    api: str = "1.41"
-    #: Paths and texts of the files in every image.
-    files: dict[str, str] = field(default_factory=dict)
-    #: Ids and labels of containers.
-    containers: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: Ids of removed containers, in order.
-    removed: list[str] = field(default_factory=list)
+    root: Path  # directory with `images/` (tag to id), `calls`, and `Dockerfile` and `secret-*` of the last build
+    api: str = "1.41"  # the API version that it reports
+    files: dict[str, str] = field(default_factory=dict)  # paths and texts of the files in every image
+    containers: dict[str, dict[str, str]] = field(default_factory=dict)  # ids and labels of containers
+    removed: list[str] = field(default_factory=list)  # ids of removed containers, in order
     #: URL paths and the status and message of their refusal.
     refuses: dict[str, tuple[int, str]] = field(default_factory=dict)
-    #: What every container prints.
-    container_output: str = ""
-    #: What the next programs in attached containers do, in order.
-    runs: list[FakeRun] = field(default_factory=list)
-    #: Bodies of the requests that created containers.
-    created: list[dict[str, Any]] = field(default_factory=list)
+    container_output: str = ""  # what every container prints
+    runs: list[FakeRun] = field(default_factory=list)  # what the next programs in attached containers do, in order
+    created: list[dict[str, Any]] = field(default_factory=list)  # bodies of the requests that created containers
     #: Archives that were copied into containers, as names and members.
     put: list[dict[str, tarfile.TarInfo]] = field(default_factory=list)
     #: Images that can be pulled, and the events of the pull; a pull without an error adds the image.
     pulls: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    #: Parameters and login of each request for a pull.
-    pulled: list[dict[str, str]] = field(default_factory=list)
-    #: Networks that containers were disconnected from.
-    disconnected: list[str] = field(default_factory=list)
+    pulled: list[dict[str, str]] = field(default_factory=list)  # parameters and login of each request for a pull
+    digests: dict[str, str] = field(default_factory=dict)  # what registries say about tags
+    asked: list[str] = field(default_factory=list)  # tags whose digest was asked for
+    disconnected: list[str] = field(default_factory=list)  # networks that containers were disconnected from
     started: threading.Event = field(default_factory=threading.Event)
     killed: threading.Event = field(default_factory=threading.Event)
     state: dict[str, Any] = field(default_factory=dict)
@@ -132,6 +124,10 @@ class FakeEngine:
         if m := re.fullmatch(r"/images/(.+)/json", path):
             file = self.root / "images" / unquote(m[1]).replace("/", "%2F").replace(":", "%3A")
             return (200, {"Id": file.read_text()}) if file.exists() else (404, {"message": "No such image"})
+        if m := re.fullmatch(r"/distribution/(.+)/json", path):
+            self.asked.append(unquote(m[1]))
+            digest = self.digests.get(self.asked[-1])
+            return (200, {"Descriptor": {"digest": digest}}) if digest else (404, {"message": "manifest unknown"})
         if path == "/images/create":
             return self._pull({name: value[0] for name, value in query.items()})
         if path == "/containers/create":

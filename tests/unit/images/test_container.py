@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from builder import process
-from builder.errors import Exit, MissingToolError
+from builder.errors import MissingToolError
 from builder.images.container import GPU_REQUESTS, OWNER_LABEL, PROCESSES, ContainerSpec, NoGpuError, RunResult
 from builder.images.engine import Engine
 from tests.unit.images.fake_engine import FakeEngine, FakeRun
@@ -81,14 +81,6 @@ def test_an_engine_without_gpus_raises_no_gpu_error(fake: FakeEngine, log: Path,
     assert fake.removed == ["probe"]
 
 
-def test_a_failed_start_without_a_gpu_request_is_no_gpu_error(fake: FakeEngine, log: Path) -> None:
-    fake.refuses["/containers/probe/start"] = (500, "no space left on device")
-    with Engine().container(SPEC) as container, pytest.raises(MissingToolError, match="no space left") as caught:
-        container.run(["true"], log=log)
-    assert not isinstance(caught.value, NoGpuError)
-    assert caught.value.exit_code is Exit.TOOL_MISSING
-
-
 @pytest.mark.parametrize(
     ("fake_run", "result"),
     [
@@ -106,13 +98,6 @@ def test_the_result_of_a_program(fake: FakeEngine, log: Path, fake_run: FakeRun,
     assert log.read_bytes() == b"+ in a container: program 'a b'\n" + fake_run.stdout + fake_run.stderr
     (files,) = fake.put
     assert (files["buildfarm/run.sh"].uid, files["buildfarm/run.sh"].gid) == (1000, 1000)
-
-
-def test_results_of_two_programs_do_not_mix(fake: FakeEngine, log: Path) -> None:
-    fake.runs = [FakeRun(b"one", status=1), FakeRun(b"two")]
-    with Engine().container(SPEC) as container:
-        assert container.run(["a"], log=log) == RunResult(1, "one", "")
-        assert container.run(["b"], log=log) == RunResult(0, "two", "")
 
 
 def test_a_program_is_killed_after_its_timeout(fake: FakeEngine, log: Path) -> None:

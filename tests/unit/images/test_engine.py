@@ -15,12 +15,6 @@ from tests.refused import refused
 from tests.unit.images.fake_engine import FakeEngine
 
 
-def test_an_engine_that_answers_is_available(fake: FakeEngine) -> None:
-    del fake
-    assert Engine().problem() is None
-    assert Engine().version() == ("20.10.24", (1, 41))
-
-
 def test_no_docker_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     problem = Engine().problem()
@@ -81,13 +75,6 @@ def test_a_refusal_of_the_engine_is_a_missing_tool_error(
     assert caught.value.sentence == f"the Docker engine refused the request: {message}"
     assert (caught.value.where, caught.value.exit_code) == ("docker", Exit.TOOL_MISSING)
     assert hint in caught.value.hints[0]
-
-
-def test_a_missing_image_is_a_missing_tool_error(fake: FakeEngine) -> None:
-    fake.refuses["/containers/create"] = (404, "No such image: base:1")
-    fake.refuses["/images/create"] = (404, "pull access denied for base")  # the SDK tries to pull it
-    with pytest.raises(MissingToolError, match="refused the request: pull access denied for base"):
-        Engine().run_script("base:1", "true")
 
 
 REFUSED = "Failed to establish a new connection: [Errno 111] Connection refused"
@@ -166,13 +153,6 @@ def test_a_missing_base_is_pulled_from_the_mirror_and_keeps_the_name_of_the_mirr
     assert len(fake.pulled) == 1
 
 
-def test_no_pull_forbids_a_pull(fake: FakeEngine) -> None:
-    with refused(Code.IMAGE_NOT_FOUND) as caught:
-        Engine(may_pull=False).base_id("base:2")
-    assert (caught.value.where, caught.value.exit_code) == ("base:2", Exit.TOOL_MISSING)
-    assert fake.pulled == []
-
-
 def test_a_build_gets_the_text_and_the_secrets(fake: FakeEngine, tmp_path: Path) -> None:
     (tmp_path / "ca").write_text("certificates")
     (tmp_path / "network").write_text("export X=hush")
@@ -195,21 +175,3 @@ def test_a_failed_build_quotes_the_error_line(fake: FakeEngine, tmp_path: Path) 
         Engine().build("FROM base:1\n", "buildfarm/x:1", log=tmp_path / "log", owner="t", secrets={})
     assert isinstance(caught.value, BuildError)
     assert (caught.value.stage, caught.value.log) == ("environment", tmp_path / "log")
-
-
-def test_only_the_containers_of_an_owner_are_removed(fake: FakeEngine) -> None:
-    fake.containers |= {
-        "mine": {"buildfarm.build": "abc"},
-        "other": {"buildfarm.build": "abcd"},
-        "foreign": {"app": "db"},
-    }
-    assert Engine().remove_containers("abc") == ["mine"]
-    assert sorted(fake.containers) == ["foreign", "other"]
-
-
-@pytest.mark.parametrize(("supported", "found"), [(True, {"link"}), (False, set())])
-def test_newer_features_are_found_by_a_trial_build(fake: FakeEngine, supported: bool, found: set[str]) -> None:
-    if not supported:
-        (fake.root / "fails").write_text("Unknown flag: link")
-    assert Engine().features() == found
-    assert "COPY --link" in (fake.root / "Dockerfile").read_text()

@@ -33,7 +33,6 @@ SUMMARY = "ERROR: failed to solve: executor failed running [/bin/sh -c pip insta
             Exit.FAILED,
             "the base has gcc",
         ),
-        (["nothing of use"], Exit.FAILED, "buildx gave no reason"),
         ([RETRY.format(left=4), PIP, SUMMARY], Exit.FAILED, "No matching distribution"),
         (
             [RETRY.format(left=1), RETRY.format(left=0), PIP, SUMMARY],
@@ -59,11 +58,6 @@ SUMMARY = "ERROR: failed to solve: executor failed running [/bin/sh -c pip insta
             "because a server's certificate is not trusted: Curl error (60): SSL peer certificate",
         ),
         (
-            ["#7 1.9   cause: invalid peer certificate: UnknownIssuer", BUILDKIT],
-            Exit.TOOL_MISSING,
-            "because a server's certificate is not trusted: cause: invalid peer certificate",
-        ),
-        (
             [
                 "#9 1.0 error: Failed to fetch: `http://i/uv/`",
                 "#9 1.0   cause: error sending request for url (http://i)",
@@ -71,7 +65,6 @@ SUMMARY = "ERROR: failed to solve: executor failed running [/bin/sh -c pip insta
             Exit.TOOL_MISSING,
             "because the network cannot be reached: cause: error sending request",
         ),
-        (["#8 ERROR: write /x: no space left on device"], Exit.FAILED, "the disk of the Docker engine is full"),
         (["#8 1.1 cp: error writing '/x': No space left on device"], Exit.FAILED, "the disk of the Docker engine is"),
     ],
 )

@@ -17,20 +17,19 @@ import pytest
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError
 from builder.images import dockerfiles as render
 from builder.images.base_image_choice import ImageChooser
-from builder.images.container import OWNER_LABEL
 from builder.images.engine import Engine
 from builder.images.image_build import cached_contents, ensure_image, image_name, inspect_image
 from builder.images.registry.reference import Mirrors
 from builder.images.specs import BuildImage
-from builder.matrix.axes import AbiClass, Arch, Cell
+from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule
-from builder.matrix.plan import Build
 from builder.process import OWNER_VARIABLE
 from builder.store import Store
 from tests.conftest import PATIENCE
 from tests.unit.images.fake_engine import FakeEngine, running_engine
 from tests.unit.matrix.make import matrix
+from tests.unit.wheels.make_record import build_for
 
 CELL = Cell.parse("torch2.11.0-cu130-cp312")
 
@@ -52,10 +51,7 @@ def chooser() -> ImageChooser:
 
 @pytest.fixture
 def image() -> BuildImage:
-    build = Build(
-        "toy", "1.0", AbiClass.CPYTHON, CELL.torch, CELL.cuda, (CELL.python,), (Arch(9, 0),), CELL.platform, (CELL,)
-    )
-    return chooser().build_image(build)
+    return chooser().build_image(build_for(CELL))
 
 
 @pytest.fixture
@@ -151,15 +147,3 @@ def test_the_buildx_of_a_killed_run_is_killed_first(fake: FakeEngine, store: Sto
         left.stdout.readline()  # it has its environment
         ensure_image(Engine(), store, image, log=fake.root / "log")
         assert left.wait(PATIENCE) == -9
-
-
-def test_only_orphans_of_this_store_are_removed(fake: FakeEngine, store: Store) -> None:
-    fake.containers = {
-        "left": {OWNER_LABEL: store.owner("image-abc")},
-        "at-work": {OWNER_LABEL: store.owner("job")},
-        "of-another-store": {OWNER_LABEL: "0123456789ab/job"},
-    }
-    with store.lock("job"):
-        assert Engine().remove_orphans(store) == ["left"]
-    assert set(fake.containers) == {"at-work", "of-another-store"}
-    assert Engine().remove_orphans(store) == ["at-work"]

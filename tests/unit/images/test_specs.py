@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,24 +9,15 @@ import pytest
 
 from builder.errors import Code
 from builder.images.base_image_choice import ImageChooser
-from builder.images.specs import TOOLS, python_prefix
-from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python
+from builder.matrix.axes import Cell, Cuda, Platform
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule
-from builder.matrix.plan import Build
 from tests.refused import refused
 from tests.unit.matrix.make import matrix
+from tests.unit.wheels.make_record import build_for as build
 
 COMPAT = Compat.load()
 PYPA = "quay.io/pypa/manylinux_2_28_x86_64"
-ARM = Platform.LINUX_AARCH64
-
-
-def build(cell: str, *pythons: str) -> Build:
-    """A build for one cell."""
-    for_ = Cell.parse(cell)
-    wanted = tuple(map(Python.parse, pythons)) or (for_.python,)
-    return Build("ops", "1.0", AbiClass.CPYTHON, for_.torch, for_.cuda, wanted, (Arch(9, 0),), for_.platform, (for_,))
 
 
 def chooser(lock: dict[str, str] | None = None, **settings: Any) -> ImageChooser:
@@ -39,6 +28,7 @@ def chooser(lock: dict[str, str] | None = None, **settings: Any) -> ImageChooser
 @pytest.mark.parametrize(
     ("cell", "base", "gcc"),
     [
+        ("torch1.12.1-cu113-cp310", "11.3.1-devel-ubuntu20.04", 10),
         ("torch2.0.1-cu118-cp311", "11.8.0-devel-rockylinux8", 11),
         ("torch2.2.2-cu121-cp311", "12.1.1-devel-rockylinux8", 12),
         ("torch2.6.0-cu124-cp312", "12.4.1-devel-rockylinux8", 13),
@@ -67,13 +57,6 @@ def test_every_existing_cell_has_an_image_with_a_supported_gcc() -> None:
                 assert image.base.startswith(f"nvidia/cuda:{cuda}.")
 
 
-def test_known_distributions_of_two_toolkits() -> None:
-    facts = COMPAT.toolkit(Cuda(13, 4)).images
-    assert facts.systems() == {"ubuntu24.04": "13.4.2", "ubuntu26.04": "13.4.2"}
-    systems = COMPAT.toolkit(Cuda(12, 5)).images.systems()
-    assert systems == {"ubuntu20.04": "12.5.1", "ubuntu22.04": "12.5.1", "rockylinux9": "12.5.1"}
-
-
 @pytest.mark.parametrize(
     ("cell", "tag"),
     [
@@ -87,10 +70,6 @@ def test_a_python_comes_from_the_newest_image_that_has_it(cell: str, tag: str) -
     image = chooser().build_image(build(cell))
     assert image.pythons.image == f"{PYPA}:{tag}"
     assert image.tools.image == f"{PYPA}:2026.10.26-1"
-
-
-def test_a_build_for_several_pythons_gets_the_first() -> None:
-    assert chooser().build_image(build("torch2.11.0-cu130-cp312", "3.12", "3.10")).pythons.python == Python(3, 12)
 
 
 def test_aarch64_has_its_own_manylinux_image_and_name() -> None:
@@ -170,27 +149,6 @@ def test_a_rule_with_an_unsupported_compiler_is_an_error() -> None:
         chooser(images=(ImageRule("*", "debian:trixie"),)).build_image(build("torch2.0.1-cu118-cp311"))
 
 
-def test_a_distribution_without_a_supported_compiler_is_skipped() -> None:
-    rocky, *others = COMPAT.images.distributions
-    compat = copy.copy(COMPAT)
-    compat.images = replace(COMPAT.images, distributions=(replace(rocky, gcc=(8, 14)), *others))
-    image = ImageChooser(matrix(["2.11"], ["13.0"], ["3.12"]), compat, {}).build_image(build("torch2.3.1-cu118-cp311"))
-    assert (image.base, image.gcc) == ("nvidia/cuda:11.8.0-devel-ubuntu20.04", 10)
-
-
-def test_ubuntu_images_are_used_for_old_cuda() -> None:
-    image = chooser().build_image(build("torch1.12.1-cu113-cp310"))
-    assert (image.base, image.gcc) == ("nvidia/cuda:11.3.1-devel-ubuntu20.04", 10)
-
-
-def test_a_toolkit_without_an_image_is_an_error() -> None:
-    compat = copy.copy(COMPAT)
-    compat.images = replace(COMPAT.images, distributions=())
-    chosen = ImageChooser(matrix(["2.11"], ["13.0"], ["3.12"]), compat, {})
-    with refused(Code.IMAGE_UNSUITABLE, "12.1"):
-        chosen.build_image(build("torch2.2.2-cu121-cp311"))
-
-
 def test_a_runtime_image_has_the_exact_torch_and_no_toolkit() -> None:
     default, other = (chooser().runtime_image(Cell.parse(f"torch2.2.2-{cuda}-cp311")) for cuda in ("cu121", "cu118"))
     assert (default.base, *default.packages) == ("nvidia/cuda:12.1.1-base-ubuntu22.04", "torch==2.2.2", "numpy<2")
@@ -204,21 +162,3 @@ def test_cells_can_run_on_a_different_base_than_they_are_built_on() -> None:
     assert (run.base, run.pythons.image) == ("in-house/pythons:1", None)
     assert run.bases == ("in-house/pythons:1",)
     assert chosen.build_image(build("torch2.2.2-cu121-cp311")).bases == ("in-house/devel:1", "in-house/pythons:1")
-
-
-@pytest.mark.parametrize(
-    ("text", "prefix"), [("3.11", "/opt/python/cp311-cp311"), ("3.14t", "/opt/python/cp314-cp314t")]
-)
-def test_pythons_are_where_cibuildwheel_expects_them(text: str, prefix: str) -> None:
-    assert python_prefix(Python.parse(text)) == prefix
-
-
-def test_every_tool_has_an_exact_version() -> None:
-    assert all(re.fullmatch(r"[a-z]+==[\d.]+", tool) for tool in TOOLS)
-
-
-def test_the_lock_pins_its_images() -> None:
-    digest = "sha256:" + "cd" * 32
-    image = chooser({f"{PYPA}:2026.10.26-1": digest}).build_image(build("torch2.2.2-cu121-cp311"))
-    assert image.pythons.image == image.tools.image == f"{PYPA}:2026.10.26-1@{digest}"
-    assert image.base == "nvidia/cuda:12.1.1-devel-rockylinux8"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,17 @@ BUILD = Build(
     platform=Platform.LINUX_X86_64,
     serves=(Cell(Torch(2, 11, 0), Cuda(13, 0), Python(3, 12)),),
 )
+
+
+def build_for(cell: Cell | str, extension: str = "toy", pythons: Sequence[Python] = (), arch: str = "9.0") -> Build:
+    """A build of the class `cpython` for one cell."""
+    cell = Cell.parse(cell) if isinstance(cell, str) else cell
+    wanted, archs = tuple(pythons) or (cell.python,), tuple(map(Arch.parse, arch.split()))
+    return Build(
+        extension, "1.0", AbiClass.CPYTHON, cell.torch, cell.cuda, wanted, archs, cell.platform, serves=(cell,)
+    )
+
+
 TOOLCHAIN = Toolchain(
     executor="local",
     python=Python(3, 12),

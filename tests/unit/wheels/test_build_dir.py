@@ -11,7 +11,7 @@ import pytest
 from builder.store import Store
 from builder.wheels import build_dir
 from builder.wheels.build_dir import clear_abandoned, fixed_folder, folder_of, temporary_folder
-from builder.wheels.variables import merge_variables, prefix_map_flags
+from builder.wheels.variables import prefix_map_flags
 from tests.conftest import PATIENCE
 
 
@@ -31,11 +31,6 @@ def test_the_name_alone_decides_the_path_and_nothing_is_left(root: Path, tmp_pat
             assert folder.stat().st_mode & 0o777 == 0o700
             (folder / "src").mkdir()
     assert list(root.iterdir()) == []
-
-
-def test_torch_reads_no_architecture_in_the_path() -> None:
-    """torch drops a build's architectures if `arch` is in an option for nvcc, such as -I/…/src/csrc."""
-    assert "arch" not in str(folder_of("research_ops-1.0").relative_to(build_dir.ROOT))
 
 
 def test_what_a_killed_farm_left_is_cleared(tmp_path: Path) -> None:
@@ -141,14 +136,3 @@ def test_flags_go_to_nvcc_as_well_and_not_to_what_cannot_read_them() -> None:
         " -Xcompiler -ffile-prefix-map=/s=z",
     }
     assert prefix_map_flags({Path("/a"): "."}, "7.5.0", stores={}) == {}
-
-
-def test_flags_are_joined_and_the_rest_is_replaced() -> None:
-    ours = {"CPPFLAGS": "-one", "MAX_JOBS": "2", "NVCC_PREPEND_FLAGS": "-objtemp"}
-    theirs = {"CPPFLAGS": "-two", "MAX_JOBS": "1", "NVCC_PREPEND_FLAGS": "-G", "CFLAGS": "-three"}
-    assert merge_variables(ours, theirs) == {
-        "CPPFLAGS": "-one -two",
-        "MAX_JOBS": "1",
-        "NVCC_PREPEND_FLAGS": "-objtemp -G",
-        "CFLAGS": "-three",
-    }

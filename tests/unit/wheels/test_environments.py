@@ -14,16 +14,14 @@ from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.store import Store
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_cuda
-from builder.wheels.toolchain import uv
 from builder.wheels.toolchain.environments import Environment, Environments, locked_version, toolkit_requirements
-from builder.wheels.toolchain.uv import UnsatisfiableError, compile_captured, index_setting, uv_variables
+from builder.wheels.toolchain.uv import UnsatisfiableError, compile_captured, uv_variables
 from tests.conftest import coded
 from tests.refused import refused
 from tests.unit.loopback import PackageIndex, pure_wheel
 
 PYTHON = Python(sys.version_info.major, sys.version_info.minor)
 TORCH, CUDA = Torch(2, 11, 0), Cuda(12, 8)
-SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
 
 @pytest.fixture
@@ -191,25 +189,6 @@ def test_a_python_that_is_not_here_is_said(index: PackageIndex, environments: En
     assert index.requested == []
 
 
-@pytest.mark.parametrize(
-    ("settings", "effective"),
-    [
-        pytest.param({"PIP_INDEX_URL": "http://pip/"}, "http://pip/", id="pip's where uv has none"),
-        pytest.param({"PIP_INDEX_URL": "http://pip/", "UV_DEFAULT_INDEX": "http://uv/"}, "http://uv/", id="uv's first"),
-        pytest.param({"PIP_INDEX_URL": "http://pip/", "UV_INDEX_URL": "http://old/"}, None, id="uv's old name too"),
-        pytest.param({}, None, id="none"),
-    ],
-)
-def test_pips_index_is_honoured_where_uv_has_none(
-    settings: dict[str, str], effective: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in SETTINGS:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    assert uv_variables().get("UV_DEFAULT_INDEX") == effective
-
-
 def test_packages_really_come_from_pips_index(
     index: PackageIndex, environments: Environments, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,37 +252,6 @@ def test_no_setting_of_the_user_changes_what_is_installed(
     assert done.stdout.strip() == "torch==2.0", done.stderr
 
 
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("https://user:secret@host/simple", "https://***@host/simple"),
-        ("https://user:se@cret@host/simple", "https://***@host/simple"),
-        ("https://host/simple", "https://host/simple"),
-    ],
-)
-def test_credentials_of_the_index_are_masked(url: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in SETTINGS:
-        monkeypatch.delenv(name, raising=False)
-    assert "not set" in index_setting()
-    monkeypatch.setenv("UV_INDEX_URL", url)
-    assert index_setting() == f"UV_INDEX_URL={shown}"
-
-
-@pytest.mark.parametrize(
-    ("line", "cuda"),
-    [
-        ("cuda: Optional[str] = '13.0'", "13.0"),
-        ("cuda = '12.1'", "12.1"),
-        ("cuda: Optional[str] = None", ""),
-        ("cuda = None", ""),
-    ],
-)
-def test_torch_says_what_it_was_built_for(line: str, cuda: str, tmp_path: Path) -> None:
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "version.py").write_text(f"__version__ = '2.11.0'\n{line}\nhip = '6.0'\n")
-    assert torch_cuda(tmp_path) == cuda
-
-
 def test_a_packaged_toolkit_gets_the_links_torch_looks_for(tmp_path: Path) -> None:
     environment = Environment(tmp_path, PYTHON, ())
     library = environment.site_packages / "nvidia" / "cu13" / "lib" / "libcudart.so.13"
@@ -357,13 +305,3 @@ def test_a_wheel_for_a_newer_c_library_says_nothing_of_the_wheel(
         environments.install(made.folder, [str(wheel)], index=[], log=log, owner="job")
     assert caught.value.sentence.startswith(f"the wheel needs {tags.replace('.', ' or ')}, but the C library")
     assert any("--executor docker" in hint for hint in caught.value.hints)
-
-
-def test_comments_of_uv_are_no_packages(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def old_uv(argv: list[str], *_: object, **__: object) -> None:
-        target = Path(argv[argv.index("--output-file") + 1])
-        target.write_text("ninja==1.13.2\n\n# The following packages were excluded from the output:\n# triton\n")
-
-    monkeypatch.setattr(uv, "run_uv", old_uv)
-    locked = uv.compile_requirements(["ninja"], folder=tmp_path, index=[], log=log, owner="owner")
-    assert locked == "ninja==1.13.2\n"

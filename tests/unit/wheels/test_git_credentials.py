@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from builder.errors import MissingToolError
-from builder.masking import mask_credentials
 from builder.matrix.config import GitSource
 from builder.wheels.sources.git import checkout, resolve_revision
 
@@ -82,30 +81,10 @@ def test_git_gets_the_password_and_keeps_it_nowhere(
         assert b"s3cr" not in file.read_bytes(), file
 
 
-def test_a_wrong_password_is_not_printed(server: tuple[str, str], tmp_path: Path) -> None:
-    source = GitSource(f"http://robot:wr0ng@{server[0]}", server[1])
-    with pytest.raises(MissingToolError) as caught:
-        checkout(source, cache=tmp_path)
-    assert "wr0ng" not in f"{caught.value} {caught.value.hints}"
-    assert "***" in caught.value.where
-
-
 @pytest.mark.parametrize("user", ["", "robot:wr0ng@"])
 def test_a_private_repository(server: tuple[str, str], tmp_path: Path, user: str) -> None:
     with pytest.raises(MissingToolError) as caught:
         checkout(GitSource(f"http://{user}{server[0]}", server[1]), cache=tmp_path)
     assert "an access token and `@` before the host" in "".join(caught.value.hints)
-
-
-@pytest.mark.parametrize(
-    ("text", "masked"),
-    [
-        ("https://u:p@host/simple", "https://***@host/simple"),
-        ("https://host/x?token=abc&a=1", "https://host/x?token=***&a=1"),
-        ("https://host/x?private_token=abc", "https://host/x?private_token=***"),
-        ("get https://host/x?X-Amz-Signature=ab%2F now", "get https://host/x?X-Amz-Signature=*** now"),
-        ("a == b and c = d; key=value", "a == b and c = d; key=value"),
-    ],
-)
-def test_secrets_of_urls_are_masked(text: str, masked: str) -> None:
-    assert mask_credentials(text) == masked
+    assert "wr0ng" not in f"{caught.value} {caught.value.hints}"
+    assert ("***" in caught.value.where) is bool(user)

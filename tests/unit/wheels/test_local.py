@@ -46,24 +46,15 @@ def job(tmp_path: Path, *, build: Build = BUILD, recipe: Recipe | None = None, j
     )
 
 
-def test_what_every_build_is_told(tmp_path: Path) -> None:
-    told = build_variables(job(tmp_path, jobs=3))
-    assert told["TORCH_CUDA_ARCH_LIST"] == "8.0;9.0+PTX"
-    assert told["CUDAARCHS"] == "80-real;90"
-    assert told["FORCE_CUDA"] == "1"
-    assert (told["MAX_JOBS"], told["CMAKE_BUILD_PARALLEL_LEVEL"]) == ("3", "3")
-    assert told["SOURCE_DATE_EPOCH"] == "315532800"
-    assert told["PYTHONNOUSERSITE"] == "1"
-    assert told["NVCC_PREPEND_FLAGS"] == "-objtemp"
-
-
 def test_the_plans_architectures_replace_others_only_for_a_recipe_that_asks(tmp_path: Path) -> None:
-    plain = build_variables(job(tmp_path))
+    plain = build_variables(job(tmp_path, jobs=3))
+    assert (plain["CUDAARCHS"], plain["MAX_JOBS"], plain["CMAKE_BUILD_PARALLEL_LEVEL"]) == ("80-real;90", "3", "3")
+    assert (plain["FORCE_CUDA"], plain["SOURCE_DATE_EPOCH"], plain["PYTHONNOUSERSITE"]) == ("1", "315532800", "1")
     assert plain[ARCHITECTURES] == (
         "-gencode=arch=compute_80,code=sm_80"
         " -gencode=arch=compute_90,code=sm_90 -gencode=arch=compute_90,code=compute_90"
     )
-    asked = job(tmp_path, recipe=replace(make.recipe("ops"), override_architectures=True))
+    asked = job(tmp_path, jobs=3, recipe=replace(make.recipe("ops"), override_architectures=True))
     assert build_variables(asked) == {**plain, REPLACE: "1"}
 
 
@@ -87,7 +78,6 @@ def test_torch_gets_no_architecture_that_it_refuses(tmp_path: Path, archs: str, 
             "`--jobs 4`",
             id="killed for memory",
         ),
-        pytest.param("sh: line 1: 42 Killed  nvcc -c a.cu\n", 1, "a compiler was killed", "--jobs", id="shell's word"),
         pytest.param("isKilled.cpp:3: error: no Skilled\n", 1, "isKilled.cpp:3: error", "log", id="not killed"),
         pytest.param(
             "a.c:1:10: fatal error: Python.h: No such file or directory\n",
@@ -104,52 +94,11 @@ def test_torch_gets_no_architecture_that_it_refuses(tmp_path: Path, archs: str, 
             id="disk full",
         ),
         pytest.param(
-            "g++ -Wfatal-errors -c a.cpp\na.cpp:3:1: error: 'x' was not declared\na.cpp:4:1: error: y\n",
-            1,
-            "a.cpp:3:1: error: 'x' was not declared (2 errors in all)",
-            "build.log",
-            id="first error, not the flag",
-        ),
-        pytest.param(
-            "/var/tmp/build/src/csrc/a.cu(12): error: identifier\n" * 2
-            + '2 errors detected in the compilation of "/var/tmp/build/src/csrc/a.cu".\n',
-            2,
-            "csrc/a.cu(12): error: identifier",
-            "build.log",
-            id="nvcc for two architectures",
-        ),
-        pytest.param(
-            "subprocess.CalledProcessError: Command '['ninja']' failed\n"
-            "RuntimeError: Error compiling objects for extension\n"
-            "a.cu(9): error: identifier\n",
-            1,
-            "a.cu(9): error: identifier",
-            "build.log",
-            id="Python's exception first",
-        ),
-        pytest.param(
-            "ld: a.o: undefined reference to `foo'\ncollect2: error: ld returned 1\n",
-            1,
-            "ld: a.o: undefined reference to `foo'",
-            "build.log",
-            id="linker",
-        ),
-        pytest.param(
-            "ModuleNotFoundError: No module named 'x'\n", 1, "ModuleNotFoundError", "build_requires", id="Python"
-        ),
-        pytest.param(
             "fatal: unable to access 'https://x.org/x.git/': Could not resolve host: x.org\n",
             1,
             "fatal: unable to access 'https://x.org/x.git/'",
             "the source downloads files during its build",
             id="a source that downloads",
-        ),
-        pytest.param(
-            "CMake Error at download-x.cmake:163 (message):\n  Each download failed!\n",
-            1,
-            "CMake Error at download-x.cmake:163 (message): Each download failed!",
-            "the source downloads files during its build",
-            id="CMake downloads",
         ),
         pytest.param(
             "CMake Error at ext/CMakeLists.txt:251 (message):\n  lapack not found\n\n\n"
@@ -160,7 +109,6 @@ def test_torch_gets_no_architecture_that_it_refuses(tmp_path: Path, archs: str, 
             id="CMake",
         ),
         pytest.param("all went so well\n", 3, "the build exited with status 3", "build.log", id="no word of an error"),
-        pytest.param("error: " + "x" * 9000, 1, "error: xxx", "build.log", id="a very long line"),
     ],
 )
 def test_a_compilers_words_become_a_sentence(said: str, status: int, sentence: str, hint: str, tmp_path: Path) -> None:
@@ -168,7 +116,6 @@ def test_a_compilers_words_become_a_sentence(said: str, status: int, sentence: s
     work.log.write_text(f"error: of an earlier program\n+ uv build\n{said}")
     error = compile_failure(work, status, "/var/tmp/build/src")
     assert error.sentence.startswith(sentence)
-    assert ("errors in all" in error.sentence) is ("errors in all" in sentence)
     assert len(error.sentence) <= 300
     assert (error.stage, error.log, error.exit_code) == ("compile", work.log, Exit.FAILED)
     assert any(hint in line for line in error.hints), error.hints

@@ -10,10 +10,9 @@ import pytest
 from builder.errors import Code, MissingToolError, UsageError
 from builder.hashing import sha256_of
 from builder.matrix.axes import Python
-from builder.wheels.sources.official_wheel import download_wheel, fetch_wheel
+from builder.wheels.sources.index import download_wheel, fetch_wheel
 from builder.wheels.sources.prepare import locate_sdist
 from tests.conftest import coded
-from tests.refused import refused
 from tests.unit import loopback
 
 PYTHON = Python(sys.version_info.major, sys.version_info.minor)
@@ -59,16 +58,3 @@ def test_a_project_without_a_wheel_names_the_command_that_builds_one(
     with pytest.raises(UsageError, check=coded(Code.PACKAGE_NOT_FOUND)) as caught:
         fetch_wheel("ops", "1.0", PYTHON, cache=tmp_path)
     assert "`buildfarm build ops==1.0` builds a wheel" in caught.value.hints[0]
-
-
-def test_an_index_that_is_not_there_is_a_missing_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:1/simple")
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
-    with refused(Code.NETWORK_UNREACHABLE):
-        fetch_wheel("ops", "1.0", PYTHON, cache=tmp_path)
-
-
-def test_an_address_without_a_wheel_is_a_sentence(index: loopback.PackageIndex, tmp_path: Path) -> None:
-    with refused(Code.NETWORK_UNREACHABLE):
-        download_wheel(f"{index.url}/default/gone-1.0-py3-none-any.whl", cache=tmp_path)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
 import io
 import itertools
-import lzma
 import os
 import shutil
 import socket
@@ -86,29 +84,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 LEFTOVERS = [
-    "build/lib/op.o",
-    "dist/ext.whl",
-    "tests/test_op.py",
-    "ext.egg-info/PKG-INFO",
-    "src/ext.egg-info/PKG-INFO",
-    "src/__pycache__/a.pyc",
-    "src/_C.abi3.so",
-    ".git/HEAD",
-    "src/.pytest_cache/x",
-    ".venv/pyvenv.cfg",
-    "matrix.yaml",
-    "buildfarm.lock",
-    "buildfarm-report.html",
-    "gate.pyz",
-    "relabelled/ext.whl",
+    *("build/lib/op.o", "dist/ext.whl", "tests/test_op.py", "ext.egg-info/PKG-INFO", "src/ext.egg-info/PKG-INFO"),
+    *("src/__pycache__/a.pyc", "src/_C.abi3.so", ".git/HEAD", "src/.pytest_cache/x", ".venv/pyvenv.cfg"),
+    *("matrix.yaml", "buildfarm.lock", "buildfarm-report.html", "gate.pyz", "relabelled/ext.whl"),
 ]
 
 
-@pytest.mark.parametrize("leftover", LEFTOVERS)
-def test_leftovers_are_neither_named_nor_taken(folder: Path, take: Take, leftover: str) -> None:
+def test_leftovers_are_neither_named_nor_taken(folder: Path, take: Take) -> None:
     ours = recipe(PathSource(folder))
     before = source_digest(ours)
-    write(folder, {leftover: "left over"})
+    write(folder, dict.fromkeys(LEFTOVERS, "left over"))
     assert source_digest(ours) == before
     assert tree(take(ours.source)) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
 
@@ -244,19 +229,12 @@ def test_the_name_does_not_depend_on_place_time_or_umask(folder: Path, tmp_path:
     assert source_digest(recipe(PathSource(folder))) == source_digest(recipe(PathSource(other)))
 
 
-@pytest.mark.parametrize("case", ["absent", "outward link", "pipe"])
-def test_a_folder_that_cannot_be_taken_whole_is_refused(folder: Path, take: Take, case: str) -> None:
-    match case:
-        case "absent":
-            shutil.rmtree(folder)
-            says = "does not exist"
-        case "outward link":
-            (folder / "secret").symlink_to("/etc/hostname")
-            says = "leads out of the source tree, to /etc/hostname"
-        case _:
-            os.mkfifo(folder / "pipe")
-            says = "a named pipe"
-    with pytest.raises(UsageError, match=says):
+def test_a_folder_that_cannot_be_taken_whole_is_refused(folder: Path, take: Take) -> None:
+    (folder / "secret").symlink_to("/etc/hostname")
+    with refused(Code.SOURCE_UNSAFE, "/etc/hostname"):
+        take(PathSource(folder))
+    shutil.rmtree(folder)
+    with refused(Code.NO_SUCH_FILE):
         take(PathSource(folder))
 
 
@@ -382,15 +360,7 @@ LONG = {"long.txt": "".join(f"{n}\n" for n in range(1, 31))}
             r"^\S+/fix\.patch: the patch does not apply: long\.txt, hunk 2, at line 22$",
             id="second hunk",
         ),
-        pytest.param(
-            {"setup.py": "setup\r\n"},
-            GOOD,
-            "the patch has LF at the end of its lines, and setup.py has CRLF",
-            id="CRLF",
-        ),
-        pytest.param(
-            {}, GOOD.replace("\n", "\r\n"), "patch has CRLF at the end of its lines, and setup.py has LF", id="LF"
-        ),
+        pytest.param({"setup.py": "setup\r\n"}, GOOD, r"setup\.py, hunk 1, at line 1$", id="CRLF"),
         pytest.param(  # the user's settings of git ignore white space
             {"f.c": "int  f() {\n  b;\n}\n"},
             "--- a/f.c\n+++ b/f.c\n@@ -1,3 +1,3 @@\n int f() {\n-  b;\n+  c;\n }\n",
@@ -417,7 +387,6 @@ def test_a_patch_that_does_not_fit_exactly_is_refused(
     with pytest.raises(UsageError, match=says, check=coded(Code.PATCH_FAILED)) as caught:
         take(PathSource(folder), patch)
     assert caught.value.where == str(patch)
-    assert ("`core.autocrlf`" in caught.value.hints[0]) is ("at the end of its lines" in says)
 
 
 def test_a_patch_with_all_of_its_context_at_different_lines_is_applied_with_a_warning(
@@ -429,14 +398,6 @@ def test_a_patch_with_all_of_its_context_at_different_lines_is_applied_with_a_wa
     assert (target / "long.txt").read_text().split()[19:20] == ["fifteen"]
     [warning] = capfd.readouterr().err.splitlines()
     assert warning.endswith("it fits, at different lines (hunk 1 at line 17, hunk 2 at line 27)")
-
-
-def test_patches_need_git(folder: Path, take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, {"fix.patch": GOOD})
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with refused(Code.GIT_MISSING):
-        take(PathSource(folder), tmp_path / "fix.patch")
-    take(PathSource(folder))  # no patches, no git
 
 
 def test_patches_are_part_of_the_name(folder: Path, tmp_path: Path) -> None:
@@ -554,12 +515,6 @@ def test_another_digest_than_the_recipes_is_refused(
     assert not (tmp_path / "canary").exists()
 
 
-def test_a_forged_file_under_a_true_listing_is_refused(index: Index, take: Take) -> None:
-    index.offer(ARCHIVE + b"\0", digest=SHA256)
-    with pytest.raises(UsageError, match=r"the downloaded my_ext-1\.0\.tar\.gz has sha256"):
-        take(SDIST)
-
-
 @pytest.mark.parametrize(
     ("source", "says"),
     [
@@ -645,12 +600,6 @@ def hostile_zip(name: str, *, mode: int = 0o100644, data: bytes = b"x", method: 
     return out.getvalue()
 
 
-def xz(data: bytes, *, dictionary: int = 2**20) -> bytes:
-    """Compress a .tar.gz anew, with a dictionary of so many bytes."""
-    fast = {"id": lzma.FILTER_LZMA2, "dict_size": dictionary, "mode": lzma.MODE_FAST, "mf": lzma.MF_HC3}
-    return lzma.compress(gzip.decompress(data), filters=[fast])
-
-
 SYM, HARD = {"type": tarfile.SYMTYPE}, {"type": tarfile.LNKTYPE}
 HOSTILE = [
     pytest.param(hostile_tar(("/tmp/evil", {})), "'/tmp/evil' would be written outside", id="absolute"),
@@ -671,7 +620,6 @@ HOSTILE = [
         "conflicting paths: e-1/l",
         id="file through a link",
     ),
-    pytest.param(hostile_tar(("e-1/l", SYM | {"linkname": "l"})), "'e-1/l' is a link", id="ring"),
     pytest.param(hostile_tar(("e-1/h", HARD | {"linkname": "/etc/passwd"})), "'/etc/passwd' would", id="hard link out"),
     pytest.param(
         hostile_tar(("e-1/h", HARD | {"linkname": "e-1/no"})), "not an earlier file", id="hard link to nothing"
@@ -681,16 +629,6 @@ HOSTILE = [
     pytest.param(hostile_tar(("e-1/s", {"mode": 0o4755})), "'e-1/s' is set-user-id", id="setuid"),
     pytest.param(hostile_tar(("e-1/ok", {})), "conflicting paths: e-1/ok", id="twice"),
     pytest.param(hostile_tar(("e-1/ok/below", {})), "conflicting paths", id="file under a file"),
-    pytest.param(
-        hostile_tar(("e-1/l", SYM | {"linkname": "../.."}), ("e-1/l/f", SYM | {"linkname": "x"})),
-        "'e-1/l' is a link",
-        id="link through a link that leads out",
-    ),
-    pytest.param(
-        hostile_tar(("e-1/l", SYM | {"linkname": "l2"}), ("e-1/l2", SYM | {"linkname": ".."})),
-        "'e-1/l' is a link",
-        id="chain",
-    ),
     pytest.param(hostile_tar(("e-1/" + "n" * 256, {})), "a name of more than 255 bytes", id="long name"),
     pytest.param(hostile_tar(("e-1/" + "d/" * 600 + "f", {})), "a path of more than 1024 bytes", id="deep"),
     pytest.param(
@@ -703,19 +641,12 @@ HOSTILE = [
     ),
     pytest.param(hostile_tar(("other/f", {})), "exactly one top folder", id="two tops"),
     pytest.param(hostile_tar(("f", {})), "exactly one top folder", id="file at the top"),
-    pytest.param(hostile_tar(("e-1/f", {}), (".", {})), "exactly one top folder", id="file that is the folder itself"),
     pytest.param(hostile_tar(("e-1/big", {"size": 3000})), "more than", id="too big"),
     pytest.param(hostile_tar(*((f"e-1/{n}", {}) for n in range(10))), "or 8 members", id="too many"),
     pytest.param(hostile_zip("/tmp/evil"), "'/tmp/evil' would be written outside", id="zip absolute"),
-    pytest.param(hostile_zip("e-1/../../evil"), "would be written outside", id="zip dot dot"),
     pytest.param(hostile_zip("e-1/l", mode=0o120777, data=b"/etc"), "'e-1/l' is a link", id="zip link"),
     pytest.param(hostile_zip("e-1/s", mode=0o104755), "'e-1/s' is set-user-id", id="zip setuid"),
-    pytest.param(hostile_zip("e-1/big", data=b"x" * 3000), "more than", id="zip too big"),
     pytest.param(hostile_zip("e-1/m", method=zipfile.ZIP_LZMA), r"compression method 14 \(lzma\)", id="zip of lzma"),
-    pytest.param(xz(hostile_tar(), dictionary=2**26 * 3), "Memory usage limit exceeded", id="xz dictionary"),
-    pytest.param(xz(hostile_tar())[:-20], "the file is not complete", id="xz cut off"),
-    pytest.param(xz(hostile_tar()) * 2, "more bytes follow", id="xz twice"),
-    pytest.param(xz(hostile_tar(("e-1/big", {"size": 20000}))), "more than", id="xz too big"),
     pytest.param(ARCHIVE[:60], "not a readable archive", id="cut off"),
     pytest.param(b"<html>not found</html>", "not a readable archive", id="no archive"),
     pytest.param(sdist(), "exactly one top folder", id="empty"),
@@ -737,7 +668,6 @@ def test_hostile_archives_are_refused_and_leave_nothing(
     monkeypatch.setattr(limits, "MAX_SOURCE_BYTES", 2048)
     monkeypatch.setattr(limits, "MAX_MEMBERS", 8)
     monkeypatch.setattr(limits, "MAX_HARD_LINKS", 2)
-    monkeypatch.setattr(limits, "MAX_XZ_MEMORY", 128 * 2**20)
     around = set(tmp_path.iterdir())
     source = keep(data, cache)
     with pytest.raises(UsageError, match=says) as caught:
@@ -760,8 +690,6 @@ def test_harmless_links_and_zips_are_taken(take: Take, cache: Path) -> None:
     target = take(keep(hostile_zip("e-1/run", mode=0o100755), cache, "e-1.zip"))
     assert tree(target) == {"ok": "x", "run": "x"}
     assert os.access(target / "run", os.X_OK)
-    target = take(keep(xz(ARCHIVE), cache, "e-1.tar.xz"))
-    assert set(tree(target)) == {"PKG-INFO", "setup.py", "tool.sh"}
 
 
 # --- a git repository
@@ -834,12 +762,6 @@ def test_a_commit_is_taken_with_its_submodules(
             "`git config --global url.https://git.invalid/.insteadOf git@git.invalid:`",
         ),
         (
-            "ssh://git@git.invalid:22/org/lib.git",
-            "git cannot fetch the submodule third/lib from ssh://git@git.invalid:22/org/lib.git: ",
-            "Host key verification failed.",
-            "`git config --global url.https://git.invalid/.insteadOf ssh://git@git.invalid:22/`",
-        ),
-        (
             "../none",
             "git cannot fetch the submodule third/lib from file://",
             "does not appear to be a git",
@@ -881,16 +803,6 @@ def test_a_commit_that_the_repository_of_a_submodule_lacks(repository: tuple[Pat
     assert caught.value.hints == ("push the commit to the repository of the submodule, or correct .gitmodules",)
 
 
-def test_a_repository_behind_ssh(take: Take, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(
-        "GIT_SSH_COMMAND", "sh -c 'echo \"git@h.invalid: Permission denied (publickey).\" >&2; exit 255'"
-    )
-    with pytest.raises(MissingToolError, check=coded(Code.FETCH_FAILED)) as caught:
-        take(GitSource("git@h.invalid:org/ops.git", "a" * 40))
-    assert "git fetch failed: git@h.invalid: Permission denied (publickey)." in str(caught.value)
-    assert "url.https://h.invalid/.insteadOf git@h.invalid:" in caught.value.hints[0]
-
-
 def test_a_subdirectory_is_prepared_with_the_files_above_it_and_links_out_of_it_become_files(
     repository: tuple[Path, str], take: Take
 ) -> None:
@@ -907,7 +819,7 @@ def test_a_subdirectory_is_prepared_with_the_files_above_it_and_links_out_of_it_
     assert all(found[name] == text for name, text in every.items() if not name.startswith("py/"))
 
 
-@pytest.mark.parametrize("to", ["outside", "."])
+@pytest.mark.parametrize("to", ["outside", ".", "absent"])
 def test_a_subdirectory_that_is_a_link_out_of_the_repository_is_refused(
     repository: tuple[Path, str], take: Take, tmp_path: Path, to: str
 ) -> None:
@@ -920,8 +832,9 @@ def test_a_subdirectory_that_is_a_link_out_of_the_repository_is_refused(
     if to == ".":
         assert {"sub/op.py", "py/op.py"} <= set(tree(take(source)))
         return
-    with pytest.raises(UsageError, check=coded(Code.SOURCE_UNSAFE)):
-        take(source)
+    code = Code.NO_SUCH_FILE if to == "absent" else Code.SOURCE_UNSAFE
+    with pytest.raises(UsageError, check=coded(code)):
+        take(replace(source, subdirectory=to) if to == "absent" else source)
 
 
 @pytest.mark.parametrize("harm", ["edited", "added", "submodule edited", "other commit"])
@@ -978,16 +891,14 @@ def test_a_commit_that_cannot_be_had(repository: tuple[Path, str], take: Take, c
     assert not Path("/tmp/evil").exists()
 
 
-def test_a_subdirectory_that_is_not_there(repository: tuple[Path, str], take: Take) -> None:
-    source = GitSource(repository[0].as_uri(), repository[1], "absent")
-    with pytest.raises(UsageError, check=coded(Code.NO_SUCH_FILE)):
-        take(source)
-
-
-def test_without_git_it_says_so(take: Take, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_it_says_so(folder: Path, take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"fix.patch": GOOD})
     monkeypatch.setenv("PATH", "")
     with refused(Code.GIT_MISSING):
         take(GitSource("https://example.org/a", "1" * 40))
+    with refused(Code.GIT_MISSING):
+        take(PathSource(folder), tmp_path / "fix.patch")
+    take(PathSource(folder))  # no patches, no git
 
 
 def test_the_names_of_downloads_need_no_network(cache: Path) -> None:

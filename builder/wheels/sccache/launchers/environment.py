@@ -46,8 +46,7 @@ class CacheSettings:
     disabled: str = ""  # why the compiler cache is turned off, or empty
     refused: str = ""  # why objects of this source must not be cached, or empty
     reads: bool = True  # whether objects of earlier builds may be used
-    #: Names of the variables of the compiler cache that machines share; empty without one.
-    shared: Sequence[str] = ()
+    shared: Sequence[str] = ()  # names of the variables of the compiler cache that machines share; empty without one
 
     @property
     def layout(self) -> Layout:
@@ -59,21 +58,6 @@ class CacheSettings:
         """Holds the reason when the compiler cache is not used."""
         return self.statistics_dir / "refused"
 
-    @property
-    def unshared_file(self) -> Path:
-        """Holds the reason when the shared compiler cache is not used."""
-        return self.statistics_dir / "unshared"
-
     def without_shared(self, variables: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Variables without those of the shared compiler cache, among which are its passwords."""
         return {name: value for name, value in variables.items() if name not in self.shared}
-
-    @property
-    def host_launcher(self) -> Path:
-        """The launcher of the build's C++ compiler."""
-        return self.layout.launch / Path(self.recipe_cxx).name
-
-    @property
-    def host_compiler(self) -> Path:
-        """The real program behind `host_launcher`."""
-        return self.layout.compilers / Path(self.recipe_cxx).name

@@ -7,19 +7,14 @@ import os
 import re
 import shutil
 import signal
-import socket
-import ssl
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from builder.wheels.sccache.launchers.environment import CacheSettings
 
-#: Seconds until a Redis that does not answer is given up.
-_SECONDS = 5.0
 #: Variables with a secret.
 _SECRET = re.compile(r".*(?:PASSWORD|TOKEN|SECRET|ACCESS_KEY|CONNECTION_STRING).*")
 
@@ -109,43 +104,6 @@ def _sccache(settings: CacheSettings) -> str:
     return shutil.which(settings.sccache, path=path) or settings.sccache
 
 
-def redis_problem(variables: Mapping[str, str]) -> str:
-    """Why the Redis of these variables cannot be used, as a clause; empty if it answers, or if they name none.
-
-    sccache itself waits ten seconds and does not say what is wrong.
-    """
-    endpoint = variables.get("SCCACHE_REDIS_ENDPOINT", "")
-    try:
-        url = urlsplit(endpoint if "://" in endpoint else f"redis://{endpoint}")
-        host, port = url.hostname, url.port or 6379
-    except ValueError:
-        return "the value of SCCACHE_REDIS_ENDPOINT is no URL"
-    if not endpoint or not host or url.scheme not in {"redis", "rediss", "tcp"}:
-        return ""
-    login = [value for name in ("USERNAME", "PASSWORD") if (value := variables.get(f"SCCACHE_REDIS_{name}"))]
-    words = [word.encode() for word in (["AUTH", *login] if login else ["PING"])]
-    question = b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
-    try:
-        with ExitStack() as stack:
-            connection = stack.enter_context(socket.create_connection((host, port), _SECONDS))
-            if url.scheme == "rediss":
-                context = ssl.create_default_context()
-                if url.fragment == "insecure":
-                    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-                connection = stack.enter_context(context.wrap_socket(connection, server_hostname=host))
-            connection.sendall(question)
-            answer = stack.enter_context(connection.makefile("rb")).readline(4096).decode(errors="replace").strip()
-    except OSError as error:
-        return f"Redis at {host}:{port} does not answer ({error})"
-    if not answer:
-        return f"Redis at {host}:{port} does not answer (it closed the connection)"
-    if answer.startswith("-WRONGPASS"):
-        return f"Redis at {host}:{port} refuses the user name or the password"
-    if answer.startswith("-NOAUTH"):
-        return f"Redis at {host}:{port} needs a password, and SCCACHE_REDIS_PASSWORD is not set"
-    return "" if answer.startswith("+") else f"Redis at {host}:{port} refuses: {answer.lstrip('-')}"
-
-
 def without_secrets(text: str, variables: Mapping[str, str]) -> str:
     """A text without the values of those variables that hold a secret."""
     for name, value in variables.items():
@@ -185,7 +143,7 @@ def cache_problem(settings: CacheSettings) -> str:
 
 def _versions(settings: CacheSettings) -> list[bytes]:
     """What sccache, the C++ compiler and nvcc print about their versions; raises OSError."""
-    programs: list[str | Path] = [_sccache(settings), settings.host_compiler]
+    programs: list[str | Path] = [_sccache(settings), settings.layout.compilers / Path(settings.recipe_cxx).name]
     if settings.layout.toolkit.exists():
         programs.append(settings.layout.toolkit / "bin" / "nvcc")
     return [subprocess.run([p, "--version"], stdout=subprocess.PIPE, check=False).stdout for p in programs]
@@ -204,7 +162,8 @@ def _tells_apart(settings: CacheSettings) -> bool:
     folder = settings.layout.self_test
     folder.mkdir(parents=True, exist_ok=True)
     has_nvcc = settings.layout.toolkit.exists()
-    compiler = settings.layout.cuda / "bin" / "nvcc" if has_nvcc else settings.host_launcher
+    cxx = settings.layout.launch / Path(settings.recipe_cxx).name
+    compiler = settings.layout.cuda / "bin" / "nvcc" if has_nvcc else cxx
     source = folder / f"{SOURCE_NAME}.{'cu' if has_nvcc else 'cpp'}"
     for answer in ("first", "second"):
         source.write_text(_SOURCE.format(answer=answer), encoding="utf-8")
@@ -276,11 +235,11 @@ def stop(settings: CacheSettings) -> None:
 def _start_with_shared(settings: CacheSettings) -> str:
     """Start the server, without the shared cache if that cannot be used; returns why it did not start, or empty."""
     if settings.shared and settings.reads:
-        reason = redis_problem(os.environ) or _start_server(settings, os.environ)
+        reason = _start_server(settings, os.environ)
         if not reason:
             return ""
         reason = without_secrets(reason, os.environ)
-        settings.unshared_file.write_text(f"{reason}\n", encoding="utf-8")
+        (settings.statistics_dir / "unshared").write_text(f"{reason}\n", encoding="utf-8")
         sys.stdout.write(f"note: the shared compiler cache is not used: {reason}\n")
         sys.stdout.flush()
     return _start_server(settings, settings.without_shared())

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
+from builder.images.engine import Engine
 from builder.images.registry.lock import lock_path, read_lock, refresh_lock, write_lock
-from builder.images.registry.reference import Mirrors
-from tests.unit.images.registry.stand_in_registry import Registry
+from tests.unit.images.fake_engine import FakeEngine
 
 ONE, TWO = "sha256:" + "11" * 32, "sha256:" + "22" * 32
 
@@ -41,15 +41,21 @@ def test_an_invalid_lock_is_a_usage_error(tmp_path: Path, text: str, reason: str
     assert wrong.value.where == str(path)
 
 
-def test_a_refresh_updates_these_images_and_keeps_the_others(tmp_path: Path, registry: Registry) -> None:
+def test_a_refresh_updates_these_images_and_keeps_the_others(tmp_path: Path, fake: FakeEngine) -> None:
     path = tmp_path / "buildfarm.lock"
-    moved, fresh = registry.add("a:1"), registry.add("b:1")
-    gone = f"{registry.address}/gone:1"
+    moved, fresh, gone = "r.example/a:1", "r.example/b:1", "r.example/gone:1"
     write_lock(path, {moved: ONE, gone: TWO, "not/refreshed": ONE})
-    problems = refresh_lock(path, [moved, fresh, gone], Mirrors())
-    assert [problem.where for problem in problems] == [gone]
-    digests = {image: registry.digest_of(image) for image in (moved, fresh)}
-    assert read_lock(path) == {**digests, gone: TWO, "not/refreshed": ONE}
+    fake.digests = {moved: TWO, fresh: ONE}
+    problems = refresh_lock(path, [moved, fresh, gone], Engine())
+    assert [(problem.where, problem.code) for problem in problems] == [(gone, Code.IMAGE_NOT_FOUND)]
+    assert read_lock(path) == {**fake.digests, gone: TWO, "not/refreshed": ONE}
     first = path.read_bytes()
-    refresh_lock(path, [fresh, moved], Mirrors())
+    refresh_lock(path, [fresh, moved], Engine())
     assert path.read_bytes() == first
+
+
+def test_without_an_engine_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (problem,) = refresh_lock(tmp_path / "buildfarm.lock", ["a:1"], Engine())
+    assert problem.code is Code.ENGINE_MISSING
+    assert not (tmp_path / "buildfarm.lock").exists()
