@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from builder.errors import Code, UsageError
 from builder.masking import mask_credentials
-from builder.proofs.environment.read import source_url
+from builder.proofs.environment.facts import source_url
 
 #: The form `NAME[EXTRAS] @ URL`, and a path with extras.
 _NAMED = re.compile(r"[A-Za-z0-9][\w.-]*\s*(?:\[[^\]]*\])?\s*@\s*(?P<url>.+)")
