@@ -16,7 +16,7 @@ from builder.matrix.plan import Build
 from builder.proof import Proof, Verdict
 from builder.records import Toolchain
 from builder.store import StoredBuild
-from builder.wheelfile.diff import Difference
+from builder.wheelfile.archive import Difference
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,8 @@ from builder.matrix.config import TORCH_INDEX
 from builder.matrix.fields import StrictModel
 from builder.matrix.yaml_document import read_document, validate
 from builder.proofs.environment.cures import Cures, Finding, Severity
-from builder.proofs.environment.facts import InstalledEnvironment, Machine
+from builder.proofs.environment.facts import InstalledEnvironment, Machine, read_environment
 from builder.proofs.environment.judge import judge
-from builder.proofs.environment.read import read_environment
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.terminal import to_text
 from builder.store import write_atomic

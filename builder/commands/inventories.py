@@ -92,20 +92,26 @@ def add_inventories(
     without any, that of torch's wheel on the package index. With `every`, also the newest release of each series, and
     one that cannot be read is a warning. Raises BuildfarmError for each other one.
     """
-    shelf, added = shelf_of(store), []
+    shelf, added = shelf_of(store), list[Release]()
+
+    def keep(inventory: Inventory | None) -> None:
+        if inventory is not None:  # it is new
+            shelf.add(inventory)
+            added.append(inventory.release)
+
     for text in what:
         if re.fullmatch(r"(?:torch==)?\d+\.\d+(?:\.\d+)?(?:\+cu\d+)?", text):
             for torch, cuda in _wanted([text], cudas):
-                added += _added(_of_index(torch, cuda, shelf, store), shelf)
+                keep(_of_index(torch, cuda, shelf, store))
         else:
-            added += _added(_of_file(text, store), shelf)
+            keep(_of_file(text, store))
     if every:
         series = dict.fromkeys(torch.series for torch in Compat.load().torches)
         wanted = list(_wanted(list(series), cudas, strict=False))[::-1]  # the newest first
         for number, (torch, cuda) in enumerate(wanted, 1):
             print_line(f"{number} of {len(wanted)}: torch {torch} for CUDA {cuda}")
             try:
-                added += _added(_of_index(torch, cuda, shelf, store), shelf)
+                keep(_of_index(torch, cuda, shelf, store))
             except BuildfarmError as error:
                 print_warning(f"torch {torch} for CUDA {cuda}: {error.sentence}")
     return added
@@ -180,16 +186,7 @@ def _of_url(location: Location, store: Store) -> Inventory:
             return inventory_of_wheel(wheel)
 
 
-def _added(inventory: Inventory | None, shelf: Shelf) -> list[Release]:
-    """Keep an inventory if it is new; return its release."""
-    if inventory is None:
-        return []
-    shelf.add(inventory)
-    return [inventory.release]
-
-
 def _print(shelf: Shelf, releases: Sequence[Release], *, as_json: bool) -> None:
-    """Print the name, the size and the file of each inventory, and how many libraries and symbols it has."""
     rows: list[dict[str, Any]] = []
     for release in releases:
         libraries = shelf.read(release).table.libraries.values()

@@ -42,7 +42,7 @@ from builder.publish.provenance import recorded_format
 from builder.records import Part, Record, Toolchain, read_record, recorded_settings
 from builder.result import RebuildResult
 from builder.store import Store, write_atomic
-from builder.wheelfile.diff import differences
+from builder.wheelfile.archive import differences
 from builder.wheels.build_dir import clear_abandoned
 from builder.wheels.job import CompileJob, Executor, NotPreparedError
 from builder.wheels.make import compile_wheel, repair_wheel

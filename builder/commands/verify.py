@@ -5,26 +5,17 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
-from packaging.utils import canonicalize_name, is_normalized_name
 from rich.markup import escape
 
-from builder.cli.options import (
-    CellOptions,
-    IndexOption,
-    JsonOption,
-    QuietOption,
-    StoreOption,
-    VerboseOption,
-)
+from builder.cli.options import CellOptions, IndexOption, JsonOption, QuietOption, StoreOption, VerboseOption
 from builder.cli.output import print_data
-from builder.commands.current_environment import current_environment
 from builder.commands.folders import open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
 from builder.errors import Code, Exit, UsageError
@@ -40,21 +31,14 @@ from builder.proofs.verify.judge import Judge, WheelVerdict
 from builder.publish.proof_lines import causes, counts, remarks
 from builder.publish.terminal import cause_lines, coloured_counts, marked, output_width, to_text
 from builder.store import Store, write_atomic
-from builder.wheelfile.archive import WheelContents
-from builder.wheelfile.facts import WheelFacts, facts_of, open_wheel, read_facts
-from builder.wheelfile.installed import InstalledWheel
+from builder.wheelfile.facts import open_wheel, read_facts
 
 #: What is wrong with a file that is no readable wheel; the other wheels of the command line are judged.
 _UNREADABLE = {Code.WHEEL_DAMAGED, Code.WHEEL_MISLABELLED}
 
 
-@dataclass(frozen=True)
-class Unreadable:
-    """A file that is no readable wheel."""
-
-    name: str
-    origin: str
-    error: UsageError
+#: Files that are no readable wheels, each with its error.
+Unreadable = Mapping[ForeignWheel, UsageError]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +49,7 @@ class VerifyOptions(CellOptions):
         list[str],
         typer.Argument(
             metavar="WHEEL",
-            help="File, folder with wheels, URL, or NAME==VERSION on the package index. NAME, or a .dist-info"
-            " folder: an installed package.",
+            help="File, folder with wheels, URL, or NAME==VERSION on the package index.",
         ),
     ]
     gpu: Annotated[
@@ -111,19 +94,15 @@ def verify(options: VerifyOptions) -> None:
         options.markdown.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(options.markdown, verify_markdown(verdicts, unreadable).encode(errors="replace"))
     print_data(verify_json(verdicts, unreadable) if options.as_json else verify_text(verdicts))
-    for one in unreadable:
-        print_error(one.error)
+    for error in unreadable.values():
+        print_error(error)
     if unreadable:
         raise typer.Exit(int(Exit.USAGE))
     raise typer.Exit(int(Exit.FAILED if any(one.failed for one in verdicts) else Exit.OK))
 
 
-def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict], list[Unreadable]]:
-    """Judge each wheel; return the verdicts, and the files that are no readable wheels.
-
-    Nothing in a wheel is executed. Raises UsageError for an argument that names no wheel, and for the selection;
-    MissingToolError when a download fails.
-    """
+def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict], Unreadable]:
+    """Judge each wheel; return the verdicts, and the files that are no readable wheels. Raises BuildfarmError."""
     compat = Compat.load()
     pythons = [compat.resolve_python(text) for text in options.select.python]
     for text in options.select.torch:
@@ -145,58 +124,22 @@ def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict]
     pythons = pythons or [Python(*sys.version_info[:2])]
     judge = Judge(shelf_of(store), options.select, gpus, options.driver, most)
     verdicts: list[WheelVerdict] = []
-    unreadable: list[Unreadable] = []
-    wheels: list[ForeignWheel] = []
-    for text in options.wheels:
-        folder = _installed(text)
-        if folder:
-            wheels.append(ForeignWheel(folder, str(folder)))
-        else:
-            wheels += foreign_wheels([text], store.root / "sources", options.index, pythons)
-    for one in wheels:
+    unreadable: dict[ForeignWheel, UsageError] = {}
+    for one in foreign_wheels(options.wheels, store.root / "sources", options.index, pythons):
         try:
-            with _opened(one.path) as (wheel, facts):
+            facts = read_facts(one.path)
+            with open_wheel(one.path) as wheel:
                 verdicts.append(judge.judge(wheel, facts, one.origin))
         except UsageError as error:
             if error.code not in _UNREADABLE:
                 raise
-            unreadable.append(Unreadable(one.path.name, one.origin, error))
+            unreadable[one] = error
     return verdicts, unreadable
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[tuple[WheelContents, WheelFacts]]:
-    """Open a wheel, or an installed package by its `.dist-info` folder. Raises UsageError for a damaged one."""
-    if path.name.endswith(".dist-info"):
-        installed = InstalledWheel(path)
-        yield installed, facts_of(installed, installed.digest, installed.size)
-    else:
-        facts = read_facts(path)
-        with open_wheel(path) as archive:
-            yield archive, facts
-
-
-def _installed(text: str) -> Path | None:
-    """The `.dist-info` folder that an argument names: by its path, or by the name of an installed package."""
-    path = Path(text)
-    if path.name.endswith(".dist-info") and path.is_dir():
-        return path
-    if not is_normalized_name(canonicalize_name(text)) or path.exists() or text.endswith(".whl"):
-        return None
-    here = current_environment()
-    for found in sorted(here.site_packages.glob("*.dist-info")):
-        if canonicalize_name(found.stem.partition("-")[0]) == canonicalize_name(text):
-            return found
-    raise UsageError(
-        f"no package {text} is installed in {here.prefix}",
-        Code.PACKAGE_MISSING,
-        hints=["name a file, a URL, or NAME==VERSION for the package index"],
-    )
-
-
-def verify_markdown(verdicts: Sequence[WheelVerdict], unreadable: Sequence[Unreadable] = ()) -> str:
+def verify_markdown(verdicts: Sequence[WheelVerdict], unreadable: Unreadable = MappingProxyType({})) -> str:
     """For each wheel a heading and a table of verdicts and remarks; for each other file a heading and the error."""
-    others = [f"### {_cell(one.name)}\n\n**FAILED**: {_cell(one.error.sentence)}\n" for one in unreadable]
+    others = [f"### {_cell(one.path.name)}\n\n**FAILED**: {_cell(e.sentence)}\n" for one, e in unreadable.items()]
     return "\n".join([*("\n".join(_lines(one)) + "\n" for one in verdicts), *others])
 
 
@@ -241,7 +184,7 @@ def _placed(proof: Proof) -> str:
     return f"{proof.cell}: {proof.reason}" if proof.cell else proof.reason
 
 
-def verify_json(verdicts: Sequence[WheelVerdict], unreadable: Sequence[Unreadable] = ()) -> str:
+def verify_json(verdicts: Sequence[WheelVerdict], unreadable: Unreadable = MappingProxyType({})) -> str:
     """Everything about each wheel, and the error of each file that is no readable wheel."""
     data: list[dict[str, Any]] = [
         {
@@ -254,7 +197,7 @@ def verify_json(verdicts: Sequence[WheelVerdict], unreadable: Sequence[Unreadabl
         for one in verdicts
     ]
     data += [
-        {"wheel": one.name, "origin": one.origin, "failed": True, "proofs": [], "error": one.error.to_json()}
-        for one in unreadable
+        {"wheel": one.path.name, "origin": one.origin, "failed": True, "proofs": [], "error": error.to_json()}
+        for one, error in unreadable.items()
     ]
     return json.dumps(data, indent=1) + "\n"

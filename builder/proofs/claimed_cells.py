@@ -168,7 +168,14 @@ def claimed_cells(facts: WheelFacts, compat: Compat, platform: Platform) -> Clai
     claims = CellClaims(facts)
     newest: dict[tuple[str, object, object], Cell] = {}
     reasons: dict[tuple[str, str], set[str]] = {}
-    for cell in every_cell(compat, platform):
+    every = (
+        Cell(torch, cuda, python, platform)
+        for torch in compat.torches  # the oldest first
+        for cuda in sorted(compat.torch(torch).variants)
+        for python in compat.pythons
+        if compat.why_not(torch, cuda, python, platform) is None
+    )
+    for cell in every:
         if why := claims.why_not(cell):
             reasons.setdefault((why.axis, why.reason), set()).add(why.value)
         else:
@@ -190,15 +197,6 @@ def claimed_cells(facts: WheelFacts, compat: Compat, platform: Platform) -> Clai
         if values - admitted[axis]
     ]
     return ClaimedCells(cells, tuple(others))
-
-
-def every_cell(compat: Compat, platform: Platform) -> Iterator[Cell]:
-    """Every cell of a platform for which PyTorch has a wheel, the oldest torch first."""
-    for torch in compat.torches:
-        for cuda in sorted(compat.torch(torch).variants):
-            for python in compat.pythons:
-                if compat.why_not(torch, cuda, python, platform) is None:
-                    yield Cell(torch, cuda, python, platform)
 
 
 def range_text(order: Sequence[str], values: Collection[str]) -> str:
@@ -224,10 +222,7 @@ def links_torch(library: Library) -> bool:
 
 
 def foreign_claim(facts: WheelFacts, cells: Sequence[Cell], *, cuda_required: bool = False) -> WheelClaim:
-    """The claim of a wheel in these cells, which may be none.
-
-    The wheel claims no GPU architecture. It must contain GPU code if its version names a CUDA, or with `cuda_required`.
-    """
+    """The claim of a wheel of others; it must contain GPU code if its version names a CUDA, or `cuda_required`."""
     return WheelClaim(
         abi=abi_class(facts),
         torch=min((cell.torch for cell in cells), default=STABLE_FLOOR),
@@ -255,9 +250,6 @@ def abi_class(facts: WheelFacts) -> AbiClass:
 
 
 def provided_by_torch(facts: WheelFacts) -> frozenset[str]:
-    """The needed libraries that have the name of a library of torch or its NVIDIA packages.
-
-    Whether a cell really has them is a matter of the check `linkage`, which reads the libraries of the cell.
-    """
+    """The needed libraries that torch and its NVIDIA packages have by their names; `linkage` reads those of a cell."""
     needed = {name for library in facts.libraries for name in library.needed}
     return frozenset(name for name in needed if TORCH_LIBRARY.fullmatch(name) or _NVIDIA_LIBRARY.fullmatch(name))

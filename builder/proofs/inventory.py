@@ -151,19 +151,15 @@ def inventory_of_wheel(archive: WheelFile) -> Inventory:
                 if elf := read_elf(copy):
                     elves[name] = elf
                 copy.unlink()
-    others = {*members, *_required(archive, cuda)}.union(*(elf.needed for elf in elves.values()))
-    unread = sorted(name for name in others if _NVIDIA.fullmatch(name))
-    return Inventory(Release(torch, cuda, elves["libc10.so"].machine), SymbolTable.of(elves, unread))
-
-
-def _required(archive: WheelFile, cuda: Cuda) -> set[str]:
-    """Libraries of packages that METADATA requires, by their CUDA major version."""
     lines = [str(line) for line in archive.metadata.get_all("Requires-Dist", [])]
-    return {
+    required = {  # libraries of packages that METADATA requires
         f"lib{stem}.so.{cuda.major}"
         for package, stem in _ALSO.items()
         if any(line.startswith((package, "cuda-toolkit")) for line in lines)
     }
+    others = {*members, *required}.union(*(elf.needed for elf in elves.values()))
+    unread = sorted(name for name in others if _NVIDIA.fullmatch(name))
+    return Inventory(Release(torch, cuda, elves["libc10.so"].machine), SymbolTable.of(elves, unread))
 
 
 def _version(text: str, where: str) -> tuple[Torch, Cuda]:

@@ -11,10 +11,10 @@ import stat
 import struct
 import zipfile
 import zlib
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
 from functools import cached_property
@@ -53,87 +53,13 @@ class DamagedWheelError(UsageError):
     """The file is not a readable wheel: a damaged archive, unsafe or duplicate paths, or no metadata."""
 
 
-class WheelContents(ABC):
-    """The files of a wheel, in an archive or installed.
+class WheelFile:
+    """A wheel opened for reading, a context manager. What is damaged raises DamagedWheelError."""
 
-    Every method and property raises DamagedWheelError where a file is damaged.
-    """
-
-    #: The wheel file; for an installed wheel, the file name that it had, without a folder.
+    #: The wheel file.
     path: Path
-    #: Paths of the files.
+    #: Paths of the files in the order of the archive, without folders.
     names: tuple[str, ...]
-
-    @abstractmethod
-    def read(self, name: str) -> bytes:
-        """Contents of one file."""
-
-    @abstractmethod
-    def open(self, name: str) -> AbstractContextManager[IO[bytes]]:
-        """One file as a stream, so that a large library need not be held in memory."""
-
-    @property
-    @abstractmethod
-    def dist_info(self) -> str:
-        """Name of the wheel's one `.dist-info` folder."""
-
-    def archive_fault(self) -> str:
-        """Why uv refuses the archive, one sentence; empty if it does not, and for an installed wheel."""
-        return ""
-
-    def unpack(self, name: str, target: Path) -> Path:
-        """Write one file to `target`, which it returns."""
-        with self.open(name) as member, target.open("wb") as out:
-            shutil.copyfileobj(member, out, 1 << 20)
-        return target
-
-    def read_dist_info(self, name: str) -> bytes:
-        """Contents of one file of the `.dist-info` folder."""
-        path = f"{self.dist_info}/{name}"
-        if path not in self.names:
-            raise self.damaged(f"the .dist-info folder has no {name}")
-        return self.read(path)
-
-    @cached_property
-    def metadata(self) -> Message:
-        """The headers of METADATA (core metadata)."""
-        return self._headers("METADATA")
-
-    @cached_property
-    def tags(self) -> tuple[str, ...]:
-        """The Tag lines of WHEEL, sorted, e.g. ("cp310-abi3-manylinux_2_28_x86_64",)."""
-        tags = sorted(str(tag) for tag in self._headers("WHEEL").get_all("Tag", []))
-        if any(len(tag) > limits.MAX_NAME for tag in tags):  # `a.b-c.d-e.f` stands for every combination
-            raise self.damaged(f"WHEEL has a Tag of more than {limits.MAX_NAME} characters")
-        for tag in tags:
-            try:
-                parse_tag(tag)
-            except ValueError:
-                raise self.damaged(f"WHEEL has a Tag that is none: {tag!r}") from None
-        return tuple(tags)
-
-    @property
-    def purelib(self) -> bool:
-        """Whether WHEEL has `Root-Is-Purelib: true`."""
-        return str(self._headers("WHEEL").get("Root-Is-Purelib", "")).strip().lower() == "true"
-
-    def _headers(self, name: str) -> Message:
-        """The headers of a file. A byte that is not UTF-8 becomes U+FFFD, so that the text can be printed."""
-        text = self.read_dist_info(name).decode(errors="replace")
-        return HeaderParser().parsestr(text)
-
-    def record_rows(self) -> dict[str, str]:
-        """The hash of each file that RECORD lists, such as `sha256=…`; it may be empty."""
-        text = self.read_dist_info("RECORD").decode(errors="replace")
-        return {row[0]: row[1] for row in csv.reader(text.splitlines()) if len(row) > 1}
-
-    def damaged(self, sentence: str) -> DamagedWheelError:
-        """The error of this wheel."""
-        return DamagedWheelError(sentence, Code.WHEEL_DAMAGED, where=str(self.path))
-
-
-class WheelFile(WheelContents):
-    """A wheel opened for reading; a context manager. `names` are in the order of the archive, without folders."""
 
     def __init__(self, path: Path, stream: IO[bytes] | None = None) -> None:
         """Open the archive and read its list of files; no file is unpacked yet.
@@ -195,6 +121,51 @@ class WheelFile(WheelContents):
             raise self.damaged(f"a wheel has one .dist-info folder, but this wheel has {len(found)}")
         return found[0]
 
+    def unpack(self, name: str, target: Path) -> Path:
+        """Write one file to `target`, which it returns."""
+        with self.open(name) as member, target.open("wb") as out:
+            shutil.copyfileobj(member, out, 1 << 20)
+        return target
+
+    def read_dist_info(self, name: str) -> bytes:
+        """Contents of one file of the `.dist-info` folder."""
+        path = f"{self.dist_info}/{name}"
+        if path not in self.names:
+            raise self.damaged(f"the .dist-info folder has no {name}")
+        return self.read(path)
+
+    @cached_property
+    def metadata(self) -> Message:
+        """The headers of METADATA (core metadata)."""
+        return self._headers("METADATA")
+
+    @cached_property
+    def tags(self) -> tuple[str, ...]:
+        """The Tag lines of WHEEL, sorted, e.g. ("cp310-abi3-manylinux_2_28_x86_64",)."""
+        tags = sorted(str(tag) for tag in self._headers("WHEEL").get_all("Tag", []))
+        if any(len(tag) > limits.MAX_NAME for tag in tags):  # `a.b-c.d-e.f` stands for every combination
+            raise self.damaged(f"WHEEL has a Tag of more than {limits.MAX_NAME} characters")
+        for tag in tags:
+            try:
+                parse_tag(tag)
+            except ValueError:
+                raise self.damaged(f"WHEEL has a Tag that is none: {tag!r}") from None
+        return tuple(tags)
+
+    @property
+    def purelib(self) -> bool:
+        """Whether WHEEL has `Root-Is-Purelib: true`."""
+        return str(self._headers("WHEEL").get("Root-Is-Purelib", "")).strip().lower() == "true"
+
+    def _headers(self, name: str) -> Message:
+        """The headers of a file. A byte that is not UTF-8 becomes U+FFFD, so that the text can be printed."""
+        text = self.read_dist_info(name).decode(errors="replace")
+        return HeaderParser().parsestr(text)
+
+    def damaged(self, sentence: str) -> DamagedWheelError:
+        """The error of this wheel."""
+        return DamagedWheelError(sentence, Code.WHEEL_DAMAGED, where=str(self.path))
+
     def _checked(self, infos: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
         """The archive's files without its folders.
 
@@ -223,7 +194,9 @@ class WheelFile(WheelContents):
             if folder.endswith(".dist-info"):  # it is read as a whole
                 if info.file_size > limit:
                     raise self.damaged(f"{info.filename} unpacks to {info.file_size} bytes; the limit is {limit}")
-            elif limits.is_bomb(info.file_size, info.compress_size):
+            elif info.file_size >= limits.MIN_RATIO_BYTES and info.file_size > limits.MAX_RATIO * (
+                info.compress_size or 1
+            ):
                 raise self.damaged(
                     f"{info.filename} unpacks from {info.compress_size} to {info.file_size} bytes, more than"
                     f" {limits.MAX_RATIO} times as much"
@@ -244,22 +217,16 @@ class WheelFile(WheelContents):
             raise self.damaged(f"this wheel cannot be read: {reason}") from error
 
 
-def wheel_fault(wheel: WheelContents) -> str:
-    """Why installers refuse the archive of a wheel, or what `record_fault` says; empty if nothing is wrong.
-
-    Reads every file of the wheel. Raises DamagedWheelError.
-    """
+def wheel_fault(wheel: WheelFile) -> str:
+    """Why installers refuse the archive, or what `record_fault` says; empty if nothing is wrong."""
     return wheel.archive_fault() or record_fault(wheel)
 
 
-def record_fault(wheel: WheelContents) -> str:
-    """The first difference between a wheel's files and its RECORD, one sentence; empty if they agree.
-
-    Installers do not compare them, so a changed wheel would go unnoticed. Reads every file of the wheel. Raises
-    DamagedWheelError.
-    """
+def record_fault(wheel: WheelFile) -> str:
+    """The first difference between the files and RECORD, which installers do not compare; empty if they agree."""
     unlisted = {f"{wheel.dist_info}/{name}" for name in _UNLISTED}
-    rows = wheel.record_rows()
+    text = wheel.read_dist_info("RECORD").decode(errors="replace")
+    rows = {row[0]: row[1] for row in csv.reader(text.splitlines()) if len(row) > 1}
     for name in wheel.names:
         if name in unlisted:
             continue
@@ -283,3 +250,39 @@ def installed_path(name: str) -> str:
         scheme, _, path = rest.partition("/")
         return path if scheme in ("platlib", "purelib") else ""
     return "" if top.endswith(".dist-info") else name
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One difference between two wheels."""
+
+    #: Path inside the wheel; empty for the archive itself.
+    member: str
+    #: The difference, as text.
+    what: str
+
+    def __str__(self) -> str:
+        """One line: `pkg/_C.so: differs`."""
+        return f"{self.member or 'the archive'}: {self.what}"
+
+
+def differences(first: Path, second: Path) -> list[Difference]:
+    """Every difference, sorted by path; empty when the wheels are equal bit for bit. Raises DamagedWheelError."""
+    found = [Difference("", f"named {first.name} and {second.name}")] if first.name != second.name else []
+    if first.read_bytes() == second.read_bytes():
+        return found
+    one, two = _members(first), _members(second)
+    for path in sorted(one.keys() | two.keys()):
+        if path not in two or path not in one:
+            found.append(Difference(path, f"only in the {'first' if path in one else 'second'}"))
+        elif one[path] != two[path]:
+            found.append(Difference(path, "differs"))
+    if not found or list(one) != list(two):
+        how = "the order of its files" if list(one) != list(two) else "dates, modes or compression of its files"
+        found.append(Difference("", f"differs in {how}"))
+    return found
+
+
+def _members(wheel: Path) -> dict[str, bytes]:
+    with WheelFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.names}

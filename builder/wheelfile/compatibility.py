@@ -1,4 +1,4 @@
-"""Which Pythons and machines a wheel's tags admit, and which GPUs its code runs on."""
+"""Which Pythons and machines a wheel's tags admit, which GPUs its code runs on, and what their driver brings."""
 
 from __future__ import annotations
 
@@ -19,15 +19,21 @@ from builder.matrix.axes import Arch, Python
 NEW_SUFFIXES = Python(3, 15)
 #: Architectures of Jetson and DRIVE.
 _JETSON = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (11, 0)})
+#: Libraries of NVIDIA's driver: the machine that runs a wheel has them, and no build machine needs them. Source: its
+#: README for Linux.
+DRIVER_LIBRARIES = frozenset(
+    {
+        "libcuda.so.1", "libcudadebugger.so.1", "libnvcuvid.so.1", "libnvidia-encode.so.1",
+        "libnvidia-ml.so.1", "libnvidia-nvvm.so.4", "libnvidia-opticalflow.so.1",
+        "libnvidia-ptxjitcompiler.so.1", "libnvoptix.so.1",
+    }
+)  # fmt: skip
 #: manylinux tags with a name instead of a glibc version (PEP 513, 571, 599).
 _NAMED = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 
 
 def is_compatible(filename: str, python: Python, *, any_glibc: bool = False) -> bool:
-    """Whether a wheel of this file name installs under this Python on this machine, by its tags.
-
-    With `any_glibc` a wheel for a newer glibc than this machine's is compatible too: a container may have that glibc.
-    """
+    """Whether a wheel installs under this Python here, by its tags; with `any_glibc`, in a container with its glibc."""
     try:
         tags = parse_wheel_filename(filename)[3]
     except InvalidWheelFilename:
@@ -129,6 +135,11 @@ def codes_for(codes: Iterable[str], gpu: Arch) -> list[str]:
 def code_number(code: str) -> int:
     """The number of an architecture: 90 for `sm_90a` and `compute_90`."""
     return int(code.partition("_")[2].rstrip("af"))
+
+
+def is_driver_library(name: str) -> bool:
+    """Whether the driver brings a library of this file name, whatever its version."""
+    return re.match(r"lib(?:cuda|cudadebugger|nvcuvid|nvidia-[\w-]+|nvoptix)\.so", name) is not None
 
 
 @cache

@@ -180,8 +180,10 @@ def _read(elf: ELFFile) -> Elf:
         raise ValueError("dynamic, but without section headers")
     dynamic, values = tables.dynamic()
     versions, names = tables.version_needs()
-    undefined, defined, bound = _symbols(tables, names)
+    undefined, defined, bound = tables.symbols(names)
     machine = str(elf["e_machine"])
+    # Without PT_GNU_STACK, glibc takes the default of the processor.
+    stacks = [segment["p_flags"] & _PF_X for segment in elf.iter_segments() if segment["p_type"] == "PT_GNU_STACK"]
     return Elf(
         machine=_MACHINES.get(machine, machine),
         soname=next((name for tag, name in dynamic if tag == _DT_SONAME), ""),
@@ -195,18 +197,10 @@ def _read(elf: ELFFile) -> Elf:
         rpath=_folders(dynamic, _DT_RPATH),
         runpath=_folders(dynamic, _DT_RUNPATH),
         textrel=_DT_TEXTREL in values or bool(values.get(_DT_FLAGS, 0) & _DF_TEXTREL),
-        execstack=_executable_stack(elf),
+        execstack=bool(stacks[0]) if stacks else machine in ("EM_X86_64", "EM_386"),
         relr=_DT_RELR in values,
         debug=sum(header["sh_size"] for name, header in sections.items() if name.startswith((".debug", ".zdebug"))),
     )
-
-
-def _executable_stack(elf: ELFFile) -> bool:
-    """Whether the file asks for an executable stack; without PT_GNU_STACK, glibc takes the default of the processor."""
-    for segment in elf.iter_segments():
-        if segment["p_type"] == "PT_GNU_STACK":
-            return bool(segment["p_flags"] & _PF_X)
-    return str(elf["e_machine"]) in ("EM_X86_64", "EM_386")
 
 
 def _folders(dynamic: list[tuple[int, str]], wanted: int) -> tuple[str, ...]:
@@ -275,30 +269,36 @@ class Tables:
             start += following
         return {library: tuple(sorted(names)) for library, names in sorted(wanted.items())}, by_index
 
-    def symbols(self, name: str) -> Iterator[tuple[int, str, int, bool, bool]]:
-        """Each symbol of a table that has a name and is not local to the file.
-
-        Its number and name, its binding, whether other libraries may see it, and whether it is defined.
-        """
-        table = self.bytes_of(name)
-        if not table:
-            return
-        layout, wide = struct.Struct(self.order + ("IBBHQQ" if self._wide else "IIIBBH")), self._wide
+    def symbols(self, versions: Mapping[int, tuple[str, str]]) -> tuple[set[str], set[str], dict[str, tuple[str, str]]]:
+        """Undefined and defined dynamic symbols, and the required version of each undefined one that has a version."""
+        undefined: set[str] = set()
+        defined: set[str] = set()
+        bound: dict[str, tuple[str, str]] = {}
+        table, wide, versym = self.bytes_of(".dynsym"), self._wide, self.bytes_of(".gnu.version")
+        indices = struct.unpack(f"{self.order}{len(versym) // 2}H", versym)
+        layout = struct.Struct(self.order + ("IBBHQQ" if wide else "IIIBBH"))
         if len(table) > limits.MAX_SYMBOLS * layout.size:
             raise ValueError(f"more than {limits.MAX_SYMBOLS} symbols")
-        strings, total = self.strings_of(name), 0
+        strings, total = self.strings_of(".dynsym") if table else b"", 0
         for number, fields in enumerate(layout.iter_unpack(table)):
             if wide:
                 start, info, other, section, _, _ = fields
             else:
                 start, _, _, info, other, section = fields
-            if start == 0 or not info >> 4:
+            if start == 0 or not info >> 4:  # no name, or local to the file
                 continue
-            symbol = string_at(strings, start)
-            total += len(symbol)
+            name = string_at(strings, start)
+            total += len(name)
             if total > limits.MAX_SYMBOL_NAMES:
                 raise ValueError(f"more than {limits.MAX_SYMBOL_NAMES} bytes of names")
-            yield number, symbol, info >> 4, other & 3 not in _HIDDEN, section != 0
+            if section:
+                if other & 3 not in _HIDDEN:
+                    defined.add(name)
+            elif info >> 4 != _WEAK:
+                undefined.add(name)
+                if indices and (version := versions.get(indices[number] & 0x7FFF)):
+                    bound[name] = version
+        return undefined, defined, bound
 
     def _bytes(self, header: Container) -> bytes:
         stream, size = self._elf.stream, header["sh_size"]
@@ -314,23 +314,3 @@ def string_at(strings: bytes, start: int) -> str:
     """The string that begins at `start` and ends with a zero; raises ValueError for none."""
     end = strings.index(b"\0", start, start + limits.MAX_SYMBOL_NAME)
     return strings[start:end].decode()
-
-
-def _symbols(
-    tables: Tables, versions: Mapping[int, tuple[str, str]]
-) -> tuple[set[str], set[str], dict[str, tuple[str, str]]]:
-    """Undefined and defined dynamic symbols, and the required version of each undefined one that has a version."""
-    undefined: set[str] = set()
-    defined: set[str] = set()
-    bound: dict[str, tuple[str, str]] = {}
-    versym = tables.bytes_of(".gnu.version")
-    indices = struct.unpack(f"{tables.order}{len(versym) // 2}H", versym)
-    for number, name, bind, visible, here in tables.symbols(".dynsym"):
-        if here:
-            if visible:
-                defined.add(name)
-        elif bind != _WEAK:
-            undefined.add(name)
-            if indices and (version := versions.get(indices[number] & 0x7FFF)):
-                bound[name] = version
-    return undefined, defined, bound

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -15,12 +16,11 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from builder.errors import Code, UsageError
 from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE, entry_points
 from builder.hashing import sha256_of
-from builder.wheelfile.archive import WheelContents, WheelFile, installed_path
+from builder.wheelfile.archive import WheelFile, installed_path
 from builder.wheelfile.compatibility import check_wheel_name
 from builder.wheelfile.elf import HEAD, MAGIC, ElfHeaders, read_elf, what_else
 from builder.wheelfile.fatbin import read_device_code
 from builder.wheelfile.limits import MAX_NAME, MAX_REQUIREMENT
-from builder.wheelfile.search import Searching, Unreached, unreached
 from builder.wheelfile.text_files import missing_headers, python_uses, startup_lines
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ _CUDA_RUNTIME = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)(?:[-.
 TORCH_LIBRARY = re.compile(r"lib(?:torch|c10|shm)(?:_\w+)?\.so(?:\.\d+)*")
 #: The name of a library of Linux.
 _NAMED_LIBRARY = re.compile(r"(?<!-darwin)\.so(?:\.\d+)*$")
+_ORIGIN = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(?=/|$)(?P<rest>[^$]*)")
+#: Variables whose values only the machine knows.
+_UNKNOWN = re.compile(r"\$\{?(?:LIB|PLATFORM)\b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +110,30 @@ class NoLibrary:
 
 
 @dataclass(frozen=True)
+class Unreached:
+    """A library of a wheel that another one needs, and to which no search path leads."""
+
+    #: Path of the library that needs it, below site-packages.
+    user: str
+    #: Its name in DT_NEEDED.
+    name: str
+    #: Where the wheel has it, below site-packages.
+    path: str
+    #: Something may load it before: an import, or another library of the wheel.
+    maybe: bool
+
+    @property
+    def why(self) -> str:
+        """Why the loader does not find it, and the cure, as the end of a sentence."""
+        folder, _, file = self.path.rpartition("/")
+        if file != self.name:
+            return f"and the wheel has it as {self.path} only: a wheel holds no links, so name the file {self.name}"
+        way = posixpath.relpath(folder or ".", posixpath.dirname(self.user) or ".")
+        origin = "$ORIGIN" if way == "." else f"$ORIGIN/{way}"
+        return f"and no search path (RUNPATH) leads to {self.path}: link it with -Wl,-rpath,'{origin}'"
+
+
+@dataclass(frozen=True)
 class WheelFacts:
     """Facts that the file alone states."""
 
@@ -142,8 +169,6 @@ class WheelFacts:
     unreached: tuple[Unreached, ...] = ()
     #: Files with the name of a library, such as `_C.so`, that are none, sorted by path.
     no_libraries: tuple[NoLibrary, ...] = ()
-    #: Why twine refuses METADATA; see `metadata_faults`.
-    metadata_faults: tuple[str, ...] = ()
 
     def installed(self) -> list[str]:
         """The paths of the files below site-packages, without those of `.dist-info`, scripts, data and headers."""
@@ -162,7 +187,7 @@ def open_wheel(wheel: Path) -> WheelFile:
     return WheelFile(wheel)
 
 
-def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
+def facts_of(wheel: WheelFile, sha256: str, size: int) -> WheelFacts:
     """Read the facts of an open or an installed wheel; raises UsageError when it is damaged."""
     check_wheel_name(wheel.path.name)
     project, version, *_ = parse_wheel_filename(wheel.path.name)
@@ -177,9 +202,7 @@ def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
     libraries, others = _libraries(wheel)
     no_modules = _no_modules(libraries)
     places = {installed_path(one.path) or one.path: one for one in libraries}
-    lost = unreached({
-        path: Searching(one.soname, one.needed, one.search, one.rpath, one.is_module) for path, one in places.items()
-    })  # fmt: skip
+    lost = _unreached(places)
     uses = python_uses(
         wheel,
         modules=no_modules,
@@ -206,12 +229,73 @@ def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
         startup_code=startup_lines(wheel),
         unreached=tuple(replace(one, maybe=one.maybe or PurePosixPath(one.path).name in uses.loaded) for one in lost),
         no_libraries=tuple(NoLibrary(path, what, _stem(path) in uses.named) for path, what in others.items()),
-        metadata_faults=tuple(metadata_faults(wheel.read_dist_info("METADATA"))),
     )
 
 
+def _unreached(libraries: Mapping[str, Library]) -> list[Unreached]:
+    """The libraries that are not found when Python loads a library alone, by their paths below site-packages.
+
+    Python imports modules. It may load every library that no other one needs.
+
+    A library searches the folders of its DT_RUNPATH. Without one, it searches those of its DT_RPATH, and those of the
+    libraries that led to it. A library that is loaded already is found by its name (source: glibc, elf/dl-load.c; the
+    order of the search is that of elf/dl-deps.c).
+    """
+    holders: dict[str, str] = {}
+    for path, one in libraries.items():
+        for name in (one.soname, one.basename):  # a file of the name wins
+            if name:
+                holders[name] = path
+    wanted = {name for one in libraries.values() for name in one.needed}
+    loaded: set[str] = set()
+    lost: dict[tuple[str, str], bool] = {}
+    for path, one in libraries.items():
+        names = {one.soname, one.basename}
+        if one.is_module or (wanted.isdisjoint(names) and ".so" in path):
+            found, missing = _load(path, libraries, holders)
+            loaded |= found
+            for pair in missing:
+                lost[pair] = lost.get(pair, False) or one.is_module
+    return [
+        Unreached(user, name, holders[name], not by_module or name in loaded or libraries[holders[name]].is_module)
+        for (user, name), by_module in sorted(lost.items())
+    ]
+
+
+def _load(
+    root: str, libraries: Mapping[str, Library], holders: Mapping[str, str]
+) -> tuple[set[str], list[tuple[str, str]]]:
+    """The names of the wheel's libraries that are loaded with one, and (user, name) of those that are not found."""
+    loaded: set[str] = {libraries[root].soname}
+    missing: list[tuple[str, str]] = []
+    todo: list[tuple[str, list[str]]] = [(root, [])]
+    for path, inherited in todo:
+        library = libraries[path]
+        own = list(_folders(path, library.search))
+        passed_on = [*own, *inherited] if library.rpath or not library.search else inherited
+        folders = passed_on if library.rpath or not library.search else own
+        for name in library.needed:
+            if name in loaded or name not in holders or any("$" in folder for folder in folders):
+                continue
+            places = (posixpath.normpath(posixpath.join(folder, name)) for folder in folders)
+            if found := next((place for place in places if place in libraries), ""):
+                loaded |= {name, libraries[found].soname}
+                todo.append((found, passed_on))
+            else:
+                missing.append((path, name))
+    return loaded, missing
+
+
+def _folders(path: str, entries: Sequence[str]) -> Iterator[str]:
+    """The folders below site-packages of run path entries; `$` for one with an unknown variable."""
+    for entry in entries:
+        if match := _ORIGIN.fullmatch(entry):
+            yield posixpath.join(posixpath.dirname(path), match["rest"].lstrip("/"))
+        elif _UNKNOWN.search(entry):
+            yield "$"
+
+
 def _stem(path: str) -> str:
-    """The file name up to its first dot."""
     return PurePosixPath(path).name.partition(".")[0]
 
 
@@ -227,27 +311,7 @@ def _no_modules(libraries: Sequence[Library]) -> dict[str, str]:
     }
 
 
-def metadata_faults(metadata: bytes) -> list[str]:
-    """What the library `packaging` finds wrong with METADATA, without the fields that the check `metadata` reads.
-
-    twine 7.0.0 refuses such a wheel (twine/package.py); pip and uv install it. As twine does, it ignores License-File
-    before version 2.4, which setuptools wrote.
-    """
-    from packaging.metadata import Metadata, parse_email  # noqa: PLC0415 - loads slowly
-
-    raw, unknown = parse_email(re.split(rb"\r?\n\r?\n", metadata, maxsplit=1)[0])
-    if raw.get("metadata_version", "") in ("1.0", "1.1", "1.2", "2.0", "2.1", "2.2", "2.3"):
-        raw.pop("license_files", None)
-    raw = {**raw, "version": "0", "requires_dist": [], "requires_python": ""}
-    faults = [f"{name} is unknown, or has no value of its form" for name in unknown]
-    try:
-        Metadata.from_raw(raw)
-    except ExceptionGroup as group:
-        faults += map(str, group.exceptions)
-    return [fault[:MAX_NAME] for fault in faults]
-
-
-def _header(archive: WheelContents, name: str) -> str:
+def _header(archive: WheelFile, name: str) -> str:
     value = archive.metadata.get(name)
     if not value:
         raise archive.damaged(f"METADATA of the wheel has no {name}")
@@ -256,11 +320,8 @@ def _header(archive: WheelContents, name: str) -> str:
     return str(value)
 
 
-def _libraries(archive: WheelContents) -> tuple[tuple[Library, ...], dict[str, str]]:
-    """Every library, one at a time, and what each other file is that has the name of a library.
-
-    Each library is unpacked to a scratch folder under a fixed name.
-    """
+def _libraries(archive: WheelFile) -> tuple[tuple[Library, ...], dict[str, str]]:
+    """Every library, unpacked one at a time under a fixed name, and what each other file of such a name is."""
     found, others = [], {}
     with tempfile.TemporaryDirectory(prefix="buildfarm-facts-") as folder:
         for name in sorted(archive.names):

@@ -46,11 +46,7 @@ class DeviceCode:
 
 
 def read_device_code(library: Path) -> DeviceCode:
-    """Read which GPU code a library has.
-
-    Raises UsageError for a damaged ELF file, and when the containers have an unknown layout or are more than
-    MAX_GPU_CODES.
-    """
+    """Which GPU code a library has. Raises UsageError for a damaged file, an unknown layout, and too many codes."""
     found: Counter[tuple[int, str, int]] = Counter()
     versions: dict[str, tuple[int, int]] = {}
     for one in gpu_entries(library):

@@ -99,8 +99,3 @@ def method_fault(info: zipfile.ZipInfo) -> str:
     return (
         f"has the compression method {info.compress_type} ({method}); the package index takes stored and deflated files"
     )
-
-
-def is_bomb(size: int, compressed: int) -> bool:
-    """Whether a file of `size` bytes unpacks to far more than its `compressed` bytes justify."""
-    return size >= MIN_RATIO_BYTES and size > MAX_RATIO * max(compressed, 1)

@@ -38,17 +38,11 @@ def shims() -> dict[str, Shim]:
     """Every C function in `shims.yaml`, by name."""
     table = yaml.load((Path(__file__).parent / "shims.yaml").read_text(), Loader=_LOADER)  # noqa: S506 (a safe loader)
     return {
-        name: Shim(parse_series(series), kind)
+        name: Shim((int(series.partition(".")[0]), int(series.partition(".")[2])), kind)
         for series, kinds in table["since"].items()
         for kind, names in kinds.items()
         for name in names
     }
-
-
-def parse_series(text: str) -> tuple[int, int]:
-    """Read `2.10`; raises ValueError otherwise."""
-    major, minor = text.split(".")
-    return int(major), int(minor)
 
 
 def oldest_torch(symbols: Iterable[str]) -> Torch | None:

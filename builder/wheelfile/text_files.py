@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from builder.gate.imports.packages import is_startup_file, startup_code
-from builder.wheelfile.archive import WheelContents, installed_path
+from builder.wheelfile.archive import WheelFile, installed_path
 from builder.wheelfile.limits import MAX_NAME
 
 #: Bytes of a source that are searched, and number of sources.
@@ -36,7 +36,7 @@ _LOADS = re.compile(r"(?i)cdll|load_?lib|dlopen")
 _FINDS = re.compile(r"glob|listdir|scandir|iterdir|\bwalk\b")
 
 
-def missing_headers(wheel: WheelContents) -> dict[str, tuple[str, ...]]:
+def missing_headers(wheel: WheelFile) -> dict[str, tuple[str, ...]]:
     """The missing headers of each .cu file and of the headers that it includes; empty for a wheel without .cu files.
 
     A quoted include is searched beside the source and below every folder of the wheel, as some `-I` may name it. So is
@@ -93,7 +93,7 @@ class PythonUses:
 
 
 def python_uses(
-    wheel: WheelContents,
+    wheel: WheelFile,
     *,
     modules: Collection[str] = (),
     stems: Collection[str] = (),
@@ -157,7 +157,7 @@ def _may_load(name: str, text: str) -> bool:
     return _LOADS.search(text) is not None and (stem in text or _FINDS.search(text) is not None)
 
 
-def startup_lines(wheel: WheelContents) -> dict[str, str]:
+def startup_lines(wheel: WheelFile) -> dict[str, str]:
     """The first line that Python executes of each file that it reads when it starts, by path."""
     found = {}
     for name in wheel.names:

@@ -38,10 +38,7 @@ class _Header(NamedTuple):
 
 
 def zip_fault(stream: IO[bytes], start: int, record: EndRecord) -> str:
-    """Why uv refuses a zip archive that pip reads, one sentence; empty if it does not.
-
-    The list of files begins at `start`. The files themselves are not unpacked. Raises struct.error, and OSError.
-    """
+    """Why uv refuses a zip archive that pip reads, or empty. The list of files begins at `start`."""
     try:
         found = list(_central(_at(stream, start, record.size)))
         if len(found) != record.files:

@@ -58,7 +58,7 @@ class _Run:
             for wheel in newest_wheels(name, _RELEASES):
                 reading = self.reader.reading(wheel)
                 with open_wheel(reading.hollow) as hollow:
-                    verdict = self.judge.judge_read(hollow, reading.facts, reading.record, "")
+                    verdict = self.judge.judge(hollow, reading.facts, fault=reading.record)
                 linker = Linker(reading.facts, self.judge.shelf, self.judge.select)
                 entries.append(entry_of(verdict, reading.day, linker.libraries))
                 failed = ", ".join(dict.fromkeys(one["check"] for one in entries[-1]["failed"]))

@@ -15,8 +15,7 @@ from builder.proofs.static.metadata import read_requirement
 from builder.proofs.static.tags import system_libraries
 from builder.proofs.verify.judge import WheelVerdict
 from builder.publish.proof_lines import remarks
-from builder.wheelfile.compatibility import codes_for
-from builder.wheelfile.driver import is_driver_library
+from builder.wheelfile.compatibility import codes_for, is_driver_library
 from builder.wheelfile.facts import WheelFacts
 
 #: The GPUs of computers with an x86_64 processor, by compute capability.

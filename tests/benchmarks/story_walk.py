@@ -29,13 +29,13 @@ from types import CodeType, FrameType
 #: Types of what travels, by name: those of this version and of the version before the story had one module.
 TRAVELS = {
     *("BuildOptions", "Plan", "Build", "LocalBuild", "CompileJob", "Compiled", "RawWheel"),
-    *("StoredBuild", "Subject", "ProofTable", "WheelFacts", "CellProofs", "Cell"),
+    *("StoredBuild", "Subject", "WheelFacts", "CellProofs", "Cell"),
 }
 #: Folders and modules that a reader of the story enters, and does not read on in.
 DOORS = (
     *("cli/", "diagnosis/", "images/", "matrix/", "progress/", "publish/", "recipes/", "storage/", "wheelfile/"),
     *("wheels/repair/", "wheels/sccache/", "wheels/sources/", "wheels/toolchain/", "wheels/build_scripts/"),
-    *("proofs/static/", "proofs/any_wheel.py", "gate/"),
+    *("proofs/static/", "proofs/file_checks.py", "gate/"),
     *("wheels/wheel_checks.py", "wheels/failures.py", "wheels/variables.py"),
 )
 #: The function that ends the walk of a build: it writes the wheels to dist/.

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import BuildfarmError
-from builder.proofs.any_wheel import any_wheel_proofs
-from builder.proofs.static.file_checks import static_proofs
+from builder.proofs.file_checks import any_wheel_proofs, static_proofs
 from builder.publish.index.new_wheel import new_wheel
 from builder.records import read_record
-from builder.wheelfile.diff import differences
+from builder.wheelfile.archive import differences
 from builder.wheelfile.facts import read_facts
 from builder.wheels.sources.archive import unpack
 from docs.scripts.command_page import all_commands

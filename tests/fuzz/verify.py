@@ -1,4 +1,4 @@
-"""What `verify` reads: wheels with planted changes, installed packages, and inventories."""
+"""What `verify` reads: wheels with planted changes, and inventories."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from builder.matrix.config import Selection
 from builder.proofs.inventory import Inventory, Shelf, inventory_of_wheel
 from builder.proofs.verify.gpus import known_gpus
 from builder.proofs.verify.judge import Judge
-from builder.wheelfile.archive import WheelContents, WheelFile
-from builder.wheelfile.facts import facts_of, open_wheel, read_facts
-from builder.wheelfile.installed import InstalledWheel
+from builder.wheelfile.archive import WheelFile
+from builder.wheelfile.facts import open_wheel, read_facts
 from tests.fuzz.mutate import mutated, mutated_zip
 from tests.real.verify.corpus import Wheel
 from tests.real.verify.made_up_torch import inventory, stub_libraries
@@ -48,7 +47,7 @@ def prepare(folder: Path) -> Prepared:
 
 def read(prepared: Prepared, rng: random.Random, folder: Path) -> None:
     """Make one input of one kind and read it."""
-    kind = rng.choice([_wheel, _wheel, _installed, _torch, _inventory])
+    kind = rng.choice([_wheel, _wheel, _torch, _inventory])
     with contextlib.suppress(BuildfarmError):
         kind(prepared, rng, folder)
 
@@ -57,20 +56,7 @@ def _wheel(prepared: Prepared, rng: random.Random, folder: Path) -> None:
     path = folder / "ops-1.0+cu130-cp312-cp312-manylinux_2_17_x86_64.whl"
     path.write_bytes(mutated_zip(prepared.wheel, rng))
     with open_wheel(path) as wheel:
-        _judge(prepared, wheel, path)
-
-
-def _installed(prepared: Prepared, rng: random.Random, folder: Path) -> None:
-    changed = rng.choice(sorted(prepared.wheel))
-    for name, data in prepared.wheel.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(mutated(data, rng) if name == changed else data)
-    _judge(prepared, InstalledWheel(next(folder.glob("*.dist-info"))), None)
-
-
-def _judge(prepared: Prepared, wheel: WheelContents, path: Path | None) -> None:
-    facts = read_facts(path) if path else facts_of(wheel, "0" * 64, 1)
-    verdicts = [prepared.judge.judge(wheel, facts, "fuzz")]
+        verdicts = [prepared.judge.judge(wheel, read_facts(path), "fuzz")]
     for write in (verify_text, verify_json, verify_markdown):
         write(verdicts).encode()
 

@@ -19,7 +19,7 @@ from builder.wheels.scripts import PACKAGE
 FILE = Path(__file__).with_name("formats.txt")
 
 _CELL = ("proofs/cells", "wheels/toolchain")
-_STATIC = ("proofs/static", "wheelfile")
+_STATIC = ("proofs/file_checks.py", "proofs/static", "wheelfile")
 #: Number → the folders and files of `builder/` that can change the output.
 GROUPS: dict[str, tuple[str, ...]] = {
     "BUILD_FORMAT": ("records.py", "wheelfile", "wheels"),
@@ -29,7 +29,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "CELL_FORMAT": _CELL,
     "OPS_FORMAT": (*_CELL, "gate"),
     "VERIFY_FORMAT": (
-        "proofs/any_wheel.py",
+        "proofs/file_checks.py",
         "proofs/claimed_cells.py",
         "proofs/inventory.py",
         "proofs/verify",

@@ -34,7 +34,7 @@ ORDER = [
     "builder.proofs.environment",
     "builder.proofs.cells",
     "builder.proofs.inventory",
-    "builder.proofs.any_wheel",
+    "builder.proofs.file_checks",
     "builder.proofs.claimed_cells",
     "builder.proofs.static",
     "builder.proofs",

@@ -101,7 +101,7 @@ class Verification:
         with open_wheel(wheel) as archive:
             if fault is None and Check.RECORD not in known:  # it reads every byte of the wheel
                 fault = wheel_fault(archive)
-            made = Judge(self._shelf, self.select).judge_read(archive, facts, fault or "", "").proofs
+            made = Judge(self._shelf, self.select).judge(archive, facts, fault=fault or "").proofs
         wanted = set(OF_VERIFY)
         if not facts.libraries or not uses_torch(facts):
             wanted = set(_WITHOUT_TORCH)

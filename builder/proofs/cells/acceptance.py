@@ -18,10 +18,7 @@ def apply_accepts(proofs: Sequence[Proof], recipe: Recipe) -> list[Proof]:
 
 
 def unused_accepts(recipe: Recipe, proofs: Sequence[Proof]) -> list[str]:
-    """Return a sentence for each entry of `accepts` that matches no finding of these proofs, or is past its `until`.
-
-    An entry whose check did not run in any of its cells is not reported.
-    """
+    """A sentence for each entry of `accepts` that matches no finding of checks that ran, or is past its `until`."""
     sentences = []
     for number, rule in enumerate(recipe.accepts):
         name = f"`accepts[{number}]` (check {rule.entry.check})"

@@ -29,17 +29,11 @@ class CellEnvironment(Protocol):
     """
 
     def symbols(self) -> SymbolTable:
-        """Return what the libraries of the cell's torch and its NVIDIA packages define.
-
-        Raises SymbolsUnreadableError.
-        """
+        """What the libraries of the cell's torch and its NVIDIA packages define. Raises SymbolsUnreadableError."""
         ...
 
     def install(self, wheel: Path, companions: Sequence[str] = ()) -> None:
-        """Install the wheel and its requirements; the cell's torch does not change.
-
-        Raises UnsatisfiableError or BuildError when the installation fails, DiskFullError and KilledError.
-        """
+        """Install the wheel and its requirements. Raises BuildError if this fails, DiskFullError and KilledError."""
         ...
 
     def try_import(
@@ -52,10 +46,7 @@ class CellEnvironment(Protocol):
         ...
 
     def run_gate(self, recipe: Recipe) -> Answer | str:
-        """Run the op gate with the recipe's cases; return its answer, or a sentence on why there is none.
-
-        A gate without an answer is a failure of the wheel.
-        """
+        """Run the op gate; return its answer, or a sentence on why there is none, which is a failure of the wheel."""
         ...
 
     def draft_cases(self, recipe: Recipe) -> Drafts | str:
@@ -148,10 +139,7 @@ class LocalEnvironment:
 def cell_environments(
     executor: str, matrix: Matrix, store: Store, *, python_downloads: bool, pull: bool
 ) -> CellEnvironments:
-    """Where the cells run: in uv environments on this machine or in containers.
-
-    Raises MissingToolError when containers are wanted and there is no container engine.
-    """
+    """Where the cells run: in uv environments here or in containers. Raises MissingToolError without an engine."""
     environments = Environments(store, matrix.torch_index, python_downloads=python_downloads)
     if executor == "local":
         return LocalEnvironments(environments)

@@ -21,12 +21,11 @@ from builder.matrix.config import Recipe
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments
 from builder.proofs.cells.driver import make_stubs
-from builder.proofs.cells.import_check import CAUSES, ImportOutcome
-from builder.proofs.cells.import_hints import import_hints
+from builder.proofs.cells.import_check import CAUSES, ImportOutcome, import_hints
 from builder.proofs.cells.op_gate import CELL_CHECKS, CellProofs
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.store import Store, work_name
-from builder.wheelfile.driver import is_driver_library
+from builder.wheelfile.compatibility import is_driver_library
 from builder.wheels.toolchain.uv import DiskFullError, KilledError, UnsatisfiableError
 
 #: The gate uses every core: two gates at the same time would run into their time limits.
@@ -64,10 +63,7 @@ class CellRunner:
     linkage: bool = True
 
     def run(self, cell: Cell, wheel: Path, sha256: str, recipe: Recipe) -> CellRun:
-        """Install the wheel with the cell's own torch, import it and run the op gate.
-
-        Raises DiskFullError and KilledError: they say nothing about the wheel.
-        """
+        """Install the wheel, import it and run the op gate. DiskFullError and KilledError are no fault of the wheel."""
         proofs = CellProofs(sha256, cell)
         try:
             # The cell's packages are installed first: a later failure is then caused by the wheel.
@@ -91,7 +87,6 @@ class CellRunner:
     def _import_and_call(
         self, environment: CellEnvironment, cell: Cell, wheel: Path, recipe: Recipe, proofs: CellProofs
     ) -> tuple[list[Proof], Answer | None]:
-        """Install the wheel, import it and run the op gate."""
         self.stage(f"import in {cell}")
         lacking = ""
         if reason := _install_failure(lambda: environment.install(wheel)):

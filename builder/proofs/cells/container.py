@@ -46,7 +46,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
 from builder.proof import Check
-from builder.proofs.cells.driver import GpuRequest, gpu_for
+from builder.proofs.cells.driver import gpu_for
 from builder.proofs.cells.import_check import (
     IMPORT_SECONDS,
     ImportOutcome,
@@ -136,10 +136,7 @@ def write_reader(folder: Path) -> Path:
 def container_environments(
     matrix: Matrix, store: Store, environments: Environments, *, pull: bool = True
 ) -> ContainerEnvironments:
-    """Create cells in containers with the images of a matrix; first removes containers that killed runs left.
-
-    `pull` is whether base images may be pulled. Raises MissingToolError when there is no container engine.
-    """
+    """Cells in containers with the images of a matrix; first removes containers that killed runs left."""
     engine = Engine(read_mirrors(matrix.registries), may_pull=pull)
     if problem := engine.problem():
         raise problem
@@ -170,21 +167,21 @@ class ContainerEnvironments:
         """Start a container of the cell's runtime image; builds the image when it does not exist."""
         self._engine.remove_containers(owner)
         image, spec = self._image(cell, folder, owner, log)
-        gpu = gpu_for(cell)
+        wanted, no_gpu = gpu_for(cell)
         with ExitStack() as containers:
 
             def start(spec: ContainerSpec) -> Container:
                 containers.close()
                 return containers.enter_context(self._engine.container(spec))
 
-            for request in GPU_REQUESTS if gpu.wanted else ():
+            for request in GPU_REQUESTS if wanted else ():
                 container = start(with_gpu := replace(spec, gpus=request))
                 try:
                     container.run(["true"], log=log)
                 except NoGpuError as error:
-                    gpu = GpuRequest(wanted=False, why_not=gpu.why_not or error.sentence)
+                    no_gpu = no_gpu or error.sentence
                     continue
-                gpu, spec = GpuRequest(wanted=True), with_gpu
+                no_gpu, spec = "", with_gpu
                 break
             else:
                 # As the default runtime, NVIDIA's would act without a request and refuse an image for its driver.
@@ -192,7 +189,7 @@ class ContainerEnvironments:
                 container = start(spec)
             variables = _variables(self._environments.torch_index(cell.torch, cell.cuda))
             yield ContainerEnvironment(
-                container, partial(start, spec), spec, variables, image.packages, gpu, folder, log
+                container, partial(start, spec), spec, variables, image.packages, no_gpu, folder, log
             )
 
     def _image(self, cell: Cell, folder: Path, owner: str, log: Path) -> tuple[RuntimeImage, ContainerSpec]:
@@ -229,7 +226,7 @@ class ContainerEnvironment:
     _spec: ContainerSpec
     _variables: Mapping[str, str]
     _packages: tuple[str, ...]
-    _gpu: GpuRequest
+    _no_gpu: str
     _folder: Path
     _log: Path
     _offline: bool = False
@@ -299,7 +296,7 @@ class ContainerEnvironment:
         except OutOfMemoryError as error:
             return error.sentence
         answer = read_signed(written, key, status, self._log)
-        return answer if isinstance(answer, str) else in_container(answer, self._spec.image, self._gpu.why_not)
+        return answer if isinstance(answer, str) else in_container(answer, self._spec.image, self._no_gpu)
 
     def draft_cases(self, recipe: Recipe) -> Drafts | str:
         """Draft in the container without a network."""
@@ -311,7 +308,6 @@ class ContainerEnvironment:
         return read_answer(written, Drafts.from_json, status, self._log)
 
     def _packed(self, recipe: Recipe, gate: Path, *arguments: str) -> tuple[int, bytes]:
-        """Run the packed gate; return its exit status and what it wrote. Raises MissingToolError."""
         self._container.put(gate, "gate")
         self._go_offline()
         command = shlex.join([_PYTHON, *gate_arguments(f"{CONTAINER_DIR}/gate", *arguments)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -13,7 +12,7 @@ from builder.errors import UsageError
 from builder.gate.system import nvidia
 from builder.matrix.axes import Cell, Cuda
 from builder.matrix.compat import Compat
-from builder.wheelfile.driver import DRIVER_LIBRARIES, is_driver_library
+from builder.wheelfile.compatibility import DRIVER_LIBRARIES, is_driver_library
 from builder.wheelfile.facts import read_facts
 from builder.wheels.build_scripts.cuda_packages import compile_stub
 
@@ -25,10 +24,7 @@ _FUNCTION = re.compile(r"(?:cu[A-Z]|cuvid|nvml|NvEnc)\w*")
 
 
 def make_stubs(wheel: Path, folder: Path) -> list[str]:
-    """Fill a new folder with stubs of the driver's libraries that a wheel links; returns their names.
-
-    They have the functions that the wheel calls; each returns an error. No names without a C compiler.
-    """
+    """Fill a new folder with stubs of the driver's libraries that a wheel links; their names, none without `cc`."""
     linked = [one for one in read_facts(wheel).libraries if any(map(is_driver_library, one.needed))]
     names = sorted({name for one in linked for name in one.needed if name in DRIVER_LIBRARIES})
     functions = sorted({name for one in linked for name in one.undefined if _FUNCTION.fullmatch(name)})
@@ -74,27 +70,14 @@ def driver_runs(driver: str, cuda: Cuda, compat: Compat) -> bool:
         return True
 
 
-def too_old(driver: str, cuda: Cuda) -> str:
-    """Why a driver cannot run programs of a CUDA version, or empty; an unknown version counts as new enough.
+def gpu_for(cell: Cell) -> tuple[bool, str]:
+    """Whether a container of this cell requests this machine's GPU; if there is one that it does not request, why.
 
-    Within a CUDA major, every minor runs on the driver that the first minor requires (compat.yaml, `driver_floors`).
+    NVIDIA's runtime does not start a container whose image requires a newer driver, and torch would find no GPU. Within
+    a CUDA major, every minor runs on the driver that the first minor requires (compat.yaml, `driver_floors`).
     """
-    if driver_runs(driver, cuda, Compat.load()):
-        return ""
-    needs = f"CUDA {cuda}, which needs {driver_floor(cuda, Compat.load())} or newer: update the driver"
-    return f"NVIDIA's driver {driver} here is too old for {needs}"
-
-
-@dataclass(frozen=True)
-class GpuRequest:
-    """Whether a container requests this machine's GPU; if there is a GPU that it does not request, why."""
-
-    wanted: bool
-    why_not: str = ""
-
-
-def gpu_for(cell: Cell) -> GpuRequest:
-    """Decide whether a container of this cell requests the GPU; starts nothing."""
-    # NVIDIA's runtime does not start a container whose image requires a newer driver, and torch would find no GPU.
-    reason = too_old(driver_version(), cell.cuda) if gpu_here() else ""
-    return GpuRequest(wanted=gpu_here() and not reason, why_not=reason)
+    compat, driver = Compat.load(), driver_version() if gpu_here() else ""
+    if driver_runs(driver, cell.cuda, compat):
+        return gpu_here(), ""
+    needs = f"CUDA {cell.cuda}, which needs {driver_floor(cell.cuda, compat)} or newer: update the driver"
+    return False, f"NVIDIA's driver {driver} here is too old for {needs}"

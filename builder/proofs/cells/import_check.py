@@ -1,4 +1,4 @@
-"""The import check: import the modules of the installed wheel in a fresh process of the cell's Python."""
+"""The import check: import the modules of a wheel in a fresh process, and say what to change if that fails."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
+from zipfile import BadZipFile, ZipFile
 
 from builder import wheels
 from builder.diagnosis.known_errors import hint_of, reports
+from builder.diagnosis.setup_script import SetupFacts, read_setup_script
+from builder.errors import BuildfarmError
 from builder.gate.system.confinement import confined
 from builder.gate.system.exit_status import signal_name
+from builder.matrix.config import PathSource, Recipe
 from builder.process import WHEEL_LIMITS, describe_limit, run_contained, wheel_variables
 from builder.proof import Verdict
 from builder.untrusted import JsonError, parse_json
-from builder.wheelfile.driver import is_driver_library
+from builder.wheelfile.compatibility import is_driver_library
+from builder.wheels.sources.folder import source_files
+
+T = TypeVar("T")
 
 #: Time limit. A normal import of torch takes seconds.
 IMPORT_SECONDS = 300
@@ -78,6 +85,7 @@ CAUSES = ("no-library", "undefined-symbol", "no-module", "no-module-function", "
 #: Libraries that importing torch loads: torch's own, and those of CUDA that torch depends on. The driver's is not one.
 _LOADED_BY_TORCH = re.compile(r"lib(?:c10|torch|shm|cu|nv|nccl)[\w-]*\.so[.\d]*")
 _MOST = 300  # characters of one message
+_NO_FILE = re.compile(r"No such file or directory: '[^'\n]*?/site-packages/([^'\n]+)'")
 
 
 @dataclass(frozen=True)
@@ -154,33 +162,40 @@ def hanging_import(modules: Sequence[str]) -> ImportOutcome:
 
 
 def judge_import(modules: Sequence[str], secret: str, status: int, stdout: str, stderr: str) -> ImportOutcome:
-    """The outcome of a finished import, by its exit status (negative: the signal that killed it) and its output.
-
-    Only a line that begins with the secret counts.
-    """
+    """The outcome by exit status (negative: a signal) and output; only a line that begins with the secret counts."""
     names = ", ".join(modules)
     evidence: dict[str, Any] = {"stderr": stderr[-4000:], "status": status}
     if status == 0:
-        if imported := _printed(secret + _MARK, stdout):
+        if imported := _printed(secret + _MARK, stdout, dict[str, Any]):
             return ImportOutcome(Verdict.PASSED, names, imported)
         return ImportOutcome(Verdict.FAILED, f"import of {names} ended the process", evidence)
     if status < 0:
         what = re.search(r"(?m)^ *what\(\): .+$", stderr)  # the exception of C++ that ended the process
         why = f": {what[0].strip()[:_MOST]}" if what else ""
         return ImportOutcome(Verdict.FAILED, f"import of {names} crashed with {signal_name(-status)}{why}", evidence)
-    if failure := RaisedImport.from_json(_printed(secret + _RAISED, stdout), stderr):
-        return ImportOutcome(Verdict.FAILED, failure.sentence(), evidence | {"hints": failure.hints(modules)})
+    if raised := _printed(secret + _RAISED, stdout, _raised):
+        module, chain = raised
+        shown, cause = _headline(*chain[0]), _cause(chain, stderr)
+        # The sentence has the line that names the cause if the exception does not.
+        sentence = f"import of {module} failed: {shown}" + (f"; the cause: {cause}" if cause not in shown else "")
+        return ImportOutcome(Verdict.FAILED, sentence, evidence | {"hints": _hints(module, cause, modules)})
     lines = stderr.strip().splitlines()
     return ImportOutcome(Verdict.FAILED, f"import of {names} failed: {lines[-1] if lines else 'no message'}", evidence)
 
 
-def _printed(mark: str, stdout: str) -> dict[str, Any]:
-    """The data of the last line with this prefix, or an empty dictionary."""
+def _printed(mark: str, stdout: str, parse: Callable[[Any], T]) -> T | None:
+    """The data of the last line with this prefix, or None."""
     found = [line.removeprefix(mark) for line in stdout.splitlines() if line.startswith(mark)]
     try:
-        return parse_json(found[-1], dict) if found else {}
+        return parse_json(found[-1], parse) if found else None
     except JsonError:  # the wheel printed it
-        return {}
+        return None
+
+
+def _raised(data: Any) -> tuple[str, list[tuple[str, str]]]:  # noqa: ANN401
+    """The module whose import failed; type and message of the exception, then of its cause, and so on."""
+    first, *more = ((str(kind), str(text)) for kind, text in data["chain"])
+    return str(data["module"]), [first, *more]
 
 
 def _tail(file: IO[bytes]) -> str:
@@ -189,74 +204,103 @@ def _tail(file: IO[bytes]) -> str:
     return file.read().decode(errors="replace")
 
 
-@dataclass(frozen=True)
-class RaisedImport:
-    """An import that raised an exception, as the program of the import check reports it."""
+def _cause(chain: Sequence[tuple[str, str]], stderr: str) -> str:
+    """The first line that names a missing library, symbol or module, from the innermost exception outwards."""
+    for _, text in reversed(chain):
+        for line in text.splitlines():
+            if any(reports(name, line) for name in CAUSES):
+                return line.strip()[:_MOST]
+    # import_array() of NumPy's C API prints the exception, and raises another one without a cause.
+    printed = re.findall(r"(?m)^ModuleNotFoundError: .+$", stderr)
+    return str(printed[-1])[:_MOST] if printed and chain[-1][0] == "ImportError" else _headline(*chain[-1])
 
-    #: The module of the recipe whose import failed.
-    module: str
-    #: Type and message of the exception, then of its cause, and so on.
-    chain: tuple[tuple[str, str], ...]
-    #: What was written to stderr.
-    stderr: str = ""
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any], stderr: str = "") -> RaisedImport | None:
-        """Read what the program printed; None for anything else."""
-        try:
-            chain = tuple((str(kind), str(text)) for kind, text in data["chain"])
-            return cls(str(data["module"]), chain, stderr) if chain else None
-        except (KeyError, TypeError, ValueError):
-            return None
-
-    def sentence(self) -> str:
-        """The exception, and the line that names its cause if the exception does not."""
-        shown = _headline(*self.chain[0])
-        cause = self._cause()
-        return f"import of {self.module} failed: {shown}" + (f"; the cause: {cause}" if cause not in shown else "")
-
-    def _cause(self) -> str:
-        """The first line that names a missing library, symbol or module, from the innermost exception outwards."""
-        for _, text in reversed(self.chain):
-            for line in text.splitlines():
-                if any(reports(name, line) for name in CAUSES):
-                    return line.strip()[:_MOST]
-        # import_array() of NumPy's C API prints the exception, and raises another one without a cause.
-        printed = re.findall(r"(?m)^ModuleNotFoundError: .+$", self.stderr)
-        is_import = self.chain[-1][0] == "ImportError"
-        return str(printed[-1])[:_MOST] if printed and is_import else _headline(*self.chain[-1])
-
-    def hints(self, imports: Sequence[str]) -> list[str]:
-        """What to change; `imports` are the modules of the recipe."""
-        cause = self._cause()
-        own = {name.partition(".")[0] for name in imports}
-        if missing := reports("no-module", cause):
-            name = missing["module"].partition(".")[0]
-            if name in own:
-                module = missing["module"]
-                return [
-                    f"the wheel has no module {module}: add it to `packages` or `ext_modules` of its setup.py, or"
-                    " remove it from `imports` in the recipe"
-                ]
+def _hints(module: str, cause: str, imports: Sequence[str]) -> list[str]:
+    if missing := reports("no-module", cause):
+        name = missing["module"].partition(".")[0]
+        if name in {one.partition(".")[0] for one in imports}:
             return [
-                f"add the package that provides `{name}` to `install_requires` in the extension's setup.py, or to"
-                " `dependencies` in its pyproject.toml",
-                f"add `{name}` to `requires` in the recipe: buildfarm then adds the requirement to the wheel",
+                f"the wheel has no module {missing['module']}: add it to `packages` or `ext_modules` of its setup.py,"
+                " or remove it from `imports` in the recipe"
             ]
-        if reports("no-module-function", cause):
-            return [hint_of("no-module-function")]
-        lacking = reports("no-library", cause)
-        if lacking and is_driver_library(lacking["library"]):
-            return ["install NVIDIA's driver, or run the import on a machine that has it"]
-        if lacking and _LOADED_BY_TORCH.fullmatch(lacking["library"]):
-            package = self.module.partition(".")[0]
-            return [
-                f"importing torch loads {lacking['library']}: add `import torch` at the top of {package}/__init__.py",
-                "if users must import torch before this package, add `needs_first: [torch]` to the recipe",
-            ]
-        return []
+        return [
+            f"add the package that provides `{name}` to `install_requires` in the extension's setup.py, or to"
+            " `dependencies` in its pyproject.toml",
+            f"add `{name}` to `requires` in the recipe: buildfarm then adds the requirement to the wheel",
+        ]
+    if reports("no-module-function", cause):
+        return [hint_of("no-module-function")]
+    lacking = reports("no-library", cause)
+    if lacking and is_driver_library(lacking["library"]):
+        return ["install NVIDIA's driver, or run the import on a machine that has it"]
+    if lacking and _LOADED_BY_TORCH.fullmatch(lacking["library"]):
+        package = module.partition(".")[0]
+        return [
+            f"importing torch loads {lacking['library']}: add `import torch` at the top of {package}/__init__.py",
+            "if users must import torch before this package, add `needs_first: [torch]` to the recipe",
+        ]
+    return []
 
 
 def _headline(kind: str, text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{kind}: {lines[0][:_MOST]}" if lines else kind
+
+
+def import_hints(stderr: str, wheel: Path, recipe: Recipe) -> list[str]:
+    """What to change in the source, whose folder must be on this machine; `stderr` is what the import printed."""
+    if not isinstance(recipe.source, PathSource):
+        return []
+    try:
+        files = source_files(recipe.source.path)
+        with ZipFile(wheel) as archive:
+            names = archive.namelist()
+        script = read_setup_script(recipe.source.path)
+        return [
+            *_no_data(stderr, names, files),
+            *_no_module(stderr, names, files, script),
+        ]
+    except (BuildfarmError, OSError, BadZipFile):  # a hint is no reason for an error
+        return []
+
+
+def _no_data(stderr: str, names: Sequence[str], files: Sequence[tuple[str, Path]]) -> Iterator[str]:
+    """A file that the wheel does not have where the import looks for it, and that the source has."""
+    for file in _NO_FILE.findall(stderr)[-1:]:
+        name = next((name for name, _ in files if f"/{name}".endswith(f"/{file}")), "")
+        if name and file not in names:
+            yield (
+                f"the source has {name}, and the wheel does not: add it to `package_data` in setup.py, or to"
+                " `[tool.setuptools.package-data]` in pyproject.toml"
+            )
+
+
+def _no_module(
+    stderr: str, names: Sequence[str], files: Sequence[tuple[str, Path]], script: SetupFacts
+) -> Iterator[str]:
+    """A module that the wheel does not have, and that the source has or compiles."""
+    found = [each for line in stderr.splitlines() if (each := reports("no-module", line) or reports("no-name", line))]
+    module = ".".join(reversed(found[-1].groups())) if found else ""  # `ops` of `tiny` is tiny.ops
+    path = module.replace(".", "/")
+    if not found or any(name.startswith((f"{path}/", f"{path}.")) for name in names):
+        return
+    if any(extension.optional and extension.name == module for extension in script.extensions):
+        yield (
+            f"setup.py compiles {module} with `optional=True`, and the wheel does not have it: setuptools leaves out an"
+            " optional extension whose compile fails; the log of the build has the error"
+        )
+        return
+    # A copy of another project, deeper in the source, is not what the import means.
+    places = [f"{home}{path}" for home in ("", "src/", "python/")]
+    inside = [name for name, _ in files if name.endswith(".py") and name.startswith(tuple(f"{p}/" for p in places))]
+    folder = next((place for place in places if inside and inside[0].startswith(f"{place}/")), "")
+    file = next((name for name, _ in files if name in {f"{place}.py" for place in places}), "")
+    if file and "." not in module:
+        yield f"the source has {file}, and the wheel does not: add {module} to `py_modules` in setup.py"
+    elif folder and f"{folder}/__init__.py" not in inside:
+        yield (
+            f"the source has {folder} without {folder}/__init__.py, so `find_packages()` leaves it out: add an empty"
+            " __init__.py, or call `find_namespace_packages()`"
+        )
+    elif folder:
+        yield f"the source has {folder}, and the wheel does not: add {module} to `packages` in setup.py"

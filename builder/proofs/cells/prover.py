@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -60,44 +60,6 @@ class Subject:
     fault: str | None = None
 
 
-class ProofTable:
-    """The proofs of one wheel by cell and check. The cell None is for checks of the file alone."""
-
-    def __init__(self, subject: Subject, stored: Sequence[Proof]) -> None:
-        """Take the stored proofs whose basis is that of today: what a check depends on besides the wheel."""
-        of_file = digest_of([STATIC_FORMAT, repr(subject.claim), sorted(subject.provided), *_table_versions()])[:16]
-        self._of_file = defaultdict(lambda: of_file, dict.fromkeys(OF_ANY_WHEEL, any_wheel_basis()))
-        self._of_cell = cell_basis(subject.recipe)
-        #: The checks that the wheel must have, by cell.
-        self.wanted: dict[Cell | None, Sequence[Check]] = {
-            None: _file_checks(subject.claim.abi),
-            **dict.fromkeys(subject.claim.cells, CELL_CHECKS),
-        }
-        self._proofs = {(p.cell, p.check): p for p in stored if p.basis == self._basis(p)}
-
-    def get(self, cell: Cell | None, check: Check) -> Proof | None:
-        """The proof of a check in a cell, or None."""
-        return self._proofs.get((cell, check))
-
-    def with_basis(self, proof: Proof) -> Proof:
-        """A new proof with the basis of today."""
-        return replace(proof, basis=self._basis(proof))
-
-    def add(self, found: Sequence[Proof], saved: Sequence[Proof]) -> None:
-        """Replace earlier proofs by the `saved` ones; a proof that the store did not take fills a gap only."""
-        new, kept = ({(p.cell, p.check): p for p in proofs} for proofs in (found, saved))
-        self._proofs = {**new, **self._proofs, **kept}
-
-    def all(self) -> list[Proof]:
-        """The wanted proofs in order, then checks of the file that the ABI class does not ask for, such as `abi3`."""
-        wanted = [(cell, check) for cell, checks in self.wanted.items() for check in checks]
-        more = [key for key in self._proofs if key[0] is None and key not in wanted]
-        return [self._proofs[key] for key in (*wanted, *more) if key in self._proofs]
-
-    def _basis(self, proof: Proof) -> str:
-        return self._of_file[proof.check] if proof.cell is None else self._of_cell[proof.check]
-
-
 class WheelProver:
     """Proves finished wheels in the cells they claim, as far as this machine can, and keeps the proofs."""
 
@@ -143,16 +105,25 @@ class WheelProver:
         `keep_others`, "not run" replaces nothing in the store that another recipe gave. Raises DiskFullError and
         KilledError: they say nothing about the wheel.
         """
-        table = ProofTable(subject, self._store.proofs(subject.facts.sha256))
+        basis = _bases(subject)
+        wanted: dict[Cell | None, Sequence[Check]] = {
+            None: _file_checks(subject.claim.abi),
+            **dict.fromkeys(subject.claim.cells, CELL_CHECKS),
+        }
+        proofs = _keyed(one for one in self._store.proofs(subject.facts.sha256) if one.basis == basis(one))
         missing = {
-            cell: {check for check in checks if self.again or not self._decided(table.get(cell, check), subject.facts)}
-            for cell, checks in table.wanted.items()
+            cell: {one for one in checks if self.again or not self._decided(proofs.get((cell, one)), subject.facts)}
+            for cell, checks in wanted.items()
         }
         if others or any(missing.values()):
-            found = [*map(table.with_basis, self._run(subject, missing, log, stage, others))]
+            found = [replace(one, basis=basis(one)) for one in self._run(subject, missing, log, stage, others)]
             found = apply_accepts(found, subject.recipe)
-            table.add(found, self._store.save_proofs(found, keep_others=keep_others))
-        return apply_accepts(table.all(), subject.recipe)
+            saved = self._store.save_proofs(found, keep_others=keep_others)
+            proofs = {**_keyed(found), **proofs, **_keyed(saved)}  # what the store did not take fills gaps only
+        # The wanted ones in order, then checks of the file that the ABI class does not ask for, such as `abi3`.
+        keys = [(cell, check) for cell, checks in wanted.items() for check in checks]
+        keys += [key for key in proofs if key[0] is None and key not in keys]
+        return apply_accepts([proofs[key] for key in keys if key in proofs], subject.recipe)
 
     def _decided(self, proof: Proof | None, facts: WheelFacts) -> bool:
         """Passed and failed are final, except failed by a time limit, which also depends on the load of the machine.
@@ -191,9 +162,8 @@ class WheelProver:
     ) -> list[Proof]:
         """Run the missing checks in each cell, or take those of other machines; then the static checks."""
         # Imported here because auditwheel and abi3info load slowly, and a wheel that is proven does not need them.
-        from builder.proofs.any_wheel import any_wheel_proofs  # noqa: PLC0415
         from builder.proofs.cells.cell_run import CellRunner, not_run_in_cell  # noqa: PLC0415
-        from builder.proofs.static.file_checks import static_proofs  # noqa: PLC0415
+        from builder.proofs.file_checks import any_wheel_proofs, static_proofs  # noqa: PLC0415
 
         sha256 = subject.facts.sha256
         symbols: dict[Cell, SymbolTable] = {}
@@ -223,10 +193,7 @@ class WheelProver:
         return found
 
     def _cells_for(self, subject: Subject, cell: Cell) -> CellEnvironments:
-        """Environments on this machine, or containers of runtime images for a wheel that needs a newer glibc.
-
-        Raises MissingToolError when there is no container engine.
-        """
+        """Environments on this machine, or containers for a wheel that needs a newer glibc. Raises MissingToolError."""
         if is_compatible(subject.facts.filename, cell.python):
             from builder.proofs.cells.cell_environment import LocalEnvironments  # noqa: PLC0415
 
@@ -243,6 +210,18 @@ class WheelProver:
 
             self._containers = container_environments(self._images, self._store, self._environments, pull=self._pull)
         return self._containers
+
+
+def _keyed(proofs: Iterable[Proof]) -> dict[tuple[Cell | None, Check], Proof]:
+    return {(one.cell, one.check): one for one in proofs}
+
+
+def _bases(subject: Subject) -> Callable[[Proof], str]:
+    """The basis of today of each proof: digest of what its check depends on besides the wheel."""
+    of_file = digest_of([STATIC_FORMAT, repr(subject.claim), sorted(subject.provided), *_table_versions()])[:16]
+    by_check = defaultdict(lambda: of_file, dict.fromkeys(OF_ANY_WHEEL, any_wheel_basis()))
+    of_cell = cell_basis(subject.recipe)
+    return lambda proof: by_check[proof.check] if proof.cell is None else of_cell[proof.check]
 
 
 def cell_basis(recipe: Recipe) -> dict[Check, str]:
@@ -275,7 +254,6 @@ def timed_out(proof: Proof) -> bool:
 
 
 def _claim(build: Build, recipe: Recipe, facts: WheelFacts, cuda_sources: CudaSources) -> WheelClaim:
-    """What buildfarm claims about the wheel of a build."""
     return WheelClaim(
         abi=build.abi,
         torch=_oldest_torch(build, recipe, facts),
@@ -302,7 +280,6 @@ def _oldest_torch(build: Build, recipe: Recipe, facts: WheelFacts) -> Torch:
 
 
 def _file_checks(abi: AbiClass) -> Sequence[Check]:
-    """The checks of the file that an ABI class requires."""
     checks = [Check.PAYLOAD, Check.TAGS, Check.MODULES, Check.METADATA, Check.RECORD, Check.GRAFTED, Check.CONTENTS]
     checks += [Check.DEVICE_CODE, Check.LOADER]
     checks += [] if abi is AbiClass.CPYTHON else [Check.ABI3]

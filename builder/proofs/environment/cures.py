@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from builder.errors import UsageError
 from builder.matrix.axes import Arch, Cuda, Gpu, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
@@ -61,7 +59,7 @@ def note(code: str, what: str, why: str, cure: tuple[str, ...] = (), advice: str
 
 @dataclass(frozen=True)
 class Cures:
-    """Makes commands for one environment."""
+    """Makes commands for one environment. They call uv, also where the environment has pip: buildfarm brings it."""
 
     #: The environment.
     environment: InstalledEnvironment
@@ -70,32 +68,17 @@ class Cures:
     #: URL of PyTorch's index, with `{variant}`.
     torch_index: str = TORCH_INDEX
 
-    @property
-    def _uses_uv(self) -> bool:
-        """uv, unless the environment has pip and this machine has no uv on PATH."""
-        return "pip" not in self.environment.visible or shutil.which("uv") is not None
-
     def _command(self, verb: str, *words: str) -> str:
         python = str(self.environment.interpreter.executable)
-        if self._uses_uv:
-            return f"{uv_command()} {shlex.join(['pip', verb, '--python', python, *words])}"
-        return shlex.join([python, "-m", "pip", verb, *words])
+        return f"{uv_command()} {shlex.join(['pip', verb, '--python', python, *words])}"
 
     def install(self, *requirements: str, index: str = "") -> str:
         """Install or replace packages; `index` is asked before the default index."""
-        return self._command("install", *self._index_option(index), *requirements)
-
-    def _index_option(self, index: str) -> list[str]:
-        return ["--index" if self._uses_uv else "--extra-index-url", index] if index else []
-
-    def upgrade(self, name: str, *keep: str) -> str:
-        """Install the newest release of a package that fits what is kept."""
-        option = ["--upgrade-package", name] if self._uses_uv else ["--upgrade"]
-        return self._command("install", *option, name, *keep)
+        return self._command("install", *(["--index", index] if index else []), *requirements)
 
     def remove(self, *names: str) -> str:
         """Remove packages."""
-        return self._command("uninstall", *([] if self._uses_uv else ["-y"]), *names)
+        return self._command("uninstall", *names)
 
     def restore(self, packages: Sequence[InstalledPackage], index: str = "") -> str:
         """Install the files of packages again, without their requirements."""
@@ -103,9 +86,8 @@ class Cures:
             f"{package.name} @ {package.source}" if package.source else f"{package.name}=={package.version}"
             for package in packages
         ]
-        every = [word for package in packages for word in ("--reinstall-package", package.name)]
-        again = every if self._uses_uv else ["--force-reinstall"]
-        return self._command("install", "--no-deps", *again, *self._index_option(index), *pins)
+        again = [word for package in packages for word in ("--reinstall-package", package.name)]
+        return self.install("--no-deps", *again, *(["--index", index] if index else []), *pins)
 
     @property
     def archs(self) -> list[Arch]:
@@ -122,10 +104,9 @@ class Cures:
         archs = f"TORCH_CUDA_ARCH_LIST={shlex.quote(gpus)} " if gpus else ""
         source = f"{package.name} @ {package.source}" if package.source else f"{package.name}=={package.public}"
         tools = [name for name in ("setuptools", "wheel", "ninja") if name not in self.environment.visible]
-        words = ["--no-deps", "--no-binary", package.name, "--no-build-isolation"]
-        words += ["--reinstall-package", package.name] if self._uses_uv else ["--force-reinstall", "--no-cache-dir"]
+        words = ["--no-deps", "--no-binary", package.name, "--no-build-isolation", "--reinstall-package", package.name]
         first = (self.install(*tools),) if tools else ()
-        return (*first, f"{archs}{self._command('install', *words, source)}")
+        return (*first, f"{archs}{self.install(*words, source)}")
 
     def index_of(self, torch: TorchInstall) -> str:
         """The index that has an installed torch and its companions; empty for the default index."""
@@ -142,10 +123,7 @@ class Cures:
         return self.torch_index.replace("{variant}", variant)
 
     def companion(self, name: str, torch: Torch, local: str) -> str:
-        """The requirement of torchvision or torchaudio for this torch; empty if compat.yaml does not know it.
-
-        A release that belongs to several torch releases is not pinned to the CUDA variant `local`.
-        """
+        """The requirement of a companion of this torch, or empty; one of several torches is not pinned to `local`."""
         versions = self.compat.companions[name]
         version = versions.get(torch, "")
         if not version:
@@ -167,60 +145,53 @@ class Cures:
 
     def fitting_torch(self) -> tuple[str, ...]:
         """Install the torch nearest to the installed one that fits this Python, driver and GPUs; empty without one."""
-        fit = fitting_torch(self.environment, self.compat)
-        return (self.change_torch(*fit),) if fit else ()
+        return (self.change_torch(*fit),) if (fit := self.nearest_torch()) else ()
 
+    def nearest_torch(self) -> tuple[Torch, Cuda] | None:
+        """The torch nearest to the installed one that this Python, driver and these GPUs can use, and its CUDA.
 
-def fitting_torch(environment: InstalledEnvironment, compat: Compat) -> tuple[Torch, Cuda] | None:
-    """The torch nearest to the installed one that this Python, driver and these GPUs can use, and its CUDA.
+        The same release with another CUDA comes first, then the next newer release, then older ones.
+        """
+        environment, compat, installed = self.environment, self.compat, self.environment.torch
+        now, cuda = (installed.release, installed.cuda) if installed else (None, None)
 
-    The same release with another CUDA comes first, then the next newer release, then older ones.
-    """
-    python, machine, installed = environment.interpreter.python, environment.machine, environment.torch
-    now, cuda = (installed.release, installed.cuda) if installed else (None, None)
+        def distance(found: tuple[Torch, Cuda]) -> tuple[object, ...]:
+            torch, its_cuda = found
+            return (
+                torch != now,
+                now is not None and torch < now,
+                abs(100 * torch.major + torch.minor - 100 * now.major - now.minor) if now else 0,
+                cuda is None or its_cuda.major != cuda.major,
+                not compat.is_default_variant(torch, its_cuda),
+                (-its_cuda.major, -its_cuda.minor),
+                (-torch.major, -torch.minor, -torch.patch),
+            )
 
-    def distance(found: tuple[Torch, Cuda]) -> tuple[object, ...]:
-        torch, its_cuda = found
-        return (
-            torch != now,
-            now is not None and torch < now,
-            abs(100 * torch.major + torch.minor - 100 * now.major - now.minor) if now else 0,
-            cuda is None or its_cuda.major != cuda.major,
-            not compat.is_default_variant(torch, its_cuda),
-            (-its_cuda.major, -its_cuda.minor),
-            (-torch.major, -torch.minor, -torch.patch),
+        usable = (
+            (torch, cuda)
+            for torch, cuda in self._every_torch()
+            if not compat.why_not(torch, cuda, environment.interpreter.python, environment.platform)
+            and driver_runs(environment.machine.driver, cuda, compat)
+            and all(self._supports(torch, cuda, gpu) for gpu in environment.machine.gpus)
         )
+        return min(usable, key=distance, default=None)
 
-    usable = (
-        (torch, cuda)
-        for torch in compat.torches
-        for cuda in compat.torch(torch).variants
-        if not compat.why_not(torch, cuda, python, environment.platform)
-        and driver_runs(machine.driver, cuda, compat)
-        and all(_supports(torch, cuda, gpu, environment, compat) for gpu in machine.gpus)
-    )
-    return min(usable, key=distance, default=None)
+    def unsupported_gpus(self) -> list[Gpu]:
+        """The GPUs that no torch of compat.yaml supports, whatever the Python and the driver."""
+        return [
+            gpu
+            for gpu in dict.fromkeys(self.environment.machine.gpus)
+            if not any(self._supports(torch, cuda, gpu) for torch, cuda in self._every_torch())
+        ]
 
+    def _every_torch(self) -> Iterator[tuple[Torch, Cuda]]:
+        return ((torch, cuda) for torch in self.compat.torches for cuda in self.compat.torch(torch).variants)
 
-def unsupported_gpus(environment: InstalledEnvironment, compat: Compat) -> list[Gpu]:
-    """The GPUs that no torch of compat.yaml supports, whatever the Python and the driver."""
-    every = [(torch, cuda) for torch in compat.torches for cuda in compat.torch(torch).variants]
-    return [
-        gpu
-        for gpu in dict.fromkeys(environment.machine.gpus)
-        if not any(_supports(torch, cuda, gpu, environment, compat) for torch, cuda in every)
-    ]
+    def _supports(self, torch: Torch, cuda: Cuda, gpu: Gpu) -> bool:
+        """Whether a GPU runs the code of a torch's wheel, and the CUDA compiles for it at run time."""
+        codes = [arch.sm for arch in self.compat.official_archs(torch, cuda, self.environment.platform)]
+        return runs_on(codes, gpu.arch) and self.nvrtc_knows(cuda, gpu.arch)
 
-
-def _supports(torch: Torch, cuda: Cuda, gpu: Gpu, environment: InstalledEnvironment, compat: Compat) -> bool:
-    """Whether a GPU runs the code of a torch's wheel, and the CUDA compiles for it at run time."""
-    codes = [arch.sm for arch in compat.official_archs(torch, cuda, environment.platform)]
-    return runs_on(codes, gpu.arch) and nvrtc_knows(cuda, gpu.arch, compat)
-
-
-def nvrtc_knows(cuda: Cuda, gpu: Arch, compat: Compat) -> bool:
-    """Whether the runtime compiler (NVRTC) of a CUDA compiles for a GPU; an unknown CUDA counts as able."""
-    try:
-        return gpu in compat.toolkit(cuda).archs
-    except UsageError:
-        return True
+    def nvrtc_knows(self, cuda: Cuda, gpu: Arch) -> bool:
+        """Whether the runtime compiler (NVRTC) of a CUDA compiles for a GPU; an unknown CUDA counts as able."""
+        return all(gpu in toolkit.archs for toolkit in self.compat.toolkits if toolkit.cuda == cuda)

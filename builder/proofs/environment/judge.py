@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from builder.proofs.environment.checks import torches
-from builder.proofs.environment.checks.companions import check_companions
+from builder.proofs.environment.checks import machine, packages, torches
 from builder.proofs.environment.checks.extensions import check_extensions
-from builder.proofs.environment.checks.gpus import check_gpus
-from builder.proofs.environment.checks.library_path import check_library_path
-from builder.proofs.environment.checks.nvidia import check_nvidia
-from builder.proofs.environment.checks.tools import check_tools
 from builder.proofs.environment.cures import Cures, Finding, Severity, note
 from builder.proofs.environment.facts import TorchInstall
 from builder.tested_versions import FIRST_SAFE, TESTED, unsafe, untested
@@ -23,14 +18,12 @@ _CHECKS: tuple[Callable[[Cures, TorchInstall], Iterator[Finding]], ...] = (
     torches.check_requirements,
     torches.check_files,
     torches.check_backends,
-    torches.check_leftovers,
-    torches.check_uv,
-    check_gpus,
-    check_companions,
-    check_nvidia,
-    check_library_path,
+    machine.check_gpus,
+    packages.check_companions,
+    packages.check_nvidia,
+    torches.check_library_path,
     check_extensions,
-    check_tools,
+    machine.check_tools,
 )
 
 
@@ -43,12 +36,12 @@ def judge(cures: Cures) -> tuple[Finding, ...]:
 
 def check_tested_versions(cures: Cures) -> Iterator[Finding]:
     """A note for each package; `buildfarm build` warns about the same packages of its own environment."""
-    packages = cures.environment.visible
-    bad = unsafe({name: package.version for name, package in packages.items() if name in FIRST_SAFE})
+    versions = {name: package.version for name, package in cures.environment.visible.items()}
+    bad = unsafe({name: version for name, version in versions.items() if name in FIRST_SAFE})
     for name, sentence in bad.items():
         why = "whoever has the keys of these authorities can pose as the server of a download"
         yield note("unsafe-version", sentence, why, (cures.install(f"{name}>={FIRST_SAFE[name]}"),))
-    installed = {name: package.version for name, package in packages.items() if name not in bad}
-    for name, sentence in untested(installed).items() if "buildfarm" in packages else ():
+    others = {name: version for name, version in versions.items() if name not in bad}
+    for name, sentence in untested(others).items() if "buildfarm" in versions else ():
         why = "buildfarm depends on what this program prints and writes, which changes between releases"
         yield note("untested-version", sentence, why, (cures.install(name + TESTED[name].requirement),))

@@ -60,10 +60,7 @@ def make_proof(
     evidence: dict[str, Any] | None = None,
     remarks: Sequence[str] = (),
 ) -> Proof:
-    """A proof that failed with these errors, or passed with the short text `good` when there are none.
-
-    Remarks do not change the verdict.
-    """
+    """A proof that failed with these errors, or passed with the short text `good`; remarks change no verdict."""
     return Proof(
         wheel=facts.sha256,
         cell=cell,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from packaging.utils import canonicalize_name
+
 from builder.gate.amounts import counted, join_names, size_text
 from builder.matrix.compat import and_list
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof, why_no_cuda
-from builder.proofs.static.common_names import is_common_module
 from builder.proofs.static.metadata import read_requirement
-from builder.wheelfile.driver import is_driver_library
+from builder.wheelfile.compatibility import is_driver_library
 from builder.wheelfile.elf import MISHAPS
 from builder.wheelfile.facts import Library, WheelFacts
 
@@ -28,6 +29,16 @@ _RENAMED_RUNTIME = re.compile(r"/lib(?:cudart|gomp)[-.][0-9a-f]{8,}\.so[.\d]*$")
 _OPENMP = re.compile(r"lib(?:gomp|iomp5|omp)")
 #: The name of a Python module for Linux.
 _LINUX_MODULE = re.compile(r"\.(?:cpython-\d+t?(?:-\w+-linux-\w+)?|abi3)\.so$")
+#: Names that many projects give their C++ module or the folder of their ops, as their examples do.
+_NATIVE = (
+    r"_?C(?:_(?:ops|cpu|cuda|gpu|ext))?|_?(?:c(?:pp|uda)_)?(?:ext|extensions?|ops|kernels?)(?:_(?:cpp|cuda))?"
+    r"|_?custom_ops?|_?my_?(?:ops?|ext(?:ension)?)"
+)
+#: Folders of a source.
+_FOLDERS = r"tests?|testing|benchmarks?|csrc|src|examples?|docs?|tools|scripts|build|utils"
+_MODULE = re.compile(f"{_FOLDERS}|{_NATIVE}")
+_FILE = re.compile(rf"(?:{_FOLDERS}|{_NATIVE}|conftest|setup)\.(?:py|(?:.+\.)?so)")
+_NAMESPACE = re.compile(rf"(?:_?tests?|examples?|utils?|cpp|cuda|native|TORCH_EXTENSION_NAME|{_NATIVE})")
 #: Characters of a line of code that a remark shows.
 _MOST_CODE = 80
 #: Libraries, and architectures of each, that a failure names.
@@ -85,18 +96,12 @@ def check_grafted(facts: WheelFacts, provided: frozenset[str], *, foreign: bool 
             "copies in one process break each other: repair the wheel with `auditwheel repair --exclude`"
         )
     openmp = [one.path for one in facts.libraries if _OPENMP.fullmatch(_stem(one.basename)) and one.path not in grafted]
-    if openmp and _needs_torch(facts):
+    required = [one.name for line in facts.requires_dist if (one := read_requirement(line))]
+    if openmp and ("torch" in required or any(library.needs_torch for library in facts.libraries)):
         remarks.append(
             f"the wheel contains {join_names(openmp)}: an OpenMP runtime beside that of torch, with threads of its own"
         )
     return make_proof(facts, Check.GRAFTED, errors, good=good, evidence={"grafted": grafted}, remarks=remarks)
-
-
-def _needs_torch(facts: WheelFacts) -> bool:
-    required = (read_requirement(line) for line in facts.requires_dist)
-    return any(one is not None and one.name == "torch" for one in required) or any(
-        library.needs_torch for library in facts.libraries
-    )
 
 
 def _stem(name: str) -> str:
@@ -113,13 +118,9 @@ def _is_theirs(name: str, theirs: set[str]) -> bool:
 
 
 def check_contents(facts: WheelFacts) -> Proof:
-    """No file that is imported as a library is something else.
-
-    Remarks on what installs and works, but harms others or wastes space.
-    """
-    errors, others = _no_libraries(facts)
-    remarks = [
-        *others,
+    """No file that is imported as a library is something else. Remarks on what harms others or wastes space."""
+    errors, remarks = _no_libraries(facts)
+    remarks += [
         *startup_remarks(facts),
         *_stray(facts),
         *_equal(facts),
@@ -135,10 +136,7 @@ def check_contents(facts: WheelFacts) -> Proof:
 
 
 def _no_libraries(facts: WheelFacts) -> tuple[list[str], list[str]]:
-    """Errors and remarks about files with the name of a library that are none.
-
-    It is an error if Python or another library loads the file, or if its content is a mishap. Else nobody may load it.
-    """
+    """Errors about files with the name of a library that are none and that something loads; remarks about others."""
     needed = {name for library in facts.libraries for name in library.needed}
     errors: list[str] = []
     remarks: list[str] = []
@@ -161,6 +159,22 @@ def stray_names(facts: WheelFacts) -> list[str]:
     """Names at the top of site-packages that hide modules of the user, or that other wheels install too."""
     tops = dict.fromkeys(name.partition("/")[0] for name in facts.installed())
     return [top for top in tops if is_common_module(top, facts.name)]
+
+
+def is_common_module(top: str, project: str) -> bool:
+    """Whether a file or a folder at the top of site-packages has a name that other projects install too."""
+    stem = top.partition(".")[0]
+    pattern = _FILE if "." in top else _MODULE
+    return pattern.fullmatch(top) is not None and not _same(stem, project)
+
+
+def is_common_namespace(namespace: str, project: str) -> bool:
+    """Whether other projects register ops in a namespace of this name."""
+    return _NAMESPACE.fullmatch(namespace) is not None and not _same(namespace, project)
+
+
+def _same(name: str, project: str) -> bool:
+    return canonicalize_name(name).strip("-") == canonicalize_name(project)
 
 
 def _stray(facts: WheelFacts) -> Iterator[str]:
@@ -208,8 +222,7 @@ def _per_cuda(facts: WheelFacts) -> Iterator[str]:
 
 
 def _missing_headers(facts: WheelFacts) -> Iterator[str]:
-    lacking = facts.missing_headers
-    if lacking:
+    if lacking := facts.missing_headers:
         headers = list(dict.fromkeys(path for paths in lacking.values() for path in paths))
         yield (
             f"the wheel contains CUDA sources, but not the headers {join_names(headers)} that"
@@ -219,10 +232,7 @@ def _missing_headers(facts: WheelFacts) -> Iterator[str]:
 
 
 def check_size(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
-    """The wheel file has at most `claim.max_size` bytes; None without a limit.
-
-    A failure names the largest libraries, and the GPU code of each by architecture.
-    """
+    """The wheel has at most `claim.max_size` bytes; a failure names the largest libraries. None without a limit."""
     if not claim.max_size:
         return None
     errors = []

@@ -16,7 +16,7 @@ from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof
-from builder.proofs.static.variants import archs_of, for_cell
+from builder.proofs.static.variants import for_cell
 from builder.wheelfile.compatibility import code_number
 from builder.wheelfile.facts import Library, WheelFacts
 
@@ -36,7 +36,10 @@ def check_device_code(facts: WheelFacts, claim: WheelClaim) -> Proof:
         for library in facts.libraries
         if library.fatbin and not library.foreign and (library.path in judged or not claim.cells)
     ]
-    only = {library.path: archs_of(library, claim.variants) for library in coded}
+    only = {  # the compute capabilities that the recipe names for a library; empty: every one
+        one.path: {entry.arch.capability for entry in claim.variants if entry.arch and entry.matches(one.path)}
+        for one in coded
+    }
     split = set().union(*only.values())
     errors = []
     if not coded and claim.cuda_required:

@@ -21,7 +21,7 @@ from builder.proofs.static.system_symbols import CUDA_CALL, STANDARD, is_python,
 from builder.proofs.static.tags import system_libraries
 from builder.proofs.static.variants import for_cell, variants
 from builder.records import CudaSources
-from builder.wheelfile.driver import is_driver_library
+from builder.wheelfile.compatibility import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
 from builder.wheelfile.shims import SHIM, shims
 
@@ -254,10 +254,6 @@ def _cause(symbol: str, facts: WheelFacts, cell: Cell, table: SymbolTable, sourc
     if is_torch_cxx(symbol) and other_string:
         flag = f"-D_GLIBCXX_USE_CXX11_ABI={int(table.cxx11)}"
         return f"the library uses a different C++ ABI of std::string than torch {cell.torch}: build with {flag}"
-    return _other_cause(symbol, readable, cell) or _missing_source(facts, sources)
-
-
-def _other_cause(symbol: str, readable: str, cell: Cell) -> str:
     if is_torch_cxx(symbol):
         return (
             f"the library needs a C++ symbol that torch {cell.torch} does not have; "
@@ -272,7 +268,7 @@ def _other_cause(symbol: str, readable: str, cell: Cell) -> str:
         return "no linked library defines this function of the driver: link libcuda (-lcuda)"
     if readable.startswith(("std::", "__gnu_cxx::")):
         return "the library needs a newer libstdc++ than this system has: build in an older image"
-    return ""
+    return _missing_source(facts, sources)
 
 
 def _missing_source(facts: WheelFacts, sources: CudaSources | None) -> str:

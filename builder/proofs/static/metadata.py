@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from urllib.parse import unquote
 
-import packaging
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -24,7 +23,6 @@ from builder.wheelfile.compatibility import oldest_python
 from builder.wheelfile.facts import WheelFacts
 from builder.wheelfile.torch_range import TORCHES
 
-_REFUSES = f"twine with packaging {packaging.__version__} does not upload the wheel"
 #: What to do about a wheel whose file was renamed.
 RELABEL = "run `buildfarm relabel WHEEL`, which writes a wheel in which both agree"
 
@@ -38,6 +36,9 @@ def check_metadata(facts: WheelFacts, claim: WheelClaim) -> Proof:
     errors += _python_errors(facts, claim)
     by_url = {line: one for line in facts.requires_dist if (one := read_requirement(line)) and one.url}
     errors += [_by_url(one) for one in by_url.values() if one in required.get("torch", ())]
+    uncertain = ""
+    with suppress(ValueError):  # among the errors
+        uncertain = read_local(Version(facts.version).local or "").remark
     return make_proof(
         facts,
         Check.METADATA,
@@ -50,19 +51,9 @@ def check_metadata(facts: WheelFacts, claim: WheelClaim) -> Proof:
         },
         remarks=[
             *(_by_url(one) for one in by_url.values() if one not in required.get("torch", ())),
-            *_version_remarks(facts.version),
-            *([f"{_REFUSES}: METADATA: {join_names(facts.metadata_faults)}"] if facts.metadata_faults else []),
+            *([f"the version {facts.version} {uncertain}"] if uncertain else []),
         ],
     )
-
-
-def _version_remarks(version: str) -> list[str]:
-    """What is not certain about the torch and the CUDA that the version names."""
-    try:
-        remark = read_local(Version(version).local or "").remark
-    except ValueError:  # among the errors
-        return []
-    return [f"the version {version} {remark}"] if remark else []
 
 
 def _identity_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:

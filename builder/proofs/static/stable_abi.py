@@ -13,10 +13,9 @@ from builder.matrix.axes import AbiClass, Python
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof
 from builder.proofs.static.system_symbols import CUDA_CALL, is_python, is_standard, is_torch_cxx
-from builder.wheelfile.compatibility import NEW_SUFFIXES, oldest_python, only_new
-from builder.wheelfile.driver import is_driver_library
+from builder.wheelfile.compatibility import NEW_SUFFIXES, is_driver_library, oldest_python, only_new
 from builder.wheelfile.facts import TORCH_LIBRARY, Library, WheelFacts
-from builder.wheelfile.shims import SHIM, oldest_torch, parse_series, shims
+from builder.wheelfile.shims import SHIM, oldest_torch, shims
 
 #: Libraries of glibc and GCC, and of CUDA as far as each of their symbols has a version.
 _EXPLAINED_LIBRARY = re.compile(
@@ -45,7 +44,7 @@ def check_stable(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
             )
     needed = {library.path: oldest_torch(library.undefined) for library in facts.libraries}
     floors = {path: torch.series if torch else "" for path, torch in needed.items()}
-    floor = max((one for one in floors.values() if one), key=parse_series, default="")
+    floor = oldest.series if (oldest := max(filter(None, needed.values()), default=None)) else ""
     return make_proof(
         facts,
         Check.STABLE,
@@ -67,10 +66,10 @@ def _errors(library: Library, own: set[str], files: set[str], claim: WheelClaim)
     ]
     cxx = [demangle(symbol) for symbol in undefined if is_torch_cxx(symbol)]
     known = shims()
-    newer: dict[str, list[str]] = {}
+    newer: dict[tuple[int, int], list[str]] = {}
     for symbol in undefined:
         if symbol in known and known[symbol].since > (claim.torch.major, claim.torch.minor):
-            newer.setdefault(known[symbol].series, []).append(symbol)
+            newer.setdefault(known[symbol].since, []).append(symbol)
     # Functions of the driver have no symbol version: only a linked driver library shows that they are the driver's.
     has_driver = any(is_driver_library(name) for name in library.needed)
     # So have functions of zlib or NCCL, for example. The check of the linkage looks for them in the libraries.
@@ -94,7 +93,8 @@ def _errors(library: Library, own: set[str], files: set[str], claim: WheelClaim)
             f"{library.path} uses torch's C++ ABI ({join_names(cxx)}), which changes with every release: compile every "
             "source with -DTORCH_TARGET_VERSION; the headers then reject such calls"
         )
-    for series, names in sorted(newer.items(), key=lambda one: parse_series(one[0])):
+    for _, names in sorted(newer.items()):
+        series = known[names[0]].series
         errors.append(
             f"{library.path} needs torch {series} for {join_names(names)}, but a wheel of the class `stable` "
             f"must work with torch {claim.torch.series}: lower TORCH_TARGET_VERSION, or set"

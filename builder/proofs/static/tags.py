@@ -25,8 +25,7 @@ from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof
 from builder.proofs.static.metadata import RELABEL, lower_bounds, requires_admit
 from builder.proofs.static.variants import variants
-from builder.wheelfile.compatibility import NEW_SUFFIXES, admits, any_linux, finds, glibc_of, suiting
-from builder.wheelfile.driver import is_driver_library
+from builder.wheelfile.compatibility import NEW_SUFFIXES, admits, any_linux, finds, glibc_of, is_driver_library, suiting
 from builder.wheelfile.facts import Library, WheelFacts
 
 _PLATFORM = re.compile(
@@ -57,10 +56,7 @@ def _known(machine: str) -> dict[tuple[int, int], Policy]:
 
 @cache
 def system_libraries(machine: str) -> frozenset[str]:
-    """Libraries that a manylinux system provides, as auditwheel's policies list them, and the ELF loader.
-
-    For a processor without such systems, the loader alone.
-    """
+    """Libraries of manylinux systems, by auditwheel's policies, and the ELF loader; else the loader alone."""
     if machine not in Architecture.__members__:
         return frozenset(_LOADERS)
     return frozenset(_LOADERS).union(*(policy.whitelist for policy in _policies(machine)))
@@ -267,12 +263,7 @@ def _platform_errors(facts: WheelFacts, platform: str, provided: frozenset[str])
         return ["torch has no wheels for musl, so an extension cannot run there"]
     if other := [f"{one.path} ({one.machine})" for one in facts.libraries if one.machine != machine]:
         return [f"{join_names(other)} does not run on {machine}"]
-    return _promise_errors(facts, platform, machine, provided)
-
-
-def _promise_errors(facts: WheelFacts, platform: str, machine: str, provided: frozenset[str]) -> list[str]:
-    systems = _Systems.of(platform, machine)
-    if systems:
+    if systems := _Systems.of(platform, machine):
         return _broken(facts, systems, provided)
     if platform != f"linux_{machine}":
         return [f"{platform} is no platform of PEP 600 such as manylinux_2_28_{machine}"]

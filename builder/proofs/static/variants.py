@@ -20,7 +20,12 @@ def variants(facts: WheelFacts) -> list[WheelFacts]:
     `torch-2.9/lib/libops.so` and `torch-2.10/lib/libops.so`, or if they need different versions of another library, as
     `libops_cuda12.so` and `libops_cuda13.so` need different CUDA runtimes.
     """
-    builds = {library.path: key for group in _groups(facts) if _one_of_many(group) for library, key in _keyed(group)}
+    groups: dict[str, list[Library]] = {}
+    for library in facts.libraries:
+        if not library.foreign:
+            groups.setdefault(_NUMBER.sub("#", library.path), []).append(library)
+    several = (group for group in groups.values() if len(group) > 1 and _one_of_many(group))
+    builds = {library.path: key for group in several for library, key in _keyed(group)}
     keys = sorted(set(builds.values()), key=lambda key: [[int(part) for part in one.split(".")] for one in key])
     if not keys:
         return [facts]
@@ -40,27 +45,6 @@ def for_cell(facts: WheelFacts, named: Sequence[Variant], cell: Cell) -> WheelFa
         and not any(one.suits(cell.cuda) for one in entries)
     }
     return replace(facts, libraries=tuple(one for one in facts.libraries if one.path not in others))
-
-
-def archs_of(library: Library, named: Sequence[Variant]) -> set[tuple[int, int]]:
-    """The compute capabilities that `variants` of the recipe names for a library; empty: every one."""
-    return {one.arch.capability for one in named if one.arch and one.matches(library.path)}
-
-
-def newest_with_gpu_code(facts: WheelFacts) -> WheelFacts:
-    """The newest variant that has GPU code; without one the newest variant."""
-    found = variants(facts)
-    coded = [one for one in found if any(library.sass or library.ptx for library in one.libraries)]
-    return (coded or found)[-1]
-
-
-def _groups(facts: WheelFacts) -> list[list[Library]]:
-    """Libraries whose paths differ in numbers only."""
-    groups: dict[str, list[Library]] = {}
-    for library in facts.libraries:
-        if not library.foreign:
-            groups.setdefault(_NUMBER.sub("#", library.path), []).append(library)
-    return [group for group in groups.values() if len(group) > 1]
 
 
 def _one_of_many(group: Sequence[Library]) -> bool:

@@ -16,26 +16,19 @@ from builder.matrix.axes import Gpu, Torch
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import Selection
 from builder.proof import Check, Proof, Verdict
-from builder.proofs.any_wheel import check_loader, check_record
-from builder.proofs.claimed_cells import (
-    ClaimedCells,
-    claimed_cells,
-    foreign_claim,
-    provided_by_torch,
-    uses_torch,
-)
+from builder.proofs.claimed_cells import ClaimedCells, claimed_cells, foreign_claim, provided_by_torch, uses_torch
+from builder.proofs.file_checks import check_loader, check_record, static_proofs
 from builder.proofs.inventory import Shelf
 from builder.proofs.static.claim import make_proof, not_run
-from builder.proofs.static.file_checks import static_proofs
 from builder.proofs.static.metadata import read_requirement
 from builder.proofs.static.tags import system_libraries
-from builder.proofs.static.variants import newest_with_gpu_code
+from builder.proofs.static.variants import variants
 from builder.proofs.verify.gpus import check_gpus
 from builder.proofs.verify.torch_window import Linker
 from builder.records import FILE
 from builder.untrusted import JsonError, parse_json
-from builder.wheelfile.archive import WheelContents, installed_path, wheel_fault
-from builder.wheelfile.driver import is_driver_library
+from builder.wheelfile.archive import WheelFile, installed_path, wheel_fault
+from builder.wheelfile.compatibility import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
 from builder.wheelfile.text_files import python_uses
 
@@ -52,7 +45,7 @@ class Outside:
     """The libraries of a wheel that need what neither it, torch nor a manylinux system has, but that may be absent."""
 
     #: Its Python files say which libraries are imported.
-    wheel: WheelContents
+    wheel: WheelFile
     #: Of the wheel.
     facts: WheelFacts
     #: Names of the libraries that torch and its NVIDIA packages provide.
@@ -175,19 +168,16 @@ class Judge:
     #: Bytes that a wheel file may have; 0: any number.
     max_size: int = 0
 
-    def judge(self, wheel: WheelContents, facts: WheelFacts, origin: str) -> WheelVerdict:
-        """Every check of one wheel. Raises UsageError if it is damaged."""
-        return self.judge_read(wheel, facts, wheel_fault(wheel), origin)
+    def judge(self, wheel: WheelFile, facts: WheelFacts, origin: str = "", fault: str | None = None) -> WheelVerdict:
+        """Every check of one wheel. Raises UsageError if it is damaged.
 
-    def judge_read(self, wheel: WheelContents, facts: WheelFacts, fault: str, origin: str) -> WheelVerdict:
-        """Every check of a wheel that was read before; `fault` is what `wheel_fault` said.
-
-        `wheel` then needs its Python files and its metadata only.
+        `fault` is what `wheel_fault` said before; `wheel` then needs its Python files and its metadata only.
         """
+        fault = wheel_fault(wheel) if fault is None else fault
         proofs = sorted(self._proofs(wheel, facts, fault), key=lambda proof: list(Check).index(proof.check))
         return WheelVerdict(facts, origin, tuple(proofs))
 
-    def _proofs(self, wheel: WheelContents, facts: WheelFacts, fault: str) -> Iterator[Proof]:
+    def _proofs(self, wheel: WheelFile, facts: WheelFacts, fault: str) -> Iterator[Proof]:
         yield check_record(facts, fault)
         linker = Linker(facts, self.shelf, self.select)
         outside = Outside(wheel, facts, provided_by_torch(facts) | linker.libraries)
@@ -206,7 +196,10 @@ class Judge:
             elif proof.check is not Check.LINKAGE:
                 yield proof
         yield check_loader(facts)
-        yield check_gpus(newest_with_gpu_code(facts), self.gpus, self.driver, Compat.load(), _driver_floor(linker))
+        builds = variants(facts)
+        coded = [one for one in builds if any(library.sass or library.ptx for library in one.libraries)]
+        newest = (coded or builds)[-1]
+        yield check_gpus(newest, self.gpus, self.driver, Compat.load(), _driver_floor(linker))
         if facts.libraries and uses_torch(facts):
             yield from linker.linkage()
             yield linker.window()
@@ -214,7 +207,7 @@ class Judge:
             yield not_run(facts, Check.LINKAGE, "no library of the wheel uses torch")
 
 
-def needs_no_gpu_code(wheel: WheelContents) -> bool:
+def needs_no_gpu_code(wheel: WheelFile) -> bool:
     """Whether the record of the wheel's build says that its recipe accepts a wheel without GPU code.
 
     Every version that buildfarm writes names a CUDA, which does not promise GPU code then.

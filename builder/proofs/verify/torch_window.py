@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -17,9 +17,6 @@ from builder.proofs.static.linkage import link_one
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.proofs.static.variants import variants
 from builder.wheelfile.facts import WheelFacts
-
-#: How the user makes an inventory.
-_MAKE = "`buildfarm inventory add {}` reads the symbols"
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,9 @@ class Linker:
                 " classes may have a different layout: build the wheel for this torch"
             )
         if not errors and not good:
-            return not_run(self.facts, Check.WINDOW, self._no_window(links))
+            unknown = self._no_inventory() if not links or set(self._stated()) - links.keys() else ""
+            why = f"the wheel links with no torch whose symbols are known ({_range(list(links))})" if links else ""
+            return not_run(self.facts, Check.WINDOW, "; ".join(filter(None, (why, unknown))))
         remarks = self._remarks(good, [*good, *bad], stated)
         text = (
             f"links with torch {_range(window or good)}"
@@ -145,13 +144,6 @@ class Linker:
             else f"needs torch {'.'.join(map(str, self.claims.floor))}"
         )
         return make_proof(self.facts, Check.WINDOW, errors, good=text, evidence=evidence, remarks=remarks)
-
-    def _no_window(self, links: Mapping[str, bool]) -> str:
-        if not links:
-            return self._no_inventory()
-        unknown = self._no_inventory() if set(self._stated()) - links.keys() else ""
-        why = f"the wheel links with no torch whose symbols are known ({_range(list(links))})"
-        return f"{why}; {unknown}" if unknown else why
 
     def _too_wide(self, wide: Sequence[str], good: Sequence[str]) -> list[str]:
         if not wide or not good:
@@ -243,7 +235,7 @@ class Linker:
             what += f" --cuda {self.select.cuda[-1]}"
         elif fits and any(self._other_runtime(one.default) for one in variants):
             what += f" --cuda {fits[-1]}"
-        return _MAKE.format(what)
+        return f"`buildfarm inventory add {what}` reads the symbols"
 
 
 def _number(series: str) -> tuple[int, int]:

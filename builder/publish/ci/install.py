@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builder.errors import Code, UsageError
 from builder.masking import mask_credentials
-from builder.proofs.environment.read import source_url
+from builder.proofs.environment.facts import source_url
 from builder.untrusted import split_url
 
 #: The form `NAME[EXTRAS] @ URL`, and a path with extras.

@@ -203,7 +203,7 @@ def vouched_proofs(wheel: Path, sha256: str) -> list[Proof]:
     sent = proofs_beside(wheel, sha256)
     if not sent:
         return []
-    from builder.proofs.static.file_checks import static_proofs  # noqa: PLC0415 - auditwheel loads slowly
+    from builder.proofs.file_checks import static_proofs  # noqa: PLC0415 - auditwheel loads slowly
 
     with open_wheel(wheel) as archive:
         facts, fault = facts_of(archive, sha256, wheel.stat().st_size), wheel_fault(archive)

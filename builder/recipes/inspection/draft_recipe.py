@@ -18,7 +18,7 @@ from builder.errors import Code, UsageError
 from builder.matrix.axes import STABLE_FLOOR, AbiClass
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import GitSource, PathSource, SdistSource, name_pattern, version_pattern
-from builder.proofs.static.common_names import is_common_namespace
+from builder.proofs.static.contents import is_common_namespace
 from builder.recipes.fetch import PinnedSource
 from builder.recipes.inspection.build_settings import (
     PackageFacts,

@@ -20,7 +20,7 @@ from builder.images.image_build import ImageContents
 from builder.images.network import CA_BUNDLE, FIRST_INDEX, ca_variables, copy_ca_bundle, index_variables
 from builder.images.specs import python_prefix
 from builder.resources import measure_resources
-from builder.wheelfile.driver import DRIVER_LIBRARIES
+from builder.wheelfile.compatibility import DRIVER_LIBRARIES
 from builder.wheels.build_scripts.install import DRIVER_LIBRARIES as DRIVER_LIBRARIES_FILE
 from builder.wheels.build_scripts.job_file import BuildPaths, write_job
 from builder.wheels.job import JOB_FILE, CompileJob, config_setting_options

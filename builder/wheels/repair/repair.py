@@ -32,8 +32,7 @@ from builder.process import run
 from builder.records import Part, Record, Toolchain
 from builder.store import sync
 from builder.wheelfile.archive import DamagedWheelError, installed_path
-from builder.wheelfile.compatibility import NEW_SUFFIXES, oldest_python
-from builder.wheelfile.driver import DRIVER_LIBRARIES
+from builder.wheelfile.compatibility import DRIVER_LIBRARIES, NEW_SUFFIXES, oldest_python
 from builder.wheelfile.elf import HEAD, MAGIC, MISHAPS, Elf, read_elf, what_else
 from builder.wheelfile.facts import read_facts
 from builder.wheelfile.installed import distribution_name

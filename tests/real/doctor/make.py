@@ -68,13 +68,8 @@ class Patient:
         """The folder of its packages."""
         return next((self.root / "env" / "lib").glob("python3*/site-packages"))
 
-    def create(self, *, pip: bool = False) -> None:
-        """Make the empty environment; with `pip`, it has pip, and there is no uv on PATH."""
-        if pip:
-            self._run([sys.executable, "-m", "venv", str(self.root / "env")])
-            self.variables["PATH"] = "/usr/bin:/bin"
-            self.variables["PIP_INDEX_URL"] = self.index.default
-            return
+    def create(self) -> None:
+        """Make the empty environment."""
         self._run([str(find_uv()), "venv", "--quiet", "--python", sys.executable, str(self.root / "env")])
 
     def torch(
@@ -147,20 +142,23 @@ class Patient:
         program.chmod(0o755)
         self.variables["CUDA_HOME"] = str(program.parents[1])
 
-    def diagnose(self) -> dict[str, Any]:
-        """The only fault that doctor finds."""
-        code, data = self.doctor()
+    def diagnose(self, code: str, what: str = "") -> dict[str, Any]:
+        """The only fault that doctor finds, which has this code, and these words in its sentence."""
+        ended, data = self.doctor()
         faults = [finding for finding in data["findings"] if finding["level"] == "fault"]
-        assert code == 1, data["findings"]
-        assert len(faults) == 1, faults
+        assert (ended, [one["code"] for one in faults]) == (1, [code]), data["findings"]
+        assert what in faults[0]["what"]
         found: dict[str, Any] = faults[0]
         return found
 
-    def mend(self, finding: Mapping[str, Any]) -> None:
-        """Run the printed cure; doctor then finds no fault."""
+    def heal(self, code: str, what: str = "", cure: str = "") -> dict[str, Any]:
+        """As `diagnose`; the printed cure, which has these words, is run, and doctor then finds no fault."""
+        finding = self.diagnose(code, what)
+        assert cure in "\n".join(finding["cure"])
         assert finding["cure"]
-        code, data = self.doctor(*finding["cure"])
-        assert (code, [one for one in data["findings"] if one["level"] == "fault"]) == (0, [])
+        ended, data = self.doctor(*finding["cure"])
+        assert (ended, [one for one in data["findings"] if one["level"] == "fault"]) == (0, [])
+        return finding
 
     @property
     def _environment(self) -> dict[str, str]:

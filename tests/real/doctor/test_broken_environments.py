@@ -10,7 +10,6 @@ import pytest
 
 from tests.fixtures.compiled import compiled
 from tests.real.doctor.make import Patient, gpu_source, sdist, torch_libraries
-from tests.unit.loopback import PackageIndex
 
 #: The Python of these environments: the one that runs the tests.
 PYTHON = "{}.{}".format(*sys.version_info)
@@ -33,11 +32,8 @@ def test_torchvision_of_another_torch(patient: Patient) -> None:
         patient.wheel("torchvision", version, requires=[f"torch=={torch}"])
     patient.install("torch==2.11.0")
     patient.install("--no-deps", "torchvision==0.25.0")
-    fault = patient.diagnose()
-    assert fault["code"] == "companion-of-another-torch"
-    assert fault["what"] == "torchvision 0.25.0 requires torch==2.10.0, but torch 2.11.0 is installed"
-    assert "torchvision==0.26.0 torch==2.11.0" in fault["cure"][0]
-    patient.mend(fault)
+    what = "torchvision 0.25.0 requires torch==2.10.0, but torch 2.11.0 is installed"
+    patient.heal("companion-of-another-torch", what, cure="torchvision==0.26.0 torch==2.11.0")
 
 
 @pytest.fixture
@@ -61,16 +57,13 @@ def test_an_extension_without_code_for_the_gpu(patient: Patient, extension: byte
     patient.gpus("A100")
     assert patient.doctor()[0] == 0
     patient.gpus("RTX 5090")
-    fault = patient.diagnose()
-    assert fault["code"] == "extension-without-code-for-gpu"
-    assert fault["what"] == "ops 1.0 has no code for the RTX 5090 (sm_120): ops/_C.so has sm_80"
+    what = "ops 1.0 has no code for the RTX 5090 (sm_120): ops/_C.so has sm_80"
+    fault = patient.diagnose("extension-without-code-for-gpu", what)
     build = f"buildfarm build ops==1.0 --torch 2.11.0 --cuda 13.0 --python {PYTHON} --arch 12.0"
     assert fault["cure"] == [build], "pip and uv would compile it without its kernels"
     assert fault["advice"].startswith("without nvcc of CUDA 13.0, which is not here, pip and uv compile the package")
     patient.nvcc("13.0.88")
-    fault = patient.diagnose()
-    assert "TORCH_CUDA_ARCH_LIST=12.0" in fault["cure"][-1]
-    patient.mend(fault)
+    patient.heal("extension-without-code-for-gpu", cure="TORCH_CUDA_ARCH_LIST=12.0")
 
 
 def test_an_extension_that_was_linked_against_another_torch(patient: Patient, extension: bytes) -> None:
@@ -78,14 +71,10 @@ def test_an_extension_that_was_linked_against_another_torch(patient: Patient, ex
     patient.wheel("ops", "1.0", {"ops/_C.so": extension, "ops/__init__.py": ""}, requires=["torch"])
     patient.install("torch", "ops")
     patient.gpus("A100")
-    fault = patient.diagnose()
-    build = f"buildfarm build ops==1.0 --torch 2.11.0 --cuda 13.0 --python {PYTHON} --arch 8.0"
-    assert (fault["code"], fault["cure"]) == ("extension-of-another-torch", [build])
+    fault = patient.diagnose("extension-of-another-torch", "ops/_C.so has the undefined symbol torch::first()")
+    assert fault["cure"] == [f"buildfarm build ops==1.0 --torch 2.11.0 --cuda 13.0 --python {PYTHON} --arch 8.0"]
     patient.nvcc("13.0.88")
-    fault = patient.diagnose()
-    assert "ops/_C.so has the undefined symbol torch::first()" in fault["what"]
-    assert f"`undefined symbol: {FIRST}`" in fault["why"]
-    patient.mend(fault)
+    assert f"`undefined symbol: {FIRST}`" in patient.heal("extension-of-another-torch")["why"]
 
 
 def test_a_library_that_calls_torch_without_linking_it(patient: Patient, tmp_path: Path) -> None:
@@ -108,11 +97,8 @@ def test_two_torches_on_the_path(patient: Patient, tmp_path: Path) -> None:
     patient.install("torch==2.11.0")
     patient.install("--target", str(tmp_path / "other"), "torch==2.10.0")
     patient.variables["PYTHONPATH"] = str(tmp_path / "other")
-    fault = patient.diagnose()
-    assert fault["code"] == "two-torches"
-    assert f"2.10.0 in {tmp_path / 'other'}; 2.11.0 in {patient.site_packages}" in fault["what"]
-    assert fault["cure"] == ["unset PYTHONPATH"]
-    patient.mend(fault)
+    what = f"2.10.0 in {tmp_path / 'other'}; 2.11.0 in {patient.site_packages}"
+    patient.heal("two-torches", what, cure="unset PYTHONPATH")
 
 
 def test_nvidia_packages_of_two_cuda_majors(patient: Patient) -> None:
@@ -123,10 +109,7 @@ def test_nvidia_packages_of_two_cuda_majors(patient: Patient) -> None:
     patient.has_torch(requires=["nvidia-cudnn-cu13==9.19.0"])
     patient.install("nvidia-cudnn-cu12", "nvidia-cublas-cu12")
     assert (patient.site_packages / library).read_text() == "cuDNN for CUDA 12"
-    fault = patient.diagnose()
-    assert fault["code"] == "two-cuda-majors"
-    assert "nvidia-cublas-cu12 12.8.4, nvidia-cudnn-cu12 9.19.0" in fault["what"]
-    patient.mend(fault)
+    patient.heal("two-cuda-majors", "nvidia-cublas-cu12 12.8.4, nvidia-cudnn-cu12 9.19.0")
     assert (patient.site_packages / library).read_text() == "cuDNN for CUDA 13"
 
 
@@ -138,11 +121,8 @@ def test_ld_library_path_hides_a_library_of_torch(patient: Patient, tmp_path: Pa
         folder.mkdir(parents=True)
         (folder / name).write_text("another one")
     patient.variables["LD_LIBRARY_PATH"] = f"{other}:{unrelated}"
-    fault = patient.diagnose()
-    assert fault["code"] == "hidden-libraries"
-    assert f"LD_LIBRARY_PATH names {other}, whose libnccl.so.2" in fault["what"]
-    assert fault["cure"] == [f"export LD_LIBRARY_PATH={unrelated}"]
-    patient.mend(fault)
+    what = f"LD_LIBRARY_PATH names {other}, whose libnccl.so.2"
+    patient.heal("hidden-libraries", what, cure=f"export LD_LIBRARY_PATH={unrelated}")
 
 
 def test_a_driver_that_is_too_old(patient: Patient) -> None:
@@ -152,13 +132,8 @@ def test_a_driver_that_is_too_old(patient: Patient) -> None:
     patient.wheel("torchvision", "0.26.0+cu128", requires=["torch==2.11.0"], channel="whl/cu128")
     patient.install("torch", "torchvision")
     patient.gpus("H100", driver="550.54.15")
-    fault = patient.diagnose()
-    assert fault["code"] == "driver-too-old"
-    assert fault["what"] == (
-        "NVIDIA's driver 550.54.15 is too old for torch 2.11.0: CUDA 13.0 needs driver 580.65.06 or newer"
-    )
-    assert "torch==2.11.0+cu128 torchvision==0.26.0+cu128" in fault["cure"][0]
-    patient.mend(fault)
+    what = "NVIDIA's driver 550.54.15 is too old for torch 2.11.0: CUDA 13.0 needs driver 580.65.06"
+    patient.heal("driver-too-old", what, cure="torch==2.11.0+cu128 torchvision==0.26.0+cu128")
 
 
 def test_a_torchvision_without_cuda_beside_a_torch_with_cuda(patient: Patient, tmp_path: Path) -> None:
@@ -170,42 +145,20 @@ def test_a_torchvision_without_cuda_beside_a_torch_with_cuda(patient: Patient, t
         "torchvision", "0.26.0+cu130", {"torchvision/_C.so": cuda}, requires=["torch==2.11.0"], channel="whl/cu130"
     )
     patient.install("torch", "torchvision")
-    fault = patient.diagnose()
-    assert fault["what"] == "torchvision 0.26.0 is for cpu, but torch 2.11.0 is for cu130"
+    what = "torchvision 0.26.0 is for cpu, but torch 2.11.0 is for cu130"
+    fault = patient.heal("companion-of-another-cuda", what)
     assert "Could not run 'torchvision::nms' with arguments from the 'CUDA' backend" in fault["why"]
-    patient.mend(fault)
 
 
-def test_a_gpu_that_is_newer_than_torch(patient: Patient) -> None:
-    patient.torch("2.6.0", "12.4", archs=(50, 60, 70, 75, 80, 86, 90))
-    patient.torch("2.7.1+cu128", "12.8", channel="whl/cu128")
-    patient.install("torch")
-    patient.gpus("RTX 5090", driver="570.86.15")
-    fault = patient.diagnose()
-    assert fault["code"] == "gpu-unknown-to-torch"
-    assert "torch==2.7.1+cu128" in fault["cure"][0]
-    patient.mend(fault)
-
-
-def test_a_cuda_package_that_torch_requires_is_missing(patient: Patient) -> None:
+def test_cuda_packages_that_torch_and_an_extra_of_cuda_toolkit_require_are_missing(patient: Patient) -> None:
     patient.wheel("nvidia_cudnn_cu13", "9.19.0", {"nvidia/cudnn/lib/libcudnn.so.9": "cuDNN"})
-    patient.torch(requires=["nvidia-cudnn-cu13==9.19.0; platform_system == 'Linux'"])
-    patient.install("--no-deps", "torch")
-    fault = patient.diagnose()
-    assert fault["what"] == "torch 2.11.0 requires nvidia-cudnn-cu13, which the environment does not have"
-    patient.mend(fault)
-
-
-def test_a_cuda_package_that_an_extra_of_cuda_toolkit_requires_is_missing(patient: Patient) -> None:
     patient.wheel("nvidia_cublas", "13.1.0.3", {"nvidia/cu13/lib/libcublas.so.13": "cuBLAS"})
-    patient.wheel(
-        "cuda_toolkit", "13.0.2", requires=["nvidia-cublas==13.1.0.3.*; extra == 'cublas'", "x; extra == 'x'"]
-    )
-    patient.torch(requires=["cuda-toolkit[cublas]==13.0.2"])
+    extras = ["nvidia-cublas==13.1.0.3.*; extra == 'cublas'", "x; extra == 'x'"]
+    patient.wheel("cuda_toolkit", "13.0.2", requires=extras)
+    linux = "nvidia-cudnn-cu13==9.19.0; platform_system == 'Linux'"
+    patient.torch(requires=[linux, "cuda-toolkit[cublas]==13.0.2"])
     patient.install("--no-deps", "torch", "cuda-toolkit")
-    fault = patient.diagnose()
-    assert fault["what"] == "torch 2.11.0 requires nvidia-cublas, which the environment does not have"
-    patient.mend(fault)
+    patient.heal("missing-requirement-of-torch", "torch 2.11.0 requires nvidia-cudnn-cu13, nvidia-cublas, which")
 
 
 def test_a_package_of_another_cuda_took_files_with_it(patient: Patient) -> None:
@@ -214,12 +167,9 @@ def test_a_package_of_another_cuda_took_files_with_it(patient: Patient) -> None:
     patient.torch(requires=["nvidia-cudnn-cu13==9.19.0"])
     patient.install("torch", "nvidia-cudnn-cu12")
     patient.uninstall("nvidia-cudnn-cu12")
-    fault = patient.diagnose()
-    assert (fault["code"], fault["what"]) == (
-        "missing-libraries",
-        "libraries of nvidia-cudnn-cu13 9.19.0 were deleted: libcudnn.so.9",
-    )
-    patient.mend(fault)
+    patient.heal("missing-libraries", "libraries of nvidia-cudnn-cu13 9.19.0 were deleted: libcudnn.so.9")
+    (patient.site_packages / "torch" / "lib" / "libtorch_cpu.so").unlink()
+    patient.heal("missing-libraries", "libraries of torch 2.11.0 were deleted")
 
 
 def test_an_interrupted_update_left_two_records_of_torch(patient: Patient) -> None:
@@ -228,18 +178,7 @@ def test_an_interrupted_update_left_two_records_of_torch(patient: Patient) -> No
     old.mkdir()
     (old / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.10.0\n")
     (old / "RECORD").write_text("torch-2.10.0.dist-info/METADATA,,\ntorch-2.10.0.dist-info/RECORD,,\n")
-    fault = patient.diagnose()
-    assert fault["code"] == "two-records-of-torch"
-    assert "has metadata of torch 2.10.0, 2.11.0, but only the files of 2.11.0" in fault["what"]
-    patient.mend(fault)
-
-
-def test_deleted_files_of_torch(patient: Patient) -> None:
-    patient.has_torch()
-    (patient.site_packages / "torch" / "lib" / "libtorch_cpu.so").unlink()
-    fault = patient.diagnose()
-    assert fault["code"] == "missing-libraries"
-    patient.mend(fault)
+    patient.heal("two-records-of-torch", "has metadata of torch 2.10.0, 2.11.0, but only the files of 2.11.0")
 
 
 @pytest.mark.parametrize("part", [0.5, 0], ids=["half", "empty"])
@@ -252,51 +191,7 @@ def test_a_damaged_library_of_an_extension(patient: Patient, tmp_path: Path, par
     file = patient.site_packages / "ops" / "_C.so"
     file.unlink()
     file.write_bytes(library[: int(len(library) * part)])
-    fault = patient.diagnose()
-    assert fault["code"] == "damaged-extension"
-    patient.mend(fault)
-
-
-@pytest.fixture
-def pip_patient(tmp_path: Path, index: PackageIndex) -> Patient:
-    """An environment with pip, on a machine without uv."""
-    found = Patient(tmp_path / "patient", index)
-    found.create(pip=True)
-    return found
-
-
-def test_cures_of_pip(pip_patient: Patient) -> None:
-    patient, library = pip_patient, "nvidia/cudnn/lib/libcudnn.so.9"
-    for major in (12, 13):
-        patient.wheel(f"nvidia_cudnn_cu{major}", "9.19.0", {library: f"cuDNN for CUDA {major}"})
-    for version, torch in (("0.25.0", "2.10.0"), ("0.26.0", "2.11.0")):
-        patient.wheel("torchvision", version, requires=[f"torch=={torch}"])
-    patient.torch(requires=["nvidia-cudnn-cu13==9.19.0"])
-    patient.install("torch", "torchvision")
-    patient.install("nvidia-cudnn-cu12")
-    fault = patient.diagnose()
-    assert "-m pip uninstall -y nvidia-cudnn-cu12" in fault["cure"][0]
-    patient.mend(fault)
-    assert (patient.site_packages / library).read_text() == "cuDNN for CUDA 13"
-    patient.install("--no-deps", "torchvision==0.25.0")
-    fault = patient.diagnose()
-    assert "-m pip install torchvision==0.26.0" in fault["cure"][0]
-    patient.mend(fault)
-
-
-def test_pip_compiles_an_extension(pip_patient: Patient, tmp_path: Path) -> None:
-    library = compiled(tmp_path, gpu_source(80), name="_C.so", language="assembler").read_bytes()
-    pip_patient.torch()
-    for tool in ("setuptools", "wheel", "ninja"):
-        pip_patient.index.add(tool, "1")
-    pip_patient.wheel("ops", "1.0", {"ops/_C.so": library}, requires=["torch"])
-    sdist(pip_patient.index.root / "default", "ops", "1.0", [80, 120])
-    pip_patient.install("torch", "ops")
-    pip_patient.gpus("RTX 5090")
-    pip_patient.nvcc("13.0.88")
-    fault = pip_patient.diagnose()
-    assert "-m pip install --no-deps --no-binary ops --no-build-isolation" in fault["cure"][-1]
-    pip_patient.mend(fault)
+    patient.heal("damaged-extension")
 
 
 LOADED = """
@@ -343,14 +238,12 @@ def test_a_package_whose_function_import_torch_cannot_call(patient: Patient, cod
     points = {"back-1.0.dist-info/entry_points.txt": "[torch.backends]\nback = back:_autoload\n"}
     patient.wheel("back", "1.0", {**points, **({"back/__init__.py": code} if code else {"other.py": ""})})
     patient.install("torch", "back")
-    fault = patient.diagnose()
-    assert fault["code"] == "broken-backend-of-torch"
-    assert "back 1.0 lets `import torch` call back:_autoload, and " in fault["what"]
+    fault = patient.diagnose("broken-backend-of-torch", "back 1.0 lets `import torch` call back:_autoload, and ")
     assert "has no _autoload" in fault["what"] if code else "there is no module back" in fault["what"]
     patient.variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     assert patient.doctor()[0] == 0
     del patient.variables["TORCH_DEVICE_BACKEND_AUTOLOAD"]
-    patient.mend(fault)
+    patient.heal("broken-backend-of-torch")
 
 
 @pytest.mark.parametrize("code", ["def _autoload(): ...\n", "from back.more import *\n"])
@@ -360,36 +253,3 @@ def test_a_package_whose_function_import_torch_calls(patient: Patient, code: str
     patient.wheel("back", "1.0", {**points, "back/__init__.py": code})
     patient.install("torch", "back")
     assert patient.doctor()[0] == 0
-
-
-def test_what_an_interrupted_pip_left(patient: Patient) -> None:
-    """pip ignores names that begin with `~`, and so does doctor; only the leftovers are deleted."""
-    patient.has_torch()
-    left = patient.site_packages / "~orch-2.9.0.dist-info"
-    left.mkdir()
-    (left / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.9.0\n")
-    (patient.site_packages / "~orch").mkdir()
-    code, data = patient.doctor()
-    (note,) = (one for one in data["findings"] if one["code"] == "leftovers-of-pip")
-    assert (code, note["level"]) == (0, "note")
-    assert "~orch, ~orch-2.9.0.dist-info" in note["what"]
-    code, data = patient.doctor(*note["cure"])
-    assert (code, [one["code"] for one in data["findings"] if one["code"] == "leftovers-of-pip"]) == (0, [])
-    assert not left.exists()
-    assert (patient.site_packages / "torch").is_dir()
-
-
-def test_a_setting_of_uv_that_chooses_torch(patient: Patient, tmp_path: Path) -> None:
-    patient.has_torch()
-    settings = tmp_path / "uv.toml"
-    settings.write_text('[pip]\ntorch-backend = "auto"\n')
-    patient.variables |= {"UV_NO_CONFIG": "0", "UV_CONFIG_FILE": str(settings)}
-    for variable, what in (
-        ({}, f"`torch-backend` in {settings}"),
-        ({"UV_TORCH_BACKEND": "cpu"}, "UV_TORCH_BACKEND=cpu"),
-    ):
-        patient.variables |= variable
-        code, data = patient.doctor()
-        (note,) = (one for one in data["findings"] if one["code"] == "torch-backend-of-uv")
-        assert (code, note["level"]) == (0, "note")
-        assert what in note["what"]

@@ -139,4 +139,7 @@ def test_damaged_metadata_does_not_stop_doctor(
         (info / name).unlink(missing_ok=True)
         if data is not None:
             (info / name).write_bytes(data)
+    left = patient.site_packages / "~orch-2.9.0.dist-info"  # which installers ignore, and no second torch
+    left.mkdir()
+    (left / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.9.0\n")
     assert call(monkeypatch, "--python", patient.python) == Exit.OK, capsys.readouterr().err

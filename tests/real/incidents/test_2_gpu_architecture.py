@@ -98,7 +98,7 @@ def test_doctor_finds_a_gpu_that_nvrtc_does_not_know(patient: Patient, doctor: C
     assert doctor(patient.python, "B200").code == 0
 
     patient.gpus("B300", driver="590.10")
-    patient.mend(patient.diagnose())
+    patient.heal("gpu-unknown-to-nvrtc")
 
 
 def test_plan_refuses_an_architecture_that_the_toolkit_lacks(farm: Farm, tmp_path: Path) -> None:

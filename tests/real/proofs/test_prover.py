@@ -58,13 +58,17 @@ def prove(
     can_gate(monkeypatch)
 
     def prove(
-        *cells: Cell, module: str = "", requires: tuple[str, ...] = ("torch==2.11.*",), again: bool = False
+        *cells: Cell,
+        module: str = "",
+        requires: tuple[str, ...] = ("torch==2.11.*",),
+        again: bool = False,
+        tag: str = "py3-none-any",
+        images: Matrix | None = None,
     ) -> dict[tuple[Cell | None, Check], Proof]:
-        wheel = loopback.pure_wheel(
-            tmp_path, "ops", "1.0+cu130.torch2.11", {"ops/__init__.py": module}, requires=requires
-        )
+        files: dict[str, str | bytes] = {"ops/__init__.py": module}
+        wheel = loopback.pure_wheel(tmp_path, "ops", "1.0+cu130.torch2.11", files, requires=requires, tag=tag)
         stored = store.find("d" * 64) or store.add("d" * 64, wheel, make_record.build_record())
-        prover = WheelProver(store, environments, again=again)
+        prover = WheelProver(store, environments, images, again=again)
         subject = prover.subject(stored, replace(BUILD, serves=cells), make.recipe("ops"))
         proofs = prover.prove(subject, log=tmp_path / "log", stage=lambda _: None)
         return {(proof.cell, proof.check): proof for proof in proofs}
@@ -76,7 +80,9 @@ def verdicts(proofs: dict[tuple[Cell | None, Check], Proof], cell: Cell) -> dict
     return {str(check): str(proof.verdict) for (where, check), proof in proofs.items() if where == cell}
 
 
-def test_wheel_is_proven_in_the_cell_it_serves(prove: Prove, store: Store) -> None:
+def test_wheel_is_proven_once_in_the_cell_it_serves(
+    prove: Prove, store: Store, index: loopback.PackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     proofs = prove(HERE)
     assert verdicts(proofs, HERE) == {"linkage": "passed", "import": "passed", **GATED}
     evidence = proofs[HERE, Check.IMPORT].evidence
@@ -84,6 +90,11 @@ def test_wheel_is_proven_in_the_cell_it_serves(prove: Prove, store: Store) -> No
     assert {check for cell, check in proofs if cell is None} >= {Check.PAYLOAD, Check.TAGS, Check.METADATA}
     assert {(p.cell, p.check): p for p in store.proofs(proofs[HERE, Check.GPU_VALUES].wheel)} == proofs
     assert list((store.root / "work").glob("prove-*")) == []
+    monkeypatch.setattr(prover, "read_facts", lambda _: pytest.fail("the wheel was read again"))
+    index.requested.clear()
+    log = (tmp_path / "log").read_bytes()
+    assert prove(HERE) == proofs
+    assert (index.requested, (tmp_path / "log").read_bytes()) == ([], log)
 
 
 def test_a_time_limit_is_tried_again_and_other_failures_only_on_request(
@@ -112,35 +123,15 @@ def test_a_time_limit_is_tried_again_and_other_failures_only_on_request(
 NEWER = f"cp{PYTHON.major}{PYTHON.minor}-none-manylinux_2_98_x86_64.manylinux_2_99_x86_64"
 
 
-@pytest.fixture
-def newer(prove: Prove, store: Store, index: loopback.PackageIndex, tmp_path: Path) -> Callable[..., Proof]:
-    """Prove such a wheel with these images; returns the proof of its import."""
-    del prove  # only its index is needed
-    wheel = loopback.pure_wheel(
-        tmp_path, "ops", "1.0+cu130.torch2.11", {"ops/__init__.py": ""}, requires=("torch==2.11.*",), tag=NEWER
-    )
-    stored = store.add("e" * 64, wheel, make_record.build_record())
-    environments = Environments(store, index.torch_index)
-
-    def ask(images: Matrix | None, cell: Cell = HERE) -> Proof:
-        prover = WheelProver(store, environments, images)
-        subject = prover.subject(stored, replace(BUILD, serves=(cell,)), make.recipe("ops"))
-        proofs = prover.prove(subject, log=tmp_path / "log", stage=lambda _: None)
-        (imported,) = [proof for proof in proofs if proof.check is Check.IMPORT]
-        return imported
-
-    return ask
-
-
-def test_wheel_for_a_newer_glibc_is_not_run(newer: Callable[..., Proof]) -> None:
-    imported = newer(None)
+def test_wheel_for_a_newer_glibc_is_not_run(prove: Prove) -> None:
+    imported = prove(HERE, tag=NEWER)[HERE, Check.IMPORT]
     assert imported.verdict is Verdict.NOT_RUN
     assert "newer glibc than this machine has" in imported.reason
 
 
 @pytest.mark.parametrize("cell", [HERE, NO_PYTHON], ids=["", "and this machine has no such Python"])
 def test_wheel_for_a_newer_glibc_is_proven_in_its_runtime_image(
-    newer: Callable[..., Proof], cell: Cell, monkeypatch: pytest.MonkeyPatch
+    prove: Prove, cell: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = make.matrix(["2.11"], ["13.0"], [str(PYTHON)])
     asked: list[Cell] = []
@@ -154,36 +145,25 @@ def test_wheel_for_a_newer_glibc_is_proven_in_its_runtime_image(
         raise MissingToolError("the Docker engine does not answer", Code.ENGINE_NOT_ANSWERING)
 
     monkeypatch.setattr("builder.proofs.cells.container.container_environments", no_engine)
-    imported = newer(images, cell)
+    imported = prove(cell, tag=NEWER, images=images)[cell, Check.IMPORT]
     assert (imported.verdict, imported.reason) == (Verdict.NOT_RUN, "the Docker engine does not answer")
     monkeypatch.setattr("builder.proofs.cells.container.container_environments", lambda *_, **__: Containers())
-    imported = newer(images, cell)
+    imported = prove(cell, tag=NEWER, images=images)[cell, Check.IMPORT]
     assert (imported.verdict, imported.reason) == (Verdict.NOT_RUN, "as far as a unit test goes")
     assert asked == [cell]
 
 
-def test_decided_checks_do_not_run_again(
-    prove: Prove, index: loopback.PackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = prove(HERE)
-    monkeypatch.setattr(prover, "read_facts", lambda _: pytest.fail("the wheel was read again"))
-    index.requested.clear()
-    log = (tmp_path / "log").read_bytes()
-    assert prove(HERE) == first
-    assert index.requested == []
-    assert (tmp_path / "log").read_bytes() == log
-
-
-def test_failed_import_does_not_decide_linkage(prove: Prove) -> None:
-    proofs = prove(HERE, module="raise ImportError('undefined symbol: foo')")
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"module": "raise ImportError('undefined symbol: foo')"}, "undefined symbol: foo"),
+        ({"requires": ("torch==2.10.*",)}, "the wheel cannot be installed: the packages conflict: "),
+    ],
+)
+def test_failed_import_does_not_decide_linkage(prove: Prove, facts: dict[str, Any], reason: str) -> None:
+    proofs = prove(HERE, **facts)
     assert verdicts(proofs, HERE) == {"linkage": "passed", "import": "failed", **NOTHING}
-    assert "undefined symbol: foo" in proofs[HERE, Check.IMPORT].reason
-
-
-def test_wheel_that_excludes_the_torch_of_its_cell_fails(prove: Prove) -> None:
-    proofs = prove(HERE, requires=("torch==2.10.*",))
-    assert verdicts(proofs, HERE) == {"linkage": "passed", "import": "failed", **NOTHING}
-    assert "the wheel cannot be installed: the packages conflict: " in proofs[HERE, Check.IMPORT].reason
+    assert reason in proofs[HERE, Check.IMPORT].reason
 
 
 @pytest.mark.parametrize("gone", ["index", "dependency"])

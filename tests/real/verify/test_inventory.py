@@ -8,10 +8,9 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -28,6 +27,14 @@ NAME = "torch2.11.0-cu130-x86_64"
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["inventory", *arguments])
+
+
+def add(what: str, store: Path) -> list[dict[str, Any]]:
+    """The rows of the inventories that were added."""
+    done = run("add", what, "--store", str(store), "--json")
+    assert done.exit_code == Exit.OK, done.output
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
 
 
 class RangeHandler(BaseHTTPRequestHandler):
@@ -72,18 +79,8 @@ def torch_wheel(stubs: Path, tmp_path: Path) -> Path:
     return wheel
 
 
-@pytest.fixture
-def server(torch_wheel: Path) -> Iterator[str]:
-    """The URL of the wheel on a server that answers range requests."""
-    RangeHandler.root, RangeHandler.sent, RangeHandler.breaks = torch_wheel.parent, [], []
-    with serving(RangeHandler) as address:
-        yield f"http://{address}/{torch_wheel.name}"
-
-
 def test_inventory_of_a_wheel_file(torch_wheel: Path, tmp_path: Path) -> None:
-    done = run("add", str(torch_wheel), "--store", str(tmp_path / "store"), "--json")
-    assert done.exit_code == Exit.OK, done.output
-    (row,) = json.loads(done.stdout)
+    (row,) = add(str(torch_wheel), tmp_path / "store")
     assert row["release"] == NAME
     shelf = Shelf(tmp_path / "store" / "inventories")
     table = shelf.read(shelf.releases[0]).table
@@ -93,33 +90,26 @@ def test_inventory_of_a_wheel_file(torch_wheel: Path, tmp_path: Path) -> None:
     assert table.cxx11
 
 
-def test_server_with_range_requests_sends_only_the_needed_members(server: str, tmp_path: Path) -> None:
-    done = run("add", server, "--store", str(tmp_path / "store"))
-    assert done.exit_code == Exit.OK, done.output
-    assert NAME in done.stdout
+def test_server_with_range_requests_sends_only_the_needed_members(torch_wheel: Path, tmp_path: Path) -> None:
+    """Also if its connections break."""
+    RangeHandler.root, RangeHandler.sent, RangeHandler.breaks = torch_wheel.parent, [], [1000, 1000]
+    with serving(RangeHandler) as address:
+        (row,) = add(f"http://{address}/{torch_wheel.name}", tmp_path / "store")
+    assert (row["release"], RangeHandler.breaks) == (NAME, [])
     assert sum(RangeHandler.sent) < 20 << 20, "the file of 40 MB was not read"
     assert not list((tmp_path / "store" / "sources").rglob("*.whl"))
-
-
-def test_connection_that_breaks_is_opened_again(server: str, tmp_path: Path) -> None:
-    RangeHandler.breaks = [1000, 1000]
-    done = run("add", server, "--store", str(tmp_path / "store"))
-    assert done.exit_code == Exit.OK, done.output
 
 
 @pytest.mark.usefixtures("torch_wheel")
 def test_server_without_range_requests_sends_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(tmp_path) as index:
         only(index, tmp_path / "uv", monkeypatch)
-        done = run("add", "2.11", "--store", str(tmp_path / "store"))
-    assert done.exit_code == Exit.OK, done.output
-    assert NAME in done.stdout
+        (row,) = add("2.11", tmp_path / "store")
+    assert row["release"] == NAME
 
 
 def test_release_that_exists_is_not_read_again(store: Path) -> None:
-    done = run("add", "2.11.0", "--store", str(store), "--json")
-    assert done.exit_code == Exit.OK, done.output
-    assert json.loads(done.stdout) == []
+    assert add("2.11.0", store) == []
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 import os
 import struct
 import zipfile
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from builder.errors import Code, UsageError
 from builder.wheelfile.facts import facts_from_json, facts_to_json, read_facts, read_library
 from tests.conftest import coded
 from tests.fixtures.compiled import compiled, with_gpu_code
+from tests.refused import refused
 from tests.unit.proofs.make import FORWARD, fat_binary, make_wheel
 
 
@@ -80,16 +80,11 @@ def test_other_json_is_an_error() -> None:
         facts_from_json({"sha256": "x"})
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        pytest.param(lambda data: data[:200], id="cut short"),
-        pytest.param(lambda data: data[:40] + b"\0" * 8 + data[48:58] + b"\0" * 6 + data[64:], id="no section headers"),
-    ],
-)
-def test_damaged_library_is_an_error(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    complete = compiled(tmp_path, "int f() { return 1; }").read_bytes()
-    wheel = make_wheel(tmp_path, {"ops/_C.so": damage(complete)})
+@pytest.mark.parametrize("headers", [False, True], ids=["cut short", "no section headers"])
+def test_damaged_library_is_an_error(tmp_path: Path, headers: bool) -> None:
+    data = compiled(tmp_path, "int f() { return 1; }").read_bytes()
+    damaged = data[:40] + b"\0" * 8 + data[48:58] + b"\0" * 6 + data[64:] if headers else data[:200]
+    wheel = make_wheel(tmp_path, {"ops/_C.so": damaged})
     with pytest.raises(UsageError, check=coded(Code.WHEEL_DAMAGED)) as caught:
         read_facts(wheel)
     assert caught.value.where == f"{wheel.name}: ops/_C.so"
@@ -122,18 +117,21 @@ def test_path_outside_of_the_wheel_is_an_error(tmp_path: Path, name: str) -> Non
         read_facts(make_wheel(tmp_path, {name: b""}))
 
 
+NAME = "ops-1.0-cp312-cp312-linux_x86_64.whl"
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "code"),
     [
-        pytest.param("ops-1.0-cp312-cp312-linux_x86_64.whl", b"no zip at all", "not a complete zip", id="not a zip"),
-        pytest.param("ops-1.0-cp312-cp312-linux_x86_64.whl", None, "there is no such file", id="no file"),
-        pytest.param("ops.whl", b"", "file name", id="not a wheel's name"),
+        (NAME, b"no zip at all", Code.WHEEL_DAMAGED),
+        (NAME, None, Code.NO_SUCH_FILE),
+        ("ops.whl", b"", Code.WHEEL_MISLABELLED),
     ],
 )
-def test_unreadable_file_is_an_error(tmp_path: Path, name: str, content: bytes | None, says: str) -> None:
+def test_unreadable_file_is_an_error(tmp_path: Path, name: str, content: bytes | None, code: Code) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(UsageError, match=says):
+    with refused(code, name):
         read_facts(tmp_path / name)
 
 
@@ -147,29 +145,25 @@ def test_changed_byte_is_an_error(tmp_path: Path) -> None:
         read_facts(wheel)
 
 
-@pytest.mark.parametrize(
-    ("members", "says"),
-    [
-        pytest.param({"other-1.0.dist-info/METADATA": "Name: other\n"}, "the metadata is in", id="different project"),
-        pytest.param({"ops-1.0.dist-info/METADATA": "Name: ops\nVersion: 1.0\n"}, "folder has no WHEEL", id="no WHEEL"),
-        pytest.param({"ops-1.0.dist-info/WHEEL": "Tag: x\n"}, "folder has no METADATA", id="no METADATA"),
-        pytest.param(
-            {"ops-1.0.dist-info/METADATA": "Name: ops\n", "ops-1.0.dist-info/WHEEL": "Tag: x\n"},
-            "no Version",
-            id="no version",
-        ),
-        pytest.param({"ops/x.py": ""}, "this wheel has 0", id="no dist-info"),
-        pytest.param(dict.fromkeys(("a.dist-info/x", "b.dist-info/x"), ""), "this wheel has 2", id="two dist-infos"),
-    ],
-)
+INFO = "ops-1.0.dist-info"
+MEMBERS: list[tuple[dict[str, str], str]] = [
+    ({"other-1.0.dist-info/METADATA": "Name: other\n"}, "the metadata is in"),
+    ({f"{INFO}/METADATA": "Name: ops\nVersion: 1.0\n"}, "folder has no WHEEL"),
+    ({f"{INFO}/WHEEL": "Tag: x\n"}, "folder has no METADATA"),
+    ({f"{INFO}/METADATA": "Name: ops\n", f"{INFO}/WHEEL": "Tag: x\n"}, "no Version"),
+    ({"ops/x.py": ""}, "this wheel has 0"),
+    (dict.fromkeys(("a.dist-info/x", "b.dist-info/x"), ""), "this wheel has 2"),
+]
+
+
+@pytest.mark.parametrize(("members", "says"), MEMBERS)
 def test_missing_metadata_is_named(tmp_path: Path, members: dict[str, str], says: str) -> None:
-    wheel = tmp_path / "ops-1.0-cp312-cp312-linux_x86_64.whl"
+    wheel = tmp_path / NAME
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, text in members.items():
             archive.writestr(name, text)
-    with pytest.raises(UsageError, match=says) as caught:
+    with pytest.raises(UsageError, match=says, check=lambda error: NAME in str(error)):
         read_facts(wheel)
-    assert wheel.name in str(caught.value)
 
 
 def test_a_requirement_with_a_number_of_many_digits_is_refused(tmp_path: Path) -> None:

@@ -12,34 +12,23 @@ from tests.conftest import coded
 from tests.fixtures.compiled import compiled, with_gpu_code
 from tests.unit.proofs.make import fat_binary
 
+ONE, PTX = fat_binary((2, 90, 0x11)), fat_binary((1, 90, 0x2011))
+MANY = fat_binary((2, 120, 0x11), (2, 75, 0x11), (2, 100, 0x11), (2, 90, 0x100011), (2, 90, 0x11))
+PADDED = fat_binary((2, 80, 0x11)) + b"\0" * 24 + fat_binary((2, 90, 0x11), (1, 90, 0x11)) + fat_binary((2, 80, 0x11))
+SECTIONS: dict[str, tuple[bytes, tuple[str, ...], tuple[str, ...]]] = {
+    "machine code": (ONE, ("sm_90",), ()),
+    "PTX, compressed": (PTX, (), ("compute_90",)),
+    "of one architecture only": (fat_binary((2, 90, 0x108011)), ("sm_90a",), ()),
+    "of a family": (fat_binary((2, 103, 0x1208011)), ("sm_103f",), ()),
+    "PTX of one architecture only": (fat_binary((1, 90, 0x108011)), (), ("compute_90a",)),
+    "sorted by number": (MANY, ("sm_75", "sm_90", "sm_90a", "sm_100", "sm_120"), ()),
+    "many sources, padding between": (PADDED, ("sm_80", "sm_90"), ("compute_90",)),
+    "empty": (b"\0" * 16, (), ()),
+    "much padding": (b"\0" * (3 * 2**20 + 8) + ONE, ("sm_90",), ()),
+}
 
-@pytest.mark.parametrize(
-    ("section", "sass", "ptx"),
-    [
-        pytest.param(fat_binary((2, 90, 0x11)), ("sm_90",), (), id="machine code"),
-        pytest.param(fat_binary((1, 90, 0x2011)), (), ("compute_90",), id="PTX, compressed"),
-        pytest.param(fat_binary((2, 90, 0x108011)), ("sm_90a",), (), id="of one architecture only"),
-        pytest.param(fat_binary((2, 103, 0x1208011)), ("sm_103f",), (), id="of a family"),
-        pytest.param(fat_binary((1, 90, 0x108011)), (), ("compute_90a",), id="PTX of one architecture only"),
-        pytest.param(
-            fat_binary((2, 120, 0x11), (2, 75, 0x11), (2, 100, 0x11), (2, 90, 0x100011), (2, 90, 0x11)),
-            ("sm_75", "sm_90", "sm_90a", "sm_100", "sm_120"),
-            (),
-            id="sorted by number",
-        ),
-        pytest.param(
-            fat_binary((2, 80, 0x11))
-            + b"\0" * 24
-            + fat_binary((2, 90, 0x11), (1, 90, 0x11))
-            + fat_binary((2, 80, 0x11)),
-            ("sm_80", "sm_90"),
-            ("compute_90",),
-            id="many sources, padding between",
-        ),
-        pytest.param(b"\0" * 16, (), (), id="empty"),
-        pytest.param(b"\0" * (3 * 2**20 + 8) + fat_binary((2, 90, 0x11)), ("sm_90",), (), id="much padding"),
-    ],
-)
+
+@pytest.mark.parametrize(("section", "sass", "ptx"), SECTIONS.values(), ids=SECTIONS)
 def test_architectures_listed(tmp_path: Path, section: bytes, sass: tuple[str, ...], ptx: tuple[str, ...]) -> None:
     found = read_device_code(with_gpu_code(tmp_path, section)).sizes
     assert tuple(code for code in found if code.startswith("sm_")) == sass
@@ -96,6 +85,7 @@ def test_the_bytes_of_all_sources_are_added(tmp_path: Path) -> None:
     single = read_device_code(with_gpu_code(tmp_path, one)).sizes
     assert read_device_code(with_gpu_code(tmp_path, one * 3)).sizes == {code: 3 * size for code, size in single.items()}
     assert min(single.values()) > 0
+    assert read_device_code(compiled(tmp_path, "int f() { return 1; }")).sizes == {}
 
 
 def test_other_kinds_are_listed_too(tmp_path: Path) -> None:
@@ -106,28 +96,18 @@ def test_other_kinds_are_listed_too(tmp_path: Path) -> None:
     assert library.unknown_code == ["kind 77 for 120f"]
 
 
-def test_library_without_gpu_code(tmp_path: Path) -> None:
-    assert read_device_code(compiled(tmp_path, "int f() { return 1; }")).sizes == {}
+UNKNOWN = {
+    "different layout": b"\x01" * 64,
+    "cut short": ONE[:-8],
+    "a later version": ONE.replace(b"\x01\x00\x10\x00", b"\x02\x00\x10\x00", 1),
+    "an entry too long": ONE.replace(b"\x40\0\0\0\x08\0", b"\x40\0\0\0\xff\0", 1),
+    "a header too short": ONE.replace(b"\x40\0\0\0\x08\0", b"\x08\0\0\0\x08\0", 1),
+    "a container of no bytes": b"\x50\xed\x55\xba\x01\x00" + bytes(58),
+    "too many containers": struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0) * 200_001,
+}
 
 
-@pytest.mark.parametrize(
-    "section",
-    [
-        pytest.param(b"\x01" * 64, id="different layout"),
-        pytest.param(fat_binary((2, 90, 0x11))[:-8], id="cut short"),
-        pytest.param(
-            fat_binary((2, 90, 0x11)).replace(b"\x01\x00\x10\x00", b"\x02\x00\x10\x00", 1), id="a later version"
-        ),
-        pytest.param(
-            fat_binary((2, 90, 0x11)).replace(b"\x40\0\0\0\x08\0", b"\x40\0\0\0\xff\0", 1), id="an entry too long"
-        ),
-        pytest.param(
-            fat_binary((2, 90, 0x11)).replace(b"\x40\0\0\0\x08\0", b"\x08\0\0\0\x08\0", 1), id="a header too short"
-        ),
-        pytest.param(b"\x50\xed\x55\xba\x01\x00" + bytes(58), id="a container of no bytes"),
-        pytest.param(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0) * 200_001, id="too many containers"),
-    ],
-)
+@pytest.mark.parametrize("section", UNKNOWN.values(), ids=UNKNOWN)
 def test_unknown_layout_is_an_error(tmp_path: Path, section: bytes) -> None:
     with pytest.raises(UsageError, check=coded(Code.WHEEL_DAMAGED)):
         read_device_code(with_gpu_code(tmp_path, section))

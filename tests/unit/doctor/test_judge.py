@@ -13,11 +13,9 @@ from builder.commands.doctor import doctor_text
 from builder.matrix.axes import Arch, Cuda, Gpu, Platform, Python
 from builder.matrix.compat import Compat
 from builder.proofs.environment.checks import torches
-from builder.proofs.environment.checks.companions import check_companions
-from builder.proofs.environment.checks.gpus import check_gpus
-from builder.proofs.environment.checks.nvidia import check_nvidia
-from builder.proofs.environment.checks.tools import check_tools
-from builder.proofs.environment.cures import Cures, Finding, Severity, fault, fitting_torch
+from builder.proofs.environment.checks.machine import check_gpus, check_tools
+from builder.proofs.environment.checks.packages import check_companions, check_nvidia
+from builder.proofs.environment.cures import Cures, Finding, Severity, fault
 from builder.proofs.environment.facts import (
     InstalledEnvironment,
     InstalledPackage,
@@ -134,7 +132,7 @@ def test_the_torch_that_a_cure_names_exists_and_runs(driver: str) -> None:
     fits = 0
     for torch, (major, minor) in product(COMPAT.torches, capabilities):
         found = environment(str(torch), str(COMPAT.torch(torch).default), machine=gpu("GPU", major, minor, driver))
-        fit = fitting_torch(found, COMPAT)
+        fit = Cures(found, COMPAT).nearest_torch()
         if fit is None:
             continue
         fits += 1
@@ -185,15 +183,6 @@ def test_a_torch_that_the_table_does_not_know_is_judged_by_requirements_only() -
     assert (one.cure, one.advice) == ((), "buildfarm's version table has no torchvision for torch 2.99.0")
 
 
-def test_a_missing_and_a_differing_requirement_of_torch() -> None:
-    requires = ["nvidia-cudnn-cu13==9.19", 'nvidia-nccl-cu13==2.28; platform_system == "Linux"', 'x; extra == "y"']
-    found = environment("2.11.0", "13.0", package("nvidia-nccl-cu13", "2.29"), requires=requires)
-    missing, differing = findings(torches.check_requirements, found)
-    assert (missing.code, differing.code) == ("missing-requirement-of-torch", "other-requirement-of-torch")
-    assert missing.cure[0].endswith("nvidia-cudnn-cu13==9.19")
-    assert differing.level is Severity.NOTE
-
-
 def test_torch_of_conda_and_of_pip() -> None:
     found = environment("2.5.1", "12.4", conda={"pytorch": "2.5.1"})
     one = only(findings(torches.check_installers, found), "torch-of-conda-and-pip")
@@ -213,13 +202,6 @@ def test_a_torch_in_the_user_site_hides_that_of_the_environment() -> None:
     assert one.cure == ("export PYTHONNOUSERSITE=1",)
     visible = replace(found, torches=(*found.torches, other))
     only(findings(torches.check_path, visible), "hidden-torch", Severity.NOTE)
-
-
-def test_two_records_of_torch_in_one_folder() -> None:
-    found = environment("2.11.0", "13.0", package("torch", "2.10.0"))
-    one = only(findings(torches.check_records, found), "two-records-of-torch")
-    assert "metadata of torch 2.10.0, 2.11.0" in one.what
-    assert one.cure[-1].endswith("install --python /env/bin/python torch==2.11.0")
 
 
 @pytest.mark.parametrize("marker", ["", "; extra == 'with-cuda'"])
@@ -263,10 +245,3 @@ def test_a_version_that_trusts_compromised_authorities_is_a_note() -> None:
     assert "uv 0.13.2 trusts certificate authorities" in second.what
     ours = Cures(environment("2.11.0", "13.0", package("uv", "0.13.2"), package("buildfarm", "1")), COMPAT)
     only([*check_tested_versions(ours)], "unsafe-version", Severity.NOTE)  # and no second note about its range
-
-
-def test_pip_is_used_where_uv_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda *_arguments, **_words: None)
-    found = environment("2.11.0", "13.0", package("pip", "25"), package("torchvision", "0.25.0", "torch==2.10.0"))
-    command = only(findings(check_companions, found), "companion-of-another-torch").cure[0]
-    assert command == "/env/bin/python -m pip install torchvision==0.26.0 torch==2.11.0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Torch
+from builder.proof import Proof
 from builder.proofs.static.claim import WheelClaim
 from builder.proofs.static.symbol_table import ProvidedLibrary, SymbolNames, SymbolTable
 from builder.wheelfile.facts import Library, WheelFacts
@@ -84,6 +86,15 @@ def table(
     return SymbolTable(
         {n: ProvidedLibrary(n, needed, SymbolNames.of(defined)) for n, (needed, defined) in parts.items()}, cxx11
     )
+
+
+def expect(proof: Proof | None, error: str = "", remark: str = "") -> Proof:
+    """The check failed with these words, which may be a pattern, or passed without; a remark has these words."""
+    assert proof is not None
+    assert proof.verdict == ("failed" if error else "passed"), proof.reason
+    assert error in proof.reason or re.search(error, proof.reason), proof.reason
+    assert remark in " ".join(proof.evidence.get("remarks", ()))
+    return proof
 
 
 def fat_binary(*entries: tuple[int, int, int], isa: tuple[int, int] = (0, 0)) -> bytes:

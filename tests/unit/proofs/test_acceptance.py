@@ -58,10 +58,8 @@ def test_a_stored_proof_follows_the_recipe_of_today() -> None:
 
 def test_a_second_failure_of_the_check_still_fails() -> None:
     [found] = apply_accepts([of(Check.FAKE, proofs(FAKE, replace(FAKE, op="tiny::more")))], recipe(ACCEPTS))
-    assert (found.verdict, found.reason) == (
-        Verdict.FAILED,
-        "tiny::more (plain): the fake kernel returns another shape",
-    )
+    assert found.verdict is Verdict.FAILED
+    assert found.reason.startswith("tiny::more (plain): ")
 
 
 def test_a_check_of_the_file_can_be_accepted() -> None:

@@ -23,9 +23,7 @@ def test_missing_companion_does_not_prevent_the_others() -> None:
 
     def install(more: Sequence[str]) -> None:
         if "decord" in more:
-            raise MissingToolError(
-                "the package index does not have a required package or version", Code.PACKAGE_NOT_FOUND
-            )
+            raise MissingToolError("the index does not have it", Code.PACKAGE_NOT_FOUND)
         installed[:] = more
 
     _install_companions(["transformers", "decord", "numpy"], install)

@@ -8,27 +8,26 @@ import pytest
 
 from builder.gate.system import nvidia
 from builder.matrix.axes import Cuda
+from builder.matrix.compat import Compat
 from builder.proofs.cells import driver
 
 
 @pytest.mark.parametrize(
-    ("version", "cuda", "reason"),
+    ("version", "cuda", "floor"),
     [
-        ("580.95.05", Cuda(13, 0), ""),
         ("580.65.06", Cuda(13, 2), ""),
-        ("570.211.01", Cuda(13, 0), "NVIDIA's driver 570.211.01 here is too old for CUDA 13.0, which needs 580.65.06"),
+        ("570.211.01", Cuda(13, 0), "580.65.06"),
         ("525.60.13", Cuda(12, 8), ""),
-        ("520.61.05", Cuda(12, 1), "which needs 525.60.13 or newer"),
+        ("520.61.05", Cuda(12, 1), "525.60.13"),
         ("450.80.02", Cuda(11, 8), ""),
-        ("440.33", Cuda(11, 8), "which needs 450.80.02 or newer"),
+        ("440.33", Cuda(11, 8), "450.80.02"),
         ("", Cuda(13, 0), ""),
         ("[N/A]", Cuda(13, 0), ""),
     ],
 )
-def test_driver_of_the_first_minor_suffices_within_a_major(version: str, cuda: Cuda, reason: str) -> None:
-    found = driver.too_old(version, cuda)
-    assert reason in found
-    assert bool(found) == bool(reason)
+def test_driver_of_the_first_minor_suffices_within_a_major(version: str, cuda: Cuda, floor: str) -> None:
+    assert driver.driver_runs(version, cuda, Compat.load()) is not bool(floor)
+    assert floor in driver.driver_floor(cuda, Compat.load())
 
 
 def test_version_from_nvidia_smi_else_from_the_kernel_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

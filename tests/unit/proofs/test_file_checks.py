@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from builder.matrix.axes import AbiClass, Cell, Torch
 from builder.proof import Check, Verdict
-from builder.proofs.static.file_checks import static_proofs
+from builder.proofs.file_checks import static_proofs
 from tests.unit.proofs.make import CELL, PROVIDED, claim, gpu_library, table, wheel_facts
 
 OTHER = Cell.parse("torch2.12.0-cu130-cp312")

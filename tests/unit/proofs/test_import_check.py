@@ -6,7 +6,6 @@ import os
 import resource
 import sys
 import threading
-import time
 import uuid
 import venv
 from collections.abc import Callable
@@ -79,13 +78,13 @@ def test_import_passes_with_the_versions_as_evidence(interpreter: Path, put: Put
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        pytest.param("import nowhere", "bad failed: ModuleNotFoundError: No module named 'nowhere'", id="missing"),
-        pytest.param("raise ImportError('x.so: undefined symbol: _Z3foo')", "undefined symbol: _Z3foo", id="symbol"),
-        pytest.param("import sys; sys.exit(3)", "failed: no message", id="exit"),
-        pytest.param("import os; os._exit(0)", "ended the process", id="exit with status 0"),
-        pytest.param("import ctypes; ctypes.string_at(0)", "crashed with SIGSEGV", id="segmentation fault"),
-        pytest.param("import os; os.abort()", "crashed with SIGABRT", id="abort"),
-        pytest.param("import os; os.kill(os.getpid(), 40)", "crashed with signal 40", id="a signal without a name"),
+        ("import nowhere", "bad failed: ModuleNotFoundError: No module named 'nowhere'"),
+        ("raise ImportError('x.so: undefined symbol: _Z3foo')", "undefined symbol: _Z3foo"),
+        ("import sys; sys.exit(3)", "failed: no message"),
+        ("import os; os._exit(0)", "ended the process"),
+        ("import ctypes\ndef strike(): ctypes.string_at(0)\nstrike()", "crashed with SIGSEGV"),
+        ("import os; os.abort()", "crashed with SIGABRT"),
+        ("import os; os.kill(os.getpid(), 40)", "crashed with signal 40"),
     ],
 )
 def test_failed_import_has_a_reason(text: str, reason: str, interpreter: Path, put: Put) -> None:
@@ -97,6 +96,7 @@ def test_failed_import_has_a_reason(text: str, reason: str, interpreter: Path, p
     assert reason in outcome.reason
     assert "\n" not in outcome.reason
     assert outcome.evidence["status"] != 0 or "_exit(0)" in text
+    assert ("strike" in outcome.evidence["stderr"]) is ("strike" in text)
 
 
 CODEC = """\
@@ -110,38 +110,24 @@ load()
 """
 
 
+SHOWN = "import of bad failed: RuntimeError: could not load libcodec. Likely causes:; the cause: "
+NO_EXPORT = "raise ImportError('dynamic module does not define module export function ({})')"
+
+
 @pytest.mark.parametrize(
     ("text", "reason", "hint"),
     [
-        pytest.param(
-            CODEC.replace("LAST", "None"),
-            "import of bad failed: RuntimeError: could not load libcodec. Likely causes:; the cause: libavutil.so.59:"
-            " cannot open shared object file: No such file or directory",
-            "",
-            id="in the middle of the message",
-        ),
-        pytest.param(
-            CODEC.replace("LAST", "error"),
-            "import of bad failed: RuntimeError: could not load libcodec. Likely causes:; the cause: No module named"
-            " 'einops'",
-            "`einops` to `install_requires`",
-            id="an exception before it",
-        ),
+        (CODEC.replace("LAST", "None"), f"{SHOWN}libavutil.so.59: cannot open shared object file: No such", ""),
+        (CODEC.replace("LAST", "error"), f"{SHOWN}No module named 'einops'", "`einops` to `install_requires`"),
         *(
-            pytest.param(
-                f"raise ImportError('dynamic module does not define module export function ({names})')",
-                f"module export function ({names})",
-                "`PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)`",
-                id=names,
-            )
+            (NO_EXPORT.format(names), f"module export function ({names})", "`PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)`")
             for names in ("PyInit__C", "PyModExport__C or PyInit__C", "PyModExportU_gre_6ka8i or PyInitU_gre_6ka8i")
         ),
-        pytest.param("import bad.part", "No module named 'bad.part'", "the wheel has no module bad.part", id="own"),
-        pytest.param(
+        ("import bad.part", "No module named 'bad.part'", "the wheel has no module bad.part"),
+        (
             "raise ImportError('libc10.so: cannot open shared object file: No such file')",
             "ImportError: libc10.so: cannot open",
             "add `import torch` at the top of bad/__init__.py",
-            id="torch first",
         ),
     ],
 )
@@ -156,21 +142,6 @@ def test_the_cause_of_a_failed_import_and_its_cure(
     assert "Traceback" in (tmp_path / "log").read_text()
 
 
-def test_stack_of_a_crash_is_evidence(interpreter: Path, put: Put) -> None:
-    put("crash", "import ctypes\n\ndef strike():\n    ctypes.string_at(0)\n\nstrike()\n")
-    outcome = try_import(interpreter, ["crash"])
-    assert "strike" in outcome.evidence["stderr"]
-
-
-def test_hanging_import_is_killed(interpreter: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_check, "IMPORT_SECONDS", 0.2)
-    put("hang", "import time; time.sleep(600)")
-    began = time.monotonic()
-    outcome = try_import(interpreter, ["hang"])
-    assert time.monotonic() - began < 300
-    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, "import of hang did not finish within 0.2 s")
-
-
 def test_hanging_import_is_killed_with_its_children(
     interpreter: Path, put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +154,8 @@ def test_hanging_import_is_killed_with_its_children(
     try:
         for seconds in (2, 20, 120):  # a slow machine starts the child in more than 2 s
             monkeypatch.setattr(import_check, "IMPORT_SECONDS", seconds)
-            assert try_import(interpreter, ["family"]).verdict is Verdict.FAILED
+            outcome = try_import(interpreter, ["family"])
+            assert outcome.reason == f"import of family did not finish within {seconds} s"
             if written := os.read(reader, 100):
                 break
         assert written == b"child"
@@ -273,10 +245,8 @@ def test_an_import_that_starts_too_many_processes_fails(
     monkeypatch.setattr(import_check, "WHEEL_LIMITS", process.Limits(processes=20))
     put("many", "import os, time\n[os.fork() or time.sleep(600) for _ in range(40)]\ntime.sleep(600)")
     outcome = try_import(interpreter, ["many"])
-    assert (outcome.verdict, outcome.reason) == (
-        Verdict.FAILED,
-        "import of many had more than 20 processes at the same time",
-    )
+    assert outcome.verdict is Verdict.FAILED
+    assert "more than 20 processes" in outcome.reason
 
 
 def test_modules_may_print(interpreter: Path, put: Put) -> None:
@@ -332,18 +302,14 @@ def test_a_pth_file_runs_and_cannot_give_the_answer(folder: Path, interpreter: P
     assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, "import of broken failed: ImportError: no")
 
 
-def test_pythonpath_is_not_passed_on(interpreter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "stray.py").touch()
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    assert try_import(interpreter, ["stray"]).verdict is Verdict.FAILED
-
-
-def test_loader_variables_are_not_passed_on(
+def test_variables_of_python_and_the_loader_are_not_passed_on(
     interpreter: Path, put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_BIND_NOW"):
+    (tmp_path / "stray.py").touch()
+    monkeypatch.chdir(tmp_path)
+    for name in ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_BIND_NOW", "PYTHONPATH"):
         monkeypatch.setenv(name, str(tmp_path))
+    assert try_import(interpreter, ["stray"]).verdict is Verdict.FAILED
     put("module", "import os\nassert 'PATH' in os.environ\nassert not [n for n in os.environ if n.startswith('LD_')]")
     outcome = try_import(interpreter, ["module"])
     assert outcome.verdict is Verdict.PASSED, outcome

@@ -8,7 +8,7 @@ from builder.errors import Code
 from builder.gate.system.demangle import demangle
 from builder.proofs.static.symbol_table import collect_symbols
 from builder.proofs.static.system_symbols import is_python, is_standard, is_torch_cxx, system_library
-from builder.wheelfile.driver import DRIVER_LIBRARIES, is_driver_library
+from builder.wheelfile.compatibility import DRIVER_LIBRARIES, is_driver_library
 from tests.refused import refused
 from tests.unit.proofs.make import FORWARD
 
@@ -51,30 +51,11 @@ def test_names_of_torch_cxx(symbol: str, torch: bool) -> None:
     assert is_torch_cxx(symbol) is torch
 
 
-@pytest.mark.parametrize(
-    ("symbol", "python"),
-    [
-        ("PyList_New", True),
-        ("_Py_NoneStruct", True),
-        ("_PyThreadState_UncheckedGet", True),
-        ("Pyramid", False),
-        ("pyre", False),
-    ],
-)
-def test_names_of_python(symbol: str, python: bool) -> None:
-    assert is_python(symbol) is python
-
-
-@pytest.mark.parametrize(
-    ("library", "driver"),
-    [("libcuda.so.1", True), ("libnvidia-ml.so.1", True), ("libcudart.so.13", False), ("libcudadevrt.so", False)],
-)
-def test_libraries_of_the_driver(library: str, driver: bool) -> None:
-    assert is_driver_library(library) is driver
-
-
-def test_every_listed_library_of_the_driver_is_recognised() -> None:
-    assert all(map(is_driver_library, DRIVER_LIBRARIES))
+def test_names_of_python_and_of_the_libraries_of_the_driver() -> None:
+    assert all(map(is_python, ("PyList_New", "_Py_NoneStruct", "_PyThreadState_UncheckedGet")))
+    assert not any(map(is_python, ("Pyramid", "pyre")))
+    assert all(map(is_driver_library, ("libcuda.so.1", *DRIVER_LIBRARIES)))
+    assert not any(map(is_driver_library, ("libcudart.so.13", "libcudadevrt.so")))
 
 
 def test_libraries_of_this_machine() -> None:

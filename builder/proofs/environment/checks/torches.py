@@ -1,18 +1,21 @@
-"""Torch: whether Python imports the only one, complete, by one installer, with the packages that it requires."""
+"""Torch: whether Python imports the only one, complete, with what it requires, and the linker loads its libraries."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from builder.errors import UsageError
 from builder.gate.amounts import join_names
 from builder.proofs.environment.cures import Cures, Finding, fault, note
 from builder.proofs.environment.facts import InstalledEnvironment, InstalledPackage, TorchInstall
+from builder.wheelfile.elf import read_elf
 
 
 def no_torch(cures: Cures) -> Finding:
@@ -86,35 +89,17 @@ def check_installers(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
 
 
 def check_requirements(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
-    """Every package of CUDA that torch requires is installed, in the version that torch requires."""
-    visible, index = cures.environment.visible, cures.index_of(torch)
-    missing, differing = list[Requirement](), list[tuple[Requirement, str]]()
-    for one in _cuda_packages(cures.environment, torch.package) if torch.package else ():
-        package = visible.get(canonicalize_name(one.name))
-        if package is None:
-            missing.append(one)
-        elif not one.specifier.contains(package.version, prereleases=True):
-            differing.append((one, package.version))
-    if missing:
+    """Every package of CUDA that torch requires is installed."""
+    required = _cuda_packages(cures.environment, torch.package) if torch.package else ()
+    if missing := [one for one in required if canonicalize_name(one.name) not in cures.environment.visible]:
         names = ", ".join(one.name for one in missing)
+        texts = (str(one).partition(";")[0].strip() for one in missing)
         yield fault(
             "missing-requirement-of-torch",
             f"torch {torch.version} requires {names}, which the environment does not have",
             "`import torch` fails with `cannot open shared object file`",
-            (cures.install(*map(_text, missing), index=index),),
+            (cures.install(*texts, index=cures.index_of(torch)),),
         )
-    if differing:
-        listed = ", ".join(f"{one.name}{one.specifier} (installed: {version})" for one, version in differing)
-        yield note(
-            "other-requirement-of-torch",
-            f"torch {torch.version} was tested with {listed}",
-            "another version may lack a function, or be slower",
-            (cures.install(*(_text(one) for one, _ in differing), index=index),),
-        )
-
-
-def _text(requirement: Requirement) -> str:
-    return str(requirement).partition(";")[0].strip()
 
 
 def _cuda_packages(
@@ -138,7 +123,7 @@ def check_files(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
     packages = [torch.package, *(visible[name] for name in names if name in visible)]
     if damaged := [package for package in packages if package.lost_libraries]:
         files = [path.rpartition("/")[2] for package in damaged for path in package.lost_libraries]
-        listed = ", ".join(f"{one.name} {one.version}" for one in damaged)
+        listed = ", ".join(map(str, damaged))
         yield fault(
             "missing-libraries",
             f"libraries of {listed} were deleted: {join_names(files)}",
@@ -159,7 +144,7 @@ def check_backends(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
             if lacking := _lacking(environment, package, value):
                 yield fault(
                     "broken-backend-of-torch",
-                    f"{package.name} {package.version} lets `import torch` call {value}, and {lacking}",
+                    f"{package} lets `import torch` call {value}, and {lacking}",
                     "`import torch` fails with `Failed to load the backend extension`",
                     (cures.remove(package.name),),
                     f"`export {variable}=0` lets torch ignore such packages",
@@ -180,27 +165,60 @@ def _lacking(environment: InstalledEnvironment, package: InstalledPackage, value
     return "" if found else f"{file} has no {first}"
 
 
-def check_leftovers(cures: Cures, _: TorchInstall) -> Iterator[Finding]:
-    """pip renames files while it uninstalls, and restores or deletes them at the end."""
-    if left := cures.environment.leftovers:
-        yield note(
-            "leftovers-of-pip",
-            f"an interrupted uninstallation left {', '.join(path.name for path in left)} in {left[0].parent}",
-            "pip ignores names that begin with `~`, and warns of them; they take space",
-            (shlex.join(["rm", "-r", *map(str, left)]),),
+def check_library_path(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
+    """No folder of LD_LIBRARY_PATH hides a library of torch or of its NVIDIA packages.
+
+    A library with DT_RUNPATH searches LD_LIBRARY_PATH first. One with DT_RPATH, such as torch's own, searches its own
+    folders first, and so do the libraries that it loads. The search is repeated without loading anything.
+    """
+    folders = [Path(entry) for entry in cures.environment.variables.get("LD_LIBRARY_PATH", "").split(":") if entry]
+    own = {file.name: file for file in torch.folder.glob("nvidia/**/lib/*.so*")} if folders else {}
+    own |= {file.name: file for file in torch.libraries.glob("*.so*")} if folders else {}
+    rivals = {
+        name: folder / name
+        for folder in reversed(folders)
+        for name, file in own.items()
+        if (folder / name).is_file() and not (folder / name).samefile(file)
+    }
+    safe = _safe(torch, own) if rivals else set()
+    hidden = {name: path for name, path in rivals.items() if name not in safe}
+    if hidden:
+        guilty = sorted({path.parent for path in hidden.values()})
+        rest = ":".join(str(folder) for folder in folders if folder not in guilty)
+        why = (
+            "versions that do not belong together fail with `undefined symbol` or `version mismatch`, or compute slowly"
+        )
+        yield fault(
+            "hidden-libraries",
+            f"LD_LIBRARY_PATH names {', '.join(map(str, guilty))}, whose {join_names(sorted(hidden))} the linker loads"
+            " instead of torch's",
+            why,
+            (f"export LD_LIBRARY_PATH={shlex.quote(rest)}" if rest else "unset LD_LIBRARY_PATH",),
+            "change the file that sets the variable, such as ~/.bashrc",
         )
 
 
-def check_uv(cures: Cures, _: TorchInstall) -> Iterator[Finding]:
-    """No setting of uv chooses the index of torch."""
-    variable = "UV_TORCH_BACKEND"
-    value = cures.environment.variables.get(variable)
-    files = ", ".join(map(str, cures.environment.torch_backends))
-    if value or files:
-        yield note(
-            "torch-backend-of-uv",
-            f"{f'{variable}={value}' if value else f'`torch-backend` in {files}'} chooses the index of torch for uv",
-            "`uv pip install` may install another torch than its command and the printed commands name",
-            (f"unset {variable}",) if value else (),
-            f"delete `torch-backend` from {files}" if files else "",
-        )
+def _safe(torch: TorchInstall, own: dict[str, Path]) -> set[str]:
+    """The libraries that `import torch` finds through DT_RPATH, before LD_LIBRARY_PATH counts."""
+    found: set[str] = set()
+    first = [*torch.folder.glob("torch/_C*.so"), *torch.libraries.glob("lib*.so*")]
+    todo: list[tuple[Path, tuple[Path, ...]]] = [(file, ()) for file in sorted(first)]
+    seen: set[Path] = set()
+    for file, inherited in todo:
+        try:
+            elf = read_elf(file) if file not in seen else None
+        except (OSError, UsageError):
+            continue
+        if elf is None:
+            continue
+        seen.add(file)
+        if elf.runpath:  # DT_RPATH does not count for this library
+            continue
+        origin = str(file.parent)
+        texts = (text.replace("$ORIGIN", origin).replace("${ORIGIN}", origin) for text in elf.rpath)
+        search = (*(Path(text).resolve() for text in texts), *inherited)
+        for name in elf.needed:
+            if name in own and own[name].resolve().parent in search:
+                found.add(name)
+                todo.append((own[name], search))
+    return found

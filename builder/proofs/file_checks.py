@@ -1,21 +1,64 @@
-"""The checks of a file that depend on nothing but the file: RECORD, and what the dynamic loader refuses."""
+"""All checks that need only the file and the symbol tables of cells, and those that depend on nothing but the file."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from builder.gate.amounts import counted, join_names, size_text
+from builder.matrix.axes import Cell
 from builder.matrix.compat import and_list
 from builder.proof import Check, Proof
 from builder.proofs.claimed_cells import CellClaims, provided_by_torch
-from builder.proofs.static.claim import make_proof
-from builder.proofs.static.tags import system_libraries
+from builder.proofs.static.claim import WheelClaim, make_proof, not_run
+from builder.proofs.static.contents import check_contents, check_grafted, check_payload, check_size
+from builder.proofs.static.device_code import check_device_code
+from builder.proofs.static.linkage import check_linkage_in
+from builder.proofs.static.metadata import check_metadata
+from builder.proofs.static.stable_abi import check_abi3, check_stable
+from builder.proofs.static.symbol_table import SymbolTable
+from builder.proofs.static.tags import check_modules, check_tags, system_libraries
 from builder.proofs.static.variants import variants
 from builder.wheelfile.archive import wheel_fault
-from builder.wheelfile.driver import is_driver_library
+from builder.wheelfile.compatibility import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts, open_wheel
+
+_UNREAD = "the libraries of torch in {} were not read, so the wheel's symbols were not looked up"
+#: Folders that every user may write to.
+_SHARED = re.compile(r"/(?:tmp|var/tmp|dev/shm)(?:/|$)")
+#: Debug information that is worth a remark, in bytes.
+_MUCH_DEBUG = 5 * 2**20
+
+
+def static_proofs(
+    facts: WheelFacts, claim: WheelClaim, provided: frozenset[str], symbols: Mapping[Cell, SymbolTable]
+) -> list[Proof]:
+    """Run every static check, in the order in which they are printed; linkage once for each claimed cell.
+
+    `provided` holds the file names of libraries that torch and its NVIDIA packages provide (`libcudart.so.13`); those
+    of the tables in `symbols` are added. Linkage of a claimed cell without a table is not run.
+    """
+    provided = provided.union(*(table.libraries for table in symbols.values()))
+    proofs = [
+        check_payload(facts, claim),
+        check_tags(facts, claim, provided),
+        check_modules(facts),
+        check_metadata(facts, claim),
+        check_grafted(facts, provided, foreign=claim.foreign),
+        check_contents(facts),
+        check_abi3(facts, claim),
+        check_stable(facts, claim),
+        *(
+            check_linkage_in(facts, claim, cell, symbols[cell])
+            if cell in symbols
+            else not_run(facts, Check.LINKAGE, _UNREAD.format(cell), cell=cell)
+            for cell in claim.cells
+        ),
+        check_device_code(facts, claim),
+        check_size(facts, claim),
+    ]
+    return [proof for proof in proofs if proof is not None]
 
 
 def any_wheel_proofs(path: Path, facts: WheelFacts, fault: str | None = None) -> list[Proof]:
@@ -31,17 +74,8 @@ def check_record(facts: WheelFacts, fault: str) -> Proof:
     return make_proof(facts, Check.RECORD, [fault] if fault else [], good=counted(len(facts.files), "file"))
 
 
-#: Folders that every user may write to.
-_SHARED = re.compile(r"/(?:tmp|var/tmp|dev/shm)(?:/|$)")
-#: Debug information that is worth a remark, in bytes.
-_MUCH_DEBUG = 5 * 2**20
-
-
 def check_loader(facts: WheelFacts) -> Proof:
-    """No library needs an executable stack, text relocations or two CUDA runtimes, or searches folders of others.
-
-    The loader finds the libraries of the wheel that its Python modules need.
-    """
+    """The loader accepts the libraries, and finds those of the wheel that its Python modules need."""
     errors = [error for library in facts.libraries for error in _errors(library)]
     lost, late = _unreached(facts)
     errors += lost
