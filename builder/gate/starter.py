@@ -1,4 +1,8 @@
-"""How a fork server starts: it imports torch without code of the wheel, and waits until it may import the extension.
+"""The starter: imports torch once, without code of the wheel, and forks the processes that need torch.
+
+The scheduler names the processes as roles: the launcher of import orders, the judge, and the plain fork server. The
+starter forks one process for each, and ends; the scheduler, a subreaper, then becomes their parent. A starter with a
+single role, such as the fork server under the heap checks, becomes that process itself.
 
 Python starts with -S, and imports no file of the wheel, until the scheduler allows it: the judge has then read its own
 files. What the wheel adds to the start of Python is executed later, just before the extension is imported.
@@ -8,59 +12,150 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from builder.gate.imports.packages import WithoutExtension, add_packages, execute_startup_code, files_of
+from builder.gate.imports import launcher
+from builder.gate.imports.packages import (
+    WithoutExtension,
+    add_packages,
+    execute_startup_code,
+    files_of,
+    is_startup_file,
+)
 from builder.gate.outcome import Spec
 from builder.gate.processes.spawn import GO, start_command
 from builder.gate.system import rlimits
-from builder.gate.tasks import HEAP_CHECKS, JUDGE
+from builder.gate.tasks import HEAP_CHECKS, JUDGE, LAUNCHER
 
 
-def main(root: str, role: str, commands: int, events: int, free: int) -> None:
-    """Import torch, and become the fork server of this role. Started by `spawn.start_command`; does not return.
+@dataclass(frozen=True)
+class Role:
+    """A process that the starter forks."""
 
-    Args:
-        root: the folder of the packed gate, which is on the path.
-        role: JUDGE, PLAIN or HEAP_CHECKS.
-        commands: the descriptor of the socket from which commands arrive.
-        events: the descriptor of the pipe for events.
-        free: 1 if torch may import files of the wheel, because the scheduler has allowed it.
+    #: "launcher", "judge", "plain" or "heap-checks".
+    name: str
+    #: The descriptor of the socket from which its commands arrive.
+    commands: int
+    #: The descriptor of the pipe for its events; the launcher has none.
+    events: int = -1
+    #: The directory for its files; the launcher has none.
+    folder: str = ""
+    #: Whether torch may import files of the wheel, because the scheduler has allowed it.
+    free: bool = False
 
+
+def main(root: str, scheduler: int, text: str) -> None:
+    """Import torch, and become the roles of this JSON. Started by `spawn.start_command`; `root` is on the path.
+
+    `scheduler` is the pid of the scheduler. Does not return.
     """
+    roles = [Role(**one) for one in json.loads(text)]
     spec = Spec.read(Path(root))
-    if role == JUDGE:
+    if any(role.name == JUDGE for role in roles):
         rlimits.hide_memory()
     add_packages()
-    without_wheel = WithoutExtension(spec.imports, files_of(spec.name))
+    starter = _Starter(root, spec, scheduler, roles)
+    if len(roles) == 1:
+        starter.become(roles[0])
+    starter.fork()
 
-    def wait() -> None:
+
+class _Starter:
+    """The process with torch, and what the forks inherit."""
+
+    def __init__(self, root: str, spec: Spec, scheduler: int, roles: Sequence[Role]) -> None:
+        """Import torch without files of the wheel, unless a role is free."""
+        self._root, self._spec, self._scheduler, self._roles = root, spec, scheduler, roles
+        self._files = files_of(spec.name)
+        self._without_wheel = WithoutExtension(spec.imports, self._files)
+        self._error: Exception | None = None
+        self._pid = os.getpid()
+        if roles[0].free:
+            execute_startup_code()
+        else:
+            self._without_wheel.install()
+        try:
+            import torch  # noqa: F401, PLC0415
+        except Exception as error:
+            if not self._without_wheel.used:
+                raise
+            self._error = error
+
+    def fork(self) -> None:
+        """Fork a process for each role, tell the scheduler their pids, and end."""
+        forked = {}
+        for role in sorted(self._roles, key=lambda role: role.name != LAUNCHER):
+            # Without cases no op is called.
+            if role.name != LAUNCHER and self._spec.has_cases and not self._error:
+                from builder.gate.processes.fork_server import PRELOAD, import_all  # noqa: PLC0415
+
+                import_all(PRELOAD[:1])
+            if pid := os.fork():
+                forked[role] = pid
+                continue
+            self._leave(role)
+            rlimits.exit_with_parent(self._scheduler)
+            self.become(role)
+        for role, pid in forked.items():
+            if role.events >= 0:
+                os.write(role.events, json.dumps({"event": "forked", "pid": pid}).encode() + b"\n")
+        os._exit(0)
+
+    def _leave(self, role: Role) -> None:
+        """Separate this process from the others that the starter forks, and wait until the starter has ended."""
+        os.setsid()
+        for other in self._roles:
+            if other != role:
+                os.close(other.commands)
+                if other.events >= 0:
+                    os.close(other.events)
+        if role.folder:
+            log = os.open(f"{role.folder}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.close(log)
+            os.chdir(role.folder)
+            os.environ["TMPDIR"] = role.folder
+        if role.name != JUDGE:
+            rlimits.show_memory()
+        while os.getppid() == self._pid:
+            time.sleep(0.002)
+
+    def become(self, role: Role) -> None:
+        """Do the work of a role. Does not return."""
+        if role.name == LAUNCHER:
+            # Where a fork would differ from a new Python, there is no launcher, and each order is a new Python.
+            if self._without_wheel.used or any(map(is_startup_file, self._files)):
+                os._exit(0)
+            self._without_wheel.remove()
+            launcher.serve(role.commands)
+        if self._error:
+            if role.name == JUDGE:
+                raise self._error
+            self._wait(role)  # does not return
+        # They import torch.
+        from builder.gate.processes import fork_server, judge_process  # noqa: PLC0415
+
+        if role.name == JUDGE:
+            judge_process.main(self._root, self._spec, role.commands, role.events)
+        heap_checks = role.name == HEAP_CHECKS
+        wait = partial(self._wait, role)
+        fork_server.main(self._root, self._spec, role.commands, role.events, wait, heap_checks=heap_checks)
+
+    def _wait(self, role: Role) -> None:
         """Return when the extension may be imported; start again if torch wants files of the wheel."""
-        if free:
+        if role.free:
             return
-        if os.read(commands, len(GO)) != GO:  # the scheduler has ended
+        if os.read(role.commands, len(GO)) != GO:  # the scheduler has ended
             os._exit(1)
-        if without_wheel.used:
-            command = start_command(Path(root), role, commands, events, scheduler=os.getppid(), free=1)
+        if self._without_wheel.used:
+            command = start_command(Path(self._root), [{**vars(role), "free": True}], self._scheduler)
             os.execv(command[0], command)  # noqa: S606 (this Python)
-        without_wheel.remove()
+        self._without_wheel.remove()
         what = "the .pth and .start files of installed packages"
-        os.write(events, json.dumps({"event": "importing", "what": what}).encode() + b"\n")
+        os.write(role.events, json.dumps({"event": "importing", "what": what}).encode() + b"\n")
         execute_startup_code()
-
-    if free:
-        execute_startup_code()
-    else:
-        without_wheel.install()
-    try:
-        import torch  # noqa: F401, PLC0415
-    except Exception:
-        if role == JUDGE or not without_wheel.used:
-            raise
-        wait()  # does not return
-    # They import torch.
-    from builder.gate.processes import fork_server, judge_process  # noqa: PLC0415
-
-    if role == JUDGE:
-        judge_process.main(root, spec, commands, events)
-    fork_server.main(root, spec, commands, events, wait, heap_checks=role == HEAP_CHECKS)

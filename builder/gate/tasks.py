@@ -16,8 +16,8 @@ from typing import Any
 from builder.gate.check_table import TASK_CHECKS, GateCheck
 from builder.gate.outcome import NOT_RUN, Outcome, Spec
 
-#: The roles of fork servers: the judge, and those of the other tasks.
-JUDGE, PLAIN, HEAP_CHECKS = "judge", "plain", "heap-checks"
+#: The roles of `starter.Role`: the launcher of import orders, the judge, and the fork servers of the other tasks.
+LAUNCHER, JUDGE, PLAIN, HEAP_CHECKS = "launcher", "judge", "plain", "heap-checks"
 #: The phases of a task: everything in one process; or the results are sent, and the phase JUDGE follows.
 INSIDE, SEND = "inside", "send"
 

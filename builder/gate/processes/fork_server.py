@@ -1,6 +1,6 @@
 """The fork server: imports the extension and its cases once, runs no op, and forks a child for each task.
 
-`builder.gate.starter` imports torch. The server reads a JSON line for each command and writes one for each event:
+The starter gives it torch, a socket and a pipe. It reads a JSON line for each command and writes one for each event:
 
     {"fork": id, "check", "function", "cases": [n], "data": [file], "seconds", "device", "memory", "task_dir"} a task
     {"kill": id, "signal": n}                                                                 signal its child

@@ -1,8 +1,9 @@
 """The check "import-order": torch, the extension and its companions, imported in every order, each in its own process.
 
-Each order is a new Python, because conflicts between libraries show only if nothing else was imported before, and ends
-with a call of one op. An order that crashes runs a second time with `install_crash_handlers` for its native stack; the
-first run has no handlers, as in a user's process.
+Each order ends with a call of one op. An order that begins with torch is forked by the launcher, which has imported
+torch and nothing else; if it fails, it runs again in a new Python, which decides. Any other order is a new Python,
+because conflicts between libraries show only if nothing else was imported before. An order that crashes runs a second
+time with `install_crash_handlers` for its native stack; the first run has no handlers, as in a user's process.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.gate.amounts import counted
+from builder.gate.imports.launcher import Launcher
 from builder.gate.imports.packages import add_packages
 from builder.gate.imports.registration import registered_twice
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
@@ -34,7 +38,7 @@ from builder.gate.processes.journal import JOURNAL, KEY_BYTES, Journal
 from builder.gate.system import rlimits
 from builder.gate.system.crash import crash_frame, describe_exit, fatal_signal, native_stack
 from builder.gate.system.exit_status import ProcessExit
-from builder.gate.system.process_tree import is_stopped
+from builder.gate.system.process_tree import is_stopped, parent_of
 
 #: Up to this many modules, orders that contain each pair in both directions are all orders.
 ALL = 3
@@ -176,10 +180,11 @@ def version_of(module: str) -> str:
     return ""
 
 
-def import_orders(spec: Spec, root: Path) -> Iterator[Outcome]:
+def import_orders(spec: Spec, root: Path, launcher: Launcher | None = None) -> Iterator[Outcome]:
     """Yield the outcome of all orders, and "not run" for each companion that is not installed.
 
-    `root` is the folder of the packed gate, with `builder/` and cases.py.
+    `root` is the folder of the packed gate, with `builder/` and cases.py. Without a launcher every process is a new
+    Python.
     """
     present: list[str] = []
     for companion in spec.companions:
@@ -192,9 +197,26 @@ def import_orders(spec: Spec, root: Path) -> Iterator[Outcome]:
     names = tuple(dict.fromkeys(["torch", *spec.needs_first, *spec.imports, *present]))
     orders = list(dict.fromkeys(allowed_order(order, spec) for order in orders_of(names)))
     began = time.monotonic()
+    with_torch = [order for order in orders if order[0] == "torch"]
     with ThreadPoolExecutor(max(1, spec.jobs)) as pool:
-        runs = [*pool.map(partial(_run, root, spec), orders)]
+        forked = pool.submit(_run_forked, root, with_torch, spec, launcher)
+        others = pool.map(partial(_run, root, spec=spec), [order for order in orders if order[0] != "torch"])
+        runs = [*forked.result(), *others]
     yield _judged(spec, root, names, runs, time.monotonic() - began)
+
+
+def _run_forked(root: Path, orders: Sequence[tuple[str, ...]], spec: Spec, launcher: Launcher | None) -> list[OrderRun]:
+    """Run orders that begin with torch one after another in forks of the launcher; where one fails, in a new Python."""
+    runs = []
+    for order in orders:
+        run = None
+        if launcher:
+            try:
+                run = _run(root, order, spec, launcher=launcher)
+            except OSError:  # it has ended, or does not answer
+                launcher = None
+        runs.append(run if run and run.good else _run(root, order, spec))
+    return runs
 
 
 def _judged(spec: Spec, root: Path, names: Sequence[str], runs: Sequence[OrderRun], seconds: float) -> Outcome:
@@ -247,7 +269,7 @@ def _rerun_with_stacks(spec: Spec, root: Path, run: OrderRun) -> tuple[str, dict
     """Return how the run ended as text, and stacks from a second run with crash handlers if the first crashed."""
     shown = run
     if fatal_signal(run.status, run.stderr):
-        again = _run(root, spec, run.order, "watch")
+        again = _run(root, run.order, spec, "watch")
         if again.kind == run.kind:
             shown = again
     frame = crash_frame(shown.stderr)
@@ -269,39 +291,56 @@ def _ended(run: OrderRun, spec: Spec) -> str:
     return text + registered_twice(text)
 
 
-def _run(root: Path, spec: Spec, order: Sequence[str], mode: str = "plain") -> OrderRun:
-    """Run one order in a new Python; kill its process group at the time limit.
+def _run(
+    root: Path, order: Sequence[str], spec: Spec, mode: str = "plain", launcher: Launcher | None = None
+) -> OrderRun:
+    """Run one order in a new Python, or in a fork of the launcher; kill its process group at the time limit.
 
     `mode` is "watch" to install crash handlers, or "plain".
     """
+    arguments = [str(root), json.dumps(list(order)), mode]
     began = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        arguments = [str(root), json.dumps(list(order)), mode]
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-X", "faulthandler", "-c", _PROGRAM, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-            cwd=tempfile.gettempdir(),
-        )
-        limit, code = "", None
+        if launcher:
+            pid, wait = launcher.start(_PROGRAM, arguments, tempfile.gettempdir(), (out, err)), launcher.wait
+        else:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-X", "faulthandler", "-c", _PROGRAM, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                cwd=tempfile.gettempdir(),
+            )
+            pid, wait = process.pid, partial(_wait, process)
+        limit, status = "", None
         try:
-            while code is None and not limit:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    code = process.wait(_LOOK_SECONDS)
-                if code is None and is_stopped(process.pid):
-                    limit = "stopped"
-                elif code is None and time.monotonic() - began > _TIME_FACTOR * spec.seconds:
+            while status is None and not limit:
+                with contextlib.suppress(TimeoutError):
+                    status = wait(_LOOK_SECONDS)
+                if launcher and status is None and is_stopped(parent_of(pid)):
+                    raise OSError("the launcher is stopped")
+                if status is None and time.monotonic() - began > _TIME_FACTOR * spec.seconds:
                     limit = "time"
+                if status is None and is_stopped(pid):
+                    limit = "stopped"
             if limit == "time":
-                process.send_signal(signal.SIGABRT)  # faulthandler writes the stack
+                os.kill(pid, signal.SIGABRT)  # faulthandler writes the stack
                 time.sleep(0.5)
         finally:
-            rlimits.kill_group(process.pid)
-        code = process.wait(_KILL_SECONDS)
-        status = -code if code < 0 else code << 8
+            rlimits.kill_group(pid)
+        if status is None:
+            status = wait(_KILL_SECONDS)
         return OrderRun(tuple(order), status, _tail(out), _tail(err), limit)
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """Return the wait status of a process. Raises TimeoutError after so many seconds."""
+    try:
+        code = process.wait(seconds)
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError from error
+    return -code if code < 0 else code << 8
 
 
 def _tail(file: Any) -> str:  # noqa: ANN401
@@ -323,13 +362,22 @@ def _module_of(distribution: str) -> str | None:
     return name if name in names or not names else names[0]
 
 
-def main(root: str, task_dir: str, key: int) -> None:
-    """Write the outcomes of the check to the journal; `key` is a descriptor with the key of the journal."""
+def main(root: str, task_dir: str, key: str, launcher: str = "") -> None:
+    """Write the outcomes of the check to the journal.
+
+    `key` is the number of a descriptor with the key of the journal, `launcher` that of the launcher's socket.
+    """
     rlimits.exit_with_parent(os.getppid())
     add_packages()  # not by Python itself, which would execute code of the wheel that could read the key
-    journal = Journal(str(Path(task_dir, JOURNAL)), os.read(key, KEY_BYTES))
-    os.close(key)
-    # The scheduler reports the traceback of an exception from the log.
-    for outcome in import_orders(Spec.read(Path(root)), Path(root)):
-        journal.outcome(outcome)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # runs every `finally`, which ends the started processes
+    spec = Spec.read(Path(root))
+    journal = Journal(str(Path(task_dir, JOURNAL)), os.read(int(key), KEY_BYTES))
+    os.close(int(key))
+    try:
+        connection = Launcher(socket.socket(fileno=int(launcher))) if launcher else None
+        for outcome in import_orders(spec, Path(root), connection):
+            journal.outcome(outcome)
+    except Exception:  # noqa: BLE001 (the scheduler reports the traceback from the log)
+        traceback.print_exc()
+        sys.exit(1)
     journal.end()

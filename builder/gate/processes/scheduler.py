@@ -5,12 +5,12 @@ Imports neither torch nor the extension, so neither can crash the scheduler.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import select
 import signal
+import socket
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,22 +21,14 @@ from builder.gate.check_table import CHECKS, TASK_CHECKS, GateCheck
 from builder.gate.coverage import no_cases
 from builder.gate.outcome import FAILED, NOT_RUN, Answer, Outcome, Spec
 from builder.gate.processes import verdicts
-from builder.gate.processes.spawn import (
-    ForkServerProcess,
-    GateInterrupted,
-    ImportOrderProcess,
-    heap_check_environment,
-    plain_environment,
-    start_command,
-)
+from builder.gate.processes.server_pool import RESTARTS, ServerPool
+from builder.gate.processes.spawn import ForkServerProcess, GateInterrupted, ImportOrderProcess, start_command
 from builder.gate.processes.task_process import TaskProcess, enforce
 from builder.gate.system import nvidia, rlimits
 from builder.gate.system.exit_status import ProcessExit
 from builder.gate.tasks import HEAP_CHECKS, JUDGE, PLAIN, SEND, CaseFacts, Task, TaskQueue, plan
 
 _TICK = 0.05  # seconds between two looks at the limits of running tasks
-#: How often a fork server that one of its tasks killed is restarted.
-_RESTARTS = 6
 
 #: The task that looks for GPUs; it runs before the others are planned.
 _WHERE = GateCheck("where", "gpu:where", "none", per_extension=True, time_factor=2.0)
@@ -50,18 +42,14 @@ class Scheduler:
         root: Path,
         spec: Spec,
         work_dir: Path,
-        command: Callable[[Path, str, int, int], list[str]] = start_command,
+        command: Callable[[Path, Sequence[Mapping[str, Any]]], list[str]] = start_command,
         parent: int = 0,
     ) -> None:
         """`parent` is the process with which this one ends, or 0."""
         self._root, self._spec, self._work_dir, self._parent = root, spec, work_dir, parent
-        self._command = partial(command, root)
         self._outcomes: list[Outcome] = []  # in no order
         self._count = 0
-        self._servers: dict[str, ForkServerProcess] = {}  # the current process of each role
-        self._starts: Counter[str] = Counter()
-        self._released = False  # whether code of the extension may run
-        self._no_heap_checks = ""  # the reason if the heap checks are not available
+        self._pool = ServerPool(partial(command, root), self._new_task_dir)
         self._judge: Mapping[str, Any] = {}  # what the judge knows about cases.py
         self._judge_lost = ""  # why it has ended
         self._said = (0.0, "")  # when the last line was printed, and its text
@@ -70,6 +58,7 @@ class Scheduler:
         self._gpu_processes = 1
         self._running: dict[int, TaskProcess] = {}
         self._import_orders: ImportOrderProcess | None = None
+        self._launcher: socket.socket | None = None
         self._where: dict[str, Any] = {}
         self._ops: list[str] = []
         self._cases: list[CaseFacts] = []
@@ -79,20 +68,24 @@ class Scheduler:
         try:
             rlimits.become_subreaper()
             judge = self._spec.has_cases and any(CHECKS[name].judged for name in self._spec.checks or CHECKS)
-            if judge:
-                self._start(JUDGE)
-            self._start(PLAIN)
+            with contextlib.ExitStack() as stack:
+                theirs = None
+                if self._selected("import-order"):
+                    self._launcher, theirs = socket.socketpair()
+                    stack.enter_context(theirs)
+                self._pool.start(PLAIN, judge=judge, launcher=theirs)
             if self._spec.has_cases and any(one.heap_checks and self._selected(one.name) for one in TASK_CHECKS):
-                self._start(HEAP_CHECKS)
+                self._pool.start(HEAP_CHECKS)
             if not judge:
                 self._release()
-            while self._running or self._queue or self._importing() or self._import_orders:
+            while self._running or self._queue or self._pool.importing() or self._import_orders:
                 self._step()
         finally:
-            for server in self._servers.values():
-                server.close()
+            self._pool.close()
             if self._import_orders:
-                self._import_orders.kill_all()
+                self._import_orders.terminate()
+            if self._launcher:
+                self._launcher.close()
         outcomes = verdicts.in_report_order(verdicts.compare_bits(self._outcomes), self._ops)
         entries = [Accept(**entry) for entry in self._spec.accepts]
         return Answer(self._where, self._ops, accept(outcomes, entries, cell_name(self._where))[0])
@@ -106,37 +99,17 @@ class Scheduler:
         task_dir.mkdir()
         return task_dir
 
-    def _start(self, role: str) -> None:
-        """Start a fork server; or record why there are no heap checks."""
-        environment = (heap_check_environment if role == HEAP_CHECKS else plain_environment)(os.environ)
-        if isinstance(environment, str):
-            self._no_heap_checks = environment
-            return
-        self._servers[role] = ForkServerProcess(role, self._new_task_dir(), self._command, environment)
-        self._starts[role] += 1
-        if self._released:
-            self._servers[role].go()
-
     def _release(self) -> None:
         """Let code of the extension run: the judge, if there is one, has read its own files."""
-        self._released = True
-        for role, server in self._servers.items():
-            if role != JUDGE:
-                server.go()
+        self._pool.release()
         if self._selected("import-order"):
-            self._import_orders = ImportOrderProcess(self._root, self._new_task_dir())
-
-    def _open(self) -> list[ForkServerProcess]:
-        return [one for one in self._servers.values() if not one.closed]
-
-    def _importing(self) -> bool:
-        return any(one.facts is None for one in self._open())
+            self._import_orders = ImportOrderProcess(self._root, self._new_task_dir(), self._launcher)
 
     def _step(self) -> None:
         if self._parent and os.getppid() != self._parent:
             raise GateInterrupted(signal.SIGHUP)
         try:
-            for server, events in self._new_events():
+            for server, events in self._pool.poll(_TICK):
                 if events is None:
                     self._handle_server_exit(server)
                 for event in events or ():
@@ -144,31 +117,15 @@ class Scheduler:
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             self._outcomes.append(Outcome("ops", "", "", FAILED, verdicts.FORGED))
             self._cancel(verdicts.FORGED)
-            for server in self._open():
-                server.close(0)
-        for server in enforce(self._running.values(), self._open()):
+            for role in (PLAIN, JUDGE):
+                self._pool.stop(role)
+        for server in enforce(self._running.values(), self._pool.open()):
             self._handle_server_exit(server)
         self._start_tasks()
         self._say()
         if self._import_orders and self._import_orders.end_if_stopped():
             self._outcomes += verdicts.import_order_outcomes(self._import_orders)
             self._import_orders = None
-
-    def _new_events(self) -> Iterator[tuple[ForkServerProcess, list[dict[str, Any]] | None]]:
-        """Wait for one tick at most; yield the new events of each server, None instead of events if it has ended.
-
-        A process of the extension may keep the pipe of a server open that has ended. Raises ValueError if something
-        that is no event arrives.
-        """
-        ended = [one for one in self._open() if one.ended() is not None]
-        waiting = select.poll()
-        for one in self._open():
-            waiting.register(one.events, select.POLLIN)
-        found = {descriptor for descriptor, _ in waiting.poll(0 if ended else _TICK * 1000)}
-        readable = [one for one in self._open() if one.events in found]
-        for server in dict.fromkeys([*readable, *ended]):
-            if not server.closed:  # an event of another server may have closed it
-                yield server, server.read() if server in readable else None
 
     def _receive_event(self, server: ForkServerProcess, event: dict[str, Any]) -> None:
         """Handle an event of a server. Raises LookupError for a forged event."""
@@ -184,6 +141,8 @@ class Scheduler:
             self._handle_task_exit(self._running.pop(event["id"]))
         elif server.facts is not None:
             raise LookupError("this server has imported everything")
+        elif kind == "forked":
+            server.adopt(int(event["pid"]))
         elif kind == "importing":
             server.importing = str(event["what"])
         elif kind == "where":
@@ -193,7 +152,7 @@ class Scheduler:
             if server.role == JUDGE:
                 self._judge = event
                 self._release()
-            elif server.role == PLAIN and self._starts[PLAIN] == 1:
+            elif server.role == PLAIN and self._pool.is_first(PLAIN):
                 self._handle_ready(event)
         else:
             raise LookupError("there is no such event")
@@ -221,8 +180,8 @@ class Scheduler:
             for task in planned:
                 task.phase = SEND if task.check.judged and task.device == "cpu" else task.phase
         self._queue, self._planned = TaskQueue(planned, self._spec.jobs), True
-        if self._no_heap_checks:
-            self._report_not_run(self._queue.drop(HEAP_CHECKS), self._no_heap_checks)
+        if self._pool.no_heap_checks:
+            self._report_not_run(self._queue.drop(HEAP_CHECKS), self._pool.no_heap_checks)
 
     def _report_not_run(self, tasks: Iterable[Task], reason: str) -> None:
         self._outcomes += [one.outcome(NOT_RUN, reason) for one in tasks if one.check is not _WHERE]
@@ -230,21 +189,18 @@ class Scheduler:
     def _start_tasks(self) -> None:
         if self._judge_lost:
             self._outcomes += [one.outcome(FAILED, self._judge_lost) for one in self._queue.drop(JUDGE)]
-        for role in (JUDGE, HEAP_CHECKS, PLAIN):  # the one under the heap checks before the plain one: it is slow
-            server = self._servers.get(role)
-            if not server or server.facts is None or server.closed:
-                continue
+        for server in self._pool.ready():
             while len(self._running) < self._spec.jobs:
                 running = [one.task for one in self._running.values()]
                 gpu = sum(one.device == "cuda" for one in running) < self._gpu_processes
                 exclusive = any(one.exclusive for one in running)
-                tasks = [] if exclusive else self._queue.take(role, gpu=gpu, idle=not running)
+                tasks = [] if exclusive else self._queue.take(server.role, gpu=gpu, idle=not running)
                 if not tasks:
                     break
                 task_dir = self._new_task_dir()
                 self._running[self._count] = TaskProcess(self._spec, self._count, tasks, server, task_dir)
                 self._running[self._count].start()
-        if self._queue and not self._running and not self._importing():
+        if self._queue and not self._running and not self._pool.importing():
             # No fork server is left that could run these tasks.
             reason = "the process that starts the tasks of this check ended and was not restarted"
             self._report_not_run(self._queue.drop(PLAIN, HEAP_CHECKS, JUDGE), reason)
@@ -285,9 +241,7 @@ class Scheduler:
 
     def _handle_server_exit(self, server: ForkServerProcess) -> None:
         """A fork server ended: during an import, or because one of its tasks killed it."""
-        server.wait()
-        server.close()
-        status = server.ended() or 0
+        status = self._pool.wait(server)
         if server.role == JUDGE:
             end = ProcessExit(status, log=server.log())
             self._judge_lost = f"the judge, which compares the results, {end.sentence()}"
@@ -301,15 +255,13 @@ class Scheduler:
             if server.role == PLAIN:
                 self._cancel(reason)
             else:
-                self._no_heap_checks = reason
+                self._pool.no_heap_checks = reason
                 self._report_not_run(self._queue.drop(HEAP_CHECKS), reason)
         else:
             self._handle_lost_tasks(server, status)
-            if self._starts[server.role] <= _RESTARTS:
-                self._start(server.role)
+            if self._pool.restart(server.role):
                 return
-            times = f"more than {_RESTARTS} times"
-            reason = f"the process that starts the tasks was killed {times}, so it was not restarted"
+            reason = f"the process that starts the tasks was killed more than {RESTARTS} times, so it was not restarted"
             self._report_not_run(self._queue.drop(server.role), reason)
             if server.role == PLAIN and not self._planned:
                 self._cancel(reason)
@@ -343,8 +295,7 @@ class Scheduler:
     def _cancel(self, reason: str) -> None:
         """Report every remaining check as not run, because nothing can be executed any more."""
         self._outcomes += verdicts.not_run(self._spec, reason, per_extension=True)
-        if HEAP_CHECKS in self._servers:
-            self._servers[HEAP_CHECKS].close(0)
+        self._pool.stop(HEAP_CHECKS)
         running = [task for one in self._running.values() for task in one.tasks]
         self._report_not_run([*self._queue.drop(PLAIN, HEAP_CHECKS, JUDGE), *running], reason)
         self._running.clear()

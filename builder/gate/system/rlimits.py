@@ -38,6 +38,11 @@ def hide_memory() -> None:
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
+def show_memory() -> None:
+    """Undo `hide_memory`, which a fork inherits."""
+    _prctl(_PR_SET_DUMPABLE, 1)
+
+
 def survive_parent() -> None:
     """Undo `exit_with_parent`."""
     _prctl(_PR_SET_PDEATHSIG, 0)
@@ -82,6 +87,11 @@ def limit_file_size(size: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     allowed = size if hard < 0 else min(size, hard)
     resource.setrlimit(resource.RLIMIT_FSIZE, (allowed, allowed))
+
+
+def threads(pid: int) -> int:
+    """Return the number of threads of a process; 1 if unknown."""
+    return _kibibytes(pid, "Threads:") or 1
 
 
 def limit_added_memory(extra: int) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,29 @@ def fail_to_start(events: int, heap_checks: bool, mode: str) -> None:
         os.abort()
 
 
+def main() -> None:
+    """Fork a server for each role, like the starter, or serve a single role."""
+    roles, mode = json.loads(sys.argv[1]), sys.argv[2]
+    starter = os.getpid()
+    for role in roles if len(roles) > 1 else ():
+        if not os.fork():
+            os.setsid()
+            for other in roles:
+                if other is not role:
+                    os.close(other["commands"])
+                    os.close(other["events"])
+            log = os.open(Path(role["folder"], "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(log, 2)
+            os.chdir(role["folder"])
+            while os.getppid() == starter:
+                time.sleep(0.002)
+            os.write(role["events"], json.dumps({"event": "forked", "pid": os.getpid()}).encode() + b"\n")
+            roles = [role]
+            break
+    if len(roles) == 1:
+        serve(roles[0]["name"], roles[0]["commands"], roles[0]["events"], mode)
+
+
 def serve(name: str, commands: int, events: int, mode: str) -> None:  # noqa: PLR0912 (a loop)
     """Be the fork server of this name until the pipe of commands closes."""
     judge, heap_checks = name == "judge", name == "heap-checks"
@@ -209,3 +233,7 @@ def serve(name: str, commands: int, events: int, mode: str) -> None:  # noqa: PL
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 send_event(event="ended", id=children.pop(pid), status=status)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from builder.gate.imports.launcher import Launcher
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.processes.import_order import OrderRun, _judged, allowed_order, orders_of
+from tests.conftest import PATIENCE
 
 NAMES = ("torch", "toy")
 
@@ -88,3 +97,54 @@ def test_orders_have_each_pair_and_each_module_first_with_torch_at_the_end() -> 
     assert {order[0] for order in orders if order[-1] == "t"} == {"a", "b", "c"}
     pairs = {order[:2] for order in orders}
     assert len(pairs) == 12
+
+
+@pytest.fixture
+def launcher() -> Iterator[tuple[Launcher, subprocess.Popen[bytes]]]:
+    """A launcher, and its process."""
+    ours, theirs = socket.socketpair()
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from builder.gate.imports.launcher import serve\n"
+        "serve(int(sys.argv[2]))"
+    )
+    argv = [sys.executable, "-I", "-c", program, str(Path(__file__).parents[3]), str(theirs.fileno())]
+    with subprocess.Popen(argv, pass_fds=[theirs.fileno()]) as process:
+        theirs.close()
+        yield Launcher(ours), process
+        process.kill()
+    ours.close()
+
+
+def test_the_launcher_runs_code_in_processes_that_share_nothing(
+    launcher: tuple[Launcher, subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    code = (
+        "import os, sys\nprint(sys.argv[1:], os.getcwd(), 'builder' in sys.modules, len(os.listdir('/proc/self/fd')),"
+        " 'kept' in globals(), flush=True)\nkept = 1\nraise ValueError('no')"
+    )
+    for _ in range(2):
+        with (tmp_path / "out").open("w+b") as out, (tmp_path / "err").open("w+b") as err:
+            pid = launcher[0].start(code, ["one", "two"], str(tmp_path), (out, err))
+            assert pid != launcher[1].pid
+            assert launcher[0].wait(PATIENCE) == 1 << 8
+        # Descriptors: three outputs and that of the folder.
+        assert (tmp_path / "out").read_text() == f"['one', 'two'] {tmp_path} False 4 False\n"
+        assert (tmp_path / "err").read_text().endswith("ValueError: no\n")
+
+
+def test_a_launcher_that_has_ended_is_an_error(launcher: tuple[Launcher, subprocess.Popen[bytes]]) -> None:
+    launcher[1].kill()
+    launcher[1].wait()
+    with tempfile.TemporaryFile() as out, pytest.raises(OSError, match=r"launcher|Broken pipe|reset"):
+        launcher[0].start("", [], "/", (out, out))
+
+
+def test_a_process_that_hangs_is_an_error_and_can_be_killed(
+    launcher: tuple[Launcher, subprocess.Popen[bytes]],
+) -> None:
+    with tempfile.TemporaryFile() as out:
+        pid = launcher[0].start("import time; time.sleep(600)", [], "/", (out, out))
+        with pytest.raises(TimeoutError):
+            launcher[0].wait(0.01)
+        os.killpg(os.getpgid(pid), signal.SIGKILL)
+        assert launcher[0].wait(PATIENCE) == signal.SIGKILL

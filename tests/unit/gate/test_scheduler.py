@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,11 +19,9 @@ from tests.unit.gate import fake_fork_server
 ROOT = Path(builder.__file__).parents[1]
 
 
-def command(ops: str) -> Callable[[Path, str, int, int], list[str]]:
-    script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.unit.gate.fake_fork_server import serve; "
-    return lambda _, role, commands, events: [
-        *(sys.executable, "-c", f"{script}serve({role!r}, {commands}, {events}, {ops!r})")
-    ]
+def command(ops: str) -> Callable[[Path, Sequence[Mapping[str, Any]]], list[str]]:
+    script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.unit.gate.fake_fork_server import main; main()"
+    return lambda _, roles: [sys.executable, "-c", script, json.dumps(roles), ops]
 
 
 def gate(

@@ -1,4 +1,4 @@
-"""The starter with a module in place of torch: when code of the wheel runs."""
+"""The starter with a module in place of torch: what it forks, and when code of the wheel runs."""
 
 from __future__ import annotations
 
@@ -11,31 +11,72 @@ from typing import Any
 import pytest
 
 import builder
-from builder.gate.processes import spawn
+from builder.gate.processes.spawn import ImportOrderProcess
 
 ROOT = Path(builder.__file__).parents[1]
 
-#: A starter that has been allowed to import the extension, and reports what it has. It starts no new Python, but
-#: reports that.
-STARTER = """
-import importlib.machinery, json, os, site, socket, sys, types
-root, site_packages, folder, role = sys.argv[1:]
+#: Plays the scheduler: starts a starter for the roles of argv, and prints what each role has written.
+SCHEDULER = """
+import json, os, socket, subprocess, sys
+root, site, program, *names = sys.argv[1:]
 sys.path.insert(0, root)
-site.getsitepackages = lambda *_: [site_packages]
-from builder.gate import starter
+from builder.gate.system import rlimits
+rlimits.become_subreaper()
+roles, events, kept = [], {}, []
+for name in names:
+    os.mkdir(name)
+    events[name], write = os.pipe()
+    ours, commands = socket.socketpair()
+    ours.send(b"go\\n")
+    kept.append(ours)
+    roles.append({"name": name, "commands": commands.detach(), "events": write, "folder": os.path.abspath(name)})
+ends = [role[key] for role in roles for key in ("commands", "events")]
+argv = [sys.executable, "-I", "-S", "-c", program, root, site, ".", str(os.getpid()), json.dumps(roles)]
+status = subprocess.run(argv, pass_fds=ends).returncode
+for one in ends:
+    os.close(one)
+told = {name: [json.loads(line) for line in os.fdopen(end) if 'importing' not in line] for name, end in events.items()}
+def sent(one):
+    try:
+        return one.recv(100).decode()
+    except ConnectionResetError:  # it has ended without reading its command
+        return ""
+told["sent"] = [sent(one) for one in kept]
+print(json.dumps([status, os.getpid(), told]))
+"""
 
-def report(**found):
-    torch = sys.modules.get("torch")
-    print(json.dumps({"hook": "hook" in sys.modules, "numpy": getattr(torch, "numpy", ""), **found}), flush=True)
+#: A starter whose roles report what they have. It does not start a new Python, but reports that.
+STARTER = """
+import importlib.machinery, json, os, site, sys, types
+sys.path.insert(0, sys.argv[1])
+site.getsitepackages = lambda *_: [sys.argv[2]]
+from builder.gate import starter
+from builder.gate.imports import launcher
+
+def report(events, **found):
+    os.write(events, json.dumps(found).encode() + b"\\n")
     os._exit(0)
 
+def loaded():
+    torch = sys.modules.get("torch")
+    return {
+        "parent": os.getppid(), "folder": os.getcwd(), "hook": "hook" in sys.modules,
+        "torch": getattr(torch, "token", 0), "numpy": getattr(torch, "numpy", ""),
+        "preloaded": "preloaded" in sys.modules,
+    }
+
 def fork_server(root, spec, commands, events, wait, *, heap_checks):
-    before = "hook" in sys.modules
+    before = loaded()["hook"]
     wait()
-    report(before=before, heap_checks=heap_checks)
+    report(events, before=before, **loaded())
+
+def execute(path, command):
+    [role] = json.loads(command[-1])
+    report(role["events"], executed=role["name"], free=role["free"])
 
 real = types.ModuleType("builder.gate.processes.fork_server")
 real.main = fork_server
+real.PRELOAD, real.import_all = ("preloaded",), lambda names: sys.modules.update(dict.fromkeys(names))
 
 class ImportsTorch:  # like the real fork server
     def find_spec(self, name, path=None, target=None):
@@ -50,64 +91,101 @@ class ImportsTorch:  # like the real fork server
 
 sys.meta_path.insert(0, ImportsTorch())
 judge = types.ModuleType("builder.gate.processes.judge_process")
-judge.main = lambda *_: report()
+judge.main = lambda root, spec, commands, events: report(events, **loaded())
 sys.modules[judge.__name__] = judge
-os.execv = lambda path, command: report(executed=command[-4], free=command[-1])
-ours, theirs = socket.socketpair()
-ours.send(b"go\\n")
-starter.main(folder, role, theirs.fileno(), os.open(os.devnull, os.O_WRONLY), 0)
+def serve(commands):
+    os.write(commands, b"serves")
+    os._exit(0)
+
+launcher.serve = serve
+os.execv = execute
+starter.main(sys.argv[3], int(sys.argv[4]), sys.argv[5])
 """
 
 TORCH = """
+import os
 try:
     import numpy
 except ModuleNotFoundError:
     numpy = None
-numpy = getattr(numpy, "__name__", "")
+token, numpy = os.getpid(), getattr(numpy, "__name__", "")
 """
 
 #: A torch that does not work without numpy.
 NEEDS_NUMPY = "import numpy\n"
 
 
-def started(folder: Path, files: dict[str, str], role: str, torch: str = TORCH) -> tuple[dict[str, Any], str]:
-    """Return what the starter of this role reports, and its errors; `files` are those of the wheel `ops`."""
+def started(
+    folder: Path, files: dict[str, str], *roles: str, torch: str = TORCH
+) -> tuple[int, int, dict[str, list[Any]]]:
+    """Return the status of the starter, the pid of the scheduler, and the events of each role.
+
+    `files` are those of the wheel `ops`. The key "sent" has what the roles have sent through their sockets.
+    """
     site = folder / "site"
     (site / "ops-1.0.dist-info").mkdir(parents=True)
     info = {"ops-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: ops\nVersion: 1.0\n"}
     info["ops-1.0.dist-info/RECORD"] = "".join(f"{name},,\n" for name in [*files, *info, "ops-1.0.dist-info/RECORD"])
     for name, text in {**files, **info, "torch.py": torch}.items():
         (site / name).write_text(text)
-    (folder / "spec.json").write_text(json.dumps({"name": "ops", "imports": ["ops"]}))
-    argv = [sys.executable, "-I", "-S", "-c", STARTER, str(ROOT), str(site), str(folder), role]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return json.loads(done.stdout or "{}"), done.stderr
+    spec = {"name": "ops", "imports": ["ops"], "has_cases": "judge" in roles}
+    (folder / "spec.json").write_text(json.dumps(spec))
+    argv = [sys.executable, "-c", SCHEDULER, str(ROOT), str(site), STARTER, *roles]
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=True)
+    status, scheduler, told = json.loads(done.stdout)
+    return status, scheduler, told
 
 
 HOOK = {"ops.py": "", "ops.pth": "import hook\n", "hook.py": ""}
 
 
-@pytest.mark.parametrize("role", ["plain", "heap-checks"])
-def test_code_of_the_wheel_waits_until_it_is_allowed(tmp_path: Path, role: str) -> None:
-    found, _ = started(tmp_path, HOOK, role)
-    assert found == {"hook": True, "numpy": "", "before": False, "heap_checks": role == "heap-checks"}
+def test_torch_is_imported_once_for_all_roles_and_code_of_the_wheel_waits(tmp_path: Path) -> None:
+    status, scheduler, told = started(tmp_path, HOOK, "judge", "plain")
+    assert status == 0
+    for name in ("judge", "plain"):
+        forked, found = told[name]
+        assert forked["event"] == "forked"
+        assert (found["parent"], found["folder"]) == (scheduler, str(tmp_path / name))
+    judge, plain = told["judge"], told["plain"]
+    assert judge[1]["torch"] == plain[1]["torch"]
+    assert judge[0]["pid"] != plain[0]["pid"]
+    assert [plain[1][key] for key in ("before", "hook", "preloaded")] == [False, True, True]
+    assert not judge[1]["hook"], "the judge never imports it"
 
 
-def test_the_judge_never_executes_code_of_the_wheel(tmp_path: Path) -> None:
-    assert started(tmp_path, {**HOOK, "numpy.py": ""}, "judge")[0] == {"hook": False, "numpy": ""}
+def test_a_single_role_is_the_starter_itself(tmp_path: Path) -> None:
+    _, scheduler, told = started(tmp_path, HOOK, "heap-checks")
+    [found] = told["heap-checks"]
+    assert (found["parent"], found["hook"]) == (scheduler, True)
 
 
-@pytest.mark.parametrize("torch", [TORCH, NEEDS_NUMPY])
+def test_only_cases_need_what_gradients_import(tmp_path: Path) -> None:
+    _, _, told = started(tmp_path, HOOK, "launcher", "plain")
+    assert not told["plain"][1]["preloaded"]
+
+
 @pytest.mark.parametrize("numpy", ["", "raise ImportError('broken')\n"], ids=["works", "raises"])
-def test_a_file_of_the_wheel_that_torch_imports_waits(tmp_path: Path, numpy: str, torch: str) -> None:
-    found, _ = started(tmp_path, {**HOOK, "numpy.py": numpy}, "plain", torch)
-    assert (found["executed"], found["free"]) == ("plain", "1"), "a new Python imports torch with this file"
+@pytest.mark.parametrize("roles", [("judge", "plain"), ("heap-checks",)], ids=" and ".join)
+def test_a_file_of_the_wheel_that_torch_imports_waits(tmp_path: Path, numpy: str, roles: tuple[str, ...]) -> None:
+    _, _, told = started(tmp_path, {**HOOK, "numpy.py": numpy}, *roles)
+    assert told[roles[-1]][-1] == {"executed": roles[-1], "free": True}, "a new Python imports torch with this file"
+    if roles[0] == "judge":
+        assert told["judge"][1]["numpy"] == ""
 
 
-def test_a_torch_that_needs_a_file_of_the_wheel_fails_for_the_judge(tmp_path: Path) -> None:
-    found, said = started(tmp_path, {**HOOK, "numpy.py": ""}, "judge", NEEDS_NUMPY)
-    assert found == {}
-    assert "numpy is a file of the wheel" in said
+def test_a_torch_that_needs_a_file_of_the_wheel_fails_for_the_judge_alone(tmp_path: Path) -> None:
+    _, _, told = started(tmp_path, {**HOOK, "numpy.py": ""}, "judge", "plain", torch=NEEDS_NUMPY)
+    assert told["plain"][-1] == {"executed": "plain", "free": True}
+    assert [one.get("event") for one in told["judge"]] == ["forked"]
+    assert "numpy is a file of the wheel" in (tmp_path / "judge" / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("files", "sent"), [({"ops.py": ""}, "serves"), (HOOK, ""), ({"ops.py": "", "numpy.py": ""}, "")]
+)
+def test_the_launcher_serves_unless_a_new_python_would_differ(tmp_path: Path, files: dict[str, str], sent: str) -> None:
+    status, _, told = started(tmp_path, files, "launcher", "plain")
+    assert (status, told["sent"][0]) == (0, sent)
 
 
 def test_the_check_of_import_orders_starts_without_code_of_the_wheel(
@@ -115,6 +193,6 @@ def test_the_check_of_import_orders_starts_without_code_of_the_wheel(
 ) -> None:
     """A line of a `.pth` file could read the key of its journal."""
     commands: list[list[str]] = []
-    monkeypatch.setattr(spawn.Process, "__init__", lambda _, __, command, *___: commands.append(command))
-    spawn.ImportOrderProcess(ROOT, tmp_path)
+    monkeypatch.setattr(ImportOrderProcess, "_run", lambda _, command, *__: commands.append(command))
+    ImportOrderProcess(ROOT, tmp_path, None)
     assert "-S" in commands[0][: commands[0].index("-c")]

@@ -122,8 +122,10 @@ def test_a_process_dies_with_its_parent() -> None:
         wait_until(lambda: not is_running(child), "the end of the child")
 
 
-def test_the_memory_of_a_process() -> None:
-    assert (rlimits.resident(os.getpid()) or 0) > 1 << 20
+def test_threads_and_memory_of_a_process() -> None:
+    own = os.getpid()
+    assert rlimits.threads(own) >= 1
+    assert (rlimits.resident(own) or 0) > 1 << 20
     assert rlimits.resident(1 << 30) is None
 
 
