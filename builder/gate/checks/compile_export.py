@@ -22,7 +22,7 @@ from builder.gate.checks.guard_pages import mutable
 from builder.gate.checks.outputs import Outputs, outputs, outputs_of, writable
 from builder.gate.checks.values import compare, compare_outputs
 from builder.gate.context import Context, flatten, iter_tensors, placed, resolve, sentence
-from builder.gate.imports.registration import eager_gradient
+from builder.gate.imports.registration import no_autograd
 from builder.gate.outcome import Outcome
 from builder.gate.system import nvidia
 from builder.gate.torch_limits import UnsupportedByTorchError, raise_if_unsupported, release_of
@@ -173,7 +173,13 @@ def opcheck(context: Context, case: Case) -> list[Outcome]:
     # One outcome for each failed test, because the causes differ.
     outcomes: list[Outcome] = []
     for name, error in failures.items():
-        cause = eager_gradient(case.op) if name == "test_autograd_registration" else _one_line(error)
+        cause = _one_line(error)
+        if name == "test_autograd_registration":
+            cause = (
+                "the result has a gradient only because the kernel calls torch functions; torch.compile does not have "
+                f"it. {no_autograd(case.op)}, or, if the op has no gradient, begin the C++ kernel with "
+                "`at::AutoDispatchBelowADInplaceOrView guard;`"
+            )
         reason = f"opcheck's {name} fails: {cause}"
         outcomes += context.failed(case, reason, test=name, message=str(error)[:4000])
     return outcomes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,9 +21,11 @@ from builder.gate.checks.outputs import outputs_of
 from builder.gate.checks.values import EITHER_SIDE, REFERENCE, compare, expected_outputs
 from builder.gate.context import Context, TensorPath, dtype_name, flatten, iter_tensors, map_tensors, sentence
 from builder.gate.coverage import without_overload
-from builder.gate.imports.registration import autograd_in_python, backward_of, lost_gradient, no_autograd, no_formula
+from builder.gate.imports.registration import backward_of, no_autograd
 from builder.gate.outcome import CHECKED, LOST, REFUSED, Outcome
 
+#: A class whose backward is code of the package.
+_FUNCTION = re.compile(r"^\s*class \w+\([\w.]*\bFunction\)", re.MULTILINE)
 #: The node that torch records for an op without a formula for its gradient, since torch 2.1; its backward only warns.
 _NO_FORMULA = "WarnNotImplemented"
 
@@ -122,12 +125,19 @@ def _without_gradient(context: Context, case: Case) -> list[Outcome]:
     names = {other for place, _, other in others if place == space}
     packages = [sys.modules.get(one.partition(".")[0]) for one in context.spec.imports]
     folders = [Path(folder) for package in packages for folder in getattr(package, "__path__", ())]
-    if any(backward_of(other, {name}) for other in names) or autograd_in_python(folders, name):
+    texts = [path.read_text(encoding="utf-8", errors="replace") for one in folders for path in one.rglob("*.py")]
+    joined = any(map(_FUNCTION.search, texts)) and any(re.search(rf"\b{name}\b", text) for text in texts)
+    if joined or any(backward_of(other, {name}) for other in names):
         return []
     partner = backward_of(name, names)
+    although = f", although {partner} computes them" if partner else ""
+    reason = (
+        f"it has no gradient: the gradients of its inputs are lost{although}"
+        f'; {no_autograd(case.op)}, or, if it needs none, write `not_claimed={{"gradients": REASON}}` in its Case'
+    )
     if partner:
-        return context.failed(case, lost_gradient(case.op, partner), gradient=LOST)
-    [outcome] = context.not_run(case, lost_gradient(case.op, ""), gradient=LOST)
+        return context.failed(case, reason, gradient=LOST)
+    [outcome] = context.not_run(case, reason, gradient=LOST)
     return [replace(outcome, remark=True)]
 
 
@@ -180,7 +190,7 @@ def _against_reference(context: Context, case: Case, dtype: torch.dtype) -> str 
         if other.requires_grad and not one.requires_grad:
             return f"result {index} has no gradient: {no_autograd(case.op)}"
     if any(_NO_FORMULA in _node(one) for one in actual):
-        return no_formula(case.op)
+        return _without_formula(case.op)
     # A written argument that the op does not return, such as a running mean, needs no gradient.
     actual += flatten(list(done.beside.values()))
     expected += flatten([reference.written[position] for position in done.beside])
@@ -199,6 +209,13 @@ def _against_reference(context: Context, case: Case, dtype: torch.dtype) -> str 
         if failure:
             return failure + EITHER_SIDE
     return None
+
+
+def _without_formula(op: str) -> str:
+    return (
+        f"no autograd is registered for the op: {no_autograd(op)}, or, if the op has no gradient, remove `grad=True`"
+        " from the inputs of the case"
+    )
 
 
 def _node(tensor: Tensor) -> str:
@@ -228,7 +245,7 @@ def _gradcheck(context: Context, case: Case) -> str | None:
     if not outputs:
         return f"no result has a gradient: {no_autograd(case.op)}"
     if any(_NO_FORMULA in _node(one) for one in outputs):
-        return no_formula(case.op)
+        return _without_formula(case.op)
     try:
         # The check "repeat" tests determinism.
         torch.autograd.gradcheck(function, inputs, nondet_tol=float("inf"))

@@ -15,7 +15,7 @@ from builder.gate.context import CaseError, Context, resolve, sentence
 from builder.gate.coverage import may_take_tensor
 from builder.gate.discover import one_line
 from builder.gate.imports.cases_fault import is_mistake, line_of
-from builder.gate.imports.registration import no_schema
+from builder.gate.imports.registration import schema_line
 from builder.gate.outcome import Spec
 
 
@@ -83,7 +83,10 @@ def case_facts(
             tensor = may_take_tensor(resolve(case.op))
             missing = ""
         except CaseError as error:
-            missing = f"{case.op}: {no_schema(case.op)}" if "::" in case.op else str(error)
+            missing = str(error)
+            if "::" in case.op:
+                cure = f"add {schema_line(case.op)}, or correct the name in cases.py"
+                missing = f"{case.op}: no op of this name is registered: {cure}"
             # Any other ImportError may be that of a library of the extension.
             unknown = error.__cause__ is None or isinstance(error.__cause__, AttributeError)
         except Exception as error:  # noqa: BLE001 (a lazy module may run any code here)

@@ -32,7 +32,6 @@ from typing import Any
 from builder.gate.amounts import counted
 from builder.gate.imports.launcher import Launcher
 from builder.gate.imports.packages import add_packages
-from builder.gate.imports.registration import registered_twice
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.processes.journal import JOURNAL, KEY_BYTES, Journal
 from builder.gate.system import rlimits
@@ -50,6 +49,8 @@ _TIME_FACTOR = 3.0
 _LOOK_SECONDS = 1.0
 #: Seconds in which a killed process disappears.
 _KILL_SECONDS = 30.0
+#: torch's message for a second TORCH_LIBRARY of one name.
+_TWICE = re.compile(r"Only a single (?:STABLE_)?TORCH_LIBRARY can be used to register the namespace (\w+)")
 _MAX_OUTPUT = 4000  # characters of output in the evidence
 
 #: Run with `-c`. It imports the gate after the last module, because the gate imports torch.
@@ -288,7 +289,10 @@ def _ended(run: OrderRun, spec: Spec) -> str:
     if run.limit:
         return f"does not end within {_TIME_FACTOR * spec.seconds:g} s"
     text = describe_exit(run.status, run.stderr)
-    return text + registered_twice(text)
+    if twice := _TWICE.search(text):
+        text += f": two libraries have `TORCH_LIBRARY({twice[1]}, m)`; rename the namespace in one, or use"
+        text += " `TORCH_LIBRARY_FRAGMENT` in both"
+    return text
 
 
 def _run(
