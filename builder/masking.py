@@ -40,16 +40,12 @@ def mask_log(log: Path, start: int) -> None:
         place = start
         while line := stream.readline(_LONGEST_LINE):
             text = line.decode("latin-1")  # every byte is one character, so lengths stay
-            masked = _SECRET.sub(_starred, text)
+            masked = _SECRET.sub(lambda found: _around(found, "*" * (len(found[0]) - len(_around(found, "")))), text)
             if masked != text:
                 stream.seek(place)
                 stream.write(masked.encode("latin-1"))
             place += len(line)
             stream.seek(place)
-
-
-def _starred(found: re.Match[str]) -> str:
-    return _around(found, "*" * (len(found[0]) - len(_around(found, ""))))
 
 
 def _around(found: re.Match[str], stars: str) -> str:

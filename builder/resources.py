@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from builder.errors import DISK_HINT, BuildfarmError, Code, UsageError
 from builder.gate.amounts import size_text
 from builder.gate.system.nvidia import smi
@@ -34,7 +36,7 @@ class Resources:
 def measure_resources() -> Resources:
     """Return what this process may use: CPU affinity and the cgroup's memory limit count, not only the hardware."""
     cores = len(os.sched_getaffinity(0))
-    memory = _available()
+    memory = psutil.virtual_memory().available
     for folder, limit, used in (
         (CGROUP, "memory.max", "memory.current"),
         (CGROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -53,13 +55,6 @@ def _reclaimable(folder: Path) -> int:
         name, _, value = line.partition(" ")
         if name in ("inactive_file", "total_inactive_file"):
             return int(value)
-    return 0
-
-
-def _available() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
     return 0
 
 

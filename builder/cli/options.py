@@ -226,24 +226,18 @@ def architectures(arch: list[str] | None) -> tuple[Arch, ...]:
         raise UsageError(
             "no GPU architecture is given; write one such as 9.0 or 9.0+PTX", Code.COMMAND_LINE_INVALID, where="--arch"
         )
-    try:
-        return tuple(
-            sorted({arch for text in texts for arch in (_native() if text == "native" else [Arch.parse(text)])})
-        )
-    except UsageError as error:
-        raise UsageError(error.sentence, error.code, where="--arch", hints=error.hints) from None
-
-
-def _native() -> list[Arch]:
-    """Return the architecture of each GPU of this machine; raises UsageError if nvidia-smi names none."""
-    found = own_gpus()
-    if not found:
+    native = own_gpus() if "native" in texts else []
+    if "native" in texts and not native:
         raise UsageError(
             "`native` needs a GPU, but nvidia-smi finds no GPU on this machine",
             Code.NO_GPU,
+            where="--arch",
             hints=[
                 "name the architecture of the GPU that the wheel is for, such as `--arch 9.0`",
                 "`nvidia-smi --query-gpu=compute_cap --format=csv` must print a version such as 9.0 for each GPU",
             ],
         )
-    return found
+    try:
+        return tuple(sorted({*native, *(Arch.parse(text) for text in texts if text != "native")}))
+    except UsageError as error:
+        raise UsageError(error.sentence, error.code, where="--arch", hints=error.hints) from None

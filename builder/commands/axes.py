@@ -35,8 +35,14 @@ def new_axes(select: Selection, archs: tuple[Arch, ...] = (), pythons_of_source:
     pythons = [compat.resolve_python(text) for text in select.python]
     source = SpecifierSet(pythons_of_source, prereleases=True)
     torches = [compat.resolve_torch(text) for text in select.torch] or [_newest_torch(compat, cudas, pythons, source)]
-    cudas = cudas or [_cuda_of(compat, torches[-1])]
-    pythons = pythons or [_python_of(compat, torches[-1], source)]
+    last = torches[-1]
+    if not cudas:  # that of the torch on the package index, or the newest one that this torch was built for
+        default = [cuda for cuda in compat.cudas if compat.is_default_variant(last, cuda)][:1]
+        cudas = default or [max(compat.torch(last).variants)]
+    if not pythons:  # the one that runs buildfarm, or the newest one of this torch, if the source supports it
+        here = Python(sys.version_info.major, sys.version_info.minor)
+        fitting = _supported(compat, last, source) or _supported(compat, last, SpecifierSet())
+        pythons = [here if here in fitting else max(fitting)]
     return Matrix(MATRIX, tuple(torches), tuple(cudas), tuple(pythons), archs)
 
 
@@ -114,19 +120,6 @@ def _newest_torch(compat: Compat, cudas: list[Cuda], pythons: list[Python], sour
         Code.NO_SUCH_COMBINATION,
         hints=["pass fewer values of --cuda and --python; buildfarm chooses a value for an option that you omit"],
     )
-
-
-def _cuda_of(compat: Compat, torch: Torch) -> Cuda:
-    """The CUDA of the torch on the package index, or the newest one that this torch was built for."""
-    default = next((cuda for cuda in compat.cudas if compat.is_default_variant(torch, cuda)), None)
-    return default or max(compat.torch(torch).variants)
-
-
-def _python_of(compat: Compat, torch: Torch, source: SpecifierSet) -> Python:
-    """The Python that runs buildfarm, or the newest one that this torch has wheels for, if the source supports it."""
-    here = Python(sys.version_info.major, sys.version_info.minor)
-    fitting = _supported(compat, torch, source) or _supported(compat, torch, SpecifierSet())
-    return here if here in fitting else max(fitting)
 
 
 def _supported(compat: Compat, torch: Torch, source: SpecifierSet) -> list[Python]:

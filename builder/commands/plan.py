@@ -15,7 +15,7 @@ from builder.errors import Code, UsageError
 from builder.log import print_warning
 from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import read_plan
-from builder.matrix.plan import Build, Plan
+from builder.matrix.plan import Plan
 from builder.publish.ci.jobs import Scope, jobs_json
 from builder.publish.plan_text import architectures_hint, plan_text
 from builder.recipes.inspection.metadata import other_versions
@@ -82,7 +82,22 @@ def plan(options: PlanOptions) -> None:
 
 def plan_to_json(plan: Plan) -> str:
     """Return the plan as JSON text with a final newline, one line for each build and each skip."""
-    builds = _lines(_build_to_json(build) for build in plan.builds)
+    builds = _lines(
+        {
+            "name": str(build),
+            "extension": build.extension,
+            **({"project": build.project} if build.project else {}),
+            "version": build.version,
+            "abi": str(build.abi),
+            "torch": str(build.torch),
+            "cuda": str(build.cuda),
+            "pythons": [str(python) for python in build.pythons],
+            "archs": [str(arch) for arch in build.archs],
+            "platform": str(build.platform),
+            "serves": [str(cell) for cell in build.serves],
+        }
+        for build in plan.builds
+    )
     skips = _lines({key: str(getattr(skip, key)) for key in _SKIP} for skip in plan.skips)
     return f'{{"schema": 1,\n"builds": [{builds}],\n"skips": [{skips}]}}\n'
 
@@ -91,19 +106,3 @@ def _lines(items: Iterable[dict[str, Any]]) -> str:
     """Return the inside of a JSON list, one line for each item, so that `diff` shows which item changed."""
     encode = json.JSONEncoder(ensure_ascii=False).encode
     return ",".join("\n" + encode(item) for item in items)
-
-
-def _build_to_json(build: Build) -> dict[str, Any]:
-    return {
-        "name": str(build),
-        "extension": build.extension,
-        **({"project": build.project} if build.project else {}),
-        "version": build.version,
-        "abi": str(build.abi),
-        "torch": str(build.torch),
-        "cuda": str(build.cuda),
-        "pythons": [str(python) for python in build.pythons],
-        "archs": [str(arch) for arch in build.archs],
-        "platform": str(build.platform),
-        "serves": [str(cell) for cell in build.serves],
-    }

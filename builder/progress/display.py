@@ -109,18 +109,13 @@ class FileCount:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             total = self._loaded + sum(self._loading.values())
             return f"download {size_text(self._loaded)} of {size_text(total)}: {names[0]}{more}"
-        return ": ".join(part for part in (self._count(), join_names(self._running(), 2)) if part) or self._step
-
-    def _count(self) -> str:
+        count = f"file {len(self._called)}" if self._called else ""
+        running = [self._last] if self._last else self._called[-1:]
         if self._total:
-            return f"{self._earlier + self._done} of {self._earlier + self._total}"
-        return f"file {len(self._called)}" if self._called else ""
-
-    def _running(self) -> list[str]:
-        """Names of the files that are being compiled, or of the last one that is known."""
-        if self._total and self._called:
-            return list((Counter(self._called) - self._finished).elements())
-        return [self._last] if self._last else self._called[-1:]
+            count = f"{self._earlier + self._done} of {self._earlier + self._total}"
+            if self._called:
+                running = list((Counter(self._called) - self._finished).elements())
+        return ": ".join(part for part in (count, join_names(running, 2)) if part) or self._step
 
 
 def clock(seconds: float) -> str:

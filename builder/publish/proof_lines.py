@@ -117,13 +117,13 @@ def hints_of(proofs: Iterable[Proof]) -> list[str]:
 
 def causes_of_builds(results: Iterable[BuildResult]) -> Causes:
     """Why checks of the wheels of a run failed or did not run, and what is remarked on."""
-    return causes_of(each for result in results for each in _of_build(result))
-
-
-def _of_build(result: BuildResult) -> Iterator[PlacedOutcome]:
-    yield from findings(result.proofs, str(result.build))
-    if text := _beyond_plan(result):
-        yield PlacedOutcome(Outcome(str(Check.DEVICE_CODE), "", "", NOT_RUN, text, remark=True), "", str(result.build))
+    found: list[PlacedOutcome] = []
+    for result in results:
+        found += findings(result.proofs, str(result.build))
+        if text := _beyond_plan(result):
+            remark = Outcome(str(Check.DEVICE_CODE), "", "", NOT_RUN, text, remark=True)
+            found.append(PlacedOutcome(remark, "", str(result.build)))
+    return causes_of(found)
 
 
 def _beyond_plan(result: BuildResult) -> str:

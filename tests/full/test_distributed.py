@@ -77,7 +77,8 @@ def test_workers_give_the_wheels_of_a_local_run_and_the_second_run_compiles_noth
         assert {"import", "ops", "linkage"} <= {p["check"] for p in build["proofs"] if p["verdict"] == "passed"}
     farm.build()
     assert [farm.compiles(name) for name in names] == [1] * len(names)
-    farm.build_here()
+    here = farm.start_here()
+    assert here.code() == 0, here.text
     assert [farm.compiles(name) for name in names] == [2] * len(names)
     assert len(farm.wheels()) == len(names)
     assert farm.wheels() == farm.wheels("dist-here")
@@ -90,8 +91,8 @@ def test_workers_give_the_wheels_of_a_local_run_and_the_second_run_compiles_noth
         "--executor",
         "local",
     ]
-    here = run(sys.executable, "-c", BUILD_HERE, *words, cwd=farm.project.root)
-    assert (here.code, here.out.splitlines()[-1]) == (0, "imported: []"), here.all
+    again = run(sys.executable, "-c", BUILD_HERE, *words, cwd=farm.project.root)
+    assert (again.code, again.out.splitlines()[-1]) == (0, "imported: []"), again.all
 
 
 @pytest.mark.parametrize("part", ["dask worker", "buildfarm worker"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from builder import resources
@@ -35,7 +37,7 @@ def test_compile_jobs(cores: int, memory: int, per_job: float, wanted: int | Non
 def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A control group of its own, and 64 GiB in the machine."""
     monkeypatch.setattr(resources, "CGROUP", tmp_path)
-    monkeypatch.setattr(resources, "_available", lambda: 64 * GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=64 * GIB))
     return tmp_path
 
 

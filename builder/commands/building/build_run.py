@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import Protocol
 
 from builder.commands.building.folder_builds import FolderBuilds
@@ -71,17 +72,14 @@ class BuildRun(WheelBuilder):
         self.finished = {}
 
     def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
-        """Each build, and whether the store has its wheel."""
-        return {build: self._is_stored(build) for build in builds}
-
-    def _is_stored(self, build: Build) -> bool:
-        """Whether the store has this build, as far as this is known without making an environment or an image."""
-        farm, recipe = self._farm, self._farm.recipes[build.extension]
-        try:
-            prepared = farm.executor.prepare(build, recipe, log=farm.store.log(str(build)), cached_only=True)
-            return farm.stored(build, prepared) is not None
-        except (BuildfarmError, NotPreparedError):  # the preflight reports an error, with all other problems
-            return False
+        """Each build, and whether the store has it, as far as this is known without an environment or an image."""
+        farm, found = self._farm, dict.fromkeys(builds, False)
+        for build in builds:
+            recipe, log = farm.recipes[build.extension], farm.store.log(str(build))
+            with suppress(BuildfarmError, NotPreparedError):  # the preflight reports an error, with all other problems
+                prepared = farm.executor.prepare(build, recipe, log=log, cached_only=True)
+                found[build] = farm.stored(build, prepared) is not None
+        return found
 
     def why(self, build: Build) -> str:
         """Why a build that the store lacks is compiled again; empty for the first time."""

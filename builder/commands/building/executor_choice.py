@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from builder.errors import Code, MissingToolError
 from builder.images.base_image_choice import ImageChooser
@@ -18,9 +17,6 @@ from builder.wheels.job import Executor
 from builder.wheels.local import LocalExecutor
 from builder.wheels.sccache.configure import cache_enabled
 from builder.wheels.toolchain.environments import Environments
-
-if TYPE_CHECKING:
-    from builder.wheels.cibuildwheel.executor import DockerExecutor
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,19 @@ def choose_executor(
         if auto:
             print_line("executor: local (the CUDA toolkit is on this machine or on the package index)")
         return local
-    docker = _docker_executor(settings, environments, packages)
+    # The Docker SDK and jinja2 load slowly, and a local run does not need them.
+    from builder.images.engine import Engine  # noqa: PLC0415
+    from builder.wheels.cibuildwheel.executor import DockerExecutor  # noqa: PLC0415
+
+    matrix, pins = settings.matrix, read_lock(lock_path(settings.matrix.path))
+    docker = DockerExecutor(
+        environments,
+        environments.store,
+        ImageChooser(matrix, Compat.load(), pins, minor_mismatch=settings.minor_mismatch),
+        engine=Engine(read_mirrors(matrix.registries), may_pull=settings.pull),
+        packages=packages,
+        compiler_cache=settings.compiler_cache,
+    )
     if auto:
         print_line(f"executor: docker ({not_here[0].sentence})")
         if check_images and (problems := docker.image_problems(builds)):
@@ -84,22 +92,6 @@ def choose_executor(
                 f"{sentence}. This machine: {here}. Container: {container}", Code.NO_EXECUTOR, hints=hints
             )
     return docker
-
-
-def _docker_executor(settings: RunSettings, environments: Environments, packages: Sequence[str]) -> DockerExecutor:
-    # The Docker SDK and jinja2 load slowly, and a local run does not need them.
-    from builder.images.engine import Engine  # noqa: PLC0415
-    from builder.wheels.cibuildwheel.executor import DockerExecutor  # noqa: PLC0415
-
-    matrix, pins = settings.matrix, read_lock(lock_path(settings.matrix.path))
-    return DockerExecutor(
-        environments,
-        environments.store,
-        ImageChooser(matrix, Compat.load(), pins, minor_mismatch=settings.minor_mismatch),
-        engine=Engine(read_mirrors(matrix.registries), may_pull=settings.pull),
-        packages=packages,
-        compiler_cache=settings.compiler_cache,
-    )
 
 
 def override_base_image(matrix: Matrix, image: str | None) -> Matrix:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import dask
 from distributed import Client
-from distributed.comm.core import CommClosedError, FatalCommClosedError
+from distributed.comm.core import FatalCommClosedError
 from distributed.comm.core import connect as connect_comm
 from distributed.security import Security
 
@@ -104,11 +104,10 @@ class UnreachableError(MissingToolError):
             sentence = "the program at this address does not use TLS, or does not accept the certificate"
             if isinstance(error.__cause__, ssl.SSLCertVerificationError):
                 sentence = f"the certificate of the scheduler is not trusted: {error.__cause__.verify_message}"
-        elif tls and isinstance(error, CommClosedError):
-            sentence = "the scheduler closes the connection: it does not accept the certificate"
-        plain = (
-            "start one with `dask scheduler --host HOST --port PORT`, or correct the address: tls:// if it wants TLS"
-        )
+        elif isinstance(error, OSError) and error.errno is None and not isinstance(error, TimeoutError):
+            why = "it does not accept the certificate" if tls else "it wants TLS, or is no Dask scheduler"
+            sentence = f"the program at this address closes the connection: {why}"
+        plain = "start one with `dask scheduler --host HOST --port PORT`; write tls:// if it wants TLS"
         super().__init__(sentence, code, where=address, hints=[TLS_HINT if tls else plain])
 
 

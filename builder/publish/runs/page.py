@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from builder.gate.amounts import size_text
 from builder.gate.causes import KINDS
 from builder.progress.display import StageTime, clock
-from builder.proof import Proof, Verdict
+from builder.proof import Verdict
 from builder.publish.people.people_pages import LEVELS, templates
 from builder.publish.proof_lines import counts
 from builder.publish.runs.view import BuildView, Report, causes_of_report, plain, seconds_text
@@ -60,7 +60,7 @@ def _templates() -> Environment:
         "seconds": seconds_text,
         "size": size_text,
         "why": _why,
-        "worst_first": _worst_first,
+        "worst_first": lambda proofs: sorted(proofs, key=lambda proof: _ORDER.index(proof.verdict)),
     }
     return environment
 
@@ -69,10 +69,6 @@ def _why(build: BuildView) -> list[tuple[str, str]]:
     """Each cause as its kind and a sentence, what failed first."""
     causes = causes_of_report([build])
     return [(kind, sentence) for kind in reversed(KINDS) for sentence in causes.sentences(kind)]
-
-
-def _worst_first(proofs: Sequence[Proof]) -> list[Proof]:
-    return sorted(proofs, key=lambda proof: _ORDER.index(proof.verdict))
 
 
 def evidence_text(evidence: Mapping[str, Any]) -> str:

@@ -65,10 +65,6 @@ class WorkerFacts:
     #: Why a CUDA version whose toolkit there is has no C++ compiler, a sentence each.
     without_compiler: tuple[str, ...] = ()
 
-    def announced(self) -> dict[str, object]:
-        """What Dask sends to clients, beside the resources."""
-        return {"name": self.name, "version": version_text()}
-
     def offers(self) -> tuple[Offer, Offer]:
         """A Dask worker for builds, and another one for proofs: Dask counts its workers' threads, not their resources.
 

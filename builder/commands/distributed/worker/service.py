@@ -31,6 +31,7 @@ from builder.commands.distributed.protocol import (
     refused,
     remember_build,
     remembered_build,
+    version_text,
 )
 from builder.commands.distributed.worker.child import Work
 from builder.commands.distributed.worker.facts import WorkerFacts
@@ -74,7 +75,8 @@ class Service(WorkerPlugin):
         self._running: dict[str, subprocess.Popen[bytes]] = {}  # by the Dask key of the task
         self._ended: set[int] = set()  # ids of processes that this worker ended
         self._used = 0.0  # when something of the store was kept last
-        worker.startup_information[PLUGIN] = lambda _: self._facts.announced()
+        # What Dask sends to clients, beside the resources.
+        worker.startup_information[PLUGIN] = lambda _: {"name": self._facts.name, "version": version_text()}
 
     def teardown(self, worker: Worker) -> None:  # noqa: ARG002
         """End every task: the worker ends, or lost its scheduler."""

@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -26,7 +25,6 @@ from builder.commands.folders import open_store
 from builder.errors import Code
 from builder.images.network import is_loopback
 from builder.log import print_line, print_warning
-from builder.store import Store
 
 #: Seconds between two attempts to reach the scheduler.
 RETRY_SECONDS = 1.0
@@ -50,56 +48,52 @@ def run_worker(options: WorkerOptions) -> None:
 
 
 async def _run(options: WorkerOptions) -> None:
+    """Be a worker, again and again when the scheduler ends, until a signal."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     store = open_store(options.store, run=False)
-    # The lock of this folder keeps it from `clear_abandoned`, while this process lives.
-    with store.work(f"dask-{os.getpid()}") as scratch:
-        await _serve(options, stop, store, scratch)
-
-
-async def _serve(options: WorkerOptions, stop: asyncio.Event, store: Store, scratch: Path) -> None:
-    """Be a worker, again and again when the scheduler ends, until `stop`; `scratch` is a folder for Dask."""
     security = connection.security_for(options.scheduler, "worker")
     name, said = options.name or socket.gethostname(), False
     host = options.host or ("127.0.0.1" if is_loopback(urlsplit(options.scheduler).hostname or "") else None)
-    while await _reached(options.scheduler, security, options.wait, stop):
-        facts = await asyncio.to_thread(measure, name, builds=options.builds)
-        if not said:
-            print_line("\n".join(facts.lines(store.root)))
-        said = True
-        nannies = [
-            Nanny(
-                options.scheduler,
-                nthreads=offer.threads,
-                name=f"{name}-{store.owner('')[:6]}-{offer.kind}",
-                host=host,
-                security=security,
-                resources=offer.resources,
-                memory_limit=0,  # a task's memory is that of its own process
-                local_directory=str(scratch),
-                plugins=(Service(store.root, facts),),
-                dashboard_address=":0" if host is None else f"{host}:0",
-                silence_logs=logging.CRITICAL,
-            )
-            for offer in facts.offers()
-        ]
-        stopped = asyncio.create_task(stop.wait())
-        async with AsyncExitStack() as stack:
-            starting = asyncio.gather(*(stack.enter_async_context(nanny) for nanny in nannies))
-            await asyncio.wait([cast("Any", starting), stopped], return_when=asyncio.FIRST_COMPLETED)
-            if not starting.done():
-                await _give_up(nannies, starting)
+    # Dask's files are below this folder. Its lock keeps it from `clear_abandoned`, while this process lives.
+    with store.work(f"dask-{os.getpid()}") as scratch:
+        while await _reached(options.scheduler, security, options.wait, stop):
+            facts = await asyncio.to_thread(measure, name, builds=options.builds)
+            if not said:
+                print_line("\n".join(facts.lines(store.root)))
+            said = True
+            nannies = [
+                Nanny(
+                    options.scheduler,
+                    nthreads=offer.threads,
+                    name=f"{name}-{store.owner('')[:6]}-{offer.kind}",
+                    host=host,
+                    security=security,
+                    resources=offer.resources,
+                    memory_limit=0,  # a task's memory is that of its own process
+                    local_directory=str(scratch),
+                    plugins=(Service(store.root, facts),),
+                    dashboard_address=":0" if host is None else f"{host}:0",
+                    silence_logs=logging.CRITICAL,
+                )
+                for offer in facts.offers()
+            ]
+            stopped = asyncio.create_task(stop.wait())
+            async with AsyncExitStack() as stack:
+                starting = asyncio.gather(*(stack.enter_async_context(nanny) for nanny in nannies))
+                await asyncio.wait([cast("Any", starting), stopped], return_when=asyncio.FIRST_COMPLETED)
+                if not starting.done():
+                    await _give_up(nannies, starting)
+                    return
+                await starting
+                print_line(f"connected to {options.scheduler}")
+                ended = [asyncio.create_task(nanny.finished()) for nanny in nannies]  # type: ignore[no-untyped-call]
+                await asyncio.wait([*ended, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if stop.is_set():
                 return
-            await starting
-            print_line(f"connected to {options.scheduler}")
-            ended = [asyncio.create_task(nanny.finished()) for nanny in nannies]  # type: ignore[no-untyped-call]
-            await asyncio.wait([*ended, stopped], return_when=asyncio.FIRST_COMPLETED)
-        if stop.is_set():
-            return
-        stopped.cancel()
-        print_warning(f"lost the scheduler at {options.scheduler}; trying to reach it again")
+            stopped.cancel()
+            print_warning(f"lost the scheduler at {options.scheduler}; trying to reach it again")
 
 
 async def _give_up(nannies: Sequence[Nanny], starting: asyncio.Future[Any]) -> None:
