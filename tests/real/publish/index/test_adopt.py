@@ -327,4 +327,3 @@ def test_cases_come_from_the_recipe_that_ext_names(
     code, out, _ = run("adopt", wheel, *words, "--ext", "mine")
     assert code == Exit.FAILED, "it was published before, and stays"
     assert "No module named 'absent'" in out
-    assert "A recipe accepts a known finding with `accepts`" in out
