@@ -112,7 +112,7 @@ def adopt(options: AdoptOptions) -> None:
     if options.as_json:
         print_json(publish_data(results))
     else:
-        print_data(_text(results, url_of(options.to), required))
+        print_data(publish_text(results, url_of(options.to), None))
     raise typer.Exit(int(Exit.FAILED if any(result.reasons for result in results) else Exit.OK))
 
 
@@ -234,15 +234,3 @@ def _refused(name: str, reason: str) -> PublishResult:
 def _first(cells: Sequence[str]) -> str:
     shown = ", ".join(cells[:_MOST])
     return f"{shown} and {len(cells) - _MOST} more; --json prints all" if len(cells) > _MOST else shown
-
-
-def _text(results: Sequence[PublishResult], index: str, required: Sequence[Level]) -> str:
-    """As `publish_text`, and what to do about a refusal. A wheel that was refused before a test needs no advice."""
-    short = [one for one in results if one.reasons and one.about["proofs"]]
-    advice = []
-    if short:
-        wanted = " and ".join(map(str, required))
-        advice += [f"Each tested cell must reach {wanted}. `buildfarm publish --help` explains the levels."]
-    if any(proof["verdict"] == Verdict.FAILED for one in short for proof in one.about["proofs"]):
-        advice += ["A failed check refuses a wheel at every level. A recipe accepts a known finding with `accepts`."]
-    return "\n".join([publish_text(results, index, None), *advice, *([""] if advice else [])])

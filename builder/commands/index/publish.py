@@ -33,10 +33,10 @@ from builder.publish.index.install import commands_from_index, install_lines
 from builder.publish.index.levels import Level, levels_of, shortfalls
 from builder.publish.index.new_wheel import check_statement, merged, new_wheel, proofs_beside
 from builder.publish.index.objects import open_objects, url_of
-from builder.publish.index.paths import ALL, paths_of
+from builder.publish.index.pages import ALL, paths_of
 from builder.publish.index.reader import IndexReader
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
-from builder.publish.people.coverage import ProjectPlan, project_plans
+from builder.publish.people.people_pages import ProjectPlan, project_plans
 from builder.publish.server.client import IndexServer
 from builder.result import PublishOutcome, PublishResult
 from builder.store import Store, local_path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
@@ -105,10 +105,6 @@ class Bucket:
         """Write or replace an object."""
         with self._explained():
             self._fs.pipe_file(self._key(name), data, **_headers(name))
-
-    def synced_at_end(self) -> AbstractContextManager[None]:
-        """The object store makes each write durable before it answers."""
-        return nullcontext()
 
     def create(self, name: str, data: bytes | Path) -> bool:
         """Write an object unless it exists; of several processes, one succeeds.

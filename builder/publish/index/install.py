@@ -13,8 +13,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.publish.index.entry import Entry
-from builder.publish.index.pages import quoted
-from builder.publish.index.paths import ALL, path_to_install, paths_of
+from builder.publish.index.pages import ALL, path_to_install, paths_of, quoted
 from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import uv_command
 

@@ -15,8 +15,7 @@ from builder.publish.index.new_wheel import sbom_of
 from builder.publish.index.objects import Objects, read
 from builder.publish.index.pages import root_pages
 from builder.publish.index.repository import Repository
-from builder.publish.people.coverage import PLANS, read_plan
-from builder.publish.people.people_pages import FOLDER, HOME, SUMMARIES, home_page
+from builder.publish.people.people_pages import FOLDER, HOME, PLANS, SUMMARIES, home_page, read_plan
 from builder.publish.provenance import statement_fault
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.archive import WheelFile

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from uuid import uuid4
 
 from builder.errors import Code, MissingToolError, UsageError
-from builder.store import local_path, remove_temporary_files, sync, sync_file_system, write_atomic
+from builder.store import local_path, remove_temporary_files, sync, write_if_changed
 from builder.untrusted import parts_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._synced = True
 
     def read(self, name: str) -> bytes:
         """Contents of a file; raises FileNotFoundError."""
@@ -69,21 +68,8 @@ class Folder:
         return []
 
     def write(self, name: str, data: bytes) -> None:
-        """Write or replace a file."""
-        self._written(lambda: write_atomic(self._path(name), data, synced=self._synced))
-
-    @contextmanager
-    def synced_at_end(self) -> Iterator[None]:
-        """Sync the file system once at the end, which is faster than to sync each of many files.
-
-        Until then, a power failure may undo writes or leave empty files.
-        """
-        self._synced = False
-        try:
-            yield
-        finally:
-            self._synced = True
-            sync_file_system(self.root)
+        """Write or replace a file, unless it has this content already."""
+        self._written(lambda: write_if_changed(self._path(name), data))
 
     def create(self, name: str, data: bytes | Path) -> bool:
         """Write a file, from bytes or from a file, unless it exists; of several processes, one succeeds."""

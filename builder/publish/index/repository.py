@@ -33,10 +33,27 @@ from builder.errors import BuildfarmError, Code, UsageError
 from builder.proof import Proof, proofs_of
 from builder.publish.index.entry import Entry, project_of
 from builder.publish.index.objects import Objects, read
-from builder.publish.index.pages import entries_of, project_pages, root_pages
-from builder.publish.index.paths import ALL, is_path, is_torch, is_variant, paths_of
-from builder.publish.people.coverage import PLANS, ProjectPlan, read_plan
-from builder.publish.people.people_pages import FOLDER, HOME, SUMMARIES, home_page, people_pages, people_paths
+from builder.publish.index.pages import (
+    ALL,
+    entries_of,
+    is_path,
+    is_torch,
+    is_variant,
+    paths_of,
+    project_pages,
+    root_pages,
+)
+from builder.publish.people.people_pages import (
+    FOLDER,
+    HOME,
+    PLANS,
+    SUMMARIES,
+    ProjectPlan,
+    home_page,
+    people_pages,
+    people_paths,
+    read_plan,
+)
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.compatibility import check_wheel_name
 
@@ -237,14 +254,10 @@ class Repository:
         return projects
 
     def write_all_pages(self) -> None:
-        """Write the pages of every project, and the lists of projects.
-
-        After a power failure in the middle, pages may be empty: call it again.
-        """
+        """Write the pages of every project, and the lists of projects."""
         # Pages of a project without wheels are deleted.
         shown = {name for path in (*self.paths(), FOLDER, SUMMARIES) for name in self.projects_of(path)}
-        with self.objects.synced_at_end():
-            self._write_everywhere({*self.projects(), *self.objects.names(PLANS), *shown})
+        self._write_everywhere({*self.projects(), *self.objects.names(PLANS), *shown})
 
     def _write_everywhere(self, projects: Iterable[str]) -> None:
         """Write the pages of projects in all paths, and every list of projects."""
@@ -272,22 +285,16 @@ class Repository:
             lambda: (self.objects.read_all(f"records/{project}"), read_plan(self.objects, project)), project
         ):
             pages = dict(_pages(project, records, plan))
-            judged |= changed
             stale = {f"{path}/{project}/{name}" for path in judged for name in ("index.html", "index.json")}
             for name in sorted({*pages, *stale, *people_paths(project)}, key=lambda name: _path(name) == ALL):
-                if name not in pages:
+                if name in pages:
+                    self.objects.write(name, pages[name])
+                else:
                     self.objects.delete(name)
-                elif self._write(name, pages[name]) and is_path(_path(name)):
-                    changed.add(_path(name))
-            changed |= judged - {*map(_path, pages)}
+            listed = {path for path in map(_path, pages) if is_path(path)}
+            changed |= listed ^ judged
+            judged |= listed
         return changed
-
-    def _write(self, name: str, data: bytes) -> bool:
-        """Write a page if it changed; returns whether it is new."""
-        before = read(self.objects, name)
-        if before != data:
-            self.objects.write(name, data)
-        return before is None
 
     def wanted_pages(self, project: str) -> dict[str, bytes]:
         """What `write_pages` writes now for a project, by path; raises UsageError for a damaged record."""
@@ -298,11 +305,11 @@ class Repository:
         for path in sorted(paths):
             for projects in _until_stable(partial(self.projects_of, path), path):
                 for name, page in root_pages(projects).items():
-                    self._write(f"{path}/{name}", page)
+                    self.objects.write(f"{path}/{name}", page)
         for projects, summaries in _until_stable(
             lambda: (self.objects.folders(FOLDER), self.objects.read_all(SUMMARIES)), HOME
         ):
-            self._write(HOME, home_page(projects, summaries))
+            self.objects.write(HOME, home_page(projects, summaries))
 
     def projects_of(self, path: str) -> list[str]:
         """The projects that have a page in this path."""

@@ -16,7 +16,7 @@ from builder.progress.display import StageTime, clock
 from builder.proof import Proof, Verdict
 from builder.publish.gpu_models import proven_on
 from builder.publish.index.levels import levels
-from builder.publish.people.coverage import Field, Grid, grid_of
+from builder.publish.people.people_pages import Field, Grid, grid_of
 from builder.publish.proof_lines import counts, findings
 from builder.storage.runs import FAILED, NOT_FINISHED, ORDER, REFUSED, REUSED, Run
 from builder.timeline import Timeline, Use

@@ -1,1 +1,1 @@
-"""The index server: pages and files for installers, uploads by twine and `uv publish`, tokens and log."""
+"""The index server: pages, uploads, tokens and log; and its client, `buildfarm publish --to URL`."""

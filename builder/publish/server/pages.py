@@ -19,8 +19,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
 
-from builder.publish.index.pages import root_pages
-from builder.publish.index.paths import ALL, is_path
+from builder.publish.index.pages import ALL, is_path, root_pages
 from builder.publish.people.people_pages import FOLDER
 from builder.publish.server.replies import token_of, unauthorized
 from builder.publish.server.tokens import Tokens

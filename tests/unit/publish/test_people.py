@@ -17,8 +17,7 @@ from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.integrity import check_index
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.publish.people.coverage import ProjectPlan, coverage, project_plans
-from builder.publish.people.people_pages import home_page, project_page
+from builder.publish.people.people_pages import ProjectPlan, coverage, home_page, project_page, project_plans
 from tests.unit.matrix.make import matrix, recipe
 from tests.unit.publish.index.make import ready
 

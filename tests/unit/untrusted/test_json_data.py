@@ -12,7 +12,7 @@ import pytest
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict, proofs_of
 from builder.publish.index.entry import Entry
-from builder.publish.people.coverage import ProjectPlan
+from builder.publish.people.people_pages import ProjectPlan
 from builder.records import BuildRecord
 from builder.storage.runs import Run
 from builder.untrusted import JsonError, parse_json, read_json, text, texts

@@ -324,9 +324,6 @@ def test_cases_come_from_the_recipe_that_ext_names(
     words = ["--to", tmp_path / "index", "--store", tmp_path / "store", "--cuda", "13.0", "--require", "static"]
     wheel = make()
     assert run("adopt", wheel, *words)[0] == Exit.OK, "no recipe has the name of the wheel"
-    assert "must reach" not in run("adopt", pure_wheel(tmp_path, "ops", "2.0"), *words)[1]
     code, out, _ = run("adopt", wheel, *words, "--ext", "mine")
     assert code == Exit.FAILED, "it was published before, and stays"
     assert "No module named 'absent'" in out
-    assert "Each tested cell must reach static" in out
-    assert "A recipe accepts a known finding with `accepts`" in out

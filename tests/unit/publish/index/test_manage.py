@@ -391,7 +391,7 @@ def test_a_full_disk_names_the_index(
     monkeypatch.setattr("shutil.copyfile", full)
     monkeypatch.setattr(objects, "sync", full)
     if words[0] == "yank":
-        monkeypatch.setattr(objects, "write_atomic", full)
+        monkeypatch.setattr(objects, "write_if_changed", full)
     code, _, err = run(*(word.format(wheel=wheel, index=index, tmp=tmp_path) for word in words))
     assert code == 1
     assert f"error[disk-full]: the disk is full ({index}" in err

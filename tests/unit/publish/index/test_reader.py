@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
@@ -25,28 +26,40 @@ WANTED = f"Basic {base64.b64encode(b'__token__:right').decode()}"
 CELL = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12")
 
 
-class Private(SimpleHTTPRequestHandler):
-    """Serves files to those who have the token."""
+class Handler(SimpleHTTPRequestHandler):
+    """Serves files, if `private` to those who have the token; notes what they send."""
+
+    def __init__(self, *args: Any, private: bool, seen: list[str | None], **options: Any) -> None:
+        self.private, self.seen = private, seen
+        super().__init__(*args, **options)
 
     def do_GET(self) -> None:
-        if self.headers.get("Authorization") == WANTED:
-            super().do_GET()
-        else:
+        self.seen.append(self.headers.get("Authorization"))
+        if self.private and self.seen[-1] != WANTED:
             self.send_error(401)
+        else:
+            super().do_GET()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server has it
         """Print nothing."""
 
 
+@contextmanager
+def index_on_server(folder: Path, monkeypatch: pytest.MonkeyPatch, *, private: bool) -> Iterator[tuple[str, list[Any]]]:
+    """The URL of an index with one wheel, and what its clients sent."""
+    monkeypatch.delenv("BUILDFARM_TOKEN", raising=False)
+    monkeypatch.setenv("NETRC", str(folder / "netrc"))
+    Repository(Folder(folder / "index")).add(ready(folder))
+    seen: list[str | None] = []
+    with serving(partial(Handler, private=private, seen=seen, directory=str(folder / "index"))) as address:
+        yield f"http://{address}/", seen
+
+
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of an index that needs a token."""
-    monkeypatch.delenv("BUILDFARM_TOKEN", raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    root = tmp_path / "index"
-    Repository(Folder(root)).add(ready(tmp_path))
-    with serving(partial(Private, directory=str(root))) as address:
-        yield f"http://{address}/"
+    with index_on_server(tmp_path, monkeypatch, private=True) as (address, _):
+        yield address
 
 
 def test_the_token_comes_from_variable_url_or_netrc(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,22 +82,9 @@ def test_the_token_comes_from_variable_url_or_netrc(url: str, tmp_path: Path, mo
 
 
 def test_an_index_that_asks_for_no_token_does_not_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    class Public(SimpleHTTPRequestHandler):
-        def do_GET(self) -> None:
-            seen.append(self.headers.get("Authorization"))
-            super().do_GET()
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server has it
-            """Print nothing."""
-
-    monkeypatch.setenv("BUILDFARM_TOKEN", "right")
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    root = tmp_path / "index"
-    Repository(Folder(root)).add(ready(tmp_path))
-    with serving(partial(Public, directory=str(root))) as address:
-        assert len(IndexReader(f"http://{address}/").entries("my_ext")) == 1
+    with index_on_server(tmp_path, monkeypatch, private=False) as (address, seen):
+        monkeypatch.setenv("BUILDFARM_TOKEN", "right")
+        assert len(IndexReader(address).entries("my_ext")) == 1
     assert set(seen) == {None}
 
 

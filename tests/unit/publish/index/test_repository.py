@@ -16,7 +16,7 @@ from builder.publish.index import new_wheel as index_new_wheel
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.integrity import check_index
 from builder.publish.index.objects import Folder
-from builder.publish.index.paths import path_to_install, paths_of
+from builder.publish.index.pages import path_to_install, paths_of
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from builder.wheelfile.facts import Library
 from tests.conftest import coded
