@@ -173,7 +173,14 @@ def _found(lines: Sequence[str], source: str, tree: Path | None) -> Iterator[Fir
                 message = _message_lines(lines, n)
                 text = " ".join(line.strip() for line in message) if "CMake Error" in lines[n] else lines[n]
                 place = place_of(lines[n])
-                excerpt = _excerpt(lines, n, place, source, tree) if place else []
+                excerpt: list[str] = []
+                if place:
+                    code, mark = _printed(lines, n)
+                    real = source_line(place, source, tree)
+                    if real is not None and real != code:  # nvcc prints the line without macros and tabs
+                        code, mark = real, ""
+                    excerpt = _numbered(place, code, mark)
+                    excerpt += _way(lines, n, source, tree) if _foreign(place.file, source) else []
                 # nvcc repeats an error for each architecture.
                 named = {line.strip() for line in lines[start:] if place_of(line) or "undefined reference to" in line}
                 yield FirstError(
@@ -233,7 +240,14 @@ def _python_errors(lines: Sequence[str], source: str, tree: Path | None) -> Iter
             end += 1
         if end == len(lines) or not lines[end].strip() or _WRAPPED.search(lines[end]):
             continue
-        place = _own_frame([line.removeprefix(indent) for line in lines[start + 1 : end]], source)
+        place: Place | None = None  # the innermost frame in a file of the source
+        frames = [line.removeprefix(indent) for line in lines[start + 1 : end]]
+        for n, line in enumerate(frames):
+            if found := _FRAME.match(line):
+                by_setuptools = found["file"] == "<string>" and n and frames[n - 1].strip() == _RUNS_SETUP
+                file = "setup.py" if by_setuptools else found["file"]
+                if file.startswith(f"{source}/") or not file.startswith(("/", "<")):
+                    place = Place(file.removeprefix(f"{source}/"), int(found["line"]))
         text = lines[end].strip()
         if place is None:
             yield FirstError(_one_line(text, source), text)
@@ -242,32 +256,10 @@ def _python_errors(lines: Sequence[str], source: str, tree: Path | None) -> Iter
             yield FirstError(_one_line(f"{place.file}:{place.line}: {text}", source), text, shown)
 
 
-def _own_frame(frames: Sequence[str], source: str) -> Place | None:
-    own = None
-    for n, line in enumerate(frames):
-        if not (found := _FRAME.match(line)):
-            continue
-        file = found["file"]
-        if file == "<string>" and n and frames[n - 1].strip() == _RUNS_SETUP:
-            file = "setup.py"
-        if file.startswith(f"{source}/") or not file.startswith(("/", "<")):
-            own = Place(file.removeprefix(f"{source}/"), int(found["line"]))
-    return own
-
-
 def _one_line(text: str, source: str) -> str:
     short = _ENVIRONMENT.sub("", text.strip().replace(f"{source}/", ""))
     safe = visible(" ".join(short.split()))
     return safe if len(safe) <= LONGEST else f"{safe[: LONGEST - 1]}…"
-
-
-def _excerpt(lines: Sequence[str], n: int, place: Place, source: str, tree: Path | None) -> list[str]:
-    """The source line of the error at line `n`, and how the compiler came there if the file is not of the source."""
-    code, mark = _printed(lines, n)
-    real = source_line(place, source, tree)
-    if real is not None and real != code:  # nvcc prints the line without macros and tabs
-        code, mark = real, ""
-    return [*_numbered(place, code, mark), *(_way(lines, n, source, tree) if _foreign(place.file, source) else ())]
 
 
 def _foreign(file: str, source: str) -> bool:

@@ -50,10 +50,6 @@ def parse_reference(text: str) -> Reference:
     if (folder and (Path(folder) / ".git").exists()) or (address.endswith(".git") and Path(address).is_dir()):
         home = Path(folder if folder else address).resolve()
         return GitSource(home.as_uri(), revision if folder else "", subdirectory)
-    return _project(text)
-
-
-def _project(text: str) -> SdistSource:
     if text.endswith(".whl"):
         raise _refused(
             "this is a wheel, not a source", text, hints=["`buildfarm smoke`, `verify` and `adopt` take a wheel"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,10 @@ _DEVICE = r"(?:\bis_(?:cuda|cpu)\(\)|\.device\(\)|\.device_type\(\))"
 #: A branch for one device, such as `if (x.is_cuda()) return ...`, `x.is_cuda() ? ...` or `switch (x.device().type())`.
 _BRANCH = re.compile(
     rf"\b(?:if|switch) ?\({_TEXT}?{_DEVICE}{_TEXT}\) ?\{{? ?(?!{_ERROR}|[\s{{]|$)|\bis_(?:cuda|cpu)\(\) ?\?"
+)
+_LAUNCH = (
+    "write a function that launches the kernel, such as `torch::Tensor scale(const torch::Tensor& x)`: it checks its"
+    " tensors, and chooses blocks and threads"
 )
 _ELSE_ERROR = re.compile(rf"\belse ?\{{? ?{_ERROR}")
 #: Names of the gradient of a result, and of a result itself.
@@ -73,7 +77,7 @@ def small_extension(name: str) -> NewExtension:
         f"src/{name}/__init__.py": _render("op_init.py", name=name),
         "cases.py": _render("cases.py", name=name),
     }
-    packaging = _packaging(name, [f"csrc/{name}.cpp", f"csrc/{name}_cuda.cu"], module="_C", complete_headers=False)
+    packaging = _packaging(name, [f"csrc/{name}.cpp", f"csrc/{name}_cuda.cu"], text="")
     return NewExtension(name, files | packaging, [f"one op, torch.ops.{name}.axpby, for the CPU and the GPU"])
 
 
@@ -93,80 +97,43 @@ def wrapped_extension(name: str, sources: Mapping[str, str]) -> NewExtension:
                 where=source,
                 hints=[f"rename one of them, such as {source.replace('.', '_kernel.', 1)}"],
             )
-    files = Sources(name, sources)
-    for source, text in sources.items():
-        code = plain_code(text)
+    title, text, package = ", ".join(sources), "\n".join(sources.values()), f"src/{name}/__init__.py"
+    for source in sources:
+        code = plain_code(sources[source])
         if bound := _PYBIND.search(code):
-            return _with_module(files, source, "_C" if bound[1] == "TORCH_EXTENSION_NAME" else bound[1])
+            module = "_C" if bound[1] == "TORCH_EXTENSION_NAME" else bound[1]
+            init = _render("module_init.py", name=name, module=module, source=title)
+            gap = (
+                f'{title}: its functions need a GPU. Without one, their checks are "not run", and `buildfarm publish`'
+                " needs `--require static`. To test them here, begin each function with a branch for CPU tensors: "
+                "`if (!x.is_cuda()) { ... }`"
+            )
+            notes = [f"{source} has a pybind11 module, which becomes {name}.{module}"]
+            branches = _BRANCH.search(re.sub(r"\s+", " ", text))
+            files = {package: init, **_packaging(name, sources, text, module)}
+            return NewExtension(name, files, notes, [] if branches else [gap])
         if library := _LIBRARY.search(code):
-            return _with_library(files, source, library[1])
-    return _with_ops(files)
+            init = _render("library_init.py", name=name, namespace=library[1], source=title, ops=[], gradients=[])
+            notes = [
+                f"{source} registers ops in the namespace {library[1]}",
+                "for torch.compile, each op needs a fake kernel: add what `buildfarm cases` prints after the build to"
+                f" {package}",
+            ]
+            return NewExtension(name, {package: init, **_packaging(name, sources, text)}, notes)
+    return _with_ops(name, sources, title, text)
 
 
-@dataclass(frozen=True)
-class Sources:
-    """The files of the user around which an extension is written."""
-
-    #: The name of the extension.
-    name: str
-    #: The texts by the names of the files.
-    texts: Mapping[str, str]
-
-    @property
-    def title(self) -> str:
-        """The names of the files."""
-        return ", ".join(self.texts)
-
-    @property
-    def text(self) -> str:
-        """All texts."""
-        return "\n".join(self.texts.values())
-
-    def packaging(self, more: Sequence[str] = (), *, module: str = "_C", own: bool = True) -> dict[str, str]:
-        """The files that make a wheel of the user's files (if `own`) and of more sources."""
-        complete = any(header in self.text for header in COMPLETE_TORCH)
-        return _packaging(self.name, [*(self.texts if own else ()), *more], module=module, complete_headers=complete)
-
-
-def _with_module(files: Sources, source: str, module: str) -> NewExtension:
-    name = files.name
-    init = _render("module_init.py", name=name, module=module, source=files.title)
-    written = {f"src/{name}/__init__.py": init, **files.packaging(module=module)}
-    gaps = [
-        f'{files.title}: its functions need a GPU. Without one, their checks are "not run", and `buildfarm publish`'
-        " needs `--require static`. To test them here, begin each function with a branch for CPU tensors: "
-        "`if (!x.is_cuda()) { ... }`"
-    ]
-    notes = [f"{source} has a pybind11 module, which becomes {name}.{module}"]
-    # Whether the code does different things for tensors on the CPU and on a GPU.
-    branches = _BRANCH.search(re.sub(r"\s+", " ", files.text))
-    return NewExtension(name, written, notes, [] if branches else gaps)
-
-
-def _with_library(files: Sources, source: str, namespace: str) -> NewExtension:
-    name = files.name
-    init = _render("library_init.py", name=name, namespace=namespace, source=files.title, ops=[], gradients=[])
-    notes = [
-        f"{source} registers ops in the namespace {namespace}",
-        "for torch.compile, each op needs a fake kernel: add what `buildfarm cases` prints after the build to"
-        f" src/{name}/__init__.py",
-    ]
-    return NewExtension(name, {f"src/{name}/__init__.py": init, **files.packaging()}, notes)
-
-
-def _with_ops(files: Sources) -> NewExtension:
-    name = files.name
-    functions, refused = read_functions(files.text)
+def _with_ops(name: str, sources: Mapping[str, str], title: str, text: str) -> NewExtension:
+    functions, refused = read_functions(text)
     if not functions:
-        have = "the file has" if len(files.texts) == 1 else "the files have"
+        have = "the file has" if len(sources) == 1 else "the files have"
         raise UsageError(
             f"{have} no function that can become an op",
             Code.SOURCE_UNSUPPORTED,
-            where=files.title,
+            where=title,
             hints=[
                 *refused,
-                "write a function that launches the kernel, such as `torch::Tensor scale(const torch::Tensor& x)`: it"
-                " checks its tensors, and chooses blocks and threads",
+                *([_LAUNCH] if "__global__" in text else []),
                 "run `buildfarm init` in an empty folder: it writes an example with a kernel and its function",
             ],
         )
@@ -175,15 +142,15 @@ def _with_ops(files: Sources) -> NewExtension:
     lacking = [op for op in ops if not op.cpu]
     template = {cpu: _render("ops_cpu.cpp", name=name, binding=binding, ops=lacking)} if lacking else {}
     # One file is included, so that its functions need no declaration; several may have helpers of the same name.
-    one = len(files.texts) == 1
+    one = len(sources) == 1
     declared = [] if one else {each.name: each for op in ops for each in op.functions}.values()
     gradients, unjoined = gradients_of([op.function for op in ops])
-    init = _render("library_init.py", name=name, namespace=name, source=files.title, ops=ops, gradients=gradients)
+    init = _render("library_init.py", name=name, namespace=name, source=title, ops=ops, gradients=gradients)
     written = {
-        binding: _render("ops.cu", name=name, source=files.title, ops=ops, include=one, declared=declared),
+        binding: _render("ops.cu", name=name, source=title, ops=ops, include=one, declared=declared),
         **template,
         f"src/{name}/__init__.py": init,
-        **files.packaging([binding, *template], own=not one),
+        **_packaging(name, [*([] if one else sources), binding, *template], text),
     }
     notes = [f"op torch.ops.{name}.{op.function.schema}" for op in ops]
     if lacks_fake := [op.function.name for op in ops if not op.function.fake]:
@@ -221,9 +188,11 @@ def _gaps(name: str, binding: str, functions: Sequence[Function]) -> list[str]:
     return gaps
 
 
-def _packaging(name: str, sources: list[str], *, module: str, complete_headers: bool) -> dict[str, str]:
+def _packaging(name: str, sources: Iterable[str], text: str, module: str = "_C") -> dict[str, str]:
+    """The files that make a wheel of sources; `text` is that of the user's files."""
+    complete_headers = any(header in text for header in COMPLETE_TORCH)
     return {
-        "setup.py": _render("setup.py", name=name, sources=sources, module=module),
+        "setup.py": _render("setup.py", name=name, sources=list(sources), module=module),
         "pyproject.toml": _render("pyproject.toml"),
         "extension.yaml": _render("extension.yaml", name=name, complete_headers=complete_headers),
         ".gitignore": _render("gitignore"),

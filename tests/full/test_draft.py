@@ -329,3 +329,20 @@ def test_the_gate_calls_a_class_in_the_dtype_of_its_tensors(gate_python: Callabl
         "pairs.Gap(torch.ones(2)) is not the path of a class with plain values as arguments",
         "pairs._nearest is no class of torch.nn.Module: write its path without arguments",
     ]
+
+
+#: Reads as many numbers of the first tensor as the second one has.
+UNCHECKED = (
+    "lambda a, b: torch.frombuffer((__import__('ctypes').c_float * b.numel()).from_address(a.data_ptr()),"
+    " dtype=torch.float32).view(b.shape) + b"
+)
+
+
+@pytest.mark.parametrize(("kernel", "differ"), [(UNCHECKED, False), ("lambda a, b: a.sum() + b", True)])
+def test_sizes_differ_only_where_the_op_does_not_read_past_the_end(
+    gate_python: Callable[[str], Path], kernel: str, differ: bool
+) -> None:
+    """An op that compares no sizes accepts a tensor that is too large, and crashes with one that is too small."""
+    draft = drafted_here(gate_python("2.11.0"), "add(Tensor a, Tensor b) -> Tensor", kernel)
+    shapes = [re.findall(r"\d+", one.source) for one in draft.arguments]
+    assert (draft.state, shapes[0] != shapes[1]) == (CALLED, differ), draft.reason

@@ -251,6 +251,8 @@ def _try(
         if found.called:
             from_end = bool(norm_weights(signature.parameters))
             candidate, fact = refine.with_different_sizes(process, candidate, found.fact, from_end=from_end)
+            if device == "cpu":  # a GPU has no guard pages
+                candidate, fact = refine.with_own_sizes(process, candidate, fact)
             candidate, fact = refine.with_different_numbers(process, candidate, fact, called=True)
             facts = {**fact, **refine.facts_about(process, op, candidate)}
             if "::" in op and facts["untraced"].startswith(NO_FAKE_KERNEL):

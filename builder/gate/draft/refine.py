@@ -22,6 +22,9 @@ from builder.gate.draft.trial import CHECK_SECONDS, Trial, TrialProcess
 #: Sizes of dimensions, instead of SIZE for each: a case with equal sizes does not show that two are mixed up.
 _SIZES = (5, 3, 6, 2, 7, 3)
 
+#: The smallest size that is changed: a size of 1 would mean that the dimension is repeated.
+_SMALLEST = 3
+
 #: Numbers, instead of one number for all: a case with equal numbers does not show that two are mixed up, and a case
 #: that multiplies with 1 does not show that an op does nothing.
 _NUMBERS = (0.5, 2.0, 0.25, 1.5, 0.75, 1.25)
@@ -86,6 +89,31 @@ def _resized(candidate: Candidate, sizes: dict[int, int], from_end: bool) -> Can
         return ("tensor", guess[1], shape, guess[3])
 
     return tuple(map(resized, candidate))
+
+
+def with_own_sizes(
+    process: TrialProcess, candidate: Candidate, fact: dict[str, Any]
+) -> tuple[Candidate, dict[str, Any]]:
+    """Return the arguments with a new size where a tensor may have another size than the others have.
+
+    The op must accept a smaller and a larger size. An op that compares no sizes accepts only one of them: with the
+    other, it reads past the end of a tensor.
+    """
+
+    def with_size(at: int, axis: int, size: int) -> Candidate:
+        kind, dtype, shape, content = candidate[at]
+        changed = (kind, dtype, (*shape[:axis], size, *shape[axis + 1 :]), content)
+        return (*candidate[:at], changed, *candidate[at + 1 :])
+
+    for at, guess in enumerate(candidate):
+        others = {size for other in candidate if other is not guess for one in _tensors(other) for size in one[2]}
+        for axis, size in enumerate(guess[2] if guess[0] == "tensor" else ()):
+            if size in others and size >= _SMALLEST:
+                larger = with_size(at, axis, max(others | {size}) + 1)
+                trial = process.call("plain", larger)
+                if not trial.error and not process.call("plain", with_size(at, axis, size - 1)).error:
+                    candidate, fact = larger, trial.fact
+    return candidate, fact
 
 
 def facts_about(process: TrialProcess, op: str, candidate: Candidate) -> dict[str, Any]:

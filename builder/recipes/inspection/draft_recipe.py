@@ -70,8 +70,7 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | Non
     if made and "version" in made.asked:
         version = version_pattern(Version(version), made.torch, made.cuda)
     draft = Draft(re.sub(r"_*\{\w+\}", "", name), version, () if made else unknown)
-    _add_identity(draft, stated, name, asked=made.asked if made else ())
-    _add_source(draft, pinned, stated)
+    _add_identity(draft, pinned, stated, name, asked=made.asked if made else ())
     _add_abi(draft, tree, script, native, packages)
     _add_imports(draft, script, native, packages, stated)
     add_build_settings(draft, script, native, stated)
@@ -142,7 +141,7 @@ def _other_folders(pinned: PinnedSource, tree: Path) -> list[str]:
     return [f"name the folder: `buildfarm add {shlex.quote(str(Path(pinned.label, found[0])))}`"]
 
 
-def _add_identity(draft: Draft, stated: Metadata, name: str, asked: Sequence[str]) -> None:
+def _add_identity(draft: Draft, pinned: PinnedSource, stated: Metadata, name: str, asked: Sequence[str]) -> None:
     draft.entries += [RecipeEntry("name", name), RecipeEntry("version", draft.version)]
     if asked:
         found = f"the files of the source do not state the {and_list(asked)} of the wheel"
@@ -156,9 +155,6 @@ def _add_identity(draft: Draft, stated: Metadata, name: str, asked: Sequence[str
         draft.ask("the name is not a constant in the source", "set `name` to the name of the wheel")
     if stated.summary:
         draft.entries.append(RecipeEntry("summary", stated.summary))
-
-
-def _add_source(draft: Draft, pinned: PinnedSource, stated: Metadata) -> None:
     match pinned.source:
         case PathSource():
             value: dict[str, str] = {"path": "."}

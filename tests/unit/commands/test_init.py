@@ -202,6 +202,7 @@ def test_a_file_without_a_function_for_an_op_says_what_to_write(tmp_path: Path) 
     with pytest.raises(UsageError, check=coded(Code.SOURCE_UNSUPPORTED)) as caught:
         printed(tmp_path, WRITES.replace("void norm(", "static void norm("))
     assert caught.value.hints[0] == "norm: it is static; remove `static` to make it an op"
+    assert "write a function that launches the kernel" in caught.value.hints[1]
     assert [path.name for path in tmp_path.iterdir()] == ["mine.cu"]
 
 
