@@ -30,7 +30,6 @@ from builder.commands.building.executor_choice import RunSettings, choose_execut
 from builder.commands.building.preflight import preflight
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
-from builder.formats import BUILD_FORMAT
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
 from builder.log import print_line, print_warning, set_verbosity
@@ -38,7 +37,6 @@ from builder.matrix.config import MATRIX, GitSource, Matrix, Recipe, SdistSource
 from builder.matrix.load import load_matrix, load_recipes, recipe_of
 from builder.matrix.yaml_document import Document
 from builder.progress.display import Progress
-from builder.publish.provenance import recorded_format
 from builder.records import Part, Record, Toolchain, read_record, recorded_settings
 from builder.result import RebuildResult
 from builder.store import Store, write_atomic
@@ -265,7 +263,6 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     # `cuda` changes no compile, and the records of older versions do not have it.
     recipe = replace(recipe, cuda=record.settings.get("cuda", "required"))
     check_source(record, recipe)
-    _report_format(options.wheel)
     environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
     # The recorded executor with the recorded packages; on this machine with sccache only if it was used.
     toolchain = record.toolchain
@@ -286,17 +283,6 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
             write_atomic(target, wheel.read_bytes())
             print_line(f"wrote {target}")
         return RebuildResult(options.wheel.name, sha256, sha256_of(wheel), tuple(found))
-
-
-def _report_format(wheel: Path) -> None:
-    """Print whether a buildfarm with another build format built the wheel: this one may still make an equal wheel."""
-    recorded = recorded_format(wheel)
-    if recorded is None:
-        print_line(
-            "cannot tell which version of buildfarm built the wheel: there is no provenance file next to the wheel"
-        )
-    elif recorded != BUILD_FORMAT:
-        print_line("a different version of buildfarm built the wheel; the rebuilt wheel may still be equal")
 
 
 def _build_again(record: Record, recipe: Recipe, executor: Executor, store: Store, work: Path, jobs: int) -> Path:

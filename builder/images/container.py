@@ -193,7 +193,8 @@ class Container:
             with translate_sdk_errors("before a program was started in a container"):
                 # Attach before the start: logging drivers such as `none` and `syslog` keep nothing to read afterwards.
                 output = self._handle.attach(stdout=True, stderr=True, stream=True, logs=False, demux=True)
-            reader = OutputReader(output, stream)
+            ends = (bytearray(), bytearray())
+            reader = threading.Thread(target=_copy_output, args=(output, stream, ends), daemon=True)
             try:
                 self._start()
                 reader.start()
@@ -208,7 +209,8 @@ class Container:
         code = int(state["ExitCode"])
         if 128 < code <= 128 + 64:  # a shell's status for a signal, which `subprocess` says as a negative number
             code = 128 - code
-        return RunResult(code, reader.text(0), reader.text(1), bool(state.get("OOMKilled")), timed_out)
+        stdout, stderr = (end.decode(errors="replace") for end in ends)
+        return RunResult(code, stdout, stderr, bool(state.get("OOMKilled")), timed_out)
 
     def _start(self) -> None:
         try:
@@ -226,7 +228,7 @@ class Container:
             sentence = f"the Docker engine cannot give this machine's GPU to a container: {message}"
             raise NoGpuError(sentence, Code.NO_GPU) from error
 
-    def _wait(self, reader: OutputReader, timeout: float | None) -> bool:
+    def _wait(self, reader: threading.Thread, timeout: float | None) -> bool:
         """Wait until the program ends; False when the timeout passed and the program was killed."""
         end = None if timeout is None else time.monotonic() + timeout
         while reader.is_alive():
@@ -240,32 +242,21 @@ class Container:
         return True
 
 
-class OutputReader(threading.Thread):
-    """Copies a program's output to the log and keeps the end of both streams."""
-
-    def __init__(self, output: Iterable[tuple[bytes | None, bytes | None]], log: IO[bytes]) -> None:
-        """`output` yields parts of standard output and standard error."""
-        super().__init__(name="container output", daemon=True)
-        self._output, self._log = output, log
-        self._kept = (bytearray(), bytearray())
-        self._left = _LOGGED_OUTPUT
-
-    def run(self) -> None:
-        """Copy until the program ends."""
-        # When the engine stops, the stream ends or raises; the question for the exit status finds out which.
-        with suppress(*SDK_ERRORS, OSError, ValueError):
-            for parts in self._output:
-                for kept, part in zip(self._kept, parts, strict=True):
-                    if part:
-                        self._log.write(part[: self._left])
-                        self._left -= min(self._left, len(part))
-                        kept.extend(part)
-                        del kept[:-_KEPT_OUTPUT]
-                self._log.flush()
-
-    def text(self, number: int) -> str:
-        """The end of standard output (0) or standard error (1)."""
-        return self._kept[number].decode(errors="replace")
+def _copy_output(
+    output: Iterable[tuple[bytes | None, bytes | None]], log: IO[bytes], ends: tuple[bytearray, bytearray]
+) -> None:
+    """Copy a program's standard output and standard error to the log until it ends, and keep the end of both."""
+    left = _LOGGED_OUTPUT
+    # When the engine stops, the stream ends or raises; the question for the exit status finds out which.
+    with suppress(*SDK_ERRORS, OSError, ValueError):
+        for parts in output:
+            for end, part in zip(ends, parts, strict=True):
+                if part:
+                    log.write(part[:left])
+                    left -= min(left, len(part))
+                    end.extend(part)
+                    del end[:-_KEPT_OUTPUT]
+            log.flush()
 
 
 def close_stream(output: Any) -> None:  # noqa: ANN401 (the SDK's stream, untyped)

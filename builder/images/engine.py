@@ -28,7 +28,7 @@ from builder.images.engine_errors import (
     translate_sdk_errors,
 )
 from builder.images.registry.pull import UnreachableRegistryError, pull_error, pull_image
-from builder.images.registry.reference import Mirrors, Reference
+from builder.images.registry.reference import Reference, located
 from builder.log import print_line
 from builder.process import run
 from builder.store import Store
@@ -52,9 +52,9 @@ class Engine:
 
     """
 
-    def __init__(self, mirrors: Mirrors | None = None, *, may_pull: bool = True) -> None:
+    def __init__(self, mirrors: Mapping[str, str] | None = None, *, may_pull: bool = True) -> None:
         """Connects to nothing."""
-        self.mirrors = mirrors or Mirrors()
+        self.mirrors = mirrors or {}
         self.may_pull = may_pull
 
     def problem(self) -> MissingToolError | None:
@@ -103,7 +103,7 @@ class Engine:
 
     def local_name(self, base: str) -> str | None:
         """The name that a base image has on this machine: its own or the one in its mirror; None if it is not here."""
-        return next((name for name in dict.fromkeys((base, self.mirrors.locate(base))) if self.image_id(name)), None)
+        return next((name for name in dict.fromkeys((base, located(base, self.mirrors))) if self.image_id(name)), None)
 
     def base_id(self, base: str) -> str:
         """The id of a base image, pulled if necessary. Raises MissingToolError when the pull fails."""
@@ -125,14 +125,14 @@ class Engine:
             hint = "run the command without `--no-pull`"
             raise MissingToolError(sentence, Code.IMAGE_NOT_FOUND, where=base, hints=[hint])
         with translate_sdk_errors(), self._client() as client:
-            pull_image(client, base, self.mirrors.locate(base))
+            pull_image(client, base, located(base, self.mirrors))
 
     def digest(self, base: str) -> str:
         """The current digest (`sha256:…`) of a tag, as its registry or the mirror reports it.
 
         Raises MissingToolError when the registry does not answer, refuses the request, or does not have the tag.
         """
-        source = self.mirrors.locate(base)
+        source = located(base, self.mirrors)
         with translate_sdk_errors(), self._client(CONTAINER_TIMEOUT) as client:
             try:
                 return str(client.images.get_registry_data(source).id)
@@ -272,7 +272,7 @@ def pull_missing(engine: Engine, bases: Iterable[str]) -> dict[str, MissingToolE
     """
     missing = [base for base in dict.fromkeys(bases) if engine.local_name(base) is None]
     if missing and engine.may_pull:
-        found = [source for base in missing if (source := engine.mirrors.locate(base)) != base]
+        found = [source for base in missing if (source := located(base, engine.mirrors)) != base]
         mirrors = dict.fromkeys(Reference.parse(source).registry for source in found)
         mirror = f", from {' and '.join(mirrors)}" if mirrors else ""
         print_line(f"pulling {counted(len(missing), 'base image')}: {', '.join(missing)}{mirror}")

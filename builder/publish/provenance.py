@@ -17,7 +17,7 @@ from builder.matrix.config import GitSource, SdistSource
 from builder.proof import Proof, Verdict
 from builder.records import Part, Record
 from builder.store import StoredBuild, write_if_changed
-from builder.untrusted import JsonError, parse_json, read_json
+from builder.untrusted import JsonError, parse_json
 
 #: The statement of `x.whl` is `x.whl.intoto.json`; tools take `.jsonl` for a bundle of signed statements.
 SUFFIX = ".intoto.json"
@@ -102,17 +102,6 @@ def statement_fault(data: bytes, sha256: str) -> str:
     except JsonError as error:
         return f"the provenance cannot be read: {error}"
     return "" if named == [sha256] else "the provenance is of a different file"
-
-
-def recorded_format(wheel: Path) -> int | None:
-    """The BUILD_FORMAT of a wheel, from the statement next to it; 0: it names none; None: there is no statement."""
-    try:
-        return read_json(
-            statement_path(wheel),
-            lambda data: int(data["predicate"]["buildDefinition"]["internalParameters"].get("build_format", 0)),
-        )
-    except (OSError, JsonError):
-        return None
 
 
 def _dependencies(record: Record) -> Iterator[dict[str, Any]]:

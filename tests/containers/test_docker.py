@@ -11,7 +11,7 @@ from uuid import uuid4
 import docker
 import pytest
 
-from builder.errors import BuildError, MissingToolError
+from builder.errors import BuildError
 from builder.hashing import digest_of
 from builder.images.base_image_choice import ImageChooser
 from builder.images.container import OWNER_LABEL
@@ -146,28 +146,6 @@ def test_a_source_that_does_not_compile(executor: DockerExecutor, make_job: Call
         executor.prepare(job.build, job.recipe, log=job.log).compile(job, lambda _: None)
     assert (caught.value.stage, caught.value.log) == ("compile", job.log)
     assert containers(job.owner) == []
-
-
-def test_packages_that_do_not_exist(executor: DockerExecutor, make_job: Callable[[str], CompileJob]) -> None:
-    job = make_job(SOURCE)
-    job = replace(job, toolchain=replace(job.toolchain, packages=("setuptools==0.0.0.1",)))
-    with pytest.raises(MissingToolError, match=r"does not have a required package or version.*setuptools"):
-        executor.prepare(job.build, job.recipe, log=job.log).compile(job, lambda _: None)
-    assert containers(job.owner) == []
-
-
-def test_a_second_toolchain_builds_no_second_image(
-    executor: DockerExecutor, make_job: Callable[[str], CompileJob]
-) -> None:
-    job = make_job(SOURCE)
-    log = job.log.read_text() if job.log.exists() else ""
-    again = executor.prepare(job.build, job.recipe, log=job.log).toolchain
-    assert again == job.toolchain
-    assert str(again.image).startswith("buildfarm/build-cu130-buildfarm-base-bookworm-gcc12-cp312:")
-    packages = again.packages
-    assert "torch==2.11.0" in packages
-    assert not [package for package in packages if package.startswith("triton")], "no compile needs it"
-    assert (job.log.read_text() if job.log.exists() else "") == log
 
 
 def test_a_secret_reaches_the_step_and_no_layer(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine
 from builder.images.image_build import inspect_image
 from builder.images.registry.lock import read_lock
-from builder.images.registry.reference import VARIABLE, Mirrors
+from builder.images.registry.reference import VARIABLE
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
@@ -91,7 +91,7 @@ def test_pinned_images_are_found_after_a_pull_from_the_mirror(
     matrix, _, plan = read_plan(tmp_path / "matrix.yaml", Selection(("2.2",), ("12.1",), ("3.11",)))
     image = ImageChooser(matrix, Compat.load(), lock, minor_mismatch=True).build_image(plan.builds[0])
     assert image.base == f"{CUDA_IMAGE}@{lock[CUDA_IMAGE]}"
-    engine = Engine(Mirrors({"docker.io": registry.address, "quay.io": registry.address}))
+    engine = Engine({"docker.io": registry.address, "quay.io": registry.address})
     log = tmp_path / "log"
     _, contents = inspect_image(engine, Store(tmp_path / "store"), image, log=log)
     assert contents.nvcc == "12.4.131", log.read_text()

@@ -145,7 +145,7 @@ class PullProgress:
     """How much of an image was downloaded, from the events that the engine sends for each layer."""
 
     def __init__(self) -> None:
-        self._status: dict[str, str] = {}
+        self.phase = "waiting"  # of the layer that the engine named last: `downloading`, `retrying in 5 seconds`
         self._bytes: dict[str, tuple[int, int]] = {}
 
     def add(self, event: Mapping[str, Any]) -> None:
@@ -153,7 +153,7 @@ class PullProgress:
         layer, status = event.get("id"), str(event.get("status", ""))
         if not layer or status.startswith("Pulling from"):
             return
-        self._status[layer] = status
+        self.phase = status.lower()
         if status == "Downloading":
             detail = event.get("progressDetail") or {}
             self._bytes[layer] = int(detail.get("current", 0)), int(detail.get("total", 0))
@@ -169,15 +169,6 @@ class PullProgress:
     def total(self) -> int:
         """Bytes of the layers that have begun."""
         return sum(total for _, total in self._bytes.values())
-
-    @property
-    def phase(self) -> str:
-        """What the engine does now: `downloading`, `unpacking`, or `retrying in 5 seconds`."""
-        for status in self._status.values():
-            if status.startswith("Retrying"):
-                return status.lower()
-        loads = {"Pulling fs layer", "Downloading", "Waiting"} & {*self._status.values()}
-        return "unpacking" if self._status and not loads else "downloading"
 
 
 @contextmanager

@@ -48,21 +48,17 @@ class Reference:
         return f"{self.registry}/{self.repository}{tag}{digest}"
 
 
-class Mirrors:
-    """The mirrors of registries: from a host to the host and path that has copies of its images."""
+def located(image: str, mirrors: Mapping[str, str]) -> str:
+    """The name under which an image is pulled: the same name, or its name in the mirror of its registry.
 
-    def __init__(self, mirrors: Mapping[str, str] | None = None) -> None:
-        """`mirrors` maps `docker.io` to `registry.example/mirror`."""
-        self._mirrors = dict(mirrors or {})
-
-    def locate(self, image: str) -> str:
-        """The name under which an image is pulled: the same name, or its name in the mirror of its registry."""
-        reference = Reference.parse(image)
-        mirror = self._mirrors.get(reference.registry)
-        return replace(reference, registry=mirror).name if mirror else image
+    `mirrors` maps a host such as `docker.io` to the host and path that has copies of its images.
+    """
+    reference = Reference.parse(image)
+    mirror = mirrors.get(reference.registry)
+    return replace(reference, registry=mirror).name if mirror else image
 
 
-def read_mirrors(declared: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Mirrors:
+def read_mirrors(declared: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The mirrors of matrix.yaml with those of BUILDFARM_REGISTRIES. Raises UsageError if the variable is invalid."""
     mirrors = dict(declared)
     for entry in environ.get(VARIABLE, "").split():
@@ -78,4 +74,4 @@ def read_mirrors(declared: Mapping[str, str], environ: Mapping[str, str] = os.en
                 ],
             )
         mirrors[registry] = mirror
-    return Mirrors(mirrors)
+    return mirrors

@@ -108,6 +108,7 @@ class BuildContainer:
 class ContainerInputs:
     """What the containers of a job get."""
 
+    image: str  # its tag
     variables: Mapping[str, str]  # environment variables of the build
     paths: BuildPaths  # what the build scripts read from the job's file
     cache: CacheSettings
@@ -162,15 +163,13 @@ def container_inputs(job: CompileJob, container: BuildContainer, torch_index: Se
         torch_cuda=str(job.build.cuda),
         links_toolkit=not container.has_toolkit,
     )
-    return ContainerInputs(variables, paths, as_set(settings, variables))
+    return ContainerInputs(container.image, variables, paths, as_set(settings, variables))
 
 
-def install_spec(
-    job: CompileJob, container: BuildContainer, inputs: ContainerInputs
-) -> tuple[ContainerSpec, list[str]]:
+def install_spec(job: CompileJob, inputs: ContainerInputs) -> tuple[ContainerSpec, list[str]]:
     """The container in which root installs the packages of a build, and its program; no code of a source runs there."""
     spec = ContainerSpec(
-        image=container.image,
+        image=inputs.image,
         labels={OWNER_LABEL: job.owner},
         environment={**index_variables(), **inputs.variables, "NVIDIA_VISIBLE_DEVICES": "void"},
         bind_mounts={job.shared: _JOB, job.work / CA_BUNDLE: _CA},
@@ -182,7 +181,7 @@ def install_spec(
     return spec, _script("install-packages")
 
 
-def write_inputs(job: CompileJob, container: BuildContainer, inputs: ContainerInputs) -> Path:
+def write_inputs(job: CompileJob, inputs: ContainerInputs) -> Path:
     """Write the inputs of a run; returns the path of cibuildwheel's configuration."""
     mounted = job.shared
     mounted.mkdir(exist_ok=True)
@@ -198,11 +197,11 @@ def write_inputs(job: CompileJob, container: BuildContainer, inputs: ContainerIn
     options = [] if job.reuse else wheels_only(packages, job.recipe.build_requires)
     (mounted / "requirements.txt").write_text("\n".join([*options, *packages]) + "\n")
     settings = job.work / "cibuildwheel.toml"
-    settings.write_text(configuration(job, container, inputs))
+    settings.write_text(configuration(job, inputs))
     return settings
 
 
-def configuration(job: CompileJob, container: BuildContainer, inputs: ContainerInputs) -> str:
+def configuration(job: CompileJob, inputs: ContainerInputs) -> str:
     """cibuildwheel's configuration for a job as TOML.
 
     A file needs no double quoting, unlike CIBW_ variables, and can be read after the build. cibuildwheel reads it in
@@ -219,7 +218,7 @@ def configuration(job: CompileJob, container: BuildContainer, inputs: ContainerI
             "create-args": _create_arguments(job, inputs.variables),
             "disable-host-mount": True,
         },
-        f"manylinux-{job.build.platform.machine}-image": container.image,
+        f"manylinux-{job.build.platform.machine}-image": inputs.image,
         "before-build": before,
         # The same front end as in the local executor.
         "build-frontend": {

@@ -228,7 +228,7 @@ class DockerBuild:
         temporary.mkdir(exist_ok=True)
         torch_index = self._executor.torch_index(job.build)
         inputs = container_inputs(job, self._container, torch_index)
-        settings = write_inputs(job, self._container, inputs)
+        settings = write_inputs(job, inputs)
         # -P: a directory of the source tree must not shadow a module that cibuildwheel imports.
         identifier = f"{job.toolchain.python.tag}-manylinux_{job.build.platform.machine}"
         argv = [sys.executable, "-P", "-m", "cibuildwheel", "--only", identifier]
@@ -242,7 +242,7 @@ class DockerBuild:
         if FIRST_INDEX in job.recipe.env:  # the recipe takes precedence, as for every variable
             variables[FIRST_INDEX] = job.recipe.env[FIRST_INDEX]
         start = log_size(job.log)
-        spec, installation = install_spec(job, self._container, inputs)
+        spec, installation = install_spec(job, inputs)
         with self._executor.engine.container(spec) as installer:
             result = installer.run(installation, log=job.log)
         if result.status != 0:

@@ -91,33 +91,28 @@ def relabel_metadata(metadata: str, label: Label) -> tuple[str, str]:
     Raises ValueError when the version or a requirement of the label is malformed.
     """
     head, gap, body = _split(metadata)
-    headers = _fields(head)
-    version = ""
-    kept: list[tuple[str, str]] = []
+    headers, version, kept = _fields(head), "", list[tuple[str, str]]()
     theirs = [text.partition(":")[2].strip() for name, text in headers if name == "requires-dist"]
     theirs = [line for line in theirs if _project(line) == "torch"]
     torch = narrowed(label.torch, theirs, label.built_with) if label.torch else None
-    place: int | None = None
+    if torch:
+        for line in theirs:
+            with suppress(InvalidRequirement):
+                old = Requirement(line)
+                torch.extras |= set() if old.marker else old.extras
+    ours = ("requires-dist", f"Requires-Dist: {torch}")
     for name, text in headers:
         if name == "version":
             version = relabelled_version(text.partition(":")[2].strip(), label.local_version)
             kept.append((name, f"Version: {version}"))
-        elif torch and name == "requires-dist" and _project(text) == "torch":
-            with suppress(InvalidRequirement):
-                old = Requirement(text.partition(":")[2].strip())
-                torch.extras |= set() if old.marker else old.extras
-            if place is None:
-                place = len(kept)
-                kept.append((name, ""))
-        else:
+        elif not (torch and name == "requires-dist" and _project(text) == "torch"):
             kept.append((name, text))
+        elif ours not in kept:
+            kept.append(ours)
     if not version:
         raise ValueError("no Version")
-    if torch:
-        if place is None:
-            place = _after_requirements(kept)
-            kept.insert(place, ("requires-dist", ""))
-        kept[place] = ("requires-dist", f"Requires-Dist: {torch}")
+    if torch and ours not in kept:
+        kept.insert(_after_requirements(kept), ours)
     present = {_canonical(text.partition(":")[2]) for name, text in kept if name == "requires-dist"}
     new = [wish for wish in label.requires if _canonical(wish) not in present and _project(wish) != "torch"]
     end = _after_requirements(kept)
@@ -204,13 +199,11 @@ def correct(
     by_path = {member.path: member for member in members}
     info = _info(members)
     head, gap, body = _split(_text(by_path[f"{info}/METADATA"]))
-    lines = []
-    for key, text in _fields(head):
-        if key == "version":
-            text = f"Version: {version}"  # noqa: PLW2901 - the line in its new form
-        elif key == "name" and (name or canonicalize_name(text.partition(":")[2].strip()) != project):
-            text = f"Name: {name or project}"  # noqa: PLW2901
-        lines.append(text)
+    headers = _fields(head)
+    changed = {"version": f"Version: {version}"}
+    if name or canonicalize_name(dict(headers).get("name", "").partition(":")[2].strip()) != project:
+        changed["name"] = f"Name: {name or project}"
+    lines = [changed.get(key, text) for key, text in headers]
     wheel = [text for key, text in _fields(_split(_text(by_path[f"{info}/WHEEL"]))[0]) if key != "tag"]
     wheel += [f"Tag: {each}" for each in sorted(map(str, tags))]
     stem = f"{project.replace('-', '_')}-{version}"

@@ -146,10 +146,10 @@ def repair(
         kept = [_without_stray_paths(member, aside, log) for member in _members(grafted, log)]
         kept = _found_by_all(kept, raw, log)
         if record:
-            from builder.wheels.repair.sbom import Linked, make_sbom  # noqa: PLC0415 - see there
+            from builder.wheels.repair.sbom import make_sbom  # noqa: PLC0415 - see there
 
             elves = [(member, _read_library(member, aside, log)) for member in kept if _is_elf(member)]
-            libraries = [Linked.of(member.path, member.data, elf) for member, elf in elves if elf]
+            libraries = [(member.path, member.data, elf) for member, elf in elves if elf]
             made = partial(make_sbom, record=record, libraries=libraries, provided=provided)
             label = replace(label, made_by=record.to_json(), sbom=made)
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote
 
@@ -42,36 +41,14 @@ _REQUIRED, _EXCLUDED = ComponentScope.REQUIRED, ComponentScope.EXCLUDED
 #: How the wheel uses a library that is not in the wheel.
 _BROUGHT, _OF_SYSTEM = "dynamic, excluded: the environment brings it", "dynamic, of the system"
 
+#: A library of the wheel: its path in it, its bytes, and its ELF headers.
+Library = tuple[str, bytes, Elf]
 #: Host code calls this function to pass its GPU code to the CUDA runtime (crt/host_runtime.h of any toolkit).
 _REGISTERS = "__cudaRegisterFatBinary"
 
 
-@dataclass(frozen=True)
-class Linked:
-    """One library of the wheel and how it is linked."""
-
-    path: str  # its path in the wheel
-    sha256: str  # of its bytes, hex
-    needed: tuple[str, ...]  # libraries that it needs (DT_NEEDED)
-    grafted: bool  # auditwheel copied it from another project
-    #: It contains the static CUDA runtime: it has GPU code, and the function that registers GPU code is not an
-    #: undefined symbol.
-    static_cudart: bool
-
-    @classmethod
-    def of(cls, path: str, data: bytes, elf: Elf) -> Linked:
-        """From a file of a wheel and its ELF headers."""
-        return cls(
-            path,
-            hashlib.sha256(data).hexdigest(),
-            elf.needed,
-            grafted=path.split("/", 1)[0].endswith(".libs"),
-            static_cudart=elf.fatbin and _REGISTERS not in elf.undefined,
-        )
-
-
 def make_sbom(
-    name: str, version: str, filename: str, record: Record, libraries: Sequence[Linked], provided: Iterable[str]
+    name: str, version: str, filename: str, record: Record, libraries: Sequence[Library], provided: Iterable[str]
 ) -> bytes:
     """The SBOM of a wheel, CycloneDX 1.6, JSON with a final newline.
 
@@ -171,18 +148,19 @@ def _toolchain(record: Record) -> Iterator[Component]:
         yield _part(project, ComponentType.LIBRARY, ref, scope, properties, version=version, purl=purl)
 
 
-def _libraries(libraries: Sequence[Linked], provided: Iterable[str]) -> Iterator[Component]:
+def _libraries(libraries: Sequence[Library], provided: Iterable[str]) -> Iterator[Component]:
     """The wheel's own, grafted and statically linked libraries, and the libraries that it needs."""
     brought = frozenset(provided)
-    inside = {library.path.rpartition("/")[2] for library in libraries}
-    for library in libraries:
-        path = library.path
-        link = {"link": "grafted" if library.grafted else "built"}
-        yield _part(path, ComponentType.FILE, f"file-{path}", _REQUIRED, link, sha256=library.sha256)
-        if library.static_cudart:
+    inside = {path.rpartition("/")[2] for path, _, _ in libraries}
+    for path, data, elf in libraries:
+        # auditwheel copied those in `.libs` from another project.
+        link = {"link": "grafted" if path.split("/", 1)[0].endswith(".libs") else "built"}
+        sha256 = hashlib.sha256(data).hexdigest()
+        yield _part(path, ComponentType.FILE, f"file-{path}", _REQUIRED, link, sha256=sha256)
+        if elf.fatbin and _REGISTERS not in elf.undefined:  # the static CUDA runtime is in it
             link, ref = {"link": "static", "in": path}, f"static-cudart-{path}"
             yield _part("libcudart_static.a", ComponentType.LIBRARY, ref, _REQUIRED, link)
-    for name in sorted({name for library in libraries for name in library.needed} - inside):
+    for name in sorted({name for _, _, elf in libraries for name in elf.needed} - inside):
         link = {"link": _BROUGHT if name in brought else _OF_SYSTEM}
         yield _part(name, ComponentType.LIBRARY, f"library-{name}", _REQUIRED, link)
 

@@ -22,15 +22,13 @@ _COMPLAINT = re.compile(r"patch failed: (?P<file>.+):(?P<line>\d+)")
 _OFFSET = re.compile(
     r"(?:Checking patch (?P<file>.+)\.\.\.|Hunk #(?P<hunk>\d+) succeeded at (?P<line>\d+).*\(offset -?\d+ lines?\)\.?)"
 )
-_OLD_FILE = re.compile(r"--- (?:[^/\t\n]+/)?(?P<file>[^\t\n]+)")
-_HUNK = re.compile(r"@@ -(?P<line>\d+)")
 
 
 def apply_patches(patches: Sequence[Path], tree: Path) -> None:
     """Apply each patch to `tree` with `-p1` and without fuzz; warn about hunks that fit at a different line.
 
-    Raises UsageError with the patch, the file, the hunk and its line for the first hunk that does not fit, and
-    MissingToolError when there are patches and git is not on PATH.
+    Raises UsageError with the patch, the file and the line of the first hunk that does not fit, and MissingToolError
+    when there are patches and git is not on PATH.
     """
     for patch in patches:
         if not patch.is_file():
@@ -53,7 +51,7 @@ def apply_patches(patches: Sequence[Path], tree: Path) -> None:
         if done.returncode:
             output = (done.stderr + done.stdout).strip() or "no reason printed"
             position = _COMPLAINT.search(output)
-            detail = _place(patch, position["file"], int(position["line"])) if position else output.splitlines()[0]
+            detail = f"{position['file']} at line {position['line']}" if position else output.splitlines()[0]
             hint = "make a new patch for exactly the version in the recipe, with its line ends (CRLF or LF)"
             raise UsageError(f"the patch does not apply: {detail}", Code.PATCH_FAILED, where=str(patch), hints=[hint])
         file, moved = "", dict[str, list[str]]()
@@ -66,16 +64,3 @@ def apply_patches(patches: Sequence[Path], tree: Path) -> None:
             print_warning(
                 f"{patch}: was made for a different version of {name}; it fits, at different lines ({places})"
             )
-
-
-def _place(patch: Path, file: str, line: int) -> str:
-    """`setup.py, hunk 2, at line 22`: the hunk that does not fit; its line in the file that the patch was made for."""
-    hunk, current, count = 0, "", 0
-    for text in patch.read_text(encoding="utf-8", errors="replace").splitlines():
-        if found := _OLD_FILE.match(text):
-            current, count = found["file"], 0
-        elif found := _HUNK.match(text):
-            count += 1
-            if not hunk and current == file and int(found["line"]) == line:
-                hunk = count
-    return f"{file}{f', hunk {hunk},' if hunk else ''} at line {line}"

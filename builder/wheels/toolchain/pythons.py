@@ -15,7 +15,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from builder.build_log import log_size, text_since
-from builder.diagnosis.known_errors import reports
 from builder.errors import Code, MissingToolError
 from builder.images.network import package_settings
 from builder.log import print_line
@@ -114,7 +113,6 @@ class Pythons:
         if (setting := package_settings().get(SETTING, "automatic")) != "automatic":
             self._forbidden = self._forbidden or f"{SETTING}={setting}"
         self._failures: dict[Python, MissingToolError] = {}
-        self._unreachable = ""  # why the server of Pythons did not answer: the same for every version
         self._lock = threading.Lock()
 
     def obtain(self, python: Python, *, headers: bool = False) -> Interpreter:
@@ -148,8 +146,6 @@ class Pythons:
                 f"allow the download: omit `--no-python-downloads` and unset {SETTING}",
                 f"download this Python with `{SETTING}=manual {uv_command()} python install {python}`",
             )
-        if self._unreachable:
-            raise self._failure(python, missing, self._unreachable)
         print_line(f"{missing}: uv downloads a Python with headers (`--no-python-downloads` forbids this)")
         log = self._store.log("pythons")
         start = log_size(log)
@@ -159,8 +155,6 @@ class Pythons:
         status = run(argv, log=log, owner=self._store.owner("pythons"), env=variables)
         output = _LINE_BREAK.sub(" ", text_since(log, start))
         if status != 0:
-            if reports("unreachable", output) or reports("fetch-failed", output):
-                self._unreachable = output
             raise self._failure(python, missing, output)
         find_python.cache_clear()
         if (made := find_python(python)) and (made.headers or not found):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -32,7 +31,6 @@ from builder.commands.rebuild import (
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
 from builder.hashing import sha256_of
 from builder.matrix.config import GitSource
-from builder.publish.provenance import statement_path
 from builder.records import read_record
 from builder.wheels.job import Prepared
 from builder.wheels.local import LocalExecutor
@@ -342,28 +340,6 @@ def test_without_a_matrix_a_source_in_a_folder_is_missing(
     assert "missing: the source, which was in the folder of the recipe" in error.sentence
     stranger = pure_wheel(tmp_path, "stranger", "1.0")
     assert "buildfarm did not build this wheel" in refused(RebuildOptions(stranger)).sentence
-
-
-def test_a_different_buildfarm_version_is_a_message_and_no_error(
-    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    printed: list[str] = []
-    monkeypatch.setattr(rebuild, "print_line", printed.append)
-    alone = tmp_path / built.wheels["steady"].name
-    shutil.copyfile(built.wheels["steady"], alone)
-    rebuild._report_format(built.wheels["steady"])
-    assert printed == []
-    rebuild._report_format(alone)
-    statement = statement_path(built.wheels["steady"]).read_text()
-    statement_path(alone).write_text(statement.replace('"build_format": ', '"build_format": 9'))
-    rebuild._report_format(alone)
-    statement_path(alone).write_text(statement.replace("build_format", "farm_code_sha256"))
-    rebuild._report_format(alone)
-    assert [line.split(" buildfarm")[0] for line in printed] == [
-        "cannot tell which version of",
-        "a different version of",
-        "a different version of",
-    ]
 
 
 def test_the_command_line(built: Built, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The launchers in front of the compilers, with a substitute for sccache and the real g++."""
+"""The launchers in front of the compilers, with a substitute for sccache and the real g++, and flags of gcc."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from builder.wheels.build_scripts.job_file import write_job
 from builder.wheels.sccache.configure import TURNED_OFF, as_set, cache_variables, read_statistics
 from builder.wheels.sccache.launchers.environment import CacheSettings
 from builder.wheels.scripts import PACKAGE, script_command
+from builder.wheels.variables import prefix_map_flags
 
 #: It writes down how often it compiles. `kind` decides the key of a compile: all of the text, or (`stale`, as in
 #: ccache 4.11) the text for the GPU, without the code under `#ifndef __CUDA_ARCH__`.
@@ -566,3 +567,19 @@ def test_without_the_compiler_cache_no_server_starts(without_nvcc: Place) -> Non
     statistics = read_statistics(without_nvcc.statistics_dir)
     assert statistics is not None
     assert statistics.sentence() == "compiler cache not used: it is turned off"
+
+
+@pytest.mark.parametrize("hashed", [True, False], ids=["source", "store"])
+def test_a_compiler_calls_the_folders_as_it_is_told(tmp_path: Path, *, hashed: bool) -> None:
+    texts = []
+    for name in ("one", "another place".replace(" ", "-")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "a.c").write_text("const char *where(void) { return __FILE__; }\n")
+        named = {folder: "."}
+        maps = prefix_map_flags(named if hashed else {}, "12.2.0", stores={} if hashed else named)
+        flags = maps["CPPFLAGS"].split()
+        subprocess.run(["gcc", "-c", "-g", *flags, folder / "a.c", "-o", folder / "a.o"], check=True, cwd=folder)
+        texts.append((folder / "a.o").read_bytes())
+    assert texts[0] == texts[1]
+    assert os.fsencode(tmp_path) not in texts[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,8 +15,16 @@ from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.store import Store
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_cuda
-from builder.wheels.toolchain.environments import Environment, Environments, locked_version, toolkit_requirements
-from builder.wheels.toolchain.uv import UnsatisfiableError, compile_captured, uv_variables
+from builder.wheels.sources.prepare import locate_sdist
+from builder.wheels.toolchain.environments import (
+    Environment,
+    Environments,
+    add_bytecode,
+    locked_version,
+    toolkit_requirements,
+)
+from builder.wheels.toolchain.pythons import Interpreter
+from builder.wheels.toolchain.uv import UnsatisfiableError, compile_captured, network_hints, uv_error, uv_variables
 from tests.conftest import coded
 from tests.refused import refused
 from tests.unit.loopback import PackageIndex, pure_wheel
@@ -305,3 +314,125 @@ def test_a_wheel_for_a_newer_c_library_says_nothing_of_the_wheel(
         environments.install(made.folder, [str(wheel)], index=[], log=log, owner="job")
     assert caught.value.sentence.startswith(f"the wheel needs {tags.replace('.', ' or ')}, but the C library")
     assert any("--executor docker" in hint for hint in caught.value.hints)
+
+
+PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in (*PROXIES, "UV_OFFLINE", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("name", PROXIES)
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("http://127.0.0.1:9", "http://127.0.0.1:9"),
+        ("http://me:pass/w@rd@proxy.example:3128", "http://***@proxy.example:3128"),
+        ("me:secret@proxy.example:3128", "***@proxy.example:3128"),
+    ],
+)
+def test_the_proxy_is_named_without_credentials(
+    name: str, value: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert network_hints() == []
+    monkeypatch.setenv(name, value)
+    (hint,) = network_hints()
+    assert hint.startswith(f"{name}={shown} names a proxy")
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_source_behind_a_proxy_that_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://index.example/simple")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    with refused(Code.NETWORK_UNREACHABLE, "tiny 1.0") as caught:
+        locate_sdist("tiny", "1.0")
+    hints = " ".join(caught.value.hints)
+    assert "HTTPS_PROXY=http://127.0.0.1:9 names a proxy" in hints
+    assert "set HTTPS_PROXY" not in hints
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize(("value", "offline"), [("1", True), ("true", True), ("0", False), ("", False)])
+def test_uv_may_be_offline(value: str, monkeypatch: pytest.MonkeyPatch, *, offline: bool) -> None:
+    monkeypatch.setenv("UV_OFFLINE", value)
+    assert network_hints() == ([f"UV_OFFLINE={value} forbids uv to use the network: unset it"] if offline else [])
+
+
+@pytest.mark.usefixtures("plain")
+def test_packages_that_the_cache_lacks_do_not_conflict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before: "the packages conflict", because uv says that the requirements are unsatisfiable."""
+    log = tmp_path / "log"
+    log.write_text(
+        "No solution found when resolving dependencies:\n"
+        "  ╰─▶ Because torch was not found in the cache and you require torch==2.11.0, we can conclude that your\n"
+        "      requirements are unsatisfiable.\n"
+    )
+    assert uv_error(log, 0, ["torch==2.11.0"], []).code is Code.PACKAGES_CONFLICT
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    error = uv_error(log, 0, ["torch==2.11.0"], [])
+    assert error.code is Code.NETWORK_UNREACHABLE
+    assert error.hints[0].startswith("UV_OFFLINE=1 forbids")
+    assert not any("UV_DEFAULT_INDEX" in hint for hint in error.hints)
+
+
+SOURCE = "import my_ext.part\n"
+
+
+def cell(store: Store, folder: Path, source: str = SOURCE) -> Environment:
+    """A new environment with one package, and its bytecode."""
+    wheel = pure_wheel(folder, "my_ext", "1.0", {"my_ext/__init__.py": source, "my_ext/part.py": "VALUE = 1\n"})
+    interpreter = Interpreter(Path(sys.executable), str(PYTHON), headers=False)
+    log = folder / "log"
+    Environments.create(folder / "env", interpreter, [str(wheel)], index=[], log=log, owner=f"t/{folder.name}")
+    environment = Environment(folder / "env", PYTHON, ())
+    python, site = environment.interpreter, environment.site_packages
+    add_bytecode(store, python, site, ("my_ext", "absent"), log=log, owner=f"t/{folder.name}")
+    return environment
+
+
+def uses(environment: Environment) -> set[str]:
+    """The modules whose bytecode Python accepts."""
+    words = [str(environment.interpreter), "-v", "-B", "-I", "-c", "import my_ext"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stderr
+    rows = (line.split() for line in said.splitlines() if " matches " in line and "my_ext" in line)
+    return {Path(row[-1]).name for row in rows}
+
+
+def test_a_second_cell_takes_the_bytecode_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path / "store")
+    (tmp_path / "a").mkdir()
+    assert uses(cell(store, tmp_path / "a")) == {"__init__.py", "part.py"}
+    (kept,) = (store.root / "envs").glob("bytecode-*")
+    assert {path.name.partition(".")[0] for path in kept.rglob("*.pyc")} == {"__init__", "part"}
+
+    monkeypatch.setattr(
+        "builder.wheels.toolchain.environments.import_once", lambda *_, **__: pytest.fail("imported again")
+    )
+    (tmp_path / "b").mkdir()
+    second = cell(store, tmp_path / "b")
+    assert uses(second) == {"__init__.py", "part.py"}
+    copies = {path.stat().st_ino for path in second.site_packages.rglob("*.pyc")}
+    assert not copies & {path.stat().st_ino for path in kept.rglob("*.pyc")}, "a cell could change the store's files"
+
+
+def test_other_sources_have_bytecode_of_their_own(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    for name, source in (("a", SOURCE), ("b", f"{SOURCE}OTHER = 1\n")):
+        (tmp_path / name).mkdir()
+        cell(store, tmp_path / name, source)
+    assert len(list((store.root / "envs").glob("bytecode-*"))) == 2
+
+
+def test_bytecode_of_a_source_that_changed_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    environment = cell(Store(tmp_path / "store"), tmp_path / "a")
+    part = environment.site_packages / "my_ext/part.py"
+    part.unlink()  # it can be a hard link to a file of uv's cache
+    part.write_text("VALUE = 2\n")
+    assert uses(environment) == {"__init__.py"}

@@ -18,7 +18,6 @@ from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolEr
 from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine
 from builder.images.image_build import ImageContents
-from builder.images.registry.reference import Mirrors
 from builder.images.specs import python_prefix
 from builder.matrix.axes import Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
@@ -38,7 +37,6 @@ from builder.wheels.cibuildwheel.executor import DockerExecutor
 from builder.wheels.cibuildwheel.log import LOG_VARIABLES
 from builder.wheels.job import CompileJob, Prepared, config_setting_options
 from builder.wheels.toolchain.environments import Environments
-from tests.conftest import coded
 from tests.refused import refused
 from tests.unit.images.fake_engine import FakeEngine, running_engine
 from tests.unit.matrix.make import matrix
@@ -72,12 +70,12 @@ def prepared(executor: DockerExecutor, job: CompileJob) -> Prepared:
 
 def written(job: CompileJob) -> Path:
     """cibuildwheel's configuration of a job, whose inputs are written."""
-    return write_inputs(job, CONTAINER, container_inputs(job, CONTAINER, []))
+    return write_inputs(job, container_inputs(job, CONTAINER, []))
 
 
 def configured(job: CompileJob) -> str:
     """The text of the configuration."""
-    return configuration(job, CONTAINER, container_inputs(job, CONTAINER, []))
+    return configuration(job, container_inputs(job, CONTAINER, []))
 
 
 @pytest.fixture
@@ -120,7 +118,7 @@ def executor(tmp_path: Path) -> DockerExecutor:
     farm = dataclasses.replace(matrix(["2.11"], ["13.0"], ["3.11"]), images=rules)
     chooser = ImageChooser(farm, Compat.load(), {})
     # No registry answers here, and the fake engine has none of the images.
-    engine = Engine(Mirrors({"docker.io": "127.0.0.1:9", "quay.io": "127.0.0.1:9"}))
+    engine = Engine({"docker.io": "127.0.0.1:9", "quay.io": "127.0.0.1:9"})
     return DockerExecutor(environments, store, chooser, engine=engine)
 
 
@@ -281,7 +279,7 @@ def test_a_container_of_a_build_has_caches_as_volumes_limits_a_label_and_no_capa
 
 def test_root_installs_packages_where_no_code_of_a_source_runs(job: CompileJob) -> None:
     inputs = container_inputs(job, CONTAINER, [])
-    spec, argv = install_spec(job, CONTAINER, inputs)
+    spec, argv = install_spec(job, inputs)
     assert argv[-1] == "install-packages"
     options = spec.options()
     assert (options["user"], options["cap_drop"], options["cap_add"]) == ("0:0", ["ALL"], ["DAC_OVERRIDE"])
@@ -350,13 +348,6 @@ def test_an_unreachable_package_index_is_reported_before_the_builds(
     monkeypatch.setenv("UV_CACHE_DIR", str(executor._store.root / "uv"))
     (said,) = sentences(executor, BUILD, BUILD)
     assert said.startswith("the package index cannot be reached")
-
-
-def test_a_missing_engine_is_the_only_problem(
-    executor: DockerExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert sentences(executor, BUILD, BUILD) == ["there is no docker program on PATH"]
 
 
 @pytest.mark.parametrize(
@@ -446,18 +437,6 @@ def test_a_stopped_engine_is_the_only_reported_cause(
     monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", run)
     with refused(Code.ENGINE_NOT_ANSWERING, "compile"):
         prepared(executor, job).compile(job, lambda _: None)
-
-
-def test_a_run_without_an_engine_is_a_missing_tool_error(
-    fake: FakeEngine, executor: DockerExecutor, job: CompileJob
-) -> None:
-    fake.containers["left-over"] = {"buildfarm.build": job.owner}
-    fake.containers["of another farm"] = {"buildfarm.build": "another/mark"}
-    stages: list[str] = []
-    with pytest.raises(MissingToolError, check=coded(Code.ENGINE_NOT_ANSWERING)):
-        prepared(executor, job).compile(job, stages.append)
-    assert stages == ["environment"]
-    assert set(fake.removed) == {"left-over", "probe"}
 
 
 def test_a_failed_run_is_a_build_error(

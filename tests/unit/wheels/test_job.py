@@ -31,57 +31,37 @@ def test_the_same_inputs_have_the_same_name() -> None:
     assert len(digest()) == 64
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"extension": "other"},
-        {"version": "1.1"},
-        {"abi": AbiClass.ABI3},
-        {"abi": AbiClass.STABLE},
-        {"torch": Torch(2, 11, 1)},
-        {"cuda": Cuda(13, 2)},
-        {"pythons": (Python(3, 13),)},
-        {"archs": (Arch(9, 0, ptx=True),)},
-        {"archs": (Arch(8, 0), Arch(9, 0))},
-    ],
-    ids=lambda change: " ".join(f"{name}={value}" for name, value in change.items()),
-)
-def test_what_is_built_is_an_input(change: dict[str, Any]) -> None:
-    assert digest(replace(BUILD, **change)) != digest()
+INPUTS: list[tuple[str, dict[str, Any]]] = [
+    ("build", {"extension": "other"}),
+    ("build", {"version": "1.1"}),
+    ("build", {"abi": AbiClass.ABI3}),
+    ("build", {"abi": AbiClass.STABLE}),
+    ("build", {"torch": Torch(2, 11, 1)}),
+    ("build", {"cuda": Cuda(13, 2)}),
+    ("build", {"pythons": (Python(3, 13),)}),
+    ("build", {"archs": (Arch(9, 0, ptx=True),)}),
+    ("build", {"archs": (Arch(8, 0), Arch(9, 0))}),
+    ("recipe", {"env": {"WITH_X": "1"}}),
+    ("recipe", {"build_requires": ("pybind11",)}),
+    ("recipe", {"requires": ("numpy>=1.26",)}),
+    ("recipe", {"assume_cuda": True}),
+    ("recipe", {"override_architectures": True}),
+    ("recipe", {"config_settings": {"--global-option": ("--cuda_ext",)}}),
+    ("recipe", {"requires_torch": "source"}),
+    ("toolchain", {"executor": "docker"}),
+    ("toolchain", {"python": Python(3, 13)}),
+    ("toolchain", {"cxx": "g++ 13.3.0"}),
+    ("toolchain", {"nvcc": "13.0.96"}),
+    ("toolchain", {"packages": ("ninja==1.12", "torch==2.11.0")}),
+    ("toolchain", {"python_version": "3.12.2"}),
+    ("toolchain", {"requested_cuda": Cuda(12, 1)}),
+]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"env": {"WITH_X": "1"}},
-        {"build_requires": ("pybind11",)},
-        {"requires": ("numpy>=1.26",)},
-        {"assume_cuda": True},
-        {"override_architectures": True},
-        {"config_settings": {"--global-option": ("--cuda_ext",)}},
-        {"requires_torch": "source"},
-    ],
-    ids=lambda change: next(iter(change)),
-)
-def test_the_recipe_is_an_input(change: dict[str, Any]) -> None:
-    assert digest(recipe=replace(make.recipe("ops"), **change)) != digest()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"executor": "docker"},
-        {"python": Python(3, 13)},
-        {"cxx": "g++ 13.3.0"},
-        {"nvcc": "13.0.96"},
-        {"packages": ("ninja==1.12", "torch==2.11.0")},
-        {"python_version": "3.12.2"},
-        {"requested_cuda": Cuda(12, 1)},
-    ],
-    ids=["executor", "python", "g++", "nvcc", "packages", "patch of python", "another minor of CUDA"],
-)
-def test_the_toolchain_is_an_input(change: dict[str, Any]) -> None:
-    assert digest(toolchain=replace(TOOLCHAIN, **change)) != digest()
+@pytest.mark.parametrize(("of", "change"), INPUTS, ids=str)
+def test_what_can_change_the_wheel_is_an_input(of: str, change: dict[str, Any]) -> None:
+    inputs: dict[str, Any] = {"build": BUILD, "recipe": make.recipe("ops"), "toolchain": TOOLCHAIN}
+    assert digest(**{of: replace(inputs[of], **change)}) != digest()
 
 
 def test_source_and_the_format_of_builds_are_inputs(monkeypatch: pytest.MonkeyPatch) -> None:

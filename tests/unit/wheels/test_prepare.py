@@ -344,27 +344,27 @@ LONG = {"long.txt": "".join(f"{n}\n" for n in range(1, 31))}
 @pytest.mark.parametrize(
     ("files", "text", "says"),
     [
-        pytest.param({}, BAD, r"setup\.py, hunk 1, at line 1$", id="first hunk"),
-        pytest.param({}, BAD_SECOND, r"src/op\.cpp, hunk 1, at line 1$", id="second file"),
+        pytest.param({}, BAD, r"setup\.py at line 1$", id="first hunk"),
+        pytest.param({}, BAD_SECOND, r"src/op\.cpp at line 1$", id="second file"),
         pytest.param({}, "no patch at all\n", "does not apply: ", id="no patch"),
         pytest.param({}, BAD.replace("setup.py", "caf\xe9.py"), "does not apply: ", id="a name that is not UTF-8"),
         pytest.param(
             LONG,
             "--- a/long.txt\n+++ b/long.txt\n@@ -1,7 +1,7 @@\n x\n 2\n 3\n-4\n+four\n 5\n 6\n 7\n",
-            r"long\.txt, hunk 1, at line 1",
+            r"long\.txt at line 1",
             id="another neighbour",
         ),
         pytest.param(
             {"long.txt": LONG["long.txt"].replace("\n27\n", "\ntwenty-seven\n")},
             TWO_HUNKS,
-            r"^\S+/fix\.patch: the patch does not apply: long\.txt, hunk 2, at line 22$",
+            r"^\S+/fix\.patch: the patch does not apply: long\.txt at line 22$",
             id="second hunk",
         ),
-        pytest.param({"setup.py": "setup\r\n"}, GOOD, r"setup\.py, hunk 1, at line 1$", id="CRLF"),
+        pytest.param({"setup.py": "setup\r\n"}, GOOD, r"setup\.py at line 1$", id="CRLF"),
         pytest.param(  # the user's settings of git ignore white space
             {"f.c": "int  f() {\n  b;\n}\n"},
             "--- a/f.c\n+++ b/f.c\n@@ -1,3 +1,3 @@\n int f() {\n-  b;\n+  c;\n }\n",
-            r"f\.c, hunk 1, at line 1$",
+            r"f\.c at line 1$",
             id="white space",
         ),
     ],

@@ -105,48 +105,19 @@ def test_every_setting_of_the_digest_is_in_the_record() -> None:
 
 def test_every_part_of_a_toolchain_has_its_key_and_an_absent_part_has_none() -> None:
     """The keys are inside wheels: a changed one would make every rebuilt wheel differ."""
-    toolchain = Toolchain(
-        executor="docker",
-        python=Python(3, 12),
-        packages=("ninja==1.12", "torch==2.11.0"),
-        python_version="3.12.1",
-        cxx="g++ 12.2.0",
-        cc="gcc",
-        nvcc="",
-        requested_cuda=Cuda(12, 1),
-        uv="1",
-        cibuildwheel="2",
-        auditwheel="3",
-        cyclonedx="4",
-        patchelf="5",
-        zlib="6",
-        sccache="7",
-        scripts="8",
-        image="9",
-        base="10",
-        base_id="11",
-        base_digest="12",
-    )
-    parts = {
-        "auditwheel": "3",
-        "base": "10",
-        "base digest": "12",
-        "base id": "11",
-        "c++": "g++ 12.2.0",
-        "cc": "gcc",
-        "cibuildwheel": "2",
-        "cyclonedx-python-lib": "4",
-        "image": "9",
+    fields = ("cc", "uv", "cibuildwheel", "auditwheel", "cyclonedx", "patchelf", "zlib", "sccache", "scripts", "image")
+    values: dict[str, Any] = {name: name.upper() for name in (*fields, "base", "base_id", "base_digest")}
+    values |= {
+        "packages": ("ninja==1.12", "torch==2.11.0"),
+        "python_version": "3.12.1",
+        "cxx": "g++ 12.2.0",
         "nvcc": "",
-        "packages": "ninja==1.12 torch==2.11.0",
-        "patchelf": "5",
-        "python": "3.12.1",
-        "sccache": "7",
-        "scripts": "8",
-        "stands in for": "CUDA 12.1",
-        "uv": "1",
-        "zlib": "6",
     }
+    toolchain = Toolchain(executor="docker", python=Python(3, 12), requested_cuda=Cuda(12, 1), **values)
+    names = {"base digest": "BASE_DIGEST", "base id": "BASE_ID", "cyclonedx-python-lib": "CYCLONEDX"}
+    parts = {name: name.upper() for name in fields if name != "cyclonedx"} | names | {"base": "BASE", "nvcc": ""}
+    parts |= {"c++": "g++ 12.2.0", "packages": "ninja==1.12 torch==2.11.0", "python": "3.12.1"}
+    parts = dict(sorted({**parts, "stands in for": "CUDA 12.1"}.items()))
     record = make_record.record(toolchain)
     assert json.dumps(record.to_json()["toolchain"]) == json.dumps(parts)
     assert Record.from_json(record.to_json()) == record

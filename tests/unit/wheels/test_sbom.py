@@ -14,7 +14,7 @@ from builder.matrix.axes import Cuda
 from builder.matrix.config import GitSource, SdistSource
 from builder.records import Record
 from builder.wheelfile.elf import Elf
-from builder.wheels.repair.sbom import Linked, make_sbom
+from builder.wheels.repair.sbom import Library, make_sbom
 from tests.unit.wheels import make_record
 
 NAME = "ops-1.0+cu130.torch2.11-cp312-cp312-manylinux_2_28_x86_64.whl"
@@ -26,7 +26,7 @@ def elf(*, undefined: tuple[str, ...] = (), fatbin: bool = False) -> Elf:
     return Elf(needed=needed, undefined=undefined, defined=(), versions={}, fatbin=fatbin)
 
 
-LIBRARIES = (Linked.of("ops/_C.so", b"one", elf()), Linked.of("ops.libs/libother-1234.so.2", b"two", elf()))
+LIBRARIES = (("ops/_C.so", b"one", elf()), ("ops.libs/libother-1234.so.2", b"two", elf()))
 
 
 def fault_of(text: str) -> object:
@@ -37,7 +37,7 @@ def fault_of(text: str) -> object:
     return JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
 
 
-def sbom(record: Record, libraries: tuple[Linked, ...] = LIBRARIES) -> dict[str, Any]:
+def sbom(record: Record, libraries: tuple[Library, ...] = LIBRARIES) -> dict[str, Any]:
     text = make_sbom("ops", "1.0+cu130.torch2.11", NAME, record, libraries, PROVIDED)
     fault = fault_of(text.decode())
     assert fault is None, fault
@@ -89,7 +89,7 @@ def test_what_is_linked_is_built_grafted_excluded_or_the_systems() -> None:
     ],
 )
 def test_a_static_cuda_runtime_is_listed(fatbin: bool, undefined: tuple[str, ...], static: bool) -> None:
-    library = Linked.of("ops/_C.so", b"one", elf(undefined=undefined, fatbin=fatbin))
+    library = ("ops/_C.so", b"one", elf(undefined=undefined, fatbin=fatbin))
     names = [component["name"] for component in sbom(make_record.record(), (library,))["components"]]
     assert ("libcudart_static.a" in names) is static
 

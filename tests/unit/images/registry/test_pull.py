@@ -19,7 +19,6 @@ from builder.errors import Code, Exit
 from builder.images.engine import Engine, pull_missing
 from builder.images.registry import pull
 from builder.images.registry.pull import PullProgress, pull_error, pull_image
-from builder.images.registry.reference import Mirrors
 from builder.log import console
 from builder.process import Interrupted
 from tests.conftest import PATIENCE, wait_until
@@ -65,7 +64,7 @@ def test_missing_images_are_named_before_the_pull(fake: FakeEngine) -> None:
     for name in ("nvidia/cuda:12", "pypa/many:1"):
         fake.pulls[f"mirror.example/{name}"] = []
     fake.add_image("here:1", "sha256:here")
-    engine = Engine(Mirrors({"docker.io": "mirror.example", "quay.io": "mirror.example"}))
+    engine = Engine({"docker.io": "mirror.example", "quay.io": "mirror.example"})
     with console.capture() as output:
         for _ in range(2):
             assert pull_missing(engine, ["nvidia/cuda:12", "here:1", "quay.io/pypa/many:1"]) == {}
@@ -192,7 +191,7 @@ def test_an_interrupt_does_not_wait_for_a_silent_engine(
 
 def test_the_progress_counts_the_bytes_of_all_layers() -> None:
     progress = PullProgress()
-    assert (progress.phase, progress.total) == ("downloading", 0)
+    assert (progress.phase, progress.total) == ("waiting", 0)
     progress.add({"id": "1", "status": "Pulling from a"})
     for identity in ("one", "two"):
         progress.add(layer(identity, "Pulling fs layer"))
@@ -203,7 +202,7 @@ def test_the_progress_counts_the_bytes_of_all_layers() -> None:
     assert (progress.downloaded, progress.phase) == (60, "retrying in 5 seconds")
     progress.add(layer("two", "Downloading", 40, 40))
     progress.add(layer("two", "Extracting", 10, 40))
-    assert (progress.downloaded, progress.phase) == (100, "unpacking")
+    assert (progress.downloaded, progress.phase) == (100, "extracting")
 
 
 def test_without_a_terminal_the_progress_is_printed_as_lines(monkeypatch: pytest.MonkeyPatch) -> None:

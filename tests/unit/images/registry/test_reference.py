@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builder.errors import Code, UsageError
-from builder.images.registry.reference import Mirrors, Reference, read_mirrors
+from builder.images.registry.reference import Reference, located, read_mirrors
 from tests.conftest import coded
 
 DIGEST = "sha256:" + "11" * 32
@@ -26,7 +26,7 @@ def test_an_image_name_is_parsed_as_docker_does(image: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "located"),
+    ("image", "wanted"),
     [
         ("nvidia/cuda:12.1.1-x", "r.example/hub/nvidia/cuda:12.1.1-x"),
         ("docker.io/nvidia/cuda:1", "r.example/hub/nvidia/cuda:1"),
@@ -37,15 +37,15 @@ def test_an_image_name_is_parsed_as_docker_does(image: str, name: str) -> None:
         ("own.example/a", "own.example/a"),
     ],
 )
-def test_a_mirror_has_the_image_under_the_same_path(image: str, located: str) -> None:
-    assert Mirrors({"docker.io": "r.example/hub"}).locate(image) == located
+def test_a_mirror_has_the_image_under_the_same_path(image: str, wanted: str) -> None:
+    assert located(image, {"docker.io": "r.example/hub"}) == wanted
 
 
 def test_the_variable_takes_precedence_over_matrix_yaml() -> None:
     declared = {"docker.io": "a.example", "quay.io": "a.example/quay"}
     mirrors = read_mirrors(declared, {"BUILDFARM_REGISTRIES": " docker.io=127.0.0.1:5000  ghcr.io=b.example/x "})
     images = ("nvidia/cuda:1", "quay.io/pypa/many:1", "ghcr.io/a/b:1")
-    assert [mirrors.locate(image) for image in images] == [
+    assert [located(image, mirrors) for image in images] == [
         "127.0.0.1:5000/nvidia/cuda:1",
         "a.example/quay/pypa/many:1",
         "b.example/x/a/b:1",
