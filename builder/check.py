@@ -50,10 +50,7 @@ class Check(StrEnum):
         "stable-abi",
         "The libraries of a stable-ABI wheel use only C functions (shims) that the oldest torch of the wheel has.",
     )
-    LINKAGE = (
-        "linkage",
-        "Every undefined symbol of the wheel's libraries is defined by a library in the cell.",
-    )
+    LINKAGE = "linkage", "Every undefined symbol of the wheel's libraries is defined by a library in the cell."
     DEVICE_CODE = (
         "device-code",
         "Each library with GPU code contains SASS for every architecture of the build, and PTX for each `+PTX`.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -47,10 +47,7 @@ class VerifyOptions(CellOptions):
 
     wheels: Annotated[
         list[str],
-        typer.Argument(
-            metavar="WHEEL",
-            help="File, folder with wheels, URL, or NAME==VERSION on the package index.",
-        ),
+        typer.Argument(metavar="WHEEL", help="File, folder with wheels, URL, or NAME==VERSION on the package index."),
     ]
     gpu: Annotated[
         list[str] | None,
@@ -139,22 +136,18 @@ def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict]
 
 def verify_markdown(verdicts: Sequence[WheelVerdict], unreadable: Unreadable = MappingProxyType({})) -> str:
     """For each wheel a heading and a table of verdicts and remarks; for each other file a heading and the error."""
-    others = [f"### {_cell(one.path.name)}\n\n**FAILED**: {_cell(e.sentence)}\n" for one, e in unreadable.items()]
-    return "\n".join([*("\n".join(_lines(one)) + "\n" for one in verdicts), *others])
-
-
-def _lines(verdict: WheelVerdict) -> Iterator[str]:
-    yield f"### {_cell(verdict.facts.filename)}"
-    yield ""
-    yield f"{size_text(verdict.facts.size)}, sha256 {verdict.facts.sha256}"
-    yield ""
-    yield "| verdict | check | finding |"
-    yield "| --- | --- | --- |"
-    for proof in verdict.proofs:
-        shown = "**FAILED**" if proof.verdict is Verdict.FAILED else proof.verdict
-        yield f"| {shown} | {proof.check} | {_cell(_placed(proof))} |"
-        for remark in remarks(proof):
-            yield f"| remark | {proof.check} | {_cell(remark)} |"
+    parts = []
+    for verdict in verdicts:
+        facts = verdict.facts
+        lines = [f"### {_cell(facts.filename)}", "", f"{size_text(facts.size)}, sha256 {facts.sha256}", ""]
+        lines += ["| verdict | check | finding |", "| --- | --- | --- |"]
+        for proof in verdict.proofs:
+            shown = "**FAILED**" if proof.verdict is Verdict.FAILED else proof.verdict
+            lines.append(f"| {shown} | {proof.check} | {_cell(_placed(proof))} |")
+            lines += [f"| remark | {proof.check} | {_cell(remark)} |" for remark in remarks(proof)]
+        parts.append("\n".join([*lines, ""]))
+    parts += [f"### {_cell(one.path.name)}\n\n**FAILED**: {_cell(e.sentence)}\n" for one, e in unreadable.items()]
+    return "\n".join(parts)
 
 
 def _cell(text: str) -> str:
@@ -165,18 +158,19 @@ def _cell(text: str) -> str:
 
 def verify_text(verdicts: Sequence[WheelVerdict]) -> str:
     """For each wheel its name and size, a line for each check that passed, and last what failed."""
-    return to_text(*[part for one in verdicts for part in ("", *_wheel_lines(one))][1:])
-
-
-def _wheel_lines(verdict: WheelVerdict) -> Iterator[str]:
-    facts = verdict.facts
-    yield f"{escape(facts.filename)}  {size_text(facts.size)}: {coloured_counts(counts(verdict.proofs))}"
-    for proof in verdict.proofs:
-        if proof.verdict is Verdict.PASSED:
-            yield from map(marked, line(Verdict.PASSED, proof.check, _placed(proof), output_width(), most=4))
-        if sizes := proof.evidence.get("sizes"):
-            yield f"  {'':<8}  {'':<12}  {', '.join(f'{code} {size_text(size)}' for code, size in sizes.items())}"
-    yield from cause_lines(causes(verdict.proofs, name_cells=True))
+    lines: list[str] = []
+    for verdict in verdicts:
+        facts = verdict.facts
+        lines += [""] if lines else []
+        lines.append(f"{escape(facts.filename)}  {size_text(facts.size)}: {coloured_counts(counts(verdict.proofs))}")
+        for proof in verdict.proofs:
+            if proof.verdict is Verdict.PASSED:
+                lines += map(marked, line(Verdict.PASSED, proof.check, _placed(proof), output_width(), most=4))
+            if sizes := proof.evidence.get("sizes"):
+                shown = ", ".join(f"{code} {size_text(size)}" for code, size in sizes.items())
+                lines.append(f"  {'':<8}  {'':<12}  {shown}")
+        lines += cause_lines(causes(verdict.proofs, name_cells=True))
+    return to_text(*lines)
 
 
 def _placed(proof: Proof) -> str:

@@ -120,7 +120,11 @@ class CellClaims:
             return WhyNotClaimed("torch", cell.torch.series, reason)
         if reason := self._why_not_cuda(cell):
             return WhyNotClaimed("CUDA", str(cell.cuda), reason)
-        reason = self._why_not_python(cell)
+        if not self.admits_python(cell.python, cell.platform):
+            tags = parse_wheel_filename(self.facts.filename)[3]
+            reason = f"the tag is {and_list(sorted({f'{tag.interpreter}-{tag.abi}' for tag in tags}))}"
+        elif not requires_admit(self.facts.requires_python, cell.python):
+            reason = f"METADATA requires Python {self.facts.requires_python}"
         return WhyNotClaimed("Python", str(cell.python), reason) if reason else None
 
     def _why_not_cuda(self, cell: Cell) -> str:
@@ -137,14 +141,6 @@ class CellClaims:
     def admits_python(self, python: Python, platform: Platform) -> bool:
         """Whether a tag of the file name suits this Python on this platform."""
         return any(admits(tag, python, platform.machine) for tag in parse_wheel_filename(self.facts.filename)[3])
-
-    def _why_not_python(self, cell: Cell) -> str:
-        if not self.admits_python(cell.python, cell.platform):
-            tags = parse_wheel_filename(self.facts.filename)[3]
-            return f"the tag is {and_list(sorted({f'{tag.interpreter}-{tag.abi}' for tag in tags}))}"
-        if not requires_admit(self.facts.requires_python, cell.python):
-            return f"METADATA requires Python {self.facts.requires_python}"
-        return ""
 
     @property
     def variant(self) -> str:

@@ -85,7 +85,12 @@ def check_loader(facts: WheelFacts) -> Proof:
             f"the libraries need the runtimes of CUDA {and_list(runtimes)}: two runtimes in one process, and torch has"
             " one of them; build all libraries with one toolkit"
         )
-    remarks = [*late, *_stray_folders(facts), *(remark for library in facts.libraries for remark in _remarks(library))]
+    remarks = [*late, *_stray_folders(facts)]
+    remarks += [
+        f"{one.path} contains {size_text(one.debug)} of debug information: `strip --strip-debug` removes it"
+        for one in facts.libraries
+        if one.debug > _MUCH_DEBUG
+    ]
     return make_proof(facts, Check.LOADER, errors, good="nothing unusual", remarks=remarks)
 
 
@@ -129,9 +134,3 @@ def _stray_folders(facts: WheelFacts) -> Iterator[str]:
             f"{join_names(users)} also {'search' if len(users) > 1 else 'searches'} {join_names(found)} for libraries,"
             " a folder of the build machine"
         )
-
-
-def _remarks(library: Library) -> Iterator[str]:
-    if library.debug > _MUCH_DEBUG:
-        size = size_text(library.debug)
-        yield f"{library.path} contains {size} of debug information: `strip --strip-debug` removes it"

@@ -68,27 +68,27 @@ class Inventory:
     @classmethod
     def from_bytes(cls, data: bytes, where: str = "") -> Inventory:
         """Read what `to_bytes` wrote; raises UsageError for anything else."""
+
+        def of(found: dict[str, Any]) -> Inventory:
+            if found["format"] != _FORMAT:
+                raise ValueError("a different format")
+            return cls(Release.parse(found["release"]), SymbolTable.from_json(found["table"]))
+
         try:
-            return parse_json(data, cls._of)
+            return parse_json(data, of)
         except JsonError as error:
             raise _damaged("this is not a symbol inventory that this version of buildfarm reads", where) from error
 
-    @classmethod
-    def _of(cls, found: dict[str, Any]) -> Inventory:
-        if found["format"] != _FORMAT:
-            raise ValueError("a different format")
-        return cls(Release.parse(found["release"]), SymbolTable.from_json(found["table"]))
 
-
+@dataclass(frozen=True)
 class Shelf:
     """A folder of symbol inventories. Of each release, it has one."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    folder: Path
 
     @cached_property
     def _files(self) -> dict[Release, Path]:
-        found = ((_NAME.fullmatch(path.name), path) for path in sorted(self._folder.glob("torch*.json")))
+        found = ((_NAME.fullmatch(path.name), path) for path in sorted(self.folder.glob("torch*.json")))
         return {Release.parse(match[1]): path for match, path in found if match}
 
     @property
@@ -114,7 +114,7 @@ class Shelf:
     def add(self, inventory: Inventory) -> Path:
         """Keep an inventory; it replaces an earlier one of the same release."""
         data = inventory.to_bytes()
-        path = self._folder / f"{inventory.release}-{hashlib.sha256(data).hexdigest()}.json"
+        path = self.folder / f"{inventory.release}-{hashlib.sha256(data).hexdigest()}.json"
         if not path.is_file() or sha256_of(path) != path.stem[-64:]:
             write_atomic(path, data)
         if (old := self._files.get(inventory.release)) and old != path:
@@ -138,8 +138,9 @@ def inventory_of_wheel(archive: WheelFile) -> Inventory:
     Of the libraries in NVIDIA's packages, only the names are known: those that torch's libraries need.
     """
     members = {PurePosixPath(name).name: name for name in archive.names if name.startswith("torch/lib/")}
+    other = UsageError("this is no torch wheel with shared libraries", Code.NOT_A_WHEEL, where=str(archive.path))
     if "libtorch_cpu.so" not in members or "torch/version.py" not in archive.names:
-        raise UsageError("this is no torch wheel with shared libraries", Code.NOT_A_WHEEL, where=str(archive.path))
+        raise other
     with archive.open("torch/version.py") as stream:
         text = stream.read(_MAX_VERSION).decode(errors="replace")
     torch, cuda = _version(text, str(archive.path))
@@ -151,6 +152,8 @@ def inventory_of_wheel(archive: WheelFile) -> Inventory:
                 if elf := read_elf(copy):
                     elves[name] = elf
                 copy.unlink()
+    if "libc10.so" not in elves:
+        raise other
     lines = [str(line) for line in archive.metadata.get_all("Requires-Dist", [])]
     required = {  # libraries of packages that METADATA requires
         f"lib{stem}.so.{cuda.major}"

@@ -83,7 +83,8 @@ def _wheel_files(folder: Path) -> dict[str, bytes]:
             "ops-1.0.dist-info/sboms/x.cdx.json": b'{"bomFormat": "CycloneDX", "specVersion": "1.6", "components": []}',
             "ops-1.0.dist-info/buildfarm.json": b'{"schema": 2, "torch": "2.11.0", "archs": ["9.0"]}',
         },
-        metadata="Requires-Dist: torch==2.11.*\nRequires-Python: >=3.10\n",
+        requires=["torch==2.11.*"],
+        requires_python=">=3.10",
     )
     with zipfile.ZipFile(wheel) as archive:
         return {info.filename: archive.read(info) for info in archive.infolist()}

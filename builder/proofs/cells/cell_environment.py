@@ -69,11 +69,11 @@ class CellEnvironments(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class LocalEnvironments:
     """`CellEnvironments` on this machine."""
 
-    def __init__(self, environments: Environments) -> None:
-        self._environments = environments
+    _environments: Environments
 
     @contextmanager
     def open(

@@ -145,14 +145,14 @@ def container_environments(
     return ContainerEnvironments(engine, store, chooser, environments)
 
 
+@dataclass(frozen=True)
 class ContainerEnvironments:
     """`CellEnvironments` in containers of the cells' runtime images."""
 
-    def __init__(self, engine: Engine, store: Store, chooser: ImageChooser, environments: Environments) -> None:
-        self._engine = engine
-        self._store = store
-        self._chooser = chooser
-        self._environments = environments
+    _engine: Engine
+    _store: Store
+    _chooser: ImageChooser
+    _environments: Environments
 
     @contextmanager
     def open(

@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,29 +60,19 @@ class Subject:
     fault: str | None = None
 
 
+@dataclass
 class WheelProver:
     """Proves finished wheels in the cells they claim, as far as this machine can, and keeps the proofs."""
 
-    def __init__(
-        self,
-        store: Store,
-        environments: Environments,
-        images: Matrix | None = None,
-        *,
-        pull: bool = True,
-        again: bool = False,
-    ) -> None:
-        """`images` names the runtime images for wheels that need a newer glibc than this machine's.
-
-        `pull` is whether base images of runtime images may be pulled, and `again` whether every check runs again, also
-        those that are decided.
-        """
-        self.again = again
-        self._store = store
-        self._environments = environments
-        self._images = images
-        self._pull = pull
-        self._containers: CellEnvironments | None = None
+    store: Store
+    environments: Environments
+    #: Has the runtime images for wheels that need a newer glibc than this machine's.
+    images: Matrix | None = None
+    #: Base images of runtime images may be pulled.
+    pull: bool = field(default=True, kw_only=True)
+    #: Every check runs again, also those that are decided.
+    again: bool = field(default=False, kw_only=True)
+    _containers: CellEnvironments | None = field(default=None, init=False)
 
     def subject(self, stored: StoredBuild, build: Build, recipe: Recipe) -> Subject:
         """The wheel of a build, to prove in the cells that the build serves."""
@@ -110,7 +100,7 @@ class WheelProver:
             None: _file_checks(subject.claim.abi),
             **dict.fromkeys(subject.claim.cells, CELL_CHECKS),
         }
-        proofs = _keyed(one for one in self._store.proofs(subject.facts.sha256) if one.basis == basis(one))
+        proofs = _keyed(one for one in self.store.proofs(subject.facts.sha256) if one.basis == basis(one))
         missing = {
             cell: {one for one in checks if self.again or not self._decided(proofs.get((cell, one)), subject.facts)}
             for cell, checks in wanted.items()
@@ -118,7 +108,7 @@ class WheelProver:
         if others or any(missing.values()):
             found = [replace(one, basis=basis(one)) for one in self._run(subject, missing, log, stage, others)]
             found = apply_accepts(found, subject.recipe)
-            saved = self._store.save_proofs(found, keep_others=keep_others)
+            saved = self.store.save_proofs(found, keep_others=keep_others)
             proofs = {**_keyed(found), **proofs, **_keyed(saved)}  # what the store did not take fills gaps only
         # The wanted ones in order, then checks of the file that the ABI class does not ask for, such as `abi3`.
         keys = [(cell, check) for cell, checks in wanted.items() for check in checks]
@@ -135,10 +125,10 @@ class WheelProver:
         if proof.has_run:
             return not timed_out(proof)
         if proof.cell is not None:
-            in_container = self._images and not is_compatible(facts.filename, proof.cell.python)
+            in_container = self.images and not is_compatible(facts.filename, proof.cell.python)
             if not in_container:
                 try:
-                    self._environments.interpreter(proof.cell.python)
+                    self.environments.interpreter(proof.cell.python)
                 except MissingToolError:  # this machine has no such Python, and cannot download it now
                     return True
         return bool(proof.evidence.get("settled")) and not (proof.check.on_gpu and gpu_here())
@@ -170,7 +160,7 @@ class WheelProver:
         found: list[Proof] = [proof for proofs in (others or {}).values() for proof in proofs]
         for cell in [cell for cell in subject.claim.cells if others is None and missing[cell]]:
             try:
-                runner = CellRunner(self._store, self._cells_for(subject, cell), log, stage)
+                runner = CellRunner(self.store, self._cells_for(subject, cell), log, stage)
             except MissingToolError as error:
                 found += not_run_in_cell(str(error), sha256, cell).proofs
                 continue
@@ -183,7 +173,7 @@ class WheelProver:
                 symbols[cell] = run.symbols
                 # What a cell's torch defines is kept as an inventory, for `verify`; one that the store has stays.
                 release = Release(cell.torch, cell.cuda, cell.platform.removeprefix("linux_"))
-                if release not in (shelf := shelf_of(self._store)).releases:
+                if release not in (shelf := shelf_of(self.store)).releases:
                     shelf.add(Inventory(release, run.symbols))
         static = static_proofs(subject.facts, subject.claim, subject.provided, symbols)
         # Linkage needs a symbol table. In other cells an earlier proof holds, or the run has given its reason.
@@ -197,8 +187,8 @@ class WheelProver:
         if is_compatible(subject.facts.filename, cell.python):
             from builder.proofs.cells.cell_environment import LocalEnvironments  # noqa: PLC0415
 
-            return LocalEnvironments(self._environments)
-        if self._images is None:
+            return LocalEnvironments(self.environments)
+        if self.images is None:
             raise MissingToolError(
                 "the wheel needs a newer glibc than this machine has; test the wheel in a container with"
                 " `buildfarm smoke --executor docker`",
@@ -208,7 +198,7 @@ class WheelProver:
             # Imported here because the Docker SDK loads slowly, and few wheels need it.
             from builder.proofs.cells.container import container_environments  # noqa: PLC0415
 
-            self._containers = container_environments(self._images, self._store, self._environments, pull=self._pull)
+            self._containers = container_environments(self.images, self.store, self.environments, pull=self.pull)
         return self._containers
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from builder.check import Check
+from tests.fixtures.compiled import compiled
 from tests.unit.loopback import record_of
 from tests.unit.proofs.make import fat_binary
 
@@ -49,16 +49,12 @@ class Lib:
 
 @cache
 def _compiled(lib: Lib, stubs: Path) -> bytes:
-    out = stubs / "made.so"
     source = lib.source
     if lib.gpu is not None:
         values = ",".join(map(str, fat_binary(*lib.gpu, isa=lib.isa))) if lib.gpu else ""
         source += f'\n__asm__(".section .nv_fatbin, \\"a\\"\\n{f".byte {values}" if values else ""}\\n.text\\n");\n'
     linked = [str(stubs / name) for name in lib.links]
-    argv = ["g++", "-x", "c++", "-", "-x", "none", "-shared", "-fPIC", "-O1", "-Wl,--no-as-needed", "-o", str(out)]
-    done = subprocess.run([*argv, *linked, *lib.flags], input=source, text=True, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return out.read_bytes()
+    return compiled(stubs, source, "-Wl,--no-as-needed", *linked, *lib.flags, name="made.so").read_bytes()
 
 
 @dataclass(frozen=True)

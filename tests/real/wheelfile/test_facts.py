@@ -45,7 +45,8 @@ def test_facts_of_a_wheel_with_a_library(tmp_path: Path) -> None:
         tmp_path,
         {"ops/_C.so": extension, "ops/libhelper.so.1": helper, "ops/__init__.py": b"", "ops/model.bin": b"ELF"},
         version="1.0+cu13",
-        metadata="Requires-Dist: torch>=2.10\nRequires-Dist: numpy\nRequires-Python: >=3.10",
+        requires=("torch>=2.10", "numpy"),
+        requires_python=">=3.10",
     )
     facts = read_facts(wheel)
     assert (facts.name, facts.version, facts.tags) == ("ops", "1.0+cu13", ("cp312-cp312-linux_x86_64",))
@@ -167,6 +168,6 @@ def test_missing_metadata_is_named(tmp_path: Path, members: dict[str, str], says
 
 
 def test_a_requirement_with_a_number_of_many_digits_is_refused(tmp_path: Path) -> None:
-    path = make_wheel(tmp_path, {"ops/__init__.py": b""}, metadata=f"Requires-Dist: torch=={'9' * 5400}\n")
+    path = make_wheel(tmp_path, {"ops/__init__.py": b""}, requires=[f"torch=={'9' * 5400}"])
     with pytest.raises(UsageError, match="a Requires-Dist of more than 2048 characters"):
         read_facts(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from builder.proof import Proof
 from builder.proofs.static.claim import WheelClaim
 from builder.proofs.static.symbol_table import ProvidedLibrary, SymbolNames, SymbolTable
 from builder.wheelfile.facts import Library, WheelFacts
+from tests.unit.loopback import pure_wheel
 
 CELL = Cell.parse("torch2.11.0-cu130-cp312")
 PROVIDED = frozenset(
@@ -108,22 +108,8 @@ def fat_binary(*entries: tuple[int, int, int], isa: tuple[int, int] = (0, 0)) ->
 
 
 def make_wheel(
-    folder: Path,
-    files: Mapping[str, bytes | Path],
-    *,
-    tag: str = "cp312-cp312-linux_x86_64",
-    version: str = "1.0",
-    metadata: str = "",
-    filename: str = "",
+    folder: Path, files: Mapping[str, bytes | Path], *, tag: str = "cp312-cp312-linux_x86_64", **facts: Any
 ) -> Path:
-    """A wheel with these files, METADATA, WHEEL and RECORD."""
-    path = folder / (filename or f"ops-{version}-{tag}.whl")
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(
-            f"ops-{version}.dist-info/METADATA", f"Metadata-Version: 2.4\nName: ops\nVersion: {version}\n{metadata}\n"
-        )
-        archive.writestr(f"ops-{version}.dist-info/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n")
-        archive.writestr(f"ops-{version}.dist-info/RECORD", "".join(f"{name},,\n" for name in files))
-        for name, content in files.items():
-            archive.writestr(name, content.read_bytes() if isinstance(content, Path) else content)
-    return path
+    """A wheel of `ops` with these files; `facts` are of `pure_wheel`."""
+    members = {name: one.read_bytes() if isinstance(one, Path) else one for name, one in files.items()}
+    return pure_wheel(folder, "ops", facts.pop("version", "1.0"), members, tag=tag, **facts)
