@@ -12,12 +12,11 @@ import typer
 from builder.cli.options import JsonOption
 from builder.cli.output import print_data
 from builder.errors import Code, UsageError
-from builder.matrix.compat import and_list
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
 from builder.publish.ci.install import check_install, own_install
 from builder.publish.ci.jobs import Scope, jobs_json
-from builder.publish.ci.workflows import MARK, STALE, WorkflowOptions, workflows
+from builder.publish.ci.workflows import IMAGE, MARK, STALE, WorkflowOptions, workflows
 from builder.store import write_atomic
 
 
@@ -54,14 +53,25 @@ def ci(options: CiOptions) -> None:
 
 
 def _needs(options: WorkflowOptions) -> list[str]:
-    """What must be there before the first run."""
-    settings = f"the environment {options.environment}, to which only the branch {options.branch} may deploy"
-    gpu = (
-        [f"a runner with a GPU and the labels {options.runner_labels} (`--require cpu` needs none)"]
-        if options.needs_gpu
-        else []
-    )
-    return [f"Before the first run, make on GitHub: {and_list([settings, *gpu])}. No job needs a secret."]
+    """What each job needs: a runner, and settings of the repository."""
+    hosted = "plan, build, new torch" + (", publish" if options.publish_labels == IMAGE else "")
+    lines = ["What the jobs need:", f"  {hosted}: {IMAGE}, a machine of GitHub"]
+    if options.publish_labels != IMAGE:
+        lines.append(f"  publish: a runner with the labels {options.publish_labels}")
+    if options.needs_gpu:
+        lines += [
+            f"  smoke: a runner with a GPU and the labels {options.runner_labels}",
+            "    Without one, its jobs wait for a day, and fail. `--require cpu` writes a workflow that needs none.",
+        ]
+    else:
+        lines.append("  No job needs a GPU: each wheel is tested on the CPU.")
+    return [
+        *lines,
+        "  No job needs a secret.",
+        f"Before the first run, make the environment {options.environment} in the settings of the repository on GitHub,"
+        " and",
+        f"allow only the branch {options.branch} to deploy to it: the job publish runs in it.",
+    ]
 
 
 def run_ci(folder: Path, options: WorkflowOptions) -> tuple[list[Path], list[Path]]:

@@ -7,9 +7,10 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path, PurePosixPath
 from uuid import uuid4
 
@@ -27,6 +28,8 @@ HEARTBEAT_SECONDS = 30.0
 READ_SECONDS = 0.25
 #: Seconds; shorter stages are not kept.
 SHORTEST_STAGE = 0.05
+#: Seconds; the time of a shorter stage in the last run is not shown.
+SHORTEST_SHOWN = 10.0
 #: A longer output is cut at its beginning: GitHub shows large logs slowly.
 MOST_LINES = 4000
 
@@ -139,6 +142,7 @@ class _Line:
     begin: int = 0  # size of the log before this run, in bytes
     calls: Path | None = None  # of the compiler launcher: the path of a source file in each line
     calls_offset: int = 0
+    expected: float = 0.0  # seconds that this stage took in the last run; 0 if unknown
 
     def __post_init__(self) -> None:
         self.started = self.stage_started = self.now()
@@ -152,10 +156,12 @@ class _Line:
         return ended
 
     def state(self) -> str:
-        """`compile 17 of 46: rasterize.cu (2:10)`."""
-        elapsed = f"({clock(self.now() - self.started)})"
+        """`compile 17 of 46: rasterize.cu (2:10; this step took 3:05 last time)`."""
+        files = self.files.text()
+        last = f"; this step took {clock(self.expected)} last time" if self.expected >= SHORTEST_SHOWN else ""
+        elapsed = f"({clock(self.now() - self.started)}{last})"
         place = f"on {self.machine}" if self.machine else ""
-        return " ".join(part for part in (self.stage, self.files.text(), elapsed, place) if part)
+        return " ".join(part for part in (self.stage, files, elapsed, place) if part)
 
     def read(self) -> list[str]:
         """Read what the log and the launcher's file have gained; returns the new lines of the log."""
@@ -180,9 +186,12 @@ class Progress:
     Nothing is printed while `_lock` is held: rich draws the live lines at each print, and `__rich__` takes the lock.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        """`now` is the clock, in seconds."""
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, last: Callable[[], Mapping[tuple[str, str], float]] = dict
+    ) -> None:
+        """`now` is the clock, in seconds. `last` reads the seconds of each build and stage in an earlier run, once."""
         self._now = now
+        self._last = cache(last)
         self._lines: dict[str, _Line] = {}
         self._stages: list[StageTime] = []
         self._lock = threading.Lock()
@@ -204,6 +213,7 @@ class Progress:
             texts = self._read(line)
             self._stages.append(line.end_stage())
             line.stage, line.machine = stage, machine
+            line.expected = self._last().get((name, stage), 0.0)
             line.files = FileCount()
             texts += self._state(line)
         _print(texts)

@@ -30,6 +30,8 @@ FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED = (
     "failed", "refused", "not finished", "built", "tested", "already built",
 )  # fmt: skip
 ORDER = (FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED)
+#: Runs that are read to know how long a step takes.
+_RECENT = 10
 
 
 @dataclass(frozen=True)
@@ -137,10 +139,19 @@ def save_run(
     return run
 
 
-def runs(store: Store) -> list[Run]:
-    """The runs that the store knows, the newest first; warns of records that cannot be read."""
+def last_steps(store: Store) -> dict[tuple[str, str], float]:
+    """The seconds of each stage of each build in the newest run that had it."""
+    found: dict[tuple[str, str], float] = {}
+    for run in reversed(runs(store, most=_RECENT)):
+        for stage in run.timeline.stages if run.timeline else ():
+            found[stage.build, stage.stage] = stage.end - stage.start
+    return found
+
+
+def runs(store: Store, *, most: int = 0) -> list[Run]:
+    """The runs that the store knows, the newest first; warns of records that cannot be read. `most`: 0 for all."""
     found = []
-    for path in sorted((store.root / "runs").glob("*/run.json")):
+    for path in sorted((store.root / "runs").glob("*/run.json"))[-most:]:
         try:
             found.append(read_json(path, Run.from_json, limit=MAX_OWN_JSON))
         except FileNotFoundError:  # deleted meanwhile

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from builder.commands.building.folder_builds import FolderBuilds
@@ -17,6 +18,7 @@ from builder.process import kill_all
 from builder.progress.display import Progress
 from builder.proofs.cells.prover import WheelProver
 from builder.result import BuildResult
+from builder.storage.runs import last_steps
 from builder.store import Store
 from builder.timeline import Recorder, Timeline
 from builder.wheels.job import Executor, NotPreparedError
@@ -65,7 +67,7 @@ class BuildRun(WheelBuilder):
         cores and memory allow). `minor_mismatch` says whether a CUDA toolkit of another minor was accepted. `progress`
         shows the builds (None: a new one).
         """
-        progress = progress or Progress()
+        progress = progress or Progress(last=partial(last_steps, store))
         recorder = Recorder(store.owner(""))
         self._farm = Farm(store, executor, prover, recipes, progress, recorder, minor_mismatch)
         self._jobs = jobs

@@ -45,6 +45,20 @@ def test_without_a_terminal_each_stage_is_a_line(output: io.StringIO, tmp_path: 
     assert output.getvalue() == "one[x]: compile (0:02)\none[x]: built in 0:09\n"
 
 
+def test_a_stage_says_how_long_it_took_in_the_last_run(output: io.StringIO) -> None:
+    last = {("one", "compile"): 125.0, ("one", "repair"): 2.0, ("two", "compile"): 90.0}
+    progress = Progress(FakeClock(), lambda: last)
+    with progress.shown():
+        progress.start("one")
+        for stage in ("compile", "repair"):
+            progress.stage("one", stage)
+        progress.finish("one", "")
+    assert output.getvalue().splitlines() == [
+        "one: compile (0:00; this step took 2:05 last time)",
+        "one: repair (0:00)",
+    ]
+
+
 def test_a_long_stage_is_printed_again_with_its_files(output: io.StringIO, tmp_path: Path) -> None:
     path, clock = tmp_path / "build.log", FakeClock()
     progress = Progress(clock)

@@ -13,8 +13,10 @@ from builder.commands.folders import open_store
 from builder.commands.report import ReportOptions, report
 from builder.commands.store import history_text
 from builder.errors import NothingSelectedError
-from builder.storage.runs import find_run, runs, save_run
+from builder.progress.display import StageTime
+from builder.storage.runs import find_run, last_steps, runs, save_run
 from builder.store import Store
+from builder.timeline import Timeline
 
 REPORT: dict[str, Any] = {
     "builds": [
@@ -65,6 +67,15 @@ def test_the_history_says_what_was_not_compiled_and_what_was_refused(tmp_path: P
     assert "1 failed, 1 refused, 1 tested, 1 already built" in history_text(found, as_json=False)
     counts = json.loads(history_text(found, as_json=True))[0]["builds"]
     assert counts == {"failed": 1, "refused": 1, "tested": 1, "already built": 1}
+
+
+def test_the_steps_of_the_newest_run_say_how_long_a_step_takes(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for day, seconds in ((20, 90.0), (21, 70.0)):
+        timeline = Timeline((StageTime("a", "compile", 1.0, 1.0 + seconds),))
+        save_run(store, datetime(2026, 11, day, tzinfo=UTC), 1, json.dumps(REPORT), timeline=timeline)
+    save_run(store, datetime(2026, 11, 22, tzinfo=UTC), 1, json.dumps(REPORT))
+    assert last_steps(store) == {("a", "compile"): 70.0}
 
 
 def test_report_takes_the_newest_run_of_this_folder(

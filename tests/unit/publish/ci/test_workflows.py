@@ -59,7 +59,8 @@ def test_a_part_of_a_wheel_and_what_nobody_reviewed_is_not_published(jobs: dict[
 
 def test_without_gpu_no_job_needs_a_runner_of_the_project(project: Path) -> None:
     first = ci(project, "--install", "./buildfarm")
-    assert "a runner with a GPU and the labels self-hosted,linux,x64,gpu (`--require cpu` needs none)" in first.output
+    assert "smoke: a runner with a GPU and the labels self-hosted,linux,x64,gpu" in first.output
+    assert "`--require cpu` writes a workflow that needs none" in first.output
     made = written(project, "--require", "cpu")
     assert list(made) == ["buildfarm"], "that of the GPU runners is removed"
     jobs = made["buildfarm"]["jobs"]
