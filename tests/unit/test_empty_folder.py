@@ -61,7 +61,10 @@ OUTCOMES = {
         "NAME==VERSION: this names no wheel; pass a file, a URL, or a project with its version, such as"
         " torchvision==0.26.0",
     ),
-    "verify WHEEL": (2, "no package WHEEL is installed in ENV"),
+    "verify WHEEL": (
+        2,
+        "WHEEL: the exact version is missing; pass NAME==VERSION, because a proof applies to one wheel",
+    ),
     "serve index": (0, "serving index on http://HOST/simple/"),
     "token add index --name ci --scope upload": (2, "index: there is no such folder"),
     "resolve NAME --index index": (2, "--torch is not given, and the current environment has no torch (ENV)"),
