@@ -126,8 +126,12 @@ def test_torch_without_cuda_or_release_is_refused(
     assert says in str(done.exception)
 
 
-def test_wheel_of_another_project_is_refused(tmp_path: Path) -> None:
-    done = run("add", str(pure_wheel(tmp_path, "ops", "1.0")), "--store", str(tmp_path / "store"))
+@pytest.mark.parametrize("libraries", [(), ("libtorch_cpu.so", "libc10.so")])
+def test_wheel_without_the_libraries_of_torch_is_refused(libraries: tuple[str, ...], tmp_path: Path) -> None:
+    """Files of these names may be no libraries."""
+    files = {f"torch/lib/{name}": "no library" for name in libraries}
+    files["torch/version.py"] = "__version__ = '2.11.0'\ncuda: str = '13.0'\n"
+    done = run("add", str(pure_wheel(tmp_path, "torch", "2.11.0", files)), "--store", str(tmp_path / "store"))
     assert "this is no torch wheel" in str(done.exception)
 
 
