@@ -9,9 +9,9 @@ from __future__ import annotations
 #: The bytes of a wheel. Templates of images are not part of it: the name of an image covers them.
 BUILD_FORMAT = 4
 #: The facts that are read from a wheel file and kept in the store.
-FACTS_FORMAT = 5
+FACTS_FORMAT = 4
 #: Verdicts of the checks of the wheel file.
-STATIC_FORMAT = 7
+STATIC_FORMAT = 6
 #: Verdicts of the linkage check.
 LINKAGE_FORMAT = 3
 #: Verdicts of the import in the environment of a cell.

@@ -169,6 +169,8 @@ class WheelFacts:
     unreached: tuple[Unreached, ...] = ()
     #: Files with the name of a library, such as `_C.so`, that are none, sorted by path.
     no_libraries: tuple[NoLibrary, ...] = ()
+    #: Why twine refuses METADATA; see `metadata_faults`.
+    metadata_faults: tuple[str, ...] = ()
 
     def installed(self) -> list[str]:
         """The paths of the files below site-packages, without those of `.dist-info`, scripts, data and headers."""
@@ -229,6 +231,7 @@ def facts_of(wheel: WheelFile, sha256: str, size: int) -> WheelFacts:
         startup_code=startup_lines(wheel),
         unreached=tuple(replace(one, maybe=one.maybe or PurePosixPath(one.path).name in uses.loaded) for one in lost),
         no_libraries=tuple(NoLibrary(path, what, _stem(path) in uses.named) for path, what in others.items()),
+        metadata_faults=tuple(metadata_faults(wheel.read_dist_info("METADATA"))),
     )
 
 
@@ -309,6 +312,26 @@ def _no_modules(libraries: Sequence[Library]) -> dict[str, str]:
         and not (one.is_module or one.foreign)
         and (one.module_functions or file["suffix"] != ".so")
     }
+
+
+def metadata_faults(metadata: bytes) -> list[str]:
+    """What the library `packaging` finds wrong with METADATA, without the fields that the check `metadata` reads.
+
+    twine 7.0.0 refuses such a wheel (twine/package.py); pip and uv install it. As twine does, it ignores License-File
+    before version 2.4, which setuptools wrote.
+    """
+    from packaging.metadata import Metadata, parse_email  # noqa: PLC0415 - loads slowly
+
+    raw, unknown = parse_email(re.split(rb"\r?\n\r?\n", metadata, maxsplit=1)[0])
+    if raw.get("metadata_version", "") in ("1.0", "1.1", "1.2", "2.0", "2.1", "2.2", "2.3"):
+        raw.pop("license_files", None)
+    raw = {**raw, "version": "0", "requires_dist": [], "requires_python": ""}
+    faults = [f"{name} is unknown, or has no value of its form" for name in unknown]
+    try:
+        Metadata.from_raw(raw)
+    except ExceptionGroup as group:
+        faults += map(str, group.exceptions)
+    return [fault[:MAX_NAME] for fault in faults]
 
 
 def _header(archive: WheelFile, name: str) -> str:

@@ -21,6 +21,7 @@ from packaging.version import InvalidVersion, Version
 
 from builder.errors import Code, UsageError
 from builder.gate.system import nvidia
+from builder.images.network import uv_files
 from builder.matrix.axes import Arch, Cuda, Gpu, Platform, Python, Torch
 from builder.proofs.cells.driver import driver_version
 from builder.untrusted import JsonError, parse_json
@@ -71,6 +72,8 @@ VARIABLES = (
 )  # fmt: skip
 _SECONDS = 60
 _MOST = 300  # characters of a message
+#: The key of uv.toml that chooses torch's index.
+_BACKEND = re.compile(rb"(?m)^torch-backend\b")
 _LIBRARY = re.compile(r"\.so(?:\.\d+)*$")
 
 
@@ -233,6 +236,10 @@ class InstalledEnvironment:
     conda: Mapping[str, str]
     #: Operating system and processor.
     platform: Platform
+    #: Files and folders that an interrupted uninstallation of pip left on `sys.path`: their names begin with `~`.
+    leftovers: tuple[Path, ...] = ()
+    #: The files with settings of uv that choose torch's index (`torch-backend`).
+    torch_backends: tuple[Path, ...] = ()
 
     @property
     def torch(self) -> TorchInstall | None:
@@ -267,6 +274,8 @@ def read_environment(python: Path, machine: Machine | None = None) -> InstalledE
         variables={name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
         conda={name: version for name, version, _ in conda if name},
         platform=_platform(interpreter.markers),
+        leftovers=tuple(left for folder in interpreter.path for left in sorted(folder.glob("~*"))),
+        torch_backends=tuple(path for path in uv_files() if path.is_file() and _BACKEND.search(path.read_bytes())),
     )
 
 

@@ -18,6 +18,8 @@ _CHECKS: tuple[Callable[[Cures, TorchInstall], Iterator[Finding]], ...] = (
     torches.check_requirements,
     torches.check_files,
     torches.check_backends,
+    torches.check_leftovers,
+    torches.check_uv,
     machine.check_gpus,
     packages.check_companions,
     packages.check_nvidia,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from urllib.parse import unquote
 
+import packaging
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -23,6 +24,7 @@ from builder.wheelfile.compatibility import oldest_python
 from builder.wheelfile.facts import WheelFacts
 from builder.wheelfile.torch_range import TORCHES
 
+_REFUSES = f"twine with packaging {packaging.__version__} does not upload the wheel"
 #: What to do about a wheel whose file was renamed.
 RELABEL = "run `buildfarm relabel WHEEL`, which writes a wheel in which both agree"
 
@@ -52,6 +54,7 @@ def check_metadata(facts: WheelFacts, claim: WheelClaim) -> Proof:
         remarks=[
             *(_by_url(one) for one in by_url.values() if one not in required.get("torch", ())),
             *([f"the version {facts.version} {uncertain}"] if uncertain else []),
+            *([f"{_REFUSES}: METADATA: {join_names(facts.metadata_faults)}"] if facts.metadata_faults else []),
         ],
     )
 

@@ -253,3 +253,36 @@ def test_a_package_whose_function_import_torch_calls(patient: Patient, code: str
     patient.wheel("back", "1.0", {**points, "back/__init__.py": code})
     patient.install("torch", "back")
     assert patient.doctor()[0] == 0
+
+
+def test_what_an_interrupted_pip_left(patient: Patient) -> None:
+    """pip ignores names that begin with `~`, and so does doctor; only the leftovers are deleted."""
+    patient.has_torch()
+    left = patient.site_packages / "~orch-2.9.0.dist-info"
+    left.mkdir()
+    (left / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.9.0\n")
+    (patient.site_packages / "~orch").mkdir()
+    code, data = patient.doctor()
+    (note,) = (one for one in data["findings"] if one["code"] == "leftovers-of-pip")
+    assert (code, note["level"]) == (0, "note")
+    assert "~orch, ~orch-2.9.0.dist-info" in note["what"]
+    code, data = patient.doctor(*note["cure"])
+    assert (code, [one["code"] for one in data["findings"] if one["code"] == "leftovers-of-pip"]) == (0, [])
+    assert not left.exists()
+    assert (patient.site_packages / "torch").is_dir()
+
+
+def test_a_setting_of_uv_that_chooses_torch(patient: Patient, tmp_path: Path) -> None:
+    patient.has_torch()
+    settings = tmp_path / "uv.toml"
+    settings.write_text('[pip]\ntorch-backend = "auto"\n')
+    patient.variables |= {"UV_NO_CONFIG": "0", "UV_CONFIG_FILE": str(settings)}
+    for variable, what in (
+        ({}, f"`torch-backend` in {settings}"),
+        ({"UV_TORCH_BACKEND": "cpu"}, "UV_TORCH_BACKEND=cpu"),
+    ):
+        patient.variables |= variable
+        code, data = patient.doctor()
+        (note,) = (one for one in data["findings"] if one["code"] == "torch-backend-of-uv")
+        assert (code, note["level"]) == (0, "note")
+        assert what in note["what"]

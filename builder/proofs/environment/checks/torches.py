@@ -165,6 +165,32 @@ def _lacking(environment: InstalledEnvironment, package: InstalledPackage, value
     return "" if found else f"{file} has no {first}"
 
 
+def check_leftovers(cures: Cures, _: TorchInstall) -> Iterator[Finding]:
+    """pip renames files while it uninstalls, and restores or deletes them at the end."""
+    if left := cures.environment.leftovers:
+        yield note(
+            "leftovers-of-pip",
+            f"an interrupted uninstallation left {', '.join(path.name for path in left)} in {left[0].parent}",
+            "pip ignores names that begin with `~`, and warns of them; they take space",
+            (shlex.join(["rm", "-r", *map(str, left)]),),
+        )
+
+
+def check_uv(cures: Cures, _: TorchInstall) -> Iterator[Finding]:
+    """No setting of uv chooses the index of torch."""
+    variable = "UV_TORCH_BACKEND"
+    value = cures.environment.variables.get(variable)
+    files = ", ".join(map(str, cures.environment.torch_backends))
+    if value or files:
+        yield note(
+            "torch-backend-of-uv",
+            f"{f'{variable}={value}' if value else f'`torch-backend` in {files}'} chooses the index of torch for uv",
+            "`uv pip install` may install another torch than its command and the printed commands name",
+            (f"unset {variable}",) if value else (),
+            f"delete `torch-backend` from {files}" if files else "",
+        )
+
+
 def check_library_path(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
     """No folder of LD_LIBRARY_PATH hides a library of torch or of its NVIDIA packages.
 
