@@ -412,6 +412,11 @@ def selected(cells: Sequence[Cell], select: Selection, compat: Compat) -> list[C
     return [cell for cell in cells if all(getattr(cell, axis) in wanted for axis, wanted in values.items())]
 
 
+def additions(matrix: Matrix, select: Selection, compat: Compat) -> list[str]:
+    """What to add to matrix.yaml, so that it has every selected value: `add 2.12.1 under `torch``; empty: nothing."""
+    return [_to_add(matrix, axis, value, compat) for axis, value in _missing(matrix, _read(select, compat, matrix))]
+
+
 def _read(select: Selection, compat: Compat, matrix: Matrix | None = None) -> _Selected:
     """Return the selected values; of a torch series, the releases in the matrix.
 

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -15,12 +16,16 @@ from packaging.version import Version
 
 from builder.cli.options import JsonOption
 from builder.cli.output import print_data, print_json
+from builder.commands.axes import with_selected
 from builder.commands.current_environment import cuda_here, python_here, torch_here
-from builder.errors import Code, Exit, UsageError
+from builder.errors import Code, Exit, NothingSelectedError, UsageError
 from builder.log import print_line
 from builder.matrix.axes import Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
+from builder.matrix.config import MATRIX, Selection
+from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.local_version import current_form
+from builder.matrix.plan import additions, make_plan
 from builder.proofs.claimed_cells import StatedTorch
 from builder.proofs.static.metadata import requires_admit
 from builder.proofs.verify.gpus import gpu_named
@@ -93,11 +98,11 @@ def resolve(options: ResolveOptions) -> None:
     entries = reader.entries(name)
     found = best_wheel(entries, reader.requires, target)
     commands = commands_from_index(reader.url, entries, found.best, [target.cell]) if found.best else []
-    build, cure = ("", "") if found.best or why else how_to_build(name, target, entries)
+    cure = Cure() if found.best or why else how_to_build(name, target, entries)
     if options.as_json:
-        print_json(_data(target, found, commands, build))
+        print_json(_data(target, found, commands, cure))
     else:
-        print_data(_text(target, found, commands, cure, index))
+        print_data(_text(target, found, commands, cure.text, index))
     if found.best and reader.login:
         print_line("The commands contain no password: pip and uv read it from ~/.netrc.")
     raise typer.Exit(int(Exit.OK if found.best else Exit.FAILED))
@@ -176,44 +181,87 @@ def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[st
     return replace(found, newer=newer, reason="a pre-release" if is_worse else "not tested in this cell")
 
 
-def how_to_build(name: str, target: Target, entries: Sequence[Entry]) -> tuple[str, str]:
-    """The command that builds a wheel for a target, and the sentence that says where to run it, or why it cannot be.
+@dataclass(frozen=True)
+class Cure:
+    """How to build a wheel for a target."""
 
-    For a GPU for which some wheel has no code, the command names its architecture, and those that the wheels for the
-    same Python and CUDA serve. A published file never changes, so the version of such a wheel must be raised.
+    #: The command, what to do before and where to run it; or why no wheel can be built.
+    text: str = ""
+    #: Empty if no wheel can be built.
+    command: str = ""
+    #: What to do before, each as the start of a sentence.
+    before: tuple[str, ...] = ()
+
+
+def how_to_build(name: str, target: Target, entries: Sequence[Entry]) -> Cure:
+    """The command that builds a wheel for a target, with the matrix.yaml of this folder if it has the extension.
+
+    For a GPU that the matrix does not compile for (without a matrix: for which some wheel has no code), the command
+    names its architecture, and those that the wheels for the same Python and CUDA serve. A published file never
+    changes, so the version must be raised if a wheel of this version is yanked or has no code for the GPU.
     """
-    if target.gpu and (reason := Compat.load().why_not_arch(target.cuda, target.gpu)):
-        return "", f"no wheel can be built: {reason.reason}"
+    compat, gpu = Compat.load(), target.gpu
+    if target.torch not in compat.torches:
+        return Cure(f"no wheel can be built: this version of buildfarm does not know torch {target.torch}")
+    if gpu and (reason := compat.why_not_arch(target.cuda, gpu)):
+        return Cure(f"no wheel can be built: {reason.reason}")
     near = [entry for entry in entries if entry.tags_for(target.cell) and not _cuda_misfit(entry, target.cuda)]
+    blocking = [entry for entry in near if entry.yanked is not None or _gpu_misfit(entry, gpu)]
+    place, archs, lacks_code = f" in the project of {name}", set[Arch](), any(_gpu_misfit(one, gpu) for one in entries)
+    before = [f"list torch {target.torch}, CUDA {target.cuda} and Python {target.python} in matrix.yaml"]
+    with suppress(UsageError, StopIteration):  # no matrix.yaml here, or one without the extension
+        matrix = load_matrix(MATRIX)
+        recipes = load_recipes(matrix)
+        recipe = next(recipe.name for recipe in recipes if recipe.makes(name))
+        select = Selection((str(target.torch),), (str(target.cuda),), (str(target.python),), (recipe,))
+        wider = replace(with_selected(matrix, select), platforms=(target.platform,))
+        try:
+            build = make_plan(wider, recipes, select, compat).builds[0]
+        except NothingSelectedError as error:
+            return Cure(f"no wheel can be built: {'; '.join(error.hints)}")
+        name, place, archs, before = recipe, "", set(build.archs), additions(matrix, select, compat)
+        before += [] if target.platform in matrix.platforms else [f"add {target.platform} under `platforms`"]
+        version = Version(f"{build.version}+{build.local_version}")
+        blocking = [entry for entry in blocking if entry.version == version]
+        lacks_code = gpu is not None and not runs_on((code for arch in archs for code in arch.codes), gpu)
     words = ["buildfarm", "build", "--torch", str(target.torch), "--cuda", str(target.cuda)]
     words += ["--python", str(target.python), "--ext", name]
-    if target.gpu and any(_gpu_misfit(entry, target.gpu) for entry in entries):
+    if gpu and lacks_code:
         codes = (code for entry in near if entry.farm for code in entry.farm.archs if code.startswith("sm_"))
-        archs = {target.gpu, *filter(None, map(Arch.of_code, codes))}
+        archs |= {gpu, *filter(None, map(Arch.of_code, codes))}
         words += [word for arch in sorted(archs, key=lambda arch: arch.number) for word in ("--arch", str(arch))]
-    taken = any(entry.yanked is not None or _gpu_misfit(entry, target.gpu) for entry in near)
-    first = "raise its version in the recipe, then " if taken else ""
+    before += ["raise its version in the recipe"] if blocking else []
+    if target.glibc and any(_glibc_misfit(entry, target) for entry in near):
+        before.append(f"choose a machine or a base image with glibc {target.glibc[0]}.{target.glibc[1]} or older")
     command = shlex.join(words)
-    return command, f"to build one in the project of {name}, {first}run: {command}"
+    steps = "".join(f"{step}, then " for step in before)
+    return Cure(f"to build one{place}, {steps}run: {command}", command, tuple(before))
 
 
 def misfit(entry: Entry, requires: Callable[[Entry], Sequence[str]], target: Target) -> str:
     """The first reason why a wheel does not fit a target; empty if the wheel fits."""
     if entry.yanked is not None:
         return f"yanked: {entry.yanked}" if entry.yanked else "yanked"
-    if not (suitable := entry.tags_for(target.cell)):
+    if not entry.tags_for(target.cell):
         return f"its tag is not for Python {target.python} on {target.platform.machine}"
     if not requires_admit(entry.requires_python, target.python):
         return f"it requires Python {entry.requires_python}"
-    own = entry.farm.platform if entry.farm else ""  # a tag such as linux_x86_64 promises no glibc
-    needed = min((glibc_of(tag.platform) or glibc_of(own) or (0, 0) for tag in suitable), default=(0, 0))
-    if target.glibc and needed > target.glibc:
-        return f"it needs glibc {needed[0]}.{needed[1]}; this target has {target.glibc[0]}.{target.glibc[1]}"
+    if reason := _glibc_misfit(entry, target):
+        return reason
     if reason := _cuda_misfit(entry, target.cuda):
         return reason
     if reason := _gpu_misfit(entry, target.gpu):
         return reason
     return StatedTorch(str(entry.version), requires(entry)).why_not(target.cell)
+
+
+def _glibc_misfit(entry: Entry, target: Target) -> str:
+    own = entry.farm.platform if entry.farm else ""  # a tag such as linux_x86_64 promises no glibc
+    suitable = entry.tags_for(target.cell)
+    needed = min((glibc_of(tag.platform) or glibc_of(own) or (0, 0) for tag in suitable), default=(0, 0))
+    if target.glibc and needed > target.glibc:
+        return f"it needs glibc {needed[0]}.{needed[1]}; this target has {target.glibc[0]}.{target.glibc[1]}"
+    return ""
 
 
 def _cuda_misfit(entry: Entry, cuda: Cuda) -> str:
@@ -266,7 +314,7 @@ def _text(target: Target, found: Resolution, commands: Sequence[str], cure: str,
     return "\n".join([*lines, *filter(None, [cure]), ""])
 
 
-def _data(target: Target, found: Resolution, commands: Sequence[str], build: str) -> dict[str, Any]:
+def _data(target: Target, found: Resolution, commands: Sequence[str], cure: Cure) -> dict[str, Any]:
     """Everything about the answer."""
     return {
         "cell": str(target.cell),
@@ -276,5 +324,6 @@ def _data(target: Target, found: Resolution, commands: Sequence[str], build: str
         "install": dict(zip(("pip", "uv"), commands, strict=False)),
         "newer": {"wheel": found.newer.filename, "reason": found.reason} if found.newer else None,
         "misfits": found.misfits,
-        "build": build or None,
+        "build": cure.command or None,
+        "before_build": list(cure.before),
     }

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.log import print_warning
@@ -22,13 +23,14 @@ _COMPLAINT = re.compile(r"patch failed: (?P<file>.+):(?P<line>\d+)")
 _OFFSET = re.compile(
     r"(?:Checking patch (?P<file>.+)\.\.\.|Hunk #(?P<hunk>\d+) succeeded at (?P<line>\d+).*\(offset -?\d+ lines?\)\.?)"
 )
+_OLD_FILE = re.compile(rb"--- (?:[^/\t\n]+/)?(?P<file>[^\t\n\0]{1,255})")
 
 
 def apply_patches(patches: Sequence[Path], tree: Path) -> None:
     """Apply each patch to `tree` with `-p1` and without fuzz; warn about hunks that fit at a different line.
 
-    Raises UsageError with the patch, the file and the line of the first hunk that does not fit, and MissingToolError
-    when there are patches and git is not on PATH.
+    Raises UsageError with the patch, the file and the line of the first hunk that does not fit, and with the line ends
+    if only they differ; MissingToolError when there are patches and git is not on PATH.
     """
     for patch in patches:
         if not patch.is_file():
@@ -36,26 +38,21 @@ def apply_patches(patches: Sequence[Path], tree: Path) -> None:
         if not shutil.which("git"):
             sentence = "the recipe has patches, and git is not on PATH"
             raise MissingToolError(sentence, Code.GIT_MISSING, where=str(patch), hints=["install git"])
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
-            "LC_ALL": "C",
-            # Inside a git repository, `git apply` would silently skip every file, so it must not find one.
-            "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent),
-            # The user's own settings may ignore differences of white space.
-            "GIT_CONFIG_GLOBAL": os.devnull,
-            "GIT_CONFIG_NOSYSTEM": "1",
-        }
-        command = [*_GIT_APPLY, str(patch.resolve())]
-        done = subprocess.run(
-            command, cwd=tree, env=environment, capture_output=True, text=True, errors="replace", check=False
-        )
-        if done.returncode:
-            output = (done.stderr + done.stdout).strip() or "no reason printed"
+        text = patch.read_bytes()
+        fits, output = _git_apply(text, tree)
+        if not fits:
             position = _COMPLAINT.search(output)
             detail = f"{position['file']} at line {position['line']}" if position else output.splitlines()[0]
-            hint = "make a new patch for exactly the version in the recipe, with its line ends (CRLF or LF)"
+            hint = "make a new patch for exactly the version in the recipe"
+            if ends := _other_line_ends(text, tree):
+                detail += f": {ends}"
+                hint = (
+                    "make the patch from the files of the source as they are: an editor, or `core.autocrlf` of git, may"
+                    " have changed the line ends"
+                )
             raise UsageError(f"the patch does not apply: {detail}", Code.PATCH_FAILED, where=str(patch), hints=[hint])
         file, moved = "", dict[str, list[str]]()
-        for offset in _OFFSET.finditer(done.stdout + done.stderr):
+        for offset in _OFFSET.finditer(output):
             file = offset["file"] or file
             if offset["hunk"]:
                 moved.setdefault(file, []).append(f"hunk {offset['hunk']} at line {offset['line']}")
@@ -64,3 +61,40 @@ def apply_patches(patches: Sequence[Path], tree: Path) -> None:
             print_warning(
                 f"{patch}: was made for a different version of {name}; it fits, at different lines ({places})"
             )
+
+
+def _git_apply(patch: bytes, tree: Path) -> tuple[bool, str]:
+    """Apply the text of a patch; return whether it fits, and what git prints."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
+        "LC_ALL": "C",
+        # Inside a git repository, `git apply` would silently skip every file, so it must not find one.
+        "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent),
+        # The user's own settings may ignore differences of white space.
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
+    }
+    done = subprocess.run(_GIT_APPLY, input=patch, cwd=tree, env=environment, capture_output=True, check=False)
+    output = (done.stderr + done.stdout).decode(errors="replace").strip()
+    return done.returncode == 0, output or "no reason printed"
+
+
+def _other_line_ends(patch: bytes, tree: Path) -> str:
+    """`the patch has CRLF at the end of its lines, and setup.py has LF`, if nothing else differs; or "".
+
+    The files that the patch changes are copied with LF, where the patch with LF must fit.
+    """
+    differs = ""
+    with TemporaryDirectory() as copies:
+        for section in re.split(rb"(?m)^(?=--- )", patch):
+            found = _OLD_FILE.match(section)
+            file = (tree / os.fsdecode(found["file"].rstrip())).resolve() if found else tree
+            if not file.is_file() or not file.is_relative_to(tree.resolve()):
+                continue
+            name, content = file.relative_to(tree.resolve()), file.read_bytes()
+            crlf = b"\r\n" in section.partition(b"@@")[2]
+            if (b"\r\n" in content) is not crlf and not differs:
+                kinds = ("CRLF", "LF") if crlf else ("LF", "CRLF")
+                differs = f"the patch has {kinds[0]} at the end of its lines, and {name} has {kinds[1]}"
+            (Path(copies) / name).parent.mkdir(parents=True, exist_ok=True)
+            (Path(copies) / name).write_bytes(content.replace(b"\r\n", b"\n"))
+        return differs if differs and _git_apply(patch.replace(b"\r\n", b"\n"), Path(copies))[0] else ""

@@ -360,7 +360,16 @@ LONG = {"long.txt": "".join(f"{n}\n" for n in range(1, 31))}
             r"^\S+/fix\.patch: the patch does not apply: long\.txt at line 22$",
             id="second hunk",
         ),
-        pytest.param({"setup.py": "setup\r\n"}, GOOD, r"setup\.py at line 1$", id="CRLF"),
+        pytest.param(
+            {"setup.py": "setup\r\n"},
+            GOOD,
+            "the patch has LF at the end of its lines, and setup.py has CRLF",
+            id="CRLF",
+        ),
+        pytest.param(
+            {}, GOOD.replace("\n", "\r\n"), "patch has CRLF at the end of its lines, and setup.py has LF", id="LF"
+        ),
+        pytest.param({"setup.py": "setup\r\n"}, BAD, r"setup\.py at line 1$", id="not only CRLF"),
         pytest.param(  # the user's settings of git ignore white space
             {"f.c": "int  f() {\n  b;\n}\n"},
             "--- a/f.c\n+++ b/f.c\n@@ -1,3 +1,3 @@\n int f() {\n-  b;\n+  c;\n }\n",
@@ -387,6 +396,7 @@ def test_a_patch_that_does_not_fit_exactly_is_refused(
     with pytest.raises(UsageError, match=says, check=coded(Code.PATCH_FAILED)) as caught:
         take(PathSource(folder), patch)
     assert caught.value.where == str(patch)
+    assert ("`core.autocrlf`" in caught.value.hints[0]) is ("at the end of its lines" in says)
 
 
 def test_a_patch_with_all_of_its_context_at_different_lines_is_applied_with_a_warning(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from builder.commands.index.resolve import Target, best_wheel, misfit
+from builder.commands.index.resolve import Cure, Target, best_wheel, how_to_build, misfit
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
+from builder.matrix.compat import Compat
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.new_wheel import new_wheel
+from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.wheelfile.compatibility import runs_on
 from tests.unit.loopback import pure_wheel
@@ -232,7 +236,8 @@ def test_a_yanked_wheel_is_offered_again_or_built_with_a_new_version(
         [
             "to offer the yanked wheel again, run:"
             f" buildfarm unyank my_ext-1.0+cu130-py3-none-any.whl --index {tmp_path / 'index'}",
-            "to build one in the project of my_ext, raise its version in the recipe, then run:"
+            "to build one in the project of my_ext, list torch 2.11.0, CUDA 13.0 and Python 3.11 in matrix.yaml, then"
+            " raise its version in the recipe, then run:"
             " buildfarm build --torch 2.11.0 --cuda 13.0 --python 3.11 --ext my_ext",
         ],
     )
@@ -248,8 +253,8 @@ def test_the_command_prints_why_nothing_fits(repository: Repository, tmp_path: P
             "no wheel fits torch2.6.0-cu124-cp311, x86_64, a GPU of compute capability 8.9:",
             "  my_ext-1.0+cu130-py3-none-any.whl: it is for cu130, not cu124",
             "",
-            "to build one in the project of my_ext, run:"
-            " buildfarm build --torch 2.6.0 --cuda 12.4 --python 3.11 --ext my_ext",
+            "to build one in the project of my_ext, list torch 2.6.0, CUDA 12.4 and Python 3.11 in matrix.yaml, then"
+            " run: buildfarm build --torch 2.6.0 --cuda 12.4 --python 3.11 --ext my_ext",
         ],
     )
     code, _, err = run(*words, "--torch", "2.2", "--cuda", "13.0", "--python", "3.12")
@@ -259,20 +264,80 @@ def test_the_command_prints_why_nothing_fits(repository: Repository, tmp_path: P
     assert "the index has no project of this name" in " ".join(err.split())
 
 
-def test_the_printed_command_compiles_for_a_gpu_that_the_wheel_lacks(
-    repository: Repository, tmp_path: Path, run: Run
-) -> None:
+MATRIX = "torch: [2.11.0]\ncuda: [13.0]\npython: [3.12]\narchs: [9.0]\nextensions: [my_ext]\n"
+RECIPE = "name: my_ext\nversion: 1.0\nabi: cpython\ncuda: required\nsource: {path: .}\nimports: [my_ext]\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with an index, whose wheel has code for an H100."""
+    folder = tmp_path / "project"
+    (folder / "my_ext").mkdir(parents=True)
+    (folder / "my_ext" / "extension.yaml").write_text(RECIPE)
+    (folder / "matrix.yaml").write_text(MATRIX)
     made = ready(tmp_path, version="1.0+cu130.torch2.11")
     assert made.entry.farm
-    repository.add(replace(made, entry=replace(made.entry, farm=replace(made.entry.farm, archs=("sm_90",)))))
-    words = ("resolve", "my-ext", "--index", tmp_path / "index", *CELL)
-    code, out, _ = run(*words, "--gpu", "RTX 4090")
-    assert (code, out.splitlines()[-1]) == (
-        1,
-        "to build one in the project of my-ext, raise its version in the recipe, then run: buildfarm build --torch"
-        " 2.11.0 --cuda 13.0 --python 3.12 --ext my-ext --arch 8.9 --arch 9.0",
-    )
+    entry = replace(made.entry, farm=replace(made.entry.farm, archs=("sm_90",)))
+    Repository(Folder(folder / "index")).add(replace(made, entry=entry))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def cure(run: Run, *options: object) -> tuple[list[str], list[str]]:
+    """What to do before the printed command, and the words of the command."""
+    code, out, err = run("resolve", "my-ext", "--index", "index", *options, "--json")
+    assert code == 1, err
+    data = json.loads(out)
+    steps = "".join(f"{step}, then " for step in data["before_build"])
+    assert f"{steps}run: {data['build']}\n" in run("resolve", "my-ext", "--index", "index", *options)[1]
+    return data["before_build"], shlex.split(data["build"])[1:]
+
+
+RAISE = "raise its version in the recipe"
+
+
+def test_the_printed_command_compiles_for_a_gpu_that_the_wheel_lacks(project: Path, run: Run) -> None:
+    before, words = cure(run, *CELL, "--gpu", "RTX 4090")
+    assert (before, words[-4:]) == ([RAISE], ["--arch", "8.9", "--arch", "9.0"])
+    code, out, err = run(*words, "--dry-run")
+    assert (code, out.splitlines()[0]) == (0, "1 to compile, 0 already built"), err
+    assert out.splitlines()[1].endswith("archs 8.9 9.0")
+    (project / "my_ext" / "extension.yaml").write_text(RECIPE.replace("1.0", "1.1"))
+    assert cure(run, *CELL, "--gpu", "RTX 4090") == ([], words), "the version is raised"
+    (project / "matrix.yaml").unlink()
+    before, words = cure(run, *CELL, "--gpu", "RTX 4090")
+    assert before == ["list torch 2.11.0, CUDA 13.0 and Python 3.12 in matrix.yaml", RAISE]
+    assert words[-4:] == ["--arch", "8.9", "--arch", "9.0"]
+
+
+def test_what_the_matrix_does_not_list_is_added_first(project: Path, run: Run) -> None:
+    options = ("--torch", "2.12", *CELL[2:], "--gpu", "H100")
+    before, words = cure(run, *options)
+    newest = Compat.load().resolve_torch("2.12")
+    assert (before, "--arch" in words) == ([f"add {newest} under `torch`"], False)
+    assert run(*words, "--dry-run")[0] == 3, "the matrix does not list it yet"
+    listed = MATRIX.replace("[2.11.0]", f"[2.11.0, {newest}]")
+    (project / "matrix.yaml").write_text(listed)
+    assert cure(run, *options) == ([], words)
+    code, out, err = run(*words, "--dry-run")
+    assert (code, out.splitlines()[0]) == (0, "1 to compile, 0 already built"), err
+    other = next(platform for platform in Platform if platform.machine != os.uname().machine)
+    (project / "matrix.yaml").write_text(f"{listed}platforms: [{other}]\n")
+    assert cure(run, *options)[0] == [f"add linux_{os.uname().machine} under `platforms`"]
+
+
+def test_no_command_is_printed_for_what_cannot_be_built(project: Path, run: Run) -> None:
+    words = ("resolve", "my-ext", "--index", "index", *CELL)
     assert "no wheel can be built: " in run(*words, "--gpu", "6.0")[1], "CUDA 13 compiles for no such GPU"
+    (project / "my_ext" / "extension.yaml").write_text(RECIPE + 'python: ">=3.13"\n')
+    out = run(*words, "--gpu", "8.9")[1]
+    assert "no wheel can be built: my_ext" in out
+    assert "buildfarm build" not in out
+    unknown = how_to_build("my_ext", replace(TARGET, torch=Torch(99, 0, 0)), [])
+    newer = entry("my_ext-1.0+cu124-cp311-cp311-manylinux_2_34_x86_64.whl")
+    older = "choose a machine or a base image with glibc 2.31 or older"
+    assert how_to_build("other", TARGET, [newer]).before[-1] == older, "another project"
+    assert unknown == Cure("no wheel can be built: this version of buildfarm does not know torch 99.0.0")
 
 
 def test_the_current_environment_is_the_default(
