@@ -12,6 +12,7 @@ _COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL)
 _SCOPE = re.compile(r"(?:inline )?namespace(?: ([\w:]+))?|extern \"\"")
 _HEADER = re.compile(r"(?P<before>[^()=]*[\s>&*])(?P<name>\w+) ?\((?P<listed>[^()]*)\)(?: noexcept)?")
+_SCHEMA = re.compile(r"(?P<name>\w+)\((?P<listed>[^()]*(?:\([a-z]!\)[^()]*)*)\) ?-> ?(?P<returned>.+)")
 _TEMPLATE = re.compile(r"template ?<[^>]*>")
 _SPECIFIER = re.compile(r"\b(?:static|inline|constexpr|__host__|__forceinline__|extern \"\")")
 _TENSOR = re.compile(r"(?:(?:torch|at)::)?Tensor")
@@ -120,6 +121,11 @@ def _of_aten(parameters: Sequence[str]) -> str:
     return re.sub(rf"(?<![\w:]){_TENSOR.pattern}\b", "at::Tensor", ", ".join(parameters))
 
 
+def without_comments(text: str) -> str:
+    """Return C++ code without comments."""
+    return _COMMENT_OR_STRING.sub(lambda found: " " if found[0][0] == "/" else found[0], text)
+
+
 def plain_code(text: str) -> str:
     """Return C++ code without comments, without preprocessor lines, and with empty strings."""
     plain = _COMMENT_OR_STRING.sub(lambda found: " " if found[0][0] == "/" else '""', text)
@@ -170,6 +176,24 @@ def read_functions(text: str) -> tuple[list[Function], list[str]]:
         functions[name] = _function(name, parts, [each for each in parameters if each], returned, body)
     called = {word for each in functions.values() for word in re.findall(r"\w+", each.body)} - functions.keys()
     return list(functions.values()), [f"{name}: {why}" for name, why in refused.items() if name not in called]
+
+
+def defined_ops(text: str) -> list[Function]:
+    """The ops whose schemas the code gives to `m.def`, as functions without code."""
+    defined = re.findall(r'\bm\.def\(\s*((?:"[^"]*"\s*)+)', without_comments(text))
+    found = [_SCHEMA.fullmatch("".join(re.findall(r'"([^"]*)"', each)).strip()) for each in defined]
+    return [_of_schema(each) for each in found if each]
+
+
+def _of_schema(schema: re.Match[str]) -> Function:
+    parts = [part.strip().rpartition(" ") for part in schema["listed"].split(",") if part.strip() not in ("", "*")]
+    names = tuple(name.partition("=")[0] for _, _, name in parts)
+    kinds = tuple({"Tensor": "tensor", "SymInt": "int"}.get(kind, kind) for kind, _, _ in parts)
+    written = tuple(name for name, kind in zip(names, kinds, strict=True) if "!" in kind)
+    returned = re.sub(r"(Tensor) \w+", r"\1", schema["returned"])
+    return Function(
+        schema["name"], schema[0], names, (), written=written, returns=returned, kinds=kinds, arguments=names
+    )
 
 
 def _function(name: str, parts: Sequence[str], known: Sequence[tuple[str, str]], returned: str, body: str) -> Function:

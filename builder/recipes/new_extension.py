@@ -12,8 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.errors import Code, UsageError
 from builder.gate.imports.registration import backward_of
-from builder.recipes.host_functions import Function, plain_code, read_functions
-from builder.recipes.inspection.native_code import COMPLETE_TORCH
+from builder.recipes.host_functions import Function, defined_ops, plain_code, read_functions, without_comments
+from builder.recipes.inspection.native_code import COMPLETE_TORCH, has_needless_header, too_many_headers
 
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)")
 _LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)")
@@ -97,6 +97,13 @@ def wrapped_extension(name: str, sources: Mapping[str, str]) -> NewExtension:
                 where=source,
                 hints=[f"rename one of them, such as {source.replace('.', '_kernel.', 1)}"],
             )
+    extension = _with_own_binding(name, sources) or _with_ops(name, sources)
+    headers = [too_many_headers([source]) for source, text in sources.items() if has_needless_header(text)]
+    return replace(extension, notes=extension.notes + headers)
+
+
+def _with_own_binding(name: str, sources: Mapping[str, str]) -> NewExtension | None:
+    """An extension of files of which one has PYBIND11_MODULE or TORCH_LIBRARY; None without such a file."""
     title, text, package = ", ".join(sources), "\n".join(sources.values()), f"src/{name}/__init__.py"
     for source in sources:
         code = plain_code(sources[source])
@@ -110,20 +117,34 @@ def wrapped_extension(name: str, sources: Mapping[str, str]) -> NewExtension:
             )
             notes = [f"{source} has a pybind11 module, which becomes {name}.{module}"]
             branches = _BRANCH.search(re.sub(r"\s+", " ", text))
+            names = re.findall(r'\bm\.def\(\s*"(\w+)"', without_comments(text))
+            pairs = [
+                f"{package}: {one} has no gradient: {partner} seems to compute it; join them in a"
+                " torch.autograd.Function, or say in cases.py that it needs none"
+                for one in names
+                if (partner := backward_of(one, names))
+            ]
             files = {package: init, **_packaging(name, sources, text, module)}
-            return NewExtension(name, files, notes, [] if branches else [gap])
+            return NewExtension(name, files, notes, ([] if branches else [gap]) + pairs)
         if library := _LIBRARY.search(code):
-            init = _render("library_init.py", name=name, namespace=library[1], source=title, ops=[], gradients=[])
+            # Code that registers kernels for autograd has a gradient of its own.
+            gradients, unjoined = gradients_of([] if "Autograd" in plain_code(text) else defined_ops(text))
+            init = _render(
+                "library_init.py", name=name, namespace=library[1], source=title, ops=[], gradients=gradients
+            )
             notes = [
                 f"{source} registers ops in the namespace {library[1]}",
+                *_joined_notes(gradients),
                 "for torch.compile, each op needs a fake kernel: add what `buildfarm cases` prints after the build to"
                 f" {package}",
             ]
-            return NewExtension(name, {package: init, **_packaging(name, sources, text)}, notes)
-    return _with_ops(name, sources, title, text)
+            gaps = [f"{package}: {each}" for each in unjoined]
+            return NewExtension(name, {package: init, **_packaging(name, sources, text)}, notes, gaps)
+    return None
 
 
-def _with_ops(name: str, sources: Mapping[str, str], title: str, text: str) -> NewExtension:
+def _with_ops(name: str, sources: Mapping[str, str]) -> NewExtension:
+    title, text = ", ".join(sources), "\n".join(sources.values())
     functions, refused = read_functions(text)
     if not functions:
         have = "the file has" if len(sources) == 1 else "the files have"
@@ -158,8 +179,7 @@ def _with_ops(name: str, sources: Mapping[str, str], title: str, text: str) -> N
             f"no fake kernel for {', '.join(lacks_fake)}: for torch.compile, add what `buildfarm cases` prints after"
             f" the build to src/{name}/__init__.py"
         )
-    notes += [f"{each.forward.name} gets its gradient from {each.backward.name}" for each in gradients]
-    notes += unjoined
+    notes += [*_joined_notes(gradients), *unjoined, *_no_backward_notes(name, [op.function.name for op in ops])]
     notes += [f"no op for {each}" for each in refused]
     if lacking:
         named = ", ".join(op.function.name for op in lacking)
@@ -170,6 +190,21 @@ def _with_ops(name: str, sources: Mapping[str, str], title: str, text: str) -> N
         )
     gaps = _gaps(name, binding, [op.function for op in ops]) + [f"src/{name}/__init__.py: {each}" for each in unjoined]
     return NewExtension(name, written, notes, gaps)
+
+
+def _joined_notes(gradients: Sequence[JoinedGradient]) -> list[str]:
+    return [f"{each.forward.name} gets its gradient from {each.backward.name}" for each in gradients]
+
+
+def _no_backward_notes(name: str, ops: Sequence[str]) -> list[str]:
+    """A sentence that names the ops that neither have a backward nor are one."""
+    paired = {each for op in ops if (partner := backward_of(op, ops)) for each in (op, partner)}
+    alone = [op for op in ops if op not in paired]
+    them = "it" if len(alone) == 1 else "them"
+    return [
+        f"no gradient for {', '.join(alone)}: to train with {them}, call torch.library.register_autograd in"
+        f" src/{name}/__init__.py"
+    ][: len(alone)]
 
 
 def _gaps(name: str, binding: str, functions: Sequence[Function]) -> list[str]:
@@ -296,6 +331,8 @@ def _join(forward: Function, backward: Function) -> JoinedGradient | str:
     """The pair, or why its signatures do not show how to join it."""
     if forward.written or backward.written or not forward.count or not backward.count:
         return "it is not clear how many tensors the two return"
+    if "*" in forward.schema:
+        return "torch gives the parameters after `*` to another function"
     if forward.returns == "Tensor[]" and any("=" in each for each in forward.parameters):
         # Where a list is returned, torch (2.11) wants a gradient for each argument that the caller gave.
         return "torch joins no op that returns a list and has defaults (return a std::tuple)"

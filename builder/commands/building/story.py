@@ -32,6 +32,7 @@ from builder.progress.display import Progress
 from builder.proof import Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.publish.dist import locked, publish_wheels
+from builder.recipes.inspection.native_code import needless_headers, too_many_headers
 from builder.result import BuildResult
 from builder.store import Store, StoredBuild, work_name
 from builder.timeline import Recorder
@@ -43,6 +44,9 @@ from builder.wheels.sources.prepare import (
     project_folder,
     source_digest,
 )
+
+#: Seconds of a build after which a cure is named.
+_SLOW = 60
 
 
 @dataclass
@@ -146,8 +150,11 @@ def make_wheel(
                 store.owner(work_name(digest)),
             )
             farm.progress.read_calls(name, job.calls)
+            needless = needless_headers(job.source)  # before the compile, which may move the source away
             raw = compile_wheel(prepared, job, stage)
             wheel, record = repair_wheel(raw, source.digest, stage, minor_mismatch=farm.minor_mismatch)
+            if needless and record.seconds >= _SLOW:
+                farm.warn_once(build, f"the build took {record.seconds:.0f} s: {too_many_headers(needless)}")
             stored = store.add(digest, wheel, record)
             FolderBuilds(store).remember(build, recipe, digest, source.files)
     if changed := changed_files(recipe, source):

@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from builder.diagnosis.target_version import source_files
+from builder.recipes.host_functions import without_comments
 
 _CYTHON = ".pyx"
 _CPP = (".cpp", ".cc", ".cxx", ".c", _CYTHON)
@@ -33,6 +34,10 @@ _STABLE = ("torch/csrc/stable/", "torch/headeronly/", "torch/csrc/inductor/aoti_
 _PYTHON_API = ("pybind11/", "nanobind/", "torch/extension.h", "torch/python.h", "torch/csrc/utils/pybind.h", "Python.h")
 #: Headers that include all of torch, so that their compile needs much memory.
 COMPLETE_TORCH = ("torch/extension.h", "torch/torch.h", "torch/all.h", "ATen/ATen.h", "torch/script.h")
+#: What torch/extension.h has and torch/types.h may lack: pybind11, and parts of the C++ frontend of torch.
+_OF_EXTENSION = re.compile(
+    r"\b(?:PYBIND11_|pybind11\b|py::|(?:STABLE_)?TORCH_LIBRARY|torch::(?:nn|optim|data|jit|serialize|autograd|indexing)\b)"
+)
 
 
 @dataclass
@@ -112,3 +117,24 @@ def read_native_code(tree: Path, also: Sequence[Path] = ()) -> NativeFacts:
     for names in (facts.cuda_files, facts.cpp_files, facts.foreign_cuda_files, facts.python_modules):
         names.sort()
     return facts
+
+
+def has_needless_header(text: str) -> bool:
+    """Whether a file includes torch/extension.h, and uses nothing that torch/types.h lacks."""
+    return "torch/extension.h" in _INCLUDE.findall(text) and not _OF_EXTENSION.search(without_comments(text))
+
+
+def too_many_headers(files: Sequence[str]) -> str:
+    """What files that include torch/extension.h for nothing should include instead."""
+    one = len(files) == 1
+    return (
+        f"{', '.join(files)} include{'s' * one} <torch/extension.h>, and with it pybind11 and all of torch:"
+        f" <torch/types.h> is enough for {'this file' if one else 'these files'} and compiles much faster"
+    )
+
+
+def needless_headers(tree: Path) -> list[str]:
+    """The CUDA files below a folder that include torch/extension.h for nothing, relative to it."""
+    files = [path for path, foreign in source_files(tree, (".cu",)) if not foreign]
+    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in files}
+    return sorted(str(path.relative_to(tree)) for path, text in texts.items() if has_needless_header(text))

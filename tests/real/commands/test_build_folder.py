@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from builder.commands.building import story
 from builder.commands.building.build import run_build
 from builder.errors import Exit
 from builder.wheels import make
@@ -48,3 +49,14 @@ def test_a_log_that_grows_in_the_source_folder_is_named_and_does_not_fail_the_bu
 def test_a_new_dist_is_no_source_of_the_folder_around_it(project: SmallProject) -> None:
     run_build(project.options())
     assert Path(project.root, "dist", ".gitignore").read_text() == "*\n"
+
+
+def test_a_slow_build_names_the_header_that_a_cuda_file_does_not_need(
+    project: SmallProject, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (project.root / "tiny" / "src" / "kernel.cu").write_text("#include <torch/extension.h>\n")
+    monkeypatch.setattr(story, "_SLOW", 0)
+    run_build(project.options())
+    said = " ".join(capfd.readouterr().err.split())
+    assert "s: kernel.cu includes <torch/extension.h>" in said
+    assert "<torch/types.h> is enough for this file" in said

@@ -293,11 +293,69 @@ def test_a_forward_is_joined_to_its_backward(tmp_path: Path) -> None:
     assert '"mine::leaky_forward", _call_leaky_backward, setup_context=_keep_for_leaky_backward' in package
 
 
-def test_a_pair_that_cannot_be_joined_is_a_step_before_the_build(tmp_path: Path) -> None:
-    code = PAIR.replace("float slope) { return grad", "float other) { return grad")
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        (
+            PAIR.replace("float slope) { return grad", "float other) { return grad"),
+            "register_autograd, or say in cases",
+        ),
+        (
+            'TORCH_LIBRARY(a, m) { m.def("f_fwd(Tensor x) -> Tensor"); m.def("f_bwd(Tensor v) -> Tensor"); }',
+            "its parameter v is neither",
+        ),
+        (
+            'PYBIND11_MODULE(a, m) { m.def("forward", &f); m.def("backward", &b); }',
+            "join them in a torch.autograd.Function",
+        ),
+    ],
+    ids=["functions", "library", "pybind"],
+)
+def test_a_pair_that_cannot_be_joined_is_a_step_before_the_build(tmp_path: Path, code: str, how: str) -> None:
     step = " ".join(printed(tmp_path, code).partition("Before the build, check these files.")[2].split())
-    assert "src/mine/__init__.py: leaky_forward has no gradient" in step
-    assert "register_autograd, or say in cases" in step
+    assert "src/mine/__init__.py: " in step
+    assert "has no gradient" in step
+    assert how in step
+
+
+LIBRARY = """TORCH_LIBRARY(space, m) {
+  m.def("f_fwd(Tensor x, Tensor w, float eps=1e-5) -> (Tensor, Tensor)");
+  m.def("f_bwd(Tensor grad_a, Tensor grad_b, Tensor x, Tensor w, "
+        "float eps) -> (Tensor grad_x, Tensor grad_w)");
+}"""
+
+
+def test_the_schemas_of_a_library_show_how_a_pair_is_joined(tmp_path: Path) -> None:
+    assert "f_fwd gets its gradient from f_bwd" in printed(tmp_path, LIBRARY)
+    package = (tmp_path / "src" / "mine" / "__init__.py").read_text()
+    compile(package, "mine", "exec")
+    assert "    x, w, eps = inputs\n    ctx.save_for_backward(x, w)\n" in package
+    assert "torch.ops.space.f_bwd(grads[0].contiguous(), grads[1].contiguous(), x, w, ctx.eps)\n" in package
+    assert "    return found[0], found[1], None\n" in package
+
+
+@pytest.mark.parametrize(
+    "code",
+    [LIBRARY + "\nTORCH_LIBRARY_IMPL(space, Autograd, m) {}", LIBRARY.replace('m.def("f_bwd', '// m.def("f_bwd')],
+    ids=["autograd", "comment"],
+)
+def test_a_library_with_a_gradient_of_its_own_or_none_gets_no_other(tmp_path: Path, code: str) -> None:
+    printed(tmp_path, code)
+    assert "register_autograd" not in (tmp_path / "src" / "mine" / "__init__.py").read_text()
+
+
+def test_ops_without_a_backward_are_named(tmp_path: Path) -> None:
+    text = printed(tmp_path, PAIR + FUNCTIONS)
+    assert "\n  no gradient for same, other, two: to train with them, call torch.library.register_autograd in" in text
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(PAIR, True), ("PYBIND11_MODULE(a, m) {}", False)],
+)
+def test_a_header_of_all_of_torch_that_the_file_does_not_need_is_named(tmp_path: Path, code: str, said: bool) -> None:
+    text = " ".join(printed(tmp_path, f"#include <torch/extension.h>\n{code}").split())
+    assert ("mine.cu includes <torch/extension.h>" in text) is said
 
 
 def test_numbers_of_other_types_are_cast(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.recipes.host_functions import read_functions
+from builder.recipes.host_functions import defined_ops, read_functions
 from builder.recipes.new_extension import gradients_of
 
 FORWARD = "at::Tensor leaky_forward(at::Tensor x, at::Tensor bias, double slope, int64_t mode) { return x; }\n"
@@ -57,6 +57,13 @@ def test_a_pair_that_its_signatures_do_not_join_is_left_to_a_person(backward: st
     assert left.startswith("leaky_forward has no gradient: leaky_backward seems to compute it, but ")
     assert reason in left
     assert "join them with torch.library.register_autograd" in left
+
+
+def test_parameters_given_by_name_are_left_to_a_person() -> None:
+    ops = defined_ops('m.def("f(Tensor x, *, float eps) -> Tensor"); m.def("f_grad(Tensor grad, Tensor x) -> Tensor");')
+    joined, (left,) = gradients_of(ops)
+    assert joined == []
+    assert "torch gives the parameters after `*` to another function" in left
 
 
 def test_a_list_as_result_and_defaults_do_not_go_together() -> None:

@@ -15,6 +15,7 @@ from builder.recipes.fetch import PinnedSource
 from builder.recipes.inspection.draft_recipe import inspect_source
 from builder.recipes.inspection.findings import Draft
 from builder.recipes.inspection.metadata import BackendMetadata
+from builder.recipes.inspection.native_code import needless_headers, too_many_headers
 from builder.wheels.failures import no_library_hints
 from tests.refused import refused
 
@@ -532,3 +533,19 @@ def test_cuda_code_of_the_run_time(tree: Path, header: str, extension: str) -> N
     write(tree, {"bind": f"{PYBIND}#include <{header}>\n", "setup": setup})
     optional = header != "cuda_runtime.h" and extension == "Extension"
     assert keys(inspect(tree)).get("cuda") == ("optional" if optional else None)
+
+
+@pytest.mark.parametrize(
+    ("code", "needless"),
+    [
+        ("  #  include <torch/extension.h>\n// no PYBIND11_MODULE here", True),
+        ("#include <torch/types.h>", False),
+        ("#include <torch/extension.h>\nvoid f(py::object x) {}", False),
+        ("#include <torch/extension.h>\n#define OPS TORCH_LIBRARY(a, m)", False),
+        ("#include <torch/extension.h>\nstruct F : torch::autograd::Function<F> {};", False),
+    ],
+)
+def test_a_cuda_file_that_needs_only_the_types_of_torch_is_known(tmp_path: Path, code: str, needless: bool) -> None:
+    write(tmp_path, {"csrc/a.cu": code})
+    assert needless_headers(tmp_path) == (["csrc/a.cu"] if needless else [])
+    assert too_many_headers(["a.cu", "b.cu"]).startswith("a.cu, b.cu include <torch/extension.h>, and with it pybind11")
