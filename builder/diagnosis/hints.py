@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from posixpath import normpath
+from posixpath import dirname, join, normpath
 
 from packaging.utils import canonicalize_name
 
-from builder.diagnosis.first_error import FirstError
+from builder.diagnosis.first_error import FirstError, place_of
 from builder.diagnosis.known_errors import NO_HEADER, KnownError, Package, knowledge, plain_quotes
+from builder.masking import mask_credentials
 from builder.matrix.axes import Cuda, Torch
 
 _NO_MODULE = re.compile(r"No module named '?(\w[\w.]*)")
@@ -29,7 +30,10 @@ _NO_SOURCE = re.compile(
     r"|^cc1(?:plus)?: fatal error: (?P<compiler>\S+): No such file"
     r"|Cannot find source file:\s+(?P<cmake>\S+)"
 )
-_SUBMODULE = re.compile(r"^\s*path\s*=\s*(\S.*?)\s*$", re.MULTILINE)
+_INCLUDE_DIR = re.compile(r"(?<!\S)(?:-I ?|-isystem ?)(\S+)")
+#: Of a submodule in .gitmodules.
+_SETTING = re.compile(r"^\s*(path|url)\s*=\s*(\S.*?)\s*$", re.MULTILINE)
+_WORD = re.compile(r"[\w.+/-]+")
 #: Bytes of a file that is read.
 _BYTES = 1 << 20
 
@@ -128,10 +132,13 @@ class SourceTree:
     origin: Path | None = None
 
 
-def missing_file_hints(message: str, place: SourceTree) -> list[str]:
-    """What to do if the first error of a build, a complete message, is about a file that its source does not have."""
+def missing_file_hints(message: str, lines: Sequence[str], place: SourceTree) -> list[str]:
+    """What to do if the first error of a build is about a file that its source does not have; often nothing.
+
+    `message` is the complete message, `lines` are the output of the build, with the commands of the compilers.
+    """
     text = plain_quotes(message)
-    return _submodules(text, place) or _left_out(text, place)
+    return _submodules(text, lines, place) or _left_out(text, place)
 
 
 def _left_out(message: str, place: SourceTree) -> list[str]:
@@ -145,19 +152,39 @@ def _left_out(message: str, place: SourceTree) -> list[str]:
     return []
 
 
-def _submodules(message: str, place: SourceTree) -> list[str]:
-    """The command that fetches the empty git submodules, one of which may have the missing file."""
-    empty = [
+def _submodules(message: str, lines: Sequence[str], place: SourceTree) -> list[str]:
+    """The command that fetches the git submodules in which the missing file would be, if they are empty."""
+    sections = _text(place.tree / ".gitmodules").split("[submodule")
+    modules = {
+        found["path"]: found.get("url", "no URL")
+        for each in sections
+        if "path" in (found := dict(_SETTING.findall(each)))
+    }
+    wanted = [normpath(each) for each in _possible_paths(message, lines, place.source)] if modules else []
+    lacking = [
         path
-        for path in _SUBMODULE.findall(_text(place.tree / ".gitmodules"))
+        for path in modules
         if not path.startswith(("/", "..")) and not any((place.tree / path).glob("*"))
+        if any(f"{each}/".startswith(f"{normpath(path)}/") for each in wanted)
     ]
-    if not empty or not (_NO_HEADER.search(message) or any(path in message for path in empty)):
+    if not lacking:
         return []
-    names, are = " and ".join(empty), "are git submodules" if len(empty) > 1 else "is a git submodule"
+    names = " and ".join(f"{path} ({mask_credentials(modules[path])})" for path in lacking)
+    are = "are git submodules" if len(lacking) > 1 else "is a git submodule"
     if place.origin:
-        return [f"{names} {are}, and there are no files in it: `git submodule update --init {' '.join(empty)}`"]
+        return [f"{names} {are}, and there are no files in it: `git submodule update --init {' '.join(lacking)}`"]
     return [f"{names} {are}, which the source does not contain: use the git repository as `source`"]
+
+
+def _possible_paths(message: str, lines: Sequence[str], source: str) -> Iterator[str]:
+    """Paths, relative to the source, that the missing file may have."""
+    if header := _named(_NO_HEADER, message):
+        if at := place_of(message.partition("\n")[0]):
+            yield join(dirname(at.file.removeprefix(f"{source}/")), header)
+        for folder in {each for line in lines for each in _INCLUDE_DIR.findall(line)}:
+            yield join(folder.removeprefix(f"{source}/"), header)
+    else:
+        yield from (word.removeprefix(f"{source}/") for word in _WORD.findall(message) if "/" in word)
 
 
 def _text(file: Path) -> str:

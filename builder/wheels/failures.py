@@ -70,7 +70,7 @@ def compile_failure(
     origin = job.recipe.source.path if isinstance(job.recipe.source, PathSource) else None
     place = SourceTree(tree or Path(source), source, origin)
     container, packages = job.toolchain.executor == "docker", job.toolchain.packages
-    found = missing_file_hints(error.message, place)
+    found = missing_file_hints(error.message, lines, place)
     found = found or hints_for(error, job.build.torch, job.build.cuda, container=container, packages=packages)
     if not found and error.text.startswith("CMake Error"):
         found = [

@@ -556,6 +556,17 @@ def test_a_header_that_the_packaged_toolkit_lacks(
     assert f"`{package}`: add it to `build_requires`" in error.hints[0]
 
 
+def test_an_absolute_path_in_setup_py(sources: Sources) -> None:
+    """Report 20: `add` says which paths setuptools may refuse."""
+    project = f'{PYPROJECT}[project]\nname = "t0"\nversion = "1.0"\n'
+    setup = "import os\nfrom glob import glob\nhere = os.path.dirname(os.path.abspath(__file__))\n"
+    setup += SETUP.replace('["t0/csrc/c.c"]', 'glob(os.path.join(here, "t0/csrc/*.c"))')
+    sources.write(setup, {"pyproject.toml": project})
+    assert any("absolute paths" in each.found for each in sources.draft().findings)
+    # setuptools 84 takes a path for a file of its own if the path contains "build": here, and not in a container.
+    sources.good()
+
+
 ABSOLUTE = """\
 running build_py
 error: Error: setup script specifies an absolute path:
@@ -574,6 +585,12 @@ def test_an_absolute_path_in_a_container() -> None:
     assert "absolute path: t0/csrc/c.c" in error.sentence
     (hint,) = hints_for(error, Torch(2, 11, 0), Cuda(13, 0), container=True)
     assert "relative to the folder of setup.py" in hint
+
+
+def test_two_sources_with_one_stem(sources: Sources) -> None:
+    """Report 24: `add` asks to rename one of them."""
+    sources.write(SETUP.replace('"t0/csrc/c.c"', '"t0/csrc/c.c", "t0/csrc/c.cpp"'), {"t0/csrc/c.cpp": ""})
+    assert any("t0/csrc/c.c and t0/csrc/c.cpp" in question for question in sources.draft().questions)
 
 
 ABOVE = """\

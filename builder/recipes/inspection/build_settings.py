@@ -18,7 +18,7 @@ from builder.gate.amounts import counted
 from builder.matrix.compat import and_list
 from builder.recipes.inspection.findings import Draft
 from builder.recipes.inspection.metadata import Metadata, PackagePlaces, valid_requirements
-from builder.recipes.inspection.native_code import COMPLETE_TORCH, NativeFacts
+from builder.recipes.inspection.native_code import COMPLETE_TORCH, NATIVE_CPU, NativeFacts
 
 _NOT_INSTALLED = {"test", "tests", "docs", "doc", "examples", "example", "benchmark", "benchmarks", "scripts", "tools",
                   "build", "dist", "third_party", "conda", "samples", "cmake"}  # fmt: skip
@@ -266,3 +266,9 @@ def _add_architectures(draft: Draft, script: SetupFacts, native: NativeFacts) ->
         if _ARCHITECTURES.fullmatch(name) and name not in _SET:
             needed = f"if the build needs this variable, add `env: {{{name}: …}}` with your architectures"
             draft.ask(f"setup.py reads {name}", needed)
+    by_script = any(map(NATIVE_CPU.search, script.strings))
+    if by_script or native.native_cpu:
+        draft.note(
+            f"{'setup.py' if by_script else 'CMake'} compiles for the CPU of this machine (-march=native)",
+            "buildfarm compiles for all CPUs of the platform, so that the wheel runs on other machines",
+        )

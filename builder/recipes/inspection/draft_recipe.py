@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
@@ -37,6 +39,9 @@ from builder.recipes.inspection.metadata import (
 from builder.recipes.inspection.native_code import NativeFacts, read_native_code
 
 _NO_VERSION = "0.0.0"
+#: What a build with setuptools may need that compiles nothing; arguments of `setup()` that may compile something.
+_PLAIN_BUILDS = {"setuptools", "setuptools_scm", "wheel", "pip", "packaging", "versioneer"}
+_COMPILING = {UNKNOWN, "ext_modules", "cmdclass", "cffi_modules", "rust_extensions", "distclass"}
 #: The macro that torch's build defines as the name of the library; TORCH_LIBRARY_EXPAND makes a namespace of it.
 _EXTENSION_NAME = "TORCH_EXTENSION_NAME"
 #: How to add a folder whose setup.py compiles files above the folder.
@@ -75,6 +80,7 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | Non
     _add_imports(draft, script, native, packages, stated)
     add_build_settings(draft, script, native, stated)
     _add_requirements(draft, stated, packages)
+    _note_sources(draft, tree, script, stated)
     if native.cmake_downloads:
         draft.note(
             f"CMake can download {and_list(list(dict.fromkeys(native.cmake_downloads))[:3])} during the build",
@@ -126,6 +132,21 @@ def _refuse_impossible(
         elif compiled:
             sentence = f"setup.py compiles {compiled[0]}, but the {pinned.kind} does not contain this file"
         refuse(sentence, *hints)
+    if not native.cmake and _compiles_nothing(tree, stated, script):
+        why = script.run_time_compile or "no extension module is named, so the wheel would be pure Python"
+        hint = "install the project with pip or uv: a pure Python wheel fits every torch and CUDA"
+        refuse(f"the build compiles nothing: {why}", hint)
+
+
+def _compiles_nothing(tree: Path, stated: Metadata, script: SetupFacts) -> bool:
+    """Whether it is certain that setuptools compiles nothing: nothing names a module or brings commands of its own."""
+    unread = (tree / "setup.py").is_file() and not script.arguments
+    if not stated.by_setuptools or stated.compiles or script.extensions or unread:
+        return False
+    needs = {canonicalize_name(each.name).replace("-", "_") for each in valid_requirements(stated.build_requires)}
+    # A setup.py imports torch for its extension modules; they may be commented out.
+    plain = _PLAIN_BUILDS | ({"torch"} if script.run_time_compile else set())
+    return needs.union(script.imports) <= plain and _COMPILING.isdisjoint(script.arguments)
 
 
 def _other_folders(pinned: PinnedSource, tree: Path) -> list[str]:
@@ -238,4 +259,25 @@ def _add_requirements(draft: Draft, stated: Metadata, packages: PackageFacts) ->
         draft.ask(
             f"the package imports {and_list(unknown)}, and no requirement of its metadata has such a name",
             "if the import fails in a new environment, add the project to `requires` in the recipe",
+        )
+
+
+def _note_sources(draft: Draft, tree: Path, script: SetupFacts, stated: Metadata) -> None:
+    for extension in script.extensions:
+        files: set[str] = set()
+        for pattern in (source.removeprefix("*/").removeprefix("./") for source in extension.sources):
+            if not pattern.startswith("/") and ".." not in pattern:
+                with suppress(ValueError):  # "" and "**.cu" are no patterns
+                    files |= {path.relative_to(tree).as_posix() for path in tree.glob(pattern)}
+        stems = Counter(file.rpartition(".")[0] for file in files)
+        if alike := sorted(file for file in files if stems[file.rpartition(".")[0]] > 1):
+            draft.ask(
+                f"setup.py compiles {and_list(alike[:4])} into one module, and they differ only in the ending",
+                "torch gives their objects one name: rename one of them with a patch",
+            )
+    packaged = stated.finds_packages or script.keywords.get("include_package_data")
+    if packaged and any(source.startswith("*/") for each in script.extensions for source in each.sources):
+        draft.note(
+            "setup.py may name source files by absolute paths",
+            "setuptools refuses this for files inside a package: use paths relative to the folder of setup.py",
         )

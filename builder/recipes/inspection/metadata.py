@@ -69,6 +69,8 @@ class Metadata:
     repository: str
     #: Whether setuptools installs packages that setup.py does not name.
     finds_packages: bool
+    #: Whether pyproject.toml names extension modules.
+    compiles: bool
     by_setuptools: bool
     places: PackagePlaces
 
@@ -112,6 +114,7 @@ def read_metadata(tree: Path, script: SetupFacts, made: BackendMetadata | None =
         versioned_by_git=dynamic or "use_scm_version" in keywords,
         repository=_repository(info, project, keywords),
         finds_packages="project" in pyproject or bool(setuptools) or config.has_section("options"),
+        compiles="ext-modules" in setuptools,
         by_setuptools=_first(build.get("build-backend"), "setuptools.build_meta").startswith("setuptools."),
         places=_places(setuptools, keywords),
     )

@@ -29,6 +29,8 @@ _CMAKE_ARCHS = re.compile(
 _CMAKE_COMMENT = re.compile(r"#\[(=*)\[.*?\]\1\]|#[^\n]*", re.DOTALL)
 #: What FetchContent and ExternalProject download.
 _CMAKE_DOWNLOAD = re.compile(r"(?:GIT_REPOSITORY|URL)\s+\"?(https?://[^\s\")]+)")
+#: An option that chooses the CPU of the machine that compiles.
+NATIVE_CPU = re.compile(r"-m(?:arch|tune|cpu)=native\b")
 #: Headers of LibTorch's stable ABI and those that include only C or standard C++ (libtorch_stable_abi.md).
 _STABLE = ("torch/csrc/stable/", "torch/headeronly/", "torch/csrc/inductor/aoti_torch/")
 _PYTHON_API = ("pybind11/", "nanobind/", "torch/extension.h", "torch/python.h", "torch/csrc/utils/pybind.h", "Python.h")
@@ -59,6 +61,8 @@ class NativeFacts:
     cmake_architectures: list[str] = field(default_factory=list)
     #: URLs from which CMake downloads sources during the build.
     cmake_downloads: list[str] = field(default_factory=list)
+    #: Whether CMake files pass -march=native or the like to a compiler.
+    native_cpu: bool = False
     #: Whether there is a CMakeLists.txt.
     cmake: bool = False
 
@@ -102,6 +106,7 @@ def read_native_code(tree: Path, also: Sequence[Path] = ()) -> NativeFacts:
         if path.name == "CMakeLists.txt" or path.suffix == ".cmake":
             facts.cmake |= path.name == "CMakeLists.txt"
             text = _CMAKE_COMMENT.sub("", text)
+            facts.native_cpu |= bool(NATIVE_CPU.search(text))
             if "FetchContent" in text or "ExternalProject" in text:
                 facts.cmake_downloads += _CMAKE_DOWNLOAD.findall(text)
             for listed, flag in _CMAKE_ARCHS.findall(text):

@@ -198,7 +198,7 @@ SOURCE = "/var/tmp/build/src"
 def missing(tree: Path, *output: str, origin: Path | None = None) -> list[str]:
     error = first_error(output, SOURCE, tree)
     assert error
-    return missing_file_hints(error.message, SourceTree(tree, SOURCE, origin))
+    return missing_file_hints(error.message, output, SourceTree(tree, SOURCE, origin))
 
 
 @pytest.fixture
@@ -231,30 +231,46 @@ def test_other_files_have_no_hint(tree: Path, file: str) -> None:
     assert missing(tree, NINJA.format(file)) == []
 
 
-GITMODULES = '[submodule "third"]\n path = third\n url = https://example.com/t.git\n'
+GITMODULES = """[submodule "other"]
+	path = other
+[submodule "third"]
+	url = https://name:secret@example.com/t.git
+	path = third
+"""
+COMMAND = f"g++ -I{SOURCE}/lib/cutlass/include -I/usr/include -c csrc/a.cpp"
 GCC, NVCC = "{}: fatal error: {}: No such file or directory", '{}: error: cannot open source file "{}"'
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("folder", "line"),
     [
-        GCC.format("csrc/k.cu:1:10", "../third/x.h"),
-        NVCC.format("csrc/k.cu(1)", "third/x.h"),
-        f"CMake Error at CMakeLists.txt:3 (add_subdirectory): {SOURCE}/third/x is no folder",
+        ("third", GCC.format("csrc/k.cu:1:10", "../third/x.h")),
+        ("third", GCC.format(f"{SOURCE}/csrc/k.cu:1:10", "../third/deep/x.h")),
+        ("third", NVCC.format("csrc/k.cu(1)", "../third/x.h")),
+        ("lib/cutlass", GCC.format("csrc/a.cpp:1:10", "cutlass/cutlass.h")),
+        ("third", f"CMake Error at CMakeLists.txt:3 (add_subdirectory): {SOURCE}/third/x is no folder"),
     ],
 )
 @pytest.mark.parametrize("absent", [True, False])
-def test_an_empty_submodule_is_named_with_its_command(tree: Path, line: str, *, absent: bool) -> None:
-    (tree / ".gitmodules").write_text(GITMODULES)
+def test_an_empty_submodule_is_named_with_its_url(tree: Path, folder: str, line: str, *, absent: bool) -> None:
+    (tree / ".gitmodules").write_text(GITMODULES.replace("= third", f"= {folder}"))
     if not absent:
-        (tree / "third").mkdir()
-    (hint,) = missing(tree, line, origin=tree)
-    assert hint == "third is a git submodule, and there are no files in it: `git submodule update --init third`"
-    (hint,) = missing(tree, line)
+        (tree / folder).mkdir(parents=True)
+    (hint,) = missing(tree, COMMAND, line, origin=tree)
+    assert hint == (
+        f"{folder} (https://***@example.com/t.git) is a git submodule, and there are no files in it:"
+        f" `git submodule update --init {folder}`"
+    )
+    (hint,) = missing(tree, COMMAND, line)
     assert "use the git repository" in hint, "an archive of a source distribution has no .git"
-    (tree / "third").mkdir(exist_ok=True)
-    (tree / "third" / "README").touch()
-    assert missing(tree, line, origin=tree) == []
+    (tree / folder).mkdir(parents=True, exist_ok=True)
+    (tree / folder / "README").touch()
+    assert missing(tree, COMMAND, line, origin=tree) == []
+
+
+def test_other_headers_have_nothing_to_do_with_a_submodule(tree: Path) -> None:
+    (tree / ".gitmodules").write_text(GITMODULES)
+    assert missing(tree, GCC.format("csrc/k.cu:1:10", "../elsewhere/x.h"), origin=tree) == []
 
 
 def test_a_file_that_cython_makes(tree: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
 import pytest
 
 from builder.diagnosis.setup_script import read_setup_script
-from builder.errors import Code
+from builder.errors import Code, UsageError
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.config import GitSource, PathSource, Recipe
 from builder.recipes.fetch import PinnedSource
@@ -258,6 +259,24 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
         {"requires": ["einops"]},
         [],
     ),
+    "setup.py compiles for its own CPU": (
+        {"setup": script("flags = ['-O3', '-march=native']")},
+        {},
+        ["setup.py compiles for the CPU of this machine"],
+    ),
+    "CMake compiles for its own CPU": (
+        {"cmake": "# -mcpu=native\ntarget_compile_options(ops PRIVATE -mtune=native)\n"},
+        {},
+        ["CMake compiles for the CPU of this machine"],
+    ),
+    "sources with one stem, and texts that are no patterns": (
+        {
+            "setup": script().replace('"csrc/bind.cpp",', '"csrc/ops.cpp", "", "**.cu", f"{here}/x.cu", "../*.cu",'),
+            "csrc/ops.cpp": "",
+        },
+        {},
+        ["? setup.py compiles csrc/ops.cpp and csrc/ops.cu into one module"],
+    ),
     "options of the command line": (
         {
             "setup": script(
@@ -440,12 +459,15 @@ def test_a_setup_script_that_python_cannot_parse_is_refused(tree: Path) -> None:
         ("def backend():\n    return load(name='b', sources=['b.cpp'])\n", "when one of its functions is called"),
     ],
 )
-def test_a_package_that_compiles_at_run_time_is_named(tree: Path, call: str, when: str) -> None:
+def test_a_package_that_compiles_at_run_time_is_refused(tree: Path, call: str, when: str) -> None:
     """As torchac 0.8.9."""
     write(tree, {"small_ops/backend.py": f"from torch.utils.cpp_extension import load\n{call}"})
+    assert inspect(tree).name == "small_ops", "the build compiles something too"
     unused = "from torch.utils.cpp_extension import BuildExtension, CppExtension\n"
     write(tree, {"setup": f"from setuptools import setup\n{unused}{PLAIN}"})
     says = f"small_ops/backend.py compiles with torch.utils.cpp_extension {when}"
+    with refused(Code.SOURCE_UNSUPPORTED, f"the build compiles nothing: {says}"):
+        inspect(tree)
     recipe = Recipe(name="small_ops", version="1.0", folder=tree, source=PathSource(tree))
     (hint,) = no_library_hints(read_setup_script(tree), recipe)
     assert hint.startswith(f"{says}: if the build compiles nothing else, install the project")
@@ -463,6 +485,31 @@ def test_a_repository_pins_its_commit(tree: Path) -> None:
     source = GitSource("https://host/name", "0" * 40, "python")
     draft = inspect_source(PinnedSource(source, "https://host/name@v1", "git repository", "name"), tree)
     assert keys(draft)["source"] == {"git": "https://host/name", "revision": "0" * 40, "subdirectory": "python"}
+
+
+FROM = "from setuptools import setup\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "pure"),
+    [
+        ({"project": PROJECT}, True),  # rwkv 0.8.32
+        ({"setup": FROM + PLAIN}, True),
+        ({"setup": f"{FROM}import build_all\n{PLAIN}"}, False),
+        ({"setup": f"{FROM}setup(name='small-ops', version='1.0', **more)\n"}, False),
+        ({"setup": f"{FROM}setup(name='small-ops', version='1.0', cmdclass=commands)\n"}, False),
+        ({"setup": "import tools\ntools.set_up()\n"}, False),
+        ({"project": f'{PROJECT}[tool.setuptools]\next-modules = [{{name = "m"}}]\n'}, False),
+        ({"project": f'{PROJECT}[build-system]\nrequires = ["setuptools", "setuptools-rust"]\n'}, False),
+        ({"project": PROJECT + BACKEND}, False),
+    ],
+)
+def test_a_source_of_a_pure_python_wheel_is_refused(tree: Path, files: dict[str, str | None], pure: bool) -> None:
+    write(tree, {"setup": None})
+    write(tree, files)
+    is_refused = pytest.raises(UsageError, match="the build compiles nothing: no extension module is named")
+    with is_refused if pure else contextlib.nullcontext():
+        inspect(tree)
 
 
 @pytest.mark.parametrize(
