@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 from builder.cli.options import JsonOption
 from builder.cli.output import print_data
 from builder.errors import Code, UsageError
+from builder.log import print_warning
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
 from builder.publish.ci.install import check_install, own_install
@@ -45,6 +47,11 @@ def ci(options: CiOptions) -> None:
         buildfarm ci --install ./tools/buildfarm --runner-labels my-arc-runners
     """
     written, removed = run_ci(options.directory, options)
+    if not _has_branch(options.directory, options.branch):
+        print_warning(
+            f"this repository has no branch {options.branch}, so no push starts the workflow: name the default branch"
+            " with --branch"
+        )
     if options.as_json:
         print_data(json.dumps({"files": [str(path) for path in written]}) + "\n")
         return
@@ -100,6 +107,16 @@ def run_ci(folder: Path, options: WorkflowOptions) -> tuple[list[Path], list[Pat
     for path in stale:
         path.unlink()
     return list(files), stale
+
+
+def _has_branch(folder: Path, branch: str) -> bool:
+    """Whether a git repository has a branch, here or at a remote; also True without any branch, and without git."""
+    words = ["git", "-C", str(folder), "for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads", "refs/remotes"]
+    try:
+        found = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()
+    except OSError:
+        return True
+    return not found or any(one == branch or one.partition("/")[2] == branch for one in found)
 
 
 def _is_ours(path: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,15 @@ def test_a_part_of_a_wheel_and_what_nobody_reviewed_is_not_published(jobs: dict[
     parts += ["(github.event_name == 'schedule' || github.event_name == 'workflow_dispatch')"]
     parts += ["github.ref == 'refs/heads/main'"]
     assert condition == f"${{{{ {' && '.join(parts)} }}}}"
+
+
+@pytest.mark.parametrize("branch", ["main", "master"])
+def test_a_branch_that_the_repository_lacks_is_named(project: Path, branch: str) -> None:
+    for words in (["init", "-q", "-b", branch], ["add", "."], ["commit", "-q", "-m", "first"]):
+        git = ["git", "-C", str(project), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+        subprocess.run([*git, *words], check=True)
+    told = ci(project, "--install", "./buildfarm").output
+    assert ("no branch main, so no push starts the workflow" in told) is (branch == "master")
 
 
 def test_without_gpu_no_job_needs_a_runner_of_the_project(project: Path) -> None:
