@@ -186,6 +186,8 @@ class Compat:
             or self.why_not_platform(torch, cuda, platform)
         )
 
+    # A plan asks for the same few pairs thousands of times. The instance lives as long as the process.
+    @cache  # noqa: B019
     def why_not_cuda(self, torch: Torch, cuda: Cuda) -> WhyNot | None:
         """Return the reason why torch cannot be used with that CUDA, or None if it can."""
         facts = self.torch(torch)
@@ -200,6 +202,7 @@ class Compat:
             return WhyNot("no-toolkit", f"{reason} of CUDA {cuda}")
         return None
 
+    @cache  # noqa: B019
     def why_not_python(self, torch: Torch, python: Python) -> WhyNot | None:
         """Return the reason why torch has no wheel for that Python, or None if it has one."""
         facts = self.torch(torch)
@@ -227,6 +230,7 @@ class Compat:
         reason = f"buildfarm's version table lists no torch {torch.series} wheel for CUDA {cuda} on {platform}"
         return WhyNot("no-torch-wheel-for-platform", reason)
 
+    @cache  # noqa: B019
     def why_not_arch(self, cuda: Cuda, arch: Arch) -> WhyNot | None:
         """Return the reason why that CUDA cannot compile for the architecture, or None if it can."""
         knows = self.cudas_with(arch)

@@ -49,7 +49,7 @@ def build_variables(job: CompileJob) -> dict[str, str]:
         "FORCE_CUDA": "1",
         "MAX_JOBS": str(job.jobs),
         "CMAKE_BUILD_PARALLEL_LEVEL": str(job.jobs),
-        # CMake 4 refuses sources for CMake before 3.5, and builds them when it is told a newer minimum.
+        # CMake 4 refuses a source that names a minimum before 3.5, unless this variable names a newer one.
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
         "SOURCE_DATE_EPOCH": EPOCH,
         # A source without .git, as buildfarm prepares it, has no version for setuptools-scm, hatch-vcs and others.

@@ -152,7 +152,7 @@ def with_reuse(settings: CacheSettings, source: Path, *, enabled: bool, reuse: b
 
 
 def cache_variables(settings: CacheSettings, path: str) -> dict[str, str]:
-    """What compilers, launchers and sccache's server read; PATH is `path` behind the launchers."""
+    """What compilers, CMake, launchers and sccache's server read; PATH is `path` behind the launchers."""
     layout = settings.layout
     return {
         "BUILDFARM_SCCACHE": settings.sccache,
