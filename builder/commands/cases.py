@@ -25,11 +25,11 @@ from builder.cli.options import (
 from builder.cli.output import print_data
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.cases_text import cases_text, missing_text, summary_text
-from builder.commands.folders import DIST, failed_builds, open_store
+from builder.commands.folders import DIST, open_store
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.draft.result import Drafts
-from builder.log import print_line, print_warning
+from builder.log import print_line
 from builder.matrix.axes import Cell
 from builder.matrix.config import CASES, MATRIX, Recipe, WheelSource
 from builder.matrix.load import load_matrix, load_recipes
@@ -138,23 +138,14 @@ def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> S
             name, version, *_ = parse_wheel_filename(wheel.name)
             if recipe.makes(name) and recipe.is_version(version):
                 own.append(wheel)
-    cells = {str(cell) for cell in finder.selected_cells(recipe)}
-    failed = failed_builds(dist, "there is no wheel of this build", [recipe.name], cells, without_wheel=True)
     if not own:
-        raise (
-            failed[0]
-            if failed
-            else NothingSelectedError(
-                "the extension has no wheel yet, and a draft needs a wheel",
-                Code.NO_WHEEL,
-                where=recipe.name,
-                hints=[f"run `buildfarm build --ext {recipe.name}` first; a wheel with failed checks is enough"],
-            )
+        raise NothingSelectedError(
+            "the extension has no wheel yet, and a draft needs a wheel",
+            Code.NO_WHEEL,
+            where=recipe.name,
+            hints=[f"run `buildfarm build --ext {recipe.name}` first; a wheel with failed checks is enough"],
         )
-    target = finder.find(list(map(str, own)), dist)[0]
-    if failed:
-        print_warning(f"{recipe.name}: {failed[0].sentence}; the draft is for an earlier wheel, {target.wheel.name}")
-    return target
+    return finder.find(list(map(str, own)), dist)[0]
 
 
 def _drafted(

@@ -1,15 +1,15 @@
-"""The two folders a user names, the store and `dist/`: checked before anything is built; why `dist/` lacks a wheel."""
+"""The two folders a user names, the store and `dist/`: checked before anything is built; what `dist/` lacks."""
 
 from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from builder.errors import BuildfarmError, Code, NothingSelectedError, UsageError
+from builder.errors import BuildfarmError, Code, UsageError
 from builder.hashing import sha256_of
 from builder.store import MARK, RUN, Store, default_store
 from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, text, texts
@@ -61,59 +61,30 @@ def read_dist(dist: Path) -> list[Path]:
     return sorted(dist.glob("*.whl"))
 
 
-def failed_builds(
-    dist: Path, what: str, extensions: Collection[str], cells: Collection[str], *, without_wheel: bool = False
-) -> list[BuildfarmError]:
-    """The failed builds of report.json for these extensions and cells, as errors that say why `dist` lacks a wheel.
-
-    With `without_wheel`, not those whose wheel was refused.
-    """
-
-    def wanted(entry: Mapping[str, Any]) -> bool:
-        named = any(entry["build"].startswith(f"{name}-") for name in extensions)
-        return named and not set(entry["serves"]).isdisjoint(cells) and not (without_wheel and "wheel" in entry)
-
-    return _failed(dist, what, NothingSelectedError, wanted)
-
-
 def unpublished_builds(dist: Path) -> list[BuildfarmError]:
     """Each failed build of report.json as an error of `publish`; not one whose wheel is in `dist`.
 
     If only cases.py is wrong, `dist` keeps the very wheel of the build.
     """
-
-    def is_missing(entry: Mapping[str, Any]) -> bool:
-        wheel = dist / Path(entry.get("wheel", "none.whl")).name
-        return not wheel.is_file() or sha256_of(wheel) not in {proof["wheel"] for proof in entry["proofs"]}
-
-    return _failed(dist, "there is no wheel of this build to publish", BuildfarmError, is_missing)
-
-
-def _failed(
-    dist: Path, what: str, kind: type[BuildfarmError], wanted: Callable[[Mapping[str, Any]], bool]
-) -> list[BuildfarmError]:
-    """The wanted ones of the failed builds in report.json. One with a wheel has failed checks, one without an error."""
     report = dist / "report.json"
 
-    def errors(data: Mapping[str, Any]) -> list[BuildfarmError]:
-        found = []
+    def errors(data: Mapping[str, Any]) -> Iterator[BuildfarmError]:
         for entry in data["builds"]:
-            if entry["status"] != "failed" or not wanted(entry):
+            wheel = dist / Path(entry.get("wheel", "none.whl")).name
+            kept = wheel.is_file() and sha256_of(wheel) in {proof["wheel"] for proof in entry["proofs"]}
+            if entry["status"] != "failed" or kept:
                 continue
             verb = "refused the wheel" if "wheel" in entry else "failed"
             reason = str(entry["error"]).removeprefix(f"{entry['build']}: ")
-            found.append(
-                kind(
-                    f"{what}, because the last `buildfarm build` {verb}: {reason}",
-                    Code.NO_WHEEL,
-                    where=text(entry["build"]),
-                    hints=[*texts(entry["hints"]), f"the report of this build is {report}"],
-                )
+            yield BuildfarmError(
+                f"there is no wheel of this build to publish, because the last `buildfarm build` {verb}: {reason}",
+                Code.NO_WHEEL,
+                where=text(entry["build"]),
+                hints=[*texts(entry["hints"]), f"the report of this build is {report}"],
             )
-        return found
 
     with suppress(OSError, JsonError):  # no report, or one of a different version
-        return read_json(report, errors, limit=MAX_OWN_JSON)
+        return read_json(report, lambda data: list(errors(data)), limit=MAX_OWN_JSON)
     return []
 
 

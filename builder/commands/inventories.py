@@ -25,7 +25,7 @@ from builder.store import Store
 from builder.untrusted import split_url
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.compatibility import is_compatible
-from builder.wheels.sources.index import Location, NoRangesError, download_wheel, locate, open_remote
+from builder.wheels.sources.index import Location, download_wheel, locate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class NewInventoriesOptions(StoreOptions):
 def add(options: NewInventoriesOptions) -> None:
     """Read which symbols the libraries of torch releases define, and keep the lists in the store.
 
-    From an index that answers range requests, only the libraries of the wheel are read. Nothing is executed.
+    The wheel of a release is downloaded, and deleted after its libraries were read. Nothing is executed.
 
     Examples:
         buildfarm inventory add 2.11 2.12
@@ -172,18 +172,16 @@ def _of_file(text: str, store: Store) -> Inventory:
 
 
 def _of_url(location: Location, store: Store) -> Inventory:
-    """Read the needed members of a wheel with range requests, or download a wheel that its server sends only whole."""
+    """Download a wheel and read it. It is not kept: an inventory needs a thousandth of its bytes."""
     if location.url.startswith("file:"):
         return _of_file(unquote(split_url(location.url).path), store)
-    print_line(f"read the libraries of {location.name}")
-    try:
-        with open_remote(location.url) as stream, WheelFile(Path(location.name), stream) as wheel:
-            return inventory_of_wheel(wheel)
-    except NoRangesError:
-        hashed = f"#sha256={location.sha256}" if location.sha256 else ""
-        kept = download_wheel(f"{location.url}{hashed}", cache=store.root / "sources").path
-        with WheelFile(kept) as wheel:
-            return inventory_of_wheel(wheel)
+    print_line(f"download {location.name} and read its libraries")
+    hashed = f"#sha256={location.sha256}" if location.sha256 else ""
+    with (
+        store.work("inventory") as folder,
+        WheelFile(download_wheel(f"{location.url}{hashed}", cache=folder).path) as wheel,
+    ):
+        return inventory_of_wheel(wheel)
 
 
 def _print(shelf: Shelf, releases: Sequence[Release], *, as_json: bool) -> None:

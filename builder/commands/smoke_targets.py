@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from builder.commands.folders import failed_builds, read_dist
+from builder.commands.folders import read_dist
 from builder.errors import Code, NothingSelectedError, UsageError
 from builder.log import print_warning
 from builder.matrix.axes import Cell
@@ -61,11 +61,6 @@ class TargetFinder:
         targets = [target for text in wheels for target in self._named(text)] if wheels else self._default(dist)
         fitting = [target for target in targets if target.cells]
         if not fitting:
-            if not wheels:
-                served = list(served_cells(self.matrix, self.recipes, self.select, Compat.load()))
-                names, selected = [recipe.name for recipe, _ in served], {str(cell) for _, of in served for cell in of}
-                for failed in failed_builds(dist, "there is no wheel to test", names, selected):
-                    raise failed
             raise NothingSelectedError(
                 "there is no wheel for any of the selected cells",
                 Code.NO_WHEEL,

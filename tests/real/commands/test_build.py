@@ -19,9 +19,8 @@ import pytest
 from builder.cli.options import ExecutorName
 from builder.commands.building.build import BuildOptions, build_text, dry_run, hint_of, run_build
 from builder.commands.building.executor_choice import RunSettings, choose_executor
-from builder.commands.folders import failed_builds, open_store
+from builder.commands.folders import open_store
 from builder.commands.index.publish import publish_wheels
-from builder.commands.smoke import SmokeOptions, run_smoke
 from builder.commands.store import history_text
 from builder.errors import (
     BuildError,
@@ -29,7 +28,6 @@ from builder.errors import (
     Code,
     Exit,
     MissingToolError,
-    NothingSelectedError,
     PreflightError,
     UsageError,
 )
@@ -181,27 +179,6 @@ def test_a_failed_compile_is_a_result_and_the_other_builds_go_on(runs: Runs) -> 
     assert any(str(result.error.log) in hint for hint in result.error.hints)
     assert f"{result.build}: failed: {result.error}" in runs.first.messages
     assert row(runs.first, "broken")[1] == "-"
-
-
-def test_smoke_says_why_dist_has_no_wheel(runs: Runs) -> None:
-    options, hollow = runs.project.options(), runs.edited.results["hollow"]
-    selected = SmokeOptions(matrix=options.matrix, ext=["hollow"], dist=options.dist, store=options.store)
-    with pytest.raises(NothingSelectedError, match="the last `buildfarm build` refused the wheel: payload: ") as raised:
-        run_smoke(selected)
-    assert raised.value.where == str(hollow.build)
-    assert f"the full output is in {hollow.log}" in raised.value.hints
-    assert f"the report of this build is {options.dist / 'report.json'}" in raised.value.hints
-    report = json.loads(runs.first.report)
-    (runs.project.root / "first").mkdir()
-    (runs.project.root / "first" / "report.json").write_bytes(runs.first.report)
-    [cell] = report["builds"][0]["serves"]
-    what = "there is no wheel to test"
-    (broken,) = failed_builds(runs.project.root / "first", what, ["broken"], [cell])
-    assert broken
-    assert "the last `buildfarm build` failed: broken/_C.c:1:" in broken.sentence
-    assert failed_builds(runs.project.root / "first", what, ["tiny"], [cell]) == []
-    assert failed_builds(runs.project.root / "first", what, ["broken"], ["torch2.12.0-cu130-cp311"]) == []
-    assert failed_builds(runs.project.root, what, ["broken"], [cell]) == [], "there is no report"
 
 
 def test_a_new_wheel_of_a_published_version_is_a_warning(runs: Runs) -> None:
