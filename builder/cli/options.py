@@ -49,8 +49,8 @@ ArchOption = Annotated[
     typer.Option(
         "--arch",
         metavar="ARCH",
-        help="GPU architecture: 9.0 or 9.0+PTX; native: those of this machine's GPUs. Repeatable. Replaces `archs` of"
-        " the matrix and the recipes. Default without `archs`: those of torch's own wheel.",
+        help="GPU architecture: 9.0 or 9.0+PTX; native: those of this machine's GPUs. Repeatable. In place of `archs`"
+        " of matrix.yaml and the recipes. Default without `archs`: those of torch's own wheel.",
     ),
 ]
 #: What `add` and `build` take as SOURCE.
@@ -172,41 +172,7 @@ class SelectOptions(CellOptions):
 class NewMatrixOptions(CellOptions):
     """The options that choose what a new matrix.yaml lists."""
 
-    torch: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--torch",
-            metavar="VERSION",
-            help="PyTorch of a new matrix.yaml. Default: the newest that fits --cuda and --python. Repeatable.",
-        ),
-    ] = None
-    cuda: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cuda",
-            metavar="VERSION",
-            help="CUDA of a new matrix.yaml. Default: the CUDA of torch's wheel on the package index, else the"
-            " newest that this torch is built for. Repeatable.",
-        ),
-    ] = None
-    python: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--python",
-            metavar="VERSION",
-            help="Python of a new matrix.yaml. Default: the Python that runs buildfarm if this torch has a wheel for"
-            " it and the source supports it, else the newest such Python. Repeatable.",
-        ),
-    ] = None
-    arch: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--arch",
-            metavar="ARCH",
-            help="GPU architecture that the new matrix.yaml lists in `archs`: 9.0 or 9.0+PTX; native: those of this"
-            " machine's GPUs. Repeatable. Default: no `archs`; each build takes those of torch's own wheel.",
-        ),
-    ] = None
+    arch: ArchOption = None
 
 
 def selection(

@@ -95,6 +95,9 @@ def add(options: AddOptions) -> None:
 
     Runs no code of the source if its files state name and version. Otherwise it asks the build backend for them.
 
+    A new matrix.yaml lists what --torch, --cuda, --python and --arch name. Otherwise it lists the newest torch that
+    fits, the CUDA of its wheel on the package index, and a Python that the source supports, and no `archs`.
+
     Examples:
         buildfarm add torch-scatter==2.1.2
         buildfarm add https://github.com/rusty1s/pytorch_cluster@1.6.3 --torch 2.11 --cuda 13.0

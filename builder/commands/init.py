@@ -47,6 +47,9 @@ class InitOptions(NewMatrixOptions):
 def init(options: InitOptions) -> None:
     """Start a project with a small example extension, or with the .cu and .cpp files of the folder.
 
+    The new matrix.yaml lists what --torch, --cuda, --python and --arch name. Otherwise it lists the newest torch that
+    fits, the CUDA of its wheel on the package index, and the Python that runs buildfarm, and no `archs`.
+
     Examples:
         buildfarm init my_project
         buildfarm init --torch 2.11 --cuda 13.0 --python 3.12 --arch 9.0

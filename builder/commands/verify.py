@@ -7,8 +7,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -28,9 +26,9 @@ from builder.proof import Proof, Verdict
 from builder.proofs.inventory import shelf_of
 from builder.proofs.verify.gpus import gpu_named
 from builder.proofs.verify.judge import Judge, WheelVerdict
-from builder.publish.proof_lines import causes, counts, remarks
+from builder.publish.proof_lines import causes, counts
 from builder.publish.terminal import cause_lines, coloured_counts, marked, output_width, to_text
-from builder.store import Store, write_atomic
+from builder.store import Store
 from builder.wheelfile.facts import open_wheel, read_facts
 
 #: What is wrong with a file that is no readable wheel; the other wheels of the command line are judged.
@@ -64,9 +62,6 @@ class VerifyOptions(CellOptions):
     ] = ""
     index: IndexOption = ""
     store: StoreOption = None
-    markdown: Annotated[
-        Path | None, typer.Option("--markdown", metavar="FILE", help="Also write the verdicts to FILE as Markdown.")
-    ] = None
     quiet: QuietOption = False
     verbose: VerboseOption = False
     as_json: JsonOption = False
@@ -87,9 +82,6 @@ def verify(options: VerifyOptions) -> None:
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     verdicts, unreadable = run_verify(options, open_store(options.store))
-    if options.markdown:
-        options.markdown.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(options.markdown, verify_markdown(verdicts, unreadable).encode(errors="replace"))
     print_data(verify_json(verdicts, unreadable) if options.as_json else verify_text(verdicts))
     for error in unreadable.values():
         print_error(error)
@@ -134,28 +126,6 @@ def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict]
     return verdicts, unreadable
 
 
-def verify_markdown(verdicts: Sequence[WheelVerdict], unreadable: Unreadable = MappingProxyType({})) -> str:
-    """For each wheel a heading and a table of verdicts and remarks; for each other file a heading and the error."""
-    parts = []
-    for verdict in verdicts:
-        facts = verdict.facts
-        lines = [f"### {_cell(facts.filename)}", "", f"{size_text(facts.size)}, sha256 {facts.sha256}", ""]
-        lines += ["| verdict | check | finding |", "| --- | --- | --- |"]
-        for proof in verdict.proofs:
-            shown = "**FAILED**" if proof.verdict is Verdict.FAILED else proof.verdict
-            lines.append(f"| {shown} | {proof.check} | {_cell(_placed(proof))} |")
-            lines += [f"| remark | {proof.check} | {_cell(remark)} |" for remark in remarks(proof)]
-        parts.append("\n".join([*lines, ""]))
-    parts += [f"### {_cell(one.path.name)}\n\n**FAILED**: {_cell(e.sentence)}\n" for one, e in unreadable.items()]
-    return "\n".join(parts)
-
-
-def _cell(text: str) -> str:
-    """Text of a stranger's wheel inside a table: no markup, no new column, no new line."""
-    escaped = "".join(f"\\{letter}" if letter in "\\`*_{}[]<>|#!" else letter for letter in text)
-    return " ".join(escaped.split())
-
-
 def verify_text(verdicts: Sequence[WheelVerdict]) -> str:
     """For each wheel its name and size, a line for each check that passed, and last what failed."""
     lines: list[str] = []
@@ -178,7 +148,7 @@ def _placed(proof: Proof) -> str:
     return f"{proof.cell}: {proof.reason}" if proof.cell else proof.reason
 
 
-def verify_json(verdicts: Sequence[WheelVerdict], unreadable: Unreadable = MappingProxyType({})) -> str:
+def verify_json(verdicts: Sequence[WheelVerdict], unreadable: Unreadable) -> str:
     """Everything about each wheel, and the error of each file that is no readable wheel."""
     data: list[dict[str, Any]] = [
         {

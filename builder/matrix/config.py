@@ -98,14 +98,6 @@ Source = PathSource | SdistSource | GitSource | WheelSource
 
 
 @dataclass(frozen=True)
-class AcceptRule:
-    """An entry of `accepts:`. It counts for versions of the extension before `until`; None: for every version."""
-
-    entry: Accept
-    until: Version | None = None
-
-
-@dataclass(frozen=True)
 class Variant:
     """An entry of `variants:`: libraries of the wheel that only some processes load. Keys: `VariantModel`."""
 
@@ -151,7 +143,7 @@ class Recipe:
     python: str = ""
     imports: tuple[str, ...] = ()
     needs_first: tuple[str, ...] = ()
-    accepts: tuple[AcceptRule, ...] = ()
+    accepts: tuple[Accept, ...] = ()
     companions: tuple[str, ...] = ()
     libraries: dict[str, tuple[str, ...]] = field(default_factory=dict)
     variants: tuple[Variant, ...] = ()
@@ -195,11 +187,6 @@ class Recipe:
         """The class of the first rule that contains a torch release, or None."""
         takes = ((SpecifierSet(rule.specifier, prereleases=True), rule.abi) for rule in self.abi)
         return next((abi for specifiers, abi in takes if specifiers.contains(str(torch))), None)
-
-    @property
-    def accepted(self) -> tuple[Accept, ...]:
-        """The entries of `accepts` that count for this version of the extension."""
-        return tuple(one.entry for one in self.accepts if one.until is None or Version(self.version) < one.until)
 
     @property
     def modules(self) -> tuple[str, ...]:

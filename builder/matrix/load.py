@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from builder.errors import Code, UsageError
 from builder.gate.acceptance import Accept
@@ -107,13 +106,7 @@ def recipe_of(document: Document, home: Path) -> Recipe:
         patches=tuple(_within(document, home, text, ("patches", i), file=True) for i, text in enumerate(model.patches)),
         abi=tuple(config.AbiRule(rule.abi, rule.torch) for rule in model.abi),
         archs=tuple(sorted(set(model.archs))),
-        accepts=tuple(
-            config.AcceptRule(
-                Accept(str(one.check), one.reason, one.op, tuple(one.order), one.cell),
-                Version(one.until) if one.until else None,
-            )
-            for one in model.accepts
-        ),
+        accepts=tuple(Accept(str(one.check), one.reason, one.op, tuple(one.order), one.cell) for one in model.accepts),
         variants=tuple(config.Variant(**_given(one)) for one in model.variants),
         max_size=model.max_size or 0,
         **{name: _frozen(getattr(model, name)) for name in _AS_WRITTEN},

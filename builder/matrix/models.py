@@ -255,9 +255,6 @@ class AcceptModel(fields.StrictModel):
         description="Pattern of cell names; `*` matches any text. Without this key, every cell.",
         examples=["torch2.2.*-cp312"],
     )
-    until: fields.VersionText | None = Field(
-        default=None, description="From this version of the extension on, the entry has no effect.", examples=["0.5.0"]
-    )
 
 
 class VariantModel(fields.StrictModel):

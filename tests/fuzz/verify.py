@@ -8,7 +8,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.commands.verify import verify_json, verify_markdown, verify_text
+from builder.commands.verify import verify_json, verify_text
 from builder.errors import BuildfarmError
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
@@ -57,8 +57,8 @@ def _wheel(prepared: Prepared, rng: random.Random, folder: Path) -> None:
     path.write_bytes(mutated_zip(prepared.wheel, rng))
     with open_wheel(path) as wheel:
         verdicts = [prepared.judge.judge(wheel, read_facts(path), "fuzz")]
-    for write in (verify_text, verify_json, verify_markdown):
-        write(verdicts).encode()
+    verify_text(verdicts).encode()
+    verify_json(verdicts, {}).encode()
 
 
 def _torch(prepared: Prepared, rng: random.Random, folder: Path) -> None:

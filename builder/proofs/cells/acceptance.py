@@ -18,24 +18,18 @@ def apply_accepts(proofs: Sequence[Proof], recipe: Recipe) -> list[Proof]:
 
 
 def unused_accepts(recipe: Recipe, proofs: Sequence[Proof]) -> list[str]:
-    """A sentence for each entry of `accepts` that matches no finding of checks that ran, or is past its `until`."""
+    """A sentence for each entry of `accepts` that matches no finding of checks that ran."""
     sentences = []
-    for number, rule in enumerate(recipe.accepts):
-        name = f"`accepts[{number}]` (check {rule.entry.check})"
-        if rule.entry not in recipe.accepted:
-            sentences.append(
-                f"{name} counts only before version {rule.until}; this is version {recipe.version}: remove the entry"
-            )
-            continue
-        about = [proof for proof in proofs if rule.entry.concerns(str(proof.check), str(proof.cell or ""))]
-        used = any(accept(_outcomes(proof), [rule.entry], str(proof.cell or ""))[1] for proof in about)
+    for number, entry in enumerate(recipe.accepts):
+        about = [proof for proof in proofs if entry.concerns(str(proof.check), str(proof.cell or ""))]
+        used = any(accept(_outcomes(proof), [entry], str(proof.cell or ""))[1] for proof in about)
         if not used and any(proof.has_run or proof.remark for proof in about):
-            sentences.append(f"{name} matches no finding: remove the entry")
+            sentences.append(f"`accepts[{number}]` (check {entry.check}) matches no finding: remove the entry")
     return sentences
 
 
 def _with_accepts(proof: Proof, recipe: Recipe) -> Proof:
-    outcomes, used = accept(_outcomes(proof), recipe.accepted, str(proof.cell or ""))
+    outcomes, used = accept(_outcomes(proof), recipe.accepts, str(proof.cell or ""))
     if not used and proof.verdict is not Verdict.ACCEPTED:
         return proof
     evidence = {key: value for key, value in proof.evidence.items() if key not in ("accepted", "remark")}

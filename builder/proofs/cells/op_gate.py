@@ -53,7 +53,7 @@ def spec_of(recipe: Recipe, jobs: int) -> Spec:
         name=recipe.name,
         imports=list(recipe.imports),
         needs_first=list(recipe.needs_first),
-        accepts=[asdict(entry) for entry in recipe.accepted],
+        accepts=[asdict(entry) for entry in recipe.accepts],
         companions=list(recipe.companions),
         libraries={stem: list(keys) for stem, keys in recipe.libraries.items()},
         has_cases=recipe.cases is not None,

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from packaging.version import Version
-
 from builder.gate.acceptance import Accept
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome
 from builder.matrix.axes import Cell
-from builder.matrix.config import AcceptRule, Recipe
+from builder.matrix.config import Recipe
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.acceptance import apply_accepts, unused_accepts
 from builder.proofs.cells.op_gate import CellProofs, gate_basis
@@ -22,9 +20,8 @@ FAKE = Outcome("fake", "tiny::op", "plain", FAILED, "the fake kernel returns ano
 ACCEPTS = Accept("fake", "upstream knows it", op="tiny::op")
 
 
-def recipe(*entries: Accept, until: str = "") -> Recipe:
-    limit = Version(until) if until else None
-    return replace(make.recipe("tiny"), version="1.4", accepts=tuple(AcceptRule(entry, limit) for entry in entries))
+def recipe(*entries: Accept) -> Recipe:
+    return replace(make.recipe("tiny"), version="1.4", accepts=entries)
 
 
 def proofs(*outcomes: Outcome) -> list[Proof]:
@@ -52,8 +49,6 @@ def test_a_stored_proof_follows_the_recipe_of_today() -> None:
     stored = Proof.from_json(json.loads(json.dumps(accepted.to_json())))
     assert apply_accepts([stored], recipe(ACCEPTS)) == [accepted]
     assert apply_accepts([stored], recipe()) == [raw]
-    assert apply_accepts([stored], recipe(ACCEPTS, until="1.4"))[0].verdict is Verdict.FAILED
-    assert apply_accepts([stored], recipe(ACCEPTS, until="1.5"))[0].verdict is Verdict.ACCEPTED
 
 
 def test_a_second_failure_of_the_check_still_fails() -> None:
@@ -85,9 +80,6 @@ def test_an_entry_without_a_finding_is_reported() -> None:
     made = apply_accepts(proofs(FAKE), recipe(*entries))
     assert unused_accepts(recipe(*entries), made) == [
         "`accepts[1]` (check values) matches no finding: remove the entry"
-    ]
-    assert unused_accepts(recipe(ACCEPTS, until="1.4"), made) == [
-        "`accepts[0]` (check fake) counts only before version 1.4; this is version 1.4: remove the entry"
     ]
 
 

@@ -13,7 +13,6 @@ from builder.commands.index.publish import publish_wheels
 from builder.commands.index.verification import Verification
 from builder.gate.acceptance import Accept
 from builder.hashing import sha256_of
-from builder.matrix.config import AcceptRule
 from builder.proof import Proof, Verdict, proofs_path
 from builder.proofs.cells.prover import any_wheel_basis
 from builder.proofs.inventory import Shelf
@@ -120,8 +119,7 @@ def test_what_was_accepted_stays_accepted(stubs: Path, store: Store, tmp_path: P
     wheel = EXECSTACK.write(tmp_path, stubs)
     proofs = proofs_of(wheel)
     store.save_proofs(proofs)
-    rule = AcceptRule(Accept("loader", "the old compiler of upstream"))
-    recipe = replace(make.recipe("ops"), accepts=(rule,))
+    recipe = replace(make.recipe("ops"), accepts=(Accept("loader", "the old compiler of upstream"),))
     assert published(wheel, store, Level.CPU, recipes=[recipe]).outcome is PublishOutcome.PUBLISHED
     other = EXECSTACK.write(tmp_path / "index", stubs)
     accepted = Proof(proofs[0].wheel, None, Check.LOADER, Verdict.ACCEPTED, "an executable stack")
