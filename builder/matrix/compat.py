@@ -8,11 +8,11 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch, shown
-from builder.matrix.compat_table import ImageTable, Table, ToolkitFacts, TorchFacts, read_table
+from builder.matrix.compat_table import ToolkitFacts, TorchFacts, read_images, read_text_yaml, read_toolkit, read_torch
 
 _FILE = Path(__file__).with_name("compat.yaml")
 #: How to use a release that compat.yaml does not have.
@@ -38,23 +38,53 @@ def and_list(items: Iterable[object]) -> str:
 class Compat:
     """Facts about torch, CUDA, Python and GPU architectures. `Compat.load()` reads compat.yaml."""
 
-    def __init__(self, table: Table) -> None:
-        self._table = table
-        self.images: ImageTable = table.images
-        self.companions = table.companions  # version of torchvision and torchaudio by torch release
-        self.companion_floors = table.companion_floors
-        self.gpus, self.toolkits = table.gpus, tuple(table.toolkits.values())
-        self.first_packaged_toolkit = table.first_packaged_toolkit
-        self._series = {r: facts for facts in table.torch.values() for r in facts.releases}
+    def __init__(self, raw: dict[str, Any]) -> None:
+        """Parse compat.yaml. A mistake in the file is a bug and raises KeyError or ValueError."""
+        torch, floors, companions = raw["torch"], raw["driver_floors"]["rows"], raw["companions"]
+        standards = {name: int(row["gcc_min"]) for name, row in raw["cxx_standards"].items()}
+        self._torch = {name: read_torch(name, row, standards[row["cxx_standard"]]) for name, row in torch.items()}
+        self._toolkits = {Cuda.parse(name): read_toolkit(name, row, floors) for name, row in raw["toolkits"].items()}
+        self._gcc_checks = {
+            (series, Cuda.parse(cuda)): int(limit)
+            for row in raw["torch_gcc_checks"]["rows"]
+            for series in row["torch"]
+            for cuda, limit in row["gcc_max"].items()
+        }
+        #: For each architecture that some torch accepts in TORCH_CUDA_ARCH_LIST: the first series; the first that
+        #: refuses it again.
+        self._listed_since, self._listed_until = (
+            {Arch.parse(arch): series for series, archs in raw["torch_arch_list"][key].items() for arch in archs}
+            for key in ("since", "until")
+        )
+        self.gpus = {Arch.parse(arch).capability: tuple(names) for arch, names in raw["gpus"]["rows"].items()}
+        #: Expressions of further names of GPUs.
+        self._gpu_families = {names: Arch.parse(arch) for names, arch in raw["gpus"]["families"].items()}
+        self.images = read_images(raw)
+        #: Version of torchvision and torchaudio by torch release; the oldest torch of a version that admits older ones.
+        self.companions: dict[str, dict[Torch, str]] = {
+            name: {Torch.parse(torch): version for torch, version in row.items()}
+            for name, row in companions["rows"].items()
+        }
+        self.companion_floors: dict[str, dict[str, Torch]] = {
+            name: {version: Torch.parse(torch) for version, torch in row.items()}
+            for name, row in companions["oldest"].items()
+        }
+        self.toolkits = tuple(self._toolkits.values())
+        #: The oldest CUDA whose complete toolkit is on the package index.
+        self.first_packaged_toolkit = Cuda.parse(raw["first_packaged_toolkit"]["value"])
+        every = self._torch.values()
+        self._series = {release: facts for facts in every for release in facts.releases}
         self.torches = tuple(sorted(self._series))
-        self.cudas = tuple(sorted({*table.toolkits, *(c for facts in table.torch.values() for c in facts.variants)}))
-        self.pythons = tuple(sorted({p for facts in table.torch.values() for ps in facts.pythons.values() for p in ps}))
+        self.cudas = tuple(sorted({*self._toolkits, *(cuda for facts in every for cuda in facts.variants)}))
+        self.pythons = tuple(
+            sorted({python for facts in every for found in facts.pythons.values() for python in found})
+        )
 
     @classmethod
     @cache
     def load(cls, path: Path = _FILE) -> Compat:
         """Return the facts of compat.yaml, which is parsed once in a process."""
-        return cls(read_table(path))
+        return cls(read_text_yaml(path))
 
     def releases(self, text: str) -> tuple[Torch, ...]:
         """Return every release that `text` names, oldest first: `2.2` is 2.2.0, 2.2.1 and 2.2.2; `2.2.1` is itself.
@@ -65,7 +95,7 @@ class Compat:
         if not re.fullmatch(r"\d{1,4}(\.\d{1,4}){1,2}", text):
             sentence = f"{shown(text)!r} is not a torch version; write it like 2.11 or 2.11.0"
             raise UsageError(sentence, Code.VALUE_INVALID)
-        series, newest, known = ".".join(parts[:2]), self.torches[-1], self._table.torch
+        series, newest, known = ".".join(parts[:2]), self.torches[-1], self._torch
         if len(parts) == 2 and text in known:
             return known[text].releases
         if len(parts) == 3 and (wanted := Torch.parse(text)) in self.torches:
@@ -116,12 +146,12 @@ class Compat:
 
     def toolkit(self, cuda: Cuda) -> ToolkitFacts:
         """Return the facts of a CUDA toolkit. Raises UsageError if compat.yaml has no row for it."""
-        if cuda not in self._table.toolkits:
-            known = and_list(sorted(self._table.toolkits))
+        if cuda not in self._toolkits:
+            known = and_list(sorted(self._toolkits))
             raise UsageError(
                 f"buildfarm's version table lists no toolkit of CUDA {cuda}; it lists {known}", Code.VERSION_UNKNOWN
             )
-        return self._table.toolkits[cuda]
+        return self._toolkits[cuda]
 
     def official_archs(self, torch: Torch, cuda: Cuda, platform: Platform) -> tuple[Arch, ...]:
         """Return the architectures of torch's own wheel, sorted; empty if there is no such wheel."""
@@ -152,12 +182,12 @@ class Compat:
     def gcc_range(self, torch: Torch, cuda: Cuda) -> tuple[int, int]:
         """Return the oldest and the newest gcc major that nvcc, torch's headers and torch's build check all accept."""
         facts = self.torch(torch)
-        limits = [self.toolkit(cuda).gcc_max, facts.gcc_max, self._table.gcc_checks.get((facts.series, cuda))]
+        limits = [self.toolkit(cuda).gcc_max, facts.gcc_max, self._gcc_checks.get((facts.series, cuda))]
         return facts.gcc_min, min(limit for limit in limits if limit is not None)
 
     def gpu_names(self, arch: Arch) -> tuple[str, ...]:
         """Return the names of GPUs with that compute capability; may be empty."""
-        return self._table.gpus.get(arch.capability, ())
+        return self.gpus.get(arch.capability, ())
 
     def gpu_named(self, text: str) -> Arch | None:
         """Return the architecture of a GPU's name, such as `H100`, `RTX 4090` or `NVIDIA A100`; None if unknown.
@@ -166,17 +196,17 @@ class Compat:
         """
         words = re.sub(r"\b([RG]TX)(?=\d)", r"\1 ", text.upper().replace("-", " "))
         wanted = f" {words.removeprefix('NVIDIA ').replace('GEFORCE ', '')} "
-        for (major, minor), names in self._table.gpus.items():
+        for (major, minor), names in self.gpus.items():
             for name in names:
                 known = re.split(r" / | \(|\)", name.upper())  # `Jetson T5000 / Thor`, `GB10 (DGX Spark)`
                 if any(one and f" {one} " in wanted for one in known):
                     return Arch(major, minor)
-        return next((arch for names, arch in self._table.gpu_families.items() if re.search(names, wanted)), None)
+        return next((arch for names, arch in self._gpu_families.items() if re.search(names, wanted)), None)
 
     def cudas_with(self, arch: Arch) -> tuple[Cuda, ...]:
         """Return the CUDA versions whose nvcc knows an architecture, oldest first."""
         plain = replace(arch, ptx=False)
-        return tuple(sorted(c for c, facts in self._table.toolkits.items() if plain in facts.archs))
+        return tuple(sorted(c for c, facts in self._toolkits.items() if plain in facts.archs))
 
     def why_not(self, torch: Torch, cuda: Cuda, python: Python, platform: Platform) -> WhyNot | None:
         """Return the reason why torch has no wheel for the cell, or None. Raises UsageError if the torch is unknown."""
@@ -197,7 +227,7 @@ class Compat:
             return WhyNot("unlisted-torch-wheel", reason)
         if cuda not in facts.variants:
             return WhyNot("no-torch-wheel-for-cuda", f"torch {facts.series} was never built for CUDA {cuda}; {has}")
-        if cuda not in self._table.toolkits:
+        if cuda not in self._toolkits:
             reason = f"torch {facts.series} has a wheel for CUDA {cuda}, but buildfarm's version table lists no toolkit"
             return WhyNot("no-toolkit", f"{reason} of CUDA {cuda}")
         return None
@@ -247,7 +277,8 @@ class Compat:
 
     def why_not_listed(self, torch: Torch, arch: Arch) -> WhyNot | None:
         """Return the reason why torch's build tools refuse the architecture in TORCH_CUDA_ARCH_LIST, or None."""
-        first, until = self._table.listed_archs.get(replace(arch, ptx=False), ("", None))
+        plain = replace(arch, ptx=False)
+        first, until = self._listed_since.get(plain, ""), self._listed_until.get(plain)
         series = _order(torch.series)
         if first and _order(first) <= series and (until is None or series < _order(until)):
             return None

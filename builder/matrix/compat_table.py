@@ -179,62 +179,8 @@ class ToolkitFacts:
     images: ImageFacts
 
 
-@dataclass(frozen=True)
-class Table:
-    """All facts of compat.yaml."""
-
-    #: The oldest CUDA whose complete toolkit is on the package index.
-    first_packaged_toolkit: Cuda
-    torch: dict[str, TorchFacts]
-    toolkits: dict[Cuda, ToolkitFacts]
-    gcc_checks: dict[tuple[str, Cuda], int]
-    #: For each architecture that some torch accepts in TORCH_CUDA_ARCH_LIST: the first series, and the first that
-    #: refuses it again, or None.
-    listed_archs: dict[Arch, tuple[str, str | None]]
-    images: ImageTable
-    gpus: dict[tuple[int, int], tuple[str, ...]]
-    #: Expressions of further names of GPUs, with their compute capability.
-    gpu_families: dict[str, Arch]
-    companions: dict[str, dict[Torch, str]]
-    #: For each companion, the oldest torch of a release whose METADATA admits older ones.
-    companion_floors: dict[str, dict[str, Torch]]
-
-
-def read_table(path: Path) -> Table:
-    """Read compat.yaml. A mistake in the file is a bug and raises KeyError, ValueError or yaml.YAMLError."""
-    raw = read_text_yaml(path)
-    gcc_min = {s: int(row["gcc_min"]) for s, row in raw["cxx_standards"].items()}
-    floors = raw["driver_floors"]["rows"]
-    since, until = (
-        {Arch.parse(arch): series for series, archs in raw["torch_arch_list"][key].items() for arch in archs}
-        for key in ("since", "until")
-    )
-    return Table(
-        first_packaged_toolkit=Cuda.parse(raw["first_packaged_toolkit"]["value"]),
-        torch={s: _torch(s, row, gcc_min) for s, row in raw["torch"].items()},
-        toolkits={c.cuda: c for c in (_toolkit(k, row, floors) for k, row in raw["toolkits"].items())},
-        gcc_checks={
-            (series, Cuda.parse(cuda)): int(limit)
-            for row in raw["torch_gcc_checks"]["rows"]
-            for series in row["torch"]
-            for cuda, limit in row["gcc_max"].items()
-        },
-        listed_archs={arch: (first, until.get(arch)) for arch, first in since.items()},
-        images=read_images(raw),
-        gpu_families={names: Arch.parse(arch) for names, arch in raw["gpus"]["families"].items()},
-        gpus={Arch.parse(arch).capability: tuple(names) for arch, names in raw["gpus"]["rows"].items()},
-        companions={
-            name: {Torch.parse(torch): version for torch, version in row.items()}
-            for name, row in raw["companions"]["rows"].items()
-        },
-        companion_floors={
-            name: {version: Torch.parse(torch) for version, torch in row.items()}
-            for name, row in raw["companions"]["oldest"].items()
-        },
-    )
-
-
-def _torch(series: str, row: dict[str, Any], gcc_min: dict[str, int]) -> TorchFacts:
+def read_torch(series: str, row: dict[str, Any], gcc_min: int) -> TorchFacts:
+    """Return the facts of a torch series; `gcc_min` is the oldest gcc major for its C++ standard."""
     releases = tuple(map(Torch.parse, row["releases"]))
     pythons = sorted(map(Python.parse, row["python"]))
     ended = {release: set(map(Python.parse, gone)) for release, gone in row.get("python_ended", {}).items()}
@@ -253,12 +199,13 @@ def _torch(series: str, row: dict[str, Any], gcc_min: dict[str, int]) -> TorchFa
         default=Cuda.parse(row["default"]),
         pythons={r: tuple(p for p in pythons if p not in ended.get(str(r), ())) for r in releases},
         toolkit_pin=row.get("toolkit_pin", ""),
-        gcc_min=gcc_min[row["cxx_standard"]],
+        gcc_min=gcc_min,
         gcc_max=int(row["gcc_max"]) if "gcc_max" in row else None,
     )
 
 
-def _toolkit(name: str, row: dict[str, Any], floors: dict[str, str]) -> ToolkitFacts:
+def read_toolkit(name: str, row: dict[str, Any], floors: dict[str, str]) -> ToolkitFacts:
+    """Return the facts of a CUDA toolkit; `floors` are the oldest drivers by CUDA major version."""
     cuda, images = Cuda.parse(name), row["images"]
     return ToolkitFacts(
         cuda=cuda,

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -195,36 +194,6 @@ def test_with_json_stdout_has_only_data(call: Call, monkeypatch: pytest.MonkeyPa
         ["look"],
     )
     assert err == f"building\nerror[compile-failed]: {BUILD}: a.cu:3: error\n  hint: look\n"
-
-
-def test_the_options_reach_run_build(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    calls = replace_run_build(monkeypatch, [])
-    monkeypatch.chdir(tmp_path)
-    call("build")
-    call(
-        *("build", "--torch", "2.11", "--torch", "2.12", "--cuda", "13.0", "--python", "3.12", "--ext", "ops"),
-        *(
-            "--arch",
-            "9.0+PTX,8.0",
-            "--arch",
-            "8.0;8.6",
-            "--executor",
-            "local",
-            "--jobs",
-            "3",
-            "--allow-cuda-minor-mismatch",
-        ),
-        *("--store", "kept", "--dist", "out", "--matrix", "other.yaml"),
-    )
-    plain, full = calls
-    expected: dict[str, Any] = {"executor": "auto", "jobs": None, "minor_mismatch": False, "store": None, "archs": ()}
-    assert {name: getattr(plain, name) for name in expected} == expected
-    assert (plain.matrix, plain.dist) == (Path("matrix.yaml"), tmp_path / "dist")
-    assert full.select.torch == ("2.11", "2.12")
-    assert (full.select.cuda, full.select.python, full.select.extensions) == (("13.0",), ("3.12",), ("ops",))
-    assert [str(arch) for arch in full.archs] == ["8.0", "8.6", "9.0+PTX"]
-    assert (full.executor, full.jobs, full.minor_mismatch) == ("local", 3, True)
-    assert (full.store, full.dist, full.matrix) == (Path("kept"), tmp_path / "out", Path("other.yaml"))
 
 
 @pytest.mark.parametrize("words", [["resolve", "--json"], ["plan", "--json"], ["verify", "absent.whl", "--json"]])

@@ -9,7 +9,6 @@ import pytest
 
 from builder import formats
 from builder.wheels.scripts import PACKAGE
-from tests.unit import formats as commands
 from tests.unit.formats import FILE, GROUPS, NOT_COVERED, changed, code_hash, files_of, message, renewed
 
 
@@ -31,29 +30,6 @@ def package(copy: Path) -> Path:
         shutil.rmtree(copy / name)
         shutil.copytree(PACKAGE / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     return copy
-
-
-@pytest.mark.parametrize(
-    ("name", "numbers"),
-    [
-        ("commands/distributed/protocol.py", "PROTOCOL"),
-        ("gate/checks/values.py", "OPS"),
-        ("matrix/config.py", "PROTOCOL"),
-        ("proofs/cells/prover.py", "LINKAGE CELL OPS"),
-        ("proofs/claimed_cells.py", "VERIFY"),
-        ("wheelfile/shims.yaml", "BUILD FACTS STATIC LINKAGE"),
-        ("publish/index/pages.py", ""),
-        ("records.py", "BUILD PROTOCOL"),
-        ("wheelfile/elf.py", "BUILD FACTS STATIC LINKAGE"),
-        ("wheels/local.py", "BUILD"),
-        ("wheels/sccache/launchers/launch.sh", "BUILD"),
-        ("wheels/toolchain/pythons.py", "BUILD LINKAGE CELL OPS"),
-    ],
-)
-def test_numbers_of_a_file(name: str, numbers: str) -> None:
-    assert (PACKAGE / name).is_file()
-    found = [number for number in GROUPS if PACKAGE / name in files_of(number)]
-    assert [number.removesuffix("_FORMAT") for number in found] == numbers.split()
 
 
 def test_every_folder_has_a_number_or_needs_none() -> None:
@@ -97,21 +73,6 @@ def test_comments_docstrings_and_layout_do_not_count(new: str, package: Path, *,
     assert (code_hash("VERIFY_FORMAT", package) != before) is counts
 
 
-def test_new_files_count_and_bytecode_does_not(package: Path) -> None:
-    cells, text = package / "proofs/cells", FILE.read_text()
-    (cells / "__pycache__").mkdir()
-    (cells / "__pycache__/local.pyc").write_bytes(b"")
-    (cells / "data.yaml").write_text("# comment\n")
-    with_file = changed(text, package)
-    (cells / "data.yaml").write_text("key: value\n")
-    with_value = code_hash("CELL_FORMAT", package)
-    (cells / "data.yaml").write_text("# comment\n\nkey: value\n")
-    assert code_hash("CELL_FORMAT", package) == with_value
-    (cells / "data.yaml").unlink()
-    assert with_file == ["LINKAGE_FORMAT", "CELL_FORMAT", "OPS_FORMAT"]
-    assert changed(text, package) == []
-
-
 def test_a_line_is_renewed_with_a_reason_or_a_raised_number(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = FILE.read_text()
     (package / "proofs/verify/new.py").write_text(PROOF)
@@ -138,15 +99,3 @@ def test_after_a_merge_one_command_renews_the_line(markers: bool) -> None:
     merged = text.replace(line, both)
     assert changed(merged) == ["OPS_FORMAT"]
     assert renewed(merged, "merge")[0] == text.replace(line, f"{line.rsplit(' ', len(line.split()) - 3)[0]} merge")
-
-
-def test_the_command_writes_only_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "formats.txt"
-    monkeypatch.setattr(commands, "FILE", file)
-    file.write_text(before := FILE.read_text().replace(code_hash("OPS_FORMAT"), "0" * 16))
-    error = commands.main([]) or ""
-    assert "OPS_FORMAT" in error
-    assert '--equal "' in error
-    assert file.read_text() == before
-    assert commands.main(["--equal", "a new sentence"]) is None
-    assert changed(file.read_text()) == []

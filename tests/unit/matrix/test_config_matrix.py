@@ -68,25 +68,11 @@ def test_duplicate_values_count_once(write_matrix: WriteMatrix) -> None:
     ("keys", "says"),
     [
         ({"pythons": "[3.12]"}, "5:1: unknown key `pythons`; did you mean `python`?"),
-        ({"zzz": ""}, "5:1: unknown key `zzz`"),
-        ({"exclude": "[{pythn: 3.12, torch: 2.11, reason: x}]"}, "5:12: unknown key `exclude[0].pythn`; did you mean"),
         ({"python": "3.12"}, "4:1: `python` must be a list; write [3.12]"),
-        ({"python": "{a: b}"}, "4:1: `python` must be a list"),
         ({"python": "[]"}, "4:1: `python` must list at least one value"),
         ({"python": ""}, "4:1: key `python` has no value"),
-        ({"torch": "[2.11, 2.16]"}, "4:15: `torch[1]`: this version of buildfarm does not know torch 2.16; the"),
-        ({"torch": "[latest]"}, "4:9: `torch[0]`: 'latest' is not a torch version; write it like 2.11 or 2.11.0"),
-        ({"torch": "[[2.11]]"}, "4:9: `torch[0]`: must be one value, not a list or a mapping"),
-        ({"cuda": "[12.7]"}, "4:8: `cuda[0]`: this version of buildfarm does not know CUDA 12.7; the nearest is 12.6,"),
-        ({"archs": "[sm_90]"}, "5:9: `archs[0]`: 'sm_90' is not a GPU architecture; write it like 9.0 or 9.0+PTX"),
-        ({"platforms": "[win]"}, "5:13: `platforms[0]` must be 'linux_x86_64' or 'linux_aarch64', not 'win'"),
-        ({"exclude": "[{reason: x}]"}, "5:11: `exclude[0]`: excludes every cell; name at least one of torch, cuda,"),
-        ({"exclude": "[{cuda: 13.0}]"}, "5:11: key `exclude[0].reason` is missing"),
-        ({"torch_index": "[a]"}, "5:1: `torch_index` must be text"),
-        ({"images": "[a]"}, "5:10: `images[0]` must be a mapping of keys"),
         ({"extensions": "[one, two]"}, "4:19: `extensions[1]`: there is no folder two"),
         ({"extensions": "[onee]"}, "4:14: `extensions[0]`: there is no folder onee; did you mean `one`?"),
-        ({"extensions": "[.]"}, "4:14: `extensions[0]`: there is no extension.yaml in ."),
         ({"extensions": "[one, ./one]"}, "4:19: `extensions[1]`: the folder ./one is listed twice"),
     ],
 )
@@ -106,7 +92,6 @@ def test_mistakes(write_matrix: WriteMatrix, keys: dict[str, str], says: str) ->
         ("a: &x [*x]\n", "1:4: an alias is inside the value it refers to"),
         ("- torch\n", " the file must be a mapping of keys, such as `torch: [2.11]`"),
         ("", " key `torch` is missing"),
-        ("torch: [2.11\ncuda: x\n", "2:5: this is not valid YAML: "),  # the rest is the YAML library's own
         ("torch: 1\n\tcuda: x\n", "2:1: this is not valid YAML: "),
         ("a: 1\n---\nb: 2\n", "2:1: this is not valid YAML: "),
         ("a\0b", " this is not valid YAML: "),
@@ -129,20 +114,6 @@ def test_unreadable_files(tmp_path: Path) -> None:
     ):
         with refused(code, str(path)):
             load_matrix(path)
-
-
-def test_every_error_of_a_file_is_reported(write_matrix: WriteMatrix) -> None:
-    path = write_matrix(cuda="[12.7]", pythons="[3.12]", torch="[9.9]")
-    with pytest.raises(UsageError) as caught:
-        load_matrix(path)
-    assert caught.value.sentence.startswith("`cuda[0]`"), "the first error in the file"
-    assert [hint.split(": ", 1)[0] for hint in caught.value.hints] == [f"also, {path}:4:1", f"also, {path}:5:9"]
-
-
-def test_numbers_are_read_as_text(write_matrix: WriteMatrix) -> None:
-    one_tenth, ten = load_matrix(write_matrix(torch="[2.1]")), load_matrix(write_matrix(torch="[2.10]"))
-    assert (one_tenth.torch, ten.torch) == ((Torch(2, 1, 2),), (Torch(2, 10, 0),))
-    assert load_matrix(write_matrix(python="[3.10, 3.12]")).python == (Python(3, 10), Python(3, 12))
 
 
 def test_recipes_are_sorted_and_their_names_unique(write_matrix: WriteMatrix, write_recipe: WriteRecipe) -> None:

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any
-
 import pytest
-import yaml
 
 from builder.matrix.axes import Cuda, Platform, Python
-from builder.matrix.compat import _FILE, Compat
+from builder.matrix.compat import Compat
 from builder.matrix.compat_table import ImageFacts
 
 IMAGES = Compat.load().images
 X86 = Platform.LINUX_X86_64
-
-
-def raw() -> dict[str, Any]:
-    return copy.deepcopy(yaml.load(_FILE.read_text(), Loader=yaml.BaseLoader))
 
 
 def test_a_known_tag_implies_the_plain_devel_image() -> None:

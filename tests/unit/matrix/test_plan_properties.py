@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from random import Random
 from typing import TypeVar
 
@@ -20,7 +16,6 @@ from builder.matrix.axes import AbiClass, Cell, Platform
 from builder.matrix.compat import Compat
 from builder.matrix.config import Exclude, Matrix, Recipe, Selection
 from builder.matrix.plan import Plan, make_plan
-from tests.unit.matrix.conftest import WriteMatrix
 from tests.unit.matrix.make import matrix, recipe
 
 T = TypeVar("T")
@@ -131,27 +126,3 @@ def test_every_build_is_possible_and_fits_the_cells_it_serves(request: tuple[Mat
                 assert not cell.python.free_threaded
     names = [str(build) for build in plan.builds] if plan else []
     assert len(names) == len(set(names))
-
-
-def test_the_hash_seed_does_not_matter(write_matrix: WriteMatrix, tmp_path: Path) -> None:
-    write_matrix(torch="[2.8, 2.9, 2.10, 2.11]", cuda="[12.6, 12.8, 12.9, 13.0]", python="[3.12, 3.13t]")
-    program = (
-        "import sys; from pathlib import Path\n"
-        "from builder.matrix.config import Selection\n"
-        "from builder.matrix.load import read_plan\n"
-        "from builder.commands.plan import plan_to_json\n"
-        "_, _, plan = read_plan(Path('matrix.yaml'), Selection())\n"
-        "sys.stdout.write(plan_to_json(plan))\n"
-    )
-    texts = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "1", "2")
-    }
-    assert len(texts) == 1
-    assert len(texts.pop()) > 1000
