@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from docs.atlas.facts import Atlas
-from tests.conftest import PATIENCE
+from tests.conftest import PATIENCE, ROOT
 from tests.unit.loopback import Handler, only, pure_wheel, served
-from tests.unit.test_atlas import TAG, run_atlas
+from tests.unit.test_atlas import TAG
+
+
+def run_atlas(folder: Path) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-m", "docs.atlas", "--store", str(folder / "store")]
+    argv += ["--projects", str(folder / "projects.yaml"), "--facts", str(folder / "facts.json")]
+    return subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
 def test_a_killed_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
