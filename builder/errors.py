@@ -59,11 +59,11 @@ class Code(StrEnum):
     ALREADY_EXISTS = "already-exists"
     #: A certificate or its key is missing or cannot be read, or the other side does not accept it.
     CERTIFICATE_NOT_USABLE = "certificate-not-usable"
-    #: The wheel was built, but a check of it failed.
+    #: The wheel was built, but a check of it failed, or the gate ended before it had a result for each op.
     CHECKS_FAILED = "checks-failed"
     #: The command has no such option or argument, needs another one, or cannot combine two of them.
     COMMAND_LINE_INVALID = "command-line-invalid"
-    #: The source does not compile, or its compile made no wheel, or a step of the build container failed.
+    #: The source does not compile, downloads a wheel instead, or makes none; or a step of the build container failed.
     COMPILE_FAILED = "compile-failed"
     #: The machine has no C++ compiler.
     COMPILER_MISSING = "compiler-missing"
@@ -75,42 +75,34 @@ class Code(StrEnum):
     ENGINE_MISSING = "engine-missing"
     #: The Docker engine does not answer, or refuses a request.
     ENGINE_NOT_ANSWERING = "engine-not-answering"
-    #: The build environment or its image could not be made, or the source changed the packages.
+    #: The build environment or its image could not be made, such as for requirements that contradict each other.
     ENVIRONMENT_FAILED = "environment-failed"
     #: The matrix lists no extension of this name, or none at all.
     EXTENSION_UNKNOWN = "extension-unknown"
     #: The source of a build could not be fetched: git failed, its archive is damaged, or there is no such commit.
     FETCH_FAILED = "fetch-failed"
-    #: A YAML file, cases.py or buildfarm.lock cannot be read, is too large, or has not the expected form.
+    #: A file of the project, the store or an index cannot be read, is too large, or has not the expected form.
     FILE_INVALID = "file-invalid"
-    #: The gate ended before it had a result for each op, or the wheel cannot be imported.
-    GATE_STOPPED = "gate-stopped"
-    #: The program git is not on PATH.
-    GIT_MISSING = "git-missing"
     #: The image is not on this machine, and it is not pulled, or the registry does not give it out.
     IMAGE_NOT_FOUND = "image-not-found"
     #: No known base image, or not this one, can build or test these cells.
     IMAGE_UNSUITABLE = "image-unsuitable"
-    #: A file of the index cannot be read.
-    INDEX_DAMAGED = "index-damaged"
     #: The index cannot be changed through this address, or not safely by several publishers.
     INDEX_NOT_WRITABLE = "index-not-writable"
     #: A key of matrix.yaml or extension.yaml has a value that is not allowed.
     KEY_INVALID = "key-invalid"
-    #: A program was killed by a signal.
+    #: A program, or a process of a worker, was killed.
     KILLED = "killed"
     #: A token or a key is missing, unknown or expired, or does not allow the request.
     LOGIN_REFUSED = "login-refused"
     #: A server, registry or scheduler does not answer, a connection failed, or the index is busy.
     NETWORK_UNREACHABLE = "network-unreachable"
-    #: No selected cell can be tested on this machine.
+    #: Neither this machine, a container nor a worker can build or test a selected cell.
     NO_CELL_HERE = "no-cell-here"
-    #: The matrix skips every selected cell.
+    #: The matrix lists no selected cell, or skips each of them.
     NO_CELL_LEFT = "no-cell-left"
     #: There is no Python environment at the named place, or it has no torch that fits.
     NO_ENVIRONMENT = "no-environment"
-    #: Neither this machine nor a container can compile the selected builds.
-    NO_EXECUTOR = "no-executor"
     #: The machine or the container has no usable GPU.
     NO_GPU = "no-gpu"
     #: The named place contains no package index, or no server that `buildfarm serve` started.
@@ -123,26 +115,18 @@ class Code(StrEnum):
     NO_SUCH_FILE = "no-such-file"
     #: There is no wheel to work on.
     NO_WHEEL = "no-wheel"
-    #: No connected worker can run a task.
-    NO_WORKER = "no-worker"
     #: The file is not a wheel of the kind that the command takes, or the wheel has no module to import.
     NOT_A_WHEEL = "not-a-wheel"
-    #: The source downloaded a finished wheel instead of compiling.
-    NOT_BUILT_HERE = "not-built-here"
     #: The connection would send a secret or code without TLS.
     NOT_ENCRYPTED = "not-encrypted"
     #: The index has no such wheel, project or token.
     NOT_IN_INDEX = "not-in-index"
-    #: The matrix does not list the selected torch, CUDA or Python.
-    NOT_IN_MATRIX = "not-in-matrix"
     #: The memory is not enough for a compiler, or a container reached its limit.
     OUT_OF_MEMORY = "out-of-memory"
-    #: A Python package is not installed.
+    #: A Python package or the program git is not installed.
     PACKAGE_MISSING = "package-missing"
     #: The package index does not have the package or the version.
     PACKAGE_NOT_FOUND = "package-not-found"
-    #: The requirements of the environment contradict each other.
-    PACKAGES_CONFLICT = "packages-conflict"
     #: A patch of the recipe does not apply.
     PATCH_FAILED = "patch-failed"
     #: The system does not let buildfarm read or write a file or folder, or its path is not allowed.
@@ -161,16 +145,12 @@ class Code(StrEnum):
     RECORD_NOT_USABLE = "record-not-usable"
     #: auditwheel cannot repair the wheel.
     REPAIR_FAILED = "repair-failed"
-    #: Several errors were found before anything was started; each has its own code.
-    SEVERAL_PROBLEMS = "several-problems"
     #: What was fetched differs from its hash or commit, or from the package that was expected.
     SOURCE_DIFFERS = "source-differs"
     #: The source is refused: its archive is too large, or files or links lead out of its folder.
     SOURCE_UNSAFE = "source-unsafe"
     #: buildfarm cannot make an extension from the source.
     SOURCE_UNSUPPORTED = "source-unsupported"
-    #: A file of the store, such as the report of a run or a symbol inventory, cannot be read.
-    STORE_DAMAGED = "store-damaged"
     #: The machine has no CUDA toolkit of the version.
     TOOLKIT_MISSING = "toolkit-missing"
     #: The server refuses the upload.
@@ -185,8 +165,6 @@ class Code(StrEnum):
     WHEEL_DAMAGED = "wheel-damaged"
     #: The file name is not that of a wheel, or differs from its metadata.
     WHEEL_MISLABELLED = "wheel-mislabelled"
-    #: A process of a worker, or the workers that had a wheel, ended before there was a result.
-    WORKER_STOPPED = "worker-stopped"
 
 
 _OF_STAGE = {
@@ -294,9 +272,9 @@ class PreflightError(BuildfarmError):
     """
 
     def __init__(self, problems: Sequence[BuildfarmError]) -> None:
-        super().__init__(f"{len(problems)} problems were found; nothing was started", Code.SEVERAL_PROBLEMS)
+        super().__init__(f"{len(problems)} problems were found; nothing was started", problems[0].code)
         self.problems = tuple(problems)
-        self.exit_code = max((problem.exit_code for problem in problems), default=Exit.FAILED)
+        self.exit_code = max(problem.exit_code for problem in problems)
 
 
 def raise_problems(problems: Sequence[BuildfarmError]) -> None:

@@ -26,13 +26,14 @@ from builder.cli.output import print_data
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.cases_text import cases_text, missing_text, summary_text
 from builder.commands.folders import DIST, open_store
-from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
+from builder.commands.smoke_targets import SmokeTarget, TargetFinder
 from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.draft.result import Drafts
 from builder.log import print_line
 from builder.matrix.axes import Cell
 from builder.matrix.config import CASES, MATRIX, Recipe, WheelSource
 from builder.matrix.load import load_matrix, load_recipes
+from builder.matrix.plan import selected_recipes
 from builder.proofs.cells.cell_environment import CellEnvironments, cell_environments
 from builder.result import CasesResult
 from builder.store import Store, work_name, write_atomic
@@ -122,7 +123,7 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
         target = _target(recipe, finder, store, options.dist)
         cell, drafts = _drafted(target, cells, options.executor, store)
         if drafts.error:
-            raise BuildfarmError(f"no cases can be drafted: {drafts.error}", Code.GATE_STOPPED, where=recipe.name)
+            raise BuildfarmError(f"no cases can be drafted: {drafts.error}", Code.CHECKS_FAILED, where=recipe.name)
         yield _written(recipe, target, cell, drafts, options.out)
 
 
@@ -172,7 +173,7 @@ def _drafted(
             problem = error
             continue
         if isinstance(drafts, str):
-            raise BuildfarmError(drafts, Code.GATE_STOPPED, where=target.wheel.name)
+            raise BuildfarmError(drafts, Code.CHECKS_FAILED, where=target.wheel.name)
         return cell, drafts
     raise problem
 

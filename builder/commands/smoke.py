@@ -33,7 +33,7 @@ from builder.commands.axes import matrix_or_options
 from builder.commands.building.executor_choice import RunSettings
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, open_store
-from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
+from builder.commands.smoke_targets import SmokeTarget, TargetFinder
 from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.gate.causes import PlacedOutcome, causes_of
 from builder.gate.coverage import without_overload
@@ -44,6 +44,7 @@ from builder.log import print_line, print_warning, set_verbosity, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import load_matrix, load_recipes
+from builder.matrix.plan import selected_recipes
 from builder.progress.display import Progress
 from builder.proof import Check, Proof, Verdict, proofs_json, proofs_path
 from builder.proofs.cells.acceptance import apply_accepts, unused_accepts

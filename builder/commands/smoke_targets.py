@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.commands.folders import read_dist
+from builder.commands.index.foreign_wheels import foreign_wheels, names_project
 from builder.errors import Code, NothingSelectedError, UsageError
 from builder.log import print_warning
-from builder.matrix.axes import Cell
-from builder.matrix.compat import Compat, did_you_mean
+from builder.matrix.axes import Cell, Python
+from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, PathSource, Recipe, Selection, WheelSource
-from builder.matrix.plan import served_cells
+from builder.matrix.plan import selected_recipes, served_cells
 from builder.proofs.claimed_cells import CellClaims
 from builder.proofs.static.contents import startup_remarks, stray_names
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.facts import WheelFacts, read_facts
-from builder.wheels.sources.index import download_wheel, exact_version, fetch_wheel
+from builder.wheels.sources.index import exact_version
 
 
 @dataclass(frozen=True)
@@ -74,17 +73,16 @@ class TargetFinder:
         return fitting
 
     def _default(self, dist: Path) -> list[SmokeTarget]:
-        selected_recipes(self.recipes, self.select)  # raises UsageError for an unknown extension
-        chosen = [recipe for recipe in self.recipes if recipe.name in self.select.extensions]
+        chosen = selected_recipes(self.recipes, self.select) if self.select.extensions else ()
         targets = [
-            self._from_file(wheel)
+            self._target(wheel)
             for wheel in read_dist(dist)
             if (not chosen or any(recipe.makes(wheel.name.split("-")[0]) for recipe in chosen))
             and self._is_current(wheel)
         ]
-        for recipe, cells in served_cells(self.matrix, self.recipes, self.select, Compat.load()):
+        for recipe, _ in served_cells(self.matrix, self.recipes, self.select, Compat.load()):
             if isinstance(recipe.source, WheelSource):
-                targets += self._from_index(recipe.source.project, recipe.source.version, recipe, cells)
+                targets += self._named(f"{recipe.source.project}=={recipe.source.version}", recipe)
         return targets
 
     def _is_current(self, wheel: Path) -> bool:
@@ -102,31 +100,26 @@ class TargetFinder:
         )
         return False
 
-    def _named(self, text: str) -> list[SmokeTarget]:
-        """What one argument names: a URL, a file, or a project and its version."""
-        if re.match(r"https?://", text):
-            return [self._from_file(download_wheel(text, cache=self.cache).path)]
-        if text.endswith(".whl") or "/" in text:
-            if not Path(text).is_file():
-                raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=text)
-            return [self._from_file(Path(text))]
-        name, version = exact_version(text)
-        recipe = self._recipe_of(name)
-        return self._from_index(name, version, recipe, self.selected_cells(recipe))
+    def _named(self, text: str, recipe: Recipe | None = None) -> list[SmokeTarget]:
+        """The wheels of one argument; of NAME==VERSION those for the Pythons of the selected cells."""
+        pythons: list[Python] = []
+        if names_project(text):
+            name, _ = exact_version(text)
+            recipe = recipe or recipe_for(name, self.recipes, self.select)
+            pythons = sorted({cell.python for cell in self.selected_cells(recipe or empty_recipe(name))})
+            if not pythons:
+                return []
+        found = foreign_wheels([text], self.cache, self.index, pythons)
+        return [self._target(wheel.path, recipe) for wheel in found]
 
-    def _from_file(self, wheel: Path) -> SmokeTarget:
+    def _target(self, wheel: Path, recipe: Recipe | None = None) -> SmokeTarget:
+        """A wheel to test. Prints, before it is installed, which of its code runs whenever Python starts."""
         facts = read_facts(wheel)
-        recipe = self._recipe_of(facts.name)
-        return _target(wheel, facts, recipe, self.selected_cells(recipe))
-
-    def _from_index(self, project: str, version: str, recipe: Recipe, cells: Sequence[Cell]) -> list[SmokeTarget]:
-        """The wheels of a project for the Pythons of these cells; one wheel may serve several Pythons."""
-        index = [self.index] if self.index else []
-        cells_of: dict[Path, list[Cell]] = {}
-        for python, group in groupby(sorted(cells, key=lambda cell: cell.python), key=lambda cell: cell.python):
-            wheel = fetch_wheel(project, version, python, cache=self.cache, index=index).path
-            cells_of.setdefault(wheel, []).extend(group)
-        return [_target(wheel, read_facts(wheel), recipe, sorted(found)) for wheel, found in cells_of.items()]
+        for sentence in startup_remarks(facts):
+            print_warning(f"{facts.filename}: {sentence}")
+        recipe = recipe or self._recipe_of(facts.name)
+        cells = _fitting(facts, self.selected_cells(recipe))
+        return SmokeTarget(wheel, facts.sha256, with_imports(recipe, facts), cells)
 
     def selected_cells(self, recipe: Recipe) -> list[Cell]:
         """The selected cells that the recipe supports."""
@@ -145,13 +138,6 @@ class TargetFinder:
                 cure = "pass --matrix FILE for a matrix.yaml that lists a recipe with cases"
             print_warning(f"{why}, so smoke imports the wheel and calls no op; {cure}")
         return recipe or empty_recipe(name)
-
-
-def _target(wheel: Path, facts: WheelFacts, recipe: Recipe, cells: Sequence[Cell]) -> SmokeTarget:
-    """A wheel to test. Prints, before it is installed, which of its code runs whenever Python starts."""
-    for sentence in startup_remarks(facts):
-        print_warning(f"{facts.filename}: {sentence}")
-    return SmokeTarget(wheel, facts.sha256, with_imports(recipe, facts), _fitting(facts, cells))
 
 
 def _fitting(facts: WheelFacts, cells: Sequence[Cell]) -> tuple[Cell, ...]:
@@ -195,19 +181,6 @@ def empty_recipe(name: str) -> Recipe:
     """A recipe without cases and without imports, which `with_imports` reads from the wheel."""
     nowhere = Path("/nonexistent")
     return Recipe(name=name, version="0", folder=nowhere, source=PathSource(nowhere), cuda="optional")
-
-
-def selected_recipes(recipes: Sequence[Recipe], select: Selection) -> list[Recipe]:
-    """The recipes of the selected extensions, or all; raises UsageError for an extension without a recipe."""
-    by_name = {recipe.name: recipe for recipe in recipes}
-    for name in select.extensions:
-        if name not in by_name:
-            raise UsageError(
-                f"no extension is named {name!r}{did_you_mean(name, list(by_name))}",
-                Code.EXTENSION_UNKNOWN,
-                where="--ext",
-            )
-    return [recipe for recipe in recipes if not select.extensions or recipe.name in select.extensions]
 
 
 def with_imports(recipe: Recipe, facts: WheelFacts) -> Recipe:

@@ -307,7 +307,11 @@ def _served_and_skipped(
     matrix: Matrix, recipes: Sequence[Recipe], select: Selection, compat: Compat
 ) -> tuple[list[tuple[RecipeRules, list[Cell]]], list[Skip]]:
     """Return, for each recipe, its rules and the cells it can serve, and a Skip for every other combination."""
-    wanted = _recipes(recipes, select.extensions)
+    if not recipes:
+        raise NothingSelectedError(
+            "the matrix lists no extensions", Code.EXTENSION_UNKNOWN, hints=["add a folder under `extensions`"]
+        )
+    wanted = selected_recipes(recipes, select)
     torches, cudas, pythons = select_versions(matrix, select, compat)
     platforms = sorted(set(matrix.platforms))
     cells, skips, served = list[Cell](), list[Skip](), list[tuple[RecipeRules, list[Cell]]]()
@@ -392,7 +396,7 @@ def select_versions(
         alone = all(other == axis for other, _ in missing)
         raise NothingSelectedError(
             f"the matrix does not list {and_list(f'{_AXES[axis]} {value}' for axis, value in missing)}",
-            Code.NOT_IN_MATRIX,
+            Code.NO_CELL_LEFT,
             where=f"{matrix.path}, `{axis}`" if alone else str(matrix.path),
             hints=[
                 *(_to_add(matrix, axis, value, compat) for axis, value in missing),
@@ -472,20 +476,17 @@ def _to_add(matrix: Matrix, axis: str, value: object, compat: Compat) -> str:
     return add
 
 
-def _recipes(recipes: Sequence[Recipe], names: Sequence[str]) -> tuple[Recipe, ...]:
-    if not recipes:
-        raise NothingSelectedError(
-            "the matrix lists no extensions", Code.EXTENSION_UNKNOWN, hints=["add a folder under `extensions`"]
-        )
+def selected_recipes(recipes: Sequence[Recipe], select: Selection) -> tuple[Recipe, ...]:
+    """Return the recipes of the selected extensions, or all. Raises UsageError for an extension without a recipe."""
     known = {recipe.name: recipe for recipe in recipes}
     alike = {canonicalize_name(name): name for name in known}
-    wanted = [alike.get(canonicalize_name(name), name) for name in names]
+    wanted = [alike.get(canonicalize_name(name), name) for name in select.extensions]
     for name in wanted:
         if name not in known:
             raise UsageError(
                 f"no extension is named {name!r}{did_you_mean(name, known)}",
                 Code.EXTENSION_UNKNOWN,
                 where=f"--ext {name}",
-                hints=[f"the matrix has {and_list(sorted(known))}"],
+                hints=[f"the matrix has {and_list(sorted(known))}"] if known else (),
             )
     return tuple(known[name] for name in sorted(set(wanted) or known))

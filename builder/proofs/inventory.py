@@ -124,7 +124,7 @@ class Shelf:
 
 
 def _damaged(sentence: str, where: str | Path, *hints: str) -> UsageError:
-    return UsageError(sentence, Code.STORE_DAMAGED, where=str(where), hints=hints)
+    return UsageError(sentence, Code.FILE_INVALID, where=str(where), hints=hints)
 
 
 def shelf_of(store: Store) -> Shelf:

@@ -216,7 +216,7 @@ def check_compiled(wheel: Path, job: CompileJob, script: SetupFacts, log: str) -
         switch = switches[0] if switches else "the variable that turns this off"
         raise BuildError(
             f"the wheel was not built here: no compiler was called, and the wheel contains {libraries[0]}",
-            Code.NOT_BUILT_HERE,
+            Code.COMPILE_FAILED,
             stage="verify",
             log=job.log,
             where=wheel.name,

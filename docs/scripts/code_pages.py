@@ -128,7 +128,7 @@ def errors_page() -> str:
         "Errors",
         "An error is one sentence on stderr, after its code in brackets. The sentence names the file, key or package "
         "that the error is about. Lines that start with `hint:` say what to do next.",
-        "```text\nerror[git-missing]: https://git.example/ops.git: git is not on PATH\n  hint: install git\n```",
+        "```text\nerror[package-missing]: https://git.example/ops.git: git is not on PATH\n  hint: install git\n```",
         "Scripts may rely on the codes, and not on the sentences. With `--json`, an error that stops the command is "
         'also on stdout, as `{"errors": [{"code", "error", "where", "hints"}]}`. `report.json` has the code of each '
         "failed build. A traceback means an error in buildfarm itself.",

@@ -89,7 +89,7 @@ def choose_executor(
             ]
             sentence = "neither this machine nor a container can compile these builds"
             raise MissingToolError(
-                f"{sentence}. This machine: {here}. Container: {container}", Code.NO_EXECUTOR, hints=hints
+                f"{sentence}. This machine: {here}. Container: {container}", Code.NO_CELL_HERE, hints=hints
             )
     return docker
 

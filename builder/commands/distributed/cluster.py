@@ -254,7 +254,7 @@ class Cluster:
         if len(pending.runs) >= DEATHS:
             error = f"{DEATHS} workers ended while they ran it, the last of them without another task"
             hint = "see whether it ends processes that are not its own, or uses up the memory of the machine"
-            return WorkerAnswer(error=BuildfarmError(error, Code.WORKER_STOPPED, hints=[hint]))
+            return WorkerAnswer(error=BuildfarmError(error, Code.KILLED, hints=[hint]))
         await asyncio.sleep(0.1)  # Dask forgets the failed future in a turn of the loop
         return None
 
@@ -354,7 +354,7 @@ def missing(task: Task, workers: Mapping[str, Mapping[str, Any]], foreign: Seque
         sentence = f"no worker with buildfarm {protocol.version_text()} is connected to the scheduler"
         sentence = ": ".join(filter(None, (sentence, "; ".join(foreign))))
         hint = "start a worker with `buildfarm worker`, with the same version of buildfarm as here"
-    return MissingToolError(sentence, Code.NO_WORKER, hints=[hint])
+    return MissingToolError(sentence, Code.NO_CELL_HERE, hints=[hint])
 
 
 def nobody(task: Task, tried: Sequence[WorkerAnswer]) -> WorkerAnswer:

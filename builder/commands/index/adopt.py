@@ -25,7 +25,7 @@ from builder.commands.folders import new_folder, open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
 from builder.commands.index.publish import RequireOption, ToOption, publish_data, publish_text, publish_wheel
 from builder.commands.index.verification import Verification
-from builder.commands.smoke_targets import empty_recipe, recipe_for, selected_recipes, with_imports
+from builder.commands.smoke_targets import empty_recipe, recipe_for, with_imports
 from builder.errors import Exit, UsageError
 from builder.gate.amounts import counted
 from builder.log import print_warning, set_verbosity
@@ -33,7 +33,7 @@ from builder.matrix.axes import Platform
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import MATRIX, TORCH_INDEX, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipes
-from builder.matrix.plan import selected
+from builder.matrix.plan import selected, selected_recipes
 from builder.progress.display import Progress
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import Subject, WheelProver

@@ -1,4 +1,4 @@
-"""The wheels that `adopt` is given: files, folders, URLs and NAME==VERSION. Nothing in them is executed."""
+"""The wheels of a command line: files, folders, URLs and NAME==VERSION. Nothing in them is executed."""
 
 from __future__ import annotations
 
@@ -43,6 +43,11 @@ def foreign_wheels(what: Sequence[str], cache: Path, index: str, pythons: Sequen
     return list(dict.fromkeys(wheel for text in what for wheel in _named(text, cache, index, pythons)))
 
 
+def names_project(text: str) -> bool:
+    """Whether an argument is NAME==VERSION, and no file, folder or URL."""
+    return not (text.endswith(".whl") or "/" in text or Path(text).is_dir())
+
+
 def _named(text: str, cache: Path, index: str, pythons: Sequence[Python]) -> Iterator[ForeignWheel]:
     """The wheels of one argument; of NAME==VERSION one for each Python, and one wheel may serve several."""
     from builder.wheels.sources.index import (  # noqa: PLC0415 - takes long
@@ -67,7 +72,7 @@ def _named(text: str, cache: Path, index: str, pythons: Sequence[Python]) -> Ite
         if not wheels:
             raise UsageError("this folder contains no wheel, and no index that offers one", Code.NO_WHEEL, where=text)
         yield from (ForeignWheel(wheel, "a file") for wheel in wheels)
-    elif text.endswith(".whl") or "/" in text:
+    elif not names_project(text):
         if not path.is_file():
             raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=text)
         yield ForeignWheel(path, "a file")

@@ -378,7 +378,7 @@ def _read_record(name: str, data: bytes, yank: bytes | None) -> Entry:
     except JsonError as error:
         raise UsageError(
             f"this record of the index cannot be read: {error}",
-            Code.INDEX_DAMAGED,
+            Code.FILE_INVALID,
             where=name,
             hints=["restore the record from a copy of the index, or delete it and publish the wheel again"],
         ) from None

@@ -200,7 +200,7 @@ def report_of(run: Run) -> Report:
     except JsonError as error:
         hint = "`buildfarm store history` lists the runs; `buildfarm report RUN` shows one of them"
         raise UsageError(
-            f"the report in the store is damaged: {error}", Code.STORE_DAMAGED, where=run.id, hints=[hint]
+            f"the report in the store is damaged: {error}", Code.FILE_INVALID, where=run.id, hints=[hint]
         ) from None
 
 

@@ -103,7 +103,7 @@ class Tokens:
                 tokens.append(parse_json(data, lambda fields: Token(**fields | {"scopes": texts(fields["scopes"])})))
             except JsonError as error:
                 raise UsageError(
-                    f"this token cannot be read: {error}", Code.INDEX_DAMAGED, where=f"{FOLDER}/{name}"
+                    f"this token cannot be read: {error}", Code.FILE_INVALID, where=f"{FOLDER}/{name}"
                 ) from None
         return tokens
 

@@ -90,7 +90,7 @@ def resolve_revision(url: str, revision: str) -> str:
 def _check_git(url: str) -> None:
     if not shutil.which("git"):
         raise MissingToolError(
-            "git is not on PATH", Code.GIT_MISSING, where=mask_credentials(url), hints=("install git",)
+            "git is not on PATH", Code.PACKAGE_MISSING, where=mask_credentials(url), hints=("install git",)
         )
 
 

@@ -37,7 +37,7 @@ def apply_patches(patches: Sequence[Path], tree: Path) -> None:
             raise UsageError("the patch does not exist", Code.NO_SUCH_FILE, where=str(patch))
         if not shutil.which("git"):
             sentence = "the recipe has patches, and git is not on PATH"
-            raise MissingToolError(sentence, Code.GIT_MISSING, where=str(patch), hints=["install git"])
+            raise MissingToolError(sentence, Code.PACKAGE_MISSING, where=str(patch), hints=["install git"])
         text = patch.read_bytes()
         fits, output = _git_apply(text, tree)
         if not fits:

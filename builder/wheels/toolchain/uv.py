@@ -188,7 +188,7 @@ def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence
         if absent:
             sentence = f"the package index does not have a required package or version: {detail}"
             return MissingToolError(sentence, Code.PACKAGE_NOT_FOUND, where=where, hints=hints)
-        return UnsatisfiableError(f"the packages conflict: {detail}", Code.PACKAGES_CONFLICT, where=where, hints=hints)
+        return UnsatisfiableError(f"the packages conflict: {detail}", Code.ENVIRONMENT_FAILED, where=where, hints=hints)
     sentence, hints = f"uv could not create the environment for {wanted}", [f"the full output is in {log}"]
     if lacking := reports("dependency-build", output):
         # The last line that the build of the package printed, and the packages that require it.

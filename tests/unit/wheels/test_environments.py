@@ -176,7 +176,7 @@ def test_what_does_not_go_together_is_told_from_what_is_not_there(
         requires=["torch==2.10.*"] if fault == "conflict" else [],
         tag="cp27-none-any" if fault == "tag" else "py3-none-any",
     )
-    with refused(Code.PACKAGES_CONFLICT, "ops"):
+    with refused(Code.ENVIRONMENT_FAILED, "ops"):
         environments.ensure(PYTHON, ["torch==2.11.0", str(wheel)], index=[], log=log)
 
 
@@ -373,7 +373,7 @@ def test_packages_that_the_cache_lacks_do_not_conflict(monkeypatch: pytest.Monke
         "  ╰─▶ Because torch was not found in the cache and you require torch==2.11.0, we can conclude that your\n"
         "      requirements are unsatisfiable.\n"
     )
-    assert uv_error(log, 0, ["torch==2.11.0"], []).code is Code.PACKAGES_CONFLICT
+    assert uv_error(log, 0, ["torch==2.11.0"], []).code is Code.ENVIRONMENT_FAILED
     monkeypatch.setenv("UV_OFFLINE", "1")
     error = uv_error(log, 0, ["torch==2.11.0"], [])
     assert error.code is Code.NETWORK_UNREACHABLE

@@ -904,9 +904,9 @@ def test_a_commit_that_cannot_be_had(repository: tuple[Path, str], take: Take, c
 def test_without_git_it_says_so(folder: Path, take: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"fix.patch": GOOD})
     monkeypatch.setenv("PATH", "")
-    with refused(Code.GIT_MISSING):
+    with refused(Code.PACKAGE_MISSING):
         take(GitSource("https://example.org/a", "1" * 40))
-    with refused(Code.GIT_MISSING):
+    with refused(Code.PACKAGE_MISSING):
         take(PathSource(folder), tmp_path / "fix.patch")
     take(PathSource(folder))  # no patches, no git
 

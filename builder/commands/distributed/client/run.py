@@ -234,7 +234,7 @@ class RemoteRun(WheelBuilder):
                 keep_locks(self._store.root / "envs", answer.locks)
                 return stored, answer.reused
         raise MissingToolError(
-            f"the workers that built {task.title} were gone before the wheel was copied", Code.WORKER_STOPPED
+            f"the workers that built {task.title} were gone before the wheel was copied", Code.KILLED
         )
 
     async def _prove(self, cluster: Cluster, build: Build, stored: StoredBuild, log: Path) -> list[Proof]:

@@ -184,7 +184,7 @@ class Service(WorkerPlugin):
             if status == -signal.SIGKILL:
                 free = size_text(measure_resources().memory)
                 sentence = f"the process of this task was killed, probably for lack of memory ({free} were free)"
-            return WorkerAnswer(error=BuildfarmError(sentence, Code.WORKER_STOPPED), machine_fault=True)
+            return WorkerAnswer(error=BuildfarmError(sentence, Code.KILLED), machine_fault=True)
         return answer
 
     def finished(self, digests: Sequence[str]) -> dict[str, SentWheel]:
