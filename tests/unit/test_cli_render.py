@@ -37,22 +37,6 @@ def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name)
 
 
-def test_it_writes_the_files_and_prints_a_table(call: Call, tmp_path: Path) -> None:
-    code, out, err = call("render")
-    folder = tmp_path / "build" / "dockerfiles"
-    names = sorted(path.name for path in folder.iterdir())
-    assert (code, err) == (0, "")
-    assert names == [
-        "build-cu121-rockylinux8-gcc12-cp311.Dockerfile",
-        "build-cu121-rockylinux8-gcc12-cp312.Dockerfile",
-        "run-torch2.2.2-cu121-cp311.Dockerfile",
-        "run-torch2.2.2-cu121-cp312.Dockerfile",
-    ]
-    assert all(name in out for name in names)
-    assert "wrote Dockerfiles of 2 build images and 2 runtime images to build/dockerfiles" in out
-    assert "base images without a digest (3)" in out
-
-
 def test_json(call: Call, tmp_path: Path) -> None:
     code, out, _ = call("render", "--json", "--python", "3.11", "--out", tmp_path / "there")
     data = json.loads(out)

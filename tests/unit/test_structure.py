@@ -1,9 +1,11 @@
-"""The structure of the package: imports go one way and in no circle. CONTRIBUTING has guides for the sizes."""
+"""The structure of the package: imports go one way, in no circle, and slow ones only where they are needed."""
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import is_dataclass
 from importlib import import_module
@@ -209,3 +211,34 @@ def test_chapters_are_found() -> None:
 def test_circles_are_found() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
     assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+#: Modules that load slowly, and that few commands need.
+_SLOW = {
+    *("pydantic", "yaml", "jinja2", "elftools", "auditwheel", "abi3info", "requests", "urllib3", "docker"),
+    *("http", "ssl", "importlib.metadata"),
+}
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a new process has after a statement."""
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("statement", "slow"),
+    [
+        pytest.param("import builder.__main__", _SLOW, id="the command line"),
+        pytest.param(
+            "import builder.commands.verify", _SLOW - {"yaml", "elftools", "auditwheel"}, id="buildfarm verify"
+        ),
+        pytest.param(
+            "import builder.commands.building.build",
+            _SLOW - {"pydantic", "yaml", "importlib.metadata"},
+            id="buildfarm build, if the store has all",
+        ),
+    ],
+)
+def test_packages_of_other_commands_are_not_imported(statement: str, slow: set[str]) -> None:
+    assert loaded_by(statement) & slow == set()

@@ -1,4 +1,4 @@
-"""The program that reads symbols in a container."""
+"""The symbols of the libraries in an environment, and the program that reads them in a container."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from builder.matrix.axes import Python
 from builder.proofs.cells.container import READ_SYMBOLS, write_reader
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
 from builder.wheels.toolchain.pythons import find_python
-from tests.real.proofs.test_system_symbols import environment
+from tests.fixtures.compiled import compiled
 
 
 def test_a_python_without_a_working_pyelftools_is_named(tmp_path: Path) -> None:
@@ -37,3 +37,40 @@ def test_symbol_reader_needs_only_the_copied_modules_and_an_old_python(tmp_path:
     assert done.returncode == 0, done.stderr
     table = SymbolTable.from_json(json.loads((tmp_path / "symbols.json").read_bytes()))
     assert table == collect_symbols(site)
+
+
+C10 = """
+#include <string>
+namespace c10 {{ struct Error {{ {constructor} }}; Error::Error({type} text) {{}} }}
+"""
+
+
+def environment(folder: Path, string: str = "std::string") -> Path:
+    """A site-packages folder with one function in torch and one in the CUDA runtime."""
+    site = folder / "site-packages"
+    lib, nvidia = site / "torch" / "lib", site / "nvidia" / "cu13" / "lib"
+    for one in (lib, nvidia):
+        one.mkdir(parents=True)
+    compiled(lib, C10.format(constructor=f"Error({string} text);", type=string), name="libc10.so")
+    compiled(
+        lib,
+        "namespace at { int foo() { return 1; } }",
+        "-Wl,--no-as-needed",
+        str(lib / "libc10.so"),
+        name="libtorch_cpu.so",
+    )
+    compiled(nvidia, 'extern "C" int cudaMalloc() { return 1; }', name="libcudart.so.13")
+    return site
+
+
+def test_libraries_of_an_environment(tmp_path: Path) -> None:
+    symbols = collect_symbols(environment(tmp_path))
+    assert set(symbols.libraries) == {"libc10.so", "libtorch_cpu.so", "libcudart.so.13"}
+    assert "_ZN2at3fooEv" in symbols.libraries["libtorch_cpu.so"].defined
+    assert "cudaMalloc" in symbols.libraries["libcudart.so.13"].defined
+    assert any("libc10.so" in name for name in symbols.libraries["libtorch_cpu.so"].needed)
+    assert symbols.cxx11
+
+
+def test_old_string_abi_is_detected(tmp_path: Path) -> None:
+    assert not collect_symbols(environment(tmp_path, "const char*")).cxx11

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from builder.gate.check_table import CHECKS, MEANINGS
 from builder.matrix.axes import AbiClass, Cell, Torch
 from builder.proof import Check, Verdict
 from builder.proofs.file_checks import static_proofs
@@ -38,3 +39,13 @@ def test_libraries_of_a_cell_count_as_provided() -> None:
     wheel = wheel_facts(gpu_library("sm_90", needed=("libcudart.so.13",)))
     proofs = {proof.check: proof for proof in static_proofs(wheel, claim(), frozenset(), {CELL: table()})}
     assert proofs[Check.TAGS].verdict is Verdict.PASSED
+
+
+def test_every_check_of_the_gate_is_a_check_of_proofs_in_the_same_order() -> None:
+    assert [str(check) for check in Check if check in CHECKS] == list(CHECKS)
+
+
+def test_every_check_has_a_meaning_in_one_sentence() -> None:
+    assert all(check.meaning.endswith(".") and "\n" not in check.meaning for check in Check)
+    assert Check.VALUES.meaning == MEANINGS["values"]
+    assert Check("tags") is Check.TAGS

@@ -1,13 +1,18 @@
-"""How a GPU runs GPU code, by the architectures of the code and of the GPU."""
+"""The checks of `verify` for GPUs, and the command that it names for torch releases whose symbols are unknown."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from builder.matrix.axes import Arch, Gpu
 from builder.matrix.compat import Compat
+from builder.matrix.config import Selection
 from builder.proof import Proof
 from builder.proofs.verify.gpus import How, answer, check_gpus, gpu_named
+from builder.proofs.verify.torch_window import Linker
 from builder.wheelfile.facts import Library
 from tests.unit.proofs.make import gpu_library, library, wheel_facts
 
@@ -117,3 +122,24 @@ def test_the_summary_is_of_the_libraries_that_run() -> None:
     assert "from PTX on B200 (10.0)" in proof.reason
     assert ONLY in proof.evidence["remarks"][0]
     assert checked(gpu_library("kind", gpu_code={"kind77_90": 1})).reason.startswith("unknown on V100 (7.0)")
+
+
+@pytest.mark.parametrize(
+    ("series", "runtimes", "select", "command"),
+    [
+        (["2.10"], {13}, Selection(), "inventory add 2.10 --cuda 13.0"),
+        (["2.11"], {13}, Selection(), "inventory add 2.11"),
+        (["2.10"], {12}, Selection(), "inventory add 2.10"),
+        (["2.9", "2.10"], {13}, Selection(), "inventory add 2.9 2.10 --cuda 13.0"),
+        (["2.11"], {13}, Selection(cuda=("12.6",)), "inventory add 2.11 --cuda 12.6"),
+        (["2.10", "2.11", "2.12", "2.13"], {13}, Selection(), "inventory add --all --cuda 13.0"),
+        (["9.9"], {13}, Selection(), "inventory add 9.9"),
+    ],
+)
+def test_the_command_reads_the_torch_of_the_wheel_s_cuda(
+    series: list[str], runtimes: set[int], select: Selection, command: str
+) -> None:
+    nothing: Any = None
+    linker = Linker(nothing, nothing, select)
+    vars(linker)["claims"] = SimpleNamespace(runtimes=runtimes, variant="")
+    assert linker._add(series) == f"`buildfarm {command}` reads the symbols"
