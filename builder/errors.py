@@ -11,42 +11,28 @@ from builder.masking import mask_credentials
 
 
 class Exit(IntEnum):
-    """Exit codes of the command `buildfarm`. They do not change, so scripts may rely on them."""
+    """Exit codes of the command `buildfarm`. They do not change, so scripts may rely on them.
 
+    The documentation is generated from the comments.
+    """
+
+    #: All builds succeeded and no check failed. Checks may be "not run", for example the GPU checks on a machine
+    #: without a GPU.
     OK = 0
+    #: A build failed, a check failed, a rebuilt wheel differs, or `doctor` or `index check` found a fault. `publish`
+    #: or `adopt` refused a wheel or found it below the level, or `resolve` found no wheel that fits. Also: the disk is
+    #: full, or a file cannot be read or written.
     FAILED = 1
+    #: The command line, matrix.yaml, a recipe or the machine does not allow the run. No build was started, but `build
+    #: SOURCE` may have written a recipe.
     USAGE = 2
+    #: The selection contains no cell that can be built or tested.
     NOTHING_SELECTED = 3
+    #: A tool, a toolkit, a container engine, a Python or a download is missing. Also: an input of `rebuild` differs
+    #: from the wheel's record, or no check of `smoke` could run.
     TOOL_MISSING = 4
+    #: The run was interrupted; finished builds and proofs are kept.
     INTERRUPTED = 130
-
-    @property
-    def meaning(self) -> str:
-        """The meaning of the code in one sentence; the documentation is generated from it."""
-        return _MEANINGS[self]
-
-
-_MEANINGS = {
-    Exit.OK: (
-        'All builds succeeded and no check failed. Checks may be "not run", for example the GPU checks on a machine'
-        " without a GPU."
-    ),
-    Exit.FAILED: (
-        "A build failed, a check failed, a rebuilt wheel differs, or `doctor` or `index check` found a fault. `publish`"
-        " or `adopt` refused a wheel or found it below the level, or `resolve` found no wheel that fits. Also: the disk"
-        " is full, or a file cannot be read or written."
-    ),
-    Exit.USAGE: (
-        "The command line, matrix.yaml, a recipe or the machine does not allow the run. No build was started, but"
-        " `build SOURCE` may have written a recipe."
-    ),
-    Exit.NOTHING_SELECTED: "The selection contains no cell that can be built or tested.",
-    Exit.TOOL_MISSING: (
-        "A tool, a toolkit, a container engine, a Python or a download is missing. Also: an input of `rebuild` differs"
-        " from the wheel's record, or no check of `smoke` could run."
-    ),
-    Exit.INTERRUPTED: "The run was interrupted; finished builds and proofs are kept.",
-}
 
 
 class Code(StrEnum):

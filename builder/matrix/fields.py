@@ -1,4 +1,4 @@
-"""The values that keys of matrix.yaml and extension.yaml may have: how each is parsed and what editors accept.
+"""The values that keys of matrix.yaml and extension.yaml may have: how each is parsed.
 
 The annotated types at the end are the fields of `builder.matrix.models`. A value that cannot be parsed raises
 ValueError with one sentence, which `builder.matrix.yaml_document` turns into an error at the key.
@@ -15,15 +15,7 @@ from typing import Annotated, Any, TypeVar
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    PlainValidator,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainValidator, model_validator
 
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch, Cuda, Python, Torch
@@ -61,17 +53,12 @@ def _parsed(parse: Callable[[str], T]) -> PlainValidator:
         except UsageError as error:
             raise ValueError(error.sentence) from None
 
-    return PlainValidator(read)
+    return PlainValidator(read, json_schema_input_type=str)
 
 
 def _check_length(text: str, limit: int = _SHORT) -> None:
     if len(text) > limit:
         raise ValueError(f"has {len(text)} characters; at most {limit} are possible")
-
-
-def _json_schema(description: str, pattern: str) -> WithJsonSchema:
-    """Return the schema for editors. It accepts numbers, because an editor reads an unquoted 2.10 as a number."""
-    return WithJsonSchema({"type": ["string", "number"], "pattern": pattern, "description": description})
 
 
 def _readable(read: Callable[[str], object], message: str) -> AfterValidator:
@@ -135,48 +122,16 @@ def inside_tree(text: str) -> str:
     return text
 
 
-TorchRelease = Annotated[
-    Torch,
-    _parsed(lambda text: Compat.load().resolve_torch(text)),
-    _json_schema(
-        "A torch series such as 2.11, which means its newest patch release, or a release such as 2.11.0.",
-        r"^\d+\.\d+(\.\d+)?$",
-    ),
-]
-TorchText = Annotated[
-    str,
-    _parsed(lambda text: Compat.load().releases(text) and text),
-    _json_schema(
-        "A torch series such as 2.11, which means every release of it, or a release such as 2.11.0.",
-        r"^\d+\.\d+(\.\d+)?$",
-    ),
-]
-CudaVersion = Annotated[
-    Cuda,
-    _parsed(lambda text: Compat.load().resolve_cuda(text)),
-    _json_schema("A CUDA version such as 13.0 or cu130.", r"^(\d+\.\d+|cu\d{2,})$"),
-]
-PythonVersion = Annotated[
-    Python,
-    _parsed(lambda text: Compat.load().resolve_python(text)),
-    _json_schema("A Python version such as 3.12; 3.13t is free-threaded.", r"^(\d+\.\d+t?|cp\d{2,}t?)$"),
-]
-ArchName = Annotated[
-    Arch,
-    _parsed(Arch.parse),
-    _json_schema("A GPU architecture such as 9.0, 9.0a or 9.0+PTX.", r"^\d+\.\d[af]?(\+PTX)?$"),
-]
+TorchRelease = Annotated[Torch, _parsed(lambda text: Compat.load().resolve_torch(text))]
+TorchText = Annotated[str, _parsed(lambda text: Compat.load().releases(text) and text)]
+CudaVersion = Annotated[Cuda, _parsed(lambda text: Compat.load().resolve_cuda(text))]
+PythonVersion = Annotated[Python, _parsed(lambda text: Compat.load().resolve_python(text))]
+ArchName = Annotated[Arch, _parsed(Arch.parse)]
 #: A version that may hold numbers of the cell in braces, such as `1.2.post{cuda}`.
-VersionPattern = Annotated[str, AfterValidator(_version_pattern), WithJsonSchema({"type": ["string", "number"]})]
-VersionText = Annotated[str, AfterValidator(_version), WithJsonSchema({"type": ["string", "number"]})]
-Bytes = Annotated[
-    int, _parsed(parse_size), WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?[KMGTkmgt]([Ii]?[Bb])?$"})
-]
-Name = Annotated[
-    str,
-    _matching(r"[A-Za-z0-9_-]+", "is not a name for a wheel; use letters, digits, - and _"),
-    WithJsonSchema({"type": "string", "pattern": "^[A-Za-z0-9_-]+$"}),
-]
+VersionPattern = Annotated[str, AfterValidator(_version_pattern)]
+VersionText = Annotated[str, AfterValidator(_version)]
+Bytes = Annotated[int, _parsed(parse_size)]
+Name = Annotated[str, _matching(r"[A-Za-z0-9_-]+", "is not a name for a wheel; use letters, digits, - and _")]
 #: A name for a wheel that may hold numbers of the cell in braces, such as `ops-cu{cuda}`.
 NamePattern = Annotated[
     str,
@@ -184,40 +139,23 @@ NamePattern = Annotated[
         r"(?=[A-Za-z0-9])(?:[A-Za-z0-9_-]|\{(?:cuda|cuda_major|torch)\})+",
         "is not a name for a wheel; use letters, digits, - and _, and {cuda}, {cuda_major} and {torch}",
     ),
-    WithJsonSchema({"type": "string", "pattern": r"^[A-Za-z0-9]([A-Za-z0-9_-]|\{(cuda|cuda_major|torch)\})*$"}),
 ]
 EnvName = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_]*", "is not a name for an environment variable")]
 #: An environment variable without a value is set to empty text.
-EnvText = Annotated[
-    str,
-    BeforeValidator(lambda value: "" if value is None else value),
-    WithJsonSchema({"type": ["string", "number", "boolean", "null"]}),
-]
+EnvText = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
 SettingName = Annotated[str, _matching(r"[^\s=]+", "is not a name for an option; it may hold no space and no =")]
 Module = Annotated[str, _matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", "is not a module name; write it like torch_scatter")]
-Sha256 = Annotated[
-    str,
-    _matching(r"[0-9a-f]{64}", "is not a sha256: 64 digits 0-9 and a-f"),
-    WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{64}$"}),
-]
-Revision = Annotated[
-    str,
-    _matching(r"[0-9a-f]{40}", "is not a full commit hash: 40 digits 0-9 and a-f"),
-    WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{40}$"}),
-]
+Sha256 = Annotated[str, _matching(r"[0-9a-f]{64}", "is not a sha256: 64 digits 0-9 and a-f")]
+Revision = Annotated[str, _matching(r"[0-9a-f]{40}", "is not a full commit hash: 40 digits 0-9 and a-f")]
 GitUrl = Annotated[
     str, _matching(r"(https?|ssh|file)://\S+|[\w.-]+@[\w.-]+:\S+", "is not a git URL; write it like https://…/name.git")
 ]
 ImageName = Annotated[
-    str,
-    _matching(IMAGE_PATTERN, "is not an image name; write it like registry.example/team/cuda12:2026-11-01"),
-    WithJsonSchema({"type": "string", "pattern": f"^{IMAGE_PATTERN}$"}),
+    str, _matching(IMAGE_PATTERN, "is not an image name; write it like registry.example/team/cuda12:2026-11-01")
 ]
 RegistryHost = Annotated[str, _matching(REGISTRY_PATTERN, "is not the host of a registry; write it like docker.io")]
 MirrorLocation = Annotated[
-    str,
-    _matching(MIRROR_PATTERN, "is not a host with a path; write it like registry.example/mirror, without https://"),
-    WithJsonSchema({"type": "string", "pattern": f"^{MIRROR_PATTERN}$"}),
+    str, _matching(MIRROR_PATTERN, "is not a host with a path; write it like registry.example/mirror, without https://")
 ]
 RequirementText = Annotated[str, _readable(Requirement, "is not a requirement; write it like setuptools>=77")]
 SpecifierText = Annotated[str, _readable(SpecifierSet, "is not a version specifier; write it like >=2.10,<3")]

@@ -1,16 +1,14 @@
-"""The keys of matrix.yaml and extension.yaml as pydantic models: type, default, description and examples of each.
+"""The keys of matrix.yaml and extension.yaml as pydantic models: type, default and description of each.
 
-The schemas for editors and the reference pages come from them; `python -m builder.matrix.models` writes the schemas.
+The reference pages come from them.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from builder.check import Check
 from builder.matrix import fields
@@ -21,26 +19,18 @@ from builder.matrix.config import MEMORY_PER_JOB, SECONDS_PER_CASE, TORCH_INDEX
 class ExcludeModel(fields.StrictModel):
     """Cells that get no wheel: those that match every key given here. At least one key besides `reason` is required."""
 
-    reason: str = Field(
-        min_length=1,
-        description="Why these cells get no wheel, one sentence. The plan shows it.",
-        examples=["too slow to compile with CUDA 11.8"],
-    )
+    reason: str = Field(min_length=1, description="Why these cells get no wheel, one sentence. The plan shows it.")
     torch: fields.TorchText | None = Field(
-        default=None,
-        description="A torch series or release. Without this key, every torch.",
-        examples=["2.0", "2.11.0"],
+        default=None, description="A torch series or release. Without this key, every torch."
     )
     cuda: fields.CudaVersion | None = Field(
-        default=None, description="A CUDA version. Without this key, every CUDA version.", examples=["11.8"]
+        default=None, description="A CUDA version. Without this key, every CUDA version."
     )
     python: fields.PythonVersion | None = Field(
-        default=None, description="A Python version. Without this key, every Python version.", examples=["3.14"]
+        default=None, description="A Python version. Without this key, every Python version."
     )
     extension: str | None = Field(
-        default=None,
-        description="The `name` of an extension. Without this key, every extension.",
-        examples=["torch_scatter"],
+        default=None, description="The `name` of an extension. Without this key, every extension."
     )
 
     @model_validator(mode="after")
@@ -53,30 +43,22 @@ class ExcludeModel(fields.StrictModel):
 class ImageModel(fields.StrictModel):
     """Base images for some cells, in place of the images that buildfarm chooses."""
 
-    cells: str = Field(
-        description="Pattern of cell names; `*` matches any text.", examples=["torch2.1*-cu118-*", "torch2.*-cu121-*"]
-    )
-    image: fields.ImageName = Field(
-        description="The base image for builds, with its tag or digest.",
-        examples=["registry.example/team/cuda12:2026-11-01"],
-    )
+    cells: str = Field(description="Pattern of cell names; `*` matches any text.")
+    image: fields.ImageName = Field(description="The base image for builds, with its tag or digest.")
     pythons: fields.ImageName | None = Field(
         default=None,
         description="The image from which buildfarm copies /opt/python; it may be the same as `image`. Without this"
         " key, pypa's manylinux image.",
-        examples=["registry.example/team/manylinux_2_28:2026-11-01"],
     )
     runtime: fields.ImageName | None = Field(
         default=None,
         description="The base image of the runtime images. A check in a container runs in a runtime image. The base"
         " image needs no CUDA toolkit. Without this key, `image`.",
-        examples=["registry.example/team/small:2026-11-01"],
     )
     toolkit: fields.CudaVersion | None = Field(
         default=None,
         description="The CUDA version of the toolkit in the image. Needed if its minor version differs from that of the"
         " cells. The major versions must be equal.",
-        examples=["12.4"],
     )
 
 
@@ -84,46 +66,32 @@ class MatrixModel(fields.StrictModel):
     """matrix.yaml: the versions to build for, the extensions to build, and settings for all of them."""
 
     torch: list[fields.TorchRelease] = Field(
-        min_length=1,
-        description="PyTorch releases. A series such as 2.11 means its newest patch release.",
-        examples=[["2.10", "2.11.0"]],
+        min_length=1, description="PyTorch releases. A series such as 2.11 means its newest patch release."
     )
     cuda: list[fields.CudaVersion] = Field(
         min_length=1,
         description="CUDA versions that the torch wheels are built for (`torch.version.cuda`, not the driver's"
         " version).",
-        examples=[["12.8", "13.0"]],
     )
     python: list[fields.PythonVersion] = Field(
-        min_length=1,
-        description="CPython versions. The suffix `t` means a free-threaded Python.",
-        examples=[["3.12", "3.13", "3.14t"]],
+        min_length=1, description="CPython versions. The suffix `t` means a free-threaded Python."
     )
     archs: list[fields.ArchName] = Field(
         default=[],
         description="GPU architectures to compile for. Without this key, each build takes the architectures of"
         " torch's own wheel, so that the extension runs on every GPU that torch runs on.",
-        examples=[["8.0", "9.0", "12.0+PTX"]],
     )
     platforms: list[Platform] = Field(
         default=[Platform.LINUX_X86_64],
         min_length=1,
         description="Operating system and processor that wheels run on: linux_x86_64 or linux_aarch64.",
-        examples=[["linux_x86_64", "linux_aarch64"]],
     )
-    extensions: list[str] = Field(
-        description="Folders with an extension.yaml, relative to this file.", examples=[["extensions/torch_scatter"]]
-    )
-    exclude: list[ExcludeModel] = Field(
-        default=[],
-        description="Cells that get no wheel, each with a reason.",
-        examples=[[{"torch": "2.0", "cuda": "11.8", "reason": "nobody uses it"}]],
-    )
+    extensions: list[str] = Field(description="Folders with an extension.yaml, relative to this file.")
+    exclude: list[ExcludeModel] = Field(default=[], description="Cells that get no wheel, each with a reason.")
     images: list[ImageModel] = Field(
         default=[],
         description="Base images for some cells. The first entry whose pattern matches applies. For other cells,"
         " buildfarm uses NVIDIA's image with the CUDA toolkit.",
-        examples=[[{"cells": "torch2.*-cu121-*", "image": "registry.example/team/cuda12:2026-11-01"}]],
     )
     registries: dict[fields.RegistryHost, fields.MirrorLocation] = Field(
         default={},
@@ -131,13 +99,11 @@ class MatrixModel(fields.StrictModel):
         " mirror, under the same path. With `docker.io: registry.example/hub`, it pulls nvidia/cuda:TAG as"
         " registry.example/hub/nvidia/cuda:TAG. Dockerfiles, buildfarm.lock and wheels name the original image. The"
         ' environment variable BUILDFARM_REGISTRIES="docker.io=registry.example/hub …" takes precedence.',
-        examples=[{"docker.io": "registry.example/hub", "quay.io": "registry.example/quay"}],
     )
     torch_index: str = Field(
         default=TORCH_INDEX,
         description="URL of PyTorch's wheel index, for CUDA variants of torch that the package index does not serve."
         " `{variant}` is replaced by the variant, such as cu130.",
-        examples=["https://mirror.example/pytorch/{variant}"],
     )
 
 
@@ -150,62 +116,41 @@ def _cuda(text: str) -> str:
 class AbiModel(fields.StrictModel):
     """The ABI class of some torch releases."""
 
-    abi: AbiClass = Field(
-        alias="class",
-        description="What the binary depends on. `stable` needs torch 2.10 or newer.",
-        examples=["stable"],
-    )
+    abi: AbiClass = Field(alias="class", description="What the binary depends on. `stable` needs torch 2.10 or newer.")
     torch: fields.SpecifierText = Field(
-        default="",
-        description="Version specifier of torch releases. Without this key, every release.",
-        examples=[">=2.10", ">=2.0,<2.10"],
+        default="", description="Version specifier of torch releases. Without this key, every release."
     )
 
 
 class SourceModel(fields.StrictModel):
     """Where the source is. Exactly one of `path`, `sdist`, `git` and `wheel` is required."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"oneOf": [{"required": [kind]} for kind in ("path", "sdist", "git", "wheel")]}
-    )
-
     path: str | None = Field(
         default=None,
         description="A folder with the source, relative to the folder of this file. `.` is the folder of this file.",
-        examples=[".", "src"],
     )
     sdist: fields.Name | None = Field(
         default=None,
         description="A project on the package index whose source distribution is built. Needs `version` and `sha256`.",
-        examples=["torch-scatter"],
     )
     version: fields.VersionText | None = Field(
-        default=None, description="The exact version of the `sdist` or of the `wheel`.", examples=["2.1.2"]
+        default=None, description="The exact version of the `sdist` or of the `wheel`."
     )
     sha256: fields.Sha256 | None = Field(
         default=None,
         description="sha256 of the source distribution, in hex. buildfarm refuses a download with a different sha256.",
-        examples=["69b3aa435f2424ac6a1bfb6ff702da6eb73b33ca0db38fb26989c74159258e47"],
     )
-    git: fields.GitUrl | None = Field(
-        default=None,
-        description="URL of a git repository. Needs `revision`.",
-        examples=["https://github.com/example/extension.git"],
-    )
+    git: fields.GitUrl | None = Field(default=None, description="URL of a git repository. Needs `revision`.")
     revision: fields.Revision | None = Field(
-        default=None,
-        description="Full hash of the commit to build (40 hex digits); tags and branches are refused.",
-        examples=["0123456789abcdef0123456789abcdef01234567"],
+        default=None, description="Full hash of the commit to build (40 hex digits); tags and branches are refused."
     )
     subdirectory: Annotated[str, AfterValidator(fields.inside_tree)] | None = Field(
         default=None,
         description="Folder of the source tree inside the git repository. Without this key, the top folder.",
-        examples=["python"],
     )
     wheel: fields.Name | None = Field(
         default=None,
         description="A project on the package index whose official wheel is tested. Nothing is built. Needs `version`.",
-        examples=["torchvision"],
     )
 
     @model_validator(mode="after")
@@ -232,28 +177,22 @@ class SourceModel(fields.StrictModel):
 class AcceptModel(fields.StrictModel):
     """A known finding, which does not refuse the wheel. The entry applies to findings that match all of its keys."""
 
-    check: Check = Field(description="The check, as `build` and `smoke` print it.", examples=["import-order", "fake"])
+    check: Check = Field(description="The check, as `build` and `smoke` print it.")
     reason: str = Field(
-        min_length=1,
-        description="Why the finding is accepted, one sentence. It is printed with the finding.",
-        examples=["upstream needs torch first and documents it"],
+        min_length=1, description="Why the finding is accepted, one sentence. It is printed with the finding."
     )
     op: str = Field(
         default="",
         description="The op, as the gate names it; for the check `loaded` the path of the library in the wheel. Without"
         " this key, every op.",
-        examples=["my_ops::scale"],
     )
     order: list[fields.Module] = Field(
         default=[],
         description="For the check `import-order`: the entry matches every import order in which these modules come in"
         " this sequence. Without this key, every order.",
-        examples=[["my_ops", "torch"]],
     )
     cell: str = Field(
-        default="",
-        description="Pattern of cell names; `*` matches any text. Without this key, every cell.",
-        examples=["torch2.2.*-cp312"],
+        default="", description="Pattern of cell names; `*` matches any text. Without this key, every cell."
     )
 
 
@@ -261,14 +200,12 @@ class VariantModel(fields.StrictModel):
     """Libraries that only processes with one CUDA, or on one GPU architecture, load."""
 
     library: str = Field(
-        min_length=1,
-        description="Pattern of paths in the wheel, or of file names; `*` matches any text.",
-        examples=["*_cuda13*.so", "my_ops/sm90/*"],
+        min_length=1, description="Pattern of paths in the wheel, or of file names; `*` matches any text."
     )
     cuda: Annotated[str, AfterValidator(_cuda)] = Field(
-        default="", description="The CUDA: a major version, or major and minor version.", examples=["13", "12.8"]
+        default="", description="The CUDA: a major version, or major and minor version."
     )
-    arch: fields.ArchName | None = Field(default=None, description="The GPU architecture.", examples=["9.0"])
+    arch: fields.ArchName | None = Field(default=None, description="The GPU architecture.")
 
     @model_validator(mode="after")
     def _require_one(self) -> VariantModel:
@@ -292,67 +229,53 @@ class RecipeModel(fields.StrictModel):
 
     name: fields.NamePattern = Field(
         description="Distribution name of the wheel. `{cuda}` is the CUDA of the build (13.0: 130), `{cuda_major}` its"
-        " major version (13), `{torch}` its torch (2.11: 211). The name of the extension is the name without these.",
-        examples=["torch_scatter", "ops-cu{cuda}"],
+        " major version (13), `{torch}` its torch (2.11: 211). The name of the extension is the name without these."
     )
     version: fields.VersionPattern = Field(
         description="Version of the extension, without a local part. buildfarm adds one: +cu130.torch2.11, or +cu13 for"
-        " a stable-ABI wheel. `{cuda}`, `{cuda_major}` and `{torch}` are filled in as in `name`.",
-        examples=["2.1.2", "1.2.post{cuda}"],
+        " a stable-ABI wheel. `{cuda}`, `{cuda_major}` and `{torch}` are filled in as in `name`."
     )
-    summary: str = Field(
-        default="", description="One line about the extension.", examples=["Scatter operations of PyTorch Geometric"]
-    )
+    summary: str = Field(default="", description="One line about the extension.")
     source: SourceModel = Field(
-        description="Where the source is: a `path`, an `sdist`, a `git` repository or an official `wheel`.",
-        examples=[{"path": "."}, {"wheel": "torchvision", "version": "0.26.0"}],
+        description="Where the source is: a `path`, an `sdist`, a `git` repository or an official `wheel`."
     )
     patches: list[str] = Field(
         default=[],
         description="Patch files in the folder of this file. `patch -p1` applies them to the source, in this order.",
-        examples=[["fix-arch-flags.patch"]],
     )
     abi: Annotated[list[AbiModel], _RULES] = Field(
         min_length=1,
         description="The ABI class, or a list of rules. The first rule whose `torch` contains the torch release"
         " applies. Cells of a torch release without a rule are skipped.",
-        examples=["cpython", [{"class": "stable", "torch": ">=2.10"}, {"class": "cpython"}]],
     )
     cuda: Literal["required", "optional"] = Field(
         default="required",
         description="`required`: a wheel without GPU code fails the check `payload`. `optional`: a wheel without GPU"
         " code is allowed.",
-        examples=["optional"],
     )
     env: dict[fields.EnvName, fields.EnvText] = Field(
         default={},
         description="Environment variables of the build. A variable replaces the value that buildfarm sets. Compiler"
         " flags are appended to buildfarm's value instead: `NVCC_PREPEND_FLAGS`, `NVCC_APPEND_FLAGS`, and each variable"
         " of capital letters that ends in `FLAGS`, such as `CFLAGS`.",
-        examples=[{"FORCE_CUDA": "1"}],
     )
     config_settings: dict[fields.SettingName, Annotated[list[str], _TEXTS]] = Field(
         default={},
         description="Options of the build backend, as `-C KEY=VALUE` of pip, uv and build passes them. For a setup.py"
         " that reads `sys.argv`: the key `--global-option`.",
-        examples=[{"--global-option": ["--cpp_ext", "--cuda_ext"]}, {"cmake.define.WITH_CUDA": "ON"}],
     )
     build_requires: list[fields.RequirementText] = Field(
         default=[],
         description="Requirements installed before the build. torch, ninja, setuptools, wheel, pip and numpy are always"
         " installed. In containers, triton is installed only if it is named here.",
-        examples=[["setuptools>=77", "wheel"]],
     )
     requires: list[fields.RequirementText] = Field(
-        default=[],
-        description="Run-time requirements that buildfarm adds to the METADATA of the wheel.",
-        examples=[["numpy>=1.26"]],
+        default=[], description="Run-time requirements that buildfarm adds to the METADATA of the wheel."
     )
     wheel_exclude: list[str] = Field(
         default=[],
         description="Patterns of files that the wheel leaves out, as paths in site-packages; `*` also matches `/`. For"
         " the source of another project that installs its tests.",
-        examples=[["tests/*", "benchmarks/*"]],
     )
     requires_torch: Literal["window", "source"] = Field(
         default="window",
@@ -360,100 +283,71 @@ class RecipeModel(fields.StrictModel):
         " which are the series for the classes `cpython` and `abi3` (`torch==2.11.*`), and every release from the"
         " oldest on for `stable` (`torch>=2.10`). A narrower requirement of the source is kept. `source`: the"
         " requirement of the source, unchanged.",
-        examples=["source"],
     )
     assume_cuda: bool = Field(
         default=False,
         description="Make torch.cuda answer during the build as on a machine with a GPU of each architecture of the"
         " plan: is_available, device_count, get_device_capability, get_device_name, get_device_properties. For a"
         " setup.py that compiles CUDA code only on a machine with a GPU.",
-        examples=[True],
     )
     override_architectures: bool = Field(
         default=False,
         description="Compile for the architectures of the plan, also if the source names others. buildfarm replaces"
         " the source's architecture options in each call of nvcc, and does not change the source.",
-        examples=[True],
     )
     archs: list[fields.ArchName] = Field(
         default=[],
         description="GPU architectures to compile for, such as 8.0, 9.0a or 12.0+PTX. Without this key: `archs` in"
         " matrix.yaml, else the architectures of torch's own wheels.",
-        examples=[["8.0", "9.0+PTX"]],
     )
     python: fields.PythonSpecifier = Field(
         default="",
         description="Version specifier of the Pythons that the extension supports. Without this key, every Python.",
-        examples=[">=3.10"],
     )
     imports: list[fields.Module] = Field(
-        min_length=1,
-        description="Modules that must be importable from the installed wheel.",
-        examples=[["torch_scatter"]],
+        min_length=1, description="Modules that must be importable from the installed wheel."
     )
     needs_first: list[fields.Module] = Field(
         default=[],
         description="Modules that users must import before those of `imports`. The checks import them first. Better:"
         " the package imports them itself.",
-        examples=[["torch"]],
     )
     accepts: list[AcceptModel] = Field(
         default=[],
         description="Known findings: the wheel is not refused because of them. A finding is a failed check or a remark."
         " It is reported as accepted, never as passed. buildfarm prints a warning for an entry that matches no"
         " finding.",
-        examples=[[{"check": "fake", "op": "my_ops::scale", "reason": "upstream registers no fake kernel"}]],
     )
     companions: list[fields.RequirementText] = Field(
         default=[],
         description="Requirements installed after the import check, such as those of cases.py. The check"
         " `import-order` imports torch, the extension and these packages in different orders. With one companion, it"
         " tries every order; with more, it imports each pair in both directions.",
-        examples=[["torchvision"]],
     )
     libraries: dict[str, list[str]] = Field(
         default={},
         description="Maps the name of each shared library, without its suffix, to the dispatch keys that the library"
         " must register.",
-        examples=[{"_C": ["CPU"], "_C_cuda": ["CUDA"]}],
     )
     variants: list[VariantModel] = Field(
         default=[],
         description="Libraries of which a process loads only those for its CUDA or its GPU. The checks `linkage`,"
         " `device-code` and `loaded` judge a cell by the libraries that are for it. Of libraries for one architecture"
         " each, every architecture of the build needs one.",
-        examples=[[{"library": "*_cuda13*.so", "cuda": "13"}], [{"library": "my_ops/sm90/*", "arch": "9.0"}]],
     )
     max_size: fields.Bytes | None = Field(
         default=None,
         description="The largest wheel file that the check `size` passes. Without this key, any size passes.",
-        examples=["300MB", "1GiB"],
     )
     seconds_per_case: int = Field(
         default=SECONDS_PER_CASE,
         gt=0,
         description="Time limit of one check with one case, in seconds. Slow checks get a multiple of the limit. A"
         " check that fails because of the limit runs again in the next `build`.",
-        examples=[300],
     )
     memory_per_job: fields.Bytes = Field(
         default=MEMORY_PER_JOB,
         description="Memory that one compiler process needs at most. buildfarm runs only as many compilers in parallel"
         " as the memory allows.",
-        examples=["768MiB", "3GiB"],
         json_schema_extra={"default": "2GiB"},
     )
-
-
-def schemas() -> dict[Path, str]:
-    """Return the paths of the committed schema files, with the text that each must hold."""
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    return {
-        Path(__file__).with_name(name): json.dumps({**head, **model.model_json_schema(by_alias=True)}, indent=2) + "\n"
-        for name, model in (("matrix.schema.json", MatrixModel), ("extension.schema.json", RecipeModel))
-    }
-
-
-if __name__ == "__main__":
-    for path, text in schemas().items():
-        path.write_text(text, encoding="utf-8")

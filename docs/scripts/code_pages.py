@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import builder
-from builder.errors import Exit
 from builder.proof import Check
 from docs.scripts.markdown import code, one_line, page, sentence, table
 
@@ -105,9 +104,20 @@ def checks_page() -> str:
     )
 
 
+def _commented() -> Iterator[tuple[str, str, str]]:
+    """The constants of builder/errors.py below a comment: name, value, and the text of the comment."""
+    text = (Path(builder.__file__).parent / "errors.py").read_text(encoding="utf-8")
+    for comment, name, value in re.findall(r"((?:^    #: .+\n)+)    ([A-Z_]+) = (\S+)$", text, re.MULTILINE):
+        yield name, value, " ".join(line.strip(" #:") for line in comment.splitlines())
+
+
 def exit_codes_page() -> str:
     """The exit codes and their meanings."""
-    rows = [[code(str(int(each))), each.name.lower().replace("_", " "), each.meaning] for each in Exit]
+    rows = [
+        [code(value), name.lower().replace("_", " "), meaning]
+        for name, value, meaning in _commented()
+        if value.isdecimal()
+    ]
     return page(
         "Exit codes",
         "Scripts may rely on these numbers. If several builds fail, the exit code is the largest of their codes.",
@@ -121,9 +131,8 @@ def exit_codes_page() -> str:
 
 
 def errors_page() -> str:
-    """The codes of errors and their meanings, from the comments of `Code` in builder/errors.py."""
-    text = (Path(builder.__file__).parent / "errors.py").read_text(encoding="utf-8")
-    rows = [[code(value), meaning] for meaning, value in re.findall(r'#: (.+)\n    [A-Z_]+ = "([a-z-]+)"', text)]
+    """The codes of errors and their meanings, from the comments of `Code`."""
+    rows = [[code(value.strip('"')), meaning] for _, value, meaning in _commented() if '"' in value]
     return page(
         "Errors",
         "An error is one sentence on stderr, after its code in brackets. The sentence names the file, key or package "

@@ -10,9 +10,9 @@ from typing import Any
 from builder.matrix.models import MatrixModel, RecipeModel
 from docs.scripts.markdown import code, page, sentence, table
 
-_EDITOR = """\
+_FORM = """\
 The file is YAML. A version needs no quotes: buildfarm reads `2.10` as text. An unknown key is an error that names the
-nearest known key. An editor with a YAML language server completes the keys if the first line names the schema:"""
+nearest known key."""
 
 _MATRIX = """\
 `matrix.yaml` lists the versions to build for and the extensions to build. buildfarm reads it from the current folder;
@@ -28,19 +28,18 @@ recipe. A [`cases.py`](cases-py.md) in the same folder tells the op gate how to 
 
 def matrix_page() -> str:
     """The keys of matrix.yaml."""
-    return _page("matrix.yaml", MatrixModel, "matrix.schema.json", _MATRIX)
+    return _page("matrix.yaml", MatrixModel, _MATRIX)
 
 
 def extension_page() -> str:
     """The keys of extension.yaml."""
     notes = Path(__file__).with_name("extension.md").read_text(encoding="utf-8")
-    return _page("extension.yaml", RecipeModel, "extension.schema.json", _RECIPE) + "\n" + notes
+    return _page("extension.yaml", RecipeModel, _RECIPE) + "\n" + notes
 
 
-def _page(title: str, model: Any, schema: str, introduction: str) -> str:  # noqa: ANN401
+def _page(title: str, model: Any, introduction: str) -> str:  # noqa: ANN401
     data = model.model_json_schema()
-    comment = f"```yaml\n# yaml-language-server: $schema=path/to/builder/matrix/{schema}\n```"
-    parts = [introduction, _EDITOR, comment, "## Keys", _keys(data, data)]
+    parts = [introduction, _FORM, "## Keys", _keys(data, data)]
     for name, definition in data.get("$defs", {}).items():
         if "properties" in definition:
             parts += [f"## {_heading(name)}", definition.get("description", ""), _keys(definition, data)]
