@@ -32,17 +32,22 @@ def pure_wheel(
     requires: Sequence[str] = (),
     tag: str = "py3-none-any",
     requires_python: str = "",
+    pure: bool = False,
+    meta_version: str = "",
 ) -> Path:
-    """Write a wheel that pip and uv can install; without `files` it holds one empty module."""
+    """Write a wheel that pip and uv can install; without `files` it holds one empty module.
+
+    METADATA may have another version than the file name. `pure` is `Root-Is-Purelib`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{project}-{version}-{tag}.whl"
     info = f"{project}-{version}.dist-info"
     members: dict[str, str | bytes] = dict(files or {f"{project}.py": ""})
-    headers = ["Metadata-Version: 2.1", f"Name: {project}", f"Version: {version}"]
+    headers = ["Metadata-Version: 2.1", f"Name: {project}", f"Version: {meta_version or version}"]
     headers += [f"Requires-Python: {requires_python}"] if requires_python else []
     headers += [f"Requires-Dist: {line}" for line in requires]
     members[f"{info}/METADATA"] = "\n".join([*headers, ""])
-    members[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n"
+    members[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nRoot-Is-Purelib: {str(pure).lower()}\nTag: {tag}\n"
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in {**members, f"{info}/RECORD": record_of(members, f"{info}/RECORD")}.items():
             entry = zipfile.ZipInfo(name)

@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import is_dataclass
 from importlib import import_module
 from inspect import cleandoc, signature
@@ -100,16 +100,6 @@ def imports_in(nodes: Iterable[ast.AST]) -> set[str]:
             modules = {f"{node.module}.{alias.name}" for alias in node.names} & NAMES
             imported.update(modules or {node.module or ""})
     return {name for name in imported if name.startswith("builder.")}
-
-
-def module_level(tree: ast.Module) -> Iterator[ast.AST]:
-    """Return every statement that runs while the module is imported: all but the bodies of functions."""
-    pending: list[ast.AST] = [*tree.body]
-    while pending:
-        node = pending.pop()
-        yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            pending.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:

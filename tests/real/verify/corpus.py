@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from builder.check import Check
 from tests.fixtures.compiled import compiled
-from tests.unit.loopback import record_of
+from tests.unit.loopback import pure_wheel
 from tests.unit.proofs.make import fat_binary
 
 LINUX = "manylinux_2_17_x86_64"
@@ -66,32 +67,23 @@ class Wheel:
     tag: str = f"cp312-cp312-{LINUX}"
     requires: tuple[str, ...] = ("torch==2.11.*",)
     requires_python: str = ">=3.12"
-    file_tag: str = ""
-    file_version: str = ""
-    name: str = "ops"
-    project: str = "ops"  # as in the file name
-    root_is_purelib: str = "false"
+    pure: bool = False  # `Root-Is-Purelib`
     init: str = ""  # the text of ops/__init__.py
     after: Callable[[dict[str, bytes]], None] | None = None  # changes the members after RECORD was written
 
     def write(self, folder: Path, stubs: Path) -> Path:
         """Write the wheel."""
-        info = f"{self.project}-{self.file_version or self.version}.dist-info"
         members = {"ops/__init__.py": self.init.encode()}
         members |= {name: lib if isinstance(lib, bytes) else lib.compiled(stubs) for name, lib in self.libs.items()}
-        headers = ["Metadata-Version: 2.1", f"Name: {self.name}", f"Version: {self.version}"]
-        headers += [f"Requires-Python: {self.requires_python}"] if self.requires_python else []
-        headers += [f"Requires-Dist: {line}" for line in self.requires]
-        members[f"{info}/METADATA"] = "\n".join([*headers, ""]).encode()
-        wheel = f"Wheel-Version: 1.0\nRoot-Is-Purelib: {self.root_is_purelib}\nTag: {self.tag}\n"
-        members[f"{info}/WHEEL"] = wheel.encode()
-        members[f"{info}/RECORD"] = record_of(members, f"{info}/RECORD").encode()
+        facts: dict[str, Any] = {"requires": self.requires, "requires_python": self.requires_python, "tag": self.tag}
+        path = pure_wheel(folder, "ops", self.version, members, pure=self.pure, **facts)
         if self.after:
+            with zipfile.ZipFile(path) as archive:
+                members = {name: archive.read(name) for name in archive.namelist()}
             self.after(members)
-        path = folder / f"{self.project}-{self.file_version or self.version}-{self.file_tag or self.tag}.whl"
-        with zipfile.ZipFile(path, "w") as archive:
-            for name, content in members.items():
-                archive.writestr(name, content)
+            with zipfile.ZipFile(path, "w") as archive:
+                for name, content in members.items():
+                    archive.writestr(name, content)
         return path
 
 

@@ -50,7 +50,7 @@ def test_no_false_alarm(name: str, stubs: Path, store: Path, tmp_path: Path) -> 
 
 def test_remarks_are_no_failures(stubs: Path, store: Path, tmp_path: Path) -> None:
     lib = Lib(flags=("-Wl,-rpath,/opt/cuda/lib64", "-Wl,--disable-new-dtags"))
-    wheel = with_lib(lib, root_is_purelib="true", requires=("torch>=2.11",))
+    wheel = with_lib(lib, pure=True, requires=("torch>=2.11",))
     code, proofs = verify(wheel.write(tmp_path, stubs), store)
     remarks = {proof["check"]: " ".join(proof["evidence"].get("remarks", ())) for proof in proofs}
     assert "`Root-Is-Purelib: true`" in remarks["contents"]

@@ -23,18 +23,26 @@ FILES = {
 }
 
 
-def wheel(folder: Path, files: dict[str, str]) -> Path:
-    path = folder / "ops-1.0-cp312-cp312-linux_x86_64.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in files.items():
-            info = zipfile.ZipInfo(name)
-            info.external_attr = (0o755 if name.endswith(".sh") else 0o644) << 16
-            archive.writestr(info, text)
-    return path
+def written(
+    folder: Path,
+    files: Mapping[str, str | bytes],
+    method: int = zipfile.ZIP_STORED,
+    *,
+    name: str = "ops-1.0-cp312-cp312-linux_x86_64.whl",
+    year: int = 1980,
+) -> Path:
+    """An archive with these files; a script is executable."""
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / name, "w") as archive:
+        for path, content in files.items():
+            info = zipfile.ZipInfo(path, (year, 1, 1, 0, 0, 0))
+            info.external_attr = (0o755 if path.endswith(".sh") else 0o644) << 16
+            archive.writestr(info, content, method)
+    return folder / name
 
 
 def test_files_and_metadata(tmp_path: Path) -> None:
-    with WheelFile(wheel(tmp_path, {"ops/": "", "ops/run.sh": "", **FILES})) as opened:
+    with WheelFile(written(tmp_path, {"ops/": "", "ops/run.sh": "", **FILES})) as opened:
         assert opened.names == ("ops/run.sh", *FILES)
         assert opened.read("ops/__init__.py") == b"x = 1\n"
         assert opened.executable("ops/run.sh")
@@ -42,14 +50,6 @@ def test_files_and_metadata(tmp_path: Path) -> None:
         assert opened.dist_info == INFO
         assert opened.metadata["Name"] == "ops"
         assert opened.tags == ("cp311-cp311-linux_x86_64", "cp312-cp312-linux_x86_64")
-
-
-def bomb(folder: Path, files: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> Path:
-    path = folder / "ops-1.0-cp312-cp312-linux_x86_64.whl"
-    with zipfile.ZipFile(path, "w", method) as archive:
-        for name, data in files.items():
-            archive.writestr(name, data)
-    return path
 
 
 @pytest.mark.parametrize(
@@ -65,20 +65,20 @@ def bomb(folder: Path, files: dict[str, bytes], method: int = zipfile.ZIP_DEFLAT
 )
 def test_a_wheel_beyond_the_limits_is_refused(tmp_path: Path, files: dict[str, bytes], says: str) -> None:
     metadata = {f"{INFO}/METADATA": b"Name: ops\nVersion: 1.0\n", f"{INFO}/WHEEL": b"Tag: py3-none-any\n"}
-    path = bomb(tmp_path, metadata | files)
+    path = written(tmp_path, metadata | files, zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < 100_000
     with pytest.raises(DamagedWheelError, match=says), WheelFile(path) as opened:
         assert opened.tags
 
 
 def test_a_byte_that_is_not_utf_8(tmp_path: Path) -> None:
-    with WheelFile(bomb(tmp_path, {f"{INFO}/METADATA": b"Name: ops\nAuthor: M\xfcller\n"})) as opened:
+    with WheelFile(written(tmp_path, {f"{INFO}/METADATA": b"Name: ops\nAuthor: M\xfcller\n"})) as opened:
         assert opened.metadata["Author"] == "M\ufffdller"
         str(opened.metadata["Author"]).encode()
 
 
 def test_a_file_without_a_name_is_refused(tmp_path: Path) -> None:
-    path = bomb(tmp_path, {"a": b"", f"{INFO}/METADATA": b""})
+    path = written(tmp_path, {"a": b"", f"{INFO}/METADATA": b""})
     data = path.read_bytes()
     start = data.index(b"PK\x01\x02")  # the first entry of the list of files: its name becomes its extra field
     path.write_bytes(data[: start + 28] + b"\0\0\x01\0" + data[start + 32 :])
@@ -87,7 +87,7 @@ def test_a_file_without_a_name_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_name_has_a_nul_byte(tmp_path: Path) -> None:
-    path = bomb(tmp_path, {"ops/aXb": b"", f"{INFO}/METADATA": b""})
+    path = written(tmp_path, {"ops/aXb": b"", f"{INFO}/METADATA": b""})
     path.write_bytes(path.read_bytes().replace(b"ops/aXb", b"ops/a\0b"))
     with WheelFile(path) as opened:
         assert opened.names == ("ops/a", f"{INFO}/METADATA")
@@ -106,13 +106,13 @@ def test_only_some_of_many_duplicates_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("method", "name"), [(zipfile.ZIP_BZIP2, "bzip2"), (zipfile.ZIP_LZMA, "lzma")])
 def test_only_methods_that_the_package_index_takes(tmp_path: Path, method: int, name: str) -> None:
     """An LZMA header may ask for 4 GiB of memory."""
-    path = bomb(tmp_path, {f"{INFO}/METADATA": b"Name: ops\nVersion: 1.0\n"}, method)
+    path = written(tmp_path, {f"{INFO}/METADATA": b"Name: ops\nVersion: 1.0\n"}, method)
     with pytest.raises(DamagedWheelError, match=rf"METADATA has the compression method {method} \({name}\)"):
         WheelFile(path)
 
 
 def test_damaged_member(tmp_path: Path) -> None:
-    path = bomb(tmp_path, {f"{INFO}/METADATA": b"Name: ops\nVersion: 1.0\n" * 50})
+    path = written(tmp_path, {f"{INFO}/METADATA": b"Name: ops\nVersion: 1.0\n" * 50})
     data = bytearray(path.read_bytes())
     start = data.index(b"METADATA") + 8
     data[start : start + 30] = b"\xff" * 30
@@ -123,7 +123,7 @@ def test_damaged_member(tmp_path: Path) -> None:
 
 def test_a_file_that_claims_to_be_larger_than_the_wheel_is_refused(tmp_path: Path) -> None:
     """zipfile reads as many bytes at once as the list of files says."""
-    path = wheel(tmp_path, FILES)
+    path = written(tmp_path, FILES)
     data = bytearray(path.read_bytes())
     entry = data.rindex(b"PK\x01\x02")  # WHEEL in the list of files
     data[entry + 20 : entry + 28] = (2**31).to_bytes(4, "little") * 2
@@ -168,19 +168,8 @@ def test_what_uv_refuses_is_a_fault(tmp_path: Path, case: str) -> None:
     assert (fault in found) if fault else not found
 
 
-NAME = "ops-1.0-cp312-cp312-linux_x86_64.whl"
-
-
-def dated_wheel(folder: Path, files: Mapping[str, str], *, name: str = NAME, year: int = 1980) -> Path:
-    folder.mkdir(exist_ok=True)
-    with zipfile.ZipFile(folder / name, "w") as archive:
-        for path, content in files.items():
-            archive.writestr(zipfile.ZipInfo(path, (year, 1, 1, 0, 0, 0)), content)
-    return folder / name
-
-
 def between(tmp_path: Path, one: Mapping[str, str], two: Mapping[str, str]) -> list[str]:
-    return [str(each) for each in differences(dated_wheel(tmp_path / "one", one), dated_wheel(tmp_path / "two", two))]
+    return [str(each) for each in differences(written(tmp_path / "one", one), written(tmp_path / "two", two))]
 
 
 def test_files_that_differ(tmp_path: Path) -> None:
@@ -198,14 +187,14 @@ def test_files_that_differ(tmp_path: Path) -> None:
 def test_difference_of_the_archive(tmp_path: Path) -> None:
     (order,) = between(tmp_path, {"a": "1", "b": "2"}, {"b": "2", "a": "1"})
     assert order == "the archive: differs in the order of its files"
-    (date,) = differences(dated_wheel(tmp_path / "1", {"a": "1"}), dated_wheel(tmp_path / "2", {"a": "1"}, year=1990))
+    (date,) = differences(written(tmp_path / "1", {"a": "1"}), written(tmp_path / "2", {"a": "1"}, year=1990))
     assert "dates" in date.what
-    other = NAME.replace("1.0", "1.1")
-    (name,) = differences(dated_wheel(tmp_path / "1", {"a": "1"}), dated_wheel(tmp_path / "2", {"a": "1"}, name=other))
+    other = "ops-1.1-cp312-cp312-linux_x86_64.whl"
+    (name,) = differences(written(tmp_path / "1", {"a": "1"}), written(tmp_path / "2", {"a": "1"}, name=other))
     assert other in name.what
 
 
 def test_file_that_is_not_a_wheel(tmp_path: Path) -> None:
     (tmp_path / "no.whl").write_text("no")
     with pytest.raises(UsageError, check=coded(Code.WHEEL_DAMAGED)):
-        differences(dated_wheel(tmp_path / "one", {"a": "1"}), tmp_path / "no.whl")
+        differences(written(tmp_path / "one", {"a": "1"}), tmp_path / "no.whl")
