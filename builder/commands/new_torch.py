@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.cli.output import print_data, print_json
 from builder.errors import NothingSelectedError, UsageError
 from builder.gate.amounts import counted
-from builder.matrix.axes import Python, Torch
+from builder.matrix.axes import Torch
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import Selection
 from builder.matrix.load import load_matrix, load_recipes
@@ -20,52 +20,40 @@ from builder.matrix.plan import make_plan
 from builder.wheels.sources.index import Location, locate
 
 
-class NewTorch(NamedTuple):
-    """A release of torch that matrix.yaml does not have; builds and cells are None if buildfarm does not know it."""
+def print_new_torches(matrix: Path, *, as_json: bool) -> None:
+    """Print the releases newer than those of matrix.yaml, as JSON or as Markdown with a title; nothing without one.
 
-    torch: Torch
-    #: builds, cells: how many builds it adds, and how many cells they serve.
-    builds: int | None
-    cells: int | None
-    #: What to do, as Markdown.
-    text: str
-
-
-def print_new_torches(file: Path, *, as_json: bool) -> None:
-    """Print the releases that matrix.yaml lacks, as JSON or as Markdown with a title; nothing without a release."""
-    found = new_torches(file)
-    if as_json:
-        keys = ("torch", "known", "builds", "cells")
-        values = ((str(each.torch), each.builds is not None, each.builds, each.cells) for each in found)
-        print_json({"releases": [dict(zip(keys, each, strict=True)) for each in values]})
-    elif found:
-        title = f"New torch {'release' if len(found) == 1 else 'releases'}: {and_list(each.torch for each in found)}"
-        print_data("\n\n".join([title, *(each.text for each in found)]) + "\n")
-
-
-def new_torches(matrix: Path) -> list[NewTorch]:
-    """The releases newer than those of matrix.yaml: the newest of each known series, and a newer one of the index.
-
-    A release that gives no cell for the CUDA and Python of matrix.yaml is left out. Raises UsageError for a wrong
-    matrix.yaml, MissingToolError if the package index does not answer.
+    These are the newest of each known series, unless it gives no cell for the CUDA and Python of matrix.yaml, and a
+    newer one of the index. Raises UsageError for a wrong matrix.yaml, MissingToolError if the index does not answer.
     """
-    declared = load_matrix(matrix)
-    recipes, compat = load_recipes(declared), Compat.load()
-    found = []
+    declared, compat = load_matrix(matrix), Compat.load()
+    recipes = load_recipes(declared)
+    found: list[dict[str, Any]] = []
+    texts: list[str] = []
     for release in {torch.series: torch for torch in compat.torches if torch > declared.torch[-1]}.values():
         with suppress(NothingSelectedError):
             plan = make_plan(replace(declared, torch=(release,)), recipes, Selection(), compat)
             builds, cells = len(plan.builds), sum(len(build.serves) for build in plan.builds)
-            text = (
+            found.append({"torch": str(release), "known": True, "builds": builds, "cells": cells})
+            texts.append(
                 f"matrix.yaml does not have torch {release}, which adds {counted(builds, 'build')} for"
                 f" {counted(cells, 'cell')}. To build them, add {release.series} to the list `torch` in matrix.yaml."
             )
-            found.append(NewTorch(release, builds, cells, text))
-    return [*found, *_unknown_to(compat)]
+    if unknown := _unknown_to(compat):
+        found.append({"torch": str(unknown), "known": False, "builds": None, "cells": None})
+        texts.append(
+            f"The package index has torch {unknown}. This version of buildfarm does not know this release: install a"
+            " newer buildfarm."
+        )
+    if as_json:
+        print_json({"releases": found})
+    elif found:
+        title = f"New torch {'release' if len(found) == 1 else 'releases'}: {and_list(one['torch'] for one in found)}"
+        print_data("\n\n".join([title, *texts]) + "\n")
 
 
-def _unknown_to(compat: Compat) -> list[NewTorch]:
-    """The newest release of the package index, if it is newer than every release that buildfarm knows.
+def _unknown_to(compat: Compat) -> Torch | None:
+    """The newest release of the package index for Linux x86_64, if it is newer than every release that buildfarm knows.
 
     uv leaves out wheels for Pythons older than the one that it resolves for, so the oldest Python that finds a release
     decides, and not the Python that runs buildfarm.
@@ -76,30 +64,10 @@ def _unknown_to(compat: Compat) -> list[NewTorch]:
     while untried and not files:
         with suppress(UsageError):  # the index has no newer release, or none for so old a Python
             files = locate(f"torch>{known}", "wheel", "--universal", "--python-version", str(untried.pop(0)))
-    names = [parsed for file in files if (parsed := _parsed(file))]
-    if not names:
-        return []
-    release = max(torch for torch, _ in names)
-    pythons = sorted({python for torch, python in names if torch == release})
-    lines = [f"releases: [..., {release}]"]
-    if release.series not in {torch.series for torch in compat.torches}:
-        lines = [f"releases: [{release}]", f"python: [{', '.join(map(str, pythons))}]"]
-    row = "\n".join([f"  {release.series}:", *(f"    {line}" for line in lines)])
-    text = (
-        f"The package index has wheels of torch {release} for Python {and_list(pythons)}. This version of buildfarm"
-        " does not know this release: install a newer buildfarm. In a checkout of buildfarm, add the facts to"
-        f" builder/matrix/compat.yaml:\n\n```yaml\n{row}\n```"
-    )
-    return [NewTorch(release, None, None, text)]
-
-
-def _parsed(file: Location) -> tuple[Torch, Python] | None:
-    """The release and the Python of a wheel for Linux x86_64; None for another file."""
-    try:
-        _, version, _, tags = parse_wheel_filename(file.name)
-    except InvalidWheelFilename:
-        return None
-    for tag in tags:
-        if tag.platform.endswith("_x86_64") and "linux" in tag.platform:
-            return Torch.parse(version.base_version), Python.parse(tag.abi)
-    return None
+    found = []
+    for file in files:
+        with suppress(InvalidWheelFilename):
+            _, version, _, tags = parse_wheel_filename(file.name)
+            if any("linux" in tag.platform and tag.platform.endswith("_x86_64") for tag in tags):
+                found.append(Torch.parse(version.base_version))
+    return max(found, default=None)

@@ -43,7 +43,7 @@ class PlanOptions(SelectOptions):
         bool,
         typer.Option(
             "--new-torch",
-            help="Print the torch releases newer than those of matrix.yaml, and the lines to add. Asks the package"
+            help="Print the torch releases newer than those of matrix.yaml, and what to do. Asks the package"
             " index for a release that this version of buildfarm does not know. Prints nothing without a new"
             " release.",
         ),

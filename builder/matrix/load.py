@@ -162,14 +162,7 @@ def _extension_folders(document: Document, texts: Sequence[str]) -> tuple[Path, 
     for i, text in enumerate(texts):
         folder, key = (home / text).resolve(), ("extensions", i)
         if not (folder / RECIPE).is_file():
-            if folder.is_file():
-                missing = f"{text} is a file; write its folder"
-            elif (folder / RECIPE).is_dir():
-                missing = f"{RECIPE} in {text} is a folder; it must be a file"
-            elif folder.is_dir():
-                missing = f"there is no {RECIPE} in {text or repr('')}"
-            else:
-                missing = f"there is no folder {text}"
+            missing = f"there is no file {RECIPE} in {text}" if folder.is_dir() else f"there is no folder {text}"
             siblings = [
                 str(p.parent.relative_to(home))
                 for p in sorted(folder.parent.glob(f"*/{RECIPE}"))

@@ -76,10 +76,7 @@ def test_releases_that_buildfarm_knows_and_that_give_cells(matrix: Path) -> None
 def test_a_release_of_the_index_that_buildfarm_does_not_know(index: PackageIndex, matrix: Path) -> None:
     add_torch(index, "2.99.0")
     text = new_torch(matrix)
-    assert text.startswith(
-        "New torch release: 2.99.0 The package index has wheels of torch 2.99.0 for Python 3.11, 3.12,"
-    )
-    assert "2.99: releases: [2.99.0] python: [3.11, 3.12, 3.13, 3.13t]" in text
+    assert text.startswith("New torch release: 2.99.0 The package index has torch 2.99.0. This version of buildfarm")
     add_torch(index, "2.99.1")
     assert json.loads(new_torch(matrix, "--json")) == {
         "releases": [{"torch": "2.99.1", "known": False, "builds": None, "cells": None}]
@@ -89,7 +86,7 @@ def test_a_release_of_the_index_that_buildfarm_does_not_know(index: PackageIndex
 def test_a_release_that_needs_a_newer_python(index: PackageIndex, matrix: Path) -> None:
     newer = ("cp313-cp313", "cp314-cp314", "cp316-cp316")
     add_torch(index, "2.99.0", newer, requires_python=">=3.13")
-    assert "python: [3.13, 3.14, 3.16]" in new_torch(matrix)
+    assert "The package index has torch 2.99.0" in new_torch(matrix)
 
 
 def test_an_index_that_does_not_answer_is_an_error(matrix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,4 +121,4 @@ def test_one_issue_is_opened_for_a_release(index: PackageIndex, matrix: Path, tm
         opened = run_step(step_named(steps, "Open an issue"), matrix.parent, programs, **given)
         assert opened.code == 0, opened.printed
     assert (tmp_path / "issues").read_text() == "New torch release: 2.9\nNew torch release: 2.99.0\n"
-    assert "releases: [2.99.0]" in (tmp_path / "body").read_text()
+    assert "has torch 2.99.0" in (tmp_path / "body").read_text()
