@@ -88,55 +88,47 @@ def add_inventories(
 ) -> list[Release]:
     """Make the inventories that the store lacks; returns the releases that were added.
 
-    `what` are releases, series, files or URLs. `cudas` are the CUDA versions of releases;
-    without any, that of torch's wheel on the package index. With `every`, also the newest release of each series, and
-    one that cannot be read is a warning. Raises BuildfarmError for each other one.
+    `what` are releases, series, files or URLs. `cudas` are the CUDA versions of releases; without any, that of torch's
+    wheel on the package index. With `every`, `what` is each series, and one that cannot be read is a warning. Raises
+    BuildfarmError for each other one.
     """
     shelf, added = shelf_of(store), list[Release]()
-
-    def keep(inventory: Inventory | None) -> None:
-        if inventory is not None:  # it is new
-            shelf.add(inventory)
-            added.append(inventory.release)
-
-    for text in what:
-        if re.fullmatch(r"(?:torch==)?\d+\.\d+(?:\.\d+)?(?:\+cu\d+)?", text):
-            for torch, cuda in _wanted([text], cudas):
-                keep(_of_index(torch, cuda, shelf, store))
-        else:
-            keep(_of_file(text, store))
-    if every:
-        series = dict.fromkeys(torch.series for torch in Compat.load().torches)
-        wanted = list(_wanted(list(series), cudas, strict=False))[::-1]  # the newest first
-        for number, (torch, cuda) in enumerate(wanted, 1):
-            print_line(f"{number} of {len(wanted)}: torch {torch} for CUDA {cuda}")
-            try:
-                keep(_of_index(torch, cuda, shelf, store))
-            except BuildfarmError as error:
-                print_warning(f"torch {torch} for CUDA {cuda}: {error.sentence}")
+    if every:  # the newest first
+        what = list(dict.fromkeys(torch.series for torch in reversed(Compat.load().torches)))
+    for number, text in enumerate(what, 1):
+        if every:
+            print_line(f"{number} of {len(what)}: torch {text}")
+        try:
+            for inventory in _inventories(text, cudas, shelf, store):
+                shelf.add(inventory)
+                added.append(inventory.release)
+        except BuildfarmError as error:
+            if not every:
+                raise
+            print_warning(f"torch {text}: {error.sentence}")
     return added
 
 
-def _wanted(texts: Sequence[str], cudas: Sequence[str], *, strict: bool = True) -> Iterator[tuple[Torch, Cuda]]:
-    """The release and the CUDA of each text and CUDA. Raises UsageError for one that buildfarm does not know."""
-    compat = Compat.load()
-    for text in texts:
-        version, _, variant = text.removeprefix("torch==").partition("+")
-        torch = compat.resolve_torch(version)
-        named = [variant] if variant else cudas
-        for cuda in [compat.resolve_cuda(one) for one in named] or [compat.torch(torch).default]:
-            why = compat.why_not_cuda(torch, cuda)
-            if why is None or why.code == "no-toolkit":
-                yield torch, cuda
-            elif strict:
-                raise UsageError(why.reason, Code.NO_SUCH_COMBINATION)
+def _inventories(text: str, cudas: Sequence[str], shelf: Shelf, store: Store) -> Iterator[Inventory]:
+    """Yield the inventory of a file or URL, or those of a release that the shelf lacks."""
+    if not re.fullmatch(r"(?:torch==)?\d+\.\d+(?:\.\d+)?(?:\+cu\d+)?", text):
+        yield _of_file(text, store)
+        return
+    compat, (version, _, variant) = Compat.load(), text.removeprefix("torch==").partition("+")
+    torch = compat.resolve_torch(version)
+    named = [variant] if variant else cudas
+    for cuda in [compat.resolve_cuda(one) for one in named] or [compat.torch(torch).default]:
+        why = compat.why_not_cuda(torch, cuda)
+        if why and why.code != "no-toolkit":
+            raise UsageError(why.reason, Code.NO_SUCH_COMBINATION)
+        if any((one.torch, one.cuda) == (torch, cuda) for one in shelf.releases):
+            print_line(f"the inventory of torch {torch} for CUDA {cuda} exists")
+        else:
+            yield _of_index(torch, cuda, store)
 
 
-def _of_index(torch: Torch, cuda: Cuda, shelf: Shelf, store: Store) -> Inventory | None:
-    """The inventory of a release of the package index, or of PyTorch's index; None if the shelf has it."""
-    if any((one.torch, one.cuda) == (torch, cuda) for one in shelf.releases):
-        print_line(f"the inventory of torch {torch} for CUDA {cuda} exists")
-        return None
+def _of_index(torch: Torch, cuda: Cuda, store: Store) -> Inventory:
+    """The inventory of a release of the package index, or of PyTorch's index."""
     compat = Compat.load()
     index = [] if compat.is_default_variant(torch, cuda) else [TORCH_INDEX.replace("{variant}", cuda.variant)]
     python = [one for one in compat.torch(torch).pythons[torch] if not one.free_threaded][-1]
@@ -149,14 +141,7 @@ def _of_index(torch: Torch, cuda: Cuda, shelf: Shelf, store: Store) -> Inventory
             Code.PACKAGE_NOT_FOUND,
             where=f"torch {torch}",
         )
-    inventory = _of_url(location, store)
-    if (inventory.release.torch, inventory.release.cuda) != (torch, cuda):
-        raise MissingToolError(
-            f"the wheel {location.name} of the index is {inventory.release}",
-            Code.SOURCE_DIFFERS,
-            where=f"torch {torch} for CUDA {cuda}",
-        )
-    return inventory
+    return _of_url(location, store)
 
 
 def _of_file(text: str, store: Store) -> Inventory:
