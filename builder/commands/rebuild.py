@@ -170,7 +170,8 @@ def with_recorded_parts(here: Toolchain, recorded: Toolchain) -> Toolchain:
 
     The new wheel carries a record too. With this machine's values in it, an unchanged wheel would never be equal.
     """
-    return replace(here, scripts=recorded.scripts, base_digest=recorded.base_digest)
+    ignored = {part: recorded.parts().get(part) for part in (*_OWN_PARTS, Part.BASE_DIGEST)}
+    return here.having(ignored)
 
 
 def _difference(old: Mapping[Part, str], new: Mapping[Part, str], part: Part) -> str:
@@ -266,7 +267,7 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
     # The recorded executor with the recorded packages; on this machine with sccache only if it was used.
     toolchain = record.toolchain
-    cached = toolchain.executor != "local" or toolchain.sccache is not None
+    cached = toolchain.executor != "local" or Part.SCCACHE in toolchain.parts()
     pull = not options.no_pull
     settings = RunSettings(matrix, toolchain.executor, record.minor_mismatch, compiler_cache=cached, pull=pull)
     executor = choose_executor(settings, [record.build], environments, packages=toolchain.packages)

@@ -116,9 +116,9 @@ def _dependencies(record: Record) -> Iterator[dict[str, Any]]:
     for patch in record.source.patches:
         yield {"name": patch.name, "digest": {"sha256": patch.sha256}}
     toolchain = record.toolchain
-    if toolchain.base:
-        image = {"name": "base image", "uri": f"docker://{toolchain.base}"}
-        digest = (toolchain.base_digest or "").removeprefix("sha256:")
+    if base := toolchain.get(Part.BASE):
+        image = {"name": "base image", "uri": f"docker://{base}"}
+        digest = toolchain.get(Part.BASE_DIGEST).removeprefix("sha256:")
         yield {**image, "digest": {"sha256": digest}} if digest else image
     for requirement in toolchain.packages:
         project, _, version = requirement.partition("==")

@@ -21,7 +21,7 @@ from builder.matrix.axes import AbiClass, Cuda, Python
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import run
-from builder.records import Toolchain
+from builder.records import Part, Toolchain
 from builder.wheels.build_dir import fixed_folder, temporary_folder
 from builder.wheels.build_scripts import identity
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
@@ -117,13 +117,15 @@ class LocalExecutor:
                 executor=self.name,
                 python=python,
                 packages=tuple(packages),
-                python_version=self.environments.interpreter(python).version,
-                cxx=f"{Path(compiler.cxx).name} {compiler.version}",
-                cc=Path(compiler.cc).name,
-                nvcc=toolkit.version if toolkit.home else locked_version(packages, "nvidia-cuda-nvcc"),
-                requested_cuda=toolkit.requested_cuda,
-                uv=version("uv"),
-                sccache=sccache_version(program) if program and self.compiler_cache else None,
+                others={
+                    Part.PYTHON_VERSION: self.environments.interpreter(python).version,
+                    Part.CXX: f"{Path(compiler.cxx).name} {compiler.version}",
+                    Part.CC: Path(compiler.cc).name,
+                    Part.NVCC: toolkit.version if toolkit.home else locked_version(packages, "nvidia-cuda-nvcc"),
+                    Part.REQUESTED_CUDA: f"CUDA {toolkit.requested_cuda}" if toolkit.requested_cuda else None,
+                    Part.UV: version("uv"),
+                    Part.SCCACHE: sccache_version(program) if program and self.compiler_cache else None,
+                },
             )
         )
         return LocalBuild(self, python, toolkit, compiler, toolchain)

@@ -15,7 +15,7 @@ import pytest
 
 from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.plan import Build
-from builder.records import CacheStatistics
+from builder.records import CacheStatistics, Part
 from builder.store import Store
 from builder.wheels.build_scripts.cuda_packages import link_toolkit
 from builder.wheels.build_scripts.job_file import write_job
@@ -240,7 +240,7 @@ def test_the_local_executor_reuses_what_an_edit_left_as_it_was(store: Path, tmp_
     build = build_for("torch2.11.0-cu130-cp312")
     recipe = replace(make.recipe("toy"), build_requires=("setuptools>=77", "wheel", "ninja"))
     executor = LocalExecutor(Environments(Store(store), "https://wheels.invalid/{variant}"))
-    assert executor.prepare(build, recipe, log=tmp_path / "log").toolchain.sccache
+    assert executor.prepare(build, recipe, log=tmp_path / "log").toolchain.get(Part.SCCACHE)
 
     def made(
         name: str, host: str, *, reuse: bool = True, executor: LocalExecutor = executor, build: Build = build

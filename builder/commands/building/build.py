@@ -70,6 +70,7 @@ from builder.publish.terminal import (
     plain_table,
     to_text,
 )
+from builder.records import Part
 from builder.result import BuildResult
 from builder.storage.runs import Run, save_run
 from builder.store import Store, write_atomic
@@ -427,8 +428,8 @@ def _notes(result: BuildResult) -> list[str]:
     lines = []
     if gradients := gradient_text(gradients_of(result.proofs)):
         lines.append(f"{result.build}: gradients: {gradients}")
-    if result.toolchain and (wanted := result.toolchain.requested_cuda):
-        lines.append(f"{result.build}: compiled with CUDA {result.toolchain.nvcc} instead of CUDA {wanted}")
+    if (tools := result.toolchain) and (wanted := tools.get(Part.REQUESTED_CUDA)):
+        lines.append(f"{result.build}: compiled with CUDA {tools.get(Part.NVCC)} instead of {wanted}")
     if result.stored and not result.reused and (objects := result.stored.record.objects):
         # The reason why the cache was not used is that of many builds, and is shown once.
         lines.append(objects.sentence() if objects.refused else f"{result.build}: {objects.sentence()}")

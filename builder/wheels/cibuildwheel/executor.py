@@ -26,7 +26,7 @@ from builder.images.specs import BuildImage
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import run
-from builder.records import Toolchain
+from builder.records import Part, Toolchain
 from builder.store import Store, write_atomic
 from builder.wheels.cibuildwheel.config import (
     BuildContainer,
@@ -196,15 +196,17 @@ class DockerExecutor:
                 executor=self.name,
                 python=image.pythons.python,
                 packages=tuple(packages),
-                python_version=contents.python,
-                cxx=f"g++ {contents.gxx}",
-                nvcc=nvcc,
-                requested_cuda=build.cuda if other_minor else None,
-                cibuildwheel=version("cibuildwheel"),
-                image=tag,
-                base=base,
-                base_id=self.engine.base_id(image.base),
-                base_digest=digest or None,
+                others={
+                    Part.PYTHON_VERSION: contents.python,
+                    Part.CXX: f"g++ {contents.gxx}",
+                    Part.NVCC: nvcc,
+                    Part.REQUESTED_CUDA: f"CUDA {build.cuda}" if other_minor else None,
+                    Part.CIBUILDWHEEL: version("cibuildwheel"),
+                    Part.IMAGE: tag,
+                    Part.BASE: base,
+                    Part.BASE_ID: self.engine.base_id(image.base),
+                    Part.BASE_DIGEST: digest or None,
+                },
             )
         )
         container = BuildContainer(tag, contents, bool(image.toolkit), self.compiler_cache)

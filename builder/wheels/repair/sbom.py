@@ -66,7 +66,7 @@ def make_sbom(
             {
                 "build": str(record.build),
                 "gpu-archs": " ".join(map(str, record.build.archs)),
-                "stands-in-for": record.toolchain.parts().get(Part.REQUESTED_CUDA, ""),
+                "stands-in-for": record.toolchain.get(Part.REQUESTED_CUDA),
             }
         ),
     )
@@ -132,13 +132,13 @@ def _toolchain(record: Record) -> Iterator[Component]:
             properties, ref = {"role": "toolchain"}, f"tool-{part}"
             yield _part(program or part, ComponentType.APPLICATION, ref, _EXCLUDED, properties, version=number)
     images = (
-        (Part.BASE, toolchain.base, "base image", toolchain.base_digest, toolchain.base_id),
-        (Part.IMAGE, toolchain.image, "rendered image", None, None),
+        (Part.BASE, "base image", toolchain.get(Part.BASE_DIGEST), toolchain.get(Part.BASE_ID)),
+        (Part.IMAGE, "rendered image", "", ""),
     )
-    for part, name, role, digest, engine_id in images:
-        if name:
-            properties = {"role": role, "engine-id": engine_id or ""}
-            ref, sha256 = f"tool-{part}", digest or ""
+    for part, role, sha256, engine_id in images:
+        if name := toolchain.get(part):
+            properties = {"role": role, "engine-id": engine_id}
+            ref = f"tool-{part}"
             yield _part(name, ComponentType.CONTAINER, ref, _EXCLUDED, properties, sha256=sha256)
     for requirement in toolchain.packages:
         project, _, version = requirement.partition("==")

@@ -41,6 +41,7 @@ from builder.publish.index.levels import Level
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.runs.view import report_of
+from builder.records import Part
 from builder.result import BuildResult
 from builder.storage.runs import runs as history
 from builder.store import Store
@@ -132,7 +133,7 @@ def test_an_extension_becomes_a_proven_wheel(runs: Runs) -> None:
     assert (result.exit, result.error, result.reused) == (Exit.OK, None, False)
     assert result.stored is not None
     assert result.toolchain is not None
-    assert result.toolchain.nvcc == "13.0.88"
+    assert result.toolchain.get(Part.NVCC) == "13.0.88"
     assert proofs(runs.first, "tiny") == {
         Check.PAYLOAD: Verdict.PASSED,
         Check.TAGS: Verdict.PASSED,

@@ -31,7 +31,7 @@ from builder.commands.rebuild import (
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
 from builder.hashing import sha256_of
 from builder.matrix.config import GitSource
-from builder.records import read_record
+from builder.records import Part, read_record
 from builder.wheels.job import Prepared
 from builder.wheels.local import LocalExecutor
 from builder.wheels.toolchain import cuda_toolkit
@@ -162,14 +162,16 @@ def test_records_of_an_early_buildfarm_make_the_same_wheel(built: Built, monkeyp
     """They contain a digest of scripts. The rebuilt wheel has what the record has."""
     original = LocalExecutor.prepare
 
+    changed = {Part.SCRIPTS: "changed", Part.BASE_DIGEST: "sha256:pinned since"}
+
     def prepare(self: LocalExecutor, *args: Any, **kwargs: Any) -> Prepared:
         found = original(self, *args, **kwargs)
-        return replace(found, toolchain=replace(found.toolchain, scripts="changed", base_digest="sha256:pinned since"))
+        return replace(found, toolchain=found.toolchain.having(changed))
 
     monkeypatch.setattr(LocalExecutor, "prepare", prepare)
     assert run_rebuild(built.options("steady")).equal
     here = read_record(built.wheels["steady"]).toolchain
-    early = replace(here, scripts="0123456789ab")
+    early = here.having({Part.SCRIPTS: "0123456789ab"})
     check_toolchain(early, here)
     assert with_recorded_parts(here, early) == early
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from email import message_from_bytes
 from functools import partial
 from pathlib import Path
@@ -24,8 +23,7 @@ from packaging.tags import parse_tag
 from packaging.utils import parse_wheel_filename
 
 from builder.errors import BuildError
-from builder.matrix.axes import Cuda
-from builder.records import read_record
+from builder.records import Part, read_record
 from builder.wheelfile.archive import WheelFile, record_fault
 from builder.wheelfile.elf import read_elf
 from builder.wheelfile.facts import read_facts
@@ -248,7 +246,8 @@ def test_record_is_true_and_old_signatures_are_gone(libraries: Path, mend: Repai
 
 
 def test_the_wheel_says_what_made_it_and_what_is_in_it(libraries: Path, mend: Repair, tmp_path: Path) -> None:
-    record = make_record.record(replace(make_record.TOOLCHAIN, nvcc="12.4.131", requested_cuda=Cuda(12, 1)))
+    parts = {Part.NVCC: "12.4.131", Part.REQUESTED_CUDA: "CUDA 12.1"}
+    record = make_record.record(make_record.TOOLCHAIN.having(parts))
     once = mend(make_wheel(tmp_path / "raw", {"my_ext/C.abi3.so": libraries / "other.so"}), record=record)
     assert read_record(once) == record
     sbom = json.loads(read(once, ".dist-info/sboms/buildfarm.cdx.json"))

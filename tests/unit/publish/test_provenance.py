@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from builder.matrix.config import GitSource, SdistSource
 from builder.publish.provenance import make_statement, statement_path, write_statement
-from builder.records import Record
+from builder.records import Part, Record
 from builder.store import StoredBuild
 from tests.unit.wheels import make_record
 
@@ -54,7 +53,7 @@ def test_every_input_is_listed(tmp_path: Path) -> None:
     patch = tmp_path / "a.patch"
     patch.write_text("--- a\n")
     record = make_record.record(
-        replace(make_record.TOOLCHAIN, base="debian:13", base_digest="sha256:" + "e" * 64),
+        make_record.TOOLCHAIN.having({Part.BASE: "debian:13", Part.BASE_DIGEST: "sha256:" + "e" * 64}),
         source=SdistSource("ops-cuda", "1.0", "ab" * 32),
         patches=(patch,),
     )

