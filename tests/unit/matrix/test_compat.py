@@ -38,12 +38,9 @@ def test_a_series_means_its_newest_patch(text: str, release: str) -> None:
 @pytest.mark.parametrize(
     ("text", "code", "says"),
     [
-        ("2.16", Code.VERSION_UNKNOWN, "torch 2.16; the nearest is 2.15, the newest 2.15.0"),
         ("2.11.5", Code.VERSION_UNKNOWN, "torch 2.11.5; the nearest is 2.11.0, the newest 2.15.0"),
         ("1.9", Code.VERSION_UNKNOWN, "torch 1.9; the nearest is 1.12, the newest 2.15.0"),
-        ("v2", Code.VALUE_INVALID, "'v2' is not a torch version"),
         (f"2.{'9' * 5000}", Code.VALUE_INVALID, f"'2.{'9' * 38}…' is not a torch version"),
-        ("2.x", Code.VALUE_INVALID, "'2.x' is not a torch version"),
     ],
 )
 def test_an_unknown_torch_is_an_error(text: str, code: Code, says: str) -> None:

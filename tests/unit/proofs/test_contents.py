@@ -128,14 +128,6 @@ def test_stray_top_level_packages(files: tuple[str, ...], named: str) -> None:
     assert [f"the wheel installs {named} at the top" in one for one in remarks] == ([True] if named else [])
 
 
-def test_equal_libraries_are_one_remark() -> None:
-    copies = [library(f"ops/libx.so{end}", sha256="1" * 64, size=2**20) for end in ("", ".1", ".1.2")]
-    other = library("ops/_C.so", sha256="2" * 64, needed=("libx.so.1",))
-    (remark,) = check_contents(wheel_facts(other, *copies)).evidence["remarks"]
-    assert "ops/libx.so, ops/libx.so.1 and ops/libx.so.1.2 have the same bytes, 2.0 MiB too much" in remark
-    assert "keep only ops/libx.so.1," in remark
-
-
 @pytest.mark.parametrize(
     ("include", "others", "lacks"),
     [

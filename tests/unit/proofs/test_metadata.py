@@ -34,11 +34,6 @@ METADATA: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"filename": "ops-1.1-cp312-cp312-linux_x86_64.whl"}, {}, "version is 1.1 in the file name"),
     ({"name": "Others"}, {}, "project is ops in the file name and Others in METADATA"),
     (
-        {"requires_dist": (f"torch @ {URL}",)},
-        {"requires": ()},
-        r"\(download.example\): .*such as torch==2\.11\.0\+cu130",
-    ),
-    (
         {"requires_dist": (NO_VERSION,)},
         {"requires": ()},
         r"torch by a URL \(git.example\): .* because the URL does not",
@@ -62,7 +57,6 @@ METADATA: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"requires": ("torch>=2.11,<2.12", "numpy>=2")}, "does not require numpy>=2"),
     ({"requires_dist": ("torch==2.11.0", "NumPy>=1")}, {"requires": ("numpy>=2",)}, "in extension.yaml has numpy>=2"),
     ({"requires_dist": ("torch==2.11.0", "NumPy<3,>=2")}, {"requires": ("numpy>=2",)}, ""),
-    ({"requires_dist": ()}, {"requires": ()}, "link torch, but METADATA does not"),
     ({"requires_python": "<3.12"}, {}, "excludes Python 3.12, which cells of this build have"),
     ({"requires_python": ""}, {}, ""),
     ({"requires_python": "3.10 up"}, {}, "not a valid version range"),

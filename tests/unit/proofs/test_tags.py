@@ -14,7 +14,6 @@ OLD: dict[str, Any] = {
     "bound": {"memcpy": ("libc.so.6", "GLIBC_2.14")},
 }
 NEW: dict[str, Any] = {"versions": {"libc.so.6": ("GLIBC_2.34",)}, "bound": {"dlopen": ("libc.so.6", "GLIBC_2.34")}}
-LATEST: dict[str, Any] = {"versions": {"libc.so.6": ("GLIBC_2.43",)}, "bound": {"f": ("libc.so.6", "GLIBC_2.43")}}
 CXX: dict[str, Any] = {"versions": {"libstdc++.so.6": ("GLIBCXX_3.4.30",)}, "needed": ("libstdc++.so.6",)}
 
 
@@ -36,18 +35,13 @@ TAGS: list[tuple[str, dict[str, Any], str]] = [
     (least(17), OLD, ""),  # the oldest that holds
     (BOTH_NAMES, OLD, ""),
     (least(34), NEW, ""),
-    (HERE, NEW, r"needs dlopen@GLIBC_2\.34, newer than manylinux_2_28"),
     (HERE, CXX, r"needs GLIBCXX_3\.4\.30, newer"),  # weak symbols
-    (LINUX, OLD, r"needs manylinux_2_17_x86_64: run `auditwheel repair`"),
     ("py3-none-any", OLD, "platform cannot be any"),
     ("cp312-cp312-musllinux_1_2_x86_64", OLD, "musl"),
     (least(99), OLD, ""),  # newer than auditwheel knows
     *((least(minor), OLD, "") for minor in (29, 30, 32, 33)),  # PEP 600
     (least(33), NEW, "newer than manylinux_2_33"),
     ("cp312-cp312-manylinux_x86_64", OLD, "is no platform of PEP 600"),
-    (least(43), LATEST, ""),
-    (least(42), LATEST, r"needs f@GLIBC_2\.43, newer"),
-    (LINUX, LATEST, "the wheel needs manylinux_2_43_x86_64: build it on an older system"),
     (least(36), needs("GLIBC_ABI_DT_RELR"), ""),
     (least(35), needs("GLIBC_ABI_DT_RELR"), "needs GLIBC_ABI_DT_RELR, newer than manylinux_2_35"),
     (least(42), needs("GLIBC_ABI_GNU2_TLS"), ""),
@@ -62,7 +56,6 @@ TAGS: list[tuple[str, dict[str, Any], str]] = [
     (least(36), {"relr": True}, ""),
     (HERE, {"machine": "aarch64"}, r"\(aarch64\) does not run on x86_64"),
     (HERE, {"needed": ("libtorch_cuda.so", "libcudart.so.13", "libcuda.so.1")}, ""),
-    (HERE, {"needed": ("libjpeg.so.8",)}, r"needs libjpeg\.so\.8, which neither torch"),
     (LINUX, {"needed": ("libjpeg.so.8",)}, r"needs libjpeg\.so\.8"),
     (HERE, {"needed": ("libz.so.1",), "undefined": ("inflateSyncPoint", "zcalloc")}, "uses zcalloc"),
     ("cp311-cp311-manylinux_2_28_x86_64", OLD, "pip in torch2.11.0-cu130-cp312 does not accept"),
@@ -160,7 +153,6 @@ LATE, BOTH, LATE_BOTH = "m.abi3-x86_64-linux-gnu.so", "m.abi3t.so", "m.abi3t-x86
         ("cp310-abi3", (STABLE,), "passed", ""),
         ("py3-none", (PLAIN,), "passed", ""),
         ("py3-none", (STABLE,), "passed", ""),
-        ("cp310-abi3", (ONE,), "failed", "only Python 3.10 finds ops/m.cpython-310-x86_64-linux-gnu.so, but the tag"),
         ("cp310-abi3", (ONE, STABLE), "passed", ""),
         ("cp312-cp312", (ONE,), "failed", "also names Python 3.12"),
         ("py3-none", (ONE,), "failed", "only Python 3.10 finds"),
@@ -169,19 +161,14 @@ LATE, BOTH, LATE_BOTH = "m.abi3-x86_64-linux-gnu.so", "m.abi3t.so", "m.abi3t-x86
         ("cp313-cp313t", (STABLE,), "failed", "only a Python with a GIL finds ops/m.abi3.so"),
         ("cp313-cp313", ("m.cpython-313t-x86_64-linux-gnu.so",), "failed", "only Python 3.13t finds"),
         ("cp312-cp312", ("m.cpython-312-aarch64-linux-gnu.so",), "failed", "only Python on aarch64-linux-gnu finds"),
-        ("cp310-abi3", (LATE,), "failed", "only a Python 3.15 or later with a GIL finds ops/m.abi3-x"),
         ("cp310-abi3", (LATE,), "failed", "also names Python 3.10, 3.11, 3.12 and 2 more: rename it to m.abi3.so"),
         ("cp310-abi3", (LATE, STABLE), "passed", ""),
-        ("cp310-abi3", (BOTH,), "failed", "only Python 3.15 or later finds ops/m.abi3t.so"),
         ("cp315-abi3", (LATE,), "passed", ""),
         ("cp315-abi3", (BOTH,), "passed", ""),
         ("cp315-abi3.abi3t", (BOTH,), "passed", ""),
-        ("cp315-abi3.abi3t", (LATE_BOTH,), "passed", ""),
         ("cp315-abi3.abi3t", (LATE,), "failed", "also names Python 3.15t"),
-        ("cp315-abi3t", (LATE_BOTH,), "passed", ""),
         ("cp315-cp315", (LATE,), "passed", ""),
         ("cp315-cp315t", (BOTH,), "passed", ""),
-        ("cp310-abi3.abi3t", (LATE_BOTH,), "failed", "tag the wheel cp315-abi3.abi3t, or also build the module"),
         ("cp310-abi3.abi3t", (BOTH, STABLE), "passed", "also names Python 3.13t, 3.14t"),
         ("cp310-abi3t", (BOTH,), "failed", "also names Python 3.13t, 3.14t: tag the wheel cp315-abi3.abi3t"),
     ],
