@@ -22,7 +22,7 @@ from builder.matrix.plan import Plan, make_plan
 from builder.matrix.yaml_document import Document, Key, key_path, read_document, validate
 
 #: Keys that `recipe_of` converts. The others are in a Recipe as extension.yaml has them.
-_CONVERTED = {"name", "version", "source", "patches", "abi", "archs", "accepts", "variants", "max_size"}
+_CONVERTED = {"name", "version", "source", "patches", "abi", "archs", "imports", "accepts", "variants", "max_size"}
 _AS_WRITTEN = {each.name for each in fields(Recipe)} & set(RecipeModel.model_fields) - _CONVERTED
 
 
@@ -106,26 +106,17 @@ def recipe_of(document: Document, home: Path) -> Recipe:
         patches=tuple(_within(document, home, text, ("patches", i), file=True) for i, text in enumerate(model.patches)),
         abi=tuple(config.AbiRule(rule.abi, rule.torch) for rule in model.abi),
         archs=tuple(sorted(set(model.archs))),
-        accepts=tuple(Accept(str(one.check), one.reason, one.op, tuple(one.order), one.cell) for one in model.accepts),
+        imports=tuple(model.imports),
+        accepts=tuple(Accept(str(one.check), one.reason, one.op, one.order, one.cell) for one in model.accepts),
         variants=tuple(config.Variant(**_given(one)) for one in model.variants),
         max_size=model.max_size or 0,
-        **{name: _frozen(getattr(model, name)) for name in _AS_WRITTEN},
+        **{name: getattr(model, name) for name in _AS_WRITTEN},
     )
 
 
 def _given(model: StrictModel) -> dict[str, Any]:
     """The keys of a rule that have a value; a rule in a Matrix or a Recipe has the same."""
     return {name: value for name in type(model).model_fields if (value := getattr(model, name)) is not None}
-
-
-def _frozen(value: Any) -> Any:  # noqa: ANN401
-    match value:
-        case list():
-            return tuple(map(_frozen, value))
-        case dict():
-            return {name: _frozen(one) for name, one in value.items()}
-        case _:
-            return value
 
 
 def load_recipes(matrix: Matrix) -> tuple[Recipe, ...]:

@@ -76,8 +76,8 @@ class MatrixModel(fields.StrictModel):
     python: list[fields.PythonVersion] = Field(
         min_length=1, description="CPython versions. The suffix `t` means a free-threaded Python."
     )
-    archs: list[fields.ArchName] = Field(
-        default=[],
+    archs: tuple[fields.ArchName, ...] = Field(
+        default=(),
         description="GPU architectures to compile for. Without this key, each build takes the architectures of"
         " torch's own wheel, so that the extension runs on every GPU that torch runs on.",
     )
@@ -86,10 +86,10 @@ class MatrixModel(fields.StrictModel):
         min_length=1,
         description="Operating system and processor that wheels run on: linux_x86_64 or linux_aarch64.",
     )
-    extensions: list[str] = Field(description="Folders with an extension.yaml, relative to this file.")
-    exclude: list[ExcludeModel] = Field(default=[], description="Cells that get no wheel, each with a reason.")
-    images: list[ImageModel] = Field(
-        default=[],
+    extensions: tuple[str, ...] = Field(description="Folders with an extension.yaml, relative to this file.")
+    exclude: tuple[ExcludeModel, ...] = Field(default=(), description="Cells that get no wheel, each with a reason.")
+    images: tuple[ImageModel, ...] = Field(
+        default=(),
         description="Base images for some cells. The first entry whose pattern matches applies. For other cells,"
         " buildfarm uses NVIDIA's image with the CUDA toolkit.",
     )
@@ -186,8 +186,8 @@ class AcceptModel(fields.StrictModel):
         description="The op, as the gate names it; for the check `loaded` the path of the library in the wheel. Without"
         " this key, every op.",
     )
-    order: list[fields.Module] = Field(
-        default=[],
+    order: tuple[fields.Module, ...] = Field(
+        default=(),
         description="For the check `import-order`: the entry matches every import order in which these modules come in"
         " this sequence. Without this key, every order.",
     )
@@ -239,8 +239,8 @@ class RecipeModel(fields.StrictModel):
     source: SourceModel = Field(
         description="Where the source is: a `path`, an `sdist`, a `git` repository or an official `wheel`."
     )
-    patches: list[str] = Field(
-        default=[],
+    patches: tuple[str, ...] = Field(
+        default=(),
         description="Patch files in the folder of this file. `patch -p1` applies them to the source, in this order.",
     )
     abi: Annotated[list[AbiModel], _RULES] = Field(
@@ -259,21 +259,21 @@ class RecipeModel(fields.StrictModel):
         " flags are appended to buildfarm's value instead: `NVCC_PREPEND_FLAGS`, `NVCC_APPEND_FLAGS`, and each variable"
         " of capital letters that ends in `FLAGS`, such as `CFLAGS`.",
     )
-    config_settings: dict[fields.SettingName, Annotated[list[str], _TEXTS]] = Field(
+    config_settings: dict[fields.SettingName, Annotated[tuple[str, ...], _TEXTS]] = Field(
         default={},
         description="Options of the build backend, as `-C KEY=VALUE` of pip, uv and build passes them. For a setup.py"
         " that reads `sys.argv`: the key `--global-option`.",
     )
-    build_requires: list[fields.RequirementText] = Field(
-        default=[],
+    build_requires: tuple[fields.RequirementText, ...] = Field(
+        default=(),
         description="Requirements installed before the build. torch, ninja, setuptools, wheel, pip and numpy are always"
         " installed. In containers, triton is installed only if it is named here.",
     )
-    requires: list[fields.RequirementText] = Field(
-        default=[], description="Run-time requirements that buildfarm adds to the METADATA of the wheel."
+    requires: tuple[fields.RequirementText, ...] = Field(
+        default=(), description="Run-time requirements that buildfarm adds to the METADATA of the wheel."
     )
-    wheel_exclude: list[str] = Field(
-        default=[],
+    wheel_exclude: tuple[str, ...] = Field(
+        default=(),
         description="Patterns of files that the wheel leaves out, as paths in site-packages; `*` also matches `/`. For"
         " the source of another project that installs its tests.",
     )
@@ -295,8 +295,8 @@ class RecipeModel(fields.StrictModel):
         description="Compile for the architectures of the plan, also if the source names others. buildfarm replaces"
         " the source's architecture options in each call of nvcc, and does not change the source.",
     )
-    archs: list[fields.ArchName] = Field(
-        default=[],
+    archs: tuple[fields.ArchName, ...] = Field(
+        default=(),
         description="GPU architectures to compile for, such as 8.0, 9.0a or 12.0+PTX. Without this key: `archs` in"
         " matrix.yaml, else the architectures of torch's own wheels.",
     )
@@ -307,30 +307,30 @@ class RecipeModel(fields.StrictModel):
     imports: list[fields.Module] = Field(
         min_length=1, description="Modules that must be importable from the installed wheel."
     )
-    needs_first: list[fields.Module] = Field(
-        default=[],
+    needs_first: tuple[fields.Module, ...] = Field(
+        default=(),
         description="Modules that users must import before those of `imports`. The checks import them first. Better:"
         " the package imports them itself.",
     )
-    accepts: list[AcceptModel] = Field(
-        default=[],
+    accepts: tuple[AcceptModel, ...] = Field(
+        default=(),
         description="Known findings: the wheel is not refused because of them. A finding is a failed check or a remark."
         " It is reported as accepted, never as passed. buildfarm prints a warning for an entry that matches no"
         " finding.",
     )
-    companions: list[fields.RequirementText] = Field(
-        default=[],
+    companions: tuple[fields.RequirementText, ...] = Field(
+        default=(),
         description="Requirements installed after the import check, such as those of cases.py. The check"
         " `import-order` imports torch, the extension and these packages in different orders. With one companion, it"
         " tries every order; with more, it imports each pair in both directions.",
     )
-    libraries: dict[str, list[str]] = Field(
+    libraries: dict[str, tuple[str, ...]] = Field(
         default={},
         description="Maps the name of each shared library, without its suffix, to the dispatch keys that the library"
         " must register.",
     )
-    variants: list[VariantModel] = Field(
-        default=[],
+    variants: tuple[VariantModel, ...] = Field(
+        default=(),
         description="Libraries of which a process loads only those for its CUDA or its GPU. The checks `linkage`,"
         " `device-code` and `loaded` judge a cell by the libraries that are for it. Of libraries for one architecture"
         " each, every architecture of the build needs one.",

@@ -165,6 +165,7 @@ class _Reader:
 M = TypeVar("M", bound=BaseModel)
 _MUST_BE = {
     "list_type": "must be a list",
+    "tuple_type": "must be a list",
     "string_type": "must be text",
     "dict_type": "must be a mapping of keys",
     "model_type": "must be a mapping of keys",
@@ -223,7 +224,7 @@ def _sentence(path: str, loc: Sequence[str | int], model: type[BaseModel], detai
             return f"unknown key `{path}`{did_you_mean(str(loc[-1]), _keys(model, loc[:-1]))}"
         case "value_error":
             return f"`{path}`: {context['error']}"
-        case "list_type" if isinstance(given, str):
+        case "list_type" | "tuple_type" if isinstance(given, str):
             return f"`{path}` must be a list; write [{given}]"
         case "enum" | "literal_error":
             return f"`{path}` must be {context['expected']}, not {given!r}"
