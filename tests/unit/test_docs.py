@@ -13,7 +13,6 @@ import yaml
 from builder.store import Store
 from docs.generate import DOCS, README, generated
 from docs.scripts.command_page import all_commands
-from docs.scripts.flow import draw
 
 ROOT = README.parent
 PAGES = [path for path in sorted(DOCS.rglob("*.md")) if "scripts" not in path.parts]
@@ -31,18 +30,6 @@ def test_generated_file_is_up_to_date(path: Path, text: str) -> None:
 
 def _texts(svg: str) -> list[str]:
     return re.findall(r">([^<>\n]+)</text>", svg)
-
-
-def test_every_recording_is_a_picture() -> None:
-    assert {path.stem for path in (DOCS / "recordings").glob("*.ansi")} == {"build", "smoke"}
-
-
-def test_flow_picture_comes_from_its_text(tmp_path: Path) -> None:
-    source = tmp_path / "flow.yaml"
-    source.write_text(
-        (DOCS / "pictures" / "flow.yaml").read_text(encoding="utf-8").replace("one compile", "one <build>")
-    )
-    assert "one &lt;build&gt;" in draw(source)
 
 
 def test_store_page_names_the_folders_of_a_store(tmp_path: Path) -> None:
@@ -137,8 +124,3 @@ def test_every_page_is_in_the_navigation() -> None:
     named = set(re.findall(r"[\w/-]+\.md", yaml.safe_dump(yaml.safe_load(text)["nav"])))
     there = {str(path.relative_to(DOCS)) for path in PAGES if DOCS in path.parents}
     assert named == there
-
-
-def test_glossary_has_at_most_fifteen_terms() -> None:
-    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
-    assert 0 < len(re.findall(r"^\| \*\*", text, re.MULTILINE)) <= 15

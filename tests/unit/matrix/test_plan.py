@@ -70,24 +70,56 @@ def test_numbers_of_the_cell_in_the_version_of_the_wheel() -> None:
     assert not any(stable.is_version(Version(text)) for text in ("1.0", "1.1.post13", "1.0.post13.dev1"))
 
 
-def test_patch_releases_share_one_build_against_the_oldest() -> None:
-    m = matrix(["2.2.2", "2.2.0", "2.2.1"], ["12.1"], ["3.12"])
-    cells = "torch2.2.0-cu121-cp312 torch2.2.1-cu121-cp312 torch2.2.2-cu121-cp312"
-    assert builds(planned(m, recipe())) == [
-        f"ext-1.0-cpython-torch2.2.0-cu121-cp312 | 5.0 6.0 7.0 7.5 8.0 8.6 9.0 | cp312 | {cells}"
-    ]
-    assert builds(planned(m, recipe(), select=Selection(torch=("2.2.1", "2.2.2")))) == [
-        "ext-1.0-cpython-torch2.2.1-cu121-cp312 | 5.0 6.0 7.0 7.5 8.0 8.6 9.0 | cp312 | "
-        "torch2.2.1-cu121-cp312 torch2.2.2-cu121-cp312"
-    ]
+GONE = Exclude("gone", torch="2.11", cuda=Cuda(12, 6))
+PYTHONS = ["3.10", "3.12", "3.13", "3.14"]
+RULES = ((STABLE, ">=2.10"), (ABI3, ">=2.8"), (CPYTHON, ">=2.7"))
 
 
-def test_abi3_one_build_for_each_series_and_cuda() -> None:
-    plan = planned(matrix(["2.10", "2.11"], ["13.0"], ["3.10", "3.12", "3.13", "3.14"]), recipe("ext", (ABI3, "")))
-    assert [(str(b), [p.tag for p in b.pythons], len(b.serves)) for b in plan.builds] == [
-        ("ext-1.0-abi3-torch2.10.0-cu130-py3", ["cp312", "cp313", "cp310", "cp314"], 4),
-        ("ext-1.0-abi3-torch2.11.0-cu130-py3", ["cp312", "cp313", "cp310", "cp314"], 4),
-    ]
+@pytest.mark.parametrize(
+    ("axes", "rules", "expected"),
+    [
+        pytest.param(
+            matrix(["2.2.2", "2.2.0", "2.2.1"], ["12.1"], ["3.12"]),
+            (),
+            "cpython-torch2.2.0-cu121-cp312 3",
+            id="patch releases",
+        ),
+        pytest.param(
+            matrix(["2.10", "2.11"], ["13.0"], PYTHONS),
+            ((ABI3, ""),),
+            "abi3-torch2.10.0-cu130-py3 4, abi3-torch2.11.0-cu130-py3 4",
+            id="abi3: every Python",
+        ),
+        pytest.param(
+            matrix(["2.11", "2.12"], ["12.6", "12.8"], ["3.12"]),
+            ((STABLE, ""),),
+            "stable-torch2.11.0-cu126-py3 3",
+            id="stable: the oldest CUDA of the oldest torch",
+        ),
+        pytest.param(
+            matrix(["2.11", "2.12"], ["12.6", "12.8"], ["3.12"], exclude=[GONE]),
+            ((STABLE, ""),),
+            "stable-torch2.11.0-cu128-py3 2",
+            id="stable: only a newer torch has the oldest CUDA",
+        ),
+        pytest.param(
+            matrix(["2.10"], ["12.6", "12.8"], ["3.12"], archs=["12.0"]),
+            ((STABLE, ""),),
+            "stable-torch2.10.0-cu128-py3 1",
+            id="stable: a toolkit lacks the architecture",
+        ),
+        pytest.param(
+            matrix(["2.6", "2.7", "2.9", "2.11"], ["12.6"], ["3.12"]),
+            RULES,
+            "cpython-torch2.7.1-cu126-cp312 1, abi3-torch2.9.1-cu126-py3 1, stable-torch2.11.0-cu126-py3 1",
+            id="the first rule",
+        ),
+    ],
+)
+def test_what_one_build_serves(axes: Matrix, rules: Sequence[tuple[AbiClass, str]], expected: str) -> None:
+    """Each build without the name of the extension, and the number of its cells."""
+    plan = planned(axes, recipe("ext", *rules))
+    assert ", ".join(f"{str(b).removeprefix('ext-1.0-')} {len(b.serves)}" for b in plan.builds) == expected
 
 
 def test_stable_one_build_for_each_cuda_major() -> None:
@@ -111,21 +143,6 @@ def test_python_3_15_compiles_only_what_no_older_python_can(abi: AbiClass) -> No
     for pythons, first in ((["3.15", "3.14", "3.13"], "cp313"), (["3.15", "3.14"], "cp314"), (["3.15"], "cp315")):
         (build,) = planned(matrix(["2.15"], ["13.2"], pythons), recipe("ext", (abi, ""))).builds
         assert build.pythons[0].tag == first
-
-
-def test_a_stable_build_takes_the_oldest_cuda_of_its_oldest_torch() -> None:
-    plan = planned(matrix(["2.11", "2.12"], ["12.6", "12.8"], ["3.12"]), recipe("ext", (STABLE, "")))
-    assert [str(b) for b in plan.builds] == ["ext-1.0-stable-torch2.11.0-cu126-py3"]
-    gone = Exclude("gone", torch="2.11", cuda=Cuda(12, 6))
-    plan = planned(matrix(["2.11", "2.12"], ["12.6", "12.8"], ["3.12"], exclude=[gone]), recipe("ext", (STABLE, "")))
-    assert [(str(b), len(b.serves)) for b in plan.builds] == [("ext-1.0-stable-torch2.11.0-cu128-py3", 2)]
-
-
-def test_the_first_matching_rule_decides() -> None:
-    rules = [(STABLE, ">=2.10"), (ABI3, ">=2.8"), (CPYTHON, ">=2.7")]
-    plan = planned(matrix(["2.6", "2.7", "2.9", "2.11"], ["12.6"], ["3.12"]), recipe("ext", *rules))
-    assert [str(b.abi) for b in plan.builds] == ["cpython", "abi3", "stable"]
-    assert skips(plan) == ["1 no-abi-rule-for-torch: ext is not for torch 2.6: its abi rules take >=2.10, >=2.8, >=2.7"]
 
 
 @pytest.mark.parametrize(
@@ -160,12 +177,6 @@ def test_an_architecture_that_torch_refuses_is_for_nvcc_alone() -> None:
     )
     plan = planned(m, replace(recipe(), override_architectures=True))
     assert [str(build.torch) for build in plan.builds] == ["2.8.0", "2.10.0"]
-
-
-def test_a_stable_build_skips_toolkits_that_lack_an_architecture() -> None:
-    m = matrix(["2.10"], ["12.6", "12.8"], ["3.12"], archs=["12.0"])
-    plan = planned(m, recipe("ext", (STABLE, "")))
-    assert [(str(b), len(b.serves)) for b in plan.builds] == [("ext-1.0-stable-torch2.10.0-cu128-py3", 1)]
 
 
 def test_excluded_cells_have_the_reason_of_the_exclude() -> None:
