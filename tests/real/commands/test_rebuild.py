@@ -150,7 +150,8 @@ def test_a_different_compiler_is_an_error_that_names_it(built: Built, other_comp
 
 
 def test_different_tools_are_an_error_that_names_them(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builder.wheels.local.with_repair_tools", lambda made: replace(made, patchelf="0.1", zlib="9"))
+    tools = {Part.PATCHELF: "0.1", Part.ZLIB: "9"}
+    monkeypatch.setattr("builder.wheels.local.with_repair_tools", lambda made: made.having(tools))
     error = refused(built.options("steady"))
     assert "patchelf: " in error.sentence
     assert "auditwheel: " in error.sentence
