@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -153,7 +153,7 @@ class CellOptions:
     @property
     def select(self) -> Selection:
         """What the options select."""
-        return selection(self.torch, self.cuda, self.python, None)
+        return Selection(tuple(self.torch or ()), tuple(self.cuda or ()), tuple(self.python or ()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,7 @@ class SelectOptions(CellOptions):
     @property
     def select(self) -> Selection:
         """What the options select."""
-        return selection(self.torch, self.cuda, self.python, self.ext)
+        return replace(super().select, extensions=tuple(self.ext or ()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,13 +173,6 @@ class NewMatrixOptions(CellOptions):
     """The options that choose what a new matrix.yaml lists."""
 
     arch: ArchOption = None
-
-
-def selection(
-    torch: list[str] | None, cuda: list[str] | None, python: list[str] | None, ext: list[str] | None
-) -> Selection:
-    """Return the selection that these options make."""
-    return Selection(tuple(torch or ()), tuple(cuda or ()), tuple(python or ()), tuple(ext or ()))
 
 
 def architectures(arch: list[str] | None) -> tuple[Arch, ...]:
