@@ -36,10 +36,9 @@ from builder.wheels.sccache.configure import (
     find_sccache,
     read_statistics,
     sccache_version,
-    shared_variables,
     with_reuse,
 )
-from builder.wheels.sccache.launchers.environment import CacheSettings
+from builder.wheels.sccache.launchers.server import CacheSettings
 from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.toolchain.cuda_toolkit import HostCompiler, Toolkit, find_host_compiler, find_toolkit
 from builder.wheels.toolchain.environments import (
@@ -307,10 +306,9 @@ class LocalBuild:
         changed = cache_variables(settings, variables["PATH"])
         changed["PYTHONPATH"] = f"{settings.layout.site}:{variables.get('PYTHONPATH', '')}".rstrip(":")
         changed |= {n: value for n, value in job.recipe.env.items() if n in changed and n != "SCCACHE_DIR"}
-        shared = shared_variables(os.environ, job.recipe.name)
-        write_job(job.file, as_set(settings, {**variables, **changed}, shared))
+        write_job(job.file, as_set(settings, {**variables, **changed}))
         temporary = {} if "TMPDIR" in job.recipe.env else {"TMPDIR": str(short)}
-        return {**variables, **changed, **shared, "UV_CACHE_DIR": f"{short}/uv", **temporary}
+        return {**variables, **changed, "UV_CACHE_DIR": f"{short}/uv", **temporary}
 
 
 def _python_here(build: Build) -> Python | None:

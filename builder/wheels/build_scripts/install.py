@@ -19,7 +19,7 @@ from pathlib import Path
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
 from builder.wheels.build_scripts.job_file import BuildPaths
 from builder.wheels.sccache.launchers import server
-from builder.wheels.sccache.launchers.environment import CacheSettings
+from builder.wheels.sccache.launchers.server import CacheSettings
 
 #: File in the job's folder that the host writes: a file name of a driver's library in each line.
 DRIVER_LIBRARIES = "driver_libraries.txt"

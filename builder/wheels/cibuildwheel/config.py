@@ -25,7 +25,7 @@ from builder.wheels.build_scripts.install import DRIVER_LIBRARIES as DRIVER_LIBR
 from builder.wheels.build_scripts.job_file import BuildPaths, write_job
 from builder.wheels.job import JOB_FILE, CompileJob, config_setting_options
 from builder.wheels.sccache.configure import as_set, cache_variables, with_reuse
-from builder.wheels.sccache.launchers.environment import CacheSettings
+from builder.wheels.sccache.launchers.server import CacheSettings
 from builder.wheels.scripts import copy_scripts, script_command
 from builder.wheels.toolchain.environments import wheels_only
 from builder.wheels.variables import build_variables, merge_variables

@@ -17,7 +17,7 @@ import pytest
 
 from builder.wheels.build_scripts.job_file import write_job
 from builder.wheels.sccache.configure import TURNED_OFF, as_set, cache_variables, read_statistics
-from builder.wheels.sccache.launchers.environment import CacheSettings
+from builder.wheels.sccache.launchers.server import CacheSettings
 from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.variables import prefix_map_flags
 

@@ -1,4 +1,4 @@
-"""sccache's server: started before a build, stopped after it. A build goes on without the cache when it fails."""
+"""The launchers and sccache's server: made before a build, stopped after it. Without a server, a build has no cache."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-
-from builder.wheels.sccache.launchers.environment import CacheSettings
-
-#: Variables with a secret.
-_SECRET = re.compile(r".*(?:PASSWORD|TOKEN|SECRET|ACCESS_KEY|CONNECTION_STRING).*")
 
 STALE = "the compiler cache returned an old object for a changed source"
 #: The name of the source that the self-test compiles, without its suffix.
@@ -51,6 +47,56 @@ while :; do
     esac
 done
 """
+
+
+class Layout:
+    """The folder of a build's launchers. It has the same name in every container.
+
+    Paths in it reach the keys of objects (nvcc's own path, torch's headers), so a name that is always the same lets
+    builds for different Pythons and torches share objects.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.launch = root / "launch"  # gcc, g++, cc, c++, $CC and $CXX: copies of launch.sh; first on PATH
+        self.compilers = root / "compilers"  # links to the real compilers, under the same names
+        self.cuda = root / "cuda"  # CUDA_HOME of the build: links into the toolkit, but bin/nvcc is a copy of launch.sh
+        self.toolkit = root / "toolkit"  # link to the real CUDA toolkit; absent in a build without nvcc
+        self.server_nvcc = root / "whole" / "nvcc"  # the program that sccache's server calls as nvcc
+        self.site = root / "site"  # link to the build's site-packages
+        self.self_test = root / "check"  # sources and objects of the cache's self-test
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """One build's compilers and its compiler cache."""
+
+    objects: Path  # the folder of the launchers; `Layout` describes it
+    statistics_dir: Path  # where the statistics of sccache go, for `builder.wheels.sccache.configure`
+    toolkit: Path  # the real CUDA toolkit; it may have no nvcc
+    site: Path  # the real site-packages
+    cc: str  # cc, cxx: the compilers that buildfarm found
+    cxx: str
+    cache_dir: Path  # where sccache keeps objects
+    #: Where its server listens. The path may have 107 bytes (unix(7)), and nobody else may write its folder.
+    socket: Path
+    sccache: str = "sccache"  # the program
+    #: recipe_cc, recipe_cxx: CC and CXX of the build, which a recipe may set to different compilers.
+    recipe_cc: str = ""
+    recipe_cxx: str = ""
+    disabled: str = ""  # why the compiler cache is turned off, or empty
+    refused: str = ""  # why objects of this source must not be cached, or empty
+    reads: bool = True  # whether objects of earlier builds may be used
+
+    @property
+    def layout(self) -> Layout:
+        """The folder of the launchers."""
+        return Layout(self.objects)
+
+    @property
+    def refusal_file(self) -> Path:
+        """Holds the reason when the compiler cache is not used."""
+        return self.statistics_dir / "refused"
 
 
 def lay_out(settings: CacheSettings) -> None:
@@ -102,14 +148,6 @@ def _sccache(settings: CacheSettings) -> str:
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     path = os.pathsep.join(folder for folder in folders if folder != str(settings.layout.launch))
     return shutil.which(settings.sccache, path=path) or settings.sccache
-
-
-def without_secrets(text: str, variables: Mapping[str, str]) -> str:
-    """A text without the values of those variables that hold a secret."""
-    for name, value in variables.items():
-        if value and _SECRET.fullmatch(name):
-            text = text.replace(value, "***")
-    return text
 
 
 _SOURCE = """\
@@ -177,13 +215,10 @@ def _tells_apart(settings: CacheSettings) -> bool:
 
 
 def run_behind_cache(settings: CacheSettings, argv: Sequence[str]) -> int:
-    """Run a command with the compiler cache; returns its status. Ends by the same signal as the command.
-
-    The command does not get the variables of a shared cache: only sccache's server uses them.
-    """
+    """Run a command with the compiler cache; returns its status. Ends by the same signal as the command."""
     start(settings)
     try:
-        status = subprocess.run(argv, check=False, env=settings.without_shared()).returncode
+        status = subprocess.run(argv, check=False).returncode
     finally:
         stop(settings)
     if status < 0:
@@ -209,7 +244,7 @@ def start(settings: CacheSettings) -> None:
         settings.refusal_file.write_text(f"{reason}\n", encoding="utf-8")
     if settings.disabled:
         return
-    if not (reason := _start_with_shared(settings)):
+    if not (reason := _start_server(settings)):
         try:  # a cache that is not read needs no test
             reason = cache_problem(settings) if settings.reads else ""
         except (OSError, SelfTestError) as error:
@@ -232,27 +267,14 @@ def stop(settings: CacheSettings) -> None:
         _stop_server(settings)
 
 
-def _start_with_shared(settings: CacheSettings) -> str:
-    """Start the server, without the shared cache if that cannot be used; returns why it did not start, or empty."""
-    if settings.shared and settings.reads:
-        reason = _start_server(settings, os.environ)
-        if not reason:
-            return ""
-        reason = without_secrets(reason, os.environ)
-        (settings.statistics_dir / "unshared").write_text(f"{reason}\n", encoding="utf-8")
-        sys.stdout.write(f"note: the shared compiler cache is not used: {reason}\n")
-        sys.stdout.flush()
-    return _start_server(settings, settings.without_shared())
-
-
-def _start_server(settings: CacheSettings, environment: Mapping[str, str]) -> str:
+def _start_server(settings: CacheSettings) -> str:
     """Start the server; returns why it did not start, or empty.
 
     It stays in this session and process group, so that it ends with them. It holds none of this process's streams.
     """
     log = settings.statistics_dir / "start.log"
     variables = {
-        **environment,
+        **os.environ,
         "SCCACHE_DIRECT": "true",
         "SCCACHE_NO_DAEMON": "1",
         "SCCACHE_ERROR_LOG": str(settings.statistics_dir / "server.log"),
