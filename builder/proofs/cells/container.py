@@ -39,8 +39,7 @@ from builder.images.container import (
 from builder.images.engine import Engine
 from builder.images.image_build import ensure_image
 from builder.images.network import FIRST_INDEX, ca_variables, copy_ca_bundle, index_variables
-from builder.images.registry.lock import lock_path, read_lock
-from builder.images.registry.reference import read_mirrors
+from builder.images.registry import lock_path, read_lock, read_mirrors
 from builder.images.specs import RuntimeImage
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
