@@ -22,7 +22,7 @@ from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import run
 from builder.records import Toolchain
-from builder.wheels.build_dir import fixed_folder, temporary_folder
+from builder.wheels.build_dir import fixed_folder
 from builder.wheels.build_scripts import identity
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
 from builder.wheels.build_scripts.identity import DIFFERS
@@ -250,16 +250,13 @@ class LocalBuild:
         home = self._toolkit.home or environment.packaged_toolkit(job.build.cuda)
         if not self._toolkit.home:
             link_toolkit(home, self._compiler.cc)
-        with (
-            fixed_folder(job.build.source_folder, job.work / "fixed", lambda: stage(WAITS)) as place,
-            temporary_folder() as short,
-        ):
+        with fixed_folder(job.build.source_folder, job.work / "fixed", lambda: stage(WAITS)) as place:
             stage("compile")
             inside = job.source.relative_to(job.tree)
             tree = Path(shutil.move(job.tree, place / "src"))
-            variables = self._variables(job, environment, home, place, short)
+            variables = self._variables(job, environment, home, place)
             launcher = script_command(sys.executable, PACKAGE.parent, job.file, "with-compiler-cache")
-            own = [place, job.raw, job.statistics, Path(variables["SCCACHE_DIR"]).parent, short]
+            own = [place, job.raw, job.statistics, Path(variables["SCCACHE_DIR"]).parent]
 
             def run_there(argv: Sequence[str]) -> int:
                 command = self._executor.confined([*launcher, *argv], own)
@@ -267,9 +264,7 @@ class LocalBuild:
 
             yield environment, tree / inside, run_there
 
-    def _variables(
-        self, job: CompileJob, environment: Environment, home: Path, place: Path, short: Path
-    ) -> dict[str, str]:
+    def _variables(self, job: CompileJob, environment: Environment, home: Path, place: Path) -> dict[str, str]:
         """The variables of a build that calls its compilers through the launchers; also writes the job's file."""
         executor, tree = self._executor, place / "src"
         variables = shell_variables(uv_variables())
@@ -298,7 +293,7 @@ class LocalBuild:
             cc=self._compiler.cc,
             cxx=self._compiler.cxx,
             cache_dir=kept / job.recipe.name / "kept",
-            socket=short / "server",
+            socket=place / "server",
             sccache=str(program or "sccache"),
         )
         enabled = executor.compiler_cache and program is not None
@@ -307,8 +302,9 @@ class LocalBuild:
         changed["PYTHONPATH"] = f"{settings.layout.site}:{variables.get('PYTHONPATH', '')}".rstrip(":")
         changed |= {n: value for n, value in job.recipe.env.items() if n in changed and n != "SCCACHE_DIR"}
         write_job(job.file, as_set(settings, {**variables, **changed}))
-        temporary = {} if "TMPDIR" in job.recipe.env else {"TMPDIR": str(short)}
-        return {**variables, **changed, "UV_CACHE_DIR": f"{short}/uv", **temporary}
+        (temporary := place / "tmp").mkdir()
+        changed |= {"UV_CACHE_DIR": str(place / "uv"), "TMPDIR": job.recipe.env.get("TMPDIR", str(temporary))}
+        return {**variables, **changed}
 
 
 def _python_here(build: Build) -> Python | None:

@@ -174,17 +174,14 @@ def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence
             f"the wheel needs {tags}, but the C library (glibc) here supports at most {newer['here']}",
             Code.PLATFORM_UNSUPPORTED,
             hints=[
-                "test the wheel in a container of the cell's runtime image with `buildfarm smoke --executor docker`",
+                hint_of("newer-glibc"),
                 "set `runtime` under `images:` in matrix.yaml to a newer base image for such containers",
             ],
         )
     absent = reports("no-package", output)
     if absent or reports("conflict", output):
         detail = cause_of(output) or "no version satisfies the requirements"
-        hints = [
-            f"requirements: {wanted}",
-            "if torch is missing, set `torch_index` in matrix.yaml to an index of torch's CUDA variants",
-        ]
+        hints = [f"requirements: {wanted}", hint_of("no-package")]
         if absent:
             sentence = f"the package index does not have a required package or version: {detail}"
             return MissingToolError(sentence, Code.PACKAGE_NOT_FOUND, where=where, hints=hints)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -255,7 +254,7 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
     assert "of the shell" not in plain.values()
     assert kept.items() <= plain.items()
     assert plain["SCCACHE_DIR"] == str(tmp_path / "kept" / "ops" / "kept"), "a folder for each extension"
-    assert Path(plain["UV_CACHE_DIR"]).parent == Path(plain["TMPDIR"]) != Path(tempfile.gettempdir())
+    assert Path(plain["UV_CACHE_DIR"]).parent == Path(plain["TMPDIR"]).parent == folder_of(BUILD.source_folder)
     assert plain["WITH_X"] == "1"
     assert plain["MAX_JOBS"] == "1"  # the recipe has the last word
     site, _, shim = assumed["PYTHONPATH"].partition(":")

@@ -162,38 +162,32 @@ class SelfTestError(Exception):
 
 
 def cache_problem(settings: CacheSettings) -> str:
-    """Why the cache must not be used, or empty; raises OSError or SelfTestError when the test cannot run.
+    """Why the cache must not be used, or empty.
 
     The test is whether it tells apart two sources that differ only in code for the host: a cache whose key is the text
     for the GPU returns the old object (sccache before 0.10, ccache 4.11). It runs once for each sccache, compiler, nvcc
-    and cache; its result is kept beside the cache.
+    and cache; its result is kept beside the cache, unless a compile failed.
     """
-    # Beside the objects and not among them: the server takes each file there for an object.
-    name = hashlib.sha256(b"\0".join(_versions(settings))).hexdigest()[:32]
-    result_file = settings.cache_dir.with_name(f"{settings.cache_dir.name}.checked") / name
-    if not result_file.exists():
-        result_file.parent.mkdir(parents=True, exist_ok=True)
-        scratch = result_file.with_name(f"{result_file.name}.{os.getpid()}")
-        scratch.write_text("sound\n" if _tells_apart(settings) else "stale\n", encoding="utf-8")
-        scratch.replace(result_file)
-    return "" if result_file.read_text(encoding="utf-8").strip() == "sound" else STALE
-
-
-def _versions(settings: CacheSettings) -> list[bytes]:
-    """What sccache, the C++ compiler and nvcc print about their versions; raises OSError."""
     programs: list[str | Path] = [_sccache(settings), settings.layout.compilers / Path(settings.recipe_cxx).name]
     if settings.layout.toolkit.exists():
         programs.append(settings.layout.toolkit / "bin" / "nvcc")
-    return [subprocess.run([p, "--version"], stdout=subprocess.PIPE, check=False).stdout for p in programs]
-
-
-def _names(settings: CacheSettings) -> str:
-    """`sccache 0.16.0 with nvcc 13.5`, or `sccache` if it does not run."""
-    with suppress(OSError):
-        program, *_, last = [version.decode(errors="replace").strip() for version in _versions(settings)]
-        release = re.search(r"Cuda compilation tools, release ([\d.]+)", last)
-        return f"{program} with nvcc {release[1]}" if release else program
-    return "sccache"
+    name = "sccache"
+    try:
+        versions = [subprocess.run([p, "--version"], stdout=subprocess.PIPE, check=False).stdout for p in programs]
+        name = versions[0].decode(errors="replace").strip()
+        if release := re.search(rb"Cuda compilation tools, release ([\d.]+)", versions[-1]):
+            name += f" with nvcc {release[1].decode()}"
+        # Beside the objects and not among them: the server takes each file there for an object.
+        kept = settings.cache_dir.with_name(f"{settings.cache_dir.name}.checked")
+        result_file = kept / hashlib.sha256(b"\0".join(versions)).hexdigest()[:32]
+        if not result_file.exists():
+            kept.mkdir(parents=True, exist_ok=True)
+            scratch = result_file.with_name(f"{result_file.name}.{os.getpid()}")
+            scratch.write_text("sound\n" if _tells_apart(settings) else "stale\n", encoding="utf-8")
+            scratch.replace(result_file)
+        return "" if result_file.read_text(encoding="utf-8").strip() == "sound" else STALE
+    except (OSError, SelfTestError) as error:
+        return f"{name} failed its self-test: {error}"
 
 
 def _tells_apart(settings: CacheSettings) -> bool:
@@ -244,11 +238,9 @@ def start(settings: CacheSettings) -> None:
         settings.refusal_file.write_text(f"{reason}\n", encoding="utf-8")
     if settings.disabled:
         return
-    if not (reason := _start_server(settings)):
-        try:  # a cache that is not read needs no test
-            reason = cache_problem(settings) if settings.reads else ""
-        except (OSError, SelfTestError) as error:
-            reason = f"{_names(settings)} failed its self-test: {error}"
+    reason = _start_server(settings)
+    if not reason and settings.reads:  # a cache that is not read needs no test
+        reason = cache_problem(settings)
     if reason:
         settings.refusal_file.write_text(f"{reason}\n", encoding="utf-8")
         _stop_server(settings)
