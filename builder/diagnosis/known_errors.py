@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, fields
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from posixpath import dirname, join, normpath
 from typing import Any
@@ -58,63 +59,44 @@ _WORD = re.compile(r"[\w.+/-]+")
 _BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KnownError:
     """An error of compilers whose cause is known."""
 
-    #: The key of the file that the row is below.
-    section: str
-    #: What the row is about, for people: names, headers, or the text of the file.
-    about: str
-    #: Expressions that find the error in a message whose quotes are all '.
-    forms: tuple[re.Pattern[str], ...]
-    #: The release of torch that brought the error, or None.
-    torch: Torch | None
-    #: The CUDA version that brought it, or None.
-    cuda: Cuda | None
-    #: What to do; known names in braces are replaced.
-    hint: str
-    #: How the fact was checked.
-    source: str
-    #: The name for `reports`, or "".
-    id: str = ""
-    #: Why the program fails, one sentence; "" if `hint` says it.
-    cause: str = ""
-    #: A text in which `forms` find the error, or "".
-    example: str = ""
+    section: str  # the key of the file that the row is below
+    about: str  # what the row is about, for people: names, headers, or the text of the file
+    forms: tuple[re.Pattern[str], ...]  # they find the error in a message whose quotes are all '
+    torch: Torch | None  # the release of torch that brought the error, or None
+    cuda: Cuda | None  # the CUDA version that brought it, or None
+    hint: str  # what to do; known names in braces are replaced
+    source: str  # how the fact was checked
+    id: str = ""  # the name for `reports`, or ""
+    cause: str = ""  # why the program fails, one sentence; "" if `hint` says it
+    example: str = ""  # a text in which `forms` find the error, or ""
 
 
 @dataclass(frozen=True)
 class Package:
     """What has a header, a library or a CMake package."""
 
-    #: Expression of the paths of its headers.
-    headers: str
-    #: cmake, library: the names for `find_package` and `-l`, or "".
-    cmake: str = ""
+    headers: str  # expression of the paths of its headers
+    cmake: str = ""  # cmake, library: the names for `find_package` and `-l`, or ""
     library: str = ""
-    #: debian, dnf, pypi: the package that brings it, or "".
-    debian: str = ""
+    debian: str = ""  # debian, dnf, pypi: the package that brings it, or ""
     dnf: str = ""
     pypi: str = ""
-    #: The distribution that `pypi` installs, if its name differs, or "".
-    brings: str = ""
-    #: The name of a project that sources have as a git submodule, or "".
-    submodule: str = ""
+    brings: str = ""  # the distribution that `pypi` installs, if its name differs, or ""
+    submodule: str = ""  # the name of a project that sources have as a git submodule, or ""
 
 
 @dataclass(frozen=True)
 class Knowledge:
     """The complete file."""
 
-    #: Errors with known causes, in the order of the file.
-    errors: tuple[KnownError, ...]
-    #: What has which headers, libraries and CMake packages.
-    packages: tuple[Package, ...]
-    #: Python modules to requirements.
-    modules: dict[str, str]
-    #: Programs to requirements of the package index.
-    programs: dict[str, str]
+    errors: tuple[KnownError, ...]  # errors with known causes, in the order of the file
+    packages: tuple[Package, ...]  # what has which headers, libraries and CMake packages
+    modules: dict[str, str]  # Python modules to requirements
+    programs: dict[str, str]  # programs to requirements of the package index
 
 
 @cache
@@ -134,24 +116,20 @@ def plain_quotes(text: str) -> str:
     return re.sub('[\u2018\u2019"`]', "'", text)
 
 
-def reports(name: str, text: str) -> re.Match[str] | None:
-    """Where a program reports the failure with this id; None if it does not. Raises KeyError for an unknown id."""
-    return _by_id()[name].forms[0].search(plain_quotes(text))
-
-
+@cache
 def known_error(name: str) -> KnownError:
     """The row of the failure with this id. Raises KeyError for an unknown id."""
-    return _by_id()[name]
+    return {error.id: error for error in knowledge().errors}[name]
+
+
+def reports(name: str, text: str) -> re.Match[str] | None:
+    """Where a program reports the failure with this id; None if it does not."""
+    return known_error(name).forms[0].search(plain_quotes(text))
 
 
 def hint_of(name: str) -> str:
     """What to do about the failure with this id."""
     return known_error(name).hint
-
-
-@cache
-def _by_id() -> dict[str, KnownError]:
-    return {error.id: error for error in knowledge().errors if error.id}
 
 
 def _error(section: str, row: dict[str, Any]) -> KnownError:
@@ -171,11 +149,7 @@ def _error(section: str, row: dict[str, Any]) -> KnownError:
         forms=tuple(map(re.compile, forms)),
         torch=Torch.parse(f"{row['torch']}.0") if "torch" in row else None,
         cuda=Cuda.parse(row["cuda"]) if "cuda" in row else None,
-        hint=row["hint"],
-        source=row["source"],
-        id=row.get("id", ""),
-        cause=row.get("cause", ""),
-        example=row.get("example", ""),
+        **{key: row[key] for key in ("hint", "source", "id", "cause", "example") if key in row},
     )
 
 
@@ -195,7 +169,7 @@ def hints_for(
                 if found := form.search(shown if known.section == "missing_include" else message):
                     return [_hint(known, found, torch, cuda)]
     installed = {canonicalize_name(package.partition("==")[0]) for package in packages}
-    return list(next(_missing(message, cuda, installed, container=container), ()))
+    return [*islice(_missing(message, cuda, installed, container=container), 1)]
 
 
 def _hint(known: KnownError, found: re.Match[str], torch: Torch, cuda: Cuda) -> str:
@@ -215,29 +189,28 @@ def _named(form: re.Pattern[str], message: str) -> str:
     return next(filter(None, found.groups())) if found else ""
 
 
-def _missing(message: str, cuda: Cuda, installed: Set[str], *, container: bool) -> Iterator[list[str]]:
+def _missing(message: str, cuda: Cuda, installed: Set[str], *, container: bool) -> Iterator[str]:
     """Hints for a module, a header, a library, a CMake package or a program that is not there."""
     knows = knowledge()
-    if top := _named(_NO_MODULE, message).partition(".")[0]:
-        yield [
+    top = _named(_NO_MODULE, message).partition(".")[0]
+    if top == "torch":
+        yield (
             "the environment of the build has torch, so the source starts a second, isolated build: pass"
             " --no-build-isolation to the pip that it calls"
-            if top == "torch"
-            else f"add `{knows.modules.get(top, top)}` to `build_requires` in the recipe: the build needs this module"
-        ]
+        )
+    elif top:
+        yield f"add `{knows.modules.get(top, top)}` to `build_requires` in the recipe: the build needs this module"
     header, library = _named(_NO_HEADER, message), _named(_NO_LIBRARY, message)
     cmake = _named(_NO_CMAKE_PACKAGE, message)
     for package in knows.packages:
-        for what, is_of in (
-            (f"the header {header}", header and re.fullmatch(package.headers, header)),
-            (f"the library {library}", library and package.library == library),
-            (cmake, cmake and package.cmake.lower() == cmake.lower()),
-        ):
-            if is_of:
-                yield [_package(package, what, cuda, installed, container=container)]
-    if (program := _named(_NO_PROGRAM, message)) in knows.programs:
-        requirement = knows.programs[program]
-        yield [f"add `{requirement}` to `build_requires` in the recipe: the build calls the program {program}"]
+        if header and re.fullmatch(package.headers, header):
+            yield _package(package, f"the header {header}", cuda, installed, container=container)
+        if library and package.library == library:
+            yield _package(package, f"the library {library}", cuda, installed, container=container)
+        if cmake and package.cmake.lower() == cmake.lower():
+            yield _package(package, cmake, cuda, installed, container=container)
+    if requirement := knows.programs.get(program := _named(_NO_PROGRAM, message)):
+        yield f"add `{requirement}` to `build_requires` in the recipe: the build calls the program {program}"
 
 
 def _package(package: Package, what: str, cuda: Cuda, installed: Set[str], *, container: bool) -> str:
@@ -255,10 +228,8 @@ def _package(package: Package, what: str, cuda: Cuda, installed: Set[str], *, co
                 " folder to the extension in setup.py with a patch (CUDAExtension of torch adds that of the toolkit)"
             )
         return f"{what} is in `{requirement}`: add it to `build_requires` in the recipe"
-    where = f"{what} is in `{package.debian}` (Debian, Ubuntu) and `{package.dnf}` (dnf)"
-    return (
-        f"{where}: under `images:` in matrix.yaml, name an image that has it" if container else f"{where}: install it"
-    )
+    do = "under `images:` in matrix.yaml, name an image that has it" if container else "install it"
+    return f"{what} is in `{package.debian}` (Debian, Ubuntu) and `{package.dnf}` (dnf): {do}"
 
 
 def missing_file_hints(message: str, lines: Sequence[str], source: str, tree: Path, origin: Path | None) -> list[str]:

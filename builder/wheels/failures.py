@@ -52,11 +52,9 @@ def compile_failure(
         compiled = next((made["file"] for line in reversed(lines[:end]) if (made := _COMPILES.search(line))), "")
         compiled = compiled.strip("'").removeprefix(f"{source}/")[-100:]
         at = f" while it compiled {compiled}" if compiled else ""
-        return failure(
-            f"a compiler was killed{at}, probably because memory ran out"
-            if killed
-            else f"a compiler had no more memory{at}"
-        )
+        if killed:
+            return failure(f"a compiler was killed{at}, probably because memory ran out")
+        return failure(f"a compiler had no more memory{at}")
     if disk_is_full(lines):
         hints.insert(0, DISK_HINT)
         return failure("the disk is full; unfinished files were deleted")

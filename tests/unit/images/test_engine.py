@@ -8,9 +8,8 @@ import pytest
 import requests
 from docker.errors import DockerException
 
-from builder.errors import BuildError, Code, Exit, MissingToolError
+from builder.errors import Exit, MissingToolError
 from builder.images.engine import Engine, image_build_error
-from tests.refused import refused
 from tests.unit.images.fake_engine import FakeEngine
 
 
@@ -160,14 +159,6 @@ def test_a_build_gets_the_text_and_the_secrets(fake: FakeEngine, tmp_path: Path)
     assert call[6:10] == ["--secret", f"id=ca,src={tmp_path}/ca", "--secret", f"id=network,src={tmp_path}/network"]
     assert call[10:12] == ["--tag", "buildfarm/x:1"]
     assert "hush" not in (tmp_path / "log").read_text()
-
-
-def test_a_failed_build_quotes_the_error_line(fake: FakeEngine, tmp_path: Path) -> None:
-    (fake.root / "fails").write_text("#7 1.23 ERROR: No matching distribution found for uv==9\n#7 DONE\n")
-    with refused(Code.ENVIRONMENT_FAILED, "uv==9") as caught:
-        Engine().build("FROM base:1\n", "buildfarm/x:1", log=tmp_path / "log", owner="t", secrets={})
-    assert isinstance(caught.value, BuildError)
-    assert (caught.value.stage, caught.value.log) == ("environment", tmp_path / "log")
 
 
 #: Output of buildx.

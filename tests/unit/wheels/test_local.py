@@ -185,12 +185,11 @@ def test_without_the_compiler_cache_the_toolchain_has_the_launchers_and_no_sccac
 ) -> None:
     index.add_torch("2.11.0", "13.0")
     monkeypatch.setattr(local, "find_sccache", lambda: tmp_path / "sccache")
-    monkeypatch.setattr(local, "sccache_version", lambda _: "0.16.0")
     on = executor.prepare(BUILD, make.recipe("ops"), log=tmp_path / "log").toolchain
     environments = Environments(Store(tmp_path / "store"), index.torch_index)
     uncached = LocalExecutor(environments, compiler_cache=False)
     off = uncached.prepare(BUILD, make.recipe("ops"), log=tmp_path / "log").toolchain
-    assert on.sccache == "0.16.0"
+    assert on.sccache == version("sccache")
     assert off == replace(on, sccache=None)
 
 
