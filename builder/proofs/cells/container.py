@@ -71,7 +71,7 @@ from builder.store import Store
 from builder.untrusted import parse_json
 from builder.wheelfile import elf, limits
 from builder.wheels.toolchain.environments import Environments
-from builder.wheels.toolchain.uv import KilledError, find_uv, uv_error
+from builder.wheels.toolchain.uv import find_uv, uv_error
 
 #: Paths in a rendered runtime image, and of the files mounted into it. The cache of uv ends with the container: code
 #: of the wheel could change it.
@@ -247,13 +247,9 @@ class ContainerEnvironment:
         start = log_size(self._log)
         argv = [_UV, "pip", "install", "--no-config", "--python", _PYTHON, *wanted]
         result = self._step(argv, variables=self._variables)
-        if result.status < 0:
-            raise KilledError(
-                f"uv was killed by signal {-result.status}", Code.KILLED, stage="environment", log=self._log
-            )
         if result.status != 0:
             index = self._variables.get(FIRST_INDEX, "").split()
-            error = uv_error(self._log, start, wanted, index)
+            error = uv_error(result.status, self._log, start, wanted, index)
             error.where = error.where or self._spec.image
             raise error
 

@@ -275,7 +275,7 @@ class DockerBuild:
             )
         if error.stage == "environment":
             wanted, index, _ = self._executor.wanted(job.build, job.recipe, self._image)
-            cause = uv_error(job.log, start, wanted, index)
+            cause = uv_error(status, job.log, start, wanted, index)
             if isinstance(cause, MissingToolError) and not isinstance(cause, UnsatisfiableError):
                 return cause
         return error
