@@ -18,12 +18,12 @@ from builder.cli.options import (
     ImageOption,
     JobsOption,
     JsonOption,
+    MatrixOption,
     NoPullOption,
     NoPythonDownloadsOption,
     QuietOption,
     StoreOption,
     VerboseOption,
-    WheelMatrixOption,
 )
 from builder.cli.output import print_data
 from builder.commands.building.executor_choice import RunSettings, choose_executor, override_base_image
@@ -129,7 +129,7 @@ class RebuildOptions:
         bool, typer.Option("--verify", help="Compare both wheels bit by bit. If they differ, exit with 1.")
     ] = False
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for the rebuilt wheel.")] = None
-    matrix: WheelMatrixOption = None
+    matrix: MatrixOption = MATRIX
     image: ImageOption = None
     no_pull: NoPullOption = False
     jobs: JobsOption = None
@@ -177,7 +177,7 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
             where="--out",
             hints=["name a different folder"],
         )
-    matrix = load_matrix(options.matrix or MATRIX)
+    matrix = load_matrix(options.matrix)
     recipe = next((recipe for recipe in load_recipes(matrix) if recipe.name == record.build.extension), None)
     if recipe is None:
         raise UsageError(
