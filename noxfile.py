@@ -54,8 +54,7 @@ def pythons(session: nox.Session) -> None:
 def everything(session: nox.Session) -> None:
     """Run all four tiers of the tests: real builds, containers, 40 GB of disk. Nothing is skipped."""
     install(session)
-    for program in ("install-chromium", "install-redis"):
-        session.run(f"tests/fixtures/{program}", external=True)
+    session.run("tests/fixtures/install-chromium", external=True)
     session.run("tests/images/make-base", "all", external=True)
     session.run("tests/images/list-packages", external=True)
     variables = {"CI": "true"}

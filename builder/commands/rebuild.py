@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -18,12 +18,12 @@ from builder.cli.options import (
     ImageOption,
     JobsOption,
     JsonOption,
+    MatrixOption,
     NoPullOption,
     NoPythonDownloadsOption,
     QuietOption,
     StoreOption,
     VerboseOption,
-    WheelMatrixOption,
 )
 from builder.cli.output import print_data
 from builder.commands.building.executor_choice import RunSettings, choose_executor, override_base_image
@@ -32,10 +32,9 @@ from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
-from builder.log import print_line, print_warning, set_verbosity
-from builder.matrix.config import MATRIX, GitSource, Matrix, Recipe, SdistSource
-from builder.matrix.load import load_matrix, load_recipes, recipe_of
-from builder.matrix.yaml_document import Document
+from builder.log import print_line, set_verbosity
+from builder.matrix.config import MATRIX, Recipe
+from builder.matrix.load import load_matrix, load_recipes
 from builder.progress.display import Progress
 from builder.records import Part, Record, Toolchain, read_record, recorded_settings
 from builder.result import RebuildResult
@@ -46,28 +45,19 @@ from builder.wheels.job import CompileJob, Executor, NotPreparedError
 from builder.wheels.make import compile_wheel, repair_wheel
 from builder.wheels.sources.prepare import prepare_source, project_folder, source_digest
 from builder.wheels.toolchain.environments import Environments
-from builder.wheels.toolchain.uv import uv_command
 
-#: Parts that are buildfarm's own code. A difference does not stop a rebuild: other code may make the same wheel.
-_OWN_PARTS = frozenset({Part.SCRIPTS})
+#: Parts whose difference does not stop a rebuild: other scripts of buildfarm may make the same wheel, and a base image
+#: that was pinned only then, or only now, is the same if its id is. The new wheel's record has the recorded values:
+#: with those of this machine, an unchanged wheel would never be equal.
+_IGNORED = frozenset({Part.SCRIPTS, Part.BASE_DIGEST})
 
 #: Whoever made the wheel chose these packages: no URL, no path, no range, no marker and no option.
 _PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9.!+_-]+)")
 
-#: How to restore a part of the toolchain that differs. The other parts are Python packages: install that version.
-_RESTORE = {
-    Part.BASE: "set the base image with `images:` in matrix.yaml or with `--image`",
-    Part.BASE_DIGEST: "restore the original buildfarm.lock, which has the recorded digest of the base image",
-    Part.BASE_ID: "use the same base image: pull it by the digest in the original buildfarm.lock, or load a saved copy",
-    Part.CXX: "set CC and CXX to the compiler that built the wheel",
-    Part.CC: "set CC and CXX to the compiler that built the wheel",
-    Part.IMAGE: "the rendered Dockerfile or a base image has changed; use the buildfarm version that built the wheel",
-    Part.NVCC: "set CUDA_HOME to the toolkit that built the wheel",
-    Part.PACKAGES: "use a package index that has the recorded versions",
-    Part.SCCACHE: "put the recorded version of sccache on PATH, and do not set BUILDFARM_COMPILER_CACHE=0",
-    Part.REQUESTED_CUDA: "set CUDA_HOME to the toolkit that built the wheel",
-    Part.ZLIB: "run buildfarm under a Python with the recorded version of zlib",
-}
+_RESTORE = (
+    "use what built the wheel: CC and CXX name the compiler, CUDA_HOME the toolkit, `images:` and buildfarm.lock the"
+    " base image; `pip install NAME==VERSION` changes the tools of buildfarm, `uv python install VERSION` the Python"
+)
 
 
 def check_pins(packages: Sequence[str], where: str) -> None:
@@ -80,36 +70,6 @@ def check_pins(packages: Sequence[str], where: str) -> None:
         sentence = f"the record of the wheel names a package that is not an exact version: {package[:100]!r}"
         hint = "`rebuild` installs only packages of the form `name==version` from the package index"
         raise UsageError(sentence, Code.RECORD_NOT_USABLE, where=where, hints=[hint])
-
-
-def recorded_recipe(record: Record, wheel: Path) -> Recipe:
-    """The recipe that the record of a wheel gives; warns that the wheel decides which source is built.
-
-    Raises UsageError if a part of the source was beside the recipe, or if the record says what no recipe may say.
-    """
-    missing = [patch.name for patch in record.source.patches]
-    if record.source.origin is None:
-        missing = ["the source, which was in the folder of the recipe"]
-    if record.source.origin is None or missing:
-        raise UsageError(
-            f"the wheel does not contain all that it was built from; missing: {', '.join(missing)}",
-            Code.RECORD_NOT_USABLE,
-            where=str(wheel),
-            hints=["run the command in the folder of the recipe's matrix.yaml, or pass `--matrix FILE`"],
-        )
-    match record.source.origin:
-        case SdistSource(project=project, version=version, sha256=sha256):
-            source = f"{project} {version} of the package index"
-            keys = {"sdist": project, "version": version, "sha256": sha256}
-        case GitSource(url=url, revision=revision, subdirectory=subdirectory):
-            source = f"{url} at {revision}"
-            keys = {"git": url, "revision": revision, **({"subdirectory": subdirectory} if subdirectory else {})}
-    build = record.build
-    data = {"name": build.extension, "version": build.version, "abi": str(build.abi), "imports": ["torch"]}
-    # Whoever made the wheel wrote the record, so it is checked as a recipe is. A rebuild imports nothing.
-    recipe = recipe_of(Document(wheel, {**data, "source": keys, **record.settings}, {}), wheel.parent)
-    print_warning(f"there is no {MATRIX}, so the wheel decides what is built: the build scripts of {source} run here")
-    return recipe
 
 
 def check_source(record: Record, recipe: Recipe) -> None:
@@ -140,47 +100,24 @@ def check_source(record: Record, recipe: Recipe) -> None:
 
 
 def check_toolchain(recorded: Toolchain, here: Toolchain) -> None:
-    """Raises MissingToolError that names every part that differs and is not buildfarm's own code."""
+    """Raises MissingToolError that names every part that differs and is not in `_IGNORED`."""
     old, new = recorded.parts(), here.parts()
     if recorded.python != here.python:
         old[Part.PYTHON_VERSION], new[Part.PYTHON_VERSION] = str(recorded.python), str(here.python)
-    # An image that was pinned only then, or only now, is the same if its id is.
-    ignored = _OWN_PARTS if Part.BASE_DIGEST in old.keys() & new.keys() else _OWN_PARTS | {Part.BASE_DIGEST}
-    differing = [part for part in Part if old.get(part) != new.get(part) and part not in ignored]
-    if differing:
-        details = "; ".join(_difference(old, new, part) for part in sorted(differing))
-        hints: dict[str, None] = {}
-        for part in sorted(differing):
-            version = old.get(part)
-            hint = f"`pip install '{part}=={version}'` into buildfarm's environment"
-            if version is None:
-                hint = f"the wheel was built without {part}"
-            elif version and part is Part.PYTHON_VERSION:
-                hint = f"install the recorded patch release of Python with `{uv_command()} python install {version}`"
-            hints[_RESTORE.get(part, hint)] = None
-        raise MissingToolError(
-            f"the toolchain differs from the one that built the wheel: {details}",
-            Code.RECORD_DIFFERS,
-            hints=list(hints),
-        )
-
-
-def with_recorded_parts(here: Toolchain, recorded: Toolchain) -> Toolchain:
-    """The checked toolchain with the recorded values of the parts that `check_toolchain` ignores.
-
-    The new wheel carries a record too. With this machine's values in it, an unchanged wheel would never be equal.
-    """
-    ignored = {part: recorded.parts().get(part) for part in (*_OWN_PARTS, Part.BASE_DIGEST)}
-    return here.having(ignored)
-
-
-def _difference(old: Mapping[Part, str], new: Mapping[Part, str], part: Part) -> str:
-    """`c++: g++ 12.2.0 when the wheel was built, g++ 13.2.0 here`; of packages only those that differ."""
-    if part is Part.PACKAGES:
-        then, here = set(old.get(part, "").split()), set(new.get(part, "").split())
-        sides = [("here", here - then), ("in the record", then - here)]
-        return "; ".join(f"packages only {where}: {' '.join(sorted(names))}" for where, names in sides if names)
-    return f"{part}: {old.get(part, 'none')} when the wheel was built, {new.get(part, 'none')} here"
+    differing = [part for part in sorted(Part) if old.get(part) != new.get(part) and part not in _IGNORED]
+    if not differing:
+        return
+    details = []
+    for part in differing:
+        then, now = old.get(part, "none"), new.get(part, "none")
+        if part is Part.PACKAGES:  # only those that differ
+            then, now = (" ".join(sorted({*a.split()} - {*b.split()})) for a, b in ((then, now), (now, then)))
+        details.append(f"{part}: {then} when the wheel was built, {now} here")
+    raise MissingToolError(
+        f"the toolchain differs from the one that built the wheel: {'; '.join(details)}",
+        Code.RECORD_DIFFERS,
+        hints=[_RESTORE],
+    )
 
 
 @dataclass(frozen=True)
@@ -192,7 +129,7 @@ class RebuildOptions:
         bool, typer.Option("--verify", help="Compare both wheels bit by bit. If they differ, exit with 1.")
     ] = False
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for the rebuilt wheel.")] = None
-    matrix: WheelMatrixOption = None
+    matrix: MatrixOption = MATRIX
     image: ImageOption = None
     no_pull: NoPullOption = False
     jobs: JobsOption = None
@@ -207,8 +144,6 @@ def rebuild(options: RebuildOptions) -> None:
     """Build a wheel again from its recipe, with the packages that the record inside the wheel names.
 
     Stops with an error if the recipe, the source or the toolchain differs from the record.
-
-    Without matrix.yaml, the recipe is made from the record. Then the wheel decides whose build scripts run here.
 
     Examples:
         buildfarm rebuild dist/NAME.whl --verify
@@ -228,8 +163,7 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     """Build a wheel again and compare; neither the wheel nor the finished builds of the store are changed.
 
     Raises:
-        UsageError: the wheel has no record, the matrix has no recipe for it, or there is no matrix and the record
-            does not name the source.
+        UsageError: the wheel has no record, or the matrix has no recipe for it.
         MissingToolError: the source, the packages or a part of the toolchain differs here or is unavailable.
         BuildError: the build fails here.
 
@@ -243,21 +177,15 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
             where="--out",
             hints=["name a different folder"],
         )
-    if options.matrix or MATRIX.exists():
-        matrix = load_matrix(options.matrix or MATRIX)
-        named = [recipe for recipe in load_recipes(matrix) if recipe.name == record.build.extension]
-        if not named:
-            raise UsageError(
-                f"the wheel was built from the extension {record.build.extension!r}, which this matrix does not list",
-                Code.EXTENSION_UNKNOWN,
-                where=str(matrix.path),
-                hints=["name the matrix.yaml that lists the extension with `--matrix FILE`"],
-            )
-        recipe = named[0]
-    else:
-        recipe = recorded_recipe(record, options.wheel)
-        cell = record.build.serves[0]
-        matrix = Matrix(MATRIX, (cell.torch,), (cell.cuda,), (cell.python,), platforms=(cell.platform,))
+    matrix = load_matrix(options.matrix)
+    recipe = next((recipe for recipe in load_recipes(matrix) if recipe.name == record.build.extension), None)
+    if recipe is None:
+        raise UsageError(
+            f"the wheel was built from the extension {record.build.extension!r}, which this matrix does not list",
+            Code.EXTENSION_UNKNOWN,
+            where=str(matrix.path),
+            hints=["name the matrix.yaml that lists the extension with `--matrix FILE`"],
+        )
     matrix = override_base_image(matrix, options.image)
     store = open_store(options.store)
     clear_abandoned(store)
@@ -297,10 +225,12 @@ def _build_again(record: Record, recipe: Recipe, executor: Executor, store: Stor
         try:
             prepared = executor.prepare(record.build, recipe, log=log)
             check_toolchain(record.toolchain, prepared.toolchain)
+            recorded = record.toolchain
+            toolchain = prepared.toolchain.having({part: recorded.parts().get(part) for part in _IGNORED})
             job = CompileJob(
                 record.build,
                 recipe,
-                with_recorded_parts(prepared.toolchain, record.toolchain),
+                toolchain,
                 project_folder(recipe, work / "src"),
                 work,
                 log,

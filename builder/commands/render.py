@@ -13,8 +13,7 @@ from builder.cli.options import JsonOption, MatrixOption, SelectOptions
 from builder.cli.output import print_data, print_json
 from builder.errors import BuildfarmError, Exit, MissingToolError
 from builder.images.dockerfiles import Dockerfile, dockerfiles, unpinned, write_dockerfiles
-from builder.images.registry.lock import lock_path, read_lock, refresh_lock
-from builder.images.registry.reference import read_mirrors
+from builder.images.registry import lock_path, read_lock, read_mirrors
 from builder.log import print_error
 from builder.matrix.config import MATRIX
 from builder.matrix.load import read_plan
@@ -50,7 +49,7 @@ def render(options: RenderOptions) -> None:
     pins = lock_path(options.matrix)
     mirrors, problems = read_mirrors(declared.registries), list[MissingToolError]()
     if options.lock:
-        from builder.images.engine import Engine  # noqa: PLC0415 - loads slowly
+        from builder.images.engine import Engine, refresh_lock  # noqa: PLC0415 - loads slowly
 
         problems = refresh_lock(pins, unpinned(dockerfiles(planned, declared, {})), Engine(mirrors))
     files = dockerfiles(planned, declared, read_lock(pins))

@@ -96,14 +96,10 @@ class Place:
 class FirstError:
     """The first error of a build."""
 
-    #: The message with its place, one line of at most LONGEST characters.
-    text: str
-    #: The complete message, for what is known about it; several lines.
-    message: str
-    #: The line of the source with its number, and a mark below the column; empty if it is not known.
-    excerpt: tuple[str, ...] = ()
-    #: How many errors the compilers and the linker named.
-    count: int = 1
+    text: str  # the message with its place, one line of at most LONGEST characters
+    message: str  # the complete message, for what is known about it; several lines
+    excerpt: tuple[str, ...] = ()  # the line of the source with its number, and a mark below the column; or empty
+    count: int = 1  # how many errors the compilers and the linker named
 
     @property
     def sentence(self) -> str:

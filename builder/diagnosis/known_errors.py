@@ -1,13 +1,20 @@
-"""Reads known_errors.yaml: what is known about errors of compilers, with the source of each fact."""
+"""What is known about errors of compilers and other programs (known_errors.yaml), and what to do about one."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, fields
 from functools import cache
+from itertools import islice
 from pathlib import Path
+from posixpath import dirname, join, normpath
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
+from builder.diagnosis.first_error import FirstError, place_of
+from builder.masking import mask_credentials
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat_table import read_text_yaml
 
@@ -29,63 +36,67 @@ NO_HEADER = (
 )
 
 
-@dataclass(frozen=True)
+_NO_MODULE = re.compile(r"No module named '?(\w[\w.]*)")
+_NO_HEADER = re.compile(NO_HEADER.replace("{headers}", r"[^\s:']+"))
+_NO_LIBRARY = re.compile(r"cannot find -l(\S+?):?(?:\s|$)|unable to find library -l(\S+)|library not found: (\S+)")
+_NO_CMAKE_PACKAGE = re.compile(r"configuration file provided by '([\w-]+)'|Could NOT find (\w+)")
+_NO_PROGRAM = re.compile(
+    r"No such file or directory: '([\w-]+)'|sh: (?:line )?\d+: ([\w-]+): (?:command )?not found"
+    r"|error: command '([\w-]+)' failed: No such file"
+)
+_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".cxx")
+#: ninja, the compiler proper and CMake about a source file that does not exist.
+_NO_SOURCE = re.compile(
+    r"ninja: error: '(?P<ninja>[^']+)',.* missing and no known rule"
+    r"|^cc1(?:plus)?: fatal error: (?P<compiler>\S+): No such file"
+    r"|Cannot find source file:\s+(?P<cmake>\S+)"
+)
+_INCLUDE_DIR = re.compile(r"(?<!\S)(?:-I ?|-isystem ?)(\S+)")
+#: Of a submodule in .gitmodules.
+_SETTING = re.compile(r"^\s*(path|url)\s*=\s*(\S.*?)\s*$", re.MULTILINE)
+_WORD = re.compile(r"[\w.+/-]+")
+#: Bytes of a file that is read.
+_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
 class KnownError:
     """An error of compilers whose cause is known."""
 
-    #: The key of the file that the row is below.
-    section: str
-    #: What the row is about, for people: names, headers, or the text of the file.
-    about: str
-    #: Expressions that find the error in a message whose quotes are all '.
-    forms: tuple[re.Pattern[str], ...]
-    #: The release of torch that brought the error, or None.
-    torch: Torch | None
-    #: The CUDA version that brought it, or None.
-    cuda: Cuda | None
-    #: What to do; known names in braces are replaced.
-    hint: str
-    #: How the fact was checked.
-    source: str
-    #: The name for `reports`, or "".
-    id: str = ""
-    #: Why the program fails, one sentence; "" if `hint` says it.
-    cause: str = ""
-    #: A text in which `forms` find the error, or "".
-    example: str = ""
+    section: str  # the key of the file that the row is below
+    about: str  # what the row is about, for people: names, headers, or the text of the file
+    forms: tuple[re.Pattern[str], ...]  # they find the error in a message whose quotes are all '
+    torch: Torch | None  # the release of torch that brought the error, or None
+    cuda: Cuda | None  # the CUDA version that brought it, or None
+    hint: str  # what to do; known names in braces are replaced
+    source: str  # how the fact was checked
+    id: str = ""  # the name for `reports`, or ""
+    cause: str = ""  # why the program fails, one sentence; "" if `hint` says it
+    example: str = ""  # a text in which `forms` find the error, or ""
 
 
 @dataclass(frozen=True)
 class Package:
     """What has a header, a library or a CMake package."""
 
-    #: Expression of the paths of its headers.
-    headers: str
-    #: cmake, library: the names for `find_package` and `-l`, or "".
-    cmake: str = ""
+    headers: str  # expression of the paths of its headers
+    cmake: str = ""  # cmake, library: the names for `find_package` and `-l`, or ""
     library: str = ""
-    #: debian, dnf, pypi: the package that brings it, or "".
-    debian: str = ""
+    debian: str = ""  # debian, dnf, pypi: the package that brings it, or ""
     dnf: str = ""
     pypi: str = ""
-    #: The distribution that `pypi` installs, if its name differs, or "".
-    brings: str = ""
-    #: The name of a project that sources have as a git submodule, or "".
-    submodule: str = ""
+    brings: str = ""  # the distribution that `pypi` installs, if its name differs, or ""
+    submodule: str = ""  # the name of a project that sources have as a git submodule, or ""
 
 
 @dataclass(frozen=True)
 class Knowledge:
     """The complete file."""
 
-    #: Errors with known causes, in the order of the file.
-    errors: tuple[KnownError, ...]
-    #: What has which headers, libraries and CMake packages.
-    packages: tuple[Package, ...]
-    #: Python modules to requirements.
-    modules: dict[str, str]
-    #: Programs to requirements of the package index.
-    programs: dict[str, str]
+    errors: tuple[KnownError, ...]  # errors with known causes, in the order of the file
+    packages: tuple[Package, ...]  # what has which headers, libraries and CMake packages
+    modules: dict[str, str]  # Python modules to requirements
+    programs: dict[str, str]  # programs to requirements of the package index
 
 
 @cache
@@ -105,19 +116,20 @@ def plain_quotes(text: str) -> str:
     return re.sub('[\u2018\u2019"`]', "'", text)
 
 
+@cache
+def known_error(name: str) -> KnownError:
+    """The row of the failure with this id. Raises KeyError for an unknown id."""
+    return {error.id: error for error in knowledge().errors}[name]
+
+
 def reports(name: str, text: str) -> re.Match[str] | None:
-    """Where a program reports the failure with this id; None if it does not. Raises KeyError for an unknown id."""
-    return _by_id()[name].forms[0].search(plain_quotes(text))
+    """Where a program reports the failure with this id; None if it does not."""
+    return known_error(name).forms[0].search(plain_quotes(text))
 
 
 def hint_of(name: str) -> str:
-    """What to do about the failure with this id. Raises KeyError for an unknown id."""
-    return _by_id()[name].hint
-
-
-@cache
-def _by_id() -> dict[str, KnownError]:
-    return {error.id: error for error in knowledge().errors if error.id}
+    """What to do about the failure with this id."""
+    return known_error(name).hint
 
 
 def _error(section: str, row: dict[str, Any]) -> KnownError:
@@ -137,9 +149,141 @@ def _error(section: str, row: dict[str, Any]) -> KnownError:
         forms=tuple(map(re.compile, forms)),
         torch=Torch.parse(f"{row['torch']}.0") if "torch" in row else None,
         cuda=Cuda.parse(row["cuda"]) if "cuda" in row else None,
-        hint=row["hint"],
-        source=row["source"],
-        id=row.get("id", ""),
-        cause=row.get("cause", ""),
-        example=row.get("example", ""),
+        **{key: row[key] for key in ("hint", "source", "id", "cause", "example") if key in row},
     )
+
+
+def hints_for(
+    error: FirstError, torch: Torch, cuda: Cuda, *, container: bool, packages: Sequence[str] = ()
+) -> list[str]:
+    """What to do about an error in a build for this torch and CUDA; empty if the cause is not known.
+
+    `container` is whether the build runs in a container of an image. `packages` are those of its environment, as exact
+    requirements.
+    """
+    message = plain_quotes(error.message)
+    shown = plain_quotes("\n".join((error.message, *error.excerpt)))  # some rows name a macro, which gcc only shows
+    for known in (each for each in knowledge().errors if each.section != "imports"):
+        if not (known.torch and torch < known.torch) and not (known.cuda and cuda < known.cuda):
+            for form in known.forms:
+                if found := form.search(shown if known.section == "missing_include" else message):
+                    return [_hint(known, found, torch, cuda)]
+    installed = {canonicalize_name(package.partition("==")[0]) for package in packages}
+    return [*islice(_missing(message, cuda, installed, container=container), 1)]
+
+
+def _hint(known: KnownError, found: re.Match[str], torch: Torch, cuda: Cuda) -> str:
+    groups = {key: text for key, text in found.groupdict().items() if text}
+    name = next((groups[key] for key in ("name", "member", "header", "clang", "nvcc") if key in groups), "")
+    hint = known.hint.format_map(groups | {"name": name, "torch": torch, "cuda": cuda})
+    if known.section == "removed_from_torch" and known.torch and "{torch}" not in known.hint:
+        return f"torch {known.torch.series} removed {name or known.about}: {hint}"
+    if known.section == "removed_from_cuda" and known.cuda and name:
+        return f"CUDA {known.cuda} moved or removed {name}: {hint}"
+    return hint
+
+
+def _named(form: re.Pattern[str], message: str) -> str:
+    """What a message says is missing, or empty: the group of the pattern that matches."""
+    found = form.search(message)
+    return next(filter(None, found.groups())) if found else ""
+
+
+def _missing(message: str, cuda: Cuda, installed: Set[str], *, container: bool) -> Iterator[str]:
+    """Hints for a module, a header, a library, a CMake package or a program that is not there."""
+    knows = knowledge()
+    top = _named(_NO_MODULE, message).partition(".")[0]
+    if top == "torch":
+        yield (
+            "the environment of the build has torch, so the source starts a second, isolated build: pass"
+            " --no-build-isolation to the pip that it calls"
+        )
+    elif top:
+        yield f"add `{knows.modules.get(top, top)}` to `build_requires` in the recipe: the build needs this module"
+    header, library = _named(_NO_HEADER, message), _named(_NO_LIBRARY, message)
+    cmake = _named(_NO_CMAKE_PACKAGE, message)
+    for package in knows.packages:
+        if header and re.fullmatch(package.headers, header):
+            yield _package(package, f"the header {header}", cuda, installed, container=container)
+        if library and package.library == library:
+            yield _package(package, f"the library {library}", cuda, installed, container=container)
+        if cmake and package.cmake.lower() == cmake.lower():
+            yield _package(package, cmake, cuda, installed, container=container)
+    if requirement := knows.programs.get(program := _named(_NO_PROGRAM, message)):
+        yield f"add `{requirement}` to `build_requires` in the recipe: the build calls the program {program}"
+
+
+def _package(package: Package, what: str, cuda: Cuda, installed: Set[str], *, container: bool) -> str:
+    if package.submodule:
+        return (
+            f"{what} is of {package.submodule}, which is a git submodule of most sources: use the git repository as"
+            " `source`, because archives of it have no submodules"
+        )
+    if package.pypi:
+        requirement = package.pypi.format(cuda_major=cuda.major)
+        brings = package.brings.format(cuda_major=cuda.major) or canonicalize_name(requirement)
+        if brings in installed:
+            return (
+                f"{what} is in `{brings}`, which is installed, and the compiler does not search its folder: add the"
+                " folder to the extension in setup.py with a patch (CUDAExtension of torch adds that of the toolkit)"
+            )
+        return f"{what} is in `{requirement}`: add it to `build_requires` in the recipe"
+    do = "under `images:` in matrix.yaml, name an image that has it" if container else "install it"
+    return f"{what} is in `{package.debian}` (Debian, Ubuntu) and `{package.dnf}` (dnf): {do}"
+
+
+def missing_file_hints(message: str, lines: Sequence[str], source: str, tree: Path, origin: Path | None) -> list[str]:
+    """What to do if the first error of a build is about a file that its source does not have; often nothing.
+
+    `message` is the complete message, `lines` are the output of the build, with the commands of the compilers. `source`
+    is the folder in which the compilers ran, `tree` is where its files are now, and `origin` the folder that they were
+    copied from, if the recipe names one.
+    """
+    text = plain_quotes(message)
+    if found := _submodules(text, lines, source, tree, copied=origin is not None):
+        return found
+    file = normpath(_named(_NO_SOURCE, text).removeprefix(f"{source}/"))
+    if not file.endswith(_SUFFIXES) or file.startswith(("/", "..")) or (tree / file).exists():
+        return []
+    if origin and (origin / file).is_file():
+        return [f"buildfarm does not copy {file}: git ignores it, or its folder is one that a build leaves behind"]
+    if (tree / file).with_suffix(".pyx").is_file():
+        return [f"Cython makes {file} of its .pyx file: add `cython` to `build_requires` in the recipe"]
+    return []
+
+
+def _submodules(message: str, lines: Sequence[str], source: str, tree: Path, *, copied: bool) -> list[str]:
+    """The command that fetches the git submodules in which the missing file would be, if they are empty."""
+    modules_file = tree / ".gitmodules"
+    readable = modules_file.is_file() and not modules_file.is_symlink() and modules_file.stat().st_size <= _BYTES
+    sections = modules_file.read_text(encoding="utf-8", errors="replace").split("[submodule") if readable else []
+    modules = {
+        found["path"]: found.get("url", "no URL")
+        for each in sections
+        if "path" in (found := dict(_SETTING.findall(each)))
+    }
+    wanted = [normpath(each) for each in _possible_paths(message, lines, source)] if modules else []
+    lacking = [
+        path
+        for path in modules
+        if not path.startswith(("/", "..")) and not any((tree / path).glob("*"))
+        if any(f"{each}/".startswith(f"{normpath(path)}/") for each in wanted)
+    ]
+    if not lacking:
+        return []
+    names = " and ".join(f"{path} ({mask_credentials(modules[path])})" for path in lacking)
+    are = "are git submodules" if len(lacking) > 1 else "is a git submodule"
+    if copied:
+        return [f"{names} {are}, and there are no files in it: `git submodule update --init {' '.join(lacking)}`"]
+    return [f"{names} {are}, which the source does not contain: use the git repository as `source`"]
+
+
+def _possible_paths(message: str, lines: Sequence[str], source: str) -> Iterator[str]:
+    """Paths, relative to the source, that the missing file may have."""
+    if header := _named(_NO_HEADER, message):
+        if at := place_of(message.partition("\n")[0]):
+            yield join(dirname(at.file.removeprefix(f"{source}/")), header)
+        for folder in {each for line in lines for each in _INCLUDE_DIR.findall(line)}:
+            yield join(folder.removeprefix(f"{source}/"), header)
+    else:
+        yield from (word.removeprefix(f"{source}/") for word in _WORD.findall(message) if "/" in word)

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import io
+import re
 import shlex
 import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
+import requests
 from docker import DockerClient
-from docker.errors import APIError, NotFound
+from docker.errors import APIError, DockerException, NotFound
 from docker.models.containers import Container as Handle
 from docker.types import DeviceRequest, Mount
 
 from builder.errors import Code, MissingToolError
-from builder.images.engine_errors import SDK_ERRORS, reason, translate_sdk_errors
 from builder.images.network import shell_settings
 from builder.masking import mask_credentials, mask_log
 from builder.process import raise_if_interrupted
+
+#: Errors that the SDK raises, and those of the HTTP library below it that it lets through.
+SDK_ERRORS = (DockerException, requests.exceptions.RequestException)
+
+LOCAL_EXECUTOR_HINT = "use `--executor local`, which needs no container engine"
+
+OTHER_PATHS_HINT = (
+    "if buildfarm itself runs in a container, mount the folders of the store and of the project there,"
+    " under the same paths as on the engine's machine"
+)
 
 #: Label of every container that buildfarm starts for a job. Its value is the job's owner (`Store.owner`), so a later
 #: run can remove the containers of a killed run and leave those of other stores alone.
@@ -59,6 +70,34 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 _LOGGED_OUTPUT = 1 << 30
 #: How much of the end of a program's output is kept in memory, in bytes.
 _KEPT_OUTPUT = 1 << 20
+
+
+@contextmanager
+def translate_sdk_errors(activity: str = "") -> Iterator[None]:
+    """Raise SDK errors of the body as MissingToolError: the engine refused the request or stopped answering.
+
+    `activity` completes the sentence about an engine that stopped answering: `while a container was started`.
+    """
+    try:
+        yield
+    except SDK_ERRORS as error:
+        stopped = activity and isinstance(error, requests.exceptions.ConnectionError)
+        what = f"stopped answering {activity}" if stopped else "refused the request"
+        sentence = f"the Docker engine {what}: {reason(error)}"
+        hints = [LOCAL_EXECUTOR_HINT]
+        if "bind source path does not exist" in sentence:
+            hints.insert(0, OTHER_PATHS_HINT)
+        raise MissingToolError(sentence, Code.ENGINE_NOT_ANSWERING, where="docker", hints=hints) from error
+
+
+def reason(error: Exception) -> str:
+    """The useful part of an SDK error: the engine's message, or the innermost of the nested connection errors."""
+    if isinstance(error, APIError) and error.explanation:
+        return str(error.explanation)
+    message = str(error)
+    nested = [single or double for single, double in re.findall(r"'([^']+)'\)|\"([^\"]+)\"\)", message)]
+    innermost = nested[-1] if nested else message
+    return re.sub(r".*(?:\w+Connection\w*\([^)]*\)|<[^>]*>): |\[Errno -?\d+\] ", "", innermost)
 
 
 class NoGpuError(MissingToolError):

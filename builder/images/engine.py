@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from http.client import CONFLICT
@@ -17,18 +18,20 @@ from docker.errors import APIError, ImageNotFound, NotFound
 from docker.types import LogConfig
 
 from builder.build_log import log_size, text_since
-from builder.errors import Code, MissingToolError
+from builder.diagnosis.known_errors import reports
+from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.gate.amounts import counted
-from builder.images.container import OWNER_LABEL, Container, ContainerSpec
-from builder.images.engine_errors import (
+from builder.images.container import (
     LOCAL_EXECUTOR_HINT,
+    OWNER_LABEL,
     SDK_ERRORS,
-    image_build_error,
+    Container,
+    ContainerSpec,
     reason,
     translate_sdk_errors,
 )
-from builder.images.registry.pull import UnreachableRegistryError, pull_error, pull_image
-from builder.images.registry.reference import Reference, located
+from builder.images.pull import pull_error, pull_image
+from builder.images.registry import Reference, located, read_lock, write_lock
 from builder.log import print_line
 from builder.process import run
 from builder.store import Store
@@ -41,6 +44,14 @@ REQUEST_TIMEOUT = 20
 
 #: Timeout for creating or removing a container, which a busy engine may take long for. Seconds.
 CONTAINER_TIMEOUT = 300
+
+
+#: Error lines of a build step, which begin with the step's number and time: those of pip, apt, dnf and of the checks
+#: in the Dockerfile. Second, BuildKit's own error lines, which repeat the complete command of the step.
+_ERROR_LINES = re.compile(r"#\d+ [\d.]+ (?:ERROR|E|[Ee]rror): (.+)"), re.compile(r"(?:#\d+ )?(?:ERROR|error): (.+)")
+
+#: A retry of pip; only a line with `total=0` means that pip gave up.
+_RETRY = re.compile(r"Retrying \(Retry\(total=(\d+),")
 
 
 class Engine:
@@ -282,9 +293,64 @@ def pull_missing(engine: Engine, bases: Iterable[str]) -> dict[str, MissingToolE
             engine.pull(base)
         except MissingToolError as error:
             problems[base] = error
-            if isinstance(error, UnreachableRegistryError):
+            if error.code is Code.NETWORK_UNREACHABLE:
                 break
     return problems
+
+
+def refresh_lock(path: Path, images: Iterable[str], engine: Engine) -> list[MissingToolError]:
+    """Write the current digests of these tags, as registries or mirrors report them; returns an error for each failure.
+
+    Other images in the file, and images whose registry could not be reached, keep their recorded digest.
+    """
+    if problem := engine.problem():
+        return [problem]
+    known, problems = read_lock(path), []
+    for image in images:
+        try:
+            known[image] = engine.digest(image)
+        except MissingToolError as failure:
+            problems.append(failure)
+    write_lock(path, known)
+    return problems
+
+
+def image_build_error(lines: Sequence[str], *, tag: str, log: Path) -> BuildfarmError:
+    """The error for a failed `docker buildx build` that printed these lines; `log` holds them.
+
+    MissingToolError when the network is missing, otherwise BuildError.
+    """
+    full = f"the full output is in {log}"
+
+    def failed(why: str, code: Code, *hints: str) -> BuildError:
+        sentence = f"the image could not be built: {why}"
+        return BuildError(sentence, code, stage="environment", log=log, where=tag, hints=[*hints, full])
+
+    def lacking(why: str, code: Code, hint: str) -> MissingToolError:
+        return MissingToolError(f"the image could not be built because {why}", code, where=tag, hints=[hint, full])
+
+    errors = [[found[1] for line in lines if (found := pattern.match(line))] for pattern in _ERROR_LINES]
+    last = next((found[-1][:300] for found in errors if found), "buildx gave no reason")
+    if any(reports("disk-full", line) for line in lines):
+        hint = "`docker system df` shows what uses the disk"
+        return failed("the disk of the Docker engine is full", Code.DISK_FULL, hint)
+    if untrusted := next((line for line in lines if reports("untrusted", line)), ""):
+        why = f"a server's certificate is not trusted: {_without_step(untrusted)}"
+        hint = "set SSL_CERT_FILE to a CA bundle that contains your proxy's or your server's CA"
+        return lacking(why, Code.CERTIFICATE_NOT_USABLE, hint)
+    gave_up = [line for line in lines if (retry := _RETRY.search(line)) is None or retry[1] == "0"]
+    if (line := next((line for line in gave_up if reports("unreachable", line)), "")) and (
+        found := reports("unreachable", line)
+    ):
+        message = f"{found[0]} ({line.rpartition(': ')[2].strip()})" if _RETRY.search(line) else _without_step(line)
+        hint = "set UV_DEFAULT_INDEX (or PIP_INDEX_URL) and the proxy variables to hosts that a container can reach"
+        return lacking(f"the network cannot be reached: {message}", Code.NETWORK_UNREACHABLE, hint)
+    return failed(last, Code.ENVIRONMENT_FAILED)
+
+
+def _without_step(line: str) -> str:
+    """A line of buildx without the number and time of its step, and without the mark of an error."""
+    return re.sub(r"^#\d+ (?:[\d.]+ )?(?:W: |E: |ERROR: |Err:\S+ |\s*- )?", "", line).strip()[:300]
 
 
 def _output_of(*argv: str) -> str | None:

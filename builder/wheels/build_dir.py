@@ -11,11 +11,9 @@ import fcntl
 import os
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 
 from builder.hashing import digest_of
@@ -59,36 +57,13 @@ def fixed_folder(name: str, otherwise: Path, on_wait: Callable[[], object] = lam
         os.close(descriptor)
 
 
-@contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """An empty folder with a short path for temporary files; it is deleted afterwards, also after a kill.
-
-    Its lock keeps `clear_abandoned` of other processes from it.
-    """
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        with suppress(FileNotFoundError):  # another process deleted it before it was locked
-            # `mkdtemp` made it. Some network file systems give it another owner or mode, which the build can use.
-            descriptor = _open(folder)
-            with suppress(OSError):  # the file system has no locks, so nobody deletes the folder
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _is(folder, descriptor):
-                break
-            os.close(descriptor)
-    try:
-        yield folder
-    finally:
-        remove_tree(folder)
-        os.close(descriptor)
-
-
 def clear_abandoned(store: Store) -> None:
     """Delete the folders that killed runs left in the store, and of this user also those of builds; end their programs.
 
     Locked folders of running builds stay.
     """
     store.clear_abandoned()
-    for folder in chain.from_iterable(root.glob(f"{_PREFIX}*") for root in {ROOT, Path(tempfile.gettempdir())}):
+    for folder in ROOT.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             descriptor = _open_own(folder)
             try:
@@ -131,13 +106,9 @@ def _hold(folder: Path, on_wait: Callable[[], object]) -> int | None:
     return descriptor
 
 
-def _open(folder: Path) -> int:
-    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-
-
 def _open_own(folder: Path) -> int:
     """Raises OSError unless the folder belongs to this user and nobody else can write it: ROOT is open to everyone."""
-    descriptor = _open(folder)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     found = os.fstat(descriptor)
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
         os.close(descriptor)

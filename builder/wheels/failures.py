@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from builder.diagnosis.first_error import clean, first_error, is_message, last_lines, last_words
-from builder.diagnosis.hints import SourceTree, hints_for, missing_file_hints
-from builder.diagnosis.known_errors import reports
+from builder.diagnosis.known_errors import hints_for, missing_file_hints, reports
 from builder.diagnosis.setup_script import SetupFacts
 from builder.errors import DISK_HINT, BuildError
 from builder.matrix.compat import and_list
@@ -53,11 +52,9 @@ def compile_failure(
         compiled = next((made["file"] for line in reversed(lines[:end]) if (made := _COMPILES.search(line))), "")
         compiled = compiled.strip("'").removeprefix(f"{source}/")[-100:]
         at = f" while it compiled {compiled}" if compiled else ""
-        return failure(
-            f"a compiler was killed{at}, probably because memory ran out"
-            if killed
-            else f"a compiler had no more memory{at}"
-        )
+        if killed:
+            return failure(f"a compiler was killed{at}, probably because memory ran out")
+        return failure(f"a compiler had no more memory{at}")
     if disk_is_full(lines):
         hints.insert(0, DISK_HINT)
         return failure("the disk is full; unfinished files were deleted")
@@ -68,9 +65,8 @@ def compile_failure(
         hints.insert(0, header_hint(job.toolchain.python))
         return failure("Python's headers (Python.h) are missing", *error.excerpt)
     origin = job.recipe.source.path if isinstance(job.recipe.source, PathSource) else None
-    place = SourceTree(tree or Path(source), source, origin)
     container, packages = job.toolchain.executor == "docker", job.toolchain.packages
-    found = missing_file_hints(error.message, lines, place)
+    found = missing_file_hints(error.message, lines, source, tree or Path(source), origin)
     found = found or hints_for(error, job.build.torch, job.build.cuda, container=container, packages=packages)
     if not found and error.text.startswith("CMake Error"):
         found = [

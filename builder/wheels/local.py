@@ -22,7 +22,7 @@ from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import run
 from builder.records import Part, Toolchain
-from builder.wheels.build_dir import fixed_folder, temporary_folder
+from builder.wheels.build_dir import fixed_folder
 from builder.wheels.build_scripts import identity
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
 from builder.wheels.build_scripts.identity import DIFFERS
@@ -35,11 +35,9 @@ from builder.wheels.sccache.configure import (
     cache_variables,
     find_sccache,
     read_statistics,
-    sccache_version,
-    shared_variables,
     with_reuse,
 )
-from builder.wheels.sccache.launchers.environment import CacheSettings
+from builder.wheels.sccache.launchers.server import CacheSettings
 from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.toolchain.cuda_toolkit import HostCompiler, Toolkit, find_host_compiler, find_toolkit
 from builder.wheels.toolchain.environments import (
@@ -124,7 +122,7 @@ class LocalExecutor:
                     Part.NVCC: toolkit.version if toolkit.home else locked_version(packages, "nvidia-cuda-nvcc"),
                     Part.REQUESTED_CUDA: f"CUDA {toolkit.requested_cuda}" if toolkit.requested_cuda else None,
                     Part.UV: version("uv"),
-                    Part.SCCACHE: sccache_version(program) if program and self.compiler_cache else None,
+                    Part.SCCACHE: version("sccache") if program and self.compiler_cache else None,
                 },
             )
         )
@@ -253,16 +251,13 @@ class LocalBuild:
         home = self._toolkit.home or environment.packaged_toolkit(job.build.cuda)
         if not self._toolkit.home:
             link_toolkit(home, self._compiler.cc)
-        with (
-            fixed_folder(job.build.source_folder, job.work / "fixed", lambda: stage(WAITS)) as place,
-            temporary_folder() as short,
-        ):
+        with fixed_folder(job.build.source_folder, job.work / "fixed", lambda: stage(WAITS)) as place:
             stage("compile")
             inside = job.source.relative_to(job.tree)
             tree = Path(shutil.move(job.tree, place / "src"))
-            variables = self._variables(job, environment, home, place, short)
+            variables = self._variables(job, environment, home, place)
             launcher = script_command(sys.executable, PACKAGE.parent, job.file, "with-compiler-cache")
-            own = [place, job.raw, job.statistics, Path(variables["SCCACHE_DIR"]).parent, short]
+            own = [place, job.raw, job.statistics, Path(variables["SCCACHE_DIR"]).parent]
 
             def run_there(argv: Sequence[str]) -> int:
                 command = self._executor.confined([*launcher, *argv], own)
@@ -270,9 +265,7 @@ class LocalBuild:
 
             yield environment, tree / inside, run_there
 
-    def _variables(
-        self, job: CompileJob, environment: Environment, home: Path, place: Path, short: Path
-    ) -> dict[str, str]:
+    def _variables(self, job: CompileJob, environment: Environment, home: Path, place: Path) -> dict[str, str]:
         """The variables of a build that calls its compilers through the launchers; also writes the job's file."""
         executor, tree = self._executor, place / "src"
         variables = shell_variables(uv_variables())
@@ -301,7 +294,7 @@ class LocalBuild:
             cc=self._compiler.cc,
             cxx=self._compiler.cxx,
             cache_dir=kept / job.recipe.name / "kept",
-            socket=short / "server",
+            socket=place / "server",
             sccache=str(program or "sccache"),
         )
         enabled = executor.compiler_cache and program is not None
@@ -309,10 +302,10 @@ class LocalBuild:
         changed = cache_variables(settings, variables["PATH"])
         changed["PYTHONPATH"] = f"{settings.layout.site}:{variables.get('PYTHONPATH', '')}".rstrip(":")
         changed |= {n: value for n, value in job.recipe.env.items() if n in changed and n != "SCCACHE_DIR"}
-        shared = shared_variables(os.environ, job.recipe.name)
-        write_job(job.file, as_set(settings, {**variables, **changed}, shared))
-        temporary = {} if "TMPDIR" in job.recipe.env else {"TMPDIR": str(short)}
-        return {**variables, **changed, **shared, "UV_CACHE_DIR": f"{short}/uv", **temporary}
+        write_job(job.file, as_set(settings, {**variables, **changed}))
+        (temporary := place / "tmp").mkdir()
+        changed |= {"UV_CACHE_DIR": str(place / "uv"), "TMPDIR": job.recipe.env.get("TMPDIR", str(temporary))}
+        return {**variables, **changed}
 
 
 def _python_here(build: Build) -> Python | None:

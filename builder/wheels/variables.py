@@ -8,7 +8,6 @@ from pathlib import Path
 
 from builder.matrix.compat import Compat
 from builder.wheels.job import CompileJob
-from builder.wheels.sccache.configure import is_remote
 
 #: 1980-01-01, the oldest date that a zip can hold, so that no file contains a build time.
 EPOCH = "315532800"
@@ -21,7 +20,8 @@ ARCHITECTURES, REPLACE = "BUILDFARM_NVCC_ARCHITECTURES", "BUILDFARM_NVCC_REPLACE
 #: variable (CPATH, LIBRARY_PATH, a flag that some setup.py reads) could change what is compiled, and the build's digest
 #: does not cover it.
 _FROM_SHELL = re.compile(
-    r"HOME|USER|LOGNAME|PATH|TMPDIR|TZ|LANG|LC_.+|XDG_CACHE_HOME|(?:UV|PIP|SCCACHE)_.+|(?i:.+_proxy)"
+    r"HOME|USER|LOGNAME|PATH|TMPDIR|TZ|LANG|LC_.+|XDG_CACHE_HOME|(?:UV|PIP)_.+|(?i:.+_proxy)"
+    r"|SCCACHE_(?:DIR|CACHE_SIZE|NO_CACHE|RECACHE|LOG)"
     r"|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
 )
 
@@ -74,8 +74,8 @@ def build_variables(job: CompileJob) -> dict[str, str]:
 
 
 def shell_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a shell that a local build gets; those of a shared compiler cache go to sccache alone."""
-    return {name: value for name, value in variables.items() if _FROM_SHELL.fullmatch(name) and not is_remote(name)}
+    """The variables of a shell that a local build gets."""
+    return {name: value for name, value in variables.items() if _FROM_SHELL.fullmatch(name)}
 
 
 def prefix_map_flags(folders: Mapping[Path, str], compiler: str, *, stores: Mapping[Path, str]) -> dict[str, str]:

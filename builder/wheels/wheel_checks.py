@@ -6,13 +6,11 @@ import ast
 import json
 import re
 import tomllib
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
@@ -60,11 +58,6 @@ class CompileFacts:
 
 def check_source(job: CompileJob) -> SourceFacts:
     """Check a source before its compile; raises BuildError for a torch that the build does not have."""
-    if unmet := unmet_requirements(job.source, job.toolchain.packages):
-        print_warning(
-            f"{job.recipe.name}: `build-system.requires` of the source asks for {', '.join(unmet)}, which buildfarm"
-            " does not install; if the build fails, add these requirements to `build_requires` in extension.yaml"
-        )
     return SourceFacts(read_setup_script(job.source), check_target(job), find_cuda_sources(job.source, job.recipe))
 
 
@@ -226,24 +219,6 @@ def check_compiled(wheel: Path, job: CompileJob, script: SetupFacts, log: str) -
                 "to test an official wheel, use `source: {wheel: NAME, version: VERSION}`",
             ],
         )
-
-
-def unmet_requirements(source: Path, packages: Sequence[str]) -> list[str]:
-    """What `build-system.requires` of a source asks for and the exact requirements `packages` do not meet."""
-    try:
-        wanted = [Requirement(text) for text in _read_toml(source / "pyproject.toml")["build-system"]["requires"]]
-    except (ValueError, KeyError, TypeError):
-        return []
-    versions = {
-        str(canonicalize_name(name)): version for name, _, version in (text.partition("==") for text in packages)
-    }
-    counts = [each for each in wanted if each.marker is None or each.marker.evaluate()]
-    found = [versions.get(canonicalize_name(each.name)) for each in counts]
-    return [
-        str(each)
-        for each, version in zip(counts, found, strict=True)
-        if version is None or not each.specifier.contains(version, prereleases=True)
-    ]
 
 
 def find_cuda_sources(source: Path, recipe: Recipe) -> CudaSources:

@@ -15,8 +15,7 @@ from builder.errors import MissingToolError
 from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine
 from builder.images.image_build import inspect_image
-from builder.images.registry.lock import read_lock
-from builder.images.registry.reference import VARIABLE
+from builder.images.registry import VARIABLE, read_lock
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
@@ -105,11 +104,11 @@ def test_a_registry_with_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         registry.publish("team/small:1", [a_layer(tmp_path)])
         login = base64.b64encode(":".join(LOGIN).encode()).decode()
         image, absent = f"{registry.address}/team/small:1", f"{registry.address}/team/small:2"
-        with pytest.raises(MissingToolError, match="has no image team/small:1, or requires a login"):
+        with pytest.raises(MissingToolError, match=r"team/small:1 cannot be pulled .* requires a login"):
             Engine().pull(image)
         (tmp_path / "docker").mkdir()
         (tmp_path / "docker/config.json").write_text(json.dumps({"auths": {registry.address: {"auth": login}}}))
-        with pytest.raises(MissingToolError, match="has no image team/small:2"):
+        with pytest.raises(MissingToolError, match=r"team/small:2 cannot be pulled .* has no such image"):
             Engine().pull(absent)
         assert Engine().base_id(image).startswith("sha256:")
         remove_images(registry.address)

@@ -18,7 +18,7 @@ import pytest
 from builder.commands.add import Added, AddOptions, run_add
 from builder.commands.building.build import run_build
 from builder.diagnosis.first_error import first_error
-from builder.diagnosis.hints import hints_for
+from builder.diagnosis.known_errors import hints_for
 from builder.errors import BuildfarmError, Code
 from builder.matrix.axes import Cuda, Torch
 from builder.proof import Check, Verdict

@@ -22,7 +22,7 @@ from builder.wheels.build_scripts.job_file import write_job
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
 from builder.wheels.sccache.configure import as_set, cache_variables, find_sccache, read_statistics
-from builder.wheels.sccache.launchers.environment import CacheSettings
+from builder.wheels.sccache.launchers.server import CacheSettings
 from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.toolchain.cuda_toolkit import find_host_compiler
 from builder.wheels.toolchain.environments import Environment, Environments, build_requirements
@@ -174,7 +174,7 @@ class Machine:
 def machine(environment: Environment) -> Iterator[Machine]:
     program = find_sccache()
     if program is None:
-        lacking("no sccache 0.10 or later beside buildfarm's Python or on PATH")
+        lacking("no sccache beside buildfarm's Python")
     assert program is not None
     with tempfile.TemporaryDirectory(prefix="objects-") as folder:  # a socket's path is short
         yield Machine(Path(folder), environment, program)
@@ -236,7 +236,7 @@ def test_a_build_system_s_compilers_are_behind_the_cache(
 
 def test_the_local_executor_reuses_what_an_edit_left_as_it_was(store: Path, tmp_path: Path) -> None:
     if find_sccache() is None:
-        lacking("no sccache 0.10 or later beside buildfarm's Python or on PATH")
+        lacking("no sccache beside buildfarm's Python")
     build = build_for("torch2.11.0-cu130-cp312")
     recipe = replace(make.recipe("toy"), build_requires=("setuptools>=77", "wheel", "ninja"))
     executor = LocalExecutor(Environments(Store(store), "https://wheels.invalid/{variant}"))

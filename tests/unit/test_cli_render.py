@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.images.registry.lock import read_lock
+from builder.images.registry import read_lock
 from tests.unit.conftest import Call
 from tests.unit.images.fake_engine import FakeEngine, running_engine
 
@@ -88,7 +88,7 @@ def test_an_image_without_a_digest_is_an_error_and_the_others_are_pinned(
     with_json = call("render", "--lock", "--json")
     assert code == with_json[0] == 4
     assert [(one["code"], one["where"]) for one in json.loads(with_json[1])["errors"]] == [("image-not-found", missing)]
-    assert f"error[image-not-found]: {missing}: the registry r.example has no image missing:1" in err
+    assert f"error[image-not-found]: {missing}: missing:1 cannot be pulled from r.example: " in err
     assert f"base images without a digest (1):\n  {missing}\n" in out, "no advice to run the command that has just run"
     assert list(read_lock(tmp_path / "buildfarm.lock")) == [PYTHONS]
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from builder.errors import Code, MissingToolError
 from builder.images.base_image_choice import ImageChooser
-from builder.images.registry.lock import lock_path, read_lock
-from builder.images.registry.reference import read_mirrors
+from builder.images.registry import lock_path, read_lock, read_mirrors
 from builder.log import print_line
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule, Matrix

@@ -21,7 +21,7 @@ from builder.gate.amounts import size_text
 from builder.gate.outcome import Answer as GateAnswer
 from builder.gate.pack import REFERENCES
 from builder.hashing import digest_of
-from builder.images.registry.lock import lock_path
+from builder.images.registry import lock_path
 from builder.matrix.axes import Cell, Cuda
 from builder.matrix.config import PathSource, Recipe
 from builder.matrix.plan import Build

@@ -39,8 +39,7 @@ from builder.images.container import (
 from builder.images.engine import Engine
 from builder.images.image_build import ensure_image
 from builder.images.network import FIRST_INDEX, ca_variables, copy_ca_bundle, index_variables
-from builder.images.registry.lock import lock_path, read_lock
-from builder.images.registry.reference import read_mirrors
+from builder.images.registry import lock_path, read_lock, read_mirrors
 from builder.images.specs import RuntimeImage
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
@@ -72,14 +71,11 @@ from builder.store import Store
 from builder.untrusted import parse_json
 from builder.wheelfile import elf, limits
 from builder.wheels.toolchain.environments import Environments
-from builder.wheels.toolchain.uv import KilledError, find_uv, uv_error
+from builder.wheels.toolchain.uv import find_uv, uv_error
 
 #: Paths in a rendered runtime image, and of the files mounted into it. The cache of uv ends with the container: code
 #: of the wheel could change it.
 _PYTHON, _UV, _CA, _CACHE = "/opt/cell/bin/python", "/run/buildfarm/uv", "/run/buildfarm/ca.pem", f"{CONTAINER_DIR}/uv"
-
-#: Exit status of READ_SYMBOLS if the Python of the cell is too old for pyelftools.
-_TOO_OLD = 3
 
 #: Reads the symbols of torch's libraries inside of the container, whose Python has no buildfarm, so that gigabytes need
 #: not be copied out.
@@ -89,8 +85,7 @@ sys.path.insert(0, "{CONTAINER_DIR}/reader")
 try:
     import elftools.elf.elffile
 except Exception:
-    sys.stderr.write("pyelftools {version("pyelftools")} does not run under Python %d.%d" % sys.version_info[:2])
-    sys.exit({_TOO_OLD})
+    sys.exit("pyelftools {version("pyelftools")} does not run under Python %d.%d" % sys.version_info[:2])
 from builder.proofs.static.symbol_table import collect_symbols
 table = collect_symbols(pathlib.Path(sysconfig.get_path("purelib")))
 pathlib.Path("{CONTAINER_DIR}/symbols.json").write_text(json.dumps(table.to_json()))
@@ -235,18 +230,11 @@ class ContainerEnvironment:
         """Read in the container, by the same code as on this machine."""
         self._container.put(write_reader(self._folder / "reader"), "reader")
         result = self._step([_PYTHON, "-I", "-c", READ_SYMBOLS])
-        if result.status == _TOO_OLD:
-            raise SymbolsUnreadableError(
-                f"the libraries of torch cannot be read in a container: {result.stderr.strip()}", Code.IMAGE_UNSUITABLE
-            )
         symbols = self._container.get("symbols.json", MOST_SYMBOLS)
         if result.status != 0 or symbols is None:
-            raise MissingToolError(
-                "the libraries of torch in the cell's image cannot be read",
-                Code.IMAGE_UNSUITABLE,
-                where=self._spec.image,
-                hints=[*result.stderr.strip().splitlines()[-1:], f"the full output is in {self._log}"],
-            )
+            why = (result.stderr.strip().splitlines() or [f"the full output is in {self._log}"])[-1]
+            sentence = f"the libraries of torch cannot be read in a container: {why}"
+            raise SymbolsUnreadableError(sentence, Code.IMAGE_UNSUITABLE)
         return parse_json(symbols, SymbolTable.from_json)
 
     def install(self, wheel: Path, companions: Sequence[str] = ()) -> None:
@@ -259,13 +247,9 @@ class ContainerEnvironment:
         start = log_size(self._log)
         argv = [_UV, "pip", "install", "--no-config", "--python", _PYTHON, *wanted]
         result = self._step(argv, variables=self._variables)
-        if result.status < 0:
-            raise KilledError(
-                f"uv was killed by signal {-result.status}", Code.KILLED, stage="environment", log=self._log
-            )
         if result.status != 0:
             index = self._variables.get(FIRST_INDEX, "").split()
-            error = uv_error(self._log, start, wanted, index)
+            error = uv_error(result.status, self._log, start, wanted, index)
             error.where = error.where or self._spec.image
             raise error
 

@@ -1,8 +1,7 @@
 """Around a build in a container: its packages, its environment, the compilers behind the cache, and what it leaves.
 
 In a container of its own, root installs the locked packages of the build. The volume is mounted read-only where code of
-a source runs, so builds share environments and cannot change them. An environment that no build has used for a month is
-deleted.
+a source runs, so builds share environments and cannot change them.
 """
 
 from __future__ import annotations
@@ -12,20 +11,15 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
 from builder.wheels.build_scripts.job_file import BuildPaths
 from builder.wheels.sccache.launchers import server
-from builder.wheels.sccache.launchers.environment import CacheSettings
+from builder.wheels.sccache.launchers.server import CacheSettings
 
 #: File in the job's folder that the host writes: a file name of a driver's library in each line.
 DRIVER_LIBRARIES = "driver_libraries.txt"
-
-#: How long an environment that no build uses is kept, seconds.
-_KEPT_SECONDS = 30 * 24 * 3600
 
 #: Python keeps the bytecode of what it imports. A build cannot write any, and would compile these modules again.
 _IMPORTED = ("torch.utils.cpp_extension", "setuptools.build_meta", "setuptools.command.bdist_wheel")
@@ -53,7 +47,8 @@ def install(paths: BuildPaths, cache: CacheSettings) -> None:
     It is inside the mounted uv cache because hard links do not cross mounts: linking takes half a second, copying torch
     and its CUDA packages into the container's layer takes fifty.
     """
-    _lock(paths.environment.with_name(f"{paths.environment.name}.lock"), wait=True)
+    lock = os.open(paths.environment.with_name(f"{paths.environment.name}.lock"), os.O_RDONLY | os.O_CREAT, 0o644)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # until this process ends
     if not paths.complete.exists():
         python = (paths.prefix / "bin" / "python").resolve()
         _run_uv(paths, "venv", "--no-config", "--clear", "--python", python, paths.environment)
@@ -71,46 +66,11 @@ def install(paths: BuildPaths, cache: CacheSettings) -> None:
         paths.complete.touch()
     if paths.links_toolkit:  # an environment of an older buildfarm may lack a link
         link_toolkit(paths.toolkit, "gcc")
-    os.utime(paths.complete)
-    _delete_old(paths.packages, paths.environment.name)
 
 
 def _run_uv(paths: BuildPaths, *arguments: str | Path) -> None:
     """Run uv with its cache in `paths.packages`; raises CalledProcessError."""
     subprocess.run(["uv", *arguments], env={**os.environ, "UV_CACHE_DIR": str(paths.packages)}, check=True)
-
-
-def _delete_old(packages: Path, own: str) -> None:
-    """Delete the environments that are old, or whose installation was killed."""
-    for folder in packages.glob("env-*"):
-        if folder.suffix == ".lock" or folder.name == own:
-            continue
-        lock = folder.with_name(f"{folder.name}.lock")
-        with suppress(OSError):
-            descriptor = _lock(lock, wait=False)
-            if descriptor is None:  # a different container installs it
-                continue
-            used = (folder / ".complete").stat().st_mtime if (folder / ".complete").exists() else 0
-            if time.time() - used > _KEPT_SECONDS:
-                shutil.rmtree(folder, ignore_errors=True)
-                lock.unlink(missing_ok=True)
-            os.close(descriptor)
-
-
-def _lock(path: Path, *, wait: bool) -> int | None:
-    """The descriptor of a locked file that still has its name; None when the file is locked and `wait` is false."""
-    while True:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if os.path.samestat(path.stat(), os.fstat(descriptor)):
-                return descriptor
-        except FileNotFoundError:
-            pass  # a different container deleted it between the two steps: the next file is ours
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        os.close(descriptor)
 
 
 def prepare(paths: BuildPaths, cache: CacheSettings) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from builder.wheels.sccache.launchers.environment import CacheSettings
+from builder.wheels.sccache.launchers.server import CacheSettings
 
 _Described = TypeVar("_Described", "BuildPaths", CacheSettings)
 

@@ -6,16 +6,12 @@ import csv
 import io
 import json
 import shlex
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from builder.errors import MissingToolError
 from builder.hashing import digest_of
 from builder.images.container import CONTAINER_DIR, OWNER_LABEL, PROCESSES, USER, ContainerSpec
-from builder.images.engine import Engine
 from builder.images.image_build import ImageContents
 from builder.images.network import CA_BUNDLE, FIRST_INDEX, ca_variables, copy_ca_bundle, index_variables
 from builder.images.specs import python_prefix
@@ -25,7 +21,7 @@ from builder.wheels.build_scripts.install import DRIVER_LIBRARIES as DRIVER_LIBR
 from builder.wheels.build_scripts.job_file import BuildPaths, write_job
 from builder.wheels.job import JOB_FILE, CompileJob, config_setting_options
 from builder.wheels.sccache.configure import as_set, cache_variables, with_reuse
-from builder.wheels.sccache.launchers.environment import CacheSettings
+from builder.wheels.sccache.launchers.server import CacheSettings
 from builder.wheels.scripts import copy_scripts, script_command
 from builder.wheels.toolchain.environments import wheels_only
 from builder.wheels.variables import build_variables, merge_variables
@@ -50,9 +46,6 @@ while [ ! -w / ] && [ "$tries" -lt 3000 ]; do
 done
 exec "$@"
 """
-#: Interval between two looks for the container, seconds.
-_POLL_INTERVAL = 0.1
-
 #: Engine volumes with uv's cache and the compiler cache. Containers do not use the host's caches: files that the
 #: container's user writes there would not belong to the host's user, and it cannot hard-link files of other users.
 #: Builds cannot write into the volume of packages. Each extension has a volume of objects, with its name after a dot.
@@ -70,28 +63,6 @@ _OBJECTS = "/buildfarm/objects"
 
 #: The Python of rendered images for tools.
 _TOOLS_PYTHON = "/opt/buildfarm/bin/python"
-
-
-def make_root_directory_writable(engine: Engine, owner: str, ended: threading.Event) -> None:
-    """Make `/` writable in the container of `owner` that starts before `ended` is set."""
-    while not ended.wait(_POLL_INTERVAL):
-        # An engine that does not answer is also an error of the build, which reports it.
-        with suppress(MissingToolError):
-            if engine.make_root_directory_writable(owner):
-                return
-
-
-@contextmanager
-def followed(follow: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Run a function in a thread while the body runs; then set the event that it got, and wait for the thread."""
-    ended = threading.Event()
-    follower = threading.Thread(target=follow, args=(ended,), daemon=True)
-    follower.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        follower.join()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from builder.build_log import log_size
-from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
+from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.hashing import digest_of
 from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine, pull_missing
@@ -31,12 +31,10 @@ from builder.store import Store, write_atomic
 from builder.wheels.cibuildwheel.config import (
     BuildContainer,
     container_inputs,
-    followed,
     install_spec,
-    make_root_directory_writable,
     write_inputs,
 )
-from builder.wheels.cibuildwheel.log import LOG_VARIABLES, report_stages, run_error
+from builder.wheels.cibuildwheel.log import LOG_VARIABLES, followed, run_error
 from builder.wheels.job import Compiled, CompileJob, NotPreparedError, problems_of
 from builder.wheels.repair.repair import provided_libraries, with_repair_tools
 from builder.wheels.sccache.configure import read_statistics
@@ -252,8 +250,8 @@ class DockerBuild:
         start = log_size(job.log)
         status: int | None = None
         try:
-            opens_root = partial(make_root_directory_writable, self._executor.engine, job.owner)
-            with report_stages(job.log, start, stage), followed(opens_root):
+            open_root = partial(self._executor.engine.make_root_directory_writable, job.owner)
+            with followed(job.log, start, stage, open_root):
                 status = run(argv, log=job.log, owner=job.owner, cwd=job.tree, env=variables)
         finally:
             # Also after an interrupt, which kills cibuildwheel but not its container.
@@ -271,16 +269,15 @@ class DockerBuild:
         """The error for a failed run of cibuildwheel. A stopped engine explains the failure better than any output."""
         error = run_error(job, start, status)
         if problem := self._executor.engine.problem():
-            stage = error.stage if isinstance(error, BuildError) else "environment"
             return MissingToolError(
-                f"the Docker engine stopped answering during the {stage} stage: {problem.sentence}",
+                f"the Docker engine stopped answering during the {error.stage} stage: {problem.sentence}",
                 Code.ENGINE_NOT_ANSWERING,
                 where=problem.where,
                 hints=[*problem.hints, f"the full output is in {job.log}"],
             )
-        if isinstance(error, BuildError) and error.stage == "environment":
+        if error.stage == "environment":
             wanted, index, _ = self._executor.wanted(job.build, job.recipe, self._image)
-            cause = uv_error(job.log, start, wanted, index)
+            cause = uv_error(status, job.log, start, wanted, index)
             if isinstance(cause, MissingToolError) and not isinstance(cause, UnsatisfiableError):
                 return cause
         return error

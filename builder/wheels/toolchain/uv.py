@@ -100,16 +100,14 @@ def uv_variables(index: Sequence[str] = ()) -> dict[str, str]:
 def run_uv(
     arguments: Sequence[str], requirements: Sequence[str], *, index: Sequence[str], log: Path, owner: str
 ) -> None:
-    """Run uv with its output appended to `log`; raises what `uv_error` returns when uv fails, KilledError on a signal.
+    """Run uv with its output appended to `log`; raises what `uv_error` returns when uv fails.
 
     `requirements` are only named in errors.
     """
     start = log_size(log)
     status = run([str(find_uv()), *arguments], log=log, owner=owner, env=uv_variables(index))
-    if status < 0:
-        raise KilledError(f"uv was killed by signal {-status}", Code.KILLED, stage="environment", log=log)
     if status != 0:
-        raise uv_error(log, start, requirements, index)
+        raise uv_error(status, log, start, requirements, index)
 
 
 def compile_requirements(
@@ -156,8 +154,10 @@ def cause_of(output: str) -> str:
     return " ".join(causes[-1].split()).replace(" cause: ", ": ") if causes else ""
 
 
-def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence[str]) -> BuildfarmError:
-    """Why uv failed, read from the log after its first `start` bytes."""
+def uv_error(status: int, log: Path, start: int, requirements: Sequence[str], index: Sequence[str]) -> BuildfarmError:
+    """Why uv failed, read from the log after its first `start` bytes; `status` is negative for a signal."""
+    if status < 0:
+        return KilledError(f"uv was killed by signal {-status}", Code.KILLED, stage="environment", log=log)
     output = text_since(log, start)
     wanted = ", ".join(requirements)
     where = index_setting(index)
@@ -174,17 +174,14 @@ def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence
             f"the wheel needs {tags}, but the C library (glibc) here supports at most {newer['here']}",
             Code.PLATFORM_UNSUPPORTED,
             hints=[
-                "test the wheel in a container of the cell's runtime image with `buildfarm smoke --executor docker`",
+                hint_of("newer-glibc"),
                 "set `runtime` under `images:` in matrix.yaml to a newer base image for such containers",
             ],
         )
     absent = reports("no-package", output)
     if absent or reports("conflict", output):
         detail = cause_of(output) or "no version satisfies the requirements"
-        hints = [
-            f"requirements: {wanted}",
-            "if torch is missing, set `torch_index` in matrix.yaml to an index of torch's CUDA variants",
-        ]
+        hints = [f"requirements: {wanted}", hint_of("no-package")]
         if absent:
             sentence = f"the package index does not have a required package or version: {detail}"
             return MissingToolError(sentence, Code.PACKAGE_NOT_FOUND, where=where, hints=hints)

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from builder.images.network import ca_bundle, ca_variables, index_variables
-from builder.images.registry.reference import VARIABLE
+from builder.images.registry import VARIABLE
 from builder.tested_versions import TESTED
 from builder.wheels.cibuildwheel.config import PACKAGES_VOLUME
 from tests.conftest import ROOT, Ran, free_disk, lacking, needs_images, run

@@ -10,8 +10,14 @@ import yaml
 
 from builder.diagnosis import known_errors
 from builder.diagnosis.first_error import FirstError, first_error
-from builder.diagnosis.hints import SourceTree, hints_for, missing_file_hints
-from builder.diagnosis.known_errors import SECTIONS, KnownError, knowledge, plain_quotes
+from builder.diagnosis.known_errors import (
+    SECTIONS,
+    KnownError,
+    hints_for,
+    knowledge,
+    missing_file_hints,
+    plain_quotes,
+)
 from builder.matrix.axes import Cuda, Torch
 
 NEWEST, CUDA = Torch(2, 15, 0), Cuda(13, 0)
@@ -198,7 +204,7 @@ SOURCE = "/var/tmp/build/src"
 def missing(tree: Path, *output: str, origin: Path | None = None) -> list[str]:
     error = first_error(output, SOURCE, tree)
     assert error
-    return missing_file_hints(error.message, output, SourceTree(tree, SOURCE, origin))
+    return missing_file_hints(error.message, output, SOURCE, tree, origin)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.diagnosis.first_error import LONGEST, FirstError, first_error
-from builder.diagnosis.hints import hints_for
+from builder.diagnosis.known_errors import hints_for
 from builder.matrix.axes import Cuda, Torch
 from builder.wheels.failures import was_killed
 

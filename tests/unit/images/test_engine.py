@@ -8,9 +8,8 @@ import pytest
 import requests
 from docker.errors import DockerException
 
-from builder.errors import BuildError, Code, Exit, MissingToolError
-from builder.images.engine import Engine
-from tests.refused import refused
+from builder.errors import Exit, MissingToolError
+from builder.images.engine import Engine, image_build_error
 from tests.unit.images.fake_engine import FakeEngine
 
 
@@ -162,9 +161,69 @@ def test_a_build_gets_the_text_and_the_secrets(fake: FakeEngine, tmp_path: Path)
     assert "hush" not in (tmp_path / "log").read_text()
 
 
-def test_a_failed_build_quotes_the_error_line(fake: FakeEngine, tmp_path: Path) -> None:
-    (fake.root / "fails").write_text("#7 1.23 ERROR: No matching distribution found for uv==9\n#7 DONE\n")
-    with refused(Code.ENVIRONMENT_FAILED, "uv==9") as caught:
-        Engine().build("FROM base:1\n", "buildfarm/x:1", log=tmp_path / "log", owner="t", secrets={})
-    assert isinstance(caught.value, BuildError)
-    assert (caught.value.stage, caught.value.log) == ("environment", tmp_path / "log")
+#: Output of buildx.
+RETRY = (
+    "#5 13.7 WARNING: Retrying (Retry(total={left}, connect=None, read=None, redirect=None, status=None)) after"
+    " connection broken by 'NewConnectionError('<pip object at 0x7f>: Failed to establish a new connection:"
+    " [Errno 111] Connection refused')': /simple/uv/"
+)
+PIP = "#5 21.38 ERROR: No matching distribution found for uv==9"
+BUILDKIT = "#5 ERROR: executor failed running [/bin/sh -c pip install uv==9]: exit code: 1"
+SUMMARY = "ERROR: failed to solve: executor failed running [/bin/sh -c pip install uv==9]: exit code: 1"
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "sentence"),
+    [
+        (
+            [PIP, BUILDKIT, SUMMARY],
+            Exit.FAILED,
+            "the image could not be built: No matching distribution found for uv==",
+        ),
+        ([BUILDKIT, SUMMARY], Exit.FAILED, "the image could not be built: failed to solve: executor failed running"),
+        (
+            ["#5 0.3 error: the base has gcc 14, and this build takes 9 to 12", BUILDKIT],
+            Exit.FAILED,
+            "the base has gcc",
+        ),
+        ([RETRY.format(left=4), PIP, SUMMARY], Exit.FAILED, "No matching distribution"),
+        (
+            [RETRY.format(left=1), RETRY.format(left=0), PIP, SUMMARY],
+            Exit.TOOL_MISSING,
+            "because the network cannot be reached: Failed to establish a new connection (/simple/uv/)",
+        ),
+        (
+            ["#7 2.1 W: Failed to fetch http://deb/x  Temporary failure resolving 'deb'", "#7 2.2 E: Unable to locate"],
+            Exit.TOOL_MISSING,
+            "because the network cannot be reached: Failed to fetch http://deb/x  Temporary failure resolving 'deb'",
+        ),
+        (
+            ["#7 9.1  - Curl error (6): Couldn't resolve host name for https://rocky/repodata"],
+            Exit.TOOL_MISSING,
+            "because the network cannot be reached: Curl error (6)",
+        ),
+        (
+            [
+                "#7 1.9  - Curl error (60): SSL peer certificate or SSH remote key was not OK for https://rocky/x",
+                "#7 1.9 Error: Failed to download metadata for repo 'appstream': All mirrors were tried",
+            ],
+            Exit.TOOL_MISSING,
+            "because a server's certificate is not trusted: Curl error (60): SSL peer certificate",
+        ),
+        (
+            [
+                "#9 1.0 error: Failed to fetch: `http://i/uv/`",
+                "#9 1.0   cause: error sending request for url (http://i)",
+            ],
+            Exit.TOOL_MISSING,
+            "because the network cannot be reached: cause: error sending request",
+        ),
+        (["#8 1.1 cp: error writing '/x': No space left on device"], Exit.FAILED, "the disk of the Docker engine is"),
+    ],
+)
+def test_the_error_for_an_output_of_buildx(lines: list[str], code: Exit, sentence: str) -> None:
+    error = image_build_error(lines, tag="buildfarm/build:abc", log=Path("/logs/build"))
+    assert error.exit_code == code
+    assert sentence in error.sentence
+    assert error.where == "buildfarm/build:abc"
+    assert "the full output is in /logs/build" in error.hints

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
-from builder.errors import BuildfarmError, Code, Exit, MissingToolError
+from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolError
 from builder.images import dockerfiles as render
 from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine
@@ -112,11 +112,15 @@ def test_base_images_of_a_mirror_change_the_dockerfile_and_not_the_name_of_the_i
     assert tag == expected
 
 
-def test_a_missing_network_is_a_missing_tool_error(fake: FakeEngine, store: Store, image: BuildImage) -> None:
+def test_the_error_of_a_failed_image(fake: FakeEngine, store: Store, image: BuildImage) -> None:
     (fake.root / "fails").write_text("#5 1.0 E: Could not connect to deb:80 (1.2.3.4)\nERROR: failed to solve: exit 1")
     error = build_error(fake, store, image)
     assert error.exit_code == Exit.TOOL_MISSING
     assert "because the network cannot be reached: Could not connect to deb:80" in error.sentence
+    (fake.root / "fails").write_text("#7 1.23 ERROR: No matching distribution found for uv==9\n#7 DONE\n")
+    error = build_error(fake, store, image)
+    assert isinstance(error, BuildError)
+    assert (error.stage, error.log, error.code) == ("environment", fake.root / "log", Code.ENVIRONMENT_FAILED)
 
 
 def test_a_stopped_engine_is_reported_instead_of_the_output_of_buildx(

@@ -80,38 +80,49 @@ def test_aarch64_has_its_own_manylinux_image_and_name() -> None:
     assert run.name == "run-torch2.11.0-cu130-cp312-linux-aarch64"
 
 
-def test_images_of_the_matrix_come_first_and_their_name_tells_the_distribution() -> None:
-    rule = ImageRule("*-cu121-*", "mirror.example/cuda:12.1.1-devel-ubuntu22.04")
-    image = chooser(images=(rule,)).build_image(build("torch2.2.2-cu121-cp311"))
-    assert (image.base, image.gcc, image.toolkit) == (rule.image, 12, Cuda(12, 1))
-    assert image.name == "build-cu121-mirror-example-cuda-12-1-1-devel-ubuntu22-04-gcc12-cp311"
-
-
-def test_an_image_of_an_unknown_distribution_is_used_unchanged() -> None:
-    image = chooser(images=(ImageRule("*", "registry.example/base:7"),)).build_image(build("torch2.2.2-cu121-cp311"))
-    assert (image.distribution, image.gcc, image.gcc_range) == (None, None, (9, 12))
-    assert image.toolkit == Cuda(12, 1), "the package index does not have this nvcc, so the base image must"
+OLD, NEW = "torch2.2.2-cu121-cp311", "torch2.11.0-cu130-cp313"
 
 
 @pytest.mark.parametrize(
-    ("base", "held"),
+    ("rule", "cell", "chosen"),
     [
-        ("nvidia/cuda:13.0.3-devel-ubuntu22.04", True),
-        ("nvidia/cuda:13.2.1-devel-ubuntu22.04", False),
-        ("quay.io/manylinux_cuda/manylinux_2_28_x86_64_cuda13_0:latest", True),
-        ("quay.io/manylinux_cuda/manylinux_2_28_x86_64_cuda12_9:latest", False),
-        ("buildfarm-base:bookworm", False),
+        (
+            ImageRule("*-cu121-*", "mirror.example/cuda:12.1.1-devel-ubuntu22.04"),
+            OLD,
+            {
+                "gcc": 12,
+                "toolkit": Cuda(12, 1),
+                "name": "build-cu121-mirror-example-cuda-12-1-1-devel-ubuntu22-04-gcc12-cp311",
+            },
+        ),
+        # The package index does not have this nvcc, so a base image of an unknown distribution must.
+        (
+            ImageRule("*", "registry.example/base:7"),
+            OLD,
+            {"distribution": None, "gcc": None, "gcc_range": (9, 12), "toolkit": Cuda(12, 1)},
+        ),
+        # From CUDA 13.0 on, only a name with the same CUDA version means that a base image has the toolkit.
+        (ImageRule("*", "nvidia/cuda:13.0.3-devel-ubuntu22.04"), NEW, {"toolkit": Cuda(13, 0)}),
+        (ImageRule("*", "nvidia/cuda:13.2.1-devel-ubuntu22.04"), NEW, {"toolkit": None}),
+        (
+            ImageRule("*", "quay.io/manylinux_cuda/manylinux_2_28_x86_64_cuda13_0:latest"),
+            NEW,
+            {"toolkit": Cuda(13, 0)},
+        ),
+        (ImageRule("*", "quay.io/manylinux_cuda/manylinux_2_28_x86_64_cuda12_9:latest"), NEW, {"toolkit": None}),
+        (ImageRule("*", "buildfarm-base:bookworm"), NEW, {"toolkit": None}),
+        # A declared toolkit is required, and limits the compiler.
+        (
+            ImageRule("*", "in-house/cuda:trixie", toolkit=Cuda(12, 4)),
+            OLD,
+            {"toolkit": Cuda(12, 4), "release": "12.4", "any_minor": False, "gcc": 12},
+        ),
     ],
+    ids=lambda value: value.image if isinstance(value, ImageRule) else "",
 )
-def test_only_a_name_with_the_same_cuda_version_means_that_a_base_has_the_toolkit(base: str, held: bool) -> None:
-    image = chooser(images=(ImageRule("*", base),)).build_image(build("torch2.11.0-cu130-cp313"))
-    assert image.toolkit == (Cuda(13, 0) if held else None)
-
-
-def test_a_declared_toolkit_is_required_and_limits_the_compiler() -> None:
-    rule = ImageRule("*", "in-house/cuda:trixie", toolkit=Cuda(12, 4))
-    image = chooser(images=(rule,)).build_image(build("torch2.2.2-cu121-cp311"))
-    assert (image.toolkit, image.release, image.any_minor, image.gcc) == (Cuda(12, 4), "12.4", False, 12)
+def test_an_image_of_the_matrix_comes_first(rule: ImageRule, cell: str, chosen: dict[str, Any]) -> None:
+    image = chooser(images=(rule,)).build_image(build(cell))
+    assert {"base": image.base, **{name: getattr(image, name) for name in chosen}} == {"base": rule.image, **chosen}
 
 
 def test_a_declared_toolkit_of_a_different_major_is_an_error() -> None:

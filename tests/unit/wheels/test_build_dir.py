@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from builder.store import Store
 from builder.wheels import build_dir
-from builder.wheels.build_dir import clear_abandoned, fixed_folder, folder_of, temporary_folder
+from builder.wheels.build_dir import clear_abandoned, fixed_folder, folder_of
 from builder.wheels.variables import prefix_map_flags
 from tests.conftest import PATIENCE
 
@@ -42,32 +41,6 @@ def test_what_a_killed_farm_left_is_cleared(tmp_path: Path) -> None:
     with fixed_folder("ops", tmp_path / "otherwise") as folder:
         assert list(folder.iterdir()) == []
     assert tmp_path.is_dir()
-
-
-def test_temporary_files_of_a_killed_build_are_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / "tmp"
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    left = Path(tempfile.mkdtemp(prefix="buildfarm.build."))
-    (left / "x.ii").touch()
-    with temporary_folder() as folder:
-        clear_abandoned(Store(tmp_path / "store"))
-        assert list(place.iterdir()) == [folder]
-    assert list(place.iterdir()) == []
-
-
-def test_temporary_files_may_be_on_a_disk_that_decides_about_modes_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    make = tempfile.mkdtemp
-
-    def as_on_vfat(prefix: str) -> str:
-        folder = make(prefix=prefix)
-        Path(folder).chmod(0o777)
-        return folder
-
-    monkeypatch.setattr(tempfile, "mkdtemp", as_on_vfat)
-    with temporary_folder() as folder:
-        assert list(folder.iterdir()) == []
-    assert not folder.exists()
 
 
 def test_two_farms_take_turns(tmp_path: Path) -> None:

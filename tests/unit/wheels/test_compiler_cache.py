@@ -1,4 +1,4 @@
-"""The compiler cache: its statistics, and the variables of one that machines share."""
+"""The compiler cache: its statistics, and the sources that must not use it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.records import CacheStatistics
-from builder.wheels.sccache.configure import read_statistics, shared_variables, unsafe_source
-from builder.wheels.sccache.launchers.server import without_secrets
+from builder.wheels.sccache.configure import read_statistics, unsafe_source
 from builder.wheels.variables import shell_variables
 
 #: From `sccache --show-stats --stats-format=json` of sccache 0.16.0, shortened: one CUDA file for two architectures,
@@ -73,50 +72,6 @@ def test_a_source_with_incbin_is_unsafe(tmp_path: Path) -> None:
     assert "deep/blob.S" in unsafe_source(tmp_path)
 
 
-def test_without_a_backend_there_are_no_variables() -> None:
-    assert shared_variables({"SCCACHE_CACHE_SIZE": "1G", "SCCACHE_REGION": "here", "PATH": "/bin"}, "ops") == {}
-
-
-def test_keys_begin_with_the_extension_and_the_password_leaves_the_url() -> None:
-    found = shared_variables({"SCCACHE_REDIS_ENDPOINT": "redis://me:a%20b@cache:6380/2", "PATH": "/bin"}, "ops")
-    assert found == {
-        "SCCACHE_REDIS_ENDPOINT": "redis://cache:6380",
-        "SCCACHE_REDIS_USERNAME": "me",
-        "SCCACHE_REDIS_PASSWORD": "a b",
-        "SCCACHE_REDIS_DB": "2",
-        "SCCACHE_REDIS_KEY_PREFIX": "buildfarm/ops",
-        "SCCACHE_MULTILEVEL_CHAIN": "disk,redis",
-    }
-
-
-@pytest.mark.parametrize(
-    ("switch", "prefix", "chain"),
-    [
-        ("SCCACHE_REDIS", "SCCACHE_REDIS_KEY_PREFIX", "disk,redis"),
-        ("SCCACHE_REDIS_CLUSTER_ENDPOINTS", "SCCACHE_REDIS_KEY_PREFIX", "disk,redis"),
-        ("SCCACHE_MEMCACHED_ENDPOINT", "SCCACHE_MEMCACHED_KEY_PREFIX", "disk,memcached"),
-        ("SCCACHE_BUCKET", "SCCACHE_S3_KEY_PREFIX", "disk,s3"),
-        ("SCCACHE_GCS_BUCKET", "SCCACHE_GCS_KEY_PREFIX", "disk,gcs"),
-        ("SCCACHE_AZURE_BLOB_CONTAINER", "SCCACHE_AZURE_KEY_PREFIX", "disk,azure"),
-        ("SCCACHE_WEBDAV_ENDPOINT", "SCCACHE_WEBDAV_KEY_PREFIX", "disk,webdav"),
-    ],
-)
-def test_every_backend_has_a_prefix_for_each_extension(switch: str, prefix: str, chain: str) -> None:
-    found = shared_variables({switch: "there", prefix: "team/"}, "ops")
-    assert found[prefix] == "team/ops"
-    assert found["SCCACHE_MULTILEVEL_CHAIN"] == chain
-
-
-def test_a_build_gets_none_of_these_variables() -> None:
-    shell = {
-        "SCCACHE_REDIS_PASSWORD": "x",
-        "SCCACHE_BUCKET": "b",
-        "AWS_SECRET_ACCESS_KEY": "s",
-        "SCCACHE_CACHE_SIZE": "1",
-    }
-    assert shell_variables(shell) == {"SCCACHE_CACHE_SIZE": "1"}
-
-
-def test_secrets_do_not_reach_a_log() -> None:
-    secrets = {"SCCACHE_REDIS_PASSWORD": "sesame", "SCCACHE_WEBDAV_TOKEN": "", "SCCACHE_REDIS_KEY_PREFIX": "buildfarm"}
-    assert without_secrets("buildfarm said sesame", secrets) == "buildfarm said ***"
+def test_a_build_gets_no_variables_of_a_remote_cache() -> None:
+    shell = {"SCCACHE_REDIS_PASSWORD": "x", "SCCACHE_BUCKET": "b", "AWS_SECRET_ACCESS_KEY": "s"}
+    assert shell_variables({**shell, "SCCACHE_CACHE_SIZE": "1"}) == {"SCCACHE_CACHE_SIZE": "1"}

@@ -373,9 +373,9 @@ def test_packages_that_the_cache_lacks_do_not_conflict(monkeypatch: pytest.Monke
         "  ╰─▶ Because torch was not found in the cache and you require torch==2.11.0, we can conclude that your\n"
         "      requirements are unsatisfiable.\n"
     )
-    assert uv_error(log, 0, ["torch==2.11.0"], []).code is Code.ENVIRONMENT_FAILED
+    assert uv_error(1, log, 0, ["torch==2.11.0"], []).code is Code.ENVIRONMENT_FAILED
     monkeypatch.setenv("UV_OFFLINE", "1")
-    error = uv_error(log, 0, ["torch==2.11.0"], [])
+    error = uv_error(1, log, 0, ["torch==2.11.0"], [])
     assert error.code is Code.NETWORK_UNREACHABLE
     assert error.hints[0].startswith("UV_OFFLINE=1 forbids")
     assert not any("UV_DEFAULT_INDEX" in hint for hint in error.hints)

@@ -136,13 +136,17 @@ def read(job: CompileJob, settings: Path) -> tuple[Any, tuple[str, ...]]:
 
 
 def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
-    job = dataclasses.replace(job, recipe=a_recipe(job.source, env={"FLAGS": "-DA='x y' $HOME \"q\" ; # \\ é"}))
+    recipe = a_recipe(job.source, env={"FLAGS": "-DA='x y' $HOME \"q\" ; # \\ é"})
+    wanted: dict[str, tuple[str, ...]] = {"--global-option": ("--cuda_ext", "--x=a b")}
+    job = dataclasses.replace(job, recipe=dataclasses.replace(recipe, config_settings=wanted))
     settings, mounted = written(job), job.shared
     options, create = read(job, settings)
     assert options.manylinux_images["x86_64"] == "buildfarm/base:abc"
     assert options.container_engine.disable_host_mount is True
     assert options.build_frontend.name == "uv"
     assert "--no-build-isolation" in options.build_frontend.args
+    passed = ["--config-setting=--global-option=--cuda_ext", "--config-setting=--global-option=--x=a b"]
+    assert list(options.build_frontend.args)[-2:] == config_setting_options(job.recipe) == passed
     assert (options.before_all, options.test_command, options.config_settings) == ("", "", "")
     assert options.environment.as_dictionary({}) == {}
     assert not options.audit_command
@@ -164,23 +168,6 @@ def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
     assert words[7:9] == ["/opt/python/cp311-cp311/bin/python", "/project"]
     assert json.loads(words[9])["name"] == "toy"
     assert options.repair_command == f"{script} after-build {{wheel}} {{dest_dir}}"
-
-
-def test_a_source_that_states_name_and_version_is_not_asked(job: CompileJob) -> None:
-    (job.source / "pyproject.toml").write_text('[project]\nname = "toy"\nversion = "1.0"\n')
-    settings = written(job)
-    assert "check-identity" not in read(job, settings)[0].before_build
-
-
-def test_the_recipes_options_of_the_build_backend(job: CompileJob) -> None:
-    """They are those of a local build."""
-    wanted: dict[str, tuple[str, ...]] = {"--global-option": ("--cuda_ext", "--x=a b")}
-    job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, config_settings=wanted))
-    settings = written(job)
-    options, _ = read(job, settings)
-    passed = config_setting_options(job.recipe)
-    assert passed == ["--config-setting=--global-option=--cuda_ext", "--config-setting=--global-option=--x=a b"]
-    assert list(options.build_frontend.args)[-2:] == passed
 
 
 def test_the_configuration_contains_no_passwords(job: CompileJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,7 +343,7 @@ def test_an_unreachable_package_index_is_reported_before_the_builds(
 @pytest.mark.parametrize(
     ("cell", "said"),
     [
-        (Cell.parse("torch2.4.0-cu124-cp311"), "has no image nvidia/cuda:12.4.1-devel-rockylinux8"),
+        (Cell.parse("torch2.4.0-cu124-cp311"), "nvidia/cuda:12.4.1-devel-rockylinux8 cannot be pulled"),
         (dataclasses.replace(CELL, platform=Platform.LINUX_AARCH64), "containers on this machine are linux_"),
     ],
     ids=["unknown image", "platform"],

@@ -11,7 +11,7 @@ from pathlib import Path
 import cibuildwheel.platforms.linux
 import pytest
 
-from builder.errors import BuildError, BuildfarmError, MissingToolError
+from builder.errors import BuildError
 from builder.matrix.axes import Python
 from builder.records import Toolchain
 from builder.wheels.build_scripts.identity import ANSWER
@@ -31,7 +31,7 @@ COMMAND_FAILED = "::error::cibuildwheel: Command ['sh', '-c', 'x'] failed with c
 
 
 #: Adds an output to the log of a job, and returns the error of the run.
-Fail = Callable[..., BuildfarmError]
+Fail = Callable[..., BuildError]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def job(tmp_path: Path) -> CompileJob:
 
 @pytest.fixture
 def fail(job: CompileJob) -> Fail:
-    def fail(output: str, status: int = 1) -> BuildfarmError:
+    def fail(output: str, status: int = 1) -> BuildError:
         with job.log.open("a") as stream:
             stream.write(output)
         error = log_module.run_error(job, len(EARLIER), status)
@@ -71,75 +71,62 @@ def test_a_wheel_without_libraries_names_the_option_that_the_source_waits_for(jo
     assert "--cuda_ext" in error.hints[0]
 
 
+FULL = "error: write failed: No space left on device\n"
+EXITED = "RuntimeError: Failed to read the return code, the container shell has exited\n"
+
+
 @pytest.mark.parametrize(
-    ("output", "stage", "sentence"),
+    ("output", "stage", "sentence", "status"),
     [
         (
             "Unable to find image\ndocker: Error response from daemon: no such image.\n" + COMMAND_FAILED,
             "environment",
             "the container did not become ready: no such image.",
+            1,
         ),
-        (COMMAND_FAILED, "environment", "did not become ready: Command ['sh', '-c', 'x'] failed with code 1."),
-        (OURS + "error: Failed to fetch torch\n", "environment", "not become ready: Failed to fetch torch"),
+        (COMMAND_FAILED, "environment", "did not become ready: Command ['sh', '-c', 'x'] failed with code 1.", 1),
+        (OURS + "error: Failed to fetch torch\n", "environment", "not become ready: Failed to fetch torch", 1),
         (
             OURS + "error: of before\n" + BUILDING + "a.cpp:3:1: error: 'x' was not declared\n"
             "error: Failed to build\n" + COMMAND_FAILED,
             "compile",
             "a.cpp:3:1: error: 'x' was not declared",
+            1,
         ),
-        (BUILDING + COMMAND_FAILED, "compile", "the build exited with status 1"),
+        (BUILDING + COMMAND_FAILED, "compile", "the build exited with status 1", 1),
         (
             BUILDING + REPAIRING + "auditwheel: error: cannot repair\n" + COMMAND_FAILED,
             "repair",
             "auditwheel failed: cannot repair",
+            1,
         ),
-    ],
-)
-def test_an_error_has_its_stage_and_its_cause(fail: Fail, output: str, stage: str, sentence: str) -> None:
-    error = fail(output)
-    assert isinstance(error, BuildError)
-    assert error.stage == stage
-    assert sentence in error.sentence
-
-
-def test_a_build_that_prints_the_name_of_a_step_does_not_change_the_stage(fail: Fail) -> None:
-    error = fail(BUILDING + "Repairing wheel...\n  ::group::Testing wheel...\n::group::of its own\nx.cu: error: no\n")
-    assert isinstance(error, BuildError)
-    assert (error.stage, error.sentence) == ("compile", "x.cu: error: no")
-
-
-@pytest.mark.parametrize(
-    ("status", "output", "stage", "sentence"),
-    [
+        # A build that prints the name of a step.
         (
-            2,
-            "::error::cibuildwheel: Unknown option\n",
-            "environment",
-            "rejected the settings that buildfarm wrote: Unknown option",
+            BUILDING + "Repairing wheel...\n  ::group::Testing wheel...\n::group::of its own\nx.cu: error: no\n",
+            "compile",
+            "x.cu: error: no",
+            1,
         ),
         (
-            3,
             "::error::cibuildwheel: No build identifiers selected\n",
             "environment",
             "the source does not support Python 3.11",
+            3,
         ),
-        (5, BUILDING + "::error::cibuildwheel: \n", "compile", "contains no library"),
-        (8, BUILDING + REPAIRING + "error: x\n", "repair", "auditwheel failed: x"),
-        (10, BUILDING, "compile", "the build exited with status 10"),
-        (-15, BUILDING, "compile", "killed by signal 15"),
+        (BUILDING + "::error::cibuildwheel: \n", "compile", "contains no library", 5),
+        (BUILDING + REPAIRING + "error: x\n", "repair", "auditwheel failed: x", 8),
+        (BUILDING, "compile", "the build exited with status 10", 10),
+        (BUILDING, "compile", "killed by signal 15", -15),
+        (BUILDING + FULL, "compile", "the disk is full; unfinished files were deleted", 1),
+        (REPAIRING + FULL, "repair", "the disk is full (repair stage); unfinished files were deleted", 1),
+        (OURS + FULL, "environment", "the disk is full (environment stage); unfinished files were deleted", 1),
+        (f"{BUILDING}x.cu: error: half a line\n{EXITED}", "compile", "the container ended during the compile stage", 1),
     ],
 )
-def test_every_status_has_a_sentence(fail: Fail, status: int, output: str, stage: str, sentence: str) -> None:
+def test_an_error_has_its_stage_and_its_cause(fail: Fail, output: str, stage: str, sentence: str, status: int) -> None:
     error = fail(output, status)
-    assert isinstance(error, BuildError)
     assert error.stage == stage
     assert sentence in error.sentence
-
-
-def test_an_old_engine_is_a_missing_tool(fail: Fail) -> None:
-    error = fail("::error::cibuildwheel: Build failed because docker is too old.\n", 7)
-    assert isinstance(error, MissingToolError)
-    assert "docker is too old" in error.sentence
 
 
 def test_every_step_of_cibuildwheel_is_known() -> None:
@@ -171,26 +158,8 @@ def test_a_killed_compiler_is_no_error_of_the_source(fail: Fail, line: str) -> N
     assert "`--jobs 2`" in error.hints[0]
 
 
-@pytest.mark.parametrize(
-    ("output", "sentence"),
-    [
-        (BUILDING, "the disk is full; unfinished files were deleted"),
-        (REPAIRING, "the disk is full (repair stage); unfinished files were deleted"),
-        (OURS, "the disk is full (environment stage); unfinished files were deleted"),
-    ],
-)
-def test_a_full_disk_is_reported_in_every_stage(fail: Fail, output: str, sentence: str) -> None:
-    assert fail(f"{output}error: write failed: No space left on device\n").sentence == sentence
-
-
-def test_a_container_that_exited(fail: Fail) -> None:
-    output = "RuntimeError: Failed to read the return code, the container shell has exited\n"
-    error = fail(f"{BUILDING}x.cu: error: half a line\nTraceback (most recent call last):\n{output}")
-    assert error.sentence == "the container ended during the compile stage"
-
-
 def test_stages_are_reported_when_they_begin(tmp_path: Path) -> None:
-    log, stages = tmp_path / "log", list[str]()
+    log, stages, opens = tmp_path / "log", list[str](), [True, False]
     log.write_text(EARLIER)
 
     def append(text: str, until: int) -> None:
@@ -198,16 +167,17 @@ def test_stages_are_reported_when_they_begin(tmp_path: Path) -> None:
             stream.write(text)
         wait_until(lambda: len(stages) >= until, lambda: f"{until} stages: {stages}")
 
-    with log_module.report_stages(log, len(EARLIER), stages.append):
+    with log_module.followed(log, len(EARLIER), stages.append, opens.pop):
         append("::group::Starting container image x...\n" + OURS, 0)
         append(BUILDING, 1)
         append(REPAIRING, 2)
     assert stages == ["compile", "repair"]
+    assert opens == [], "`/` is opened once"
 
 
 def test_stages_between_two_reads_are_all_reported(job: CompileJob) -> None:
     stages: list[str] = []
-    with log_module.report_stages(job.log, len(EARLIER), stages.append), job.log.open("a") as stream:
+    with log_module.followed(job.log, len(EARLIER), stages.append, lambda: True), job.log.open("a") as stream:
         stream.write(BUILDING + REPAIRING + "::group::Copying wheels back to host...\n")
     assert stages == ["compile", "repair", "copy"]
 

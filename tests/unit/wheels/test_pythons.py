@@ -76,20 +76,15 @@ def test_free_threaded_and_plain_are_two_pythons(wanted: str, folder: str, pyenv
         pytest.param("3.4.10 False True", 1, id="it fails"),
         pytest.param("welcome to my wrapper of python", 0, id="it talks"),
         pytest.param("", 0, id="it is silent"),
+        pytest.param(None, 0o755, id="no program"),
+        pytest.param(None, 0o644, id="not executable"),
     ],
 )
-def test_what_does_not_answer_as_that_python_is_not_taken(says: str, status: int, pyenv: Path) -> None:
-    python(pyenv / "3.4.10", says, status)
-    assert find_python(OLD) is None
-
-
-@pytest.mark.parametrize("kind", ["text", "dangling link", "not executable"])
-def test_what_is_no_program_is_not_taken(kind: str, pyenv: Path) -> None:
-    path = python(pyenv / "3.4.10", "3.4.10 False True")
-    path.unlink()
-    if kind == "dangling link":
-        path.symlink_to(path.with_name("gone"))
-    else:
+def test_what_does_not_answer_as_that_python_is_not_taken(says: str | None, status: int, pyenv: Path) -> None:
+    path = python(pyenv / "3.4.10", says or "", status)
+    if says is None:
         path.write_bytes(b"\0\1")
-        path.chmod(0o755 if kind == "text" else 0o644)
+        path.chmod(status)
+    (pyenv / "3.4.9" / "bin").mkdir(parents=True)
+    (pyenv / "3.4.9" / "bin" / "python").symlink_to("gone")
     assert find_python(OLD) is None

@@ -22,7 +22,6 @@ from builder.wheels.wheel_checks import (
     find_cuda_sources,
     identity_question,
     other_identity,
-    unmet_requirements,
     without_compiled,
 )
 from tests.unit.matrix import make
@@ -159,12 +158,3 @@ def test_cuda_files_that_were_never_compiled_are_named(tmp_path: Path, log: str,
     mentioned = "copying csrc/forgotten_a.cu -> build/lib/csrc\n"
     assert without_compiled(before, mentioned + log).never_compiled == ("csrc/forgotten_a.cu",)
     assert find_cuda_sources(tmp_path, replace(make.recipe("ops"), assume_cuda=True)).asks_for_gpu == ""
-
-
-def test_requirements_of_the_build_system_that_the_environment_does_not_meet(tmp_path: Path) -> None:
-    assert unmet_requirements(tmp_path, ()) == []
-    (tmp_path / "pyproject.toml").write_text(
-        '[build-system]\nrequires = ["setuptools>=77", "torch", "scikit-build-core", "ninja<1", "x; os_name==\'a\'"]\n'
-    )
-    packages = ("setuptools==80.0", "torch==2.11.0+cu130", "ninja==1.13.0")
-    assert unmet_requirements(tmp_path, packages) == ["scikit-build-core", "ninja<1"]

@@ -33,7 +33,7 @@ from builder.commands.smoke_targets import SmokeTarget
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.gate.outcome import Answer as GateAnswer
 from builder.hashing import digest_of
-from builder.images.registry.lock import lock_path
+from builder.images.registry import lock_path
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build

@@ -22,8 +22,8 @@ from builder.commands.distributed.protocol import (
 from builder.errors import Code, MissingToolError
 from builder.gate.amounts import counted
 from builder.gate.system.nvidia import smi
+from builder.images.container import SDK_ERRORS
 from builder.images.engine import Engine
-from builder.images.engine_errors import SDK_ERRORS
 from builder.matrix.axes import Cuda
 from builder.matrix.compat import Compat
 from builder.resources import SPARE_MEMORY, measure_resources

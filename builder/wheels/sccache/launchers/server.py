@@ -1,4 +1,4 @@
-"""sccache's server: started before a build, stopped after it. A build goes on without the cache when it fails."""
+"""The launchers and sccache's server: made before a build, stopped after it. Without a server, a build has no cache."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-
-from builder.wheels.sccache.launchers.environment import CacheSettings
-
-#: Variables with a secret.
-_SECRET = re.compile(r".*(?:PASSWORD|TOKEN|SECRET|ACCESS_KEY|CONNECTION_STRING).*")
 
 STALE = "the compiler cache returned an old object for a changed source"
 #: The name of the source that the self-test compiles, without its suffix.
@@ -51,6 +47,56 @@ while :; do
     esac
 done
 """
+
+
+class Layout:
+    """The folder of a build's launchers. It has the same name in every container.
+
+    Paths in it reach the keys of objects (nvcc's own path, torch's headers), so a name that is always the same lets
+    builds for different Pythons and torches share objects.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.launch = root / "launch"  # gcc, g++, cc, c++, $CC and $CXX: copies of launch.sh; first on PATH
+        self.compilers = root / "compilers"  # links to the real compilers, under the same names
+        self.cuda = root / "cuda"  # CUDA_HOME of the build: links into the toolkit, but bin/nvcc is a copy of launch.sh
+        self.toolkit = root / "toolkit"  # link to the real CUDA toolkit; absent in a build without nvcc
+        self.server_nvcc = root / "whole" / "nvcc"  # the program that sccache's server calls as nvcc
+        self.site = root / "site"  # link to the build's site-packages
+        self.self_test = root / "check"  # sources and objects of the cache's self-test
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """One build's compilers and its compiler cache."""
+
+    objects: Path  # the folder of the launchers; `Layout` describes it
+    statistics_dir: Path  # where the statistics of sccache go, for `builder.wheels.sccache.configure`
+    toolkit: Path  # the real CUDA toolkit; it may have no nvcc
+    site: Path  # the real site-packages
+    cc: str  # cc, cxx: the compilers that buildfarm found
+    cxx: str
+    cache_dir: Path  # where sccache keeps objects
+    #: Where its server listens. The path may have 107 bytes (unix(7)), and nobody else may write its folder.
+    socket: Path
+    sccache: str = "sccache"  # the program
+    #: recipe_cc, recipe_cxx: CC and CXX of the build, which a recipe may set to different compilers.
+    recipe_cc: str = ""
+    recipe_cxx: str = ""
+    disabled: str = ""  # why the compiler cache is turned off, or empty
+    refused: str = ""  # why objects of this source must not be cached, or empty
+    reads: bool = True  # whether objects of earlier builds may be used
+
+    @property
+    def layout(self) -> Layout:
+        """The folder of the launchers."""
+        return Layout(self.objects)
+
+    @property
+    def refusal_file(self) -> Path:
+        """Holds the reason when the compiler cache is not used."""
+        return self.statistics_dir / "refused"
 
 
 def lay_out(settings: CacheSettings) -> None:
@@ -104,14 +150,6 @@ def _sccache(settings: CacheSettings) -> str:
     return shutil.which(settings.sccache, path=path) or settings.sccache
 
 
-def without_secrets(text: str, variables: Mapping[str, str]) -> str:
-    """A text without the values of those variables that hold a secret."""
-    for name, value in variables.items():
-        if value and _SECRET.fullmatch(name):
-            text = text.replace(value, "***")
-    return text
-
-
 _SOURCE = """\
 #ifndef __CUDA_ARCH__
 extern "C" const char *buildfarm_check() {{ return "buildfarm answers {answer}"; }}
@@ -124,38 +162,32 @@ class SelfTestError(Exception):
 
 
 def cache_problem(settings: CacheSettings) -> str:
-    """Why the cache must not be used, or empty; raises OSError or SelfTestError when the test cannot run.
+    """Why the cache must not be used, or empty.
 
     The test is whether it tells apart two sources that differ only in code for the host: a cache whose key is the text
     for the GPU returns the old object (sccache before 0.10, ccache 4.11). It runs once for each sccache, compiler, nvcc
-    and cache; its result is kept beside the cache.
+    and cache; its result is kept beside the cache, unless a compile failed.
     """
-    # Beside the objects and not among them: the server takes each file there for an object.
-    name = hashlib.sha256(b"\0".join(_versions(settings))).hexdigest()[:32]
-    result_file = settings.cache_dir.with_name(f"{settings.cache_dir.name}.checked") / name
-    if not result_file.exists():
-        result_file.parent.mkdir(parents=True, exist_ok=True)
-        scratch = result_file.with_name(f"{result_file.name}.{os.getpid()}")
-        scratch.write_text("sound\n" if _tells_apart(settings) else "stale\n", encoding="utf-8")
-        scratch.replace(result_file)
-    return "" if result_file.read_text(encoding="utf-8").strip() == "sound" else STALE
-
-
-def _versions(settings: CacheSettings) -> list[bytes]:
-    """What sccache, the C++ compiler and nvcc print about their versions; raises OSError."""
     programs: list[str | Path] = [_sccache(settings), settings.layout.compilers / Path(settings.recipe_cxx).name]
     if settings.layout.toolkit.exists():
         programs.append(settings.layout.toolkit / "bin" / "nvcc")
-    return [subprocess.run([p, "--version"], stdout=subprocess.PIPE, check=False).stdout for p in programs]
-
-
-def _names(settings: CacheSettings) -> str:
-    """`sccache 0.16.0 with nvcc 13.5`, or `sccache` if it does not run."""
-    with suppress(OSError):
-        program, *_, last = [version.decode(errors="replace").strip() for version in _versions(settings)]
-        release = re.search(r"Cuda compilation tools, release ([\d.]+)", last)
-        return f"{program} with nvcc {release[1]}" if release else program
-    return "sccache"
+    name = "sccache"
+    try:
+        versions = [subprocess.run([p, "--version"], stdout=subprocess.PIPE, check=False).stdout for p in programs]
+        name = versions[0].decode(errors="replace").strip()
+        if release := re.search(rb"Cuda compilation tools, release ([\d.]+)", versions[-1]):
+            name += f" with nvcc {release[1].decode()}"
+        # Beside the objects and not among them: the server takes each file there for an object.
+        kept = settings.cache_dir.with_name(f"{settings.cache_dir.name}.checked")
+        result_file = kept / hashlib.sha256(b"\0".join(versions)).hexdigest()[:32]
+        if not result_file.exists():
+            kept.mkdir(parents=True, exist_ok=True)
+            scratch = result_file.with_name(f"{result_file.name}.{os.getpid()}")
+            scratch.write_text("sound\n" if _tells_apart(settings) else "stale\n", encoding="utf-8")
+            scratch.replace(result_file)
+        return "" if result_file.read_text(encoding="utf-8").strip() == "sound" else STALE
+    except (OSError, SelfTestError) as error:
+        return f"{name} failed its self-test: {error}"
 
 
 def _tells_apart(settings: CacheSettings) -> bool:
@@ -177,13 +209,10 @@ def _tells_apart(settings: CacheSettings) -> bool:
 
 
 def run_behind_cache(settings: CacheSettings, argv: Sequence[str]) -> int:
-    """Run a command with the compiler cache; returns its status. Ends by the same signal as the command.
-
-    The command does not get the variables of a shared cache: only sccache's server uses them.
-    """
+    """Run a command with the compiler cache; returns its status. Ends by the same signal as the command."""
     start(settings)
     try:
-        status = subprocess.run(argv, check=False, env=settings.without_shared()).returncode
+        status = subprocess.run(argv, check=False).returncode
     finally:
         stop(settings)
     if status < 0:
@@ -209,11 +238,9 @@ def start(settings: CacheSettings) -> None:
         settings.refusal_file.write_text(f"{reason}\n", encoding="utf-8")
     if settings.disabled:
         return
-    if not (reason := _start_with_shared(settings)):
-        try:  # a cache that is not read needs no test
-            reason = cache_problem(settings) if settings.reads else ""
-        except (OSError, SelfTestError) as error:
-            reason = f"{_names(settings)} failed its self-test: {error}"
+    reason = _start_server(settings)
+    if not reason and settings.reads:  # a cache that is not read needs no test
+        reason = cache_problem(settings)
     if reason:
         settings.refusal_file.write_text(f"{reason}\n", encoding="utf-8")
         _stop_server(settings)
@@ -232,27 +259,14 @@ def stop(settings: CacheSettings) -> None:
         _stop_server(settings)
 
 
-def _start_with_shared(settings: CacheSettings) -> str:
-    """Start the server, without the shared cache if that cannot be used; returns why it did not start, or empty."""
-    if settings.shared and settings.reads:
-        reason = _start_server(settings, os.environ)
-        if not reason:
-            return ""
-        reason = without_secrets(reason, os.environ)
-        (settings.statistics_dir / "unshared").write_text(f"{reason}\n", encoding="utf-8")
-        sys.stdout.write(f"note: the shared compiler cache is not used: {reason}\n")
-        sys.stdout.flush()
-    return _start_server(settings, settings.without_shared())
-
-
-def _start_server(settings: CacheSettings, environment: Mapping[str, str]) -> str:
+def _start_server(settings: CacheSettings) -> str:
     """Start the server; returns why it did not start, or empty.
 
     It stays in this session and process group, so that it ends with them. It holds none of this process's streams.
     """
     log = settings.statistics_dir / "start.log"
     variables = {
-        **environment,
+        **os.environ,
         "SCCACHE_DIRECT": "true",
         "SCCACHE_NO_DAEMON": "1",
         "SCCACHE_ERROR_LOG": str(settings.statistics_dir / "server.log"),

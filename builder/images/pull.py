@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -14,10 +14,10 @@ import requests
 from docker import DockerClient, auth
 from rich.filesize import decimal
 
-from builder.diagnosis.known_errors import reports
+from builder.diagnosis.known_errors import known_error, reports
 from builder.errors import Code, MissingToolError
-from builder.images.engine_errors import SDK_ERRORS, reason
-from builder.images.registry.reference import VARIABLE, Reference
+from builder.images.container import SDK_ERRORS, reason
+from builder.images.registry import VARIABLE, Reference
 from builder.log import print_line
 from builder.process import raise_if_interrupted
 from builder.progress.display import clock
@@ -30,37 +30,45 @@ SILENCE_TIMEOUT = 180
 _POLL_INTERVAL = 0.2
 
 _AGAIN = "run the command again: images that are complete are not pulled again"
+#: Why a pull can fail, by the ids of known_errors.yaml.
+_REFUSALS = {
+    "disk-full": Code.DISK_FULL,
+    "registry-limit": Code.IMAGE_NOT_FOUND,
+    "registry-missing": Code.IMAGE_NOT_FOUND,
+    "registry-denied": Code.IMAGE_NOT_FOUND,
+    "registry-unreachable": Code.NETWORK_UNREACHABLE,
+}
 #: A line about a pull is printed at this interval, seconds.
 LINE_SECONDS = 10.0
 
 
-class UnreachableRegistryError(MissingToolError):
-    """The connection to a registry failed, so that other pulls from it will fail too."""
-
-
 def pull_image(client: DockerClient, image: str, source: str) -> None:
-    """Pull an image from `source`, its own name or its name in a mirror.
+    """Pull an image from `source`, its own name or its name in a mirror; prints a line about it now and then.
 
     The engine stops the download when an interrupt ends this process. Raises MissingToolError, and Interrupted at once:
     an engine with much to do can send nothing for minutes.
     """
-    progress = PullProgress()
+    progress, started = PullProgress(), time.monotonic()
+    printed = started
     try:
-        with shown(image, progress):
-            for event in _events(client, image, source):
-                if "error" in event:
-                    raise pull_error(image, source, str(event["error"]))
-                progress.add(event)
+        for event in _events(client, image, source):
+            if "error" in event:
+                raise pull_error(image, source, str(event["error"]))
+            progress.add(event)
+            if time.monotonic() - printed >= LINE_SECONDS:
+                printed = time.monotonic()
+                print_line(f"{image}: {progress} ({clock(printed - started)})")
     except SDK_ERRORS as error:
         if "timed out" in str(error):
             raise pull_error(image, source, f"timeout: nothing arrived for {SILENCE_TIMEOUT} seconds") from None
         sentence = f"the Docker engine stopped answering while it pulled an image: {reason(error)}"
         hints = ["restart the Docker engine", _AGAIN]
         raise MissingToolError(sentence, Code.ENGINE_NOT_ANSWERING, where=image, hints=hints) from None
+    print_line(f"pulled {image} ({decimal(progress.total)}, {clock(time.monotonic() - started)})")
 
 
 def _events(client: DockerClient, image: str, source: str) -> Iterator[dict[str, Any]]:
-    """What the engine reports of a pull; a thread reads it, because a read cannot be interrupted."""
+    """What the engine reports of a pull, often nothing; a thread reads it, because a read cannot be interrupted."""
     read: SimpleQueue[bytes | Exception | None] = SimpleQueue()
     unwanted = threading.Event()
 
@@ -84,6 +92,7 @@ def _events(client: DockerClient, image: str, source: str) -> Iterator[dict[str,
             try:
                 line = read.get(timeout=_POLL_INTERVAL)
             except Empty:
+                yield {}
                 continue
             if line is None:
                 return
@@ -113,32 +122,18 @@ def _request(client: DockerClient, source: str) -> requests.Response:
 
 def pull_error(image: str, source: str, message: str) -> MissingToolError:
     """The error for a pull of an image from `source` that failed with this message of the engine."""
-    wanted, own = Reference.parse(source), Reference.parse(image).registry
-    registry, name = wanted.registry, wanted.name.partition("/")[2]
-    another = "a mirror" if source == image else "a different mirror"
-    mirror = f"name {another} of {own} under `registries:` in matrix.yaml or in {VARIABLE}"
-    message, code = " ".join(message.split()), Code.IMAGE_NOT_FOUND
-    if reports("disk-full", message):
-        code = Code.DISK_FULL
-        sentence = "the disk of the Docker engine is full"
-        hints = ["`docker system df` shows what uses the disk", _AGAIN]
-    elif reports("registry-limit", message):
-        sentence = f"the registry {registry} refuses more pulls for now"
-        hints = [f"log in with `docker login {registry}`, or wait", mirror]
-    elif reports("registry-missing", message):
-        sentence = f"the registry {registry} has no image {name}"
-        hints = ["copy the image to the registry, or name a different image under `images:` in matrix.yaml"]
-    elif reports("registry-denied", message):
-        sentence = f"the registry {registry} has no image {name}, or requires a login for this image"
-        hints = [f"log in with `docker login {registry}`", mirror]
-    elif reports("registry-unreachable", message):
-        hints = [_AGAIN, "behind a proxy, the Docker engine needs proxy settings of its own", mirror]
-        sentence = f"the connection to the registry {registry} failed: {message}"
-        return UnreachableRegistryError(sentence, Code.NETWORK_UNREACHABLE, where=image, hints=hints)
-    else:
-        code = Code.ENGINE_NOT_ANSWERING
-        sentence, hints = f"the Docker engine cannot pull this image: {message}", [_AGAIN, mirror]
-    return MissingToolError(sentence, code, where=image, hints=hints)
+    registry, _, name = Reference.parse(source).name.partition("/")
+    message = " ".join(message.split())
+    known = next((each for each in _REFUSALS if reports(each, message)), "")
+    cause = known_error(known).cause if known else "the Docker engine refuses"
+    hints = [known_error(known).hint] if known else []
+    mirror = f"name a mirror of {Reference.parse(image).registry} under `registries:` in matrix.yaml or in {VARIABLE}"
+    return MissingToolError(
+        f"{name} cannot be pulled from {registry}: {cause} ({message})",
+        _REFUSALS.get(known, Code.ENGINE_NOT_ANSWERING),
+        where=image,
+        hints=[*hints, mirror, _AGAIN],
+    )
 
 
 class PullProgress:
@@ -161,31 +156,11 @@ class PullProgress:
             self._bytes[layer] = (self._bytes[layer][1],) * 2
 
     @property
-    def downloaded(self) -> int:
-        """Bytes of the layers that have arrived."""
-        return sum(current for current, _ in self._bytes.values())
-
-    @property
     def total(self) -> int:
         """Bytes of the layers that have begun."""
         return sum(total for _, total in self._bytes.values())
 
-
-@contextmanager
-def shown(image: str, progress: PullProgress, now: Callable[[], float] = time.monotonic) -> Iterator[None]:
-    """Print lines about a pull while the body runs; at the end what was pulled. `now` is the clock, in seconds."""
-    started, stop = now(), threading.Event()
-
-    def follow() -> None:
-        while not stop.wait(LINE_SECONDS):
-            amount = f"{decimal(progress.downloaded)} of {decimal(progress.total)}"
-            print_line(f"{image}: {amount}, {progress.phase} ({clock(now() - started)})")
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    print_line(f"pulled {image} ({decimal(progress.total)}, {clock(now() - started)})")
+    def __str__(self) -> str:
+        """`5.0 MB of 10.0 MB, downloading`."""
+        downloaded = sum(current for current, _ in self._bytes.values())
+        return f"{decimal(downloaded)} of {decimal(self.total)}, {self.phase}"

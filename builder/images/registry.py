@@ -1,14 +1,18 @@
-"""Image names, and the mirrors that images are taken from: `registries:` in matrix.yaml or BUILDFARM_REGISTRIES."""
+"""Registries: image names, the mirrors that images are taken from, and the digests of base images (buildfarm.lock)."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from builder.errors import Code, UsageError
 from builder.matrix.fields import MIRROR_PATTERN, REGISTRY_PATTERN
+from builder.store import write_atomic
 
 #: Environment variable with mirrors, `docker.io=registry.example/mirror quay.io=registry.example/mirror`. An entry
 #: takes precedence over the entry of matrix.yaml for the same registry.
@@ -75,3 +79,48 @@ def read_mirrors(declared: Mapping[str, str], environ: Mapping[str, str] = os.en
             )
         mirrors[registry] = mirror
     return mirrors
+
+
+#: The lock file, next to matrix.yaml. It belongs under version control.
+FILE = "buildfarm.lock"
+
+_HEAD = """\
+# The base images of rendered Dockerfiles, by digest. Written by `buildfarm render --lock`, which asks their registries.
+version = 1
+
+[images]
+"""
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def lock_path(matrix: Path) -> Path:
+    """Path of the lock file of a matrix.yaml."""
+    return matrix.parent / FILE
+
+
+def read_lock(path: Path) -> dict[str, str]:
+    """Image names and their digests (`sha256:…`); empty without a lock file. Raises UsageError for an invalid file."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _unreadable(path, f"is not valid TOML: {error}") from None
+    if data.get("version") != 1:
+        raise _unreadable(path, f"has version {data.get('version')!r}; this buildfarm reads version 1")
+    images = data.get("images", {})
+    for name, digest in images.items() if isinstance(images, dict) else [("images", images)]:
+        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+            raise _unreadable(path, f"`{name}` has no sha256 digest")
+    return dict(images)
+
+
+def write_lock(path: Path, images: Mapping[str, str]) -> None:
+    """Write the lock file atomically, sorted, with one line for each image so that diffs are readable."""
+    lines = (f"{json.dumps(name)} = {json.dumps(digest)}\n" for name, digest in sorted(images.items()))
+    write_atomic(path, (_HEAD + "".join(lines)).encode())
+
+
+def _unreadable(path: Path, what: str) -> UsageError:
+    hint = "delete the file, then write a new one with `buildfarm render --lock`"
+    return UsageError(f"the lock file {what}", Code.FILE_INVALID, where=str(path), hints=[hint])

@@ -1,1 +1,0 @@
-"""Registries: image names, mirrors, digests (buildfarm.lock), sizes, and pulling base images with progress."""
