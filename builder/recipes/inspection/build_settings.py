@@ -2,147 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import re
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from builder.diagnosis.known_errors import knowledge
-from builder.diagnosis.setup_script import SetupFacts, parse_python
+from builder.diagnosis.setup_script import SetupFacts
 from builder.gate.amounts import counted
 from builder.matrix.compat import and_list
-from builder.recipes.inspection.findings import Draft
-from builder.recipes.inspection.metadata import Metadata, PackagePlaces, valid_requirements
+from builder.recipes.inspection.draft import Draft
+from builder.recipes.inspection.metadata import Metadata
 from builder.recipes.inspection.native_code import COMPLETE_TORCH, NATIVE_CPU, NativeFacts
-
-_NOT_INSTALLED = {"test", "tests", "docs", "doc", "examples", "example", "benchmark", "benchmarks", "scripts", "tools",
-                  "build", "dist", "third_party", "conda", "samples", "cmake"}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class PackageFacts:
-    """The packages of a source."""
-
-    #: Top-level packages and modules that the wheel installs.
-    packages: tuple[str, ...]
-    #: Top-level modules of others that are needed at import.
-    imported: tuple[str, ...]
-    #: Whether importing the first package imports torch.
-    imports_torch: bool
-
-
-def read_packages(tree: Path, project: str, extensions: set[str], places: PackagePlaces) -> PackageFacts:
-    """Find the packages of a source tree.
-
-    `extensions` are the top-level names of its compiled modules, `places` are the folders that the source names.
-    """
-    bases = [tree / name for name in places.bases] or [tree, tree / "src", tree / "python"]
-    wanted = canonicalize_name(project)
-    # In a source that names no folder, a folder without `__init__.py` may hold anything.
-    inner = [one for one in _homes(bases, "*/*") if places.bases or canonicalize_name(one[0]) == wanted]
-    homes = dict(reversed(list(_homes(bases, "*")))) or dict(inner)
-    placed = {name: tree / path for name, path in places.packages}
-    homes |= {name: home for name, home in placed.items() if (home / "__init__.py").is_file()}
-    for listed in sorted(tree.glob("*.egg-info/top_level.txt")):
-        names = listed.read_text(encoding="utf-8", errors="replace").split()
-        homes = {name: home for name, home in homes.items() if name.partition(".")[0] in names} or homes
-    homes = {name: home for name, home in homes.items() if places.installs(name.partition(".")[0])} or homes
-    if places.modules and not places.include:  # setuptools then looks for no packages
-        homes = {}
-    named = [name for name in homes if canonicalize_name(name) == wanted]
-    packages = tuple(named or sorted({*homes, *places.modules}))
-    imported: set[str] = set()
-    for name, home in homes.items():
-        if name in packages:
-            imported |= _reachable(home / "__init__.py", name)
-    for name in packages:
-        if name not in homes:
-            imported |= {one for base in bases for one in _reachable(base / f"{name}.py", name)}
-    others = imported - {name.partition(".")[0] for name in homes} - extensions - sys.stdlib_module_names
-    return PackageFacts(packages, tuple(sorted(others - {"torch", "triton"})), "torch" in imported)
-
-
-def project_of(module: str) -> str:
-    """The requirement that is known to install a module, or "": a project of its name may be somebody else's."""
-    return knowledge().modules.get(module, "")
-
-
-def provides(project: str, module: str) -> bool:
-    """Whether a project seems to install a module, by its name: `stanford-stk` and `pystk` the module `stk`."""
-    known = project_of(module)
-    if known and canonicalize_name(Requirement(known).name) == canonicalize_name(project):
-        return True
-    name = re.escape(canonicalize_name(module))
-    return re.search(rf"(?:^|-)(?:py|python-)?{name}(?:-|$)", canonicalize_name(project)) is not None
-
-
-def _homes(bases: Sequence[Path], folders: str) -> Iterator[tuple[str, Path]]:
-    """The packages below some folders, with theirs; `*/*` are those in a folder without `__init__.py` (PEP 420)."""
-    for base in bases:
-        for path in sorted(base.glob(f"{folders}/__init__.py")):
-            parts = path.parent.relative_to(base).parts
-            if _NOT_INSTALLED.isdisjoint(parts) and (len(parts) == 1 or all(map(str.isidentifier, parts))):
-                yield ".".join(parts), path.parent
-
-
-def _reachable(file: Path, name: str) -> set[str]:
-    """The top-level modules of others that an import of a package or module imports, through its own modules."""
-    home = file.parent
-    pending, seen, found, own = [(file, name)], set[Path](), set[str](), set[str]()
-    if file.is_file() and b"sys.path" in file.read_bytes():  # its modules may then be imported without its name
-        own = {path.stem for path in home.glob("*.py")}
-    while pending:
-        path, module = pending.pop()
-        if path in seen or not path.is_file():
-            continue
-        seen.add(path)
-        try:
-            tree = parse_python(path.read_bytes())
-        except (SyntaxError, ValueError):
-            continue
-        own |= set(_placed(tree))
-        for dotted in _imports(tree.body, module, package=path.name == "__init__.py"):
-            if not f"{dotted}.".startswith(f"{name}."):
-                found.add(dotted.partition(".")[0])
-                continue
-            parts = dotted.split(".")[name.count(".") + 1 :]
-            for depth in range(1, len(parts) + 1):
-                inner = home.joinpath(*parts[:depth])
-                pending += [(inner / "__init__.py", f"{name}.{'.'.join(parts[:depth])}")]
-                pending += [(inner.with_suffix(".py"), f"{name}.{'.'.join(parts[:depth])}")]
-    return found - own
-
-
-def _placed(module: ast.Module) -> Iterator[str]:
-    for node in ast.walk(module):
-        match node:
-            case ast.Assign(
-                targets=[ast.Subscript(value=ast.Attribute(attr="modules"), slice=ast.Constant(value=str(name)))]
-            ):
-                yield name.partition(".")[0]
-
-
-def _imports(body: list[ast.stmt], module: str, *, package: bool) -> Iterator[str]:
-    """Full names of what statements import when they run. Imports inside functions and `try` are optional."""
-    for node in body:
-        match node:
-            case ast.Import(names=names):
-                yield from (alias.name for alias in names)
-            case ast.ImportFrom(module=source, names=names, level=level):
-                base = module.split(".")
-                prefix = ".".join(base[: len(base) - level + package]) if level else ""
-                start = ".".join(part for part in (prefix, source or "") if part)
-                yield start
-                yield from (f"{start}.{alias.name}" for alias in names if level or start.partition(".")[0] == base[0])
-            case ast.If(test=test, body=then, orelse=otherwise):
-                if "TYPE_CHECKING" not in ast.dump(test):
-                    yield from _imports([*then, *otherwise], module, package=package)
-
 
 #: Variables that switch the CUDA part on, and those that turn something off.
 _CUDA_ON = re.compile(r"(?:\w+_)?(?:FORCE|WITH|BUILD|USE|ENABLE)_(?:\w+_)?(?:CUDA|GPU)(?:_EXT\w*|_BUILD)?")
@@ -229,29 +100,19 @@ def _add_options(draft: Draft, script: SetupFacts) -> None:
 
 
 def _add_build_requirements(draft: Draft, script: SetupFacts, native: NativeFacts, stated: Metadata) -> None:
-    wanted: dict[str, str] = {}
-    for requirement in valid_requirements(stated.build_requires):
-        name: str = canonicalize_name(requirement.name)
-        # That of the source excludes newer versions; of torch, the wheel's own is installed.
-        limits = name != "torch" and any(each.operator in ("<", "<=", "==") for each in requirement.specifier)
-        if name not in _INSTALLED or limits:
-            wanted[name] = str(requirement)
-    for requirement in map(Requirement, filter(None, map(project_of, script.imports))):
-        name = canonicalize_name(requirement.name)
-        if name not in _INSTALLED or requirement.specifier:
-            wanted.setdefault(name, str(requirement))
+    # Of a module that setup.py imports, only a known project is taken: one of its name may be somebody else's.
+    known = filter(None, map(knowledge().modules.get, script.imports))
     programs = [tool for backend, tools in _TOOLS.items() if stated.backend.startswith(backend) for tool in tools]
     programs += ["cython"] if native.cython_files else []
     if native.cmake and any(re.search(r"(?m)^\s*cmake(?:\s|$)", text) for text in script.strings):
         programs.append("cmake")
-    for name in programs:
-        wanted.setdefault(name, name)
-    unknown = [name for name in script.imports if not any(provides(each, name) for each in (*wanted, *_INSTALLED))]
-    if unknown:
-        draft.ask(
-            f"setup.py imports {and_list(unknown)}, and no requirement of the build has such a name",
-            "if the build fails without it, add the project to `build_requires` in the recipe",
-        )
+    wanted: dict[str, str] = {}
+    for requirement in (*stated.build_requires, *map(Requirement, (*known, *programs))):
+        name: str = canonicalize_name(requirement.name)
+        # That of the source excludes newer versions; of torch, the wheel's own is installed.
+        limits = name != "torch" and any(each.operator in ("<", "<=", "==") for each in requirement.specifier)
+        if name not in _INSTALLED or limits:
+            wanted.setdefault(name, str(requirement))
     if needed := sorted(wanted.values()):
         draft.add("build_requires", needed, f"the build needs {and_list(needed)}", "installed before the build")
 

@@ -27,8 +27,6 @@ _CMAKE_ARCHS = re.compile(
     rf"CUDA_ARCHITECTURES\"?\s+\"?({_CMAKE_ARCH}(?:[;\s\"]+{_CMAKE_ARCH})*)|compute_(\d{{2,3}}[af]?)"
 )
 _CMAKE_COMMENT = re.compile(r"#\[(=*)\[.*?\]\1\]|#[^\n]*", re.DOTALL)
-#: What FetchContent and ExternalProject download.
-_CMAKE_DOWNLOAD = re.compile(r"(?:GIT_REPOSITORY|URL)\s+\"?(https?://[^\s\")]+)")
 #: An option that chooses the CPU of the machine that compiles.
 NATIVE_CPU = re.compile(r"-m(?:arch|tune|cpu)=native\b")
 #: Headers of LibTorch's stable ABI and those that include only C or standard C++ (libtorch_stable_abi.md).
@@ -59,8 +57,6 @@ class NativeFacts:
     python_modules: list[str] = field(default_factory=list)
     #: GPU architectures that CMake files set, such as `90`; also the words `all` and `native`.
     cmake_architectures: list[str] = field(default_factory=list)
-    #: URLs from which CMake downloads sources during the build.
-    cmake_downloads: list[str] = field(default_factory=list)
     #: Whether CMake files pass -march=native or the like to a compiler.
     native_cpu: bool = False
     #: Whether there is a CMakeLists.txt.
@@ -107,8 +103,6 @@ def read_native_code(tree: Path, also: Sequence[Path] = ()) -> NativeFacts:
             facts.cmake |= path.name == "CMakeLists.txt"
             text = _CMAKE_COMMENT.sub("", text)
             facts.native_cpu |= bool(NATIVE_CPU.search(text))
-            if "FetchContent" in text or "ExternalProject" in text:
-                facts.cmake_downloads += _CMAKE_DOWNLOAD.findall(text)
             for listed, flag in _CMAKE_ARCHS.findall(text):
                 architectures.update(re.findall(r"\b(\d{2,3}[af]?|all|native)\b", listed) or [flag])
             continue
