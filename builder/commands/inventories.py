@@ -16,6 +16,7 @@ from builder.cli.output import print_data, print_json
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, MissingToolError, UsageError
 from builder.gate.amounts import size_text
+from builder.hashing import digest_of
 from builder.log import print_line, print_warning, set_verbosity
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat
@@ -25,7 +26,7 @@ from builder.store import Store
 from builder.untrusted import split_url
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.compatibility import is_compatible
-from builder.wheels.sources.index import Location, NoRangesError, download_wheel, locate, open_remote
+from builder.wheels.sources.index import Location, download_wheel, locate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class NewInventoriesOptions(StoreOptions):
 def add(options: NewInventoriesOptions) -> None:
     """Read which symbols the libraries of torch releases define, and keep the lists in the store.
 
-    From an index that answers range requests, only the libraries of the wheel are read. Nothing is executed.
+    Nothing is executed.
 
     Examples:
         buildfarm inventory add 2.11 2.12
@@ -172,18 +173,16 @@ def _of_file(text: str, store: Store) -> Inventory:
 
 
 def _of_url(location: Location, store: Store) -> Inventory:
-    """Read the needed members of a wheel with range requests, or download a wheel that its server sends only whole."""
+    """Download a wheel, read it, and keep only the inventory: the wheels of torch are large."""
     if location.url.startswith("file:"):
         return _of_file(unquote(split_url(location.url).path), store)
     print_line(f"read the libraries of {location.name}")
-    try:
-        with open_remote(location.url) as stream, WheelFile(Path(location.name), stream) as wheel:
-            return inventory_of_wheel(wheel)
-    except NoRangesError:
-        hashed = f"#sha256={location.sha256}" if location.sha256 else ""
-        kept = download_wheel(f"{location.url}{hashed}", cache=store.root / "sources").path
-        with WheelFile(kept) as wheel:
-            return inventory_of_wheel(wheel)
+    url = f"{location.url}#sha256={location.sha256}" if location.sha256 else location.url
+    with (
+        store.work(f"inventory-{digest_of(url)[:12]}") as folder,
+        WheelFile(download_wheel(url, cache=folder).path) as wheel,
+    ):
+        return inventory_of_wheel(wheel)
 
 
 def _print(shelf: Shelf, releases: Sequence[Release], *, as_json: bool) -> None:

@@ -87,8 +87,8 @@ def parse_python(source: bytes) -> ast.Module:
 def read_setup_script(tree: Path) -> SetupFacts:
     """Return the facts about the setup.py of a source; few facts without one, or if it is not valid Python."""
     facts = SetupFacts()
-    for path, module, always in _modules(tree):
-        facts.imports += _imported(module, path, tree) if always else ()
+    for path, module in _modules(tree):
+        facts.imports += _imported(module, path, tree)
         facts.downloads |= not _DOWNLOADERS.isdisjoint(_names(ast.walk(module)))
         if path.name == "__init__.py":  # of a package that is installed: the rest says nothing about the build
             continue
@@ -104,12 +104,11 @@ def read_setup_script(tree: Path) -> SetupFacts:
     return facts
 
 
-def _modules(tree: Path) -> Iterator[tuple[Path, ast.Module, bool]]:
-    """setup.py and the modules of the source that it imports or executes, each once; and whether every build does."""
-    pending, optional, seen = [tree / "setup.py"], list[Path](), set[Path]()
-    while (pending or optional) and len(seen) <= _MOST_HELPERS:
-        always = bool(pending)
-        path = (pending or optional).pop(0)
+def _modules(tree: Path) -> Iterator[tuple[Path, ast.Module]]:
+    """setup.py and the modules of the source that it imports or executes, each once."""
+    pending, seen = [tree / "setup.py"], set[Path]()
+    while pending and len(seen) <= _MOST_HELPERS:
+        path = pending.pop(0)
         if path in seen:
             continue
         seen.add(path)
@@ -117,23 +116,20 @@ def _modules(tree: Path) -> Iterator[tuple[Path, ast.Module, bool]]:
             module = parse_python(path.read_bytes() if path.is_file() else b"")
         except (OSError, SyntaxError, ValueError):
             continue
-        yield path, module, always
-        if always:
-            pending += _helpers(module, path, tree, _names(_unconditional(module.body)))
-        optional += _helpers(module, path, tree, _names(ast.walk(module)))
+        yield path, module
+        pending += _helpers(module, path, tree)
 
 
-def _helpers(module: ast.Module, path: Path, tree: Path, names: Iterable[str]) -> Iterator[Path]:
-    """Files of the source that a module imports under these names, or executes by their path."""
+def _helpers(module: ast.Module, path: Path, tree: Path) -> Iterator[Path]:
+    """Files of the source that a module imports, or executes by their path."""
     called = {_last_name(node.func) for node in ast.walk(module) if isinstance(node, ast.Call)}
     if called & {"exec", "run_path", "spec_from_file_location"}:
         texts = (node.value for node in ast.walk(module) if isinstance(node, ast.Constant))
         own = (text for text in texts if isinstance(text, str) and re.fullmatch(r"\w[\w/.-]{,99}\.py", text))
         yield from (tree / text for text in own if ".." not in text and (tree / text).is_file())
-    bases = [tree, path.parent]
-    for name in names:
+    for name in _names(ast.walk(module)):
         parts = name.split(".")
-        for base in bases:
+        for base in (tree, path.parent):
             for depth in range(1, len(parts) + 1):
                 inner = base.joinpath(*parts[:depth])
                 yield from (each for each in (inner / "__init__.py", inner.with_suffix(".py")) if each.is_file())
@@ -218,8 +214,8 @@ def _variables_in(node: ast.AST, constants: Constants) -> Iterator[str]:
 
 
 def _imported(module: ast.Module, path: Path, tree: Path) -> Iterator[str]:
-    """Modules of others that each build with a module needs; of a package, those that each import of it needs."""
-    for name in _names_in(module.body if path.name == "__init__.py" else _unconditional(module.body)):
+    """Modules of others that each build with a module needs."""
+    for name in _names(_unconditional(module.body)):
         top = name.partition(".")[0]
         local = any((base / f"{top}.py").exists() or (base / top).is_dir() for base in (tree, path.parent))
         if top not in sys.stdlib_module_names and not local:
@@ -232,28 +228,23 @@ def _unconditional(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
         match node:
             case ast.Import() | ast.ImportFrom():
                 yield node
-            case ast.Try(body=inner, orelse=more, finalbody=last, handlers=handlers):
+            case ast.Try(body=inner, handlers=handlers):
                 if all(any(isinstance(each, ast.Raise) for each in handler.body) for handler in handlers):
-                    yield from _unconditional([*inner, *more, *last])
-            case ast.FunctionDef(body=inner) | ast.ClassDef(body=inner) | ast.For(body=inner) | ast.While(body=inner):
+                    yield from _unconditional(inner)
+            case ast.FunctionDef(body=inner) | ast.ClassDef(body=inner):
                 yield from _unconditional(inner)
 
 
 def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Full names of everything that nodes import, such as `urllib.request` for `from urllib import request`."""
-    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-    for node in imports:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-    yield from _names_in(imports)
-
-
-def _names_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
     for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level and node.module != "urllib":
-            yield node.module  # of `urllib`, only the imported name says whether it downloads
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(source), names=names):
+                # Of `urllib`, only the imported name says whether it downloads.
+                yield from ([source] if source != "urllib" else [])
+                yield from (f"{source}.{alias.name}" for alias in names)
 
 
 def _last_name(node: ast.AST) -> str:

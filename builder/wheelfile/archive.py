@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
-import os
 import shutil
 import stat
 import struct
@@ -61,18 +60,15 @@ class WheelFile:
     #: Paths of the files in the order of the archive, without folders.
     names: tuple[str, ...]
 
-    def __init__(self, path: Path, stream: IO[bytes] | None = None) -> None:
-        """Open the archive and read its list of files; no file is unpacked yet.
-
-        `stream` holds the bytes of a wheel that is not on this machine; `path` is then its name only.
-        """
+    def __init__(self, path: Path) -> None:
+        """Open the archive and read its list of files; no file is unpacked yet."""
         self.path = path
-        if not stream and not path.exists():
+        if not path.exists():
             raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=str(path))
         with self._readable():
-            self._size = stream.seek(0, os.SEEK_END) if stream else path.stat().st_size
-            limits.check_file_list(path, stream)
-            self._zip = zipfile.ZipFile(stream or path)
+            self._size = path.stat().st_size
+            limits.check_file_list(path)
+            self._zip = zipfile.ZipFile(path)
         try:
             with self._readable():
                 self._members = {info.filename: info for info in self._checked(self._zip.infolist())}

@@ -6,7 +6,6 @@ Each limit is far above what the largest wheels and source distributions on the 
 from __future__ import annotations
 
 import zipfile
-from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -44,13 +43,12 @@ MAX_SYMBOL_NAMES = 2**29
 MAX_GPU_CODES = 200_000
 
 
-def check_file_list(archive: Path, opened: IO[bytes] | None = None) -> None:
+def check_file_list(archive: Path) -> None:
     """Raise UsageError if the list of files of a zip archive is too large to be read into memory.
 
     zipfile reads the complete list when it opens an archive. A file that is no zip archive passes; zipfile refuses it.
-    `opened` holds the bytes of an archive that is not a file on this machine.
     """
-    with nullcontext(opened) if opened else archive.open("rb") as stream:
+    with archive.open("rb") as stream:
         record = end_record(stream)
     if record and record.size > MAX_FILE_LIST:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Files of the package index: uv finds their addresses; buildfarm downloads them, or reads parts of them.
+"""Files of the package index: uv finds their addresses; buildfarm downloads them.
 
 Wheels of others are kept by their sha256. Nothing in a file is executed.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import http.client
-import io
 import os
 import re
 import tempfile
@@ -19,7 +18,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -59,10 +58,6 @@ class FetchedWheel:
 
 class NoFittingWheelError(MissingToolError):
     """The index has this version, but no wheel for this Python on this machine."""
-
-
-class NoRangesError(MissingToolError):
-    """The server does not answer range requests."""
 
 
 def locate(requirement: str, kind: str, *arguments: str, index: Sequence[str] = ()) -> list[Location]:
@@ -191,11 +186,11 @@ def _is_refusal(error: Exception) -> bool:
     return isinstance(error, urllib.error.HTTPError) and error.code < 500
 
 
-def _open(url: str, headers: dict[str, str]) -> Any:  # noqa: ANN401 - an answer of urllib, which has no type
+def _open(url: str) -> Any:  # noqa: ANN401 - an answer of urllib, which has no type
     """The answer to a request with the credentials of the URL or of the index setting. The caller checks the scheme."""
     parts = urlsplit(url)
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    request = urllib.request.Request(bare, headers=headers)  # noqa: S310 - the schemes are checked by the caller
+    request = urllib.request.Request(bare)  # noqa: S310 - the schemes are checked by the caller
     variables = uv_variables()
     for candidate in (url, variables.get("UV_DEFAULT_INDEX", ""), variables.get("UV_INDEX_URL", "")):
         known = urlsplit(candidate)
@@ -211,7 +206,7 @@ def _open(url: str, headers: dict[str, str]) -> Any:  # noqa: ANN401 - an answer
 
 def _stream(url: str, aside: Path) -> str:
     digest, size = hashlib.sha256(), 0
-    with _open(url, {}) as answer, aside.open("wb") as out:
+    with _open(url) as answer, aside.open("wb") as out:
         while chunk := answer.read(_CHUNK):
             out.write(chunk)
             digest.update(chunk)
@@ -288,78 +283,3 @@ def _kept_wheel(location: Location, who: str, *, cache: Path, where: str) -> Fet
         return MissingToolError(sentence, Code.SOURCE_DIFFERS, where=where)
 
     return FetchedWheel(fetch(location, folder, kind="wheel", where=where, mismatch=mismatch), location.url)
-
-
-class _RemoteFile(io.RawIOBase):
-    """The bytes of a URL. Reads that follow each other use one connection."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__()
-        self._url, self._at = url, 0
-        self._answer: Any = None
-        self._answer_at = -1
-        self._size = self._ask("bytes=0-0")
-
-    def _ask(self, range_: str) -> int:
-        """Send a request; returns the size of the complete file."""
-        self._close_answer()
-        answer = _open(self._url, {"Range": range_})
-        total = (answer.headers.get("Content-Range") or "").rpartition("/")[2]
-        if answer.status != http.client.PARTIAL_CONTENT or not total.isdecimal():
-            answer.close()
-            raise _not_read(self._url, "the server does not answer range requests", NoRangesError)
-        self._answer = answer
-        return int(total)
-
-    def _close_answer(self) -> None:
-        if self._answer is not None:
-            self._answer.close()
-        self._answer, self._answer_at = None, -1
-
-    def close(self) -> None:
-        self._close_answer()
-        super().close()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - the type of io.RawIOBase is not public
-        view = memoryview(buffer).cast("B")
-        if self._at >= self._size or not view:
-            return 0
-        reason = "the connection broke again and again"
-        for _ in range(_ATTEMPTS):
-            try:
-                if self._answer_at != self._at:
-                    self._ask(f"bytes={self._at}-")
-                if count := int(self._answer.readinto(view)):
-                    self._at = self._answer_at = self._at + count
-                    return count
-            except (OSError, http.client.HTTPException) as error:
-                reason = f"the file could not be read: {error}"
-                if _is_refusal(error):
-                    break
-            self._answer_at = -1  # the next attempt opens a new connection
-        raise _not_read(self._url, reason)
-
-
-def open_remote(url: str) -> IO[bytes]:
-    """A file on a server as a stream that can be searched, so that a large wheel need not be downloaded.
-
-    Raises NoRangesError if the server sends only complete files, MissingToolError when it cannot be reached.
-    """
-    try:
-        return cast("IO[bytes]", io.BufferedReader(_RemoteFile(url), _CHUNK))
-    except (OSError, http.client.HTTPException) as error:
-        raise _not_read(url, f"the file could not be read: {error}") from None
-
-
-def _not_read(url: str, sentence: str, kind: type[MissingToolError] = MissingToolError) -> MissingToolError:
-    return kind(sentence, Code.NETWORK_UNREACHABLE, where=mask_credentials(url))
