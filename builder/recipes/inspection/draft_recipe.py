@@ -15,7 +15,7 @@ from typing import NoReturn
 from packaging.utils import canonicalize_name
 
 from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script
-from builder.diagnosis.target_version import target_version
+from builder.diagnosis.target_version import source_files, target_version
 from builder.errors import Code, UsageError
 from builder.matrix.axes import STABLE_FLOOR, AbiClass
 from builder.matrix.compat import Compat, and_list
@@ -86,14 +86,15 @@ def _packages(tree: Path, project: str, script: SetupFacts) -> _Packages:
     bases = [tree, tree / "src", tree / "python", *(path for name, path in places.items() if not name)]
     found = [(path.name, path) for base in bases for path in base.glob("*") if path.name not in _NOT_INSTALLED]
     found = [(name, path) for name, path in (*found, *places.items()) if (path / "__init__.py").is_file()]
-    files = (file for base in bases for file in base.glob("*.egg-info/top_level.txt"))
-    listed = [name for file in files for name in file.read_text(encoding="utf-8", errors="replace").split()]
+    lists = (file for base in bases for file in base.glob("*.egg-info/top_level.txt"))
+    listed = [name for file in lists for name in file.read_text(encoding="utf-8", errors="replace").split()]
     found += [(name, file) for base in bases for name in listed if (file := base / f"{name}.py").is_file()]
     inside = [one for one in found if one[1].resolve().is_relative_to(tree.resolve())]
     homes = {name: path for name, path in inside if not listed or name in listed}
     if named := [name for name in homes if canonicalize_name(name) == canonicalize_name(project)]:
         homes = {named[0]: homes[named[0]]}
-    files = (file for home in homes.values() for file in ([home] if home.is_file() else home.rglob("*.py")))
+    inner = (file for home in homes.values() for file, _ in source_files(home, (".py",)))
+    files = (*inner, *(home for home in homes.values() if home.is_file()))
     torch = any(_IMPORTS_TORCH.search(file.read_text(encoding="utf-8", errors="replace")) for file in files)
     return _Packages(sorted(homes), torch)
 
@@ -165,9 +166,6 @@ def _add_identity(draft: Draft, pinned: PinnedSource, stated: Metadata) -> None:
     tag = re.search(r"@\D{0,20}?(\d+(?:\.\d+)+\w*)$", pinned.label) if isinstance(pinned.source, GitSource) else None
     version = stated.version or (tag[1] if tag else _NO_VERSION)  # the user may name a tag such as `v1.2`
     draft.keys |= {"name": (name, ""), "version": (version, "")}
-    for text, contains in ((name, "the name contains the version"), (version, "the version contains that")):
-        if "{" in text:
-            draft.note(f"{contains} of CUDA or torch", "buildfarm fills it in for each build")
     if version == _NO_VERSION:
         draft.ask("the version is not a constant in the source", "set `version` to the version of the wheel")
     if "name" in draft.unknown:
@@ -224,22 +222,15 @@ def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, 
 
 
 def _add_imports(draft: Draft, script: SetupFacts, native: NativeFacts, packages: _Packages) -> None:
-    names = [each.name for each in script.extensions]
-    literal = list(dict.fromkeys(name for name in names if "*" not in name))
+    literal = list(dict.fromkeys(each.name for each in script.extensions if UNKNOWN not in each.name))
     # A library that only registers ops is loaded by torch.ops.load_library; it is no Python module.
     within = tuple(f"{package}." for package in packages.names)
     inner = [name for name in literal if name.startswith(within)] if native.python_modules else []
     imports = [*packages.names, *(inner if packages.imports_torch and not native.namespaces else [])]
     named = [name for name in literal if canonicalize_name(name) == canonicalize_name(draft.name)]
-    if not any(name == draft.name for name in packages.names):
+    if draft.name not in packages.names:
         imports = named or imports or literal or [draft.name]
-    if names:
-        # `…` stands for a part that only the run knows.
-        known = dict.fromkeys(name.replace(UNKNOWN, "…") for name in names if re.search(r"\w", name))
-        computed = ["a module whose name it computes"] if any(not re.search(r"\w", name) for name in names) else []
-        found = f"setup.py compiles {and_list([*known, *computed])}"
-    else:
-        found = f"the package is {imports[0]}"
+    found = f"setup.py compiles {and_list(literal)}" if literal else f"the package is {imports[0]}"
     draft.add("imports", imports, found, f"the wheel must import {and_list(imports)}")
     if (native.torch_headers or native.stable_headers) and not packages.imports_torch:
         found = f"{imports[0]} does not import torch itself"

@@ -8,7 +8,6 @@ import shutil
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -203,23 +202,19 @@ def fetch_sdist(source: SdistSource, *, cache: Path) -> Path:
     from builder.wheels.sources.index import fetch  # noqa: PLC0415 - loads slowly, and folders do not need it
 
     where = f"{source.project} {source.version}"
-
-    def mismatch(who: str, found: str) -> UsageError:
-        return UsageError(
-            f"{who} sha256 {found}, but the recipe has {wanted}; the archive was not opened",
-            Code.SOURCE_DIFFERS,
-            where=where,
-            hints=(
-                "find out why the archive changed before you change `sha256` in the recipe",
-                f"the index is {index_setting()}",
-            ),
-        )
-
     location = locate_sdist(source.project, source.version)
     if location.sha256 and location.sha256 != wanted:
-        raise mismatch(f"the index lists {location.name} with", location.sha256)
-    downloaded = partial(mismatch, f"the downloaded {location.name} has")
-    return fetch(replace(location, sha256=wanted), folder, kind=_KIND, where=where, mismatch=downloaded)
+        raise UsageError(
+            f"the index lists {location.name} with sha256 {location.sha256}, but the recipe has {wanted}",
+            Code.SOURCE_DIFFERS,
+            where=where,
+            hints=[
+                "find out why the archive changed before you change `sha256` in the recipe",
+                f"the index is {index_setting()}",
+            ],
+        )
+    pinned = replace(location, sha256=wanted)
+    return fetch(pinned, folder, kind=_KIND, where=where, who="the recipe has", fault=UsageError)
 
 
 def locate_sdist(project: str, version: str) -> Location:

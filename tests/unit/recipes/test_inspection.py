@@ -129,7 +129,7 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
             'setup(name="small-ops", version="1", cmdclass={"x": BuildExtension.with_options(use_ninja=False)})\n'
         },
         {"imports": ["small_ops"]},
-        ["compiles small_ops._…"],
+        ["the package is small_ops"],
     ),
     "a package that does not import torch": (
         {"package": "def call():\n    import torch\n"},
@@ -397,20 +397,6 @@ def test_modules_that_a_build_can_do_without(tree: Path, lines: str, needed: obj
     """deepspeed 0.19.8, mmcv 2.2.0: a project that has the name of an optional module may be somebody else's."""
     write(tree, {"helper.py": "import einops\n", "setup": script(lines)})
     assert keys(inspect(tree)).get("build_requires") == needed
-
-
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ('f"{a}.{b}"', "a module whose name it computes "),
-        ('f"{a}.{b}", ["x.cu"]), CUDAExtension("small_ops._C"', "small_ops._C and a module whose name it computes "),
-        ('f"small_ops.{b}"', "small_ops.… "),
-    ],
-)
-def test_a_name_of_which_nothing_is_known_is_not_shown(tree: Path, name: str, shown: str) -> None:
-    extension = f'CUDAExtension({name}, ["csrc/bind.cpp"])'
-    write(tree, {"setup": f'setup(name="small-ops", version="1", ext_modules=[{extension}])\n'})
-    assert f"setup.py compiles {shown}" in found(inspect(tree))
 
 
 @pytest.mark.parametrize("header", ["nvrtc.h", "gpulite/gpulite.hpp", "cuda_runtime.h"])
