@@ -226,16 +226,14 @@ def _refuse_taken(name: str, folder: Path | None, known: tuple[Recipe, ...], opt
     taken = _named(name, known)
     place = taken.folder if taken else folder
     if place and (place / RECIPE).exists():
-        version = f" {taken.version}" if taken else ""
-        own = folder == place or (taken and isinstance(taken.source, PathSource))  # the folder holds the user's source
         raise UsageError(
-            f"a recipe for {name}{version} already exists",
+            f"a recipe for {name}{f' {taken.version}' if taken else ''} already exists",
             Code.ALREADY_EXISTS,
             where=str(place / RECIPE),
             hints=[
                 *([f"`buildfarm build --ext {taken.name}` builds this extension"] if taken else []),
-                f"to build a different source, change `source` and `version` in {place / RECIPE}",
-                *([] if own else [f"delete {place} and its entry in {options.matrix}, and run the command again"]),
+                f"to build a different source, change `source` and `version` in {place / RECIPE}, or delete this file"
+                f" and its entry in {options.matrix}",
             ],
         )
 

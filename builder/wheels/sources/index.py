@@ -41,11 +41,12 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Location:
-    """The address and name of a file on the index. `sha256` is what the index lists, or empty."""
+    """The address and name of a file on the index; `sha256` and `version` are what the index lists, or empty."""
 
     url: str
     name: str
     sha256: str
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ def locate(requirement: str, kind: str, *arguments: str, index: Sequence[str] = 
         listed = tomllib.loads(done.stdout)["packages"][0]
         entries = listed.get("wheels") if kind == "wheel" else [listed.get("sdist")]
         entries = [entry for entry in entries or () if entry] or [listed.get("archive") or {}]
-        found = [location for entry in entries if (location := _location(entry, empty)).url]
+        version = str(listed.get("version", ""))
+        found = [location for entry in entries if (location := _location(entry, empty, version)).url]
     if not found:
         sentence, hint = f"uv found the {kind} but returned no address", index_setting(index)
         raise MissingToolError(sentence, Code.PACKAGE_NOT_FOUND, where=where, hints=[hint])
@@ -107,11 +109,11 @@ def _index_url(place: str) -> str:
     return (folder / "simple" if (folder / "simple").is_dir() else folder).absolute().as_uri()
 
 
-def _location(entry: dict[str, Any], empty: str) -> Location:
+def _location(entry: dict[str, Any], empty: str, version: str) -> Location:
     # A file of a folder (UV_FIND_LINKS) has a `path`, relative to uv's working directory; of an index, a `url`.
     url = entry.get("url") or (Path(empty, entry["path"]).resolve().as_uri() if "path" in entry else "")
     name = entry.get("name") or unquote(split_url(url).path).rpartition("/")[2]
-    return Location(url, Path(name).name, str(entry.get("hashes", {}).get("sha256", "")).lower())
+    return Location(url, Path(name).name, str(entry.get("hashes", {}).get("sha256", "")).lower(), version)
 
 
 def _explain(kind: str, where: str, output: str, index: str) -> UsageError | MissingToolError:

@@ -398,15 +398,13 @@ def test_a_patch_that_does_not_fit_exactly_is_refused(
     assert ("`core.autocrlf`" in caught.value.hints[0]) is ("at the end of its lines" in says)
 
 
-def test_a_patch_with_all_of_its_context_at_different_lines_is_applied_with_a_warning(
-    folder: Path, take: Take, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_a_patch_with_all_of_its_context_at_different_lines_is_applied(
+    folder: Path, take: Take, tmp_path: Path
 ) -> None:
     write(folder, {"long.txt": "100\n" * 5 + LONG["long.txt"]})
     write(tmp_path, {"1.patch": GOOD, "fix.patch": TWO_HUNKS})
     target = take(PathSource(folder), tmp_path / "1.patch", tmp_path / "fix.patch")
     assert (target / "long.txt").read_text().split()[19:20] == ["fifteen"]
-    [warning] = capfd.readouterr().err.splitlines()
-    assert warning.endswith("it fits, at different lines (hunk 1 at line 17, hunk 2 at line 27)")
 
 
 def test_patches_are_part_of_the_name(folder: Path, tmp_path: Path) -> None:
