@@ -89,14 +89,6 @@ LEFTOVERS = [
 ]
 
 
-def test_leftovers_are_neither_named_nor_taken(folder: Path, take: Take) -> None:
-    ours = recipe(PathSource(folder))
-    before = source_digest(ours)
-    write(folder, dict.fromkeys(LEFTOVERS, "left over"))
-    assert source_digest(ours) == before
-    assert tree(take(ours.source)) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
-
-
 def test_op_cases_and_what_they_import_can_neither_cause_nor_need_a_rebuild(folder: Path, take: Take) -> None:
     ours = recipe(PathSource(folder))
     before = source_digest(ours)
@@ -120,12 +112,15 @@ IGNORED = {
 
 
 @pytest.mark.parametrize("in_git", [False, True])
-def test_environments_caches_and_output_folders_are_not_source(folder: Path, take: Take, in_git: bool) -> None:
+@pytest.mark.parametrize("files", [dict.fromkeys(LEFTOVERS, "left over"), IGNORED], ids=["left over", "ignored"])
+def test_leftovers_environments_caches_and_output_folders_are_not_source(
+    folder: Path, take: Take, in_git: bool, files: dict[str, str]
+) -> None:
     if in_git:
         git(folder, "init", "--quiet")
     ours = recipe(PathSource(folder))
     before = source_digest(ours)
-    write(folder, IGNORED)
+    write(folder, {name: text for name, text in files.items() if not (in_git and name == ".git/HEAD")})
     assert source_digest(ours) == before
     assert tree(take(ours.source)) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
 
@@ -178,37 +173,22 @@ def test_a_file_that_changes_after_the_copy_is_named_and_the_digest_is_that_of_t
     prepared = prepare_source(ours, tmp_path / "target", cache=tmp_path)
     assert prepared.digest == source_digest(ours)
     assert changed_files(ours, prepared) == []
-    write(folder, {"build.log": "1"})
-    edit(folder)
+    write(folder, {"build.log": "1", "src/op.cpp": "OP\n"})
     assert changed_files(ours, prepared) == ["build.log", "src/op.cpp"]
 
 
-def edit(folder: Path) -> None:
-    (folder / "src" / "op.cpp").write_text("OP\n")
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "edited": lambda folder: write(folder, {"src/op.cpp": "OP\n"}),
+    "renamed": lambda folder: (folder / "src" / "op.cpp").rename(folder / "src" / "op.cc"),
+    "executable": lambda folder: (folder / "setup.py").chmod(0o755),
+    "added": lambda folder: write(folder, {"src/tests/a.py": "", "src/build/b.py": ""}),
+    "linked": lambda folder: (folder / "link.py").symlink_to("setup.py"),
+}
 
 
-def rename(folder: Path) -> None:
-    (folder / "src" / "op.cpp").rename(folder / "src" / "op.cc")
-
-
-def make_executable(folder: Path) -> None:
-    (folder / "setup.py").chmod(0o755)
-
-
-def add_nested(folder: Path) -> None:
-    write(folder, {"src/tests/a.py": "", "src/build/b.py": ""})
-
-
-def link(folder: Path) -> None:
-    (folder / "link.py").symlink_to("setup.py")
-
-
-CHANGES = [edit, rename, make_executable, add_nested, link]
-
-
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_what_can_change_the_wheel_changes_the_name_and_is_taken(
-    folder: Path, take: Take, change: Callable[[Path], None]
+    folder: Path, take: Take, change: Callable[[Path], object]
 ) -> None:
     ours = recipe(PathSource(folder))
     before = source_digest(ours)
@@ -905,13 +885,13 @@ def test_the_names_of_downloads_need_no_network(cache: Path) -> None:
     assert not cache.exists()
 
 
-def test_in_a_repository_what_buildfarm_writes_is_source_only_if_git_tracks_it(folder: Path) -> None:
+def test_what_buildfarm_writes_is_source_if_git_tracks_it(folder: Path) -> None:
     ours = recipe(PathSource(folder))
-    subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
+    git(folder, "init", "--quiet")
     before = source_digest(ours)
-    write(folder, {"buildfarm-report.html": "", "gate.pyz": "", "relabelled/ext.whl": ""})
+    write(folder, {"gate.pyz": ""})
     assert source_digest(ours) == before
-    subprocess.run(["git", "add", "gate.pyz"], cwd=folder, check=True)
+    git(folder, "add", "gate.pyz")
     assert source_digest(ours) != before
 
 
