@@ -18,7 +18,7 @@ _DEVICE_QUERIES = {
     "mem_get_info",
 }  # fmt: skip
 _EXTENSIONS = {"CUDAExtension": True, "CppExtension": False, "SyclExtension": False, "Extension": False}
-_ARCH = re.compile(r"(?:compute|sm)_(\d{2,3}[af]?)\b")
+_ARCH = re.compile(r"(?:compute|sm)_\d{2,3}[af]?\b")
 #: Values that turn something off: comparing with them does not tell which value turns it on.
 _OFF = {"", "0", "false", "off", "no", "n"}
 #: Modules that can download, and programs.
@@ -63,8 +63,8 @@ class SetupFacts:
     asks_for_gpu: bool = False
     #: Functions of torch.cuda that it calls and that fail without a GPU.
     device_queries: list[str] = field(default_factory=list)
-    #: GPU architectures in compiler flags, such as `90`.
-    architectures: list[str] = field(default_factory=list)
+    #: Whether it has GPU architectures in compiler flags.
+    architectures: bool = False
     #: Whether it asks for Python's limited API.
     limited_api: bool = False
     #: Whether it imports a module that can download, or starts a program that does.
@@ -96,8 +96,7 @@ def read_setup_script(tree: Path) -> SetupFacts:
         for node in ast.walk(module):
             _read_node(node, constants, facts, is_setup=path == tree / "setup.py")
         facts.options += _options(module)
-    architectures = {arch for text in facts.strings for arch in _ARCH.findall(text)}
-    facts.architectures = sorted(architectures, key=lambda arch: (int(arch.rstrip("af")), arch))
+    facts.architectures = any(map(_ARCH.search, facts.strings))
     facts.downloads |= any(_DOWNLOADS.match(text) for text in facts.strings)
     facts.imports = sorted(set(facts.imports))
     facts.options = list(dict.fromkeys(facts.options))

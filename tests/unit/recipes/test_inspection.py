@@ -163,7 +163,7 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
             "python": ">=3.9",
             "override_architectures": True,
         },
-        ["CMake sets GPU architectures by hand: 80, 90"],
+        ["CMake sets GPU architectures by hand"],
     ),
     # package_dir names the folder of the package; CMake runs in a shell.
     "a setup script that runs CMake": (
@@ -285,21 +285,18 @@ def test_namespaces_that_many_projects_use(tree: Path, code: str, warns: bool) -
 
 
 @pytest.mark.parametrize(
-    ("text", "listed"),
+    ("text", "by_hand"),
     [
-        ("set_target_properties(x PROPERTIES\n  CUDA_ARCHITECTURES all CXX_STANDARD 17)", "all"),
-        ('set(X_CUDA_ARCHITECTURES\n  "86-real;89-real;75-virtual")', "75, 86, 89"),
-        ("set(CMAKE_CUDA_ARCHITECTURES native)", "native"),
-        ("set(CMAKE_CUDA_ARCHITECTURES 100 90a\n  all-major)", "90a, 100, all"),
-        ("if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)\nset(CMAKE_CUDA_ARCHITECTURES OFF)\nendif()", ""),
-        ("set_target_properties(x PROPERTIES CUDA_ARCHITECTURES ${TORCH_ARCHS})", ""),
+        ("set_target_properties(x PROPERTIES\n  CUDA_ARCHITECTURES all CXX_STANDARD 17)", True),
+        ('set(X_CUDA_ARCHITECTURES\n  "86-real;89-real;75-virtual")', True),
+        ("set(CMAKE_CUDA_ARCHITECTURES native)", True),
+        ("if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)\nset(CMAKE_CUDA_ARCHITECTURES OFF)\nendif()", False),
+        ("set_target_properties(x PROPERTIES CUDA_ARCHITECTURES ${TORCH_ARCHS})", False),
     ],
 )
-def test_architectures_in_cmake_files(tree: Path, text: str, listed: str) -> None:
+def test_architectures_in_cmake_files(tree: Path, text: str, by_hand: bool) -> None:
     write(tree, {"setup": None, "cmake": text, "project": PROJECT})
-    draft = inspect(tree)
-    assert keys(draft).get("override_architectures", False) is bool(listed)
-    assert not listed or f"by hand: {listed} " in found(draft)
+    assert keys(inspect(tree)).get("override_architectures", False) is by_hand
 
 
 @pytest.mark.parametrize("imports", ["torch", "ctypes"])
