@@ -8,7 +8,6 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
@@ -17,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from builder.diagnosis.known_errors import knowledge
 from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script
-from builder.diagnosis.target_version import source_files, target_version
+from builder.diagnosis.target_version import target_version
 from builder.errors import Code, UsageError
 from builder.gate.amounts import counted
 from builder.matrix.axes import STABLE_FLOOR, AbiClass
@@ -43,7 +42,6 @@ _FILES_ABOVE = (
 #: Folders beside the package of a source.
 _NOT_INSTALLED = {"test", "tests", "docs", "doc", "examples", "example", "benchmark", "benchmarks", "scripts", "tools",
                   "build", "dist", "third_party", "conda", "samples", "cmake"}  # fmt: skip
-_IMPORTS_TORCH = re.compile(r"^(?:import|from) torch\b", re.MULTILINE)
 #: Variables that switch the CUDA part on, and those that turn something off.
 _CUDA_ON = re.compile(r"(?:\w+_)?(?:FORCE|WITH|BUILD|USE|ENABLE)_(?:\w+_)?(?:CUDA|GPU)(?:_EXT\w*|_BUILD)?")
 #: Variables without which some sources compile nothing: BUILD_EXT of colossalai.
@@ -64,14 +62,6 @@ _RUN_TIME_COMPILERS = ("nvrtc.h", "gpulite/")
 _LARGE_TEMPLATES = ("cutlass/", "cute/")
 
 
-@dataclass(frozen=True)
-class _Packages:
-    """The packages of a source: what its wheel installs, and whether a file of it imports torch."""
-
-    names: list[str]
-    imports_torch: bool
-
-
 def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | None = None) -> Draft:
     """Draft a recipe for the source in `tree`. Raises UsageError if there is nothing to build in it.
 
@@ -89,14 +79,14 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | Non
         found = f"the files of the source do not state the {and_list(unknown)} of the wheel"
         draft.note(found, f"the build backend said {stated.name} {stated.version}")
     packages = _packages(tree, draft.name, script)
-    _add_abi(draft, tree, script, native, packages)
+    _add_abi(draft, tree, script, native)
     _add_imports(draft, script, native, packages)
     _add_build_settings(draft, script, native, stated)
     _note_sources(draft, tree, script, stated)
     return draft
 
 
-def _packages(tree: Path, project: str, script: SetupFacts) -> _Packages:
+def _packages(tree: Path, project: str, script: SetupFacts) -> dict[str, Path]:
     """The packages and modules of the sdist's top_level.txt, or else the folders with `__init__.py`.
 
     A package with the name of the project is the only one that users import.
@@ -111,12 +101,8 @@ def _packages(tree: Path, project: str, script: SetupFacts) -> _Packages:
     found += [(name, file) for base in bases for name in listed if (file := base / f"{name}.py").is_file()]
     inside = [one for one in found if one[1].resolve().is_relative_to(tree.resolve())]
     homes = {name: path for name, path in inside if not listed or name in listed}
-    if named := [name for name in homes if canonicalize_name(name) == canonicalize_name(project)]:
-        homes = {named[0]: homes[named[0]]}
-    inner = (file for home in homes.values() for file, _ in source_files(home, (".py",)))
-    files = (*inner, *(home for home in homes.values() if home.is_file()))
-    torch = any(_IMPORTS_TORCH.search(file.read_text(encoding="utf-8", errors="replace")) for file in files)
-    return _Packages(sorted(homes), torch)
+    named = [name for name in homes if canonicalize_name(name) == canonicalize_name(project)]
+    return {name: homes[name] for name in named[:1] or sorted(homes)}
 
 
 def _folders_above(pinned: PinnedSource, tree: Path, script: SetupFacts) -> list[Path]:
@@ -206,7 +192,7 @@ def _add_identity(draft: Draft, pinned: PinnedSource, stated: Metadata) -> None:
         draft.keys["python"] = (stated.requires_python, "the Pythons that the source supports")
 
 
-def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, packages: _Packages) -> None:
+def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts) -> None:
     python, torch = native.python_headers, native.torch_headers
     if native.stable_headers and not torch and not python:
         found = f"the sources include only torch headers of the stable ABI ({native.stable_headers[0]})"
@@ -224,8 +210,8 @@ def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, 
         used = [*(["torch's C++ API"] if torch else []), *([f"Python's C API ({python[0]})"] if python else [])]
         found = f"the sources use {and_list(used)}" if used else "the sources include no header of torch or Python"
         draft.add("abi", str(AbiClass.CPYTHON), found, "one wheel for each torch series, CUDA and Python")
-        if not torch and "torch" not in script.imports and not packages.imports_torch:
-            draft.ask("neither the build nor the package uses torch", "is this an extension of PyTorch?")
+        if not torch and "torch" not in script.imports:
+            draft.ask("neither the C++ files nor setup.py use torch", "is this an extension of PyTorch?")
     if native.namespaces:
         own = sorted(native.namespaces - {_EXTENSION_NAME})
         named = and_list(own) or "that the build names"
@@ -241,19 +227,22 @@ def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, 
         )
 
 
-def _add_imports(draft: Draft, script: SetupFacts, native: NativeFacts, packages: _Packages) -> None:
+def _add_imports(draft: Draft, script: SetupFacts, native: NativeFacts, packages: dict[str, Path]) -> None:
     literal = list(dict.fromkeys(each.name for each in script.extensions if UNKNOWN not in each.name))
     # A library that only registers ops is loaded by torch.ops.load_library; it is no Python module.
-    within = tuple(f"{package}." for package in packages.names)
+    within = tuple(f"{package}." for package in packages)
     inner = [name for name in literal if name.startswith(within)] if native.python_modules else []
-    imports = [*packages.names, *(inner if packages.imports_torch and not native.namespaces else [])]
+    # Without torch, which the package then imports before, they cannot be imported.
+    files = [home / "__init__.py" for home in packages.values() if home.is_dir()]
+    torch = any("torch" in file.read_text(encoding="utf-8", errors="replace") for file in files)
+    imports = [*packages, *(inner if torch and not native.namespaces else [])]
     named = [name for name in literal if canonicalize_name(name) == canonicalize_name(draft.name)]
-    if draft.name not in packages.names:
+    if draft.name not in packages:
         imports = named or imports or literal or [draft.name]
     found = f"setup.py compiles {and_list(literal)}" if literal else f"the package is {imports[0]}"
     draft.add("imports", imports, found, f"the wheel must import {and_list(imports)}")
-    if (native.torch_headers or native.stable_headers) and not packages.imports_torch:
-        found = f"{imports[0]} does not import torch itself"
+    if (native.torch_headers or native.stable_headers) and imports[0] in literal:
+        found = f"{imports[0]} is a compiled module, which cannot import torch itself"
         draft.add("needs_first", ["torch"], found, "every check imports torch first")
 
 

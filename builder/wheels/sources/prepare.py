@@ -19,7 +19,6 @@ from builder.wheels.sources.archive import unpack
 from builder.wheels.sources.folder import check_kind, source_files
 from builder.wheels.sources.git import checkout
 from builder.wheels.sources.patches import apply_patches
-from builder.wheels.toolchain.uv import index_setting
 
 if TYPE_CHECKING:
     from builder.wheels.sources.index import Location
@@ -202,19 +201,8 @@ def fetch_sdist(source: SdistSource, *, cache: Path) -> Path:
     from builder.wheels.sources.index import fetch  # noqa: PLC0415 - loads slowly, and folders do not need it
 
     where = f"{source.project} {source.version}"
-    location = locate_sdist(source.project, source.version)
-    if location.sha256 and location.sha256 != wanted:
-        raise UsageError(
-            f"the index lists {location.name} with sha256 {location.sha256}, but the recipe has {wanted}",
-            Code.SOURCE_DIFFERS,
-            where=where,
-            hints=[
-                "find out why the archive changed before you change `sha256` in the recipe",
-                f"the index is {index_setting()}",
-            ],
-        )
-    pinned = replace(location, sha256=wanted)
-    return fetch(pinned, folder, kind=_KIND, where=where, who="the recipe has", fault=UsageError)
+    location = replace(locate_sdist(source.project, source.version), sha256=wanted)
+    return fetch(location, folder, kind=_KIND, where=where, who="the recipe has", fault=UsageError)
 
 
 def locate_sdist(project: str, version: str) -> Location:
