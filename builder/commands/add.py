@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import textwrap
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 from packaging.utils import canonicalize_name
 from rich.markup import escape
 
@@ -46,8 +44,8 @@ from builder.matrix.plan import make_plan
 from builder.matrix.yaml_document import parse_document
 from builder.publish.terminal import to_text
 from builder.recipes.fetch import PinnedSource, parse_reference, pin, unpack_source
+from builder.recipes.inspection.draft import Draft
 from builder.recipes.inspection.draft_recipe import inspect_source
-from builder.recipes.inspection.findings import Draft
 from builder.recipes.inspection.metadata import BackendMetadata
 from builder.recipes.matrix_file import add_extension, axes_text, create_matrix
 from builder.store import Store, write_atomic
@@ -55,9 +53,6 @@ from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
 from builder.wheels.sources.prepare import prepare_source, project_folder
 from builder.wheels.toolchain.environments import Environments
-
-_WIDTH = 118
-_BLOCKS = ("source",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +162,7 @@ def run_add(options: AddOptions, *, write: bool = True) -> Added:
                 draft = _ask_backend(draft, pinned, tree, axes, options)
         folder = pinned.source.path if isinstance(pinned.source, PathSource) else home / "extensions" / draft.name
         _refuse_taken(draft.name, folder, known, options)
-        text = recipe_text(draft, f"buildfarm add {options.source}")
+        text = draft.text(f"buildfarm add {options.source}")
         recipe = recipe_of(parse_document(text, folder / RECIPE), folder.resolve())
         if write:
             folder.mkdir(parents=True, exist_ok=True)
@@ -211,7 +206,7 @@ def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: Matrix | 
     home = pinned.source.path if isinstance(pinned.source, PathSource) else tree
     try:
         with store.work(f"ask-{digest_of(str(pinned.source))[:12]}") as work:
-            recipe = recipe_of(parse_document(recipe_text(draft, ""), work / RECIPE), home)
+            recipe = recipe_of(parse_document(draft.text(""), work / RECIPE), home)
             build = make_plan(matrix, (recipe,), Selection(), Compat.load()).builds[0]
             log = store.log(f"add-{draft.name}")
             (work / "source").mkdir()
@@ -226,7 +221,7 @@ def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: Matrix | 
     if not metadata:
         print_warning(f"the build backend did not answer; the full output is in {log}")
         return draft
-    return inspect_source(pinned, tree, BackendMetadata(metadata, draft.unknown, build.torch, build.cuda))
+    return inspect_source(pinned, tree, BackendMetadata(metadata, build.torch, build.cuda))
 
 
 def _refuse_taken(name: str, folder: Path | None, known: tuple[Recipe, ...], options: AddOptions) -> None:
@@ -234,46 +229,16 @@ def _refuse_taken(name: str, folder: Path | None, known: tuple[Recipe, ...], opt
     taken = _named(name, known)
     place = taken.folder if taken else folder
     if place and (place / RECIPE).exists():
-        version = f" {taken.version}" if taken else ""
-        own = folder == place or (taken and isinstance(taken.source, PathSource))  # the folder holds the user's source
         raise UsageError(
-            f"a recipe for {name}{version} already exists",
+            f"a recipe for {name}{f' {taken.version}' if taken else ''} already exists",
             Code.ALREADY_EXISTS,
             where=str(place / RECIPE),
             hints=[
                 *([f"`buildfarm build --ext {taken.name}` builds this extension"] if taken else []),
-                f"to build a different source, change `source` and `version` in {place / RECIPE}",
-                *([] if own else [f"delete {place} and its entry in {options.matrix}, and run the command again"]),
+                f"to build a different source, change `source` and `version` in {place / RECIPE}, or delete this file"
+                f" and its entry in {options.matrix}",
             ],
         )
-
-
-def recipe_text(draft: Draft, command: str) -> str:
-    """extension.yaml with a comment for each key that the inspection decided."""
-    lines = _comment(
-        f"Written by `{command}` from an inspection of the source. Change what is wrong:"
-        " buildfarm does not write this file again. All keys: docs/reference/extension-yaml.md in the repository of"
-        " buildfarm"
-    )
-    for entry in draft.entries:
-        lines += _comment(entry.comment)
-        if isinstance(entry.value, dict) and entry.key in _BLOCKS:
-            lines += [f"{entry.key}:", *(f"  {key}: {_value(value)}" for key, value in entry.value.items())]
-        else:
-            lines.append(f"{entry.key}: {_value(entry.value)}")
-    for question in draft.questions:
-        lines += _comment(f"QUESTION: {question}")
-    return "\n".join(lines) + "\n"
-
-
-def _value(value: object) -> str:
-    """A value on one line. Quotes are added only where YAML needs them."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True, sort_keys=False)
-    return text.removesuffix("\n").removesuffix("\n...").strip()
-
-
-def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ") if text else []
 
 
 def added_text(added: Added) -> str:

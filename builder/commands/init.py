@@ -104,15 +104,11 @@ def run_init(options: InitOptions) -> tuple[NewExtension, Matrix]:
 def _name(text: str, *, given: bool) -> str:
     """The name as a Python module. Raises UsageError if the user gave a name that is none."""
     name = text if given else re.sub(r"\W+", "_", text).strip("_").lower()
-    hint = ""
-    if keyword.iskeyword(name):
-        hint = f"pass another `--name NAME`: {name} is a keyword of Python"
-    elif name in sys.stdlib_module_names or name == "torch":
-        hint = "pass another `--name NAME`: Python or torch has a module of this name"
-    elif not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
-        hint = "pass `--name NAME`, with lower-case letters, digits and _ only"
-    if hint:
-        raise UsageError(f"{text!r} cannot be the name of a Python package", Code.VALUE_INVALID, hints=[hint])
+    taken = keyword.iskeyword(name) or name in sys.stdlib_module_names or name == "torch"
+    if taken or not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
+        rule = "lower-case letters, digits and _, no keyword and no module of Python or torch"
+        hints = [f"pass `--name NAME`: {rule}"]
+        raise UsageError(f"{text!r} cannot be the name of a Python package", Code.VALUE_INVALID, hints=hints)
     return name
 
 

@@ -7,9 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
 #: Stands in a text for a part that only the run knows. It reads as a glob pattern.
@@ -20,14 +18,12 @@ _DEVICE_QUERIES = {
     "mem_get_info",
 }  # fmt: skip
 _EXTENSIONS = {"CUDAExtension": True, "CppExtension": False, "SyclExtension": False, "Extension": False}
-_ARCH = re.compile(r"(?:compute|sm)_(\d{2,3}[af]?)\b")
+_ARCH = re.compile(r"(?:compute|sm)_\d{2,3}[af]?\b")
 #: Values that turn something off: comparing with them does not tell which value turns it on.
 _OFF = {"", "0", "false", "off", "no", "n"}
 #: Modules that can download, and programs.
 _DOWNLOADERS = {"urllib", "urllib.request", "http.client", "urllib3", "requests", "httpx", "wget"}
 _DOWNLOADS = re.compile(r"(?:curl|wget|aria2c)(?:\s|$)")
-#: Folders of a source that its wheel does not contain.
-_NO_PACKAGES = {"test", "tests", "docs", "examples", "benchmark", "benchmarks", "third_party", "venv", "env", "build"}
 #: Modules of the source that are read, besides setup.py.
 _MOST_HELPERS = 30
 #: An option of the command line, such as `--cuda_ext` or `--blas=`; those of setuptools are not the source's own.
@@ -47,8 +43,6 @@ class ExtensionModule:
     sources: tuple[str, ...]
     #: Whether it is a CUDAExtension.
     cuda: bool
-    #: Whether a class of torch or setuptools makes it; otherwise a function of the source.
-    known: bool = True
     #: Whether setuptools leaves it out if its compile fails (`optional=True`).
     optional: bool = False
 
@@ -69,8 +63,8 @@ class SetupFacts:
     asks_for_gpu: bool = False
     #: Functions of torch.cuda that it calls and that fail without a GPU.
     device_queries: list[str] = field(default_factory=list)
-    #: GPU architectures in compiler flags, such as `90`.
-    architectures: list[str] = field(default_factory=list)
+    #: Whether it has GPU architectures in compiler flags.
+    architectures: bool = False
     #: Whether it asks for Python's limited API.
     limited_api: bool = False
     #: Whether it imports a module that can download, or starts a program that does.
@@ -81,11 +75,6 @@ class SetupFacts:
     imports: list[str] = field(default_factory=list)
     #: Every text constant.
     strings: list[str] = field(default_factory=list)
-    #: How a package of the source compiles at run time: `a/b.py compiles with torch.utils.cpp_extension when …`; or
-    #: empty.
-    run_time_compile: str = ""
-    #: The place and the message of a syntax error in setup.py: `setup.py:4`, `SyntaxError: …`; or empty.
-    syntax_error: tuple[str, str] = ("", "")
 
 
 def parse_python(source: bytes) -> ast.Module:
@@ -97,9 +86,9 @@ def parse_python(source: bytes) -> ast.Module:
 
 def read_setup_script(tree: Path) -> SetupFacts:
     """Return the facts about the setup.py of a source; few facts without one, or if it is not valid Python."""
-    facts = SetupFacts(run_time_compile=_run_time_compile(tree), syntax_error=_syntax_error(tree / "setup.py"))
-    for path, module, always in _modules(tree):
-        facts.imports += _imported(module, path, tree) if always else ()
+    facts = SetupFacts()
+    for path, module in _modules(tree):
+        facts.imports += _imported(module, path, tree)
         facts.downloads |= not _DOWNLOADERS.isdisjoint(_names(ast.walk(module)))
         if path.name == "__init__.py":  # of a package that is installed: the rest says nothing about the build
             continue
@@ -107,58 +96,18 @@ def read_setup_script(tree: Path) -> SetupFacts:
         for node in ast.walk(module):
             _read_node(node, constants, facts, is_setup=path == tree / "setup.py")
         facts.options += _options(module)
-    architectures = {arch for text in facts.strings for arch in _ARCH.findall(text)}
-    facts.architectures = sorted(architectures, key=lambda arch: (int(arch.rstrip("af")), arch))
+    facts.architectures = any(map(_ARCH.search, facts.strings))
     facts.downloads |= any(_DOWNLOADS.match(text) for text in facts.strings)
     facts.imports = sorted(set(facts.imports))
-    # A function of the source's own may take the folder of the sources first.
-    facts.extensions = [one for one in facts.extensions if one.known or not (tree / one.name).is_dir()]
     facts.options = list(dict.fromkeys(facts.options))
     return facts
 
 
-def _syntax_error(script: Path) -> tuple[str, str]:
-    with suppress(OSError, ValueError):
-        try:
-            parse_python(script.read_bytes())
-        except SyntaxError as error:
-            line = f":{error.lineno}" if error.lineno else ""
-            return f"{script.name}{line}", f"{type(error).__name__}: {error.msg}"
-    return "", ""
-
-
-def _run_time_compile(tree: Path) -> str:
-    """How the first module of a package that calls `torch.utils.cpp_extension.load` compiles."""
-    for path in sorted(chain.from_iterable(tree.glob(f"{folders}*.py") for folders in ("*/", "*/*/", "*/*/*/"))):
-        name = path.relative_to(tree)
-        if any(part.startswith(".") or part in _NO_PACKAGES for part in name.parts[:-1]):
-            continue
-        with suppress(OSError, SyntaxError, ValueError):
-            if b"cpp_extension" in (text := path.read_bytes()):
-                module = parse_python(text)
-                own = [each for each in module.body if not isinstance(each, ast.FunctionDef | ast.ClassDef)]
-                at_import = any(map(_loads, chain.from_iterable(map(ast.walk, own))))
-                if at_import or any(map(_loads, ast.walk(module))):
-                    when = "it is imported" if at_import else "one of its functions is called"
-                    return f"{name.as_posix()} compiles with torch.utils.cpp_extension when {when}"
-    return ""
-
-
-def _loads(node: ast.AST) -> bool:
-    """Whether it is a call of torch's `load` or `load_inline`, which have the arguments `name` and `sources`."""
-    if not isinstance(node, ast.Call) or _last_name(node.func) not in {"load", "load_inline"}:
-        return False
-    return "cpp_extension" in ast.unparse(node.func) or any(
-        one.arg in {"sources", "cpp_sources", "cuda_sources"} for one in node.keywords
-    )
-
-
-def _modules(tree: Path) -> Iterator[tuple[Path, ast.Module, bool]]:
-    """setup.py and the modules of the source that it imports or executes, each once; and whether every build does."""
-    pending, optional, seen = [tree / "setup.py"], list[Path](), set[Path]()
-    while (pending or optional) and len(seen) <= _MOST_HELPERS:
-        always = bool(pending)
-        path = (pending or optional).pop(0)
+def _modules(tree: Path) -> Iterator[tuple[Path, ast.Module]]:
+    """setup.py and the modules of the source that it imports or executes, each once."""
+    pending, seen = [tree / "setup.py"], set[Path]()
+    while pending and len(seen) <= _MOST_HELPERS:
+        path = pending.pop(0)
         if path in seen:
             continue
         seen.add(path)
@@ -166,24 +115,20 @@ def _modules(tree: Path) -> Iterator[tuple[Path, ast.Module, bool]]:
             module = parse_python(path.read_bytes() if path.is_file() else b"")
         except (OSError, SyntaxError, ValueError):
             continue
-        yield path, module, always
-        if always:
-            pending += _helpers(module, path, tree, _names(_unconditional(module.body)))
-        optional += _helpers(module, path, tree, _names(ast.walk(module)))
+        yield path, module
+        pending += _helpers(module, path, tree)
 
 
-def _helpers(module: ast.Module, path: Path, tree: Path, names: Iterable[str]) -> Iterator[Path]:
-    """Files of the source that a module imports under these names, or executes by their path."""
-    texts = [node.value for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+def _helpers(module: ast.Module, path: Path, tree: Path) -> Iterator[Path]:
+    """Files of the source that a module imports, or executes by their path."""
     called = {_last_name(node.func) for node in ast.walk(module) if isinstance(node, ast.Call)}
-    if called & {"exec", "run_path", "spec_from_file_location", "execfile"}:
-        own = (text for text in texts if text.endswith(".py") and len(text) < 100 and "\0" not in text)
-        inside = (tree / text for text in own if not text.startswith(("/", "~")) and ".." not in text)
-        yield from (path for path in inside if path.is_file())
-    bases = [tree, path.parent]
-    for name in names:
+    if called & {"exec", "run_path", "spec_from_file_location"}:
+        texts = (node.value for node in ast.walk(module) if isinstance(node, ast.Constant))
+        own = (text for text in texts if isinstance(text, str) and re.fullmatch(r"\w[\w/.-]{,99}\.py", text))
+        yield from (tree / text for text in own if ".." not in text and (tree / text).is_file())
+    for name in _names(ast.walk(module)):
         parts = name.split(".")
-        for base in bases:
+        for base in (tree, path.parent):
             for depth in range(1, len(parts) + 1):
                 inner = base.joinpath(*parts[:depth])
                 yield from (each for each in (inner / "__init__.py", inner.with_suffix(".py")) if each.is_file())
@@ -227,7 +172,7 @@ def _read_call(node: ast.Call, constants: Constants, facts: SetupFacts, *, is_se
     for keyword in node.keywords:
         if keyword.arg == "py_limited_api" and constants.value(keyword.value) is True:
             facts.limited_api = True
-    if called in _EXTENSIONS or (called.endswith("extension") and called != "load_extension"):
+    if called in _EXTENSIONS or called.endswith("extension"):
         _read_extension(node, called, constants, facts)
     elif called == "setup" and is_setup:
         facts.arguments += [keyword.arg or UNKNOWN for keyword in node.keywords]
@@ -248,10 +193,9 @@ def _read_extension(node: ast.Call, called: str, constants: Constants, facts: Se
     if sources == [] and "." not in name:
         return  # it only marks the wheel as one for a platform: a different program, such as CMake, compiles
     files = tuple(each for each in sources if isinstance(each, str)) if isinstance(sources, list) else ()
-    # `Extension = CUDAExtension if … else CppExtension` is common: such a name counts as CUDA.
     optional = "optional" in given and constants.value(given["optional"]) is True
-    cuda, known = _EXTENSIONS.get(called, True), called in _EXTENSIONS
-    facts.extensions.append(ExtensionModule(name, files, cuda, known, optional))
+    # `Extension = CUDAExtension if … else CppExtension` is common: such a name counts as CUDA.
+    facts.extensions.append(ExtensionModule(name, files, _EXTENSIONS.get(called, True), optional))
 
 
 def _variables_in(node: ast.AST, constants: Constants) -> Iterator[str]:
@@ -269,8 +213,8 @@ def _variables_in(node: ast.AST, constants: Constants) -> Iterator[str]:
 
 
 def _imported(module: ast.Module, path: Path, tree: Path) -> Iterator[str]:
-    """Modules of others that each build with a module needs; of a package, those that each import of it needs."""
-    for name in _names_in(module.body if path.name == "__init__.py" else _unconditional(module.body)):
+    """Modules of others that each build with a module needs."""
+    for name in _names(_unconditional(module.body)):
         top = name.partition(".")[0]
         local = any((base / f"{top}.py").exists() or (base / top).is_dir() for base in (tree, path.parent))
         if top not in sys.stdlib_module_names and not local:
@@ -283,28 +227,23 @@ def _unconditional(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
         match node:
             case ast.Import() | ast.ImportFrom():
                 yield node
-            case ast.Try(body=inner, orelse=more, finalbody=last, handlers=handlers):
+            case ast.Try(body=inner, handlers=handlers):
                 if all(any(isinstance(each, ast.Raise) for each in handler.body) for handler in handlers):
-                    yield from _unconditional([*inner, *more, *last])
-            case ast.FunctionDef(body=inner) | ast.ClassDef(body=inner) | ast.For(body=inner) | ast.While(body=inner):
+                    yield from _unconditional(inner)
+            case ast.FunctionDef(body=inner) | ast.ClassDef(body=inner):
                 yield from _unconditional(inner)
 
 
 def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Full names of everything that nodes import, such as `urllib.request` for `from urllib import request`."""
-    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-    for node in imports:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-    yield from _names_in(imports)
-
-
-def _names_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
     for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level and node.module != "urllib":
-            yield node.module  # of `urllib`, only the imported name says whether it downloads
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(source), names=names):
+                # Of `urllib`, only the imported name says whether it downloads.
+                yield from ([source] if source != "urllib" else [])
+                yield from (f"{source}.{alias.name}" for alias in names)
 
 
 def _last_name(node: ast.AST) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import InvalidSdistFilename, parse_sdist_filename
 
 from builder.errors import Code, UsageError
 from builder.masking import mask_credentials
@@ -120,17 +119,8 @@ def _pin_sdist(reference: SdistSource) -> SdistSource:
     except UsageError as error:
         hints = [*error.hints, "if the project publishes no source distribution, name its git repository: https://…"]
         raise UsageError(error.sentence, error.code, where=error.where, hints=hints) from None
-    try:
-        version = reference.version or str(parse_sdist_filename(location.name)[1])
-    except InvalidSdistFilename:
-        raise UsageError(
-            f"the newest file of the project has no readable version: {location.name}",
-            Code.PACKAGE_NOT_FOUND,
-            where=reference.project,
-            hints=[f"pass {reference.project}==VERSION"],
-        ) from None
     sha256 = location.sha256
     if not sha256:  # an index without hashes
         with tempfile.TemporaryDirectory() as folder:
             sha256 = download(location, Path(folder, "sdist"), kind="source distribution", where=reference.project)
-    return SdistSource(reference.project, version, sha256)
+    return SdistSource(reference.project, reference.version or location.version, sha256)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from string import ascii_lowercase
 
 _COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'", re.DOTALL)
@@ -28,82 +28,103 @@ _NARROW = {
     **dict.fromkeys(("uint64_t", "uint32_t", "uint16_t", "uint8_t", "unsigned int", "unsigned long"), "int"),
     "float": "float",
 }
+_ERROR = r"(?:throw|TORCH_CHECK|AT_ERROR|AT_ASSERT\w*|C10_THROW_ERROR)\b"
+_TEXT = r"(?:[^(){};]|\((?:[^()]|\([^()]*\))*\))*"
+_DEVICE = r"(?:\bis_(?:cuda|cpu)\(\)|\.device\(\)|\.device_type\(\))"
+#: A branch for one device, such as `if (x.is_cuda()) return ...`, `x.is_cuda() ? ...` or `switch (x.device().type())`.
+_BRANCH = re.compile(
+    rf"\b(?:if|switch) ?\({_TEXT}?{_DEVICE}{_TEXT}\) ?\{{? ?(?!{_ERROR}|[\s{{]|$)|\bis_(?:cuda|cpu)\(\) ?\?"
+)
+_ELSE_ERROR = re.compile(rf"\belse ?\{{? ?{_ERROR}")
 _IN_SCHEMA = {"int": "int64_t", "float": "double"}
 #: What a function may take to become an op.
-ACCEPTED = "`torch::Tensor`, `double`, `float`, `bool` and integers"
-#: An expression that makes a tensor with the shape, dtype and device of another one.
-_LIKE = (
-    (re.compile(r"(?:at|torch)::(?:empty|zeros|ones)_like\( ?(\w+) ?\)|(\w+)\.clone\(\)"), False),
-    (re.compile(r"(?:at|torch)::(?:empty|zeros|ones)\( ?(\w+)\.sizes\(\), ?\1\.options\(\) ?\)"), True),
-)
+_ACCEPTED = "`torch::Tensor`, `double`, `float`, `bool` and integers"
+
+
+@dataclass(frozen=True)
+class HostParameter:
+    """A parameter of a host function."""
+
+    #: `tensor`, `output` (a tensor that the function writes to), or a kind of the schema, such as `int`.
+    kind: str
+    #: In C++.
+    name: str
+    #: Type and name in C++, without a default.
+    declared: str = ""
+    #: As in Python; empty if there is none that a schema can have.
+    default: str = ""
+    #: Its type in C++ if TORCH_LIBRARY does not take this type of numbers.
+    narrow: str = ""
+
+    @property
+    def python(self) -> str:
+        """Its name in a schema and in Python: in both, names such as `in` are keywords."""
+        return f"{self.name}_" if keyword.iskeyword(self.name) else self.name
+
+    @property
+    def with_default(self) -> str:
+        """The name and the default, as in a schema and in Python."""
+        return f"{self.python}={self.default}" if self.default else self.python
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it is a tensor."""
+        return self.kind in ("tensor", "output")
 
 
 @dataclass(frozen=True)
 class Function:
     """A host function that becomes an op."""
 
-    #: Its name.
     name: str
     #: Of the op.
     schema: str
-    #: Its parameters as in Python: names, with their defaults.
-    parameters: tuple[str, ...]
-    #: Those of its tensors.
-    tensors: tuple[str, ...]
-    #: A Python expression for a tensor like the result, without its numbers; empty if it is not known.
-    result: str = ""
-    #: The names of the tensors that it writes to; empty if it returns tensors.
-    written: tuple[str, ...] = ()
+    parameters: tuple[HostParameter, ...]
     #: What it returns, as in the schema: `Tensor`, `Tensor[]`, `(Tensor, Tensor)` or `()`.
-    returns: str = "Tensor"
-    #: The parameters whose default is no number and no bool, or stands before such a parameter.
-    lost: tuple[str, ...] = ()
-    #: The kinds of its parameters (see `op_schema`).
-    kinds: tuple[str, ...] = ()
-    #: Its parameters in C++, without defaults.
-    declared: tuple[str, ...] = ()
-    #: Their names in C++.
-    arguments: tuple[str, ...] = ()
-    #: The types of its numbers that TORCH_LIBRARY does not take, by the position of the parameter.
-    narrow: Mapping[int, str] = field(default_factory=dict)
+    returns: str
     #: Its code in one line.
     body: str = ""
+    #: The function for the CPU, or None.
+    cpu: Function | None = None
 
     @property
-    def fake(self) -> bool:
-        """Whether the fake kernel of its op is known: the op returns nothing, or its result is like a parameter."""
-        return bool(self.result) or self.returns == "()"
+    def kinds(self) -> list[str]:
+        """The kinds of its parameters."""
+        return [each.kind for each in self.parameters]
 
     @property
-    def returned(self) -> str:
-        """What it returns in C++."""
-        types = {"()": "void", "Tensor": "at::Tensor", "Tensor[]": "std::vector<at::Tensor>"}
-        return types.get(self.returns, f"std::tuple<{self.returns.strip('()').replace('Tensor', 'at::Tensor')}>")
+    def tensors(self) -> list[str]:
+        """The names of its tensors in Python."""
+        return [each.python for each in self.parameters if each.is_tensor]
+
+    @property
+    def narrow(self) -> list[HostParameter]:
+        """Its numbers that are cast from those of the op."""
+        return [each for each in self.parameters if each.narrow]
 
     @property
     def declaration(self) -> str:
         """Its declaration for a file that includes ATen only."""
-        return f"{self.returned} {self.name}({_of_aten(self.declared)});"
+        types = {"()": "void", "Tensor": "at::Tensor", "Tensor[]": "std::vector<at::Tensor>"}
+        several = f"std::tuple<{self.returns.strip('()').replace('Tensor', 'at::Tensor')}>"
+        listed = _of_aten([each.declared for each in self.parameters])
+        return f"{types.get(self.returns, several)} {self.name}({listed});"
 
     @property
     def op_parameters(self) -> str:
         """The parameters of its op in C++, in the types of TORCH_LIBRARY."""
-        parts = enumerate(zip(self.declared, self.arguments, strict=True))
-        return _of_aten(
-            [f"{_IN_SCHEMA[self.kinds[at]]} {name}" if at in self.narrow else part for at, (part, name) in parts]
-        )
+        listed = self.parameters
+        return _of_aten([f"{_IN_SCHEMA[each.kind]} {each.name}" if each.narrow else each.declared for each in listed])
 
     @property
-    def narrows_integers(self) -> bool:
-        """Whether it takes integers that must be in the range of a smaller type."""
-        return any(self.kinds[at] == "int" for at in self.narrow)
-
-    def call(self, names: Sequence[str]) -> str:
-        """The call of the function in C++ with arguments of these names, in the types of TORCH_LIBRARY."""
-        given = list(names)
-        for at, kind in self.narrow.items():
-            cast = f'narrow_to<{kind}>({names[at]}, "{names[at]}")'
-            given[at] = cast if self.kinds[at] == "int" else f"static_cast<{kind}>({names[at]})"
+    def call(self) -> str:
+        """Its call in C++ with the parameters of its op."""
+        given = [each.name for each in self.parameters]
+        for at, each in enumerate(self.parameters):
+            if each.narrow and each.kind == "int":
+                given[at] = f'narrow_to<{each.narrow}>({each.name}, "{each.name}")'
+            elif each.narrow:
+                given[at] = f"static_cast<{each.narrow}>({each.name})"
         return f"{self.name}({', '.join(given)})"
 
     @property
@@ -132,28 +153,26 @@ def plain_code(text: str) -> str:
     return _DIRECTIVE.sub("", plain)
 
 
-def schema_name(name: str) -> str:
-    """Return the name of a C++ parameter for a schema and for Python: in both, names such as `in` are keywords."""
-    return f"{name}_" if keyword.iskeyword(name) else name
+def has_cpu_branch(code: str) -> bool:
+    """Whether plain code in one line has a branch for one device that does not end in an error on the other."""
+    return bool(_BRANCH.search(code) and not _ELSE_ERROR.search(code))
 
 
-def op_schema(
-    name: str, parameters: Iterable[tuple[str, str]], result: str, defaults: Mapping[str, str] | None = None
-) -> str:
-    """Return the schema of an op from the kinds and the names of its parameters.
+def ops_of(functions: Sequence[Function]) -> list[Function]:
+    """The functions that become ops, each with its kernel for the CPU.
 
-    A kind is `tensor`, `output` (a tensor that the op writes to), or a kind of the schema, such as `int`. Each output
-    has an alias of its own. `defaults` are the values of the last parameters, by name.
+    A function that chooses by the device of its tensors is the kernel for both; NAME_cpu is that of NAME or NAME_cuda,
+    with parameters of the same types. NAME calls its helpers NAME_cuda and NAME_cpu, which become no ops of their own.
     """
-    listed, aliases = [], iter(ascii_lowercase)
-    for kind, each in parameters:
-        text = f"Tensor({next(aliases)}!)" if kind == "output" else kind.replace("tensor", "Tensor")
-        listed.append(f"{text} {_with_default(each, defaults or {})}")
-    return f"{name}({', '.join(listed)}) -> {result}"
-
-
-def _with_default(name: str, defaults: Mapping[str, str]) -> str:
-    return f"{schema_name(name)}={defaults[name]}" if name in defaults else schema_name(name)
+    named, ops = {each.name: each for each in functions}, list[Function]()
+    for function in functions:
+        base, _, device = function.name.rpartition("_")
+        if device in ("cuda", "cpu") and (base in named or (device == "cpu" and f"{base}_cuda" in named)):
+            continue
+        other = named.get(f"{function.name.removesuffix('_cuda')}_cpu")
+        cpu = function if has_cpu_branch(function.body) else other if other and other.kinds == function.kinds else None
+        ops.append(replace(function, cpu=cpu))
+    return ops
 
 
 def read_functions(text: str) -> tuple[list[Function], list[str]]:
@@ -166,14 +185,16 @@ def read_functions(text: str) -> tuple[list[Function], list[str]]:
             continue  # no function of the file's own scope, or device code
         parts = [" ".join(part.split()) for part in found["listed"].split(",") if part.strip()]
         name, returned = found["name"], _returned(found["before"])
-        parameters = [_schema_of(part, may_write=returned == "void") for part in parts]
+        parameters = [_parameter(part, may_write=returned == "void") for part in parts]
         reason = _why_not(found["before"], parts, parameters, space)
         if name in functions:
             reason = "a function before it has the same name"
         if reason:
             refused.setdefault(name, reason)
             continue
-        functions[name] = _function(name, parts, [each for each in parameters if each], returned, body)
+        known = _with_defaults([each for each in parameters if each])
+        result = _result_of(returned)
+        functions[name] = Function(name, _schema(name, known, result), tuple(known), result, " ".join(body.split()))
     called = {word for each in functions.values() for word in re.findall(r"\w+", each.body)} - functions.keys()
     return list(functions.values()), [f"{name}: {why}" for name, why in refused.items() if name not in called]
 
@@ -187,52 +208,37 @@ def defined_ops(text: str) -> list[Function]:
 
 def _of_schema(schema: re.Match[str]) -> Function:
     parts = [part.strip().rpartition(" ") for part in schema["listed"].split(",") if part.strip() not in ("", "*")]
-    names = tuple(name.partition("=")[0] for _, _, name in parts)
-    kinds = tuple({"Tensor": "tensor", "SymInt": "int"}.get(kind, kind) for kind, _, _ in parts)
-    written = tuple(name for name, kind in zip(names, kinds, strict=True) if "!" in kind)
-    returned = re.sub(r"(Tensor) \w+", r"\1", schema["returned"])
-    return Function(
-        schema["name"], schema[0], names, (), written=written, returns=returned, kinds=kinds, arguments=names
+    kinds = {"Tensor": "tensor", "SymInt": "int"}
+    parameters = tuple(
+        HostParameter(
+            "output" if "!" in kind else kinds.get(kind, kind), name.partition("=")[0], default=name.partition("=")[2]
+        )
+        for kind, _, name in parts
     )
+    return Function(schema["name"], schema[0], parameters, re.sub(r"(Tensor) \w+", r"\1", schema["returned"]))
 
 
-def _function(name: str, parts: Sequence[str], known: Sequence[tuple[str, str]], returned: str, body: str) -> Function:
-    defaults, lost = _defaults(parts, known)
-    tensors = [each for kind, each in known if kind in ("tensor", "output")]
-    result, line = _result_of(returned), " ".join(body.split())
-    return Function(
-        name,
-        op_schema(name, known, result, defaults),
-        tuple(_with_default(each, defaults) for _, each in known),
-        tuple(map(schema_name, tensors)),
-        "" if result != "Tensor" else _result(line, tensors, f"{name.removesuffix('_cuda')}_cpu"),
-        tuple(schema_name(each) for kind, each in known if kind == "output"),
-        result,
-        lost,
-        tuple(kind for kind, _ in known),
-        tuple(part.partition("=")[0].strip() for part in parts),
-        tuple(each for _, each in known),
-        {at: kind for at, part in enumerate(parts) if (kind := _parameter(part)[0]) in _NARROW},
-        line,
-    )
+def _schema(name: str, parameters: Iterable[HostParameter], result: str) -> str:
+    """The schema of an op. Each tensor that it writes to has an alias of its own."""
+    listed, aliases = [], iter(ascii_lowercase)
+    for each in parameters:
+        text = f"Tensor({next(aliases)}!)" if each.kind == "output" else each.kind.replace("tensor", "Tensor")
+        listed.append(f"{text} {each.with_default}")
+    return f"{name}({', '.join(listed)}) -> {result}"
 
 
-def _defaults(parts: Sequence[str], known: Sequence[tuple[str, str]]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The defaults of the last parameters as in Python, and the other parameters with a default.
-
-    In a schema as in C++, every parameter after one with a default has a default.
-    """
-    given = [(kind, name, part.partition("=")[2].strip()) for part, (kind, name) in zip(parts, known, strict=True)]
-    defaults: dict[str, str] = {}
-    while given and (value := _literal(*given[-1][::2])):
-        defaults[given.pop()[1]] = value
-    return defaults, tuple(schema_name(name) for _, name, text in given if text)
+def _with_defaults(parameters: list[HostParameter]) -> list[HostParameter]:
+    """The parameters with the defaults that a schema can have: after one with a default, every parameter has one."""
+    last = next((at for at in reversed(range(len(parameters))) if not _literal(parameters[at])), -1)
+    return [replace(each, default=_literal(each) if at > last else "") for at, each in enumerate(parameters)]
 
 
-def _literal(kind: str, text: str) -> str:
+def _literal(parameter: HostParameter) -> str:
+    """The default of C++ as in Python; empty for one that is no number and no bool."""
+    kind, text = parameter.kind, parameter.default
     if kind == "bool":
         return {"true": "True", "false": "False"}.get(text, "")
-    pattern = {"int": r"-?\d+", "float": r"(-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?"}.get(kind)
+    pattern = {"int": r"-?\d+", "float": r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[fF]?"}.get(kind)
     if pattern is None or not re.fullmatch(pattern, text):
         return ""
     return repr(float(text.rstrip("fF"))) if kind == "float" else str(int(text))
@@ -280,32 +286,28 @@ def _result_of(returned: str) -> str:
     return "Tensor" if _TENSOR.fullmatch(returned) else ""
 
 
-def _schema_of(text: str, *, may_write: bool) -> tuple[str, str] | None:
-    """The kind and the name of one parameter for `op_schema`; None for a type that no op can have."""
-    declared, name = _parameter(text)
-    kind = "tensor" if _TENSOR.fullmatch(declared) else _TYPES.get(declared) or _NARROW.get(declared)
-    if may_write and _WRITTEN.fullmatch(text):
-        kind = "output"
-    if kind not in ("tensor", "output") and "&" in text and "const" not in text:
-        return None  # the function writes to a number
-    return (kind, name) if kind else None
+def _parameter(text: str, *, may_write: bool) -> HostParameter | None:
+    """One parameter, with its default in C++; None for a type that no op can have."""
+    declared, _, default = (part.strip() for part in text.partition("="))
+    found = re.fullmatch(r"(?:const )?(?:std::)?((?:unsigned |long )?[\w:]+) ?(?:const )?&? ?(\w+)", declared)
+    if not found:
+        return None
+    written = may_write and _WRITTEN.fullmatch(text)
+    narrow = _NARROW.get(found[1], "")
+    kind = "output" if written else "tensor" if _TENSOR.fullmatch(found[1]) else _TYPES.get(found[1]) or narrow
+    if not kind or (kind not in ("tensor", "output") and "&" in text and "const" not in text):
+        return None  # also a number that the function writes to
+    return HostParameter(kind, found[2], declared, default, found[1] if narrow else "")
 
 
-def _parameter(text: str) -> tuple[str, str]:
-    """The type and the name of a parameter, without `const`, `std::` and a default; two empty texts for others."""
-    pattern = r"(?:const )?(?:std::)?((?:unsigned |long )?[\w:]+) ?(?:const )?&? ?(\w+)"
-    found = re.fullmatch(pattern, text.partition("=")[0].strip())
-    return (found[1], found[2]) if found else ("", "")
-
-
-def _why_not(before: str, parts: Sequence[str], parameters: Sequence[tuple[str, str] | None], space: str) -> str:
+def _why_not(before: str, parts: Sequence[str], parameters: Sequence[HostParameter | None], space: str) -> str:
     returned = _returned(before)
     if not _result_of(returned):
         return f"it returns `{returned}`; only a function that returns tensors or `void` becomes an op"
     for part, parameter in zip(parts, parameters, strict=True):
         if parameter is None:
-            return f"the parameter `{part}` has no equivalent in the schema of an op; an op takes {ACCEPTED}"
-    kinds = {parameter[0] for parameter in parameters if parameter}
+            return f"the parameter `{part}` has no equivalent in the schema of an op; an op takes {_ACCEPTED}"
+    kinds = {parameter.kind for parameter in parameters if parameter}
     if not kinds & {"tensor", "output"}:
         return "it has no tensor as parameter"
     if returned == "void" and "output" not in kinds:
@@ -315,30 +317,3 @@ def _why_not(before: str, parts: Sequence[str], parameters: Sequence[tuple[str, 
     if word := re.search(r"\b(static|inline)\b", before):
         return f"it is {word[1]}; remove `{word[1]}` to make it an op"
     return f"it is in the namespace {space}" if space else ""
-
-
-def _result(body: str, tensors: Sequence[str], fallback: str) -> str:
-    """The result of a function as a Python expression, if its body makes it like one of the parameters.
-
-    What the function `fallback` returns has the shape of the other results.
-    """
-    returned = {value.strip() for value in re.findall(r"\breturn\b([^;]*);", body)} - {""}
-    returned = {value for value in returned if not re.match(rf"{fallback}\b", value)}
-    name = returned.pop() if len(returned) == 1 else ""
-    made = _assigned(body, name) if name.isidentifier() else [name]
-    for pattern, contiguous in _LIKE if len(made) == 1 else ():
-        if found := pattern.fullmatch(made[0]):
-            source = next(filter(None, found.groups()))
-            before = _assigned(body, source)
-            copied = re.fullmatch(r"(\w+)\.contiguous\(\)", before[0]) if len(before) == 1 else None
-            origin = copied[1] if copied else source
-            if origin in tensors and (copied or not before) and (origin == source or not _assigned(body, origin)):
-                like = schema_name(origin)
-                return f"{like}.new_empty({like}.shape)" if contiguous or copied else f"torch.empty_like({like})"
-    return ""
-
-
-def _assigned(body: str, name: str) -> list[str]:
-    """Every expression that is assigned to a name, without the others of the same declaration."""
-    found = re.findall(rf"(?<![\w.]){name} ?=(?!=) ?((?:[^;,()]|\((?:[^()]|\([^()]*\))*\))*)", body)
-    return [each.strip() for each in found]

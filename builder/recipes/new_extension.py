@@ -12,23 +12,23 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.errors import Code, UsageError
 from builder.gate.imports.registration import backward_of
-from builder.recipes.host_functions import Function, defined_ops, plain_code, read_functions, without_comments
+from builder.recipes.host_functions import (
+    Function,
+    defined_ops,
+    has_cpu_branch,
+    ops_of,
+    plain_code,
+    read_functions,
+    without_comments,
+)
 from builder.recipes.inspection.native_code import COMPLETE_TORCH, has_needless_header, too_many_headers
 
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)")
 _LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)")
-_ERROR = r"(?:throw|TORCH_CHECK|AT_ERROR|AT_ASSERT\w*|C10_THROW_ERROR)\b"
-_TEXT = r"(?:[^(){};]|\((?:[^()]|\([^()]*\))*\))*"
-_DEVICE = r"(?:\bis_(?:cuda|cpu)\(\)|\.device\(\)|\.device_type\(\))"
-#: A branch for one device, such as `if (x.is_cuda()) return ...`, `x.is_cuda() ? ...` or `switch (x.device().type())`.
-_BRANCH = re.compile(
-    rf"\b(?:if|switch) ?\({_TEXT}?{_DEVICE}{_TEXT}\) ?\{{? ?(?!{_ERROR}|[\s{{]|$)|\bis_(?:cuda|cpu)\(\) ?\?"
-)
 _LAUNCH = (
     "write a function that launches the kernel, such as `torch::Tensor scale(const torch::Tensor& x)`: it checks its"
     " tensors, and chooses blocks and threads"
 )
-_ELSE_ERROR = re.compile(rf"\belse ?\{{? ?{_ERROR}")
 #: Names of the gradient of a result, and of a result itself.
 _GRADIENT = re.compile(r"(?:\w*_)?grad(?:_?\w+)?|d_?(?:out(?:put)?|y|z|o)|g_?(?:out|y|o)?")
 _RESULT = re.compile(r"out(?:put)?|result|res|y")
@@ -50,23 +50,6 @@ class NewExtension:
     notes: list[str] = field(default_factory=list)
     #: What the user should check or complete in them before the build.
     gaps: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class FunctionOp:
-    """An op of the user's functions."""
-
-    #: What defines its name, its schema and its fake kernel.
-    function: Function
-    #: The function for CUDA.
-    cuda: Function
-    #: The function for the CPU, or None.
-    cpu: Function | None = None
-
-    @property
-    def functions(self) -> list[Function]:
-        """The functions that its kernels call."""
-        return [each for each in (self.cuda, self.cpu) if each]
 
 
 def small_extension(name: str) -> NewExtension:
@@ -110,13 +93,7 @@ def _with_own_binding(name: str, sources: Mapping[str, str]) -> NewExtension | N
         if bound := _PYBIND.search(code):
             module = "_C" if bound[1] == "TORCH_EXTENSION_NAME" else bound[1]
             init = _render("module_init.py", name=name, module=module, source=title)
-            gap = (
-                f'{title}: its functions need a GPU. Without one, their checks are "not run", and `buildfarm publish`'
-                " needs `--require static`. To test them here, begin each function with a branch for CPU tensors: "
-                "`if (!x.is_cuda()) { ... }`"
-            )
             notes = [f"{source} has a pybind11 module, which becomes {name}.{module}"]
-            branches = _BRANCH.search(re.sub(r"\s+", " ", text))
             names = re.findall(r'\bm\.def\(\s*"(\w+)"', without_comments(text))
             pairs = [
                 f"{package}: {one} has no gradient: {partner} seems to compute it; join them in a"
@@ -125,7 +102,8 @@ def _with_own_binding(name: str, sources: Mapping[str, str]) -> NewExtension | N
                 if (partner := backward_of(one, names))
             ]
             files = {package: init, **_packaging(name, sources, text, module)}
-            return NewExtension(name, files, notes, ([] if branches else [gap]) + pairs)
+            on_cpu = has_cpu_branch(re.sub(r"\s+", " ", text))
+            return NewExtension(name, files, notes, ([] if on_cpu else [_needs_gpu(title)]) + pairs)
         if library := _LIBRARY.search(code):
             # Code that registers kernels for autograd has a gradient of its own.
             gradients, unjoined = gradients_of([] if "Autograd" in plain_code(text) else defined_ops(text))
@@ -158,38 +136,36 @@ def _with_ops(name: str, sources: Mapping[str, str]) -> NewExtension:
                 "run `buildfarm init` in an empty folder: it writes an example with a kernel and its function",
             ],
         )
-    ops = ops_of(functions)
-    binding, cpu = f"csrc/{name}_ops.cu", f"csrc/{name}_cpu.cpp"
-    lacking = [op for op in ops if not op.cpu]
-    template = {cpu: _render("ops_cpu.cpp", name=name, binding=binding, ops=lacking)} if lacking else {}
+    ops, binding = ops_of(functions), f"csrc/{name}_ops.cu"
+    called = {each.name: each for op in ops for each in (op, op.cpu) if each}.values()
     # One file is included, so that its functions need no declaration; several may have helpers of the same name.
     one = len(sources) == 1
-    declared = [] if one else {each.name: each for op in ops for each in op.functions}.values()
-    gradients, unjoined = gradients_of([op.function for op in ops])
+    gradients, unjoined = gradients_of(ops)
     init = _render("library_init.py", name=name, namespace=name, source=title, ops=ops, gradients=gradients)
     written = {
-        binding: _render("ops.cu", name=name, source=title, ops=ops, include=one, declared=declared),
-        **template,
+        binding: _render("ops.cu", name=name, source=title, ops=ops, called=called, include=one),
         f"src/{name}/__init__.py": init,
-        **_packaging(name, [*([] if one else sources), binding, *template], text),
+        **_packaging(name, [*([] if one else sources), binding], text),
     }
-    notes = [f"op torch.ops.{name}.{op.function.schema}" for op in ops]
-    if lacks_fake := [op.function.name for op in ops if not op.function.fake]:
+    notes = [f"op torch.ops.{name}.{op.schema}" for op in ops]
+    if lacks_fake := [op.name for op in ops if op.returns != "()"]:
         notes.append(
             f"no fake kernel for {', '.join(lacks_fake)}: for torch.compile, add what `buildfarm cases` prints after"
             f" the build to src/{name}/__init__.py"
         )
-    notes += [*_joined_notes(gradients), *unjoined, *_no_backward_notes(name, [op.function.name for op in ops])]
+    notes += [*_joined_notes(gradients), *unjoined, *_no_backward_notes(name, [op.name for op in ops])]
     notes += [f"no op for {each}" for each in refused]
-    if lacking:
-        named = ", ".join(op.function.name for op in lacking)
-        which = "these ops have no CPU kernel" if lacking == ops else f"no CPU kernel for {named}"
-        notes.append(
-            f'{which}: on a machine without a GPU their checks are "not run", and `buildfarm publish`'
-            f" needs `--require static`; {cpu} shows how to add CPU kernels"
-        )
-    gaps = _gaps(name, binding, [op.function for op in ops]) + [f"src/{name}/__init__.py: {each}" for each in unjoined]
-    return NewExtension(name, written, notes, gaps)
+    if lacking := [op.name for op in ops if not op.cpu]:
+        notes.append(_needs_gpu(", ".join(lacking)))
+    return NewExtension(name, written, notes, [f"src/{name}/__init__.py: {each}" for each in unjoined])
+
+
+def _needs_gpu(names: str) -> str:
+    return (
+        f'{names}: no kernel for the CPU. On a machine without a GPU, the checks are "not run", and `buildfarm publish`'
+        " needs `--require static`. To test here, write NAME_cpu beside NAME, or begin NAME with a"
+        " branch for CPU tensors: `if (!x.is_cuda()) { ... }`"
+    )
 
 
 def _joined_notes(gradients: Sequence[JoinedGradient]) -> list[str]:
@@ -205,22 +181,6 @@ def _no_backward_notes(name: str, ops: Sequence[str]) -> list[str]:
         f"no gradient for {', '.join(alone)}: to train with {them}, call torch.library.register_autograd in"
         f" src/{name}/__init__.py"
     ][: len(alone)]
-
-
-def _gaps(name: str, binding: str, functions: Sequence[Function]) -> list[str]:
-    gaps = [
-        f"{binding}: its schema says that {each.name} writes to {', '.join(each.written)}, because they are `Tensor&`:"
-        " check it at QUESTION"
-        for each in functions
-        if len(each.written) > 1
-    ]
-    gaps += [
-        f"{binding}: the schema of {each.name} has no default for {', '.join(each.lost)}: write it there"
-        f" and in the fake kernel in src/{name}/__init__.py"
-        for each in functions
-        if each.lost
-    ]
-    return gaps
 
 
 def _packaging(name: str, sources: Iterable[str], text: str, module: str = "_C") -> dict[str, str]:
@@ -251,48 +211,6 @@ def _environment() -> Environment:
     )
 
 
-def ops_of(functions: Sequence[Function]) -> list[FunctionOp]:
-    """Return the ops of these functions, in their order.
-
-    A function that chooses by the device of its tensors is the kernel for CUDA and for the CPU. The function NAME_cpu
-    is the CPU kernel of NAME, or of NAME_cuda without a NAME. NAME_cuda and NAME_cpu become no ops of their own if
-    NAME calls them, or if they are the kernels of an op. All these functions have parameters of the same types.
-    """
-    named = {each.name: each for each in functions}
-    ops: list[FunctionOp] = []
-    for function in functions:
-        base = re.sub(r"_(?:cuda|cpu)$", "", function.name)
-        whole, cuda, cpu = (_like(function, named.get(f"{base}{end}")) for end in ("", "_cuda", "_cpu"))
-        if function is whole:
-            ops.append(_of_one(function, cuda, cpu))
-        elif whole and (_calls(whole, function) or function is cpu):
-            continue
-        elif cuda and cpu and not whole:
-            if function is cuda:
-                named_so = replace(cuda, name=base, schema=base + cuda.schema.removeprefix(cuda.name))
-                ops.append(FunctionOp(named_so, cuda, cpu))
-        else:
-            ops.append(FunctionOp(function, function))
-    return ops
-
-
-def _of_one(function: Function, cuda: Function | None, cpu: Function | None) -> FunctionOp:
-    """The op of a function, which may have helpers for each device."""
-    if cuda and not function.result and function.parameters == cuda.parameters and _calls(function, cuda):
-        function = replace(function, result=cuda.result)
-    if _BRANCH.search(function.body) and not _ELSE_ERROR.search(function.body):
-        return FunctionOp(function, function, function)
-    return FunctionOp(function, function, cpu)
-
-
-def _like(one: Function, other: Function | None) -> Function | None:
-    return other if other and other.kinds == one.kinds and bool(other.written) == bool(one.written) else None
-
-
-def _calls(function: Function, other: Function) -> bool:
-    return bool(re.search(rf"\b{other.name} ?\(", function.body))
-
-
 @dataclass(frozen=True)
 class JoinedGradient:
     """How a backward gets its arguments, and for which inputs of the forward it returns gradients."""
@@ -308,9 +226,9 @@ class JoinedGradient:
     returned: tuple[int | None, ...]
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> list[str]:
         """The inputs of the forward in Python."""
-        return tuple(each.partition("=")[0] for each in self.forward.parameters)
+        return [each.python for each in self.forward.parameters]
 
 
 def gradients_of(functions: Sequence[Function]) -> tuple[list[JoinedGradient], list[str]]:
@@ -329,16 +247,16 @@ def gradients_of(functions: Sequence[Function]) -> tuple[list[JoinedGradient], l
 
 def _join(forward: Function, backward: Function) -> JoinedGradient | str:
     """The pair, or why its signatures do not show how to join it."""
-    if forward.written or backward.written or not forward.count or not backward.count:
+    if "output" in (*forward.kinds, *backward.kinds) or not forward.count or not backward.count:
         return "it is not clear how many tensors the two return"
     if "*" in forward.schema:
         return "torch gives the parameters after `*` to another function"
-    if forward.returns == "Tensor[]" and any("=" in each for each in forward.parameters):
+    if forward.returns == "Tensor[]" and any(each.default for each in forward.parameters):
         # Where a list is returned, torch (2.11) wants a gradient for each argument that the caller gave.
         return "torch joins no op that returns a list and has defaults (return a std::tuple)"
-    inputs = dict(zip(_names(forward), forward.kinds, strict=True))
+    inputs = {each.python: each.kind for each in forward.parameters}
     arguments, tensors, numbers, grads = list[str](), list[str](), list[str](), 0
-    for name, kind in zip(_names(backward), backward.kinds, strict=True):
+    for name, kind in ((each.python, each.kind) for each in backward.parameters):
         if inputs.get(name) == kind:
             (tensors if kind == "tensor" else numbers).append(name)
             arguments.append(name if kind == "tensor" else f"ctx.{name}")
@@ -359,7 +277,3 @@ def _join(forward: Function, backward: Function) -> JoinedGradient | str:
         return f"it returns {backward.count} tensors, and {forward.name} takes {len(receivers)}"
     returned = tuple(receivers.index(name) if name in receivers else None for name in inputs)
     return JoinedGradient(forward, backward, tuple(arguments), tuple(dict.fromkeys(tensors)), tuple(numbers), returned)
-
-
-def _names(function: Function) -> list[str]:
-    return [each.partition("=")[0] for each in function.parameters]

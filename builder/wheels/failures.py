@@ -107,10 +107,6 @@ def no_library_hints(script: SetupFacts, recipe: Recipe) -> list[str]:
         hints.append(f"setup.py reads {and_list(switches[:5])}: set such a variable under `env` in the recipe")
     if script.asks_for_gpu and not recipe.assume_cuda:
         hints.append("setup.py asks torch for a GPU: add `assume_cuda: true` to the recipe")
-    if script.run_time_compile:
-        hints.append(
-            f"{script.run_time_compile}: if the build compiles nothing else, install the project with pip or uv"
-        )
     return hints or ["setup.py may have found no sources: read the log"]
 
 

@@ -20,7 +20,6 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from builder.commands.add import recipe_text
 from builder.errors import UsageError
 from builder.matrix.config import SdistSource
 from builder.recipes.fetch import PinnedSource, parse_reference, pin, unpack_source
@@ -73,7 +72,7 @@ def drafted(pinned: PinnedSource, tree: Path) -> str:
         return "\n".join([f"error: {error.where}: {error.sentence}", *(f"  hint: {hint}" for hint in error.hints), ""])
     asks = f"asks the build backend for the {' and '.join(draft.unknown)}\n" if draft.unknown else ""
     lines = [f"{'?' if each.question else '-'} {each.found} -> {each.consequence}" for each in draft.findings]
-    written = [line for line in recipe_text(draft, "add").splitlines() if not line.startswith("source:")]
+    written = [line for line in draft.text("add").splitlines() if not line.startswith("source:")]
     return asks + "\n".join([*written, *lines, ""]).replace(str(tree), "TREE")
 
 

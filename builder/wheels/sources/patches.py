@@ -1,7 +1,6 @@
 """Apply a recipe's patches in order with git; a patch that does not fit exactly is an error.
 
 Each line of a hunk's context must be in the file: fuzz is refused. The hunk may be at a different line (an offset).
-That is reported, because the patch was made for a different version of the file.
 """
 
 from __future__ import annotations
@@ -15,19 +14,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from builder.errors import Code, MissingToolError, UsageError
-from builder.log import print_warning
 
 _GIT_APPLY = ("git", "-c", "core.autocrlf=false", "apply", "-p1", "--verbose", "--whitespace=nowarn")
-#: What git prints about a hunk that does not fit; about one that fits at a different line, and the file of next hunks.
+#: What git prints about a hunk that does not fit.
 _COMPLAINT = re.compile(r"patch failed: (?P<file>.+):(?P<line>\d+)")
-_OFFSET = re.compile(
-    r"(?:Checking patch (?P<file>.+)\.\.\.|Hunk #(?P<hunk>\d+) succeeded at (?P<line>\d+).*\(offset -?\d+ lines?\)\.?)"
-)
 _OLD_FILE = re.compile(rb"--- (?:[^/\t\n]+/)?(?P<file>[^\t\n\0]{1,255})")
 
 
 def apply_patches(patches: Sequence[Path], tree: Path) -> None:
-    """Apply each patch to `tree` with `-p1` and without fuzz; warn about hunks that fit at a different line.
+    """Apply each patch to `tree` with `-p1` and without fuzz.
 
     Raises UsageError with the patch, the file and the line of the first hunk that does not fit, and with the line ends
     if only they differ; MissingToolError when there are patches and git is not on PATH.
@@ -51,16 +46,6 @@ def apply_patches(patches: Sequence[Path], tree: Path) -> None:
                     " have changed the line ends"
                 )
             raise UsageError(f"the patch does not apply: {detail}", Code.PATCH_FAILED, where=str(patch), hints=[hint])
-        file, moved = "", dict[str, list[str]]()
-        for offset in _OFFSET.finditer(output):
-            file = offset["file"] or file
-            if offset["hunk"]:
-                moved.setdefault(file, []).append(f"hunk {offset['hunk']} at line {offset['line']}")
-        for name, hunks in moved.items():
-            places = ", ".join(hunks)
-            print_warning(
-                f"{patch}: was made for a different version of {name}; it fits, at different lines ({places})"
-            )
 
 
 def _git_apply(patch: bytes, tree: Path) -> tuple[bool, str]:

@@ -8,7 +8,6 @@ import shutil
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,6 @@ from builder.wheels.sources.archive import unpack
 from builder.wheels.sources.folder import check_kind, source_files
 from builder.wheels.sources.git import checkout
 from builder.wheels.sources.patches import apply_patches
-from builder.wheels.toolchain.uv import index_setting
 
 if TYPE_CHECKING:
     from builder.wheels.sources.index import Location
@@ -203,23 +201,8 @@ def fetch_sdist(source: SdistSource, *, cache: Path) -> Path:
     from builder.wheels.sources.index import fetch  # noqa: PLC0415 - loads slowly, and folders do not need it
 
     where = f"{source.project} {source.version}"
-
-    def mismatch(who: str, found: str) -> UsageError:
-        return UsageError(
-            f"{who} sha256 {found}, but the recipe has {wanted}; the archive was not opened",
-            Code.SOURCE_DIFFERS,
-            where=where,
-            hints=(
-                "find out why the archive changed before you change `sha256` in the recipe",
-                f"the index is {index_setting()}",
-            ),
-        )
-
-    location = locate_sdist(source.project, source.version)
-    if location.sha256 and location.sha256 != wanted:
-        raise mismatch(f"the index lists {location.name} with", location.sha256)
-    downloaded = partial(mismatch, f"the downloaded {location.name} has")
-    return fetch(replace(location, sha256=wanted), folder, kind=_KIND, where=where, mismatch=downloaded)
+    location = replace(locate_sdist(source.project, source.version), sha256=wanted)
+    return fetch(location, folder, kind=_KIND, where=where, who="the recipe has", fault=UsageError)
 
 
 def locate_sdist(project: str, version: str) -> Location:

@@ -6,9 +6,6 @@ import pytest
 
 from builder.recipes.host_functions import read_functions
 
-#: A fake kernel for a result with contiguous strides.
-NEW = "x.new_empty(x.shape)"
-
 
 def test_functions_of_tensors() -> None:
     code = (
@@ -27,26 +24,27 @@ def test_functions_of_tensors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "schema", "written"),
+    ("code", "schema"),
     [
         (
             "void f(torch::Tensor& out, const torch::Tensor& x, at::Tensor w, double eps = 1e-6)",
             "f(Tensor(a!) out, Tensor x, Tensor w, float eps=1e-06) -> ()",
-            ("out",),
         ),
         (
             'extern "C" void f(Tensor &in,  // [n]\n at::Tensor x, at::Tensor & b, bool c)',
             "f(Tensor(a!) in_, Tensor x, Tensor(b!) b, bool c) -> ()",
-            ("in_", "b"),
         ),
-        ("at::Tensor f(at::Tensor& x)", "f(Tensor x) -> Tensor", ()),
+        ("at::Tensor f(at::Tensor& x)", "f(Tensor x) -> Tensor"),
+        (
+            "at::Tensor f(at::Tensor x, int64_t n = -1, bool b = true, double c = 1e-5f)",
+            "f(Tensor x, int n=-1, bool b=True, float c=1e-05) -> Tensor",
+        ),
+        ("at::Tensor f(at::Tensor x, int64_t n = 2, double eps = EPS)", "f(Tensor x, int n, float eps) -> Tensor"),
     ],
 )
-def test_function_that_returns_nothing_writes_to_its_tensor_references(
-    code: str, schema: str, written: tuple[str, ...]
-) -> None:
+def test_function_that_returns_nothing_writes_to_its_tensor_references(code: str, schema: str) -> None:
     (function,), refused = read_functions(f"{code} {{ k<<<1, 2>>>(); }}")
-    assert (function.schema, function.written, refused) == (schema, written, [])
+    assert (function.schema, refused) == (schema, [])
 
 
 @pytest.mark.parametrize(
@@ -96,7 +94,7 @@ def test_numbers_of_other_types_are_cast_from_those_of_the_op() -> None:
     assert refused == []
     assert function.schema == "f(Tensor x, float a, int n, int m, bool b, int k=3, int l=1) -> Tensor"
     assert function.op_parameters == ("at::Tensor x, double a, int64_t n, int64_t m, bool b, int64_t k, long l")
-    assert function.call(function.arguments) == (
+    assert function.call == (
         'f(x, static_cast<float>(a), narrow_to<int>(n, "n"), narrow_to<size_t>(m, "m"), b,'
         ' narrow_to<unsigned int>(k, "k"), l)'
     )
@@ -116,32 +114,3 @@ def test_numbers_of_other_types_are_cast_from_those_of_the_op() -> None:
 def test_the_number_of_results_is_read_if_each_return_shows_it(returned: str, body: str, count: int) -> None:
     ((function,), _) = read_functions(f"{returned} f(at::Tensor& x, at::Tensor y, int64_t n) {{ {body} }}")
     assert function.count == count
-
-
-def test_the_second_function_of_a_name_becomes_no_op() -> None:
-    functions, refused = read_functions("at::Tensor f(at::Tensor x) {}\nat::Tensor f(at::Tensor x, bool b) {}\n")
-    assert ([each.schema for each in functions], refused) == (
-        ["f(Tensor x) -> Tensor"],
-        ["f: a function before it has the same name"],
-    )
-
-
-@pytest.mark.parametrize(
-    ("body", "result"),
-    [
-        ("auto out = at::empty_like(x); run<<<1, 1>>>(out); return out;", "torch.empty_like(x)"),
-        ("if (!n) { throw 1; } return torch::zeros_like(x);", "torch.empty_like(x)"),
-        ("auto xc = x.contiguous(), yc = y.contiguous(); auto out = at::empty_like(xc); return out;", NEW),
-        ("at::Tensor out = at::empty(x.sizes(), x.options()); return out;", NEW),
-        ("x = x.contiguous(); auto out = x.clone(); return out;", NEW),
-        ("x = x.sum(0); auto out = at::empty_like(x); return out;", ""),
-        ("auto out = at::empty_like(x); out = out.sum(); return out;", ""),
-        ("auto out = at::empty_like(x); if (n) return x; return out;", ""),
-        ("auto out = at::empty_like(x, at::kInt); return out;", ""),
-        ("auto out = at::empty({x.size(0)}, x.options()); return out;", ""),
-        ("return x + y;", ""),
-    ],
-)
-def test_the_result_of_a_function_is_known_if_it_is_made_like_a_parameter(body: str, result: str) -> None:
-    ((function,), _) = read_functions(f"at::Tensor f(at::Tensor x, at::Tensor y, int64_t n) {{ {body} }}")
-    assert function.result == result

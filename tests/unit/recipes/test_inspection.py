@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Cuda, Torch
-from builder.matrix.config import GitSource, PathSource, Recipe
+from builder.matrix.config import GitSource, PathSource
 from builder.recipes.fetch import PinnedSource
+from builder.recipes.inspection.draft import Draft
 from builder.recipes.inspection.draft_recipe import inspect_source
-from builder.recipes.inspection.findings import Draft
 from builder.recipes.inspection.metadata import BackendMetadata
 from builder.recipes.inspection.native_code import needless_headers, too_many_headers
-from builder.wheels.failures import no_library_hints
 from tests.refused import refused
 
 PYBIND = "#include <torch/extension.h>\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}\n"
@@ -72,7 +70,7 @@ def inspect(tree: Path, made: BackendMetadata | None = None) -> Draft:
 
 
 def keys(draft: Draft) -> dict[str, object]:
-    return {entry.key: entry.value for entry in draft.entries}
+    return {key: value for key, (value, _) in draft.keys.items()}
 
 
 def found(draft: Draft) -> str:
@@ -90,7 +88,7 @@ def test_a_plain_pybind_extension(tree: Path) -> None:
         "memory_per_job": "3GiB",
     }
     assert "no op is registered with torch" in found(draft)
-    assert draft.questions == []
+    assert "? " not in found(draft)
 
 
 @pytest.mark.parametrize(
@@ -131,12 +129,7 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
             'setup(name="small-ops", version="1", cmdclass={"x": BuildExtension.with_options(use_ninja=False)})\n'
         },
         {"imports": ["small_ops"]},
-        ["compiles small_ops._…"],
-    ),
-    "a package that does not import torch": (
-        {"package": "def call():\n    import torch\n"},
-        {"needs_first": ["torch"], "imports": ["small_ops"]},
-        [],
+        ["the package is small_ops"],
     ),
     "a module beside a package": (
         {"setup": script().replace("small_ops._C", "small_backend")},
@@ -153,37 +146,6 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
         {"imports": ["small_ops"]},
         ["the package is small_ops"],
     ),
-    "the source names the folder of its packages": (
-        {
-            "small_ops": None,
-            "setup": BARE,
-            "project": '[tool.setuptools.packages.find]\nwhere = ["code"]\n',
-            "code/shared_ops/__init__.py": "import torch\n",
-        },
-        {"imports": ["shared_ops"]},
-        [],
-    ),
-    "package-dir names the folder of its packages": (
-        {
-            "small_ops": None,
-            "setup": BARE,
-            "project": '[tool.setuptools.package-dir]\n"" = "code"\n',
-            "code/shared_ops/__init__.py": "import torch\n",
-        },
-        {"imports": ["shared_ops"]},
-        [],
-    ),
-    "imports without a requirement": (
-        {
-            "package": "import os, torch\nfrom . import shapes\nif TYPE_CHECKING:\n    import typed\n"
-            "try:\n    import optional\nexcept ImportError:\n    pass\n",
-            "small_ops/shapes.py": "import cv2, einops, numpy\ndef f():\n    import late\n"
-            "sys.modules['small_native'] = _C\nfrom small_native import run\n",  # openequivariance 0.7.0
-            "setup": script(more=', install_requires=["einops>=0.6"]'),
-        },
-        {"requires": ["numpy", "opencv-python-headless"]},
-        [],
-    ),
     "CMake with its own backend": (
         {
             "setup": None,
@@ -196,34 +158,21 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
             "python": ">=3.9",
             "override_architectures": True,
         },
-        ["CMake sets GPU architectures by hand: 80, 90"],
+        ["CMake sets GPU architectures by hand"],
     ),
-    # package_dir names the folder of the package; CMake runs in a shell and downloads from a URL in a variable.
+    # package_dir names the folder of the package; CMake runs in a shell.
     "a setup script that runs CMake": (
         {
             "small_ops": None,
             "csrc/python/small_ops/__init__.py": "import torch\nfrom small_ops import _C\n",
             "cmake/__init__.py": "",
-            "cmake/x.cmake": 'include(FetchContent)\nset(x_URL  "https://x.org/x.tar.gz")\n',
-            "cmake": "include(cmake/x.cmake)\n",
+            "cmake": "project(x)\n",
             "setup": 'from setuptools import Extension, setup\nname = "small_ops"\n'
             'command = f"""\n  cd {where}\n\n  cmake {args}\n"""\n'
             'setup(name=name, version="1.0", package_dir={name: "csrc/python/small_ops"}, packages=[name],\n'
             '      ext_modules=[Extension("_small_ops", [])])\n',
         },
         {"imports": ["small_ops"], "build_requires": ["cmake"], "needs_first": None},
-        ["CMake can download https://x.org/x.tar.gz"],
-    ),
-    "modules without a package are imported": (
-        {
-            "small_ops": None,
-            "small.py": "import torch\nimport small_cuda\n",
-            "models/__init__.py": "",
-            "setup": script()
-            .replace("packages=find_packages()", 'py_modules=["small"]')
-            .replace("small_ops._C", "small_cuda"),
-        },
-        {"imports": ["small"], "needs_first": None, "requires": None},  # `small` imports small_cuda
         [],
     ),
     "Pythons of setup.py": ({"setup": script(more=', python_requires=" >= 3.12"')}, {"python": ">=3.12"}, []),
@@ -233,30 +182,21 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
         [],
     ),
     "Pythons that a call returns": ({"setup": script(more=', python_requires=f">={low()}"')}, {"python": None}, []),
-    # transformer-engine-torch 2.20.2: setuptools finds no packages if setup.py passes `ext_modules` alone.
-    "only the compiled modules are installed": (
-        {
-            "setup": "def my_extension(sources, headers): ...\nsetup(name='ops', version='1.0', ext_modules="
-            "[my_extension('csrc', 'h'), CppExtension('ops_torch', 'a')])"
-        },
+    # transformer-engine-torch 2.20.2
+    "a compiled module with the name of the project": (
+        {"setup": "setup(name='ops-torch', version='1.0', ext_modules=[CppExtension('ops_torch', 'a')])"},
         {"imports": ["ops_torch"]},
         ["setup.py compiles ops_torch "],
     ),
-    "with a table of setuptools, it finds packages": (
+    "an sdist lists its packages": (
         {
-            "setup": "setup(name='ops', version='1.0', ext_modules=[CppExtension('ops_torch', 'a')])",
-            "project": "[tool.setuptools]\nzip-safe = false\n",
+            "small_ops": None,
+            "small.egg-info/top_level.txt": "small\nhelper\nsmall_ops\n",
+            "python/small/__init__.py": "",
+            "helper.py": "import torch\n",
+            "evaluation/__init__.py": "",
         },
-        {"imports": ["small_ops"]},
-        [],
-    ),
-    # MinkowskiEngine 0.5.4
-    "modules that a package imports without its name": (
-        {
-            "package": "sys.path.append(os.path.dirname(__file__))\nimport shapes, einops\n",
-            "small_ops/shapes.py": "",
-        },
-        {"requires": ["einops"]},
+        {"imports": ["helper", "small"], "needs_first": None},
         [],
     ),
     "setup.py compiles for its own CPU": (
@@ -300,7 +240,6 @@ def test_what_follows_from_a_source(
     assert {key: keys(draft).get(key) for key in expected} == expected
     for text in says:
         assert text in found(draft)
-    assert len(draft.questions) == found(draft).count("? ")
     assert "small_mark" not in found(draft)
 
 
@@ -340,88 +279,40 @@ def test_namespaces_that_many_projects_use(tree: Path, code: str, warns: bool) -
     assert ("many projects register ops in a namespace _C" in found(inspect(tree))) is warns
 
 
-@pytest.mark.parametrize("where", ["code", "../code", "code/*", "/code"])
-def test_a_package_in_a_namespace_is_found_in_a_folder_that_the_source_names(tree: Path, where: str) -> None:
-    """sphericart-torch 1.0.5: the folder `python/sphericart` has no `__init__.py` (PEP 420)."""
-    inside = {"__init__.py": "import torch\nimport small.ops.inner\n", "inner.py": "import einops\n"}
-    write(tree, {f"code/small/ops/{name}": text for name, text in inside.items()})
-    where_line = f'[tool.setuptools.packages.find]\nwhere = ["{where}"]\n'
-    write(tree, {"small_ops": None, "setup": BARE, "project": where_line})
-    draft = keys(inspect(tree))
-    expected = (["small.ops"], ["einops"]) if where == "code" else (["_C"], None)
-    assert (draft["imports"], draft.get("requires")) == expected
-
-
 @pytest.mark.parametrize(
-    ("text", "listed"),
+    ("text", "by_hand"),
     [
-        ("set_target_properties(x PROPERTIES\n  CUDA_ARCHITECTURES all CXX_STANDARD 17)", "all"),
-        ('set(X_CUDA_ARCHITECTURES\n  "86-real;89-real;75-virtual")', "75, 86, 89"),
-        ("set(CMAKE_CUDA_ARCHITECTURES native)", "native"),
-        ("set(CMAKE_CUDA_ARCHITECTURES 100 90a\n  all-major)", "90a, 100, all"),
-        ("if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)\nset(CMAKE_CUDA_ARCHITECTURES OFF)\nendif()", ""),
-        ("set_target_properties(x PROPERTIES CUDA_ARCHITECTURES ${TORCH_ARCHS})", ""),
+        ("set_target_properties(x PROPERTIES\n  CUDA_ARCHITECTURES all CXX_STANDARD 17)", True),
+        ('set(X_CUDA_ARCHITECTURES\n  "86-real;89-real;75-virtual")', True),
+        ("set(CMAKE_CUDA_ARCHITECTURES native)", True),
+        ("if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)\nset(CMAKE_CUDA_ARCHITECTURES OFF)\nendif()", False),
+        ("set_target_properties(x PROPERTIES CUDA_ARCHITECTURES ${TORCH_ARCHS})", False),
     ],
 )
-def test_architectures_in_cmake_files(tree: Path, text: str, listed: str) -> None:
+def test_architectures_in_cmake_files(tree: Path, text: str, by_hand: bool) -> None:
     write(tree, {"setup": None, "cmake": text, "project": PROJECT})
-    draft = inspect(tree)
-    assert keys(draft).get("override_architectures", False) is bool(listed)
-    assert not listed or f"by hand: {listed} " in found(draft)
+    assert keys(inspect(tree)).get("override_architectures", False) is by_hand
 
 
-@pytest.mark.parametrize("module", ["FetchContent", "ExternalProject", "FindPython"])
-def test_sources_that_cmake_downloads(tree: Path, module: str) -> None:
-    git = f"include({module})\nX_Declare(x GIT_REPOSITORY https://x.org/x.git)\n# URL https://x.org/old\n"
-    write(tree, {"cmake": git + '#[==[\nURL https://x.org/older\n]==]\nX_Declare(y\n URL "https://x.org/y.zip")\n'})
-    said = "CMake can download https://x.org/x.git and https://x.org/y.zip during the build"
-    assert (said in found(inspect(tree))) is (module != "FindPython")
-
-
-@pytest.mark.parametrize("imports", ["torch", "ctypes"])
-def test_a_library_that_no_header_ties_to_torch(tree: Path, imports: str) -> None:
+def test_a_library_that_no_header_ties_to_torch(tree: Path) -> None:
     write(tree, {"setup": None, "bind": 'extern "C" void f() {}\n', "project": PROJECT + BACKEND})
-    write(tree, {"package": f"import {imports}\n"})
     draft = inspect(tree)
     assert keys(draft)["abi"] == "cpython"
-    assert ("is this an extension of PyTorch?" in found(draft)) is (imports == "ctypes")
+    assert "? neither the C++ files nor setup.py use torch -> is this an extension of PyTorch?" in found(draft)
 
 
-def test_a_version_from_git_or_from_the_build_backend(tree: Path) -> None:
-    write(tree, {"setup": 'setup(use_scm_version=True, ext_modules=found(), setup_requires=["setuptools_scm"])\n'})
-    draft = inspect(tree)
-    assert "env" not in keys(draft), "the build sets the variables to the version of the recipe, whatever the user sets"
-    assert "set `version`" in draft.questions[0]
-    assert draft.unknown == ("name",)
+def test_what_the_files_do_not_state_comes_from_the_build_backend(tree: Path) -> None:
     made_up = "setup(name=n(), version=v(), packages=p(), ext_modules=found(), install_requires=r())\n"
-    write(tree, {"setup": made_up, "package": "import torch, einops, numpy\n"})
+    write(tree, {"setup": made_up})
     asked = inspect(tree)
-    assert (asked.unknown, asked.version) == (("name", "version"), "0.0.0")
-    assert keys(asked)["requires"] == ["einops", "numpy"]
+    assert (asked.unknown, keys(asked)["version"]) == (("name", "version"), "0.0.0")
+    assert "? the version is not a constant" in found(asked)
     text = "Name: small-ops-cu130\nVersion: 0.7.1.post130+local\nRequires-Dist: einops\nRequires-Python: >=3.10\n"
-    draft = inspect(tree, BackendMetadata(text, asked.unknown, Torch(2, 11, 0), Cuda(13, 0)))
-    names = (draft.name, keys(draft)["name"], draft.version)
+    draft = inspect(tree, BackendMetadata(text, Torch(2, 11, 0), Cuda(13, 0)))
+    names = (draft.name, keys(draft)["name"], keys(draft)["version"])
     assert names == ("small_ops_cu", "small_ops_cu{cuda}", "0.7.1.post{cuda}")
-    assert (keys(draft)["requires"], draft.python, draft.unknown, draft.questions) == (["numpy"], ">=3.10", (), [])
-
-
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"project": '[tool.setuptools.packages.find]\ninclude = ["small*"]\n'},
-        {"project": '[tool.setuptools.packages.find]\nexclude = ["evaluation*"]\n'},
-        {"project": '[tool.setuptools]\npackages = ["small", "small.inner"]\n'},
-        {"setup": script().replace("packages=find_packages()", 'packages=["small"]')},
-    ],
-)
-def test_folders_that_are_not_installed_are_not_imported(tree: Path, files: dict[str, str | None]) -> None:
-    (tree / "small_ops").rename(tree / "small")
-    write(tree, {"setup": script().replace("packages=find_packages(), ", ""), **files})
-    write(tree, {"evaluation/__init__.py": "import sklearn\n"})
-    draft = keys(inspect(tree))
-    assert "small" in str(draft["imports"])
-    assert "evaluation" not in str(draft["imports"])
-    assert "requires" not in draft
+    assert (draft.python, draft.unknown) == (">=3.10", ())
+    assert "? " not in found(draft)
 
 
 def test_nothing_to_compile_is_refused_before_a_build(tree: Path) -> None:
@@ -435,49 +326,17 @@ def test_nothing_to_compile_is_refused_before_a_build(tree: Path) -> None:
         inspect(tree)
     (hint,) = raised.value.hints
     assert "`buildfarm add REPOSITORY@BRANCH#subdirectory=FOLDER`" in hint
-    (tree / "setup.py").rename(tree / "csrc" / "setup.py")
-    with refused(Code.SOURCE_UNSUPPORTED) as raised:
-        inspect(tree)
-    assert raised.value.hints == (hint,), "it compiles files above the folder"
-    write(tree, {"csrc/setup.py": "setup()\n"})
+    write(tree, {"setup": None, "csrc/setup.py": "setup()\n"})
     with refused(Code.SOURCE_UNSUPPORTED) as raised:
         inspect(tree)
     assert raised.value.hints == (f"name the folder: `buildfarm add {tree / 'csrc'}`",)
-
-
-def test_a_setup_script_that_python_cannot_parse_is_refused(tree: Path) -> None:
-    write(tree, {"setup": script() + "x = = 1\n"})
-    with refused(Code.SOURCE_UNSUPPORTED, "SyntaxError: invalid syntax") as raised:
-        inspect(tree)
-    assert raised.value.where == f"{tree}/setup.py:{SETUP.count(chr(10)) + 1}"
-
-
-@pytest.mark.parametrize(
-    ("call", "when"),
-    [
-        ("backend = load(name='b', sources=['b.cpp'])\n", "when it is imported"),
-        ("def backend():\n    return load(name='b', sources=['b.cpp'])\n", "when one of its functions is called"),
-    ],
-)
-def test_a_package_that_compiles_at_run_time_is_refused(tree: Path, call: str, when: str) -> None:
-    """As torchac 0.8.9."""
-    write(tree, {"small_ops/backend.py": f"from torch.utils.cpp_extension import load\n{call}"})
-    assert inspect(tree).name == "small_ops", "the build compiles something too"
-    unused = "from torch.utils.cpp_extension import BuildExtension, CppExtension\n"
-    write(tree, {"setup": f"from setuptools import setup\n{unused}{PLAIN}"})
-    says = f"small_ops/backend.py compiles with torch.utils.cpp_extension {when}"
-    with refused(Code.SOURCE_UNSUPPORTED, f"the build compiles nothing: {says}"):
-        inspect(tree)
-    recipe = Recipe(name="small_ops", version="1.0", folder=tree, source=PathSource(tree))
-    (hint,) = no_library_hints(read_setup_script(tree), recipe)
-    assert hint.startswith(f"{says}: if the build compiles nothing else, install the project")
 
 
 @pytest.mark.filterwarnings("error")
 def test_the_source_is_read_and_not_run_and_its_warnings_are_not_shown(tree: Path) -> None:
     write(tree, {"setup": f"open({str(tree / 'ran')!r}, 'w')\n{script()}pattern = '\\d'\n"})
     write(tree, {"package": "import torch\npattern = '\\d'\n"})
-    assert inspect(tree).version == "1.2.0"
+    assert keys(inspect(tree))["version"] == "1.2.0"
     assert not (tree / "ran").exists()
 
 
@@ -513,63 +372,21 @@ def test_a_source_of_a_pure_python_wheel_is_refused(tree: Path, files: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("lines", "needed", "asked"),
+    ("lines", "needed"),
     [
-        ("import einops, own_tool", ["einops"], "own_tool"),
-        ("def build():\n    import einops\n", ["einops"], ""),
-        ("if use_npu():\n    import own_tool", None, ""),
-        ("try:\n    import einops\nexcept ImportError:\n    einops = None", None, ""),
-        ("try:\n    import einops\nexcept ImportError:\n    raise RuntimeError('pip install einops')", ["einops"], ""),
-        ("with contextlib.suppress(ImportError):\n    import einops", None, ""),
-        ("import helper", ["einops"], ""),
-        ("try:\n    import helper\nexcept ImportError:\n    pass", None, ""),
+        ("import einops, own_tool", ["einops"]),
+        ("def build():\n    import einops\n", ["einops"]),
+        ("try:\n    import einops\nexcept ImportError:\n    einops = None", None),
+        ("try:\n    import einops\nexcept ImportError:\n    raise RuntimeError('pip install einops')", ["einops"]),
+        ("with contextlib.suppress(ImportError):\n    import einops", None),
+        ("import helper", ["einops"]),
+        ("exec(open('helper.py').read())", ["einops"]),
     ],
 )
-def test_modules_that_a_build_can_do_without(tree: Path, lines: str, needed: object, asked: str) -> None:
+def test_modules_that_a_build_can_do_without(tree: Path, lines: str, needed: object) -> None:
     """deepspeed 0.19.8, mmcv 2.2.0: a project that has the name of an optional module may be somebody else's."""
     write(tree, {"helper.py": "import einops\n", "setup": script(lines)})
-    draft = inspect(tree)
-    assert keys(draft).get("build_requires") == needed
-    assert [each.found for each in draft.findings if "no requirement of the build" in each.found] == (
-        [f"setup.py imports {asked}, and no requirement of the build has such a name"] if asked else []
-    )
-
-
-@pytest.mark.parametrize(
-    ("module", "project", "required", "asked"),
-    [
-        ("stk", "stanford-stk", None, False),  # megablocks 0.10.0
-        ("hydra", "hydra-core<1.1", None, False),  # fairseq 0.12.2
-        ("pcre", "PyPcre", None, False),  # gptqmodel 7.7.0
-        ("cudnn", "nvidia-cudnn-frontend", None, False),
-        ("pynvml", "nvidia_ml_py", None, False),
-        ("hydra", "six", ["hydra-core"], False),
-        ("torch_scatter", "torch-scatter-extra-things", None, False),
-        ("stk", "stkx", None, True),
-        ("own_ops", "own", None, True),
-    ],
-)
-def test_a_requirement_is_never_guessed_from_the_name_of_a_module(
-    tree: Path, module: str, project: str, required: object, asked: bool
-) -> None:
-    write(tree, {"package": f"import torch, {module}\n", "setup": script(more=f", install_requires=['{project}']")})
-    draft = inspect(tree)
-    assert keys(draft).get("requires") == required
-    assert (f"the package imports {module}, and no requirement" in found(draft)) is asked
-
-
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ('f"{a}.{b}"', "a module whose name it computes "),
-        ('f"{a}.{b}", ["x.cu"]), CUDAExtension("small_ops._C"', "small_ops._C and a module whose name it computes "),
-        ('f"small_ops.{b}"', "small_ops.… "),
-    ],
-)
-def test_a_name_of_which_nothing_is_known_is_not_shown(tree: Path, name: str, shown: str) -> None:
-    extension = f'CUDAExtension({name}, ["csrc/bind.cpp"])'
-    write(tree, {"setup": f'setup(name="small-ops", version="1", ext_modules=[{extension}])\n'})
-    assert f"setup.py compiles {shown}" in found(inspect(tree))
+    assert keys(inspect(tree)).get("build_requires") == needed
 
 
 @pytest.mark.parametrize("header", ["nvrtc.h", "gpulite/gpulite.hpp", "cuda_runtime.h"])
