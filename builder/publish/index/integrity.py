@@ -13,9 +13,7 @@ from builder.proof import proofs_of
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.new_wheel import sbom_of
 from builder.publish.index.objects import Objects, read
-from builder.publish.index.pages import root_pages
 from builder.publish.index.repository import Repository
-from builder.publish.people.people_pages import FOLDER, HOME, PLANS, SUMMARIES, home_page, read_plan
 from builder.publish.provenance import statement_fault
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.archive import WheelFile
@@ -45,7 +43,7 @@ class IndexCheck:
 def check_index(repository: Repository) -> IndexCheck:
     """Finish interrupted changes, then read every file and every page. Changes nothing else."""
     finished = tuple(repository.finish_interrupted())
-    pages = list(_page_faults(repository))
+    pages = _page_faults(repository)
     if pages:  # a publisher may write pages meanwhile: what is wrong twice is wrong
         again = set(_page_faults(repository))
         pages = [fault for fault in pages if fault in again]
@@ -61,8 +59,6 @@ def check_index(repository: Repository) -> IndexCheck:
         wheels += len(entries)
         for entry in entries:
             faults += _file_faults(repository.objects, entry)
-    for project in _damaged_plans(repository.objects):
-        faults.append(f"{PLANS}/{project}: the plan cannot be read; `buildfarm publish` with its matrix replaces it")
     unused: list[str] = []
     with suppress(UsageError):  # a damaged record, which is among the faults: which files it names is unknown
         unused = unused_files(repository)
@@ -132,56 +128,37 @@ def _proofs_fault(data: bytes, sha256: str) -> str:
     return "" if all(proof.wheel == sha256 for proof in proofs) else "these are proofs of a different file"
 
 
-def _page_faults(repository: Repository) -> Iterator[str]:
+class _Comparing(Repository):
+    """An index whose pages are compared with those that would be written, and stay as they are."""
+
+    def __init__(self, objects: Objects) -> None:
+        super().__init__(objects)
+        self.faults: list[str] = []
+
+    def put_page(self, name: str, page: bytes | None) -> None:
+        """Note what is wrong with a page."""
+        found = read(self.objects, name)
+        if found != page and found is None:
+            self.faults.append(f"{name}: the page is missing")
+        elif found != page and page is None:
+            self.faults.append(f"{name}: the page is of no project")
+        elif found != page:
+            self.faults.append(f"{name}: the page was changed, or a different version of buildfarm wrote it")
+
+
+def _page_faults(repository: Repository) -> list[str]:
     """Each page that `write_all_pages` would add, change or delete.
 
-    Pages of a project with a damaged record or plan are not judged, and pages about several projects only if there is
-    no such project.
+    Pages of a project with a damaged record are not judged, and lists of projects only if there is no such project.
     """
-    objects = repository.objects
-    shown = {place: {*repository.projects_of(place)} for place in (*repository.paths(), FOLDER)}
-    wanted: dict[str, set[str]] = {place: set() for place in shown}
-    summaries: dict[str, bytes] = {}
-    damaged = {*_damaged_plans(objects)}
-    for project in sorted({*repository.projects(), *objects.names(PLANS)} - damaged):
+    comparing, damaged = _Comparing(repository.objects), False
+    shown = {path: repository.projects_of(path) for path in repository.paths()}
+    lists = {*shown}
+    for project in sorted(repository.shown()):
         try:
-            pages = repository.wanted_pages(project)
+            lists |= comparing.write_project(project, [path for path, names in shown.items() if project in names])
         except UsageError:  # a damaged record
-            damaged.add(project)
-            continue
-        for name, data in sorted(pages.items()):
-            place = name.rpartition("/")[0].rpartition("/")[0] or SUMMARIES
-            if place == SUMMARIES:
-                summaries[project] = data
-            else:
-                wanted.setdefault(place, set()).add(project)
-            yield from _differences(objects, name, data)
-    needless = [
-        f"{place}/{project}/{name}"
-        for place, projects in sorted(shown.items())
-        for project in sorted(projects - wanted[place] - damaged)
-        for name in ("index.html", "index.json")
-    ]
-    yield from (f"{page}: the page is of no project" for page in needless if objects.exists(page))
-    if damaged:
-        return
-    for place in sorted(wanted.keys() - {FOLDER}):
-        for name, data in root_pages([*wanted[place]]).items():
-            yield from _differences(objects, f"{place}/{name}", data)
-    for project in sorted({*objects.names(SUMMARIES)} - summaries.keys()):
-        yield f"{SUMMARIES}/{project}: the index has no plan of this project"
-    yield from _differences(objects, HOME, home_page(sorted(wanted[FOLDER]), summaries))
-
-
-def _differences(objects: Objects, name: str, wanted: bytes) -> Iterator[str]:
-    """What is wrong with a page."""
-    found = read(objects, name)
-    if found is None:
-        yield f"{name}: the page is missing"
-    elif found != wanted:
-        yield f"{name}: the page was changed, or a different version of buildfarm wrote it"
-
-
-def _damaged_plans(objects: Objects) -> list[str]:
-    """The projects whose plan cannot be read."""
-    return [project for project in objects.names(PLANS) if read_plan(objects, project) is None]
+            damaged = True
+    if not damaged:
+        comparing.write_lists(lists)
+    return sorted(comparing.faults)

@@ -68,21 +68,3 @@ def test_where_the_token_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         token_for(url, {"BUILDFARM_TOKEN": "a\nb"})
     with pytest.raises(UsageError, check=coded(Code.VALUE_INVALID)):
         token_for(url, {"BUILDFARM_TOKEN": "é"})
-
-
-def test_a_server_gets_no_plan(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "matrix.yaml").write_text("no matrix")  # not read for a server
-    monkeypatch.delenv("BUILDFARM_TOKEN", raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
-    words = (
-        "publish",
-        proven_wheel(tmp_path / "dist"),
-        "--to",
-        "https://wheels.example/",
-        "--store",
-        tmp_path / "store",
-    )
-    assert "an upload to an index server needs a token" in " ".join(run(*words)[2].split())
-    code, _, err = run(*words, "--matrix", "matrix.yaml")
-    assert (code, "a server gets no plan of a matrix" in " ".join(err.split())) == (2, True)

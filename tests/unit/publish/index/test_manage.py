@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,16 +35,6 @@ def index(tmp_path: Path) -> Path:
     for version in ("1.0+cu121", "1.0+cu124", "2.0+cu124", "3.0"):
         repository.add(ready(tmp_path, version=version, proven=False))
     return tmp_path / "index"
-
-
-def write_project(folder: Path) -> str:
-    """Write a recipe and a matrix of two cells; return the text of the matrix."""
-    (folder / "ext").mkdir()
-    recipe = "name: my_ext\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [my_ext]\n"
-    (folder / "ext" / "extension.yaml").write_text(recipe)
-    axes = "torch: [2.11]\ncuda: [13.0]\npython: [3.12, 3.13]\nextensions: [ext]\n"
-    (folder / "matrix.yaml").write_text(axes)
-    return axes
 
 
 def test_yank_and_unyank(index: Path, run: Run) -> None:
@@ -140,15 +131,15 @@ def test_check_finds_pages_of_no_wheel(index: Path, run: Run) -> None:
 def test_check_accepts_pages_that_a_publisher_changes_meanwhile(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted_pages, new = Repository.wanted_pages, [ready(tmp_path, version="4.0", proven=False)]
+    write_project, new = Repository.write_project, [ready(tmp_path, version="4.0", proven=False)]
 
-    def publishing(self: Repository, project: str) -> dict[str, bytes]:
-        wanted = wanted_pages(self, project)
+    def publishing(self: Repository, *args: Any, **options: Any) -> set[str]:
+        changed = write_project(self, *args, **options)
         while new:
             Repository(Folder(index)).add(new.pop())
-        return wanted
+        return changed
 
-    monkeypatch.setattr(Repository, "wanted_pages", publishing)
+    monkeypatch.setattr(Repository, "write_project", publishing)
     assert check_index(Repository(Folder(index))).faults == ()
 
 
@@ -284,7 +275,6 @@ def test_a_new_index_in_a_source_folder_is_no_part_of_the_source(
 def test_a_refused_publish_creates_nothing(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     wheel = ready(tmp_path, version="1.0+cu130.torch2.11", proven=False).wheel
-    write_project(tmp_path)
     words = ("publish", wheel, "--store", tmp_path / "store", "--require", "gpu", "--to")
     assert run(*words, Path("new", "index"))[0] == 1
     assert not Path("new").exists()
@@ -348,26 +338,6 @@ def test_publish_names_the_failed_builds_of_the_last_run(tmp_path: Path, run: Ru
     for report in ({"builds": [entry]}, {}):
         (dist / "report.json").write_text(json.dumps(report))
         assert run(*words)[0] == 0
-
-
-def test_publish_keeps_the_plan_of_the_matrix(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheel = ready(tmp_path, version="1.0+cu130.torch2.11").wheel
-    axes = write_project(tmp_path)
-    words = ("publish", wheel, "--to", tmp_path / "index", "--store", tmp_path / "store", "--require", "none")
-    page = tmp_path / "index" / "projects" / "my-ext" / "index.html"
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert run(*words)[0] == 0
-    assert ">unproven</td>" not in page.read_text()
-    monkeypatch.chdir(tmp_path)
-    assert run(*words)[0] == 0
-    assert page.read_text().count('<td class="state none">unproven</td>') == 2  # the wheel serves every Python
-    (tmp_path / "matrix.yaml").write_text(axes.replace("2.11", "2.11, 2.12"))
-    assert run(*words)[0] == 0
-    assert page.read_text().count('<td class="state missing">missing</td>') == 2
-    code, _, err = run(*words, "--matrix", "none.yaml")
-    assert code == 2
-    assert "none.yaml" in err
 
 
 @pytest.mark.parametrize(

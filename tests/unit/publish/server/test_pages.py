@@ -61,7 +61,7 @@ def test_a_very_long_accept_is_ignored(client: Client) -> None:
 
 
 def test_pages_for_people(client: Client) -> None:
-    for path, text in (("/", "projects/my-ext/"), ("/projects/my-ext/", "Coverage of 1.0")):
+    for path, text in (("/", "projects/my-ext/"), ("/projects/my-ext/", "Wheels of 1.0")):
         response = client.get(path, headers={"accept": "text/html"})
         assert (response.status_code, response.headers["content-type"]) == (200, "text/html; charset=utf-8")
         assert text in response.text
