@@ -18,10 +18,10 @@ from uuid import uuid4
 import botocore.session
 import pytest
 
+from builder.commands.index.manage import check_index
 from builder.proof import proofs_path
 from builder.publish.index import bucket as bucket_module
 from builder.publish.index.bucket import Bucket
-from builder.publish.index.integrity import check_index
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from builder.wheels.toolchain.uv import find_uv
 from tests.fixtures import object_store

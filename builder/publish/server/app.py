@@ -29,7 +29,6 @@ from builder.publish.server.pages import Pages
 from builder.publish.server.replies import AccessLog, answer
 from builder.publish.server.tokens import Tokens
 from builder.publish.server.uploads import Uploads
-from builder.store import Store
 
 #: Time that running transfers have after a signal, seconds.
 _GRACE = 10
@@ -53,16 +52,14 @@ def make_app(
     token_required: bool = False,
     max_size: int = 4 * 2**30,
     required: Sequence[Level] = (Level.NONE,),
-    store: Store | None = None,
-    json_log: bool = False,
 ) -> ASGIApp:
-    """The app for the index in the folder `root`; `write` gets the lines of the access log, as JSON with `json_log`.
+    """The app for the index in the folder `root`; `write` gets the lines of the access log.
 
-    With `token_required`, reading needs a token too. `max_size` is that of an uploaded file, bytes. The proofs of an
-    uploaded wheel must reach the levels `required`; they come with the upload, or from `store`.
+    With `token_required`, reading needs a token too. `max_size` is that of an uploaded file, bytes. The proofs that
+    come with an uploaded wheel must reach the levels `required`.
     """
     tokens = Tokens(root)
-    pages, uploads = Pages(root, tokens, token_required), Uploads(root, tokens, max_size, required, store)
+    pages, uploads = Pages(root, tokens, token_required), Uploads(root, tokens, max_size, required)
     routes = [
         Route("/", pages.home),
         Route("/health", lambda _: PlainTextResponse("ok\n", headers={"cache-control": "no-store"})),
@@ -78,7 +75,7 @@ def make_app(
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: answer})
     app.router.redirect_slashes = False
-    return AccessLog(app, write, as_json=json_log)
+    return AccessLog(app, write)
 
 
 def open_socket(host: str, port: int) -> socket.socket:

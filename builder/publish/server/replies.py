@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -69,10 +68,8 @@ class AccessLog:
     The access log of uvicorn has the query of the URL, and lacks the size, the time and the name of the token.
     """
 
-    def __init__(self, app: ASGIApp, write: Callable[[str], object], *, as_json: bool) -> None:
-        self._app = app
-        self._write = write
-        self._line = json.dumps if as_json else lambda facts: " ".join(map(str, facts.values()))
+    def __init__(self, app: ASGIApp, write: Callable[[str], object]) -> None:
+        self._app, self._write = app, write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -90,21 +87,11 @@ class AccessLog:
             with suppress(asyncio.CancelledError):  # the server stops, and waits no longer for this transfer
                 await self._app(scope, receive, counted)
         finally:
-            self._write(self._line(_facts(scope, status, size, time.perf_counter() - started)))
-
-
-def _facts(scope: Scope, status: int, size: int, seconds: float) -> dict[str, object]:
-    """What the line says. `path` is the path as it was sent, without the query; `bytes` is the size of the body."""
-    return {
-        "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "client": _word((scope.get("client") or ("-",))[0]),
-        "method": _word(scope["method"]),
-        "path": _word(scope.get("raw_path", b"").partition(b"?")[0].decode("ascii", "replace")),
-        "status": status,
-        "bytes": size,
-        "ms": round(seconds * 1000, 1),
-        "token": scope.get(TOKEN, "-"),
-    }
+            now, ms = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), round((time.perf_counter() - started) * 1000, 1)
+            client = _word((scope.get("client") or ("-",))[0])
+            path = _word(scope.get("raw_path", b"").partition(b"?")[0].decode("ascii", "replace"))  # without the query
+            token = scope.get(TOKEN, "-")
+            self._write(f"{now} {client} {_word(scope['method'])} {path} {status} {size} {ms} {token}")
 
 
 def _word(text: str) -> str:

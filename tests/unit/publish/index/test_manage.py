@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from builder.check import Check
+from builder.commands.index.manage import check_index
 from builder.errors import Code
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.proof import Proof, Verdict
 from builder.publish.index import objects
-from builder.publish.index.integrity import check_index
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder, open_objects
 from builder.publish.index.repository import Repository

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -249,9 +248,3 @@ def test_a_client_cannot_forge_lines_of_the_log(client: Client) -> None:
     first, second = log
     assert first.split()[1:5] == ["?[2J?[31m?192.0.2.7?GET?/ok?200", "GET", "/simple/", "200"]
     assert len(second) < 500
-
-
-def test_the_log_as_json(client: Client) -> None:
-    logging = Client(client.root, json_log=True)
-    logging.get('/simple/"x')
-    assert json.loads(logging.log[0]).items() >= {"path": "/simple/%22x", "status": 404, "token": "-"}.items()
