@@ -13,7 +13,6 @@ from threading import Thread
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -23,7 +22,6 @@ from builder.errors import Code, UsageError
 from builder.publish.index.levels import Level
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.publish.people.people_pages import FOLDER
 from builder.publish.server.client import UPLOAD_PATH
 from builder.publish.server.pages import Pages
 from builder.publish.server.replies import AccessLog, answer
@@ -34,15 +32,6 @@ from builder.publish.server.uploads import Uploads
 _GRACE = 10
 _IDLE_SECONDS = 30
 _MOST_CONNECTIONS = 2000
-
-
-class _IndexPlace(StringConvertor):
-    """A path of the index in a URL: `cu130`, or `cu130/torch2.11`."""
-
-    regex = r"[^/]+(?:/torch[0-9]+\.[0-9]+)?"
-
-
-register_url_convertor("place", _IndexPlace())
 
 
 def make_app(
@@ -61,17 +50,12 @@ def make_app(
     tokens = Tokens(root)
     pages, uploads = Pages(root, tokens, token_required), Uploads(root, tokens, max_size, required)
     routes = [
-        Route("/", pages.home),
         Route("/health", lambda _: PlainTextResponse("ok\n", headers={"cache-control": "no-store"})),
         Route(f"/{UPLOAD_PATH}/", uploads.rights, methods=["GET"]),
         Route(f"/{UPLOAD_PATH}", uploads.upload, methods=["POST"]),
         Route(f"/{UPLOAD_PATH}/", uploads.upload, methods=["POST"]),
         Route("/files/{file:path}", pages.file),
-        Route(f"/{FOLDER}/{{project}}/", pages.project),
-        Route("/{path:place}/", pages.list_of_projects),
-        Route("/{path:place}/{project}/", pages.project),
-        Route("/{path:place}", pages.without_slash),
-        Route("/{path:place}/{project}", pages.without_slash),
+        Route("/{path:path}", pages.page),
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: answer})
     app.router.redirect_slashes = False

@@ -113,7 +113,7 @@ HIDDEN = """
     /files/../records/my-ext/ /files/..%2f.tokens%2fci.json /files/%2e%2e/.tokens/ci.json
     /simple/..%2f..%2f..%2f..%2fetc%2fpasswd /simple/%2e%2e/.tokens/ /simple/my-ext/..%2f..%2f.tokens%2fci.json
     /simple/my-ext/%2e%2e /simple/my-ext/other.html /simple/my-ext/index.html /metrics /cu999/ /cu130/torch2.9/
-    /cu130/torch2.11/other/ /cu130/torch2/my-ext/ /simple/torch2.11/ /simple/other/ /simple/%00/ /simple/%ff%fe/
+    /cu130/torch2.11/other/ /cu130/torch2/my-ext/ /simple/other/ /simple/%00/ /simple/%ff%fe/
     /simple/my-ext%5c..%5c //etc/passwd
 """
 
