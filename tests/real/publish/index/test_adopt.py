@@ -161,13 +161,6 @@ def test_what_is_printed(run: Run, gates: list[Path], make: Make, tmp_path: Path
     assert "not for torch 1.12 to 2.10 and 2.12 to 2.15: METADATA requires torch==2.11.*" in lines
 
 
-def test_cells_of_earlier_runs_stay(adopt: Adopt, make: Make, index: loopback.PackageIndex, torch: Path) -> None:
-    index.add_torch("2.12.1", "13.0", libraries=torch)
-    wheel = make(requires="torch>=2.11")
-    assert adopt(wheel, "--torch", "2.11")[0] == Exit.OK
-    assert adopt(wheel, "--torch", "2.12")[1]["cells"] == {HERE: "cpu", HERE.replace("2.11.0", "2.12.1"): "cpu"}
-
-
 def test_a_wheel_that_was_built_for_another_torch_is_refused(adopt: Adopt, make: Make, tmp_path: Path) -> None:
     code, result, _ = adopt(make(symbol="_ZN2at9not_thereEv"), require="none")
     assert (code, result["outcome"]) == (Exit.FAILED, "refused")
