@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import resource
 import socket
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
 
+import anyio
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from builder.errors import Code, UsageError
 from builder.publish.index.levels import Level
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.server.client import UPLOAD_PATH
-from builder.publish.server.pages import Pages
-from builder.publish.server.replies import AccessLog, answer
+from builder.publish.server.pages import TOKEN, Pages
 from builder.publish.server.tokens import Tokens
 from builder.publish.server.uploads import Uploads
 
@@ -32,6 +36,10 @@ from builder.publish.server.uploads import Uploads
 _GRACE = 10
 _IDLE_SECONDS = 30
 _MOST_CONNECTIONS = 2000
+#: The rest of a refused request is read this long, seconds.
+_REST_SECONDS = 60.0
+#: Letters of a word in the access log.
+_LONGEST = 300
 
 
 def make_app(
@@ -132,3 +140,52 @@ def run(
     )
     with suppress(KeyboardInterrupt):  # after its end, uvicorn raises the signal that ended it
         uvicorn.Server(config).run([listening])
+
+
+async def answer(request: Request, error: Exception) -> Response:
+    """Answer a refused request after its rest: most programs read no answer before they have sent everything."""
+    status, sentence, headers = 500, "", None
+    if isinstance(error, HTTPException):
+        status, sentence, headers = error.status_code, error.detail, error.headers
+    if status != 503 and "expect" not in request.headers:
+        with anyio.move_on_after(_REST_SECONDS), suppress(ClientDisconnect, RuntimeError):  # read completely, by a form
+            async for _ in request.stream():
+                pass
+    return PlainTextResponse(f"{sentence}\n", status, headers)
+
+
+class AccessLog:
+    """Answers like the app inside, and writes who asked for what; a token is never written, only its name.
+
+    The access log of uvicorn has the query of the URL, and lacks the size, the time and the name of the token.
+    """
+
+    def __init__(self, app: ASGIApp, write: Callable[[str], object]) -> None:
+        self._app, self._write = app, write
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        status, size, started = 500, 0, time.perf_counter()
+
+        async def counted(message: Message) -> None:
+            nonlocal status, size
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                size += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            with suppress(asyncio.CancelledError):  # the server stops, and waits no longer for this transfer
+                await self._app(scope, receive, counted)
+        finally:
+            now, ms = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), round((time.perf_counter() - started) * 1000, 1)
+            client = _word((scope.get("client") or ("-",))[0])
+            path = _word(scope.get("raw_path", b"").partition(b"?")[0].decode("ascii", "replace"))  # without the query
+            token = scope.get(TOKEN, "-")
+            self._write(f"{now} {client} {_word(scope['method'])} {path} {status} {size} {ms} {token}")
+
+
+def _word(text: str) -> str:
+    """Text of a client without spaces and control characters, so that it cannot change the meaning of a line."""
+    return "".join(char if "!" <= char <= "~" else "?" for char in text[:_LONGEST])

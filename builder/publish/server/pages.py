@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import os
 import re
 import stat
+from contextlib import suppress
 from email.utils import formatdate
 from functools import lru_cache
 from pathlib import Path
@@ -21,9 +24,10 @@ from starlette.staticfiles import NotModifiedResponse, StaticFiles
 
 from builder.publish.index.pages import ALL, WITHOUT_CUDA, root_pages
 from builder.publish.people.people_pages import FOLDER
-from builder.publish.server.replies import token_of, unauthorized
-from builder.publish.server.tokens import Tokens
+from builder.publish.server.tokens import Token, Tokens
 
+#: The name under which a request's token is kept for the access log.
+TOKEN = "buildfarm.token"  # noqa: S105 - not a secret
 _JSON = "application/vnd.pypi.simple.v1+json"
 #: What a client may accept (PEP 691), the preferred type last: the media type, and the type of the answer.
 _OFFERED = {
@@ -166,3 +170,28 @@ def _best(accepted: str) -> str:
         return _OFFERED.get(mimeparse.best_match(list(_OFFERED), accepted), "")
     except ValueError:
         return "text/html"  # a header that cannot be read is ignored
+
+
+def unauthorized(sentence: str) -> HTTPException:
+    """The error that asks for a token."""
+    return HTTPException(401, sentence, {"WWW-Authenticate": 'Basic realm="buildfarm"'})
+
+
+def token_of(request: Request, tokens: Tokens) -> Token | None:
+    """The token of a request: the password of the user `__token__`, or a bearer token. None without a valid token."""
+    secret = _secret(request.headers.get("authorization", ""))
+    token = tokens.find(secret) if secret else None
+    if token:
+        request.scope[TOKEN] = token.name
+    return token
+
+
+def _secret(header: str) -> str:
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip()
+    if scheme.lower() == "basic":
+        with suppress(binascii.Error, UnicodeDecodeError):
+            user, _, password = base64.b64decode(value.strip(), validate=True).decode().partition(":")
+            return password if user == "__token__" else ""
+    return ""

@@ -32,7 +32,7 @@ from builder.publish.index.objects import Folder
 from builder.publish.index.repository import ConflictError, Repository
 from builder.publish.provenance import statement_path
 from builder.publish.server.client import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UNCHANGED, UPDATED, nothing_new
-from builder.publish.server.replies import token_of, unauthorized
+from builder.publish.server.pages import token_of, unauthorized
 from builder.publish.server.tokens import Token, Tokens
 from builder.wheelfile.archive import wheel_fault
 from builder.wheelfile.facts import facts_of, open_wheel
