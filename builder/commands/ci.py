@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Annotated
 
@@ -14,12 +16,29 @@ from builder.cli.options import JsonOption
 from builder.cli.output import print_data
 from builder.errors import Code, UsageError
 from builder.log import print_warning
+from builder.masking import mask_credentials
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
-from builder.publish.ci.install import check_install, own_install
+from builder.proofs.environment.facts import source_url
 from builder.publish.ci.jobs import Scope, jobs_json
 from builder.publish.ci.workflows import IMAGE, MARK, STALE, WorkflowOptions, workflows
 from builder.store import write_atomic
+from builder.untrusted import split_url
+
+#: The form `NAME[EXTRAS] @ URL`, and a path with extras.
+_NAMED = re.compile(r"[A-Za-z0-9][\w.-]*\s*(?:\[[^\]]*\])?\s*@\s*(?P<url>.+)")
+_PATH = re.compile(r"(?P<path>[^\[\]]+)(?:\[[^\]]*\])?")
+_COMMIT = r"(?:[0-9a-fA-F]{40}|[0-9a-fA-F]{64})(?![0-9a-fA-F])"
+#: A URL whose content cannot change: a repository with a commit, an archive of a commit, or one with its hash.
+_PINNED = re.compile(
+    rf"(?!.*/OWNER/)(?:git\+(?:https|ssh)://[^/#]+/[^#]+@{_COMMIT}(?:#.*)?"
+    rf"|https://[^/#]+/[^#]*(?:(?<![0-9a-fA-F]){_COMMIT}.*|#(?:.*&)?sha256=[0-9a-fA-F]{{64}}(?:&.*)?))"
+)
+_HINTS = (
+    'write a URL with a commit: `--install "buildfarm @ git+https://HOST/OWNER/buildfarm@COMMIT"`, with the address of'
+    " the repository that you cloned (`git remote get-url origin`) and the 40 digits of `git rev-parse HEAD`",
+    "or copy buildfarm into your repository, and write its path: `--install ./tools/buildfarm`",
+)
 
 
 @dataclass(frozen=True)
@@ -122,3 +141,65 @@ def _has_branch(folder: Path, branch: str) -> bool:
 def _is_ours(path: Path) -> bool:
     """Whether `buildfarm ci` wrote a file."""
     return path.read_text(encoding="utf-8", errors="replace").startswith(MARK)
+
+
+def own_install() -> str:
+    """The URL and the commit that this buildfarm was installed from, as `--install` takes it.
+
+    Raises UsageError for a buildfarm that was installed from a folder or from a package index.
+    """
+    try:
+        url = source_url(distribution("buildfarm").read_text("direct_url.json"))
+    except PackageNotFoundError:
+        url = ""
+    if not url or url.startswith("file:"):
+        raise _refusal(
+            "the option is missing, and this buildfarm was not installed from a URL with a commit, which would be used",
+            Code.COMMAND_LINE_INVALID,
+        )
+    return f"buildfarm @ {url}"
+
+
+def check_install(value: str, folder: Path) -> None:
+    """Raise UsageError unless `value` is a URL with a commit, or a path in the repository `folder` that exists.
+
+    Every job then installs the same. A URL with a secret is refused too: the workflows are committed.
+    """
+    named = _NAMED.fullmatch(value)
+    if named or "://" in value:
+        url = named["url"] if named else value
+        parts = split_url(url)
+        user, _, host = parts.netloc.rpartition("@")
+        # The user of git+ssh is no secret: it is `git` on most servers.
+        public = parts._replace(netloc=host).geturl() if parts.scheme == "git+ssh" and ":" not in user else url
+        if mask_credentials(public) != public:
+            raise _refusal(
+                "the URL holds a user, a password or a token, and would be in the workflows, which are committed"
+            )
+        if not _PINNED.fullmatch(url):
+            raise _refusal(f"{url!r} is no URL with TLS and a commit, so its content could change between two jobs")
+    elif value.startswith((".", "/", "~")) or ("/" in value and not value.startswith("-")):
+        _check_path(value, folder)
+    else:
+        raise _refusal(
+            f"{value!r} is no URL and no path, so each job would take what the package index has under this name"
+        )
+
+
+def _check_path(value: str, folder: Path) -> None:
+    found = _PATH.fullmatch(value)
+    path = Path(found["path"] if found else value)
+    target = (folder / path).resolve()
+    if not found or path.is_absolute() or value.startswith("~") or not target.is_relative_to(folder.resolve()):
+        raise _refusal(f"{str(path)!r} is no path in the repository, and a job has only its files")
+    if target.is_dir():
+        usable = any((target / name).is_file() for name in ("pyproject.toml", "setup.py"))
+    else:
+        usable = target.is_file() and target.name.endswith((".whl", ".tar.gz", ".zip"))
+    if not usable:
+        sentence = f"{folder / path} is no folder with pyproject.toml or setup.py, and no archive"
+        raise _refusal(sentence, Code.VALUE_INVALID if target.is_file() else Code.NO_SUCH_FILE)
+
+
+def _refusal(sentence: str, code: Code = Code.VALUE_INVALID) -> UsageError:
+    return UsageError(sentence, code, where="--install", hints=_HINTS)

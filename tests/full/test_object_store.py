@@ -18,12 +18,11 @@ from uuid import uuid4
 import botocore.session
 import pytest
 
+from builder.commands.index.manage import check_index
 from builder.proof import proofs_path
 from builder.publish.index import bucket as bucket_module
 from builder.publish.index.bucket import Bucket
-from builder.publish.index.integrity import check_index
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
-from builder.publish.people.people_pages import ProjectPlan
 from builder.wheels.toolchain.uv import find_uv
 from tests.fixtures import object_store
 from tests.fixtures.index_server import clean_environment
@@ -210,13 +209,6 @@ def test_requests_do_not_grow_with_the_number_of_projects(server: ObjectStore, p
         repository.add(ready(tmp_path, f"ext{number}"))
         counts.append(len(server.requests()) - before)
     assert counts[1] == counts[2] == counts[3] <= 50, counts
-    for planned in (2, 8):
-        names = [f"planned{number}" for number in range(planned)]
-        repository.set_plans({name: ProjectPlan("2.0", {}, {}, tuple(names)) for name in names})
-        before = len(server.requests())
-        repository.add(ready(tmp_path, f"new{planned}"))
-        counts.append(len(server.requests()) - before)
-    assert counts[4] == counts[5], counts
 
 
 def test_errors_have_one_sentence_and_a_hint(

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import requests
 
+from builder.commands.index.manage import check_index
 from builder.commands.index.publish import publish_wheels
-from builder.publish.index.integrity import check_index
 from builder.publish.index.levels import Level
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from builder.publish.index.integrity import check_index
+from builder.commands.index.manage import check_index
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.server.app import finish_interrupted, make_app, open_socket, run

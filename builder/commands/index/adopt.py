@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -35,7 +35,7 @@ from builder.matrix.config import MATRIX, TORCH_INDEX, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.plan import selected, selected_recipes
 from builder.progress.display import Progress
-from builder.proof import Check, Proof, Verdict
+from builder.proof import Check, Verdict
 from builder.proofs.cells.prover import Subject, WheelProver
 from builder.proofs.claimed_cells import claimed_cells, foreign_claim, provided_by_torch, uses_torch
 from builder.publish.index.levels import Level, levels_of
@@ -117,19 +117,6 @@ def adopt(options: AdoptOptions) -> None:
 
 
 @dataclass(frozen=True)
-class _InCells:
-    """What happened in the cells of a wheel: cells by name, sentences about others, and the proofs."""
-
-    tested: Sequence[str] = ()
-    #: With the reason.
-    not_run: Mapping[str, str] = field(default_factory=dict)
-    not_claimed: Sequence[str] = ()
-    #: How many cells of the wheel the options leave out.
-    left_out: int = 0
-    proofs: Sequence[Proof] = ()
-
-
-@dataclass(frozen=True)
 class _Adopter:
     """What the wheels of a run share."""
 
@@ -147,39 +134,29 @@ class _Adopter:
         The result is that of `publish`, with where the wheel came from and what happened in its cells.
         """
         name = wheel.path.name
+        #: Cells that were tested, and others with the reason; how many the options leave out.
+        about: dict[str, Any] = {"tested": [], "not_run": {}, "not_claimed": (), "left_out": 0, "proofs": []}
+        about |= {"built_here": False, "origin": wheel.origin}
         self.progress.start(name, self.store.log(f"adopt-{name}"))
         try:
             self.progress.stage(name, "check the file")
             facts = read_facts(wheel.path)
-            if not (reason := self._refusal(facts)):
-                with open_wheel(wheel.path) as archive:
-                    reason = wheel_fault(archive)
-            result, about = (_refused(name, reason), _InCells()) if reason else self._tested(wheel, facts)
+            reason = self._refusal(facts) or _damage(wheel.path)
+            result = _refused(name, reason) if reason else self._tested(wheel, facts, about)
         except UsageError as error:
-            result, about = _refused(name, error.sentence), _InCells()
+            result = _refused(name, error.sentence)
         self.progress.finish(name, str(result.outcome))
-        notes = [f"not built here; from {wheel.origin}"]
-        if about.tested:
-            notes.append(f"tested in {_first(about.tested)}")
-        for reason in dict.fromkeys(about.not_run.values()):
-            cells = [cell for cell, why in about.not_run.items() if why == reason]
-            notes.append(f"not run in {_first(cells)}: {reason}")
-        if about.left_out:
-            notes.append(f"the options leave out {counted(about.left_out, 'more cell')} of the wheel")
-        notes += [f"not for {sentence}" for sentence in about.not_claimed]
-        proofs = [proof.to_json() for proof in about.proofs]
-        data = {"built_here": False, "origin": wheel.origin, **vars(about), "proofs": proofs}
-        return replace(result, notes=tuple(notes), about=data)
+        return replace(result, notes=tuple(_notes(about)), about=about)
 
-    def _tested(self, wheel: ForeignWheel, facts: WheelFacts) -> tuple[PublishResult, _InCells]:
+    def _tested(self, wheel: ForeignWheel, facts: WheelFacts, about: dict[str, Any]) -> PublishResult:
         """Test an undamaged wheel in the cells that it claims, and publish it with the proofs of these cells."""
-        name = wheel.path.name
-        claimed = claimed_cells(facts, Compat.load(), Platform(f"linux_{os.uname().machine}"))
-        cells = selected(claimed.cells, self.select, Compat.load())
-        left_out = len(claimed.cells) - len(cells)
+        name, compat = wheel.path.name, Compat.load()
+        claimed = claimed_cells(facts, compat, Platform(f"linux_{os.uname().machine}"))
+        cells = selected(claimed.cells, self.select, compat)
+        about |= {"not_claimed": claimed.others, "left_out": len(claimed.cells) - len(cells)}
         if not cells and set(self.required) != {Level.NONE}:
-            whose = "the options leave out every cell that the wheel claims" if left_out else "the wheel claims no cell"
-            return _refused(name, whose), _InCells(not_claimed=claimed.others, left_out=left_out)
+            every = "the options leave out every cell that the wheel claims"
+            return _refused(name, every if claimed.cells else "the wheel claims no cell")
         own = recipe_for(facts.name, self.recipes, self.select)
         if own is None:
             print_warning(
@@ -202,11 +179,11 @@ class _Adopter:
         unmade = [one for one in proofs if one.check is Check.LINKAGE and one.verdict is Verdict.NOT_RUN]
         not_run = {str(one.cell): one.reason for one in unmade}
         used = [proof for proof in proofs if str(proof.cell) not in not_run]
+        about |= {"tested": [str(cell) for cell in cells if str(cell) not in not_run], "not_run": not_run}
+        about["proofs"] = [proof.to_json() for proof in used]
         kept = self.repository.kept(facts.filename, facts.sha256)
         new = new_wheel(wheel.path, merged(used, kept.proofs), origin=wheel.origin)
-        tested = [str(cell) for cell in cells if str(cell) not in not_run]
-        about = _InCells(tested, not_run, claimed.others, left_out, used)
-        return publish_wheel(self.repository, new, used, self.required), about
+        return publish_wheel(self.repository, new, used, self.required)
 
     def _refusal(self, facts: WheelFacts) -> str:
         """Why nothing about this wheel can be proven, or why it can never be published; empty if it can."""
@@ -214,21 +191,33 @@ class _Adopter:
         if not any(one == "any" or (one.endswith(f"_{machine}") and "linux" in one) for one in platforms):
             named = and_list(sorted(platforms))
             return f"the wheel is for {named}, and this machine tests wheels for Linux on {machine}"
-        if not facts.libraries:
-            return (
-                "the wheel contains no shared library, so there is nothing to prove; `buildfarm publish --require none`"
-                " puts it into the index without a test"
-            )
-        if not uses_torch(facts):
-            return "this is no torch extension: no library uses torch, and METADATA does not require torch"
+        if not facts.libraries or not uses_torch(facts):
+            return "this is no torch extension: it has no shared library, or nothing in it uses torch"
         published = self.repository.published(canonicalize_name(facts.name), facts.filename)
         if published and published.sha256 == facts.sha256 and published.farm and published.farm.built_here:
             return "the index has this wheel already, and buildfarm built it"
         return CONFLICT if published and published.sha256 != facts.sha256 else ""
 
 
+def _damage(wheel: Path) -> str:
+    with open_wheel(wheel) as archive:
+        return wheel_fault(archive)
+
+
 def _refused(name: str, reason: str) -> PublishResult:
     return PublishResult(name, PublishOutcome.REFUSED, {}, reasons=(reason,))
+
+
+def _notes(about: Mapping[str, Any]) -> Iterator[str]:
+    """What to say about the cells of a wheel."""
+    yield f"not built here; from {about['origin']}"
+    if about["tested"]:
+        yield f"tested in {_first(about['tested'])}"
+    for reason in dict.fromkeys(about["not_run"].values()):
+        yield f"not run in {_first([cell for cell, why in about['not_run'].items() if why == reason])}: {reason}"
+    if about["left_out"]:
+        yield f"the options leave out {counted(about['left_out'], 'more cell')} of the wheel"
+    yield from (f"not for {sentence}" for sentence in about["not_claimed"])
 
 
 def _first(cells: Sequence[str]) -> str:

@@ -37,8 +37,7 @@ def foreign_wheels(what: Sequence[str], cache: Path, index: str, pythons: Sequen
     `index` is the URL of a package index to ask before the default one, or empty. Wheels of NAME==VERSION are
     downloaded for `pythons`; empty: for every Python with a wheel.
 
-    Raises UsageError for an argument that names no wheel and for a damaged index in a folder, MissingToolError when a
-    download fails.
+    Raises UsageError for an argument that names no wheel, MissingToolError when a download fails.
     """
     return list(dict.fromkeys(wheel for text in what for wheel in _named(text, cache, index, pythons)))
 
@@ -68,9 +67,14 @@ def _named(text: str, cache: Path, index: str, pythons: Sequence[Python]) -> Ite
     if re.match(r"https?://", text):
         yield _fetched(download_wheel(text, cache=cache))
     elif path.is_dir():
-        wheels = sorted(path.glob("*.whl")) or _offered(path)
+        wheels = sorted(path.glob("*.whl"))
         if not wheels:
-            raise UsageError("this folder contains no wheel, and no index that offers one", Code.NO_WHEEL, where=text)
+            raise UsageError(
+                "this folder contains no wheel",
+                Code.NO_WHEEL,
+                where=text,
+                hints=["the wheels of an index in a folder are files/*/*/*.whl"],
+            )
         yield from (ForeignWheel(wheel, "a file") for wheel in wheels)
     elif not names_project(text):
         if not path.is_file():
@@ -89,21 +93,6 @@ def _named(text: str, cache: Path, index: str, pythons: Sequence[Python]) -> Ite
             raise lacking[max(lacking)]
         if lacking:
             print_line(f"the index has no wheel of {project} {version} for Python {and_list(lacking)}")
-
-
-def _offered(folder: Path) -> list[Path]:
-    """The wheels that the index in a folder offers, sorted; prints which it has and does not offer."""
-    from builder.publish.index.objects import Folder  # noqa: PLC0415 - takes long
-    from builder.publish.index.repository import Repository  # noqa: PLC0415 - takes long
-
-    repository, offered = Repository(Folder(folder)), []
-    for project in repository.projects():
-        for entry in sorted(repository.entries(project), key=lambda one: one.filename):
-            if entry.yanked is not None:
-                print_line(f"not taken: {entry.filename}: yanked{f': {entry.yanked}' if entry.yanked else ''}")
-            else:
-                offered.append(folder / entry.path)
-    return offered
 
 
 def _fetched(wheel: FetchedWheel) -> ForeignWheel:

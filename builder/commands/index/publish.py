@@ -25,8 +25,8 @@ from builder.gate.amounts import counted
 from builder.hashing import sha256_of
 from builder.log import print_error, print_line
 from builder.matrix.axes import Cell
-from builder.matrix.config import MATRIX, Recipe, Selection
-from builder.matrix.load import load_matrix, load_recipes, read_plan
+from builder.matrix.config import MATRIX, Recipe
+from builder.matrix.load import load_matrix, load_recipes
 from builder.proof import Proof
 from builder.publish.index.entry import project_of
 from builder.publish.index.install import commands_from_index, install_lines
@@ -36,7 +36,6 @@ from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.pages import ALL, paths_of
 from builder.publish.index.reader import IndexReader
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
-from builder.publish.people.people_pages import ProjectPlan, project_plans
 from builder.publish.server.client import IndexServer
 from builder.result import PublishOutcome, PublishResult
 from builder.store import Store, local_path
@@ -99,7 +98,7 @@ class PublishOptions:
         typer.Option(
             "--matrix",
             metavar="FILE",
-            help="The matrix whose cells the pages for people show. Default: matrix.yaml, if there is one.",
+            help="The matrix whose recipes may accept findings. Default: matrix.yaml, if there is one.",
         ),
     ] = None
     store: StoreOption = None
@@ -133,9 +132,6 @@ def publish(options: PublishOptions) -> None:
 
     A server gets the token in the environment variable BUILDFARM_TOKEN, or in the netrc file. It must have the scope
     prove: see `buildfarm token add --help`.
-
-    If there is a matrix, the pages for people also show for which of its cells a wheel is missing, and why others get
-    none. A server gets no plan.
 
     Examples:
         buildfarm publish --to index
@@ -179,26 +175,15 @@ def _publish(
 ) -> tuple[str, list[PublishResult]]:
     """Publish wheels; return the URL of the index for pip and uv, empty for a bucket, and what was done.
 
-    Raises UsageError for a wrong matrix, and for one with a server.
+    Raises UsageError for a wrong matrix.
     """
-    is_server = options.to.startswith(("http://", "https://"))
-    if is_server and options.matrix:
-        raise UsageError(
-            "a server gets no plan of a matrix; leave out the option", Code.COMMAND_LINE_INVALID, where="--matrix"
-        )
-    server = IndexServer(options.to) if is_server else None
+    server = IndexServer(options.to) if options.to.startswith(("http://", "https://")) else None
     matrix = options.matrix or (MATRIX if MATRIX.is_file() else None)
     recipes = load_recipes(load_matrix(matrix)) if matrix else ()
     if server:
         return server.url, publish_wheels(server, wheels, store, required, recipes)
-    plans: dict[str, ProjectPlan] = {}
-    with suppress(NothingSelectedError):  # every wheel of the matrix is an official one
-        plans = project_plans(read_plan(matrix, Selection())[2]) if matrix else {}
     with new_folder(local_path(options.to), "--to"):
-        repository = Repository(open_objects(options.to))
-        results = publish_wheels(repository, wheels, store, required, recipes)
-        if any(result.outcome is not PublishOutcome.REFUSED for result in results):
-            repository.set_plans(plans)
+        results = publish_wheels(Repository(open_objects(options.to)), wheels, store, required, recipes)
     return url_of(options.to), results
 
 

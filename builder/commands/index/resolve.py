@@ -102,7 +102,7 @@ def resolve(options: ResolveOptions) -> None:
     if options.as_json:
         print_json(_data(target, found, commands, cure))
     else:
-        print_data(_text(target, found, commands, cure.text, index))
+        print_data(_text(target, found, commands, cure.text))
     if found.best and reader.login:
         print_line("The commands contain no password: pip and uv read it from ~/.netrc.")
     raise typer.Exit(int(Exit.OK if found.best else Exit.FAILED))
@@ -140,8 +140,6 @@ class Resolution:
     #: A wheel of the newest version that fits, if it is newer than `best`, and why it was passed over.
     newer: Entry | None = None
     reason: str = ""
-    #: Without `best`: the newest wheel that would fit if it were not yanked.
-    yanked: Entry | None = None
 
 
 def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[str]], target: Target) -> Resolution:
@@ -156,9 +154,7 @@ def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[st
     others.sort(key=lambda entry: (entry.version, entry.filename), reverse=True)
     misfits = {entry.filename: reasons[entry.filename] for entry in others}
     if not fits:
-        yanked = (each for each in others if each.yanked is not None)
-        again = (each for each in yanked if not misfit(replace(each, yanked=None), requires, target))
-        return Resolution(None, "", misfits, yanked=next(again, None))
+        return Resolution(None, "", misfits)
 
     def level(entry: Entry) -> str:
         return entry.farm.cells.get(str(target.cell), "") if entry.farm else ""
@@ -289,7 +285,7 @@ def _glibc(text: str) -> tuple[int, int] | None:
     return int(match[1]), int(match[2])
 
 
-def _text(target: Target, found: Resolution, commands: Sequence[str], cure: str, index: str) -> str:
+def _text(target: Target, found: Resolution, commands: Sequence[str], cure: str) -> str:
     """The wheel and the commands that install it; else why each wheel does not fit, and the command that builds one."""
     if found.best:
         tested = f"tested in this cell: {found.level}" if found.level else "not tested in this cell"
@@ -306,12 +302,7 @@ def _text(target: Target, found: Resolution, commands: Sequence[str], cure: str,
     lines += [f"  {name}: {reason}" for name, reason in list(found.misfits.items())[:_MOST]]
     if len(found.misfits) > _MOST:
         lines.append(f"  and {len(found.misfits) - _MOST} more; --json prints all")
-    lines += [""] if cure or found.yanked else []
-    if found.yanked:
-        folder = "DIR" if "://" in index else index  # a server changes nothing
-        unyank = shlex.join(["buildfarm", "unyank", found.yanked.filename, "--index", folder])
-        lines.append(f"to offer the yanked wheel again, run: {unyank}")
-    return "\n".join([*lines, *filter(None, [cure]), ""])
+    return "\n".join([*lines, *(["", cure] if cure else []), ""])
 
 
 def _data(target: Target, found: Resolution, commands: Sequence[str], cure: Cure) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from typing import Annotated
 
 import typer
 
-from builder.commands.folders import open_store
 from builder.errors import Code, MissingToolError, UsageError
 from builder.images.network import is_loopback
 from builder.log import print_line, print_warning
@@ -57,19 +56,9 @@ class ServeOptions:
         typer.Option(
             "--require",
             metavar="LEVELS",
-            help="What the proofs of an uploaded wheel must show, as in `publish`. The proofs come with the upload, or"
-            " from --store.",
+            help="What the proofs that come with an uploaded wheel must show, as in `publish`.",
         ),
     ] = "none"
-    store: Annotated[
-        Path | None,
-        typer.Option(
-            "--store",
-            metavar="DIR",
-            help="A store with proofs of uploaded wheels. Default: only `buildfarm publish` sends proofs.",
-        ),
-    ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print each request as a line of JSON.")] = False
 
 
 def serve(options: ServeOptions) -> None:
@@ -98,8 +87,6 @@ def serve(options: ServeOptions) -> None:
         token_required=options.read_token_required,
         max_size=parse_size(options.max_size),
         required=levels_of(options.require),
-        store=open_store(options.store, run=False, must_exist=True) if options.store else None,
-        json_log=options.as_json,
     )
     if index.exists() and not index.is_dir():
         raise UsageError("this is a file, not the folder of an index", Code.PATH_NOT_USABLE, where=str(index))

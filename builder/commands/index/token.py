@@ -55,8 +55,6 @@ class OldTokenOptions(TokensOptions):
 def add(options: NewTokenOptions) -> None:
     """Make a token and print it. The index keeps only its hash, so the token cannot be printed again.
 
-    The folder must contain an index, or be empty, as `buildfarm serve` makes it.
-
     Examples:
         buildfarm token add index --name ci --scope upload
         buildfarm token add index --name my-ext-release --scope upload:my-ext --expires 12h
@@ -64,14 +62,6 @@ def add(options: NewTokenOptions) -> None:
         buildfarm token add index --name readers --scope read --expires never
     """
     _check(options.index)
-    names = {path.name for path in options.index.iterdir() if not path.name.startswith(".")}
-    if names and names.isdisjoint({"records", "pending"}):  # no server would know the token
-        raise UsageError(
-            "this folder contains no index",
-            Code.NO_INDEX,
-            where=str(options.index),
-            hints=["name the folder that `buildfarm serve` serves, or an empty one"],
-        )
     secret, token = Tokens(options.index).add(options.name, tuple(options.scope), parse_lifetime(options.expires))
     if options.as_json:
         print_json({"token": secret, **_data(token)})

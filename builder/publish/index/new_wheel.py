@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,31 +29,14 @@ from builder.publish.provenance import statement_fault, statement_path
 from builder.untrusted import JsonError, control_character, parse_json, read_json, texts
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.compatibility import any_linux, check_wheel_name, glibc_of
-from builder.wheelfile.facts import Library, facts_of
 from builder.wheelfile.limits import MAX_REQUIREMENT
 
 #: Lines of METADATA that require torch. Each is read for each torch and Python.
 _MOST_LINES = 20
 _SBOM_SUFFIX = ".cdx.json"
 _LINKED = (PROOFS_SUFFIX, _SBOM_SUFFIX, STATEMENT_SUFFIX)
-#: Files with machine code.
-_BINARY = re.compile(r"\.(?:so(?:\.[\d.]+)?|pyd|dll|dylib)$")
-#: Libraries of CUDA, of the driver, and of torch for CUDA; auditwheel adds a hash to the name of a copy.
-_CUDA_LIBRARY = re.compile(
-    r"lib(?:cuda|cu(?:dart|blas|dnn|dss|fft|file|pti|rand|solver|sparse|tensor)\w*|nccl|\w+_cuda(?:_\w+)?"
-    r"|nv(?:comp|fatbin|idia|infer|JitLink|jpeg|rtc|shmem|ToolsExt)\w*)(?:-[\w.]+)?(?:\.[0-9a-f]{8,})?\.so\b"
-)
 #: Bytes of the SBOM of a wheel. Reading JSON needs about twenty times as much memory.
 MAX_SBOM = 12 * 2**20
-#: Mistakes in versions of Requires-Dist that uv repairs, so that such a wheel can be installed: `>=1.2<2`, `>=1.19.*`,
-#: `!=3.0*`, `>dev`, a comma at the end.
-_REPAIRED = (
-    (r"(?<=\d)\s*(?=[<>=!~])", ","),
-    (r"([<>]=?\s*\d+(?:\.\d+)*)\.\*", r"\1"),
-    (r"(?<=\d)\*", ".*"),
-    (r">=?\s*dev\b", ""),
-    (r",\s*(?=\)|;|$)", ""),
-)
 _LONGEST_REQUIRES_PYTHON = 500
 #: The files beside a wheel have longer names, and a file system allows 255 bytes.
 _LONGEST_NAME = 200
@@ -78,11 +60,11 @@ def new_wheel(wheel: Path, proofs: Sequence[Proof], *, origin: str = "", kept: K
     # The variants in which it was tested; without a test the one that its local version names, as in `1.0+pt22cu121`.
     tested = {proof.cell.cuda.variant for proof in proofs if proof.cell}
     variants = tuple(sorted(tested)) or tuple(filter(None, [entry.local.cuda]))
+    is_for_platform = any(tag.platform != "any" for tag in parse_wheel_filename(wheel.name)[3])
     with WheelFile(wheel) as archive:
         check_usable(archive)
         lines = map(str, archive.metadata.get_all("Requires-Dist", []))
         requires_torch = [line for line in lines if re.match(r"torch\b(?![-_.])", line, re.IGNORECASE)]
-        cuda_unknown = not variants and not _is_without_cuda(archive)
         if sbom := sbom_of(archive):
             attached[_SBOM_SUFFIX] = sbom
     if not origin:
@@ -105,25 +87,11 @@ def new_wheel(wheel: Path, proofs: Sequence[Proof], *, origin: str = "", kept: K
         origin=origin,
         gpus=proven_on(proofs),
         gradients=gradients_of(proofs),
-        cuda_unknown=cuda_unknown,
+        cuda_unknown=not variants and not entry.local.without_cuda and is_for_platform,
         platform=_platform(wheel.name, proofs),
         requires_torch=tuple(requires_torch[:_MOST_LINES]),
     )
     return NewWheel(wheel, replace(entry, farm=farm), attached)
-
-
-def _is_without_cuda(archive: WheelFile) -> bool:
-    """Whether a wheel is known to have no CUDA: no GPU code, and it needs no library and no package of CUDA."""
-    required = [line.lower() for line in archive.metadata.get_all("Requires-Dist", [])]
-    if any(line.startswith(("nvidia-", "nvidia_", "cupy", "cuda-")) for line in required):
-        return False
-    binaries = {name for name in archive.names if _BINARY.search(name)}
-    libraries: Sequence[Library] = ()
-    with suppress(UsageError):  # others may have built it
-        libraries = facts_of(archive, "", 0).libraries if binaries else ()
-    needed = [name for library in libraries for name in library.needed]
-    is_known = binaries <= {library.path for library in libraries}
-    return is_known and not any(map(_CUDA_LIBRARY.match, needed)) and not any(one.fatbin for one in libraries)
 
 
 def gpu_code(proofs: Iterable[Proof]) -> tuple[str, ...]:
@@ -264,8 +232,9 @@ def check_usable(wheel: WheelFile) -> None:
     except UnicodeDecodeError as error:
         sentence = f"METADATA is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}"
         raise _damaged(wheel.path, sentence) from None
-    if line := next((line for line in wheel.metadata.get_all("Requires-Dist", []) if not _readable(str(line))), None):
-        raise _damaged(wheel.path, f"Requires-Dist of METADATA is not valid: {str(line)[:80]!r}")
+    for line in map(str, wheel.metadata.get_all("Requires-Dist", [])):
+        if len(line) > MAX_REQUIREMENT:
+            raise _damaged(wheel.path, f"Requires-Dist of METADATA is too long: {line[:80]!r}")
     named = parse_wheel_filename(wheel.path.name)[3]
     written = frozenset(tag for line in wheel.tags for tag in parse_tag(line))
     if written and {*map(any_linux, named)}.isdisjoint(map(any_linux, written)):
@@ -289,14 +258,3 @@ def sbom_of(wheel: WheelFile) -> bytes:
 
 def _damaged(wheel: Path, sentence: str) -> UsageError:
     return UsageError(sentence, Code.WHEEL_DAMAGED, where=str(wheel))
-
-
-def _readable(line: str) -> bool:
-    from builder.proofs.static.metadata import read_requirement  # noqa: PLC0415 - takes long
-
-    if len(line) > MAX_REQUIREMENT:
-        return False
-    version, semicolon, marker = line.partition(";")
-    for pattern, text in _REPAIRED:
-        version = re.sub(pattern, text, version)
-    return read_requirement(line) is not None or read_requirement(f"{version}{semicolon}{marker}") is not None

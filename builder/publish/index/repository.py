@@ -3,14 +3,12 @@
     files/AB/CDEF…/WHEEL        the wheel, by its sha256, with WHEEL.metadata, .proofs.json, .intoto.json and .cdx.json
     records/PROJECT/WHEEL.json  its entry: the wheel is published from the moment this object exists
     records/PROJECT/WHEEL.yank  its reason: the wheel is yanked while this object exists
-    plans/PROJECT               what the matrix of the last `publish` plans for the project
     pending/PROJECT~ID          some process is between a change of the records and the pages
     simple/, cu130/, cpu/       pages for installers: all wheels, and those of each CUDA variant
     cu130/torch2.11/            pages for installers: the wheels of a CUDA variant for one torch
     index.html, projects/       pages for people
-    coverage/PROJECT            the part of index.html about a planned project
 
-The records and plans are the only truth; pages are made from them. No lock is needed: whoever changes a record writes
+The records are the only truth; pages are made from them. No lock is needed: whoever changes a record writes
 the pages afterwards and repeats this while the records change. So the last writer of a page has seen every record. This
 needs storage that lists an object as soon as it is written, as folders and S3 do.
 """
@@ -43,17 +41,7 @@ from builder.publish.index.pages import (
     project_pages,
     root_pages,
 )
-from builder.publish.people.people_pages import (
-    FOLDER,
-    HOME,
-    PLANS,
-    SUMMARIES,
-    ProjectPlan,
-    home_page,
-    people_pages,
-    people_paths,
-    read_plan,
-)
+from builder.publish.people.people_pages import FOLDER, HOME, home_page, project_page
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.compatibility import check_wheel_name
 
@@ -144,18 +132,6 @@ class Repository:
             return  # the same bytes are also published under another name
         for name in self.objects.names(folder):
             self.objects.delete(f"{folder}/{name}")
-
-    def set_plans(self, plans: Mapping[str, ProjectPlan]) -> None:
-        """Keep the plans of the projects of a matrix, and delete those of projects that this matrix no longer has."""
-        for project in self.objects.names(PLANS):
-            old = read_plan(self.objects, project)
-            if project not in plans and old and not plans.keys().isdisjoint(old.projects):
-                with self.changing(project):
-                    self.objects.delete(f"{PLANS}/{project}")
-        for project, plan in plans.items():
-            if plan != read_plan(self.objects, project):
-                with self.changing(project):
-                    self.objects.write(f"{PLANS}/{project}", plan.to_json())
 
     def refuse_other_spelling(self, filename: str) -> None:
         """Raise ConflictError if the wheel is published under a different spelling, such as `Foo_Bar-1.0.0-…`."""
@@ -255,15 +231,17 @@ class Repository:
 
     def write_all_pages(self) -> None:
         """Write the pages of every project, and the lists of projects."""
-        # Pages of a project without wheels are deleted.
-        shown = {name for path in (*self.paths(), FOLDER, SUMMARIES) for name in self.projects_of(path)}
-        self._write_everywhere({*self.projects(), *self.objects.names(PLANS), *shown})
+        self._write_everywhere(self.shown())
+
+    def shown(self) -> set[str]:
+        """The projects that have wheels or pages; the pages of a project without wheels are deleted."""
+        return {*self.projects(), *(name for path in (*self.paths(), FOLDER) for name in self.projects_of(path))}
 
     def _write_everywhere(self, projects: Iterable[str]) -> None:
         """Write the pages of projects in all paths, and every list of projects."""
         with ThreadPoolExecutor(_THREADS) as threads:
-            list(threads.map(partial(self._write_until_stable, paths=self.paths()), projects))
-        self._write_roots(self.paths())
+            list(threads.map(partial(self.write_project, paths=self.paths()), projects))
+        self.write_lists(self.paths())
 
     def write_pages(self, project: str) -> None:
         """Write the pages of a project and the lists of projects, until they agree with the records.
@@ -273,43 +251,41 @@ class Repository:
         # The page with all wheels says in which paths the project has pages. It is written last, so the next run
         # deletes what a killed one has left.
         had = {path for entry in self.listed(project) for path in paths_of(entry)}
-        self._write_roots(self._write_until_stable(project, {*self._top_paths(), *had}))
+        self.write_lists(self.write_project(project, {*self._top_paths(), *had}))
 
-    def _write_until_stable(self, project: str, paths: Iterable[str]) -> set[str]:
+    def write_project(self, project: str, paths: Iterable[str]) -> set[str]:
         """Write the pages of a project, and delete those in `paths` that it no longer has.
 
         Returns the paths whose list may change: every CUDA variant, and the paths in which the project is new or gone.
+        Raises UsageError for a damaged record.
         """
         judged, changed = {*paths}, {path for path in paths if "/" not in path}
-        for records, plan in _until_stable(
-            lambda: (self.objects.read_all(f"records/{project}"), read_plan(self.objects, project)), project
-        ):
-            pages = dict(_pages(project, records, plan))
+        for records in _until_stable(lambda: self.objects.read_all(f"records/{project}"), project):
+            pages = dict(_pages(project, records))
             stale = {f"{path}/{project}/{name}" for path in judged for name in ("index.html", "index.json")}
-            for name in sorted({*pages, *stale, *people_paths(project)}, key=lambda name: _path(name) == ALL):
-                if name in pages:
-                    self.objects.write(name, pages[name])
-                else:
-                    self.objects.delete(name)
+            stale.add(f"{FOLDER}/{project}/{HOME}")
+            for name in sorted({*pages, *stale}, key=lambda name: _path(name) == ALL):
+                self.put_page(name, pages.get(name))
             listed = {path for path in map(_path, pages) if is_path(path)}
             changed |= listed ^ judged
             judged |= listed
         return changed
 
-    def wanted_pages(self, project: str) -> dict[str, bytes]:
-        """What `write_pages` writes now for a project, by path; raises UsageError for a damaged record."""
-        return dict(_pages(project, self.objects.read_all(f"records/{project}"), read_plan(self.objects, project)))
-
-    def _write_roots(self, paths: Iterable[str]) -> None:
+    def write_lists(self, paths: Iterable[str]) -> None:
         """Write the lists of projects in these paths, and the first page for people."""
         for path in sorted(paths):
             for projects in _until_stable(partial(self.projects_of, path), path):
                 for name, page in root_pages(projects).items():
-                    self.objects.write(f"{path}/{name}", page)
-        for projects, summaries in _until_stable(
-            lambda: (self.objects.folders(FOLDER), self.objects.read_all(SUMMARIES)), HOME
-        ):
-            self.objects.write(HOME, home_page(projects, summaries))
+                    self.put_page(f"{path}/{name}", page)
+        for projects in _until_stable(lambda: self.objects.folders(FOLDER), HOME):
+            self.put_page(HOME, home_page(projects))
+
+    def put_page(self, name: str, page: bytes | None) -> None:
+        """Write a page; None: delete it."""
+        if page is None:
+            self.objects.delete(name)
+        else:
+            self.objects.write(name, page)
 
     def projects_of(self, path: str) -> list[str]:
         """The projects that have a page in this path."""
@@ -327,7 +303,7 @@ def _until_stable(facts: Callable[[], T], what: str) -> Iterator[T]:
     )
 
 
-def _pages(project: str, records: Mapping[str, bytes], plan: ProjectPlan | None) -> Iterator[tuple[str, bytes]]:
+def _pages(project: str, records: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
     """The pages of a project for installers and for people, by path; raises UsageError for a damaged record."""
     entries = _read_entries(records)
     listed: dict[str, list[Entry]] = {}
@@ -335,7 +311,8 @@ def _pages(project: str, records: Mapping[str, bytes], plan: ProjectPlan | None)
         for path in (ALL, *paths_of(entry)):
             listed.setdefault(path, []).append(entry)
     yield from project_pages(project, listed)
-    yield from people_pages(project, entries, plan)
+    if entries:
+        yield f"{FOLDER}/{project}/{HOME}", project_page(project, entries)
 
 
 def _path(page: str) -> str:

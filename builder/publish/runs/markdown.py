@@ -11,7 +11,8 @@ from pathlib import Path
 from builder.gate.amounts import size_text
 from builder.gate.outcome import FAILED, NOT_RUN, REMARK
 from builder.log import print_warning
-from builder.publish.people.people_pages import LABELS, Field, Grid
+from builder.publish.people.people_pages import LABELS
+from builder.publish.runs.grid import Field, Grid
 from builder.publish.runs.view import BuildView, Report, causes_of_report, plain, report_of, seconds_text
 from builder.storage.runs import Run
 from builder.timeline import Timeline

@@ -16,8 +16,8 @@ from builder.progress.display import StageTime, clock
 from builder.proof import Proof, Verdict
 from builder.publish.gpu_models import proven_on
 from builder.publish.index.levels import levels
-from builder.publish.people.people_pages import Field, Grid, grid_of
 from builder.publish.proof_lines import counts, findings
+from builder.publish.runs.grid import Field, Grid, grid_of
 from builder.storage.runs import FAILED, NOT_FINISHED, ORDER, REFUSED, REUSED, Run
 from builder.timeline import Timeline, Use
 from builder.untrusted import JsonError, parse_plain, without_escapes
@@ -187,7 +187,7 @@ class Report:
             for view in build.cells:
                 found.setdefault(Cell.parse(view.cell), Field(view.level, gpus=view.gpus))
         tested = sorted(key for key, cells in by_version.items() if cells)
-        return [(" ".join(key).strip(), grid_of(by_version[key], lambda _: Field())) for key in tested]
+        return [(" ".join(key).strip(), grid_of(by_version[key])) for key in tested]
 
 
 def report_of(run: Run) -> Report:

@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import resource
 import socket
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
 
+import anyio
 import uvicorn
 from starlette.applications import Starlette
-from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from builder.errors import Code, UsageError
 from builder.publish.index.levels import Level
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.publish.people.people_pages import FOLDER
 from builder.publish.server.client import UPLOAD_PATH
-from builder.publish.server.pages import Pages
-from builder.publish.server.replies import AccessLog, answer
+from builder.publish.server.pages import TOKEN, Pages
 from builder.publish.server.tokens import Tokens
 from builder.publish.server.uploads import Uploads
-from builder.store import Store
 
 #: Time that running transfers have after a signal, seconds.
 _GRACE = 10
 _IDLE_SECONDS = 30
 _MOST_CONNECTIONS = 2000
-
-
-class _IndexPlace(StringConvertor):
-    """A path of the index in a URL: `cu130`, or `cu130/torch2.11`."""
-
-    regex = r"[^/]+(?:/torch[0-9]+\.[0-9]+)?"
-
-
-register_url_convertor("place", _IndexPlace())
+#: The rest of a refused request is read this long, seconds.
+_REST_SECONDS = 60.0
+#: Letters of a word in the access log.
+_LONGEST = 300
 
 
 def make_app(
@@ -53,32 +49,25 @@ def make_app(
     token_required: bool = False,
     max_size: int = 4 * 2**30,
     required: Sequence[Level] = (Level.NONE,),
-    store: Store | None = None,
-    json_log: bool = False,
 ) -> ASGIApp:
-    """The app for the index in the folder `root`; `write` gets the lines of the access log, as JSON with `json_log`.
+    """The app for the index in the folder `root`; `write` gets the lines of the access log.
 
-    With `token_required`, reading needs a token too. `max_size` is that of an uploaded file, bytes. The proofs of an
-    uploaded wheel must reach the levels `required`; they come with the upload, or from `store`.
+    With `token_required`, reading needs a token too. `max_size` is that of an uploaded file, bytes. The proofs that
+    come with an uploaded wheel must reach the levels `required`.
     """
     tokens = Tokens(root)
-    pages, uploads = Pages(root, tokens, token_required), Uploads(root, tokens, max_size, required, store)
+    pages, uploads = Pages(root, tokens, token_required), Uploads(root, tokens, max_size, required)
     routes = [
-        Route("/", pages.home),
         Route("/health", lambda _: PlainTextResponse("ok\n", headers={"cache-control": "no-store"})),
         Route(f"/{UPLOAD_PATH}/", uploads.rights, methods=["GET"]),
         Route(f"/{UPLOAD_PATH}", uploads.upload, methods=["POST"]),
         Route(f"/{UPLOAD_PATH}/", uploads.upload, methods=["POST"]),
         Route("/files/{file:path}", pages.file),
-        Route(f"/{FOLDER}/{{project}}/", pages.project),
-        Route("/{path:place}/", pages.list_of_projects),
-        Route("/{path:place}/{project}/", pages.project),
-        Route("/{path:place}", pages.without_slash),
-        Route("/{path:place}/{project}", pages.without_slash),
+        Route("/{path:path}", pages.page),
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: answer})
     app.router.redirect_slashes = False
-    return AccessLog(app, write, as_json=json_log)
+    return AccessLog(app, write)
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -151,3 +140,52 @@ def run(
     )
     with suppress(KeyboardInterrupt):  # after its end, uvicorn raises the signal that ended it
         uvicorn.Server(config).run([listening])
+
+
+async def answer(request: Request, error: Exception) -> Response:
+    """Answer a refused request after its rest: most programs read no answer before they have sent everything."""
+    status, sentence, headers = 500, "", None
+    if isinstance(error, HTTPException):
+        status, sentence, headers = error.status_code, error.detail, error.headers
+    if status != 503 and "expect" not in request.headers:
+        with anyio.move_on_after(_REST_SECONDS), suppress(ClientDisconnect, RuntimeError):  # read completely, by a form
+            async for _ in request.stream():
+                pass
+    return PlainTextResponse(f"{sentence}\n", status, headers)
+
+
+class AccessLog:
+    """Answers like the app inside, and writes who asked for what; a token is never written, only its name.
+
+    The access log of uvicorn has the query of the URL, and lacks the size, the time and the name of the token.
+    """
+
+    def __init__(self, app: ASGIApp, write: Callable[[str], object]) -> None:
+        self._app, self._write = app, write
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        status, size, started = 500, 0, time.perf_counter()
+
+        async def counted(message: Message) -> None:
+            nonlocal status, size
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                size += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            with suppress(asyncio.CancelledError):  # the server stops, and waits no longer for this transfer
+                await self._app(scope, receive, counted)
+        finally:
+            now, ms = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), round((time.perf_counter() - started) * 1000, 1)
+            client = _word((scope.get("client") or ("-",))[0])
+            path = _word(scope.get("raw_path", b"").partition(b"?")[0].decode("ascii", "replace"))  # without the query
+            token = scope.get(TOKEN, "-")
+            self._write(f"{now} {client} {_word(scope['method'])} {path} {status} {size} {ms} {token}")
+
+
+def _word(text: str) -> str:
+    """Text of a client without spaces and control characters, so that it cannot change the meaning of a line."""
+    return "".join(char if "!" <= char <= "~" else "?" for char in text[:_LONGEST])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import os
 import re
 import stat
+from contextlib import suppress
 from email.utils import formatdate
 from functools import lru_cache
 from pathlib import Path
@@ -19,11 +22,12 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
 
-from builder.publish.index.pages import ALL, is_path, root_pages
+from builder.publish.index.pages import ALL, WITHOUT_CUDA, root_pages
 from builder.publish.people.people_pages import FOLDER
-from builder.publish.server.replies import token_of, unauthorized
-from builder.publish.server.tokens import Tokens
+from builder.publish.server.tokens import Token, Tokens
 
+#: The name under which a request's token is kept for the access log.
+TOKEN = "buildfarm.token"  # noqa: S105 - not a secret
 _JSON = "application/vnd.pypi.simple.v1+json"
 #: What a client may accept (PEP 691), the preferred type last: the media type, and the type of the answer.
 _OFFERED = {
@@ -34,6 +38,10 @@ _OFFERED = {
     "text/html": "text/html",
 }
 _FILE_NAMES = {"index.html": "text/html", "index.json": _JSON}
+#: The path of a page in a URL: a place of the index, and a project in it.
+_PAGE = re.compile(
+    rf"(?:(?P<place>{FOLDER}|{ALL}|{WITHOUT_CUDA}|cu\d+(?:/torch\d+\.\d+)?)(?:/(?P<project>[^/]+))?)?(?P<slash>/?)"
+)
 _PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,200}[A-Za-z0-9])?")
 _FILE = re.compile(r"[0-9a-f]{2}/[0-9a-f]{62}/[A-Za-z0-9_][A-Za-z0-9_.+!-]{0,250}")
 #: Installers ask again after this time, and get a 304 if nothing changed.
@@ -64,39 +72,30 @@ class Pages:
         self._cache = "private" if token_required else "public"
         self._static = StaticFiles(directory=root, check_dir=False)
 
-    async def home(self, request: Request) -> Response:
-        """Answer `/` with the page for people; an index without a wheel has none."""
-        self.allow(request)
-        if not (self._root / "index.html").is_file():
-            return RedirectResponse(f"{ALL}/", 302)
-        return await self._page(request, "", "index.html", policy=_PEOPLE_POLICY)
+    async def page(self, request: Request) -> Response:
+        """Answer `/` and `/projects/my-ext/` for people, `/simple/`, `/cu130/torch2.11/my-ext/` for installers.
 
-    async def list_of_projects(self, request: Request) -> Response:
-        """Answer `/simple/`, `/cu130/`, `/cu130/torch2.11/`."""
+        Other spellings of a project, and a path without its last slash, are redirected.
+        """
         self.allow(request)
-        path = _index_path(request)
-        if path == ALL and not (self._root / path).is_dir():  # an index without a wheel
+        found = _PAGE.fullmatch(request.path_params["path"])
+        if not found or (found["place"] == FOLDER and not found["project"]):
+            raise HTTPException(404, "the index has no such path")
+        place, project, slash = found["place"] or "", found["project"], found["slash"]
+        if project and not _PROJECT.fullmatch(project):
+            raise HTTPException(404, "this is not the name of a project")
+        normal = canonicalize_name(project or "")
+        if place and (not slash or normal != (project or "")):
+            return RedirectResponse(f"{'../' if slash else ''}{normal or place.rpartition('/')[2]}/", 301)
+        if not place and not (self._root / "index.html").is_file():  # an index without a wheel
+            return RedirectResponse(f"{ALL}/", 302)
+        if place == ALL and not project and not (self._root / place).is_dir():
             kind, _ = _negotiated(request)
             return Response(root_pages([])[kind], headers={"content-type": _FILE_NAMES[kind], "vary": "Accept"})
-        return await self._page(request, path)
-
-    async def project(self, request: Request) -> Response:
-        """Answer `/simple/my-ext/` for installers, and `/projects/my-ext/` for people."""
-        self.allow(request)
-        path = _index_path(request) if "path" in request.path_params else FOLDER
-        project = request.path_params["project"]
-        normal = _normalized(project)
-        if normal != project:
-            return RedirectResponse(f"../{normal}/", 301)
-        if path == FOLDER:
-            return await self._page(request, f"{path}/{project}", "index.html", policy=_PEOPLE_POLICY)
-        return await self._page(request, f"{path}/{project}")
-
-    async def without_slash(self, request: Request) -> Response:
-        """Answer `/simple` and `/simple/my-ext` with a redirect."""
-        self.allow(request)
-        path, project = _index_path(request), request.path_params.get("project")
-        return RedirectResponse(f"{_normalized(project) if project else path.rpartition('/')[2]}/", 301)
+        folder = f"{place}/{normal}".strip("/")
+        if place in ("", FOLDER):
+            return await self._page(request, folder, "index.html", policy=_PEOPLE_POLICY)
+        return await self._page(request, folder)
 
     async def file(self, request: Request) -> Response:
         """Answer `/files/AB/CDEF…/WHEEL` and the files beside a wheel."""
@@ -152,20 +151,6 @@ class Pages:
         return response
 
 
-def _index_path(request: Request) -> str:
-    """The path of the index in the URL of a request."""
-    path = str(request.path_params["path"])
-    if not is_path(path):
-        raise HTTPException(404, "the index has no such path")
-    return path
-
-
-def _normalized(project: str) -> str:
-    if not _PROJECT.fullmatch(project):
-        raise HTTPException(404, "this is not the name of a project")
-    return canonicalize_name(project)
-
-
 def _negotiated(request: Request) -> tuple[str, str]:
     """The file name of a page and its media type, by what the client accepts (PEP 691); without a wish, HTML."""
     accepted = (request.headers.get("accept") or "*/*").lower()
@@ -185,3 +170,28 @@ def _best(accepted: str) -> str:
         return _OFFERED.get(mimeparse.best_match(list(_OFFERED), accepted), "")
     except ValueError:
         return "text/html"  # a header that cannot be read is ignored
+
+
+def unauthorized(sentence: str) -> HTTPException:
+    """The error that asks for a token."""
+    return HTTPException(401, sentence, {"WWW-Authenticate": 'Basic realm="buildfarm"'})
+
+
+def token_of(request: Request, tokens: Tokens) -> Token | None:
+    """The token of a request: the password of the user `__token__`, or a bearer token. None without a valid token."""
+    secret = _secret(request.headers.get("authorization", ""))
+    token = tokens.find(secret) if secret else None
+    if token:
+        request.scope[TOKEN] = token.name
+    return token
+
+
+def _secret(header: str) -> str:
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip()
+    if scheme.lower() == "basic":
+        with suppress(binascii.Error, UnicodeDecodeError):
+            user, _, password = base64.b64decode(value.strip(), validate=True).decode().partition(":")
+            return password if user == "__token__" else ""
+    return ""

@@ -32,9 +32,8 @@ from builder.publish.index.objects import Folder
 from builder.publish.index.repository import ConflictError, Repository
 from builder.publish.provenance import statement_path
 from builder.publish.server.client import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UNCHANGED, UPDATED, nothing_new
-from builder.publish.server.replies import token_of, unauthorized
+from builder.publish.server.pages import token_of, unauthorized
 from builder.publish.server.tokens import Token, Tokens
-from builder.store import Store
 from builder.wheelfile.archive import wheel_fault
 from builder.wheelfile.facts import facts_of, open_wheel
 
@@ -57,12 +56,10 @@ _FULL, _CLOSED = {errno.ENOSPC, errno.EDQUOT}, {errno.EROFS, errno.EACCES, errno
 class Uploads:
     """Answers uploads."""
 
-    def __init__(
-        self, root: Path, tokens: Tokens, max_size: int, required: Sequence[Level], store: Store | None
-    ) -> None:
+    def __init__(self, root: Path, tokens: Tokens, max_size: int, required: Sequence[Level]) -> None:
         """The arguments are explained at `make_app`."""
         self._repository = Repository(Folder(root))
-        self._tokens, self._max_size, self._required, self._store = tokens, max_size, required, store
+        self._tokens, self._max_size, self._required = tokens, max_size, required
         self._running = 0
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
@@ -174,9 +171,8 @@ class Uploads:
         if same and sent is None:
             return UNCHANGED
         self._repository.refuse_other_spelling(wheel.name)
-        known = self._store.proofs(sha256) if self._store else []
         kept = self._repository.kept(wheel.name, sha256)
-        proofs = merged(kept.proofs, known, sent or [])
+        proofs = merged(kept.proofs, sent or [])
         reasons = [reason for level in self._required for reason in shortfalls(proofs, level)]
         is_new = not nothing_new(kept.proofs, proofs) or (statement_path(wheel).is_file() and not kept.statement)
         if same and (reasons or not is_new):

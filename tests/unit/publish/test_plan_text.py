@@ -30,44 +30,32 @@ def skip(python: Python, extension: str = "", platform: Platform = Platform.LINU
     return Skip(Torch(2, 2, 2), Cuda(12, 1), python, extension, "code", "there is no such wheel", platform)
 
 
-def test_each_build_is_listed_with_its_cells() -> None:
-    assert plan_text(Plan((BUILD,), ()), explain=False) == (
-        "1 build serves 2 cells; 0 cells are skipped.\n"
-        "\n"
-        "ops-1.0-abi3-torch2.11.0-cu130-py3  archs 8.0 9.0+PTX\n"
-        "  serves  torch2.11.0-cu130-cp311, cp312\n"
+def test_builds_and_skipped_cells() -> None:
+    alone = replace(BUILD, extension="one", abi=AbiClass.CPYTHON, serves=CELLS[:1])
+    skips = (
+        skip(Python(3, 12), "ops"),
+        skip(Python(3, 14), "ops"),
+        skip(Python(3, 13, free_threaded=True), "ops", Platform.LINUX_AARCH64),
     )
-    alone = replace(BUILD, abi=AbiClass.CPYTHON, serves=CELLS[:1])
-    assert plan_text(Plan((alone,), ()), explain=False).splitlines()[2:] == [
-        "ops-1.0-cpython-torch2.11.0-cu130-cp311  archs 8.0 9.0+PTX"
-    ], "the name has the cell"
-
-
-def test_the_first_line_counts_cells_per_extension() -> None:
-    lines = plan_text(Plan((BUILD, OTHER), (skip(Python(3, 11)),)), explain=False).splitlines()
-    assert lines[0] == "2 builds serve 3 cells; 1 cell is skipped."
-    assert plan_text(Plan((OTHER,), ()), explain=False).startswith("1 build serves 1 cell; ")
-
-
-def test_skipped_cells_are_counted_by_reason_or_listed() -> None:
-    plan = Plan(
-        (BUILD,),
-        (
-            skip(Python(3, 12), "ops"),
-            skip(Python(3, 14), "ops"),
-            skip(Python(3, 13, free_threaded=True), "ops", Platform.LINUX_AARCH64),
-        ),
-    )
-    short = plan_text(plan, explain=False)
-    assert "     3  ops: there is no such wheel\n  (" in short
-    assert "--explain" in short
-    explained = plan_text(plan, explain=True).splitlines()
-    assert explained[-4:] == [
+    assert plan_text(Plan((BUILD, alone), skips), explain=True).splitlines() == [
+        "2 builds serve 3 cells; 3 cells are skipped.",
+        "",
+        "ops-1.0-abi3-torch2.11.0-cu130-py3       archs 8.0 9.0+PTX",
+        "  serves  torch2.11.0-cu130-cp311, cp312",
+        "one-1.0-cpython-torch2.11.0-cu130-cp311  archs 8.0 9.0+PTX",  # the name has the cell
+        "",
+        "skipped:",
         "     3  ops: there is no such wheel",
         "        torch2.2.2-cu121-cp312, cp314",
         "        torch2.2.2-cu121-cp313t-linux_aarch64",
         "  (number of cells and reason; `--json` lists each cell)",
     ]
+    short = plan_text(Plan((OTHER,), skips[:1]), explain=False).splitlines()
+    assert (short[0], short[-2]) == (
+        "1 build serves 1 cell; 1 cell is skipped.",
+        "     1  ops: there is no such wheel",
+    )
+    assert "--explain" in short[-1]
 
 
 def test_the_explained_plan_of_a_large_matrix_can_be_read() -> None:

@@ -12,7 +12,6 @@ import pytest
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict, proofs_of
 from builder.publish.index.entry import Entry
-from builder.publish.people.people_pages import ProjectPlan
 from builder.records import BuildRecord
 from builder.storage.runs import Run
 from builder.untrusted import JsonError, parse_json, read_json, text, texts
@@ -67,7 +66,6 @@ READERS: dict[str, tuple[Any, Callable[[Any], object]]] = {
         Entry("ops-1.0-py3-none-any.whl", "files/ab/c/ops-1.0-py3-none-any.whl", "ab", 1, "2026", "", "cd").to_json(),
         Entry.from_json,
     ),
-    "plan": (json.loads(ProjectPlan("1.0", {"": ()}, {}, ("ops",)).to_json()), ProjectPlan._of),
     "run": (
         {
             "id": "1",

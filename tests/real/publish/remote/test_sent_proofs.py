@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from builder.check import Check
+from builder.commands.index.manage import check_index
 from builder.hashing import sha256_of
 from builder.proof import Proof, Verdict, proofs_json, proofs_of, proofs_path
 from builder.publish.index.entry import Entry, FarmFacts
-from builder.publish.index.integrity import check_index
 from builder.publish.index.levels import Level
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder

@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import random
+import socket
 import zipfile
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -18,8 +17,10 @@ from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.server import uploads
 from builder.wheelfile import limits
+from tests.conftest import PATIENCE
+from tests.fixtures.index_server import running
 from tests.unit.loopback import pure_wheel
-from tests.unit.publish.index.make import CELL, proofs_of, ready
+from tests.unit.publish.index.make import CELL, ready
 from tests.unit.publish.server.client import Client, form_of
 
 
@@ -208,13 +209,8 @@ def test_who_may_upload(client: Client, tmp_path: Path) -> None:
 
 def test_the_bar_holds_for_uploads(tmp_path: Path) -> None:
     wheel = pure_wheel(tmp_path, "my_ext", "1.0")
-    store: Any = SimpleNamespace(proofs=lambda _: [])
-    client = Client(tmp_path / "index", required=[Level.CPU], store=store)
-    auth = client.token()
-    client.refuses(403, "do not show what the index requires", wheel, auth)
-    store.proofs = lambda _: proofs_of(wheel)
-    assert client.upload(wheel, auth).status_code == 200
-    assert "not tested" not in client.get("/simple/my-ext/").text
+    client = Client(tmp_path / "index", required=[Level.CPU])
+    client.refuses(403, "do not show what the index requires", wheel, client.token())
 
 
 def test_too_many_uploads(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,3 +245,17 @@ def test_an_index_that_cannot_be_written(
     refused = client.upload(pure_wheel(tmp_path, "my_ext", "1.0"), auth)
     assert (refused.status_code, refused.text) == (507, f"{sentence}\n")
     assert " ".join(capfd.readouterr().err.split()) == f"warning: an upload failed: {sentence}"
+
+
+@pytest.mark.parametrize("expect", ["", "Expect: 100-continue"])
+def test_the_answer_to_a_refused_upload_arrives(tmp_path: Path, expect: str) -> None:
+    """A client sends all of it and reads then, or asks before it sends."""
+    size = 20_000_000  # more than the buffers of two sockets hold
+    lines = ["POST /legacy/ HTTP/1.1", "Host: x", f"Content-Length: {size}", "Connection: close"]
+    lines += [expect] if expect else []
+    with (
+        running(tmp_path / "index") as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection,
+    ):
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + (b"" if expect else b"x" * size))
+        assert connection.makefile("rb").readline().startswith(b"HTTP/1.1 401 ")

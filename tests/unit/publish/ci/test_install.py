@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from builder.commands import ci as ci_command
+from builder.commands.ci import check_install
 from builder.errors import Code, UsageError
-from builder.publish.ci import install
-from builder.publish.ci.install import check_install
 from builder.publish.ci.workflows import MAIN
 from tests.refused import refused
 from tests.unit.publish.ci.steps import step_named
@@ -56,7 +56,7 @@ def test_paths_of_the_repository_and_urls_with_a_commit(project: Path, value: st
         (f"git+https://git.example/{COMMIT}@main", Code.VALUE_INVALID, "commit"),
         ("git+ssh://git@git.example/buildfarm", Code.VALUE_INVALID, "commit"),
         ("https://git.example/buildfarm/archive/main.zip", Code.VALUE_INVALID, "commit"),
-        (f"buildfarm @ git+https://HOST/OWNER/buildfarm@{COMMIT}", Code.VALUE_INVALID, "no URL"),
+        (f"buildfarm @ git+https://HOST/OWNER/buildfarm@{COMMIT}", Code.VALUE_INVALID, "commit"),
         ("./nope", Code.NO_SUCH_FILE, ""),
         ("./nope[s3]", Code.NO_SUCH_FILE, ""),
         ("tools/nope", Code.NO_SUCH_FILE, ""),
@@ -71,8 +71,8 @@ def test_paths_of_the_repository_and_urls_with_a_commit(project: Path, value: st
         ("-r ./buildfarm", Code.VALUE_INVALID, ""),
         ("--index-url=https://git.example/", Code.VALUE_INVALID, ""),
         ("./buildfarm ./ops", Code.NO_SUCH_FILE, ""),
-        (f"buildfarm @ http://git.example/buildfarm@{COMMIT}", Code.NOT_ENCRYPTED, ""),
-        (f"buildfarm @ git+http://git.example/buildfarm@{COMMIT}", Code.NOT_ENCRYPTED, ""),
+        (f"buildfarm @ http://git.example/buildfarm@{COMMIT}", Code.VALUE_INVALID, "TLS"),
+        (f"buildfarm @ git+http://git.example/buildfarm@{COMMIT}", Code.VALUE_INVALID, "TLS"),
     ],
 )
 def test_what_differs_between_jobs_or_is_missing_is_refused(project: Path, value: str, code: Code, words: str) -> None:
@@ -113,7 +113,7 @@ def test_a_secret_is_refused_and_is_in_no_message_and_no_file(project: Path, val
 def installed_from(direct_url: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let buildfarm be installed with this direct_url.json (PEP 610)."""
     text = None if direct_url is None else json.dumps(direct_url)
-    monkeypatch.setattr(install, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
+    monkeypatch.setattr(ci_command, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
 
 
 def test_the_default_is_the_commit_that_this_buildfarm_was_installed_from(

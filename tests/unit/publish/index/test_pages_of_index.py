@@ -1,18 +1,26 @@
-"""The pages of the index."""
+"""The pages of the index, for installers and for people: what they show of real records, and that text stays text."""
 
 from __future__ import annotations
 
-import html.parser
 import json
 import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
 from builder.hashing import sha256_of
+from builder.publish.gradients import Gradient
+from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
+from builder.publish.people.people_pages import home_page, project_page
 from tests.unit.loopback import pure_wheel
+from tests.unit.publish.index.make import ready
+
+CELLS = {"torch2.11.0-cu130-cp311": "cpu", "torch2.11.0-cu130-cp312": "gpu", "torch2.12.0-cu132-cp312": "static"}
 
 
 def index_of(folder: Path, *wheels: Path) -> Path:
@@ -22,27 +30,47 @@ def index_of(folder: Path, *wheels: Path) -> Path:
     return folder / "simple"
 
 
-class Links(html.parser.HTMLParser):
-    def __init__(self, page: Path) -> None:
+class Page(HTMLParser):
+    """The links of a page, its `meta`, its texts, and the tags that are not closed."""
+
+    VOID = frozenset({"meta", "input", "br", "link"})
+
+    def __init__(self, data: bytes) -> None:
         super().__init__()
-        self.found: list[dict[str, str]] = []
+        self.open: list[str] = []
+        self.links: list[dict[str, str]] = []
         self.meta: list[dict[str, str]] = []
-        self.feed(page.read_text(encoding="utf-8"))
+        self.external: list[str] = []
+        self.texts: list[str] = []
+        self.feed(data.decode())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         entry = {name: value or "" for name, value in attrs}
-        if tag == "a":
-            self.found.append(entry)
-        elif tag == "meta":
-            self.meta.append(entry)
+        self.open += [] if tag in self.VOID else [tag]
+        self.links += [entry] if tag == "a" else []
+        self.meta += [entry] if tag == "meta" else []
+        self.external += [entry[name] for name in ("src", "href") if "//" in entry.get(name, "")]
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.texts.append(data.strip())
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def entry(version: str, cells: dict[str, str], *, yanked: str | None = None) -> Entry:
+    name = f"my_ext-{version}-cp310-abi3-manylinux_2_28_x86_64.whl"
+    farm = FarmFacts(("cu130", "cu132"), cells, proofs="files/p", archs=("sm_90",))
+    return Entry(name, f"files/ab/{name}", "0", 2048, "2026-11-22T20:30:00.000000Z", "", "0", yanked, farm=farm)
 
 
 def test_the_html_page_follows_the_standards(tmp_path: Path) -> None:
     wheel = pure_wheel(tmp_path, "my_ext", "1.0+cu13", requires_python=">=3.8,<9")
     page = index_of(tmp_path / "index", wheel) / "my-ext" / "index.html"
-    links = Links(page)
+    links = Page(page.read_bytes())
     assert {"name": "pypi:repository-version", "content": "1.4"} in links.meta
-    (link,) = links.found
+    (link,) = links.links
     address = urlsplit(urljoin(page.as_uri(), link["href"]))
     assert "+" not in address.path
     published = Path(unquote(address.path))
@@ -52,7 +80,7 @@ def test_the_html_page_follows_the_standards(tmp_path: Path) -> None:
     assert "data-dist-info-metadata" not in link
     assert link["data-requires-python"] == ">=3.8,<9"
     assert 'data-requires-python="&gt;=3.8,&lt;9"' in page.read_text()
-    assert [entry["href"] for entry in Links(tmp_path / "index" / "simple" / "index.html").found] == ["my-ext/"]
+    assert [entry["href"] for entry in Page((tmp_path / "index/simple/index.html").read_bytes()).links] == ["my-ext/"]
 
 
 def test_the_json_page_agrees_with_the_html_page(tmp_path: Path) -> None:
@@ -64,10 +92,62 @@ def test_the_json_page_agrees_with_the_html_page(tmp_path: Path) -> None:
     assert data["meta"]["api-version"] == "1.4"
     assert (data["name"], data["versions"]) == ("my-ext", ["1.9", "1.9+cu13", "1.10"])
     assert [f"{f['url'].replace('+', '%2B')}#sha256={f['hashes']['sha256']}" for f in data["files"]] == [
-        link["href"] for link in Links(simple / "my-ext" / "index.html").found
+        link["href"] for link in Page((simple / "my-ext" / "index.html").read_bytes()).links
     ]
     newest = data["files"][-1]
     assert (newest["filename"], newest["size"]) == ("my_ext-1.10-py3-none-any.whl", wheels[0].stat().st_size)
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", newest["upload-time"])
     assert newest["requires-python"] == ">=3.8"
     assert json.loads((simple / "index.json").read_text())["projects"] == [{"name": "my-ext"}]
+
+
+def test_a_page_has_the_levels_and_the_commands_of_each_version() -> None:
+    farm = replace(entry("2.0+cu13", CELLS).farm or FarmFacts(), gpus={"torch2.11.0-cu130-cp312": ("sm_80", "sm_90")})
+    wheels = [
+        entry("1.0+cu130.torch211", {"torch2.11.0-cu130-cp311": "gpu"}),
+        replace(entry("2.0+cu13", CELLS), farm=farm),
+        entry("2.1rc1+cu13", CELLS),
+        entry("0.9+cu13", CELLS, yanked="slow"),
+    ]
+    texts = Page(project_page("my-ext", wheels)).texts
+    headings = [text for text in texts if text.startswith("Version ")]
+    assert headings == ["Version 2.0", "Version 1.0", "Version 0.9", "Version 2.1rc1 (pre-release)"]
+    paths = [text for text in texts if re.fullmatch(r"cu[\d/.torch]+", text)]
+    assert paths == ["cu132", "cu130", "cu130/torch2.11", "cu132", "cu132", "cu130"]
+    levels = [(label, cells) for label, cells in pairwise(texts) if cells.startswith("torch2.1")][:3]
+    assert levels == [
+        ("GPU", "torch2.11.0-cu130-cp312 (sm_80, sm_90)"),
+        ("CPU", "torch2.11.0-cu130-cp311"),
+        ("built", "torch2.12.0-cu132-cp312"),
+    ]
+    assert "All wheels of this version are yanked." in texts
+
+
+def test_the_pages_are_well_formed_and_need_no_other_host() -> None:
+    for data in (project_page("my-ext", [entry("1.0+cu13", CELLS)]), home_page(["my-ext", "other"]), home_page([])):
+        page = Page(data)
+        assert page.open == []
+        assert page.external == []
+
+
+def test_the_page_says_which_ops_lose_gradients() -> None:
+    farm = FarmFacts(("cu130",), {}, gradients={"ns::add": "yes, checked", "ns::sub": str(Gradient.LOST)})
+    listed = Entry.from_json(replace(entry("1.0+cu130", {}), farm=farm).to_json())
+    page = project_page("ops", [listed]).decode()
+    assert "gradients: none: the gradients of the inputs are lost (ns::sub); yes, checked (ns::add)" in page
+
+
+def test_hostile_text_stays_text() -> None:
+    data = project_page("my-ext", [entry("1.0+cu13", CELLS, yanked="<script>alert(1)</script>")]).decode()
+    assert "<script>alert" not in data
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in data
+
+
+def test_every_link_of_a_published_wheel_leads_to_a_file(tmp_path: Path) -> None:
+    root = tmp_path / "index"
+    Repository(Folder(root)).add(ready(tmp_path, version="1.0+cu130"))
+    for path in ("index.html", "projects/my-ext/index.html"):
+        page = root / path
+        for link in Page(page.read_bytes()).links:
+            target = page.parent / link["href"].replace("%2B", "+")
+            assert (target / "index.html" if target.is_dir() else target).is_file(), link

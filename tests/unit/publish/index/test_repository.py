@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from builder.commands.index.manage import find_wheels
+from builder.commands.index.manage import check_index, find_wheels
 from builder.errors import Code, UsageError
-from builder.publish.index import new_wheel as index_new_wheel
 from builder.publish.index.entry import Entry, FarmFacts
-from builder.publish.index.integrity import check_index
+from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.pages import path_to_install, paths_of
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
-from builder.wheelfile.facts import Library
 from tests.conftest import coded
 from tests.fixtures.killed import together
 from tests.refused import refused
@@ -56,42 +52,16 @@ def test_wheels_without_proofs_are_listed_by_their_local_version(repository: Rep
     assert len(listed(repository, "simple")) == 2
 
 
-@pytest.mark.parametrize(
-    ("needed", "changes", "requires", "paths"),
-    [
-        (("libtorch_cpu.so", "libc.so.6", "libcurl.so.4", "libnuma.so.1"), {}, "torch", ["cpu", "simple"]),
-        (("libcudart.so.12",), {}, "torch", ["simple"]),
-        (("libcudart-1a2b3c4d.so.12.4.127",), {}, "torch", ["simple"]),
-        (("libc10_cuda.so",), {}, "torch", ["simple"]),
-        (("libcuda.so.1",), {}, "torch", ["simple"]),
-        ((), {"fatbin": True}, "torch", ["simple"]),
-        ((), {}, "nvidia-cuda-runtime-cu12", ["simple"]),
-        (None, {}, "torch", ["simple"]),  # no library that can be read
-    ],
-)
-def test_an_untested_wheel_is_in_cpu_only_if_it_has_no_cuda(
-    repository: Repository,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    needed: tuple[str, ...] | None,
-    changes: dict[str, Any],
-    requires: str,
-    paths: list[str],
-) -> None:
-    if needed is not None:
-        library = Library(needed, (), (), {}, path="ops/_C.so", **{"sass": (), "ptx": (), **changes})
-        monkeypatch.setattr(index_new_wheel, "facts_of", lambda *_: SimpleNamespace(libraries=(library,)))
-    wheel = pure_wheel(tmp_path, "ops", "1.0", {"ops/_C.so": "no library"}, requires=[requires])
-    repository.add(index_new_wheel.new_wheel(wheel, []))
-    assert repository.paths() == paths
-    page = repository.objects.read("projects/ops/index.html").decode()
-    assert ("Every CUDA" in page) == ("cpu" in paths)
+def test_an_untested_wheel_of_a_platform_is_in_no_path_of_a_cuda(repository: Repository, tmp_path: Path) -> None:
+    wheel = pure_wheel(tmp_path, "ops", "1.0", tag="cp312-cp312-manylinux_2_28_x86_64")
+    repository.add(new_wheel(wheel, []))
+    assert repository.paths() == ["simple"]
 
 
 def publish_claim(repository: Repository, folder: Path, version: str, *requires: str) -> str:
     """Publish an untested wheel with these requirements; returns its file name."""
     wheel = pure_wheel(folder, "my_ext", version, requires=requires)
-    repository.add(index_new_wheel.new_wheel(wheel, []))
+    repository.add(new_wheel(wheel, []))
     return wheel.name
 
 

@@ -223,19 +223,15 @@ def test_a_version_that_cannot_be_read_gets_a_remark(repository: Repository, tmp
     assert "the version 1.0+2.4.cu121 seems to name torch in a form that buildfarm does not read\n" in run(*words)[1]
 
 
-def test_a_yanked_wheel_is_offered_again_or_built_with_a_new_version(
-    repository: Repository, tmp_path: Path, run: Run
-) -> None:
+def test_a_yanked_wheel_is_built_with_a_new_version(repository: Repository, tmp_path: Path, run: Run) -> None:
     for version in ("0.9+cu130", "1.0+cu130"):
         repository.add(ready(tmp_path, version=version))
         repository.yank(f"my_ext-{version}-py3-none-any.whl", "slow")
     words = ["resolve", "my_ext", "--index", tmp_path / "index"]
     code, out, _ = run(*words, "--torch", "2.11", "--cuda", "13.0", "--python", "3.11")
-    assert (code, out.splitlines()[-2:]) == (
+    assert (code, out.splitlines()[-1:]) == (
         1,
         [
-            "to offer the yanked wheel again, run:"
-            f" buildfarm unyank my_ext-1.0+cu130-py3-none-any.whl --index {tmp_path / 'index'}",
             "to build one in the project of my_ext, list torch 2.11.0, CUDA 13.0 and Python 3.11 in matrix.yaml, then"
             " raise its version in the recipe, then run:"
             " buildfarm build --torch 2.11.0 --cuda 13.0 --python 3.11 --ext my_ext",

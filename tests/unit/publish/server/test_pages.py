@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,7 @@ def test_a_very_long_accept_is_ignored(client: Client) -> None:
 
 
 def test_pages_for_people(client: Client) -> None:
-    for path, text in (("/", "projects/my-ext/"), ("/projects/my-ext/", "Coverage of 1.0")):
+    for path, text in (("/", "projects/my-ext/"), ("/projects/my-ext/", "Wheels of 1.0")):
         response = client.get(path, headers={"accept": "text/html"})
         assert (response.status_code, response.headers["content-type"]) == (200, "text/html; charset=utf-8")
         assert text in response.text
@@ -114,7 +113,7 @@ HIDDEN = """
     /files/../records/my-ext/ /files/..%2f.tokens%2fci.json /files/%2e%2e/.tokens/ci.json
     /simple/..%2f..%2f..%2f..%2fetc%2fpasswd /simple/%2e%2e/.tokens/ /simple/my-ext/..%2f..%2f.tokens%2fci.json
     /simple/my-ext/%2e%2e /simple/my-ext/other.html /simple/my-ext/index.html /metrics /cu999/ /cu130/torch2.9/
-    /cu130/torch2.11/other/ /cu130/torch2/my-ext/ /simple/torch2.11/ /simple/other/ /simple/%00/ /simple/%ff%fe/
+    /cu130/torch2.11/other/ /cu130/torch2/my-ext/ /simple/other/ /simple/%00/ /simple/%ff%fe/
     /simple/my-ext%5c..%5c //etc/passwd
 """
 
@@ -249,9 +248,3 @@ def test_a_client_cannot_forge_lines_of_the_log(client: Client) -> None:
     first, second = log
     assert first.split()[1:5] == ["?[2J?[31m?192.0.2.7?GET?/ok?200", "GET", "/simple/", "200"]
     assert len(second) < 500
-
-
-def test_the_log_as_json(client: Client) -> None:
-    logging = Client(client.root, json_log=True)
-    logging.get('/simple/"x')
-    assert json.loads(logging.log[0]).items() >= {"path": "/simple/%22x", "status": 404, "token": "-"}.items()
