@@ -66,7 +66,6 @@ from builder.publish.terminal import (
 from builder.result import SmokeResult
 from builder.storage.runs import save_run
 from builder.store import Store, write_atomic, write_if_changed
-from builder.timeline import Recorder
 from builder.wheels.build_dir import clear_abandoned
 
 if TYPE_CHECKING:
@@ -81,10 +80,9 @@ _NO_CALL = (Check.OPS, Check.DISPATCH)
 class Results:
     """The results of one run; their proofs go into the store, and into the file beside a wheel that `build` wrote."""
 
-    def __init__(self, store: Store, recorder: Recorder, targets: Sequence[SmokeTarget]) -> None:
+    def __init__(self, store: Store, targets: Sequence[SmokeTarget]) -> None:
         """Raises UsageError for an unusable file of proofs beside a wheel."""
         self._store = store
-        self._recorder = recorder
         self._beside = {target.wheel: proofs_beside(target.wheel, target.sha256) for target in targets}
         self._files: dict[str, tuple[Proof, ...]] = {}
         #: the proofs of each wheel from this run and from earlier ones, by its file name
@@ -109,7 +107,6 @@ class Results:
             target.wheel.name, cell, proofs, answer, about_file, tuple(apply_accepts(linkage, target.recipe))
         )
         self.made[target.wheel, cell] = result
-        self._recorder.name_cells(result.subject, (*result.linkage, *proofs))
         known = self.known[result.subject] = merged(known, about_file, proofs)
         if beside:
             self._beside[target.wheel] = known
@@ -251,10 +248,9 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
     )
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
     targets, progress = finder.find(wheels, options.dist), Progress()
-    recorder = Recorder(store.owner(""))
-    results = Results(store, recorder, targets)
+    results = Results(store, targets)
     jobs = [(target, cell) for target in targets for cell in target.cells]
-    with recorder.recording(), progress.shown():
+    with progress.shown():
         if remote:
             from builder.commands.distributed.client.run import smoke_on_workers  # noqa: PLC0415 - imports Dask
 
@@ -271,8 +267,8 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
     for (target, cell), result in zip(jobs, made, strict=True):
         for sentence in unused_accepts(target.recipe, result.proofs):
             print_warning(f"{target.recipe.name} in {cell}: {sentence}")
-    report, timeline = smoke_report_json(made, results.known), recorder.timeline(progress.stages())
-    saved = save_run(store, started, time.monotonic() - clock, report, timeline=timeline)
+    report = smoke_report_json(made, results.known)
+    saved = save_run(store, started, time.monotonic() - clock, report, timeline=progress.timeline())
     if options.summary:
         from builder.publish.runs.markdown import append_summary  # noqa: PLC0415 - loads slowly
 

@@ -40,7 +40,6 @@ ORDER = [
     "builder.proofs",
     "builder.wheels",
     "builder.images",
-    "builder.timeline",
     "builder.store",
     "builder.records",
     "builder.wheelfile",

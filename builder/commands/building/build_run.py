@@ -15,12 +15,11 @@ from builder.errors import BuildfarmError
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import kill_all
-from builder.progress.display import Progress
+from builder.progress.display import Progress, Timeline
 from builder.proofs.cells.prover import WheelProver
 from builder.result import BuildResult
 from builder.storage.runs import last_steps
 from builder.store import Store
-from builder.timeline import Recorder, Timeline
 from builder.wheels.job import Executor, NotPreparedError
 from builder.wheels.sources.prepare import source_entries
 
@@ -68,8 +67,7 @@ class BuildRun(WheelBuilder):
         shows the builds (None: a new one).
         """
         progress = progress or Progress(last=partial(last_steps, store))
-        recorder = Recorder(store.owner(""))
-        self._farm = Farm(store, executor, prover, recipes, progress, recorder, minor_mismatch)
+        self._farm = Farm(store, executor, prover, recipes, progress, minor_mismatch)
         self._jobs = jobs
         self.finished = {}
 
@@ -97,7 +95,7 @@ class BuildRun(WheelBuilder):
         farm.parallelism = preflight(missing, farm.recipes, farm.executor, farm.store, self._jobs)
         farm.order = BuildOrder(missing if farm.executor.shares_objects else ())
         workers = ThreadPoolExecutor(farm.parallelism.builds)
-        with farm.recorder.recording(), farm.progress.shown(), workers as pool:
+        with farm.progress.shown(), workers as pool:
             try:
                 futures = {}
                 for build in farm.order.ordered(builds):
@@ -119,4 +117,4 @@ class BuildRun(WheelBuilder):
 
     def timeline(self) -> Timeline:
         """What happened when, until now."""
-        return self._farm.recorder.timeline(self._farm.progress.stages())
+        return self._farm.progress.timeline()

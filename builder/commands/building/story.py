@@ -35,7 +35,6 @@ from builder.publish.dist import locked, publish_wheels
 from builder.recipes.inspection.native_code import needless_headers, too_many_headers
 from builder.result import BuildResult
 from builder.store import Store, StoredBuild, work_name
-from builder.timeline import Recorder
 from builder.wheels.job import WAITS, CompileJob, Executor, Prepared, build_digest
 from builder.wheels.sources.prepare import (
     PreparedSource,
@@ -59,7 +58,6 @@ class Farm:
     prover: WheelProver | None
     recipes: Mapping[str, Recipe]
     progress: Progress
-    recorder: Recorder
     #: Whether the user accepts a CUDA toolkit of another minor.
     minor_mismatch: bool = False
     parallelism: Parallelism = field(default_factory=Parallelism)
@@ -107,7 +105,6 @@ def build_and_prove(farm: Farm, build: Build) -> BuildResult:
     except Interrupted:
         farm.progress.finish(name, "failed: interrupted")
         raise
-    farm.recorder.name_cells(name, proofs)
     failed = [proof for proof in proofs if proof.verdict is Verdict.FAILED]
     outcome = f"failed: {failed[0].check}" if failed else "already built, checked" if reused else "built"
     farm.progress.finish(name, outcome)
@@ -137,7 +134,6 @@ def make_wheel(
             _tell_before_compile(farm, build, source, digest)
             (scratch / "src").rename(work / "src")
             log.write_bytes(b"")
-            farm.recorder.name(work_name(digest), name)
             job = CompileJob(
                 build,
                 recipe,

@@ -12,14 +12,13 @@ from typing import Any
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.gate.causes import Causes, causes_of
 from builder.matrix.axes import Cell
-from builder.progress.display import StageTime, clock
+from builder.progress.display import StageTime, Timeline, clock
 from builder.proof import Proof, Verdict
 from builder.publish.gpu_models import proven_on
 from builder.publish.index.levels import levels
 from builder.publish.people.people_pages import Field, Grid, grid_of
 from builder.publish.proof_lines import counts, findings
 from builder.storage.runs import FAILED, NOT_FINISHED, ORDER, REFUSED, REUSED, Run
-from builder.timeline import Timeline, Use
 from builder.untrusted import JsonError, parse_plain, without_escapes
 
 #: Control characters, and those that change the direction of text or cannot be encoded.
@@ -108,9 +107,8 @@ class CellView:
     cell: str
     #: `gpu`, `cpu`, `static`, `none` or `failed` by the proofs; `not built` without a wheel.
     level: str
-    #: seconds, use: time, memory and processor time of its checks in this run; 0 if none ran, None if not measured.
+    #: Time of its checks in this run; 0 if none ran.
     seconds: float
-    use: Use | None
     #: The GPU models on which every op was checked.
     gpus: tuple[str, ...]
     proofs: tuple[Proof, ...]
@@ -133,8 +131,6 @@ class BuildView:
     seconds: float = 0
     #: Each stage with its seconds, in order; stages of cells are in `cells`.
     stages: tuple[tuple[str, float], ...] = ()
-    #: Memory and processor time of the programs that made the wheel; None if not measured.
-    use: Use | None = None
     #: File name of the wheel, and its size in bytes; None without a wheel.
     wheel: str | None = None
     size: int | None = None
@@ -231,7 +227,6 @@ def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
         result=result,
         seconds=round(max(s.end for s in own) - min(s.start for s in own), 2) if own else tested,
         stages=tuple((s.stage, round(s.end - s.start, 2)) for s in own if " in torch" not in s.stage),
-        use=timeline.uses.get(name),
         wheel=str(entry["wheel"]) if has_wheel else None,
         size=int(entry.get("size", 0)) or None,
         objects={"reused": objects.get("reused", 0), "all": steps} if steps and result != REUSED else None,
@@ -267,7 +262,7 @@ def _cell(name: str, cell: str, proofs: Sequence[Proof], timeline: Timeline) -> 
         or stage.build.startswith(f"{key} on ")
         or (stage.build == name and stage.stage.endswith(f" in {cell}"))
     )
-    return CellView(cell, level, seconds, timeline.uses.get(key), proven_on(about).get(cell, ()), about)
+    return CellView(cell, level, seconds, proven_on(about).get(cell, ()), about)
 
 
 def _seconds(stages: Iterable[StageTime]) -> float:

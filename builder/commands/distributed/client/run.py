@@ -37,13 +37,12 @@ from builder.images.registry.lock import lock_path
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
-from builder.progress.display import Progress
+from builder.progress.display import Progress, Timeline
 from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.records import BuildRecord
 from builder.result import BuildResult
 from builder.store import Store, StoredBuild, work_name
-from builder.timeline import Recorder, Timeline
 from builder.untrusted import remove_tree
 from builder.wheels.sources.prepare import source_digest
 
@@ -155,7 +154,6 @@ class RemoteRun(WheelBuilder):
         self._options = options
         self._progress = Progress()
         self._lines = TaskLines(self._progress)
-        self._recorder = Recorder(store.owner(""))
         self._scratch = store.root  # for files that are not complete
         self._parcels: dict[str, Mapping[str, bytes]] = {}
         self._tasks: dict[Build, BuildTask] = {}
@@ -179,13 +177,13 @@ class RemoteRun(WheelBuilder):
             return [self._one(cluster, build) for build in builds]
 
         folder = self._store.work(f"remote-{digest_of(time.time())[:12]}")
-        with folder as self._scratch, self._recorder.recording(), self._progress.shown():
+        with folder as self._scratch, self._progress.shown():
             asyncio.run(_run_jobs(self._options, self._lines.stage, jobs))
         return [self.finished[build] for build in builds]
 
     def timeline(self) -> Timeline:
         """What happened when, until now."""
-        return self._recorder.timeline(self._progress.stages())
+        return self._progress.timeline()
 
     async def _one(self, cluster: Cluster, build: Build) -> None:
         """One build from its recipe to its proofs; an error becomes the result, and the other builds go on."""

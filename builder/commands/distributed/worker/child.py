@@ -132,7 +132,7 @@ def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], Non
             report(last := state)
 
     builder = BuildRun(store, executor, None, recipes, jobs=jobs, minor_mismatch=mismatch, progress=progress)
-    with repeated(report_state, lambda: REPORT_SECONDS):
+    with repeated(report_state, REPORT_SECONDS):
         (result,) = builder.build_all(builder.stored([task.build]))
     log, envs = store.log(str(task.build)), store.root / "envs"
     used = [f"{path.name}.json" for path in envs.iterdir() if path.is_dir() and path.stat().st_mtime >= started - 1]

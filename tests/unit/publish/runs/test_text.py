@@ -7,9 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from builder.publish.runs.page import MOST_POINTS, kind_of, picture
+from builder.publish.runs.page import kind_of, picture
 from builder.publish.runs.view import TAIL, plain, read_excerpt
-from builder.timeline import Timeline
 from tests.unit.publish.runs.make import FAILED, GOOD, log, timeline
 
 
@@ -68,7 +67,7 @@ def test_the_picture_is_one_svg_with_a_row_for_each_build() -> None:
     svg = ElementTree.fromstring(text)
     space = "{http://www.w3.org/2000/svg}"
     assert svg.attrib["aria-labelledby"] == svg[0].attrib["id"]
-    assert svg[0].text == "Timeline: 3 rows in 15:00"
+    assert svg[0].text == "Timeline: 3 rows in 2:00"
     shown = [element.text or "" for element in svg.iter(f"{space}text")]
     assert GOOD in shown
     assert "compile" in shown, "the bar is wide enough for its text"
@@ -77,10 +76,6 @@ def test_the_picture_is_one_svg_with_a_row_for_each_build() -> None:
     assert "script" not in {element.tag.removeprefix(space) for element in svg.iter()}
     widths = [float(rect.attrib["x"]) + float(rect.attrib["width"]) for rect in svg.iter(f"{space}rect")]
     assert max(widths) <= 1000
-    paths = [element.attrib["d"] for element in svg.iter(f"{space}path")]
-    assert max(path.count("L") for path in paths) <= MOST_POINTS + 2
-    assert "cores" in text
-    assert "cores" not in picture(Timeline(timeline().stages), {}, style="")
 
 
 def test_kinds_of_stages() -> None:
