@@ -1,108 +1,76 @@
-"""The builds of one run on this machine, several at a time."""
+"""The builds of one run, several at a time, on this machine or on workers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from pathlib import Path
 
 from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.building.preflight import BuildOrder, preflight
-from builder.commands.building.story import Farm, build_and_prove
 from builder.errors import BuildfarmError
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
-from builder.process import kill_all
-from builder.progress.display import Progress, Timeline
+from builder.process import Interrupted, kill_all
+from builder.progress.display import Progress
+from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.result import BuildResult
 from builder.storage.runs import last_steps
-from builder.store import Store
-from builder.wheels.job import Executor, NotPreparedError
-from builder.wheels.sources.prepare import source_entries
+from builder.store import Store, StoredBuild
 
 #: Seconds between two looks for a signal.
 _WAIT_SECONDS = 0.5
 
 
-class WheelBuilder(Protocol):
-    """Builds and proves the wheels of one run, on this machine or on workers."""
-
-    #: The results so far; after an interrupt, the builds that ended before it.
-    finished: dict[Build, BuildResult]
-
-    def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
-        """Each build, and whether the store has its wheel."""
-        ...
-
-    def build_all(self, builds: Mapping[Build, bool]) -> list[BuildResult]:
-        """Build and prove each build once; the results have the order of `builds`, the value of `stored`."""
-        ...
-
-    def timeline(self) -> Timeline:
-        """What happened when, until now."""
-        ...
-
-
-class BuildRun(WheelBuilder):
-    """Builds the wheels of one run on this machine, several at a time."""
+class BuildRun(ABC):
+    """The builds of one run: `LocalRun` makes them on this machine, `RemoteRun` on workers."""
 
     def __init__(
         self,
         store: Store,
-        executor: Executor,
-        prover: WheelProver | None,
         recipes: Mapping[str, Recipe],
-        *,
-        jobs: int | None = None,
-        minor_mismatch: bool = False,
+        prover: WheelProver | None,
         progress: Progress | None = None,
     ) -> None:
-        """Take what all builds of the run share.
+        """`prover` proves the wheels; None: they are only built. `progress` shows the builds; None: a new one."""
+        self.store = store
+        self.recipes = recipes
+        self.prover = prover
+        self.progress = progress or Progress(last=partial(last_steps, store))
+        #: The results so far; after an interrupt, the builds that ended before it.
+        self.finished: dict[Build, BuildResult] = {}
 
-        Without a `prover` the wheels are only built. `jobs` is the number of parallel compilers of the run (None: as
-        cores and memory allow). `minor_mismatch` says whether a CUDA toolkit of another minor was accepted. `progress`
-        shows the builds (None: a new one).
-        """
-        progress = progress or Progress(last=partial(last_steps, store))
-        self._farm = Farm(store, executor, prover, recipes, progress, minor_mismatch)
-        self._jobs = jobs
-        self.finished = {}
-
+    @abstractmethod
     def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
-        """Each build, and whether the store has it, as far as this is known without an environment or an image."""
-        farm, found = self._farm, dict.fromkeys(builds, False)
-        for build in builds:
-            recipe, log = farm.recipes[build.extension], farm.store.log(str(build))
-            with suppress(BuildfarmError, NotPreparedError):  # the preflight reports an error, with all other problems
-                prepared = farm.executor.prepare(build, recipe, log=log, cached_only=True)
-                found[build] = farm.stored(build, prepared) is not None
-        return found
+        """Each build, and whether the store has its wheel, as far as this is known without an environment or image."""
 
-    def why(self, build: Build) -> str:
-        """Why a build that the store lacks is compiled again; empty for the first time."""
-        recipe = self._farm.recipes[build.extension]
-        return FolderBuilds(self._farm.store).why(build, recipe, source_entries(recipe))
+    @abstractmethod
+    def start(self, builds: Mapping[Build, bool]) -> tuple[int, Sequence[Build]]:
+        """Get ready for the builds; return how many run at a time, and their order. Raises what prevents all builds."""
+
+    @abstractmethod
+    def make(self, build: Build, log: Path, stage: Callable[[str], None]) -> tuple[StoredBuild, bool]:
+        """The wheel of a build in the store, and whether it was there before."""
+
+    @abstractmethod
+    def prove(self, build: Build, stored: StoredBuild, log: Path, stage: Callable[[str], None]) -> list[Proof]:
+        """The proofs of its wheel."""
+
+    def end(self) -> None:  # noqa: B027 - nothing to end on this machine
+        """Give up what still runs elsewhere."""
 
     def build_all(self, builds: Mapping[Build, bool]) -> list[BuildResult]:
         """Build and prove each build once; the results have the order of `builds`, the value of `stored`.
 
-        Raises what `preflight` raises, before anything starts. A build that fails is a result with its error.
+        Raises what `start` raises. A build that fails is a result with its error.
         """
-        farm, missing = self._farm, [build for build, stored in builds.items() if not stored]
-        farm.parallelism = preflight(missing, farm.recipes, farm.executor, farm.store, self._jobs)
-        farm.order = BuildOrder(missing if farm.executor.shares_objects else ())
-        workers = ThreadPoolExecutor(farm.parallelism.builds)
-        with farm.progress.shown(), workers as pool:
+        at_once, ordered = self.start(builds)
+        with self.progress.shown(), ThreadPoolExecutor(at_once) as pool:
             try:
-                futures = {}
-                for build in farm.order.ordered(builds):
-                    future = pool.submit(build_and_prove, farm, build)
-                    # The builds that wait for this one go on, also if it failed or did not have to compile.
-                    future.add_done_callback(lambda _, build=build: farm.order.release(build))  # type: ignore[misc]
-                    futures[future] = build
+                futures = {pool.submit(self._build_and_prove, build): build for build in ordered}
                 running = set(futures)
                 while running:
                     # A signal that the kernel gives to another thread does not end a wait of this one.
@@ -113,8 +81,28 @@ class BuildRun(WheelBuilder):
                 pool.shutdown(wait=False, cancel_futures=True)
                 kill_all()
                 raise
+            finally:
+                self.end()
         return [self.finished[build] for build in builds]
 
-    def timeline(self) -> Timeline:
-        """What happened when, until now."""
-        return self._farm.progress.timeline()
+    def _build_and_prove(self, build: Build) -> BuildResult:
+        """One build from its recipe to its proofs; an error becomes the result, and the other builds go on."""
+        name, started, log = str(build), time.monotonic(), self.store.log(str(build))
+        stage = partial(self.progress.stage, name)
+        stored: StoredBuild | None = None
+        reused, error, proofs = False, None, list[Proof]()
+        self.progress.start(name, log)
+        try:
+            stored, reused = self.make(build, log, stage)
+            FolderBuilds(self.store).remember(build, self.recipes[build.extension], stored.digest)
+            proofs = self.prove(build, stored, log, stage)
+        except BuildfarmError as problem:
+            error, reused = problem, False
+        except Interrupted:
+            self.progress.finish(name, "failed: interrupted")
+            raise
+        failed = [proof for proof in proofs if proof.verdict is Verdict.FAILED]
+        outcome = f"failed: {error or failed[0].check}" if error or failed else ""
+        self.progress.finish(name, outcome or ("already built, checked" if reused else "built"))
+        seconds = time.monotonic() - started
+        return BuildResult(build, stored, error, reused=reused, seconds=seconds, proofs=tuple(proofs), log=log)

@@ -133,8 +133,7 @@ def test_an_extension_becomes_a_proven_wheel(runs: Runs) -> None:
     result = runs.first.results["tiny"]
     assert (result.exit, result.error, result.reused) == (Exit.OK, None, False)
     assert result.stored is not None
-    assert result.toolchain is not None
-    assert result.toolchain.nvcc == "13.0.88"
+    assert result.stored.record.record.toolchain.nvcc == "13.0.88"
     assert proofs(runs.first, "tiny") == {
         Check.PAYLOAD: Verdict.PASSED,
         Check.TAGS: Verdict.PASSED,

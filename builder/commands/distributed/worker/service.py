@@ -15,7 +15,6 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from uuid import uuid4
 
 from distributed import Reschedule, Worker, get_worker
 from distributed.diagnostics.plugin import WorkerPlugin
@@ -100,18 +99,15 @@ class Service(WorkerPlugin):
 
     def run(self, task: Task, parts: Sequence[bytes]) -> WorkerAnswer:
         """Run a task in a process of its own, and report its stages as events of Dask."""
-        about = {"run": uuid4().hex, "machine": self._facts.name, "key": task.key, "title": task.title}
+        about = {"machine": self._facts.name, "key": task.key, "title": task.title}
 
         def report(stage: str) -> None:
             self._worker.log_event(TOPIC, about | {"stage": stage})
 
-        report("start")
         try:
             answer = self._run(task, parts, report)
         except OSError as error:  # a full disk, for example
             answer = refused(error)
-        finally:
-            report("end")
         return replace(answer, worker=self._worker.address, machine=self._facts.name)
 
     def _run(self, task: Task, parts: Sequence[bytes], report: Callable[[str], None]) -> WorkerAnswer:
@@ -219,7 +215,7 @@ class Service(WorkerPlugin):
     def _path_of(self, wheel: SentWheel) -> Path:
         """Where a wheel is that was built here, else where one is that a client sent or will send."""
         built = self._root / "builds" / wheel.digest / wheel.filename
-        return built if wheel.digest and built.is_file() else self._root / "received" / wheel.sha256 / wheel.filename
+        return built if built.is_file() else self._root / "received" / wheel.sha256 / wheel.filename
 
 
 def run_task(task: Task, *parts: bytes) -> WorkerAnswer:
