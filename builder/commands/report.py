@@ -52,7 +52,7 @@ class ReportOptions:
 
 
 def report(options: ReportOptions) -> None:
-    """Write a page about a run of `build` or `smoke`: results, checks, log excerpts, and a timeline.
+    """Write a page about a run of `build` or `smoke`: results, checks, ends of logs, and a timeline.
 
     Examples:
         buildfarm report

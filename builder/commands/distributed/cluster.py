@@ -196,16 +196,17 @@ class Cluster:
 
     def _answer(self, task: Task, future: Future[WorkerAnswer], workers: list[str] | None) -> WorkerAnswer | None:
         """Wait for the answer; None if none of `workers` is there any more. After `patience`, why no worker can."""
-        unable_since = 0.0
-        while True:
-            with suppress(TimeoutError):
-                return future.result(timeout=LOOK_SECONDS)
+        unable_since, ended = 0.0, threading.Event()
+        future.add_done_callback(lambda _: ended.set())  # type: ignore[no-untyped-call]
+        while not ended.wait(LOOK_SECONDS):
+            raise_if_interrupted()
             self._look()
             unable_since = 0.0 if self._able_to(task) else unable_since or time.monotonic()
             if unable_since and time.monotonic() - unable_since >= self._patience:
                 return WorkerAnswer(error=missing(task, self._workers, self._foreign))
             if workers is not None and self._workers.keys().isdisjoint(workers):
                 return None
+        return future.result()
 
     def _connected(self) -> None:
         """Wait while Dask's client connects to a scheduler that ended. Raises MissingToolError when it gives up."""

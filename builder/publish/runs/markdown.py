@@ -10,7 +10,6 @@ from pathlib import Path
 
 from builder.gate.outcome import FAILED, NOT_RUN, REMARK
 from builder.log import print_warning
-from builder.publish.people.people_pages import LABELS, Field, Grid
 from builder.publish.runs.view import BuildView, Report, causes_of_report, plain, report_of, seconds_text
 from builder.storage.runs import Run
 
@@ -65,9 +64,6 @@ def _parts(report: Report) -> Iterator[str]:
     for build in report.builds:
         if build.bad:
             yield from _failure(build)
-    for title, grid in report.grids():
-        yield f"\n#### {code(title)}\n\n"
-        yield from _grid(grid)
     causes = causes_of_report(report.builds)
     yield from _list("Remarks", map(code, causes.sentences(REMARK)))
     yield from _list("Checks that did not run", map(code, causes.sentences(NOT_RUN)))
@@ -88,29 +84,14 @@ def _list(title: str, items: Iterable[str]) -> Iterator[str]:
     yield from [f"\n#### {title}\n\n", *lines] if lines else []
 
 
-def _grid(grid: Grid) -> Iterator[str]:
-    platform = ["platform"] if grid.has_platforms else []
-    yield _head("torch", "CUDA", *platform, *(f"Python {each}" for each in grid.pythons)).lstrip()
-    for row in grid.rows:
-        yield _row(row.torch, row.cuda, *([row.platform] if platform else []), *map(_state, row.fields))
-
-
-def _state(field: Field) -> str:
-    """`GPU: sm_80, sm_90`; the models come from evidence, which others may have written."""
-    label = LABELS.get(field.state, field.state)
-    return f"{label}: {code(', '.join(field.gpus), cell=True)}" if field.gpus else label
-
-
 def _failure(build: BuildView) -> Iterator[str]:
-    """Why a build failed, and the parts of its log."""
+    """Why a build failed, and the end of its log."""
     yield f"\n#### {code(build.build)}: {build.result}\n\n"
     reasons = causes_of_report([build]).sentences(FAILED) or ([build.error] if build.error else [])
     yield from (f"- {code(reason)}\n" for reason in reasons)
     yield from (f"- hint: {code(hint)}\n" for hint in build.hints)
-    if build.log and build.log.error:
-        yield f"\nThe first error in the log, from line {build.log.first}:\n\n{fenced(build.log.error)}\n"
     if build.log:
-        yield f"\n<details><summary>The end of the log</summary>\n\n{fenced(build.log.tail)}\n\n</details>\n"
+        yield f"\n<details><summary>The end of the log</summary>\n\n{fenced(build.log.lines)}\n\n</details>\n"
 
 
 def code(text: str, *, cell: bool = False) -> str:

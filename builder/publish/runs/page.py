@@ -13,15 +13,13 @@ from builder.gate.amounts import size_text
 from builder.gate.causes import KINDS
 from builder.progress.display import StageTime, Timeline, clock
 from builder.proof import Verdict
-from builder.publish.people.people_pages import LEVELS, templates
+from builder.publish.people.people_pages import templates
 from builder.publish.proof_lines import counts
 from builder.publish.runs.view import BuildView, Report, causes_of_report, plain, seconds_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-#: The states of a cell, besides the levels.
-_STATES = ("failed", "not built")
 _ORDER = (Verdict.FAILED, Verdict.ACCEPTED, Verdict.NOT_RUN, Verdict.PASSED)
 _HERE = Path(__file__).parent
 #: Characters of the evidence of one proof that are shown; `buildfarm report --json` has all.
@@ -43,7 +41,6 @@ def report_page(report: Report) -> str:
             report=report,
             run=report.run,
             picture=Markup(svg),  # noqa: S704 - the picture escapes its texts
-            states=[*LEVELS, *_STATES],
         )
     )
 

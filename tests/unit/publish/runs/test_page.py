@@ -66,7 +66,7 @@ def page(html: str) -> Page:
 
 def test_nothing_of_a_log_or_a_wheel_becomes_markup(html: str, page: Page) -> None:
     assert {tag for tag, _ in page.tags} == {
-        "a", "b", "body", "code", "dd", "details", "div", "dl", "dt", "h1", "h2", "h3", "head", "header", "html", "li",
+        "a", "body", "code", "dd", "details", "div", "dl", "dt", "h1", "h2", "h3", "head", "header", "html", "li",
         "link", "main", "meta", "nav", "p", "path", "pre", "rect", "section", "span", "style", "summary", "svg",
         "table", "tbody", "td", "text", "th", "thead", "title", "tr", "ul",
     }  # fmt: skip
@@ -115,11 +115,9 @@ def test_figures_proofs_and_the_log(page: Page) -> None:
     assert "stages resolve 2.0 s, compile 1:08 min" in page.text
     assert "failed values: ns::op (plain): " in page.text
     assert '"shape": [ 1, 2 ]' in page.text
-    assert "The first error in the log" in page.text
-    assert "41 /tmp/src/</pre>" in page.text
+    assert "102 line 102 </pre>" in page.text
     assert "141 \ufffd\ufffd end" in page.text
     assert "2 cells: never built" in page.text
-    assert "3.11 torch" not in page.text
 
 
 def test_a_run_without_builds_and_without_a_timeline(tmp_path: Path) -> None:
