@@ -59,11 +59,11 @@ def version_resource() -> str:
 Needs = dict[str, tuple[float, str]]
 
 
-def compile_resource(executor: str, cuda: Cuda, *, minor_mismatch: bool) -> str:
+def compile_resource(executor: str, cuda: Cuda) -> str:
     """The resource that a build for this CUDA asks for."""
     if executor == "docker":
         return "docker"
-    return f"{'any' if executor == 'auto' else executor}-{cuda.variant}{'-minor-mismatch' if minor_mismatch else ''}"
+    return f"{'any' if executor == 'auto' else executor}-{cuda.variant}"
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class BuildTask:
     def needs(self) -> Needs:
         """One of the worker's builds, memory, and a compiler for the CUDA version."""
         settings, cuda, memory = self.settings, self.build.cuda, self.recipe.memory_per_job
-        compiler = compile_resource(settings.executor, cuda, minor_mismatch=settings.minor_mismatch)
+        compiler = compile_resource(settings.executor, cuda)
         toolkit = f"no CUDA {cuda} toolkit with a C++ compiler"
         lack = {"docker": "no Docker", "local": toolkit}.get(settings.executor, f"{toolkit} and no Docker")
         less = f"less than {size_text(memory)} of memory"
