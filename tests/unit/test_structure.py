@@ -157,7 +157,7 @@ def test_no_import_is_circular() -> None:
 def test_the_story_of_a_build_is_one_page() -> None:
     """A reader follows one build from its plan to dist/ in this module."""
     text = (PACKAGE / "commands/building/story.py").read_text()
-    assert len(text.splitlines()) <= 200
+    assert len(text.splitlines()) <= 300
     steps = ("executor.prepare(", "prepare_source(", "compile_wheel(", "repair_wheel(", "prover.prove(", "publish(")
     assert [step for step in steps if step not in text] == []
 

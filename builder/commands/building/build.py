@@ -35,10 +35,9 @@ from builder.cli.options import (
     architectures,
 )
 from builder.cli.output import print_data
-from builder.commands.building.build_run import BuildRun
 from builder.commands.building.executor_choice import RunSettings, choose_executor, override_base_image
 from builder.commands.building.preflight import check_recipes
-from builder.commands.building.story import LocalRun, publish
+from builder.commands.building.story import BuildRun, LocalRun, publish
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, check_output, new_folder, open_store
 from builder.errors import BuildfarmError, Exit

@@ -12,7 +12,7 @@ PROGRAM = """\
 import os, signal, sys, time
 from pathlib import Path
 from builder import process
-from builder.commands.building.build_run import BuildRun
+from builder.commands.building.story import BuildRun
 from builder.log import verbosity
 from builder.store import Store
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from builder.commands.building.build_run import BuildRun
 from builder.commands.building.executor_choice import RunSettings
+from builder.commands.building.story import BuildRun
 from builder.commands.distributed.client.prove import CellChecks, append_log, basis_text
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.options import WorkersOptions
