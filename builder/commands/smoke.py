@@ -52,6 +52,7 @@ from builder.proofs.cells.prover import cell_basis
 from builder.publish.index.new_wheel import merged, proofs_beside
 from builder.publish.proof_lines import counts, findings, gpu_lines, hints_of
 from builder.publish.report import outcomes_of, smoke_report_json
+from builder.publish.runs.history import save_run
 from builder.publish.terminal import (
     cause_lines,
     coloured_counts,
@@ -62,7 +63,6 @@ from builder.publish.terminal import (
     to_text,
 )
 from builder.result import SmokeResult
-from builder.storage.runs import save_run
 from builder.store import Store, write_atomic, write_if_changed
 from builder.wheels.build_dir import clear_abandoned
 

@@ -29,7 +29,6 @@ ORDER = [
     "builder.recipes",
     "builder.publish",
     "builder.result",
-    "builder.storage",
     "builder.proofs.verify",
     "builder.proofs.environment",
     "builder.proofs.cells",

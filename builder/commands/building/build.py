@@ -59,6 +59,7 @@ from builder.publish.plan_text import architectures_hint, dry_run_json, dry_run_
 from builder.publish.proof_lines import causes_of_builds, counts, gpu_lines, problem_of
 from builder.publish.provenance import SUFFIX
 from builder.publish.report import build_junit, report_json
+from builder.publish.runs.history import Run, save_run
 from builder.publish.terminal import (
     cause_lines,
     coloured_counts,
@@ -70,7 +71,6 @@ from builder.publish.terminal import (
     to_text,
 )
 from builder.result import BuildResult
-from builder.storage.runs import Run, save_run
 from builder.store import Store, write_atomic
 from builder.tested_versions import installed_versions, unsafe, unsafe_images, untested
 from builder.wheels.build_dir import clear_abandoned

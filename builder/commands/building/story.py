@@ -34,9 +34,9 @@ from builder.progress.display import Progress
 from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.publish.dist import locked, publish_wheels
+from builder.publish.runs.history import last_steps
 from builder.recipes.inspection.native_code import needless_headers, too_many_headers
 from builder.result import BuildResult
-from builder.storage.runs import last_steps
 from builder.store import Store, StoredBuild, work_name
 from builder.wheels.job import WAITS, CompileJob, Executor, NotPreparedError, Prepared, build_digest
 from builder.wheels.sources.prepare import (

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from builder.gate.outcome import FAILED, NOT_RUN, REMARK
 from builder.log import print_warning
+from builder.publish.runs.history import Run
 from builder.publish.runs.view import BuildView, Report, causes_of_report, plain, report_of, seconds_text
-from builder.storage.runs import Run
 
 #: Bytes: GitHub shows nothing of a summary that is longer than 1 MiB.
 LIMIT = 1024 * 1024

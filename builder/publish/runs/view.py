@@ -16,7 +16,7 @@ from builder.proof import Proof, Verdict
 from builder.publish.gpu_models import proven_on
 from builder.publish.index.levels import levels
 from builder.publish.proof_lines import counts, findings
-from builder.storage.runs import FAILED, NOT_FINISHED, ORDER, REFUSED, REUSED, Run
+from builder.publish.runs.history import FAILED, NOT_FINISHED, ORDER, REFUSED, REUSED, Run
 from builder.untrusted import JsonError, parse_plain, without_escapes
 
 #: Control characters, and those that change the direction of text or cannot be encoded.

@@ -42,9 +42,9 @@ from builder.proofs.inventory import shelf_of
 from builder.publish.index.levels import Level
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
+from builder.publish.runs.history import runs as history
 from builder.publish.runs.view import report_of
 from builder.result import BuildResult
-from builder.storage.runs import runs as history
 from builder.store import Store
 from builder.wheels.job import NotPreparedError
 from builder.wheels.local import LocalExecutor

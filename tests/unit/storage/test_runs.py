@@ -14,7 +14,7 @@ from builder.commands.report import ReportOptions, report
 from builder.commands.store import history_text
 from builder.errors import NothingSelectedError
 from builder.progress.display import StageTime, Timeline
-from builder.storage.runs import find_run, last_steps, runs, save_run
+from builder.publish.runs.history import find_run, last_steps, runs, save_run
 from builder.store import Store
 
 REPORT: dict[str, Any] = {

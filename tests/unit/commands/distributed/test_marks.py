@@ -16,7 +16,7 @@ from builder.commands.distributed.protocol import WorkerAnswer
 from builder.commands.distributed.worker import child
 from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.commands.distributed.worker.service import Service
-from builder.storage.prune import prune
+from builder.commands.store import prune_store as prune
 from builder.store import Store
 
 WHEEL = f"received/{'a' * 64}"

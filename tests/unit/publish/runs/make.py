@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.progress.display import StageTime, Timeline
-from builder.storage.runs import Run
+from builder.publish.runs.history import Run
 
 CELL, OTHER = "torch2.11.0-cu130-cp311", "torch2.11.0-cu130-cp312"
 #: What a log or a wheel may contain to break out of the page, of Markdown or of a terminal.
