@@ -15,7 +15,7 @@ from distributed.client import FutureCancelledError
 from distributed.scheduler import KilledWorker
 
 from builder.commands.distributed import protocol
-from builder.commands.distributed.connection import connect, quiet_dask
+from builder.commands.distributed.connection import CONNECT_SECONDS, connect, quiet_dask
 from builder.commands.distributed.protocol import BuildTask, SentWheel, Task, WorkerAnswer, version_resource
 from builder.commands.distributed.worker.service import CHUNK, keep, run_task, serve
 from builder.errors import BuildfarmError, Code, MissingToolError
@@ -73,7 +73,7 @@ class Cluster:
     def close(self) -> None:
         """Give up every task that still runs: the workers end their processes."""
         with suppress(Exception):
-            self._client.close()  # type: ignore[no-untyped-call]
+            self._client.close(CONNECT_SECONDS)  # type: ignore[no-untyped-call]
 
     def _event(self, event: tuple[float, Any]) -> None:
         """Take a report of a worker, which may be about the task of another client."""
