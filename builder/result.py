@@ -14,7 +14,6 @@ from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, PASSED, Answer
 from builder.matrix.axes import Cell
 from builder.matrix.plan import Build
 from builder.proof import Proof, Verdict
-from builder.records import Toolchain
 from builder.store import StoredBuild
 from builder.wheelfile.archive import Difference
 
@@ -31,8 +30,6 @@ class BuildResult:
     reused: bool
     #: Wall time of this run for the build and its proofs.
     seconds: float
-    #: What compiled the wheel; None if the build failed before that was known.
-    toolchain: Toolchain | None = None
     #: Verdicts about the file and about each cell that the build serves.
     proofs: tuple[Proof, ...] = ()
     #: The file with the output of the build and of its proofs, or None.

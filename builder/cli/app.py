@@ -42,7 +42,7 @@ PURPOSES = {
     " it.",
     "inventory": "Make and show symbol inventories: which symbols the libraries of a torch release define.",
     "doctor": "Judge a Python environment with torch, and print a command that mends each fault.",
-    "report": "Write a page about a run of `build` or `smoke`: results, checks, log excerpts, and a timeline.",
+    "report": "Write a page about a run of `build` or `smoke`: results, checks, ends of logs, and a timeline.",
     "ci": "Write workflows for GitHub Actions that build, test and publish, with or without a GPU.",
     "store": "Show and free the disk space of the store; list earlier runs.",
 }

@@ -16,7 +16,6 @@ from builder.cli.output import print_data, print_json
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, MissingToolError, UsageError
 from builder.gate.amounts import size_text
-from builder.hashing import digest_of
 from builder.log import print_line, print_warning, set_verbosity
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat

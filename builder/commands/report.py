@@ -16,10 +16,10 @@ from builder.commands.folders import open_store
 from builder.errors import Code, NothingSelectedError, UsageError
 from builder.log import print_line
 from builder.proof import Proof
+from builder.publish.runs.history import Run, find_run, runs
 from builder.publish.runs.markdown import report_markdown
 from builder.publish.runs.page import report_page
 from builder.publish.runs.view import Report, report_of
-from builder.storage.runs import Run, find_run, runs
 from builder.store import write_atomic
 
 #: The page that is written if no option names another one.
@@ -52,7 +52,7 @@ class ReportOptions:
 
 
 def report(options: ReportOptions) -> None:
-    """Write a page about a run of `build` or `smoke`: results, checks, log excerpts, and a timeline.
+    """Write a page about a run of `build` or `smoke`: results, checks, ends of logs, and a timeline.
 
     Examples:
         buildfarm report

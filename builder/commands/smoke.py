@@ -30,8 +30,6 @@ from builder.cli.options import (
 )
 from builder.cli.output import print_data, print_json
 from builder.commands.axes import matrix_or_options
-from builder.commands.building.executor_choice import RunSettings
-from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, open_store
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder
 from builder.errors import Code, Exit, MissingToolError, UsageError
@@ -55,6 +53,7 @@ from builder.proofs.cells.prover import cell_basis
 from builder.publish.index.new_wheel import merged, proofs_beside
 from builder.publish.proof_lines import counts, findings, gpu_lines, hints_of
 from builder.publish.report import outcomes_of, smoke_report_json
+from builder.publish.runs.history import save_run
 from builder.publish.terminal import (
     cause_lines,
     coloured_counts,
@@ -65,9 +64,7 @@ from builder.publish.terminal import (
     to_text,
 )
 from builder.result import SmokeResult
-from builder.storage.runs import save_run
 from builder.store import Store, write_atomic, write_if_changed
-from builder.timeline import Recorder
 from builder.wheels.build_dir import clear_abandoned
 
 if TYPE_CHECKING:
@@ -82,10 +79,9 @@ _NO_CALL = (Check.OPS, Check.DISPATCH)
 class Results:
     """The results of one run; their proofs go into the store, and into the file beside a wheel that `build` wrote."""
 
-    def __init__(self, store: Store, recorder: Recorder, targets: Sequence[SmokeTarget]) -> None:
+    def __init__(self, store: Store, targets: Sequence[SmokeTarget]) -> None:
         """Raises UsageError for an unusable file of proofs beside a wheel."""
         self._store = store
-        self._recorder = recorder
         self._beside = {target.wheel: proofs_beside(target.wheel, target.sha256) for target in targets}
         self._files: dict[str, tuple[Proof, ...]] = {}
         #: the proofs of each wheel from this run and from earlier ones, by its file name
@@ -110,7 +106,6 @@ class Results:
             target.wheel.name, cell, proofs, answer, about_file, tuple(apply_accepts(linkage, target.recipe))
         )
         self.made[target.wheel, cell] = result
-        self._recorder.name_cells(result.subject, (*result.linkage, *proofs))
         known = self.known[result.subject] = merged(known, about_file, proofs)
         if beside:
             self._beside[target.wheel] = known
@@ -145,7 +140,7 @@ def _of_cells(proof: Proof) -> Proof:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmokeOptions(WorkersOptions, SelectOptions):
+class SmokeOptions(SelectOptions):
     """The options of `buildfarm smoke`."""
 
     wheels: Annotated[
@@ -196,7 +191,6 @@ def smoke(options: SmokeOptions) -> None:
     Examples:
         buildfarm smoke NAME.whl --torch 2.11 --cuda 13.0 --python 3.12
         buildfarm smoke NAME==VERSION --executor docker --junit smoke.xml
-        buildfarm smoke --scheduler tls://scheduler.example:8786 --prove-on sm_80,sm_90
         buildfarm smoke --ext NAME --pack gate.pyz
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
@@ -234,46 +228,36 @@ def smoke(options: SmokeOptions) -> None:
 def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
     """Test each wheel in each of its cells, and save the proofs of each cell at once.
 
-    On this machine one cell is tested after the other; with `remote` the workers test as many as they can. A wheel that
-    `build` wrote has a file with proofs beside it. The new proofs are added to this file.
+    A wheel that `build` wrote has a file with proofs beside it. The new proofs are added to this file.
 
     Raises UsageError for an unusable wheel, file of proofs or selection, NothingSelectedError when no cell is left,
-    MissingToolError when containers are wanted and there is no container engine, or when the scheduler does not answer.
+    MissingToolError when containers are wanted and there is no container engine.
     """
-    started, clock, remote = datetime.now(UTC), time.monotonic(), options.remote
+    started, clock = datetime.now(UTC), time.monotonic()
     wheels = tuple(options.wheels or ())
     matrix = matrix_or_options(options.matrix, options.select, wheels)
     recipes = load_recipes(matrix)
     store = open_store(options.store)
     clear_abandoned(store)
     downloads, pull = not options.no_python_downloads, not options.no_pull
-    cells = (
-        None if remote else cell_environments(options.executor, matrix, store, python_downloads=downloads, pull=pull)
-    )
+    cells = cell_environments(options.executor, matrix, store, python_downloads=downloads, pull=pull)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
     targets, progress = finder.find(wheels, options.dist), Progress()
-    recorder = Recorder(store.owner(""))
-    results = Results(store, recorder, targets)
+    results = Results(store, targets)
     jobs = [(target, cell) for target in targets for cell in target.cells]
-    with recorder.recording(), progress.shown():
-        if remote:
-            from builder.commands.distributed.client.run import smoke_on_workers  # noqa: PLC0415 - imports Dask
-
-            settings = RunSettings(matrix, str(options.executor), pull=pull, python_downloads=downloads)
-            smoke_on_workers(remote, settings, store, targets, progress, results.add)
-        elif cells is not None:
-            for target, cell in jobs:
-                name, log = f"{target.wheel.name} in {cell}", store.log(f"smoke-{target.wheel.name}-{cell}")
-                progress.start(name, log)
-                runner = CellRunner(store, cells, log, partial(_stage, progress, name, cell), linkage=False)
-                run = runner.run(cell, target.wheel, target.sha256, target.recipe)
-                progress.finish(name, results.add(target, cell, run.proofs, run.answer))
+    with progress.shown():
+        for target, cell in jobs:
+            name, log = f"{target.wheel.name} in {cell}", store.log(f"smoke-{target.wheel.name}-{cell}")
+            progress.start(name, log)
+            runner = CellRunner(store, cells, log, partial(_stage, progress, name, cell), linkage=False)
+            run = runner.run(cell, target.wheel, target.sha256, target.recipe)
+            progress.finish(name, results.add(target, cell, run.proofs, run.answer))
     made = [results.made[target.wheel, cell] for target, cell in jobs]
     for (target, cell), result in zip(jobs, made, strict=True):
         for sentence in unused_accepts(target.recipe, result.proofs):
             print_warning(f"{target.recipe.name} in {cell}: {sentence}")
-    report, timeline = smoke_report_json(made, results.known), recorder.timeline(progress.stages())
-    saved = save_run(store, started, time.monotonic() - clock, report, timeline=timeline)
+    report = smoke_report_json(made, results.known)
+    saved = save_run(store, started, time.monotonic() - clock, report, timeline=progress.timeline())
     if options.summary:
         from builder.publish.runs.markdown import append_summary  # noqa: PLC0415 - loads slowly
 

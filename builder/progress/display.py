@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 from uuid import uuid4
@@ -62,6 +62,19 @@ class StageTime:
     end: float
     #: The worker that did it; empty: this machine.
     machine: str = ""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What happened when in one run."""
+
+    #: Of every build, in the order in which they ended; seconds since the start of the run.
+    stages: tuple[StageTime, ...] = ()
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The names of the workers; empty for a run on this machine."""
+        return tuple(sorted({stage.machine for stage in self.stages if stage.machine}))
 
 
 class UvSpeed:
@@ -214,6 +227,7 @@ class Progress:
     ) -> None:
         """`now` is the clock, in seconds. `last` reads the seconds of each build and stage in an earlier run, once."""
         self._now = now
+        self._started = now()
         self._last = cache(last)
         self._lines: dict[str, _Line] = {}
         self._stages: list[StageTime] = []
@@ -253,10 +267,12 @@ class Progress:
         if outcome:
             print_line(f"{name}: {outcome} in {clock(self._now() - line.started)}")
 
-    def stages(self) -> list[StageTime]:
-        """The stages that have ended, in seconds of the clock; without those too short to see."""
+    def timeline(self) -> Timeline:
+        """The stages that have ended, without those too short to see."""
+        begin = self._started
         with self._lock:
-            return [each for each in self._stages if each.end - each.start >= SHORTEST_STAGE]
+            seen = [each for each in self._stages if each.end - each.start >= SHORTEST_STAGE]
+        return Timeline(tuple(replace(s, start=round(s.start - begin, 2), end=round(s.end - begin, 2)) for s in seen))
 
     def states(self) -> dict[str, str]:
         """What each running build does now, such as `compile 17 of 46: rasterize.cu`, without times."""
@@ -304,7 +320,7 @@ class Progress:
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Show the builds while the body runs: live lines on a terminal, else single lines."""
-        with repeated(self._follow, lambda: READ_SECONDS):
+        with repeated(self._follow, READ_SECONDS):
             if console.is_terminal and not verbosity.quiet:
                 with Live(self, console=console, refresh_per_second=4):
                     yield
@@ -313,12 +329,12 @@ class Progress:
 
 
 @contextmanager
-def repeated(action: Callable[[], None], seconds: Callable[[], float]) -> Iterator[None]:
+def repeated(action: Callable[[], None], seconds: float) -> Iterator[None]:
     """Call `action` in a thread while the body runs, each time after so many seconds."""
     stop = threading.Event()
 
     def repeat() -> None:
-        while not stop.wait(seconds()):
+        while not stop.wait(seconds):
             action()
 
     thread = threading.Thread(target=repeat, daemon=True)

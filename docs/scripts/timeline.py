@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from builder.progress.display import Timeline
 from builder.publish.runs.page import picture
-from builder.timeline import Timeline
 
 
 def timeline_picture(recording: Path) -> str:

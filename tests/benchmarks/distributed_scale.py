@@ -26,18 +26,19 @@ import time
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import cast
-from uuid import uuid4
 
 import dask
 import psutil
 from distributed import Worker, get_worker
 
 from builder.commands.building.executor_choice import RunSettings
+from builder.commands.distributed.client.run import MOST_BUILDS
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.protocol import (
     BUILDS,
@@ -152,11 +153,10 @@ def parcel(extension: str) -> Mapping[str, bytes]:
 async def sleep_for(task: Task, *_parts: bytes) -> WorkerAnswer:
     """What a worker does in place of a task: report its stages, sleep, and answer."""
     worker = get_worker()
-    about = {"run": uuid4().hex, "machine": worker.name, "key": task.key, "title": task.title}
-    for stage in ("start", "compile", "repair"):
+    about = {"machine": worker.name, "key": task.key, "title": task.title}
+    for stage in ("compile", "repair"):
         worker.log_event(TOPIC, about | {"stage": stage})
     await asyncio.sleep(seconds_of(task) * float(os.environ["FARM_SCALE"]))
-    worker.log_event(TOPIC, about | {"stage": "end"})
     answer = WorkerAnswer(worker.address, str(worker.name), log=_LOG)
     if isinstance(task, CheckTask):
         return answer
@@ -221,7 +221,7 @@ def lower_bounds(todo: Sequence[Job], count: int) -> dict[str, float]:
     work: dict[tuple[str, str], float] = defaultdict(float)
     longest = 0.0
     for job in todo:
-        checks = job.checks(SentWheel("", "", 0))
+        checks = job.checks(SentWheel("", "", 0, "", build_record()))
         longest = max(longest, seconds_of(job.task) + max(map(seconds_of, checks)))
         tasks: list[Task] = [job.task, *checks]
         for task in tasks:
@@ -236,25 +236,26 @@ def lower_bounds(todo: Sequence[Job], count: int) -> dict[str, float]:
     return bounds | {"longest chain": longest}
 
 
-async def run_all(address: str, todo: Sequence[Job]) -> tuple[float, Counter[str]]:
+def run_all(address: str, todo: Sequence[Job]) -> tuple[float, Counter[str]]:
     """Every build, and its proofs as soon as it has ended, as `RemoteRun` does; the seconds, and the errors."""
     errors: Counter[str] = Counter()
     function = cast("Callable[..., WorkerAnswer]", sleep_for)
-    async with Cluster(address, patience=600, on_stage=lambda *_: None, function=function) as cluster:
+    cluster = Cluster(address, patience=600, on_stage=lambda *_: None, function=function)
 
-        async def compute(task: BuildTask | CheckTask, files: Mapping[str, bytes]) -> WorkerAnswer:
-            answer = await cluster.compute(task, files)
-            errors.update([answer.error.sentence] if answer.error else [])
-            return answer
+    def compute(task: BuildTask | CheckTask) -> WorkerAnswer:
+        answer = cluster.compute(task, parcel(task.build.extension))
+        errors.update([answer.error.sentence] if answer.error else [])
+        return answer
 
-        async def one(job: Job) -> None:
-            files = parcel(job.task.build.extension)
-            if (wheel := (await compute(job.task, files)).wheel) is not None:
-                await asyncio.gather(*(compute(check, files) for check in job.checks(wheel)))
+    def one(job: Job) -> None:
+        if (wheel := compute(job.task).wheel) is not None:
+            with ThreadPoolExecutor(len(job.proofs)) as pool:
+                list(pool.map(compute, job.checks(wheel)))
 
-        began = time.monotonic()
-        await asyncio.gather(*map(one, todo))
-        return time.monotonic() - began, errors
+    began = time.monotonic()
+    with closing(cluster), ThreadPoolExecutor(MOST_BUILDS) as pool:
+        list(pool.map(one, todo))
+    return time.monotonic() - began, errors
 
 
 def main() -> None:
@@ -273,7 +274,7 @@ def main() -> None:
     factor = options.minutes * 60 / max(bounds.values())
     with tempfile.TemporaryDirectory() as name, farm(Path(name), options.workers, factor) as (address, scheduler):
         before, client = scheduler.cpu_times(), time.process_time()
-        makespan, errors = asyncio.run(run_all(address, todo))
+        makespan, errors = run_all(address, todo)
         client, after = time.process_time() - client, scheduler.cpu_times()
     tasks = sum(1 + len(job.proofs) for job in todo)
     print(f"{len(todo)} builds, {tasks - len(todo)} proofs, {options.workers} workers; seconds x {factor:.4f}")

@@ -33,7 +33,7 @@ TRAVELS = {
 }
 #: Folders and modules that a reader of the story enters, and does not read on in.
 DOORS = (
-    *("cli/", "diagnosis/", "images/", "matrix/", "progress/", "publish/", "recipes/", "storage/", "wheelfile/"),
+    *("cli/", "diagnosis/", "images/", "matrix/", "progress/", "publish/", "recipes/", "wheelfile/"),
     *("wheels/repair/", "wheels/sccache/", "wheels/sources/", "wheels/toolchain/", "wheels/build_scripts/"),
     *("proofs/static/", "proofs/file_checks.py", "gate/"),
     *("wheels/wheel_checks.py", "wheels/failures.py", "wheels/variables.py"),

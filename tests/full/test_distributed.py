@@ -13,10 +13,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import is_running, run, wait_until
-from tests.fixtures.distributed_farm import INT, KILL, DistributedFarm, Program, distributed_farm
+from tests.conftest import BUILDFARM, is_running, run, wait_until
+from tests.fixtures.distributed_farm import INT, KILL, TERM, DistributedFarm, Program, distributed_farm
 
 pytestmark = pytest.mark.slow
+
+#: One GPU, for a worker that looks at its machine.
+NVIDIA_SMI = """\
+#!/bin/sh
+case "$1" in
+*name,compute_cap,driver_version*) echo "NVIDIA H200, 9.0, 570.1" ;;
+*) exit 1 ;;
+esac
+"""
 
 #: Builds as `buildfarm build` does in this process, and prints which packages of Dask it imported.
 BUILD_HERE = """\
@@ -95,15 +104,15 @@ def test_workers_give_the_wheels_of_a_local_run_and_the_second_run_compiles_noth
     assert (again.code, again.out.splitlines()[-1]) == (0, "imported: []"), again.all
 
 
-@pytest.mark.parametrize("part", ["dask worker", "buildfarm worker"])
-def test_a_build_of_a_killed_worker_runs_again_and_no_other(farm: DistributedFarm, part: str) -> None:
+@pytest.mark.parametrize("part", ["dask worker", "killed worker", "told to end"])
+def test_a_build_of_a_worker_that_ends_runs_again_and_no_other(farm: DistributedFarm, part: str) -> None:
     client, busy = in_the_middle(farm)
     first = farm.processes(busy)
     worker = farm.workers[busy]
     if part == "dask worker":
         os.kill(worker.dask_worker(), signal.SIGKILL)
     else:
-        worker.end(KILL)
+        assert worker.end(KILL if part == "killed worker" else TERM) in (0, -KILL), worker.text
     gone(first)
     farm.compiling("held", 2)
     farm.release("held")
@@ -166,12 +175,26 @@ def test_two_clients_with_overlapping_plans_make_each_build_once(farm: Distribut
     assert wheels[0][common] == wheels[1][common]
 
 
-def test_a_worker_that_is_told_to_end_gives_its_build_to_another(farm: DistributedFarm) -> None:
-    client, busy = in_the_middle(farm)
-    first = farm.processes(busy)
-    assert farm.workers[busy].end() == 0, farm.workers[busy].text
-    gone(first)
-    farm.compiling("held", 2)
-    farm.release("held")
-    assert client.code() == 0, client.text
-    built_once_more(farm)
+def test_wheels_are_tested_on_gpu_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text(NVIDIA_SMI)
+    (tools / "nvidia-smi").chmod(0o755)
+    with distributed_farm(tmp_path, monkeypatch) as farm:
+        farm.recipes("one_ext")
+        plain = farm.start_worker("plain")
+        farm.build()
+        plain.end()  # the wheel goes from the client to the other worker
+        monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+        farm.start_worker("with-gpu")
+        assert ": already built, checked" in farm.build("--prove-on", "sm_80,sm_90")
+        (build,) = json.loads((farm.folder / "dist/report.json").read_text())["builds"]
+        (proof,) = [proof for proof in build["proofs"] if proof["check"] == "gpu-values"]
+        models = proof["evidence"]["gpu_models"]
+        assert models["sm_80"]["reason"] == (
+            "no worker can run checks for sm_80: with-gpu has no GPU of the model sm_80"
+        )
+        assert "sm_90" in models
+        page = farm.folder / "report.html"
+        assert run(BUILDFARM, "report", "--store", farm.store("client"), "--out", page, cwd=farm.project.root).code == 0
+        assert '<th scope="col">worker</th>' in page.read_text()

@@ -1,4 +1,4 @@
-"""What goes wrong between machines: a line that is cut, a full disk, a deadly build, certificates, other versions."""
+"""What goes wrong between machines: a full disk, a deadly build, certificates, other versions."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-import time
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.conftest import BUILDFARM, ROOT, lacking, wait_until
 from tests.fixtures.container_farm import small_disk
-from tests.fixtures.distributed_farm import DistributedFarm, Program, distributed_farm
-from tests.fixtures.tcp_proxy import tcp_proxy
+from tests.fixtures.distributed_farm import Program, distributed_farm
 
 pytestmark = pytest.mark.slow
 
-#: Seconds for which a worker is cut off.
-CUT = 20.0
 TLS = "DASK_DISTRIBUTED__COMM__TLS__"
 
 
@@ -34,39 +34,41 @@ def failed(client: Program, code: int) -> str:
     return " ".join(client.text.split())
 
 
-@pytest.mark.parametrize("closed", [True, False], ids=["closed", "withheld"])
-def test_a_worker_is_cut_off_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: bool) -> None:
-    names = ("one_ext", "two_ext")
-    with distributed_farm(tmp_path, monkeypatch, "alpha") as farm, tcp_proxy(farm.address) as proxy:
-        direct, farm.address = farm.address, proxy.address
-        farm.start_worker("beta")
-        farm.address = direct
-        farm.recipes(*names)
-        farm.hold(*names)
-        client = farm.start_client()
-        for name in names:  # one on each worker
-            farm.compiling(name)
-        if closed:
-            proxy.cut()
-        else:
-            proxy.withhold()
-        time.sleep(CUT)
-        proxy.restore()
-        farm.release(*names)
-        assert client.code() == 0, client.text
-        assert len(farm.wheels()) == len(names)
-        assert [farm.compiles(name, "end") for name in names] == [1, 1]
-        assert sorted(farm.compiles(name) for name in names) == ([1, 2] if closed else [1, 1])
+@contextlib.contextmanager
+def stalling_proxy(port: int, answered: int) -> Iterator[tuple[int, list[socket.socket]]]:
+    """A proxy of a port that forwards so many connections, and leaves each later one without an answer."""
+    listener, made = socket.create_server(("127.0.0.1", 0)), list[socket.socket]()
+
+    def forward(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):  # the end
+            while True:
+                made.append(near := stack.enter_context(listener.accept()[0]))
+                if len(made) <= answered:
+                    far = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                    for pair in ((near, far), (far, near)):
+                        threading.Thread(target=forward, args=pair, daemon=True).start()
+
+    with listener, contextlib.ExitStack() as stack:
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1], made
+        listener.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.mark.parametrize("answered", [2, 4])
-def test_a_signal_ends_a_worker_that_connects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answered: int) -> None:
-    """The scheduler answers the two connections that ask whether it is there, and perhaps those of Dask's nannies."""
-    with distributed_farm(tmp_path, monkeypatch) as farm, tcp_proxy(farm.address) as proxy:
-        direct, farm.address = farm.address, proxy.address
-        proxy.withhold_after(answered)
+def test_a_signal_ends_a_worker_that_connects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler answers the two connections that ask whether it is there, and no other."""
+    with (
+        distributed_farm(tmp_path, monkeypatch) as farm,
+        stalling_proxy(urlsplit(farm.address).port or 0, 2) as (port, made),
+    ):
+        direct, farm.address = farm.address, f"tcp://127.0.0.1:{port}"
         worker = farm.start_worker("alpha", wait=False)
-        wait_until(lambda: len(proxy.connections) > answered, "the connections of Dask's workers")
+        wait_until(lambda: len(made) > 2, "the connection of Dask's worker")
         farm.address = direct
         assert worker.end() == 0, worker.text
         assert "connected to" not in worker.text
@@ -94,44 +96,16 @@ def fill(file: Path) -> None:
             stream.write(bytes(1 << 12))
 
 
-#: The extensions whose builds do no harm to their worker.
-NEIGHBOURS = ("one_ext", "three_ext")
-
-
-def kill_the_worker_of(farm: DistributedFarm, name: str, client: Program) -> tuple[int, dict[str, int]]:
-    """Kill the Dask worker whenever a compile of this extension begins, until the client ends.
-
-    A confined build cannot do it itself, but the kernel does it for a build that uses up the memory. Returns the number
-    of kills, and how many compiles of each other extension had ended before the last kill: their wheels can be lost.
-    """
-    kills = begun = 0
-    ended: dict[str, int] = {}
-    while client.process.poll() is None:
-        if farm.compiles(name) > begun:
-            begun = farm.compiles(name)
-            os.kill(farm.workers["alpha"].dask_worker(), signal.SIGKILL)
-            kills += 1
-            ended = {other: farm.compiles(other, "end") for other in NEIGHBOURS}
-        time.sleep(0.05)
-    return kills, ended
-
-
-@pytest.mark.parametrize(("builds", "allowed"), [(1, None), (2, 0)], ids=["one-at-a-time", "side-by-side"])
-def test_a_build_that_kills_its_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, builds: int, allowed: int | None
-) -> None:
-    with distributed_farm(tmp_path, monkeypatch, "alpha", builds=builds, allowed_failures=allowed) as farm:
-        farm.recipes("one_ext", "two_ext", "three_ext")
-        farm.hold("two_ext")
+def test_a_build_that_kills_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A confined build cannot do it itself, but the kernel does it for a build that uses up the memory."""
+    with distributed_farm(tmp_path, monkeypatch, "alpha", allowed_failures=1) as farm:
+        farm.recipes("one_ext")
+        farm.hold("one_ext")
         client = farm.start_client()
-        kills, ended = kill_the_worker_of(farm, "two_ext", client)
-        said = failed(client, 1)
-        assert "3 workers ended while they ran it" in said, said
-        # By default Dask starts it again itself, and buildfarm stops that run; the kill here may come first.
-        assert kills in ((3,) if allowed == 0 else (3, 4))
-        assert sorted(name.partition("-")[0] for name in farm.wheels()) == [*NEIGHBOURS]
-        for name in NEIGHBOURS:
-            assert farm.compiles(name, "end") - ended[name] <= 1, "a neighbour is compiled once after the last kill"
+        for times in (1, 2):
+            farm.compiling("one_ext", times)
+            os.kill(farm.workers["alpha"].dask_worker(), signal.SIGKILL)
+        assert "2 workers ended while they had this task" in failed(client, 1)
 
 
 def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

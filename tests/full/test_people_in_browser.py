@@ -189,7 +189,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_axe_finds_nothing_serious(
     browser: Browser, site: str, report: str, empty: str, scheme: Literal["light", "dark"], width: int
 ) -> None:
-    shown = {**{site + path: "" for path in PAGES}, report: "Tested combinations", empty: "no wheel yet"}
+    shown = {**{site + path: "" for path in PAGES}, report: "Timeline", empty: "no wheel yet"}
     for url, text in shown.items():
         with opened(browser, url, width=width, color_scheme=scheme) as page:
             assert text in page.inner_text("main")

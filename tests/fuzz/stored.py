@@ -14,8 +14,8 @@ from typing import Any
 from builder.proof import proofs_json, proofs_path
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
+from builder.publish.runs.history import save_run
 from builder.publish.server.tokens import Tokens
-from builder.storage.runs import save_run
 from builder.store import Store, work_name
 from tests.fuzz.mutate import mutated
 from tests.unit.loopback import pure_wheel

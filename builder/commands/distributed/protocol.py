@@ -18,7 +18,6 @@ from builder.commands.building.executor_choice import RunSettings
 from builder.errors import DISK_HINT, BuildfarmError, Code
 from builder.formats import BUILD_FORMAT, CELL_FORMAT, LINKAGE_FORMAT, OPS_FORMAT, PROTOCOL, STATIC_FORMAT
 from builder.gate.amounts import size_text
-from builder.gate.outcome import Answer as GateAnswer
 from builder.gate.pack import REFERENCES
 from builder.hashing import digest_of
 from builder.images.registry import lock_path
@@ -60,11 +59,11 @@ def version_resource() -> str:
 Needs = dict[str, tuple[float, str]]
 
 
-def compile_resource(executor: str, cuda: Cuda, *, minor_mismatch: bool) -> str:
+def compile_resource(executor: str, cuda: Cuda) -> str:
     """The resource that a build for this CUDA asks for."""
     if executor == "docker":
         return "docker"
-    return f"{'any' if executor == 'auto' else executor}-{cuda.variant}{'-minor-mismatch' if minor_mismatch else ''}"
+    return f"{'any' if executor == 'auto' else executor}-{cuda.variant}"
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class BuildTask:
     def needs(self) -> Needs:
         """One of the worker's builds, memory, and a compiler for the CUDA version."""
         settings, cuda, memory = self.settings, self.build.cuda, self.recipe.memory_per_job
-        compiler = compile_resource(settings.executor, cuda, minor_mismatch=settings.minor_mismatch)
+        compiler = compile_resource(settings.executor, cuda)
         toolkit = f"no CUDA {cuda} toolkit with a C++ compiler"
         lack = {"docker": "no Docker", "local": toolkit}.get(settings.executor, f"{toolkit} and no Docker")
         less = f"less than {size_text(memory)} of memory"
@@ -113,10 +112,10 @@ class SentWheel:
     filename: str
     sha256: str
     size: int
-    #: Of the build, the wheel's name in the store; empty for a wheel that is in no store.
-    digest: str = ""
-    #: How it was built, if buildfarm built it for the client.
-    record: BuildRecord | None = None
+    #: Of the build: the wheel's name in the store.
+    digest: str
+    #: How it was built.
+    record: BuildRecord
 
     @classmethod
     def of(cls, stored: StoredBuild) -> SentWheel:
@@ -136,8 +135,8 @@ class CheckTask:
     settings: RunSettings
     #: Digest of what the verdicts depend on besides the wheel.
     basis: str
-    #: What the wheel was built from; None: checks of `smoke`, which do not read the symbols of torch.
-    build: Build | None = None
+    #: What the wheel was built from.
+    build: Build
     #: The GPU model that the worker must have, `sm_90`; empty: any worker.
     gpu: str = ""
     #: Whether checks that are decided run again.
@@ -153,13 +152,12 @@ class CheckTask:
         """The Dask key. Dask averages durations over the part before the digest: they differ by extension."""
         settings = [self.settings.executor, self.settings.pull, self.settings.python_downloads]
         name = digest_of([self.wheel.sha256, str(self.cell), self.basis, self.gpu, self.again, settings])[:32]
-        kind = f"prove_{self.build.extension}" if self.build else "smoke"
-        return f"{kind}_{self.cell}{self.gpu and '_'}{self.gpu}-{name}"
+        return f"prove_{self.build.extension}_{self.cell}{self.gpu and '_'}{self.gpu}-{name}"
 
     @property
     def title(self) -> str:
         """The name in messages."""
-        return f"{self.build or self.wheel.filename} in {self.cell}{self.gpu and ' on '}{self.gpu}"
+        return f"{self.build} in {self.cell}{self.gpu and ' on '}{self.gpu}"
 
     @property
     def needs(self) -> Needs:
@@ -196,9 +194,8 @@ class WorkerAnswer:
     #: wheel, reused: what a build made, and whether the worker had it already.
     wheel: SentWheel | None = None
     reused: bool = False
-    #: proofs, gate: what checks made, and every outcome of the op gate.
+    #: What checks made.
     proofs: tuple[Proof, ...] = ()
-    gate: GateAnswer | None = None
     #: What the log of the task has, compressed by zlib.
     log: bytes = b""
     #: The lock records of environments that the build used.
@@ -236,15 +233,15 @@ LOCK = "buildfarm.lock"
 LOCKS = "locks"
 
 
-def packed(recipe: Recipe, matrix: Path, store: Store, *, source: bool = True) -> dict[str, bytes]:
+def packed(recipe: Recipe, matrix: Path, store: Store) -> dict[str, bytes]:
     """What a worker needs, in parts of at most PART bytes, each with the name of its content; equal files: equal parts.
 
-    That is cases with their references, patches, the source unless it is not wanted, buildfarm.lock beside `matrix`,
+    That is cases with their references, patches, the source, buildfarm.lock beside `matrix`,
     and the lock records of the store's environments. Raises UsageError for a source folder that does not exist.
     """
     wanted = [*recipe.patches, *([recipe.cases] if recipe.cases else [])]
     wanted += [path for path in (recipe.folder / REFERENCES).rglob("*") if path.is_file()]
-    if source and isinstance(recipe.source, PathSource):
+    if isinstance(recipe.source, PathSource):
         wanted += [path for _, path in source_files(recipe.source.path)]
     kept = {path.relative_to(recipe.folder) for path in wanted if "__pycache__" not in path.parts}
     members = {f"recipe/{name}": recipe.folder / name for name in sorted(kept)}

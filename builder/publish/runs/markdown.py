@@ -8,14 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from builder.gate.amounts import size_text
 from builder.gate.outcome import FAILED, NOT_RUN, REMARK
 from builder.log import print_warning
-from builder.publish.people.people_pages import LABELS
-from builder.publish.runs.grid import Field, Grid
+from builder.publish.runs.history import Run
 from builder.publish.runs.view import BuildView, Report, causes_of_report, plain, report_of, seconds_text
-from builder.storage.runs import Run
-from builder.timeline import Timeline
 
 #: Bytes: GitHub shows nothing of a summary that is longer than 1 MiB.
 LIMIT = 1024 * 1024
@@ -55,25 +51,19 @@ def _parts(report: Report) -> Iterator[str]:
     """The parts of the Markdown, the most important first. What comes from logs and wheels is always inside of code."""
     yield f"### {report.title(code)}\n\n{code(report.run.command)} took {seconds_text(report.run.seconds)}\n\n"
     if report.builds:
-        yield _head("build", "result", "time", "memory", "steps from compiler cache", "checks")
+        yield _head("build", "result", "time", "steps from compiler cache", "checks")
     for build in report.builds:
         bold = "**" if build.bad else ""
         yield _row(
             code(build.build, cell=True),
             f"{bold}{build.result}{bold}",
             seconds_text(build.seconds),
-            size_text(build.use.memory) if build.use else "",
             f"{build.objects['reused']} of {build.objects['all']}" if build.objects else "",
             build.verdicts,
         )
     for build in report.builds:
         if build.bad:
             yield from _failure(build)
-    for title, grid in report.grids():
-        yield f"\n#### {code(title)}\n\n"
-        yield from _grid(grid)
-    if report.run.timeline and report.run.timeline.machines:
-        yield from _workers(report.run.timeline)
     causes = causes_of_report(report.builds)
     yield from _list("Remarks", map(code, causes.sentences(REMARK)))
     yield from _list("Checks that did not run", map(code, causes.sentences(NOT_RUN)))
@@ -94,40 +84,14 @@ def _list(title: str, items: Iterable[str]) -> Iterator[str]:
     yield from [f"\n#### {title}\n\n", *lines] if lines else []
 
 
-def _grid(grid: Grid) -> Iterator[str]:
-    platform = ["platform"] if grid.has_platforms else []
-    yield _head("torch", "CUDA", *platform, *(f"Python {each}" for each in grid.pythons)).lstrip()
-    for row in grid.rows:
-        yield _row(row.torch, row.cuda, *([row.platform] if platform else []), *map(_state, row.fields))
-
-
-def _state(field: Field) -> str:
-    """`GPU: sm_80, sm_90`; the models come from evidence, which others may have written."""
-    label = LABELS.get(field.state, field.state)
-    return f"{label}: {code(', '.join(field.gpus), cell=True)}" if field.gpus else label
-
-
-def _workers(timeline: Timeline) -> Iterator[str]:
-    """What each worker did, as a table."""
-    yield f"\n#### Workers\n{_head('worker', 'builds', 'checks in cells', 'time')}"
-    for machine in timeline.machines:
-        stages = [stage for stage in timeline.stages if stage.machine == machine]
-        names = {stage.build for stage in stages}
-        cells = sum(" in torch" in name for name in names)
-        seconds = sum(stage.end - stage.start for stage in stages)
-        yield _row(code(machine, cell=True), str(len(names) - cells), str(cells), seconds_text(seconds))
-
-
 def _failure(build: BuildView) -> Iterator[str]:
-    """Why a build failed, and the parts of its log."""
+    """Why a build failed, and the end of its log."""
     yield f"\n#### {code(build.build)}: {build.result}\n\n"
     reasons = causes_of_report([build]).sentences(FAILED) or ([build.error] if build.error else [])
     yield from (f"- {code(reason)}\n" for reason in reasons)
     yield from (f"- hint: {code(hint)}\n" for hint in build.hints)
-    if build.log and build.log.error:
-        yield f"\nThe first error in the log, from line {build.log.first}:\n\n{fenced(build.log.error)}\n"
     if build.log:
-        yield f"\n<details><summary>The end of the log</summary>\n\n{fenced(build.log.tail)}\n\n</details>\n"
+        yield f"\n<details><summary>The end of the log</summary>\n\n{fenced(build.log.lines)}\n\n</details>\n"
 
 
 def code(text: str, *, cell: bool = False) -> str:

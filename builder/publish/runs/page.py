@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from builder.gate.amounts import size_text
 from builder.gate.causes import KINDS
-from builder.progress.display import StageTime, clock
+from builder.progress.display import StageTime, Timeline, clock
 from builder.proof import Verdict
-from builder.publish.people.people_pages import LEVELS, templates
+from builder.publish.people.people_pages import templates
 from builder.publish.proof_lines import counts
 from builder.publish.runs.view import BuildView, Report, causes_of_report, plain, seconds_text
-from builder.timeline import Timeline, thinned
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-#: The states of a cell, besides the levels.
-_STATES = ("failed", "not built")
 _ORDER = (Verdict.FAILED, Verdict.ACCEPTED, Verdict.NOT_RUN, Verdict.PASSED)
 _HERE = Path(__file__).parent
 #: Characters of the evidence of one proof that are shown; `buildfarm report --json` has all.
@@ -44,7 +41,6 @@ def report_page(report: Report) -> str:
             report=report,
             run=report.run,
             picture=Markup(svg),  # noqa: S704 - the picture escapes its texts
-            states=[*LEVELS, *_STATES],
         )
     )
 
@@ -80,11 +76,9 @@ def evidence_text(evidence: Mapping[str, Any]) -> str:
 
 
 WIDTH, LEFT, RIGHT, TOP = 1000, 12, 100, 62
-ROW, BAR, CHART, GAP = 42, 18, 84, 34
+ROW, BAR = 42, 18
 #: Width of a character in pixels; a text that does not fit into its bar is left out.
 LETTER = 6.6
-#: Points of a line; more are not visible.
-MOST_POINTS = 300
 #: Seconds between two marks of the time axis.
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
 _LEGEND = {"prepare": "prepare", "wait": "wait", "compile": "compile", "repair": "repair", "check": "check in a cell"}
@@ -115,27 +109,26 @@ def picture(timeline: Timeline, results: Mapping[str, str], style: str = STYLE) 
     rows: dict[str, list[StageTime]] = {}  # by build, in the order in which the builds started
     for stage in sorted(timeline.stages, key=lambda stage: stage.start):
         rows.setdefault(stage.build, []).append(stage)
-    end = max([stage.end for stage in timeline.stages] + [sample.at for sample in timeline.samples] + [1.0])
+    end = max([stage.end for stage in timeline.stages] + [1.0])
 
     def x(seconds: float) -> float:
         return round(LEFT + seconds / end * (WIDTH - LEFT - RIGHT), 1)
 
     bottom = TOP + ROW * len(rows)
-    height = bottom + 8 + (2 * (CHART + GAP) if timeline.samples else 0)
+    height = bottom + 8
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="timeline" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}"'
         f' height="{height}" role="img" aria-labelledby="timeline-title">',
         f'<title id="timeline-title">Timeline: {len(rows)} rows in {clock(end)}</title>',
         *([f"<style>{style}</style>"] if style else []),
-        *_legend_and_axis(end, x, height - 8),
+        *_legend_and_axis(end, x, bottom),
     ]
     for number, (build, stages) in enumerate(rows.items()):
         parts += _row(TOP + ROW * number, build, stages, x)
         if result := results.get(build, ""):
             at = TOP + ROW * number + 30
             parts.append(f'<text x="{x(stages[-1].end) + 6}" y="{at}">{escape(result)}</text>')
-    parts += [*_charts(timeline, x, bottom), "</svg>"]
-    return "\n".join(parts) + "\n"
+    return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def kind_of(stage: str) -> str:
@@ -170,31 +163,3 @@ def _row(top: int, build: str, stages: Sequence[StageTime], x: _X) -> Iterator[s
             if short and len(short) * LETTER + 8 <= width:
                 yield f'<text x="{left + 4}" y="{top + 30}">{escape(short)}</text>'
                 break
-
-
-def _charts(timeline: Timeline, x: _X, top: float) -> Iterator[str]:
-    """The cores and the memory, as shares of those of the machine; nothing without samples."""
-    samples = list(timeline.samples)
-    while len(samples) > MOST_POINTS:
-        samples = thinned(samples)
-    cores, memory = max(timeline.cores, 1), max(timeline.memory, 1)
-    what = "filled: programs of this run outside of containers; dashed: all programs of the machine"
-    for title, points in (
-        (f"cores: {what}; top: {cores}", [(x(s.at), s.cores / cores, s.machine_cores / cores) for s in samples]),
-        (
-            f"memory: filled: this run; dashed: the machine; top: {size_text(memory)}",
-            [(x(s.at), s.memory / memory, s.machine_memory / memory) for s in samples],
-        ),
-    ):
-        if not points:
-            return
-        top += GAP
-        low = top + CHART
-        own, all_programs = (
-            "L".join(f"{point[0]:g} {low - min(point[which], 1) * CHART:.1f}" for point in points) for which in (1, 2)
-        )
-        yield f'<text class="quiet" x="{LEFT}" y="{top - 7}">{escape(title)}</text>'
-        yield f'<path class="grid" d="M{LEFT} {top}H{WIDTH - RIGHT}M{LEFT} {low}H{WIDTH - RIGHT}"/>'
-        yield f'<path class="compile" d="M{points[0][0]:g} {low}L{own}L{points[-1][0]:g} {low}Z"/>'
-        yield f'<path class="machine" d="M{all_programs}"/>'
-        top = low

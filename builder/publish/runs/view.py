@@ -1,4 +1,4 @@
-"""What the report of a run shows, as data: builds with their cells and proofs, coverage, and the parts of logs."""
+"""What the report of a run shows, as data: builds with their cells and proofs, and the ends of logs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from typing import Any
 
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.gate.causes import Causes, causes_of
-from builder.matrix.axes import Cell
-from builder.progress.display import StageTime, clock
+from builder.progress.display import StageTime, Timeline, clock
 from builder.proof import Proof, Verdict
 from builder.publish.gpu_models import proven_on
 from builder.publish.index.levels import levels
 from builder.publish.proof_lines import counts, findings
-from builder.publish.runs.grid import Field, Grid, grid_of
-from builder.storage.runs import FAILED, NOT_FINISHED, ORDER, REFUSED, REUSED, Run
-from builder.timeline import Timeline, Use
+from builder.publish.runs.history import FAILED, NOT_FINISHED, ORDER, REFUSED, REUSED, Run
 from builder.untrusted import JsonError, parse_plain, without_escapes
 
 #: Control characters, and those that change the direction of text or cannot be encoded.
@@ -28,11 +25,8 @@ _UNSAFE = re.compile(
 )
 #: Characters of one line that are shown.
 LONGEST_LINE = 400
-#: How many lines are shown before and after the first error, and of the end of the log.
-BEFORE, AFTER, TAIL = 2, 12, 25
-_ERROR = re.compile(r"(?i)(?:^|\W)(?:error|fatal|failed|exception|undefined reference to)\b")
-#: What `FirstError` appends to a line of the log.
-_APPENDED = re.compile(r"…?(?: \(\d+ errors in all\))?$")
+#: How many lines of the end of a log are shown.
+TAIL = 40
 
 
 def plain(text: str, longest: int = LONGEST_LINE) -> str:
@@ -50,55 +44,23 @@ def plain(text: str, longest: int = LONGEST_LINE) -> str:
 
 
 @dataclass(frozen=True)
-class Excerpt:
-    """The parts of a log that show why a build failed, as safe text."""
+class LogEnd:
+    """The end of the log of a failed build, as safe text."""
 
     #: Path of the complete log.
     log: str
-    #: first, error: the first error and the lines around it, or none, and the number of their first line, from 1.
+    #: first, lines: the number of the first line, from 1, and the lines.
     first: int
-    error: tuple[str, ...]
-    #: Index of the first error in `error`.
-    here: int
-    #: tail_first, tail: the last lines, and the number of the first of them.
-    tail_first: int
-    tail: tuple[str, ...]
+    lines: tuple[str, ...]
 
 
-def read_excerpt(log: Path, sentence: str) -> Excerpt | None:
-    """The excerpt of a log, or None if the log cannot be read.
-
-    `sentence` is the error that buildfarm reported; without one, the excerpt has no first error.
-    """
+def read_end(log: Path) -> LogEnd | None:
+    """The last lines of a log, or None if the log cannot be read."""
     try:
-        lines = log.read_bytes().decode(errors="replace").split("\n")
+        lines = log.read_bytes().decode(errors="replace").removesuffix("\n").split("\n")
     except OSError:
         return None
-    if not lines[-1]:
-        del lines[-1]
-    found = _error_line(lines, sentence) if sentence else 0
-    first = max(found - BEFORE, 1)
-    error = lines[first - 1 : found + AFTER] if found else []
-    tail = lines[-TAIL:]
-    return Excerpt(
-        str(log), first, tuple(map(plain, error)), found - first, len(lines) - len(tail) + 1, tuple(map(plain, tail))
-    )
-
-
-def _error_line(lines: Sequence[str], sentence: str) -> int:
-    """Number of the line that the reported error comes from, else of the first line that names an error, else 0."""
-    wanted = _APPENDED.sub("", sentence)
-    named = 0
-    for number, line in enumerate(lines, start=1):
-        text = line.strip()
-        if len(text) <= 8 or text.startswith("+ "):
-            continue
-        # The sentence has the path in the source where the log has an absolute path, and it may be cut at its end.
-        if text in wanted or (len(wanted) > 8 and wanted in text):
-            return number
-        if not named and _ERROR.search(text):
-            named = number
-    return named
+    return LogEnd(str(log), max(len(lines) - TAIL, 0) + 1, tuple(map(plain, lines[-TAIL:])))
 
 
 @dataclass(frozen=True)
@@ -108,9 +70,8 @@ class CellView:
     cell: str
     #: `gpu`, `cpu`, `static`, `none` or `failed` by the proofs; `not built` without a wheel.
     level: str
-    #: seconds, use: time, memory and processor time of its checks in this run; 0 if none ran, None if not measured.
+    #: Time of its checks in this run; 0 if none ran.
     seconds: float
-    use: Use | None
     #: The GPU models on which every op was checked.
     gpus: tuple[str, ...]
     proofs: tuple[Proof, ...]
@@ -133,8 +94,6 @@ class BuildView:
     seconds: float = 0
     #: Each stage with its seconds, in order; stages of cells are in `cells`.
     stages: tuple[tuple[str, float], ...] = ()
-    #: Memory and processor time of the programs that made the wheel; None if not measured.
-    use: Use | None = None
     #: File name of the wheel, and its size in bytes; None without a wheel.
     wheel: str | None = None
     size: int | None = None
@@ -148,7 +107,7 @@ class BuildView:
     proofs: tuple[Proof, ...] = ()
     cells: tuple[CellView, ...] = ()
     #: Of the log of a failed build.
-    log: Excerpt | None = None
+    log: LogEnd | None = None
 
     @property
     def bad(self) -> bool:
@@ -179,16 +138,6 @@ class Report:
         of = f" of {name(self.run.extensions)}" if self.run.extensions else ""
         return f"{' '.join(self.run.command.split()[:2])}{of}: {self.run.results}"
 
-    def grids(self) -> list[tuple[str, Grid]]:
-        """The table of cells of each version of each extension, with the name and the version."""
-        by_version: dict[tuple[str, str], dict[Cell, Field]] = {}
-        for build in self.builds:
-            found = by_version.setdefault((build.extension, build.version), {})
-            for view in build.cells:
-                found.setdefault(Cell.parse(view.cell), Field(view.level, gpus=view.gpus))
-        tested = sorted(key for key, cells in by_version.items() if cells)
-        return [(" ".join(key).strip(), grid_of(by_version[key])) for key in tested]
-
 
 def report_of(run: Run) -> Report:
     """The report of a run. Reads the logs of failed builds.
@@ -215,7 +164,6 @@ def _report(run: Run) -> Report:
 def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
     name, has_wheel = str(entry["build"]), "wheel" in entry
     proofs = _proofs(entry.get("proofs", ()))
-    refused = any(proof.verdict is Verdict.FAILED for proof in proofs)
     result, timeline = run.result(entry), run.timeline or Timeline()
     log, error = run.logs.get(name), str(entry["error"] or "").removeprefix(f"{name}: ")
     own = [stage for stage in timeline.stages if stage.build == name]
@@ -231,7 +179,6 @@ def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
         result=result,
         seconds=round(max(s.end for s in own) - min(s.start for s in own), 2) if own else tested,
         stages=tuple((s.stage, round(s.end - s.start, 2)) for s in own if " in torch" not in s.stage),
-        use=timeline.uses.get(name),
         wheel=str(entry["wheel"]) if has_wheel else None,
         size=int(entry.get("size", 0)) or None,
         objects={"reused": objects.get("reused", 0), "all": steps} if steps and result != REUSED else None,
@@ -240,7 +187,7 @@ def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
         hints=tuple(map(str, entry["hints"])),
         proofs=tuple(proof for proof in proofs if proof.cell is None),
         cells=tuple(_cell(name, cell, proofs, timeline) for cell in map(str, entry["serves"])),
-        log=read_excerpt(Path(log), "" if refused or has_wheel else error) if log else None,
+        log=read_end(Path(log)) if log else None,
     )
 
 
@@ -267,7 +214,7 @@ def _cell(name: str, cell: str, proofs: Sequence[Proof], timeline: Timeline) -> 
         or stage.build.startswith(f"{key} on ")
         or (stage.build == name and stage.stage.endswith(f" in {cell}"))
     )
-    return CellView(cell, level, seconds, timeline.uses.get(key), proven_on(about).get(cell, ()), about)
+    return CellView(cell, level, seconds, proven_on(about).get(cell, ()), about)
 
 
 def _seconds(stages: Iterable[StageTime]) -> float:

@@ -25,7 +25,7 @@ from builder.matrix.load import load_matrix, load_recipes
 from builder.proof import Proof, Verdict, proofs_json, proofs_path
 from builder.proofs.cells.prover import cell_basis
 from builder.publish.index.new_wheel import proofs_beside
-from builder.storage.runs import runs
+from builder.publish.runs.history import runs
 from builder.store import Store
 from tests.fixtures.compiled import torch_libraries
 from tests.unit import loopback

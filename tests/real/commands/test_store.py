@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from builder.commands.building.build import dry_run, run_build
+from builder.commands.store import Pruned
+from builder.commands.store import prune_store as prune
 from builder.errors import Exit
 from builder.matrix.fields import parse_size
 from builder.publish.plan_text import dry_run_json, dry_run_text
-from builder.storage.prune import Pruned, prune
-from builder.storage.runs import runs
+from builder.publish.runs.history import runs
 from builder.store import Store
 from tests.conftest import wait_until
 from tests.fixtures.small_project import MODULE, SmallProject, small_project
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("headers")
 PRUNE = """
 import sys
 from pathlib import Path
-from builder.storage.prune import prune
+from builder.commands.store import prune_store as prune
 from builder.store import Store
 while True:
     done = prune(Store(Path(sys.argv[1])), 0)

@@ -11,9 +11,9 @@ import pytest
 PROGRAM = """\
 import os, signal, sys, time
 from pathlib import Path
-from types import SimpleNamespace
 from builder import process
-from builder.commands.building import build_run
+from builder.commands.building.story import BuildRun
+from builder.log import verbosity
 from builder.store import Store
 
 moment, root = sys.argv[1:]
@@ -21,33 +21,30 @@ process.handle_signals()
 # Signals now reach only the thread of the build.
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
-def build_and_prove(farm, build):
-    if moment == "other thread":
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        os.kill(os.getpid(), signal.SIGTERM)
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        process.raise_if_interrupted()
-        time.sleep(0.02)
-    print("the build went on")
+class Run(BuildRun):
+    stored = prove = None
 
-class Order:
-    def __init__(self, builds):
-        pass
-
-    def release(self, build):
-        pass
+    def start(self, builds):
+        return 1, self.ordered(builds)
 
     def ordered(self, builds):
         yield from builds
         if moment == "submit":
             raise KeyboardInterrupt
 
-build_run.preflight = lambda *_: SimpleNamespace(builds=1, jobs=1)
-build_run.BuildOrder = Order
-build_run.build_and_prove = build_and_prove
+    def make(self, build, log, stage):
+        if moment == "other thread":
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            os.kill(os.getpid(), signal.SIGTERM)
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            process.raise_if_interrupted()
+            time.sleep(0.02)
+        print("the build went on")
+
+verbosity.quiet = True
 try:
-    build_run.BuildRun(Store(Path(root)), SimpleNamespace(shares_objects=False), None, {}).build_all({"build": False})
+    Run(Store(Path(root)), {}, None).build_all({"build": False})
 except KeyboardInterrupt:
     print("interrupted")
 """

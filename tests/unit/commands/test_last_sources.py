@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from builder.commands.building.build_run import BuildRun
 from builder.commands.building.folder_builds import FolderBuilds
+from builder.commands.building.story import LocalRun
 from builder.matrix.config import PathSource
 from builder.store import Store
 from builder.wheels.local import LocalExecutor
@@ -21,7 +21,7 @@ def test_a_dry_run_knows_which_files_changed_before_the_source_is_copied(tmp_pat
     folder.mkdir()
     (folder / "op.cu").write_text("first")
     recipe = replace(make.recipe("ops"), folder=folder, source=PathSource(folder))
-    run = BuildRun(store, LocalExecutor(Environments(store, "https://index.example")), None, {BUILD.extension: recipe})
+    run = LocalRun(store, LocalExecutor(Environments(store, "https://index.example")), None, {BUILD.extension: recipe})
     FolderBuilds(store).remember(BUILD, recipe, "d" * 64, source_entries(recipe))
     (folder / "op.cu").write_text("second")
     assert run.why(BUILD) == "must be compiled again, because these files changed since the last wheel: op.cu"

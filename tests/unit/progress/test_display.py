@@ -13,8 +13,7 @@ from rich.console import Console
 from builder import log
 from builder.log import Verbosity
 from builder.progress import display
-from builder.progress.display import HEARTBEAT_SECONDS, Progress, clock, fold_group
-from builder.timeline import Timeline
+from builder.progress.display import HEARTBEAT_SECONDS, Progress, Timeline, clock, fold_group
 from tests.conftest import PATIENCE, wait_until
 from tests.unit.fake_clock import FakeClock
 
@@ -206,7 +205,7 @@ def test_a_stage_keeps_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     progress.stage("one", "compile", "w1")
     progress.stage("one", "copy")
     progress.finish("one", "")
-    stages = tuple(progress.stages())
+    stages = progress.timeline().stages
     assert [(stage.stage, stage.machine) for stage in stages] == [("waiting", ""), ("compile", "w1"), ("copy", "")]
     assert (Timeline(stages).machines, Timeline(stages[2:]).machines) == (("w1",), ())
 

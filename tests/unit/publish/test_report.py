@@ -166,12 +166,10 @@ def test_accepted_findings_and_remarks_are_shown_and_do_not_refuse(stored: Store
 
 
 def test_another_minor_version_is_printed(stored: StoredBuild) -> None:
-    toolchain = Toolchain(
-        executor="local",
-        python=Python(3, 11),
-        others={Part.NVCC: "12.4.131", Part.REQUESTED_CUDA: "CUDA 12.1"},
-    )
-    text = build_text(Path("dist"), PLAN, [replace(result(stored), toolchain=toolchain)])
+    parts = {Part.NVCC: "12.4.131", Part.REQUESTED_CUDA: "CUDA 12.1"}
+    toolchain = Toolchain(executor="local", python=Python(3, 11), others=parts)
+    record = replace(stored.record, record=replace(stored.record.record, toolchain=toolchain))
+    text = build_text(Path("dist"), PLAN, [result(replace(stored, record=record))])
     assert f"{build()}: compiled with CUDA 12.4.131 instead of CUDA 12.1" in text
 
 

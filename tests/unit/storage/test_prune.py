@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.store import usage
-from builder.storage.prune import disk_size, folder_sizes, prune
+from builder.commands.store import disk_size, folder_sizes, usage
+from builder.commands.store import prune_store as prune
 from builder.store import RUN, Store
 from tests.unit.wheels import make_record
 

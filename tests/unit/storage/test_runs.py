@@ -13,10 +13,9 @@ from builder.commands.folders import open_store
 from builder.commands.report import ReportOptions, report
 from builder.commands.store import history_text
 from builder.errors import NothingSelectedError
-from builder.progress.display import StageTime
-from builder.storage.runs import find_run, last_steps, runs, save_run
+from builder.progress.display import StageTime, Timeline
+from builder.publish.runs.history import find_run, last_steps, runs, save_run
 from builder.store import Store
-from builder.timeline import Timeline
 
 REPORT: dict[str, Any] = {
     "builds": [

@@ -12,8 +12,8 @@ import pytest
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict, proofs_of
 from builder.publish.index.entry import Entry
+from builder.publish.runs.history import Run
 from builder.records import BuildRecord
-from builder.storage.runs import Run
 from builder.untrusted import JsonError, parse_json, read_json, text, texts
 from tests.unit.wheels.make_record import build_record
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,10 +30,10 @@ def basis_text(recipe: Recipe) -> str:
     return digest_of({str(check): digest for check, digest in cell_basis(recipe).items()})
 
 
-async def append_log(answer: WorkerAnswer, log: Path) -> None:
+def append_log(answer: WorkerAnswer, log: Path) -> None:
     """Append what a worker sent of its log to the log of this machine; without it if that is not possible."""
     with suppress(OSError), log.open("ab") as stream:
-        await asyncio.to_thread(stream.write, zlib.decompress(answer.log) if answer.log else b"")
+        stream.write(zlib.decompress(answer.log) if answer.log else b"")
 
 
 @dataclass(frozen=True)
@@ -65,33 +65,32 @@ class CellChecks:
         """The GPU models on which to test; "": on any worker. Empty if every check is decided."""
         return (self.gpus or ("",)) if self.task.again else open_models(self.known, self.gpus)
 
-    async def run(self, cluster: Cluster) -> tuple[tuple[Proof, ...], list[WorkerAnswer]]:
-        """One proof for each check, and the answers of the workers; "not run" with the reason where no worker can.
+    def run(self, cluster: Cluster) -> tuple[Proof, ...]:
+        """One proof for each check; "not run" with the reason where no worker can.
 
         Where no worker has one of the GPU models, the checks run on any worker.
         """
         models = self.models
-        answers = list(await asyncio.gather(*(self._on(cluster, model) for model in models)))
-        found = {model: self._proofs(answer) for model, answer in zip(models, answers, strict=True)}
-        if "" not in models and not any(answer.proofs for answer in answers):  # test what needs no GPU
-            answers.append(await self._on(cluster, ""))
-            found[""] = self._proofs(answers[-1])
-        return merge_models(found, self.known), answers
+        with ThreadPoolExecutor(len(models)) as pool:
+            answers = dict(zip(models, pool.map(lambda model: self._on(cluster, model), models), strict=True))
+        if "" not in models and not any(answer.proofs for answer in answers.values()):  # test what needs no GPU
+            answers[""] = self._on(cluster, "")
+        return merge_models({model: self._proofs(answer) for model, answer in answers.items()}, self.known)
 
-    async def _on(self, cluster: Cluster, gpu: str) -> WorkerAnswer:
+    def _on(self, cluster: Cluster, gpu: str) -> WorkerAnswer:
         """Let a worker run the checks; send it the wheel, if it lacks it."""
         only = ""
         for attempt in range(ATTEMPTS):
             # A later attempt is another task: Dask does not run a finished key again.
             basis = f"{self.task.basis}-{attempt}" if attempt else self.task.basis
             task = replace(self.task, gpu=gpu, basis=basis)
-            answer = await cluster.compute(task, self.parts, only=only)
-            await append_log(answer, self.log)
+            answer = cluster.compute(task, self.parts, only=only)
+            append_log(answer, self.log)
             if not answer.no_wheel:
                 break
             only = answer.worker
             with suppress(OSError):
-                await cluster.send(only, task.wheel, self.path)
+                cluster.send(only, task.wheel, self.path)
         return answer
 
     def _proofs(self, answer: WorkerAnswer) -> tuple[Proof, ...]:

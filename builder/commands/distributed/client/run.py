@@ -1,23 +1,19 @@
-"""`buildfarm build` and `smoke` with `--scheduler`: a build is a task of Dask, and so are the checks in a cell."""
+"""`buildfarm build --scheduler`: a build is a task of Dask, and so are the checks of its wheel in a cell."""
 
 from __future__ import annotations
 
-import asyncio
-import signal
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
-from uuid import uuid4
+from typing import cast
 
-from builder.commands.building.build_run import WheelBuilder
 from builder.commands.building.executor_choice import RunSettings
-from builder.commands.building.folder_builds import FolderBuilds
+from builder.commands.building.story import BuildRun
 from builder.commands.distributed.client.prove import CellChecks, append_log, basis_text
 from builder.commands.distributed.cluster import Cluster
-from builder.commands.distributed.options import RemoteOptions
+from builder.commands.distributed.options import WorkersOptions
 from builder.commands.distributed.protocol import (
     BuildTask,
     CheckTask,
@@ -29,114 +25,24 @@ from builder.commands.distributed.protocol import (
     remembered_build,
     version_resource,
 )
-from builder.commands.smoke_targets import SmokeTarget
-from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
-from builder.gate.outcome import Answer as GateAnswer
+from builder.errors import BuildError, Code, MissingToolError
 from builder.hashing import digest_of
 from builder.images.registry import lock_path
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
-from builder.progress.display import Progress
-from builder.proof import Proof, Verdict
+from builder.proof import Proof
 from builder.proofs.cells.prover import WheelProver
-from builder.records import BuildRecord
-from builder.result import BuildResult
 from builder.store import Store, StoredBuild, work_name
-from builder.timeline import Recorder, Timeline
-from builder.untrusted import remove_tree
 from builder.wheels.sources.prepare import source_digest
 
 #: How often a build is made whose wheel cannot be copied, because its worker is gone.
 ATTEMPTS = 3
-
-#: What a client does with workers: from the connection to the jobs that run together.
-Jobs = Callable[[Cluster], Awaitable[Sequence[Coroutine[Any, Any, None]]]]
-#: Takes the proofs of a wheel in a cell, and the answer of the op gate where there is one; returns the outcome as text.
-Keep = Callable[[SmokeTarget, Cell, Sequence[Proof], GateAnswer | None], str]
+#: How many builds have a thread that waits for workers.
+MOST_BUILDS = 1000
 
 
-async def _run_jobs(options: RemoteOptions, on_stage: Callable[[str, str, str], None], jobs: Jobs) -> None:
-    """Connect to the scheduler and run the jobs together; `on_stage` is as in `Cluster`.
-
-    Raises UnreachableError when the scheduler does not answer, what a job raises, and KeyboardInterrupt after a signal:
-    the workers have been told to end their tasks then.
-    """
-    main = cast("asyncio.Task[None]", asyncio.current_task())
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, main.cancel)
-    try:
-        async with Cluster(options.scheduler, patience=options.patience, on_stage=on_stage) as cluster:
-            tasks = [asyncio.create_task(job) for job in await jobs(cluster)]
-            try:
-                await asyncio.gather(*tasks)
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-
-
-class TaskLines:
-    """A line of the progress for each task that a worker runs."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        #: The lines that stay until `finish`; others end with their task.
-        self.expected: set[str] = set()
-
-    def stage(self, name: str, machine: str, stage: str) -> None:
-        """Show what a worker does for a task; an empty stage is the end of the task."""
-        if stage:
-            self._progress.stage(name, stage.partition(" in torch")[0], machine)
-        elif name not in self.expected:
-            self._progress.finish(name, "")
-
-    def finish(self, name: str, outcome: str) -> None:
-        """Show the outcome of an expected line."""
-        self.expected.discard(name)
-        self._progress.finish(name, outcome)
-
-
-def smoke_on_workers(
-    options: RemoteOptions,
-    settings: RunSettings,
-    store: Store,
-    targets: Sequence[SmokeTarget],
-    progress: Progress,
-    keep: Keep,
-) -> None:
-    """Test each wheel in each of its cells on workers; `keep` is called once for each, when its checks have ended.
-
-    Raises UnreachableError when the scheduler does not answer, and KeyboardInterrupt after a signal.
-    """
-    lines = TaskLines(progress)
-    settings = replace(settings, matrix=replace(settings.matrix, extensions=()))
-
-    async def one(cluster: Cluster, target: SmokeTarget, parts: Mapping[str, bytes], cell: Cell) -> None:
-        name, log = f"{target.wheel.name} in {cell}", store.log(f"smoke-{target.wheel.name}-{cell}")
-        log.write_bytes(b"")
-        lines.expected.add(name)
-        wheel = SentWheel(target.wheel.name, target.sha256, target.wheel.stat().st_size)
-        task = CheckTask(wheel, target.recipe, cell, settings, basis_text(target.recipe), again=True)
-        earlier = await asyncio.to_thread(store.proofs, target.sha256)
-        proofs, answers = await CellChecks(task, target.wheel, parts, options.prove_on, earlier, log).run(cluster)
-        gates = [answer.gate for answer in answers if answer.gate is not None]
-        # The outcomes of one GPU model say nothing about another.
-        lines.finish(name, keep(target, cell, proofs, gates[0] if len(gates) == 1 else None))
-
-    async def jobs(cluster: Cluster) -> list[Coroutine[Any, Any, None]]:
-        found: list[Coroutine[Any, Any, None]] = []
-        for target in targets:
-            parts = packed(target.recipe, settings.matrix.path, store, source=False)
-            found += [one(cluster, target, parts, cell) for cell in target.cells]
-        return found
-
-    asyncio.run(_run_jobs(options, lines.stage, jobs))
-
-
-class RemoteRun(WheelBuilder):
+class RemoteRun(BuildRun):
     """Builds and proves the wheels of one run on workers."""
 
     def __init__(
@@ -145,118 +51,90 @@ class RemoteRun(WheelBuilder):
         prover: WheelProver,
         recipes: Mapping[str, Recipe],
         settings: RunSettings,
-        options: RemoteOptions,
+        options: WorkersOptions,
     ) -> None:
         """`prover` runs the checks of wheel files here; those of cells run on workers."""
-        self._store = store
+        super().__init__(store, recipes, prover)
         self._prover = prover
-        self._recipes = recipes
         self._settings = replace(settings, matrix=replace(settings.matrix, extensions=()))
         self._options = options
-        self._progress = Progress()
-        self._lines = TaskLines(self._progress)
-        self._recorder = Recorder(store.owner(""))
-        self._scratch = store.root  # for files that are not complete
-        self._parcels: dict[str, Mapping[str, bytes]] = {}
+        self._cluster: Cluster | None = None
         self._tasks: dict[Build, BuildTask] = {}
+        self._parcels: dict[str, Mapping[str, bytes]] = {}
         self._made: dict[str, WorkerAnswer] = {}  # by the digest of a task: what a worker made for an earlier run
-        self.finished = {}
 
     def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
-        """Each build, and whether the store has its wheel from an earlier run."""
+        """As in `BuildRun`."""
         self._tasks = {build: self._task(build) for build in builds}
         return {build: self._known(task) is not None for build, task in self._tasks.items()}
 
-    def build_all(self, builds: Mapping[Build, bool]) -> list[BuildResult]:
-        """Build and prove each build once; the results have the order of `builds`, the value of `stored`.
+    def start(self, builds: Mapping[Build, bool]) -> tuple[int, Sequence[Build]]:
+        """Connect to the scheduler; raises UnreachableError. All builds go to Dask at once."""
+        options, missing = self._options, [build for build, there in builds.items() if not there]
+        for name in dict.fromkeys(build.extension for build in builds):
+            self._parcels[name] = packed(self.recipes[name], self._settings.matrix.path, self.store)
+        self._cluster = Cluster(options.scheduler or "", patience=options.worker_timeout, on_stage=self._show)
+        self._made = self._cluster.finished([self._tasks[build].digest for build in missing])
+        return min(max(len(builds), 1), MOST_BUILDS), [*builds]
 
-        Raises UnreachableError when the scheduler does not answer. A build that fails is a result with its error.
-        """
-        missing = [self._tasks[build].digest for build, there in builds.items() if not there]
+    def end(self) -> None:
+        """Disconnect: workers end the tasks that nobody waits for."""
+        if self._cluster:
+            self._cluster.close()
 
-        async def jobs(cluster: Cluster) -> list[Coroutine[Any, Any, None]]:
-            self._made = await cluster.finished(missing)
-            return [self._one(cluster, build) for build in builds]
+    def _show(self, title: str, machine: str, stage: str) -> None:
+        """Show what a worker does for a task. That of checks, `BUILD in CELL`, ends with the task."""
+        if stage:
+            self.progress.stage(title, stage.partition(" in torch")[0], machine)
+        elif " in " in title:
+            self.progress.finish(title, "")
 
-        folder = self._store.work(f"remote-{digest_of(time.time())[:12]}")
-        with folder as self._scratch, self._recorder.recording(), self._progress.shown():
-            asyncio.run(_run_jobs(self._options, self._lines.stage, jobs))
-        return [self.finished[build] for build in builds]
-
-    def timeline(self) -> Timeline:
-        """What happened when, until now."""
-        return self._recorder.timeline(self._progress.stages())
-
-    async def _one(self, cluster: Cluster, build: Build) -> None:
-        """One build from its recipe to its proofs; an error becomes the result, and the other builds go on."""
-        name, started, log = str(build), time.monotonic(), self._store.log(str(build))
-        self._lines.expected.add(name)
-        task, stored, reused = self._tasks[build], None, True
-        proofs: list[Proof] = []
-        error: BuildfarmError | None = None
-        try:
-            stored = await asyncio.to_thread(self._known, task)
-            if stored is None:
-                stored, reused = await self._build(cluster, task, log)
-            recipe = self._recipes[build.extension]
-            await asyncio.to_thread(FolderBuilds(self._store).remember, build, recipe, stored.digest)
-            proofs = await self._prove(cluster, build, stored, log)
-        except BuildfarmError as problem:
-            error, reused = problem, False
-        failed = [proof for proof in proofs if proof.verdict is Verdict.FAILED]
-        outcome = f"failed: {error or failed[0].check}" if error or failed else "already built" if reused else "built"
-        self._lines.finish(name, outcome)
-        self.finished[build] = BuildResult(
-            build,
-            stored,
-            error,
-            reused=reused,
-            seconds=time.monotonic() - started,
-            toolchain=stored.record.record.toolchain if stored else None,
-            proofs=tuple(proofs),
-            log=log if log.is_file() else None,
-        )
-
-    async def _build(self, cluster: Cluster, task: BuildTask, log: Path) -> tuple[StoredBuild, bool]:
-        """Let a worker build, and collect the wheel and whether the worker had it; again if the worker is gone."""
+    def make(self, build: Build, log: Path, stage: Callable[[str], None]) -> tuple[StoredBuild, bool]:
+        """Let a worker build, and copy the wheel; again if the worker is gone by then."""
+        task, cluster = self._tasks[build], cast("Cluster", self._cluster)
+        if stored := self._known(task):
+            return stored, True
         log.write_bytes(b"")
         for _ in range(ATTEMPTS):
-            answer = self._made.pop(task.digest, None)
-            answer = answer or await cluster.compute(task, self._parts(task.recipe))
-            await append_log(answer, log)
+            answer = self._made.pop(task.digest, None) or cluster.compute(task, self._parcels[build.extension])
+            append_log(answer, log)
             if answer.error is not None:
                 if isinstance(answer.error, BuildError) and answer.error.log:  # the path on the worker
                     there, answer.error.log = str(answer.error.log), log
                     answer.error.hints = tuple(hint.replace(there, str(log)) for hint in answer.error.hints)
                 raise answer.error
+            stage("copy")
             with suppress(OSError):
-                stored = await self._collect(cluster, task, answer)
-                keep_locks(self._store.root / "envs", answer.locks)
+                stored = self._collect(cluster, answer)
+                keep_locks(self.store.root / "envs", answer.locks)
+                remember_build(self.store, task.digest, stored.digest)
                 return stored, answer.reused
         raise MissingToolError(
             f"the workers that built {task.title} were gone before the wheel was copied", Code.KILLED
         )
 
-    async def _prove(self, cluster: Cluster, build: Build, stored: StoredBuild, log: Path) -> list[Proof]:
+    def prove(self, build: Build, stored: StoredBuild, log: Path, stage: Callable[[str], None]) -> list[Proof]:
         """Prove the wheel on workers, and its file here."""
-        recipe, again, gpus = self._recipes[build.extension], self._prover.again, self._options.prove_on
-        subject = await asyncio.to_thread(self._prover.subject, stored, build, recipe)
-        earlier = await asyncio.to_thread(self._store.proofs, stored.sha256)
-        wheel, parts, basis = SentWheel.of(stored), self._parts(recipe), basis_text(recipe)
+        recipe, again, gpus = self.recipes[build.extension], self._prover.again, self._options.gpu_models
+        subject, cluster = self._prover.subject(stored, build, recipe), cast("Cluster", self._cluster)
+        earlier, parts = self.store.proofs(stored.sha256), self._parcels[build.extension]
+        wheel, basis = SentWheel.of(stored), basis_text(recipe)
         # A container's wheel may need a newer glibc than a worker has.
         settings = replace(self._settings, executor=stored.record.record.toolchain.executor)
         tasks = [CheckTask(wheel, recipe, cell, settings, basis, build, again=again) for cell in subject.claim.cells]
         checks = [CellChecks(task, stored.wheel, parts, gpus, earlier, log) for task in tasks]
         checks = [each for each in checks if each.models]
+        made: dict[Cell, tuple[Proof, ...]] = {}
         if checks:
-            self._lines.stage(str(build), "", "prove in its cells")
-        found = await asyncio.gather(*(each.run(cluster) for each in checks))
-        made = {each.task.cell: proofs for each, (proofs, _) in zip(checks, found, strict=True)}
-        return await asyncio.to_thread(self._prover.prove, subject, log=log, stage=lambda _: None, others=made)
+            stage("prove in its cells")
+            with ThreadPoolExecutor(len(checks)) as pool:
+                found = pool.map(lambda each: each.run(cluster), checks)
+                made = {each.task.cell: proofs for each, proofs in zip(checks, found, strict=True)}
+        return self._prover.prove(subject, log=log, stage=lambda _: None, others=made)
 
     def _task(self, build: Build) -> BuildTask:
         """The task of a build; its digest covers everything that this machine knows about the build."""
-        recipe, settings, matrix = self._recipes[build.extension], self._settings, self._settings.matrix
+        recipe, settings, matrix = self.recipes[build.extension], self._settings, self._settings.matrix
         lock = lock_path(matrix.path)
         digest = digest_of(
             {
@@ -272,32 +150,16 @@ class RemoteRun(WheelBuilder):
         )
         return BuildTask(digest, build, recipe, settings)
 
-    def _parts(self, recipe: Recipe) -> Mapping[str, bytes]:
-        if recipe.name not in self._parcels:
-            self._parcels[recipe.name] = packed(recipe, self._settings.matrix.path, self._store)
-        return self._parcels[recipe.name]
-
     def _known(self, task: BuildTask) -> StoredBuild | None:
         """The wheel that an earlier run got for this task, or None."""
-        digest = remembered_build(self._store, task.digest)
-        return self._store.take(digest) if digest else None
+        digest = remembered_build(self.store, task.digest)
+        return self.store.take(digest) if digest else None
 
-    async def _collect(self, cluster: Cluster, task: BuildTask, answer: WorkerAnswer) -> StoredBuild:
+    def _collect(self, cluster: Cluster, answer: WorkerAnswer) -> StoredBuild:
         """The wheel in this store, copied from the worker that made it; raises OSError if it does not have it."""
         wheel = cast("SentWheel", answer.wheel)
-        stored = await asyncio.to_thread(self._store.take, wheel.digest)
-        if stored is None:
-            folder = self._scratch / uuid4().hex
-            folder.mkdir()
-            try:
-                await cluster.fetch(answer.worker, wheel, folder / wheel.filename)
-                stored = await asyncio.to_thread(self._add, wheel, folder / wheel.filename)
-            finally:
-                remove_tree(folder)
-        remember_build(self._store, task.digest, stored.digest)
-        return stored
-
-    def _add(self, wheel: SentWheel, path: Path) -> StoredBuild:
-        with self._store.work(work_name(wheel.digest)):
-            stored = self._store.take(wheel.digest)
-            return stored or self._store.add(wheel.digest, path, cast("BuildRecord", wheel.record))
+        with self.store.work(work_name(wheel.digest)) as folder:
+            if stored := self.store.take(wheel.digest):
+                return stored
+            cluster.fetch(answer.worker, wheel, folder / wheel.filename)
+            return self.store.add(wheel.digest, folder / wheel.filename, wheel.record)

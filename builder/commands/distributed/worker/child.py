@@ -19,8 +19,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import cast
 
-from builder.commands.building.build_run import BuildRun
 from builder.commands.building.executor_choice import choose_executor
+from builder.commands.building.story import LocalRun
 from builder.commands.distributed.protocol import (
     LOCK,
     LOCKS,
@@ -41,8 +41,6 @@ from builder.gate.system.nvidia import smi
 from builder.log import set_verbosity
 from builder.process import handle_signals, kill_all
 from builder.progress.display import Progress, repeated
-from builder.proofs.cells.cell_environment import cell_environments
-from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.prover import WheelProver
 from builder.store import Store, StoredBuild
 from builder.wheels.toolchain.environments import Environments
@@ -131,8 +129,8 @@ def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], Non
         if state and state != last:
             report(last := state)
 
-    builder = BuildRun(store, executor, None, recipes, jobs=jobs, minor_mismatch=mismatch, progress=progress)
-    with repeated(report_state, lambda: REPORT_SECONDS):
+    builder = LocalRun(store, executor, None, recipes, jobs=jobs, minor_mismatch=mismatch, progress=progress)
+    with repeated(report_state, REPORT_SECONDS):
         (result,) = builder.build_all(builder.stored([task.build]))
     log, envs = store.log(str(task.build)), store.root / "envs"
     used = [f"{path.name}.json" for path in envs.iterdir() if path.is_dir() and path.stat().st_mtime >= started - 1]
@@ -155,19 +153,14 @@ def _use_gpu(model: str) -> None:
 
 
 def _check(task: CheckTask, store: Store, wheel: Path, report: Callable[[str], None]) -> WorkerAnswer:
-    """Run the checks of a wheel in a cell: those of its build, or those of `smoke`."""
+    """Run the checks of a wheel in a cell."""
     _use_gpu(task.gpu)
     settings, sent = task.settings, task.wheel
     log = store.log(f"check-{sent.sha256[:16]}-{task.cell}")
     log.write_bytes(b"")
-    pull, downloads = settings.pull, settings.python_downloads
-    if task.build is None or sent.record is None:
-        cells = cell_environments(settings.executor, settings.matrix, store, python_downloads=downloads, pull=pull)
-        run = CellRunner(store, cells, log, report, linkage=False).run(task.cell, wheel, sent.sha256, task.recipe)
-        return WorkerAnswer(proofs=run.proofs, gate=run.answer, log=zlib.compress(log.read_bytes()))
-    environments = Environments(store, settings.matrix.torch_index, python_downloads=downloads)
+    environments = Environments(store, settings.matrix.torch_index, python_downloads=settings.python_downloads)
     images = settings.matrix if settings.executor == "docker" else None
-    prover = WheelProver(store, environments, images, pull=pull, again=task.again)
+    prover = WheelProver(store, environments, images, pull=settings.pull, again=task.again)
     stored = StoredBuild(sent.digest, wheel, sent.record, sha256=sent.sha256)
     build = replace(task.build, serves=(task.cell,))
     proofs = prover.prove(prover.subject(stored, build, task.recipe), log=log, stage=report)

@@ -60,8 +60,6 @@ class WorkerFacts:
     docker: str = ""
     #: CUDA versions that this machine compiles for without a container.
     toolkits: tuple[str, ...] = ()
-    #: CUDA versions that it compiles for with `--allow-cuda-minor-mismatch`.
-    minor_mismatches: tuple[str, ...] = ()
     #: Why a CUDA version whose toolkit there is has no C++ compiler, a sentence each.
     without_compiler: tuple[str, ...] = ()
 
@@ -75,11 +73,10 @@ class WorkerFacts:
         for_builds = self.memory - PROOF_MEMORY if self.memory >= 2 * PROOF_MEMORY else self.memory
         compilers: dict[str, int] = {}
         for cuda in Compat.load().cudas:
-            for mismatch, here in ((False, self.toolkits), (True, self.minor_mismatches)):
-                able = {"local": str(cuda) in here, "auto": str(cuda) in here or self.docker}
-                compilers |= {
-                    compile_resource(e, cuda, minor_mismatch=mismatch): MANY for e, yes in able.items() if yes
-                }
+            if str(cuda) in self.toolkits:
+                compilers[compile_resource("local", cuda)] = MANY
+            if str(cuda) in self.toolkits or self.docker:
+                compilers[compile_resource("auto", cuda)] = MANY
         gpus = {f"gpu-{model}": count for model, count in Counter(model for model, _ in self.gpus).items()}
         return (
             Offer(BUILDS, self.builds, {**common, BUILDS: self.builds, MEMORY: for_builds, **compilers}),
@@ -106,9 +103,7 @@ def measure(name: str, *, builds: int | None = None) -> WorkerFacts:
     resources = measure_resources()
     parallel = builds or max(1, resources.cores // CORES_PER_BUILD)
     rows = [row for row in smi(["name", "compute_cap", "driver_version"]) if "compute_cap" in row]
-    exact, near = (
-        {str(cuda): _lack(cuda, minor_mismatch=mismatch) for cuda in Compat.load().cudas} for mismatch in (False, True)
-    )
+    lacks = {str(cuda): _lack(cuda) for cuda in Compat.load().cudas}
     engine, docker = Engine(may_pull=False), ""
     with suppress(*SDK_ERRORS):  # the engine has just ended
         docker = "" if engine.problem() else engine.version()[0]
@@ -120,16 +115,15 @@ def measure(name: str, *, builds: int | None = None) -> WorkerFacts:
         jobs=max(1, resources.cores // parallel),
         gpus=tuple((f"sm_{row['compute_cap'].replace('.', '')}", row.get("name", "")) for row in rows),
         docker=docker,
-        toolkits=tuple(cuda for cuda, lack in exact.items() if lack is None),
-        minor_mismatches=tuple(cuda for cuda, lack in near.items() if lack is None),
-        without_compiler=tuple(dict.fromkeys(lack for lack in (*exact.values(), *near.values()) if lack)),
+        toolkits=tuple(cuda for cuda, lack in lacks.items() if lack is None),
+        without_compiler=tuple(dict.fromkeys(lack for lack in lacks.values() if lack)),
     )
 
 
-def _lack(cuda: Cuda, *, minor_mismatch: bool) -> str | None:
+def _lack(cuda: Cuda) -> str | None:
     """What is wrong with the C++ compiler for a CUDA version; empty without a toolkit, None if all is there."""
     try:
-        toolkit = find_toolkit(cuda, minor_mismatch=minor_mismatch)
+        toolkit = find_toolkit(cuda, minor_mismatch=False)
         find_host_compiler(Cuda.parse(".".join(toolkit.version.split(".")[:2])) if toolkit.home else cuda)
     except MissingToolError as error:
         if error.code is Code.COMPILER_MISSING:

@@ -8,14 +8,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from uuid import uuid4
 
 from distributed import Reschedule, Worker, get_worker
 from distributed.diagnostics.plugin import WorkerPlugin
@@ -39,7 +37,7 @@ from builder.errors import BuildfarmError, Code
 from builder.gate.amounts import size_text
 from builder.hashing import sha256_of
 from builder.resources import measure_resources
-from builder.store import RUN, Store
+from builder.store import Store
 from builder.wheels.build_dir import clear_abandoned
 
 if TYPE_CHECKING:
@@ -51,8 +49,6 @@ SECONDS_TO_END = 15.0
 PROGRAM = (sys.executable, "-m", "builder.commands.distributed.worker.child")
 #: Bytes of a file in one message.
 CHUNK = 4 << 20
-#: Seconds after the end of the last task in which clients copy logs and wheels.
-SECONDS_TO_COPY = 3600.0
 
 
 class Service(WorkerPlugin):
@@ -74,7 +70,6 @@ class Service(WorkerPlugin):
         self._lock = threading.Lock()
         self._running: dict[str, subprocess.Popen[bytes]] = {}  # by the Dask key of the task
         self._ended: set[int] = set()  # ids of processes that this worker ended
-        self._used = 0.0  # when something of the store was kept last
         # What Dask sends to clients, beside the resources.
         worker.startup_information[PLUGIN] = lambda _: {"name": self._facts.name, "version": version_text()}
 
@@ -100,51 +95,34 @@ class Service(WorkerPlugin):
 
     def run(self, task: Task, parts: Sequence[bytes]) -> WorkerAnswer:
         """Run a task in a process of its own, and report its stages as events of Dask."""
-        about = {"run": uuid4().hex, "machine": self._facts.name, "key": task.key, "title": task.title}
+        about = {"machine": self._facts.name, "key": task.key, "title": task.title}
 
         def report(stage: str) -> None:
             self._worker.log_event(TOPIC, about | {"stage": stage})
 
-        report("start")
         try:
             answer = self._run(task, parts, report)
         except OSError as error:  # a full disk, for example
             answer = refused(error)
-        finally:
-            report("end")
         return replace(answer, worker=self._worker.address, machine=self._facts.name)
 
     def _run(self, task: Task, parts: Sequence[bytes], report: Callable[[str], None]) -> WorkerAnswer:
         sent = task.wheel if isinstance(task, CheckTask) else None
-        marks = [RUN, *([f"builds/{sent.digest}", f"received/{sent.sha256}"] if sent else [])]
-        self._keep(*marks)
+        if sent:
+            self._keep(f"builds/{sent.digest}", f"received/{sent.sha256}")
         file = self._path_of(sent) if sent else None
         if sent and file and not (file.is_file() and sha256_of(file) == sent.sha256):
             return WorkerAnswer(no_wheel=True)
-        try:
-            answer = self._in_process(Work(task, parts, self._root, self._facts.jobs, file), report)
-        finally:
-            self._keep(*marks)
+        answer = self._in_process(Work(task, parts, self._root, self._facts.jobs, file), report)
         if isinstance(task, BuildTask) and answer.wheel is not None:
             remember_build(self._store, task.digest, answer.wheel.digest)
         return answer
 
     def _keep(self, *targets: str) -> None:
-        """Keep paths of the store, or RUN, from `store prune` until no task has run for SECONDS_TO_COPY.
-
-        Waits while `store prune` deletes one of them.
-        """
+        """Keep paths of the store from `store prune` until the worker ends. Waits while it deletes one."""
         with self._lock:
             for target in targets:
                 self._store.use(target)
-            self._used = time.monotonic()
-        self._worker.loop.add_callback(self._worker.loop.call_later, SECONDS_TO_COPY + 1, self.release)
-
-    def release(self) -> None:
-        """Give up every mark, unless a task runs or a mark is too young."""
-        with self._lock:
-            if not self._running and time.monotonic() - self._used > SECONDS_TO_COPY:
-                self._store = Store(self._root)
 
     def _in_process(self, work: Work, report: Callable[[str], None]) -> WorkerAnswer:
         """The answer of a process, or why it ended without one.
@@ -219,7 +197,7 @@ class Service(WorkerPlugin):
     def _path_of(self, wheel: SentWheel) -> Path:
         """Where a wheel is that was built here, else where one is that a client sent or will send."""
         built = self._root / "builds" / wheel.digest / wheel.filename
-        return built if wheel.digest and built.is_file() else self._root / "received" / wheel.sha256 / wheel.filename
+        return built if built.is_file() else self._root / "received" / wheel.sha256 / wheel.filename
 
 
 def run_task(task: Task, *parts: bytes) -> WorkerAnswer:

@@ -27,7 +27,6 @@ SETTINGS = RunSettings(Matrix(Path("matrix.yaml"), (CELL.torch,), (CELL.cuda,), 
 WHEEL = SentWheel("ops-1.0-py3-none-any.whl", SHA, 9, "d" * 64, build_record())
 BUILD_TASK = BuildTask("e" * 64, BUILD, RECIPE, SETTINGS)
 PROOF_TASK = CheckTask(WHEEL, RECIPE, CELL, SETTINGS, "basis", BUILD)
-SMOKE_TASK = CheckTask(SentWheel("ops-1.0-py3-none-any.whl", SHA, 9), RECIPE, CELL, SETTINGS, "basis", again=True)
 
 
 def proofs(gpu: Verdict, reason: str = "", *, others: Verdict = Verdict.PASSED, **evidence: Any) -> tuple[Proof, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,17 +26,21 @@ DIGEST = "d" * 64
 def on_workers(
     folder: Path,
     names: str,
-    scenario: Callable[[Cluster], Awaitable[None]],
+    scenario: Callable[[Cluster], None],
     function: Callable[..., WorkerAnswer] = run_task,
 ) -> None:
     """Run a scenario with workers of these names; `function` is what they do in place of a task."""
 
+    def in_a_thread(address: str) -> None:
+        cluster = Cluster(address, patience=20, on_stage=lambda *_: None, function=function)
+        try:
+            scenario(cluster)
+        finally:
+            cluster.close()
+
     async def run() -> None:
-        async with (
-            workers(folder, *names.split()) as (address, _),
-            Cluster(address, patience=20, on_stage=lambda *_: None, function=function) as cluster,
-        ):
-            await scenario(cluster)
+        async with workers(folder, *names.split()) as (address, _):
+            await asyncio.to_thread(in_a_thread, address)
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE))
 
@@ -51,16 +55,16 @@ def build(_: BuildTask) -> WorkerAnswer:
 
 
 def test_another_worker_gets_what_the_first_cannot_run(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        answer = await cluster.compute(BUILD_TASK, {})
+    def scenario(cluster: Cluster) -> None:
+        answer = cluster.compute(BUILD_TASK, {})
         assert (answer.machine, answer.error) == ("good", None)
 
     on_workers(tmp_path, "w1 good w2", scenario, build)
 
 
 def test_three_workers_try_a_task(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        answer = await cluster.compute(BUILD_TASK, {})
+    def scenario(cluster: Cluster) -> None:
+        answer = cluster.compute(BUILD_TASK, {})
         assert isinstance(answer.error, BuildfarmError)
         assert answer.error.code == Code.DISK_FULL
         assert str(answer.error).startswith("no worker could run this build: ")
@@ -70,27 +74,27 @@ def test_three_workers_try_a_task(tmp_path: Path) -> None:
 
 
 def test_only_one_worker_gets_a_task_while_it_is_there(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        answers = [await cluster.compute(BUILD_TASK, {}, only=address) for address in cluster._workers]
+    def scenario(cluster: Cluster) -> None:
+        answers = [cluster.compute(BUILD_TASK, {}, only=address) for address in cluster._workers]
         assert {answer.worker for answer in answers} == set(cluster._workers)
-        assert (await cluster.compute(BUILD_TASK, {}, only="tcp://127.0.0.1:1")).worker in cluster._workers
+        assert cluster.compute(BUILD_TASK, {}, only="tcp://127.0.0.1:1").worker in cluster._workers
 
     on_workers(tmp_path, "w1 w2", scenario, lambda _: WorkerAnswer(get_worker().address))
 
 
 def test_a_worker_knows_the_wheels_that_it_made(tmp_path: Path) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        assert await cluster.finished([BUILD_TASK.digest]) == {}
+    def scenario(cluster: Cluster) -> None:
+        assert cluster.finished([BUILD_TASK.digest]) == {}
         store = Store(tmp_path / "w2")
         wheel = store.root / "ops-1.0-py3-none-any.whl"
         wheel.write_bytes(b"wheel")
         with store.work(work_name(DIGEST)):
             store.add(DIGEST, wheel, build_record())
         remember_build(store, BUILD_TASK.digest, DIGEST)
-        answer = (await cluster.finished([BUILD_TASK.digest, "f" * 64])).pop(BUILD_TASK.digest)
+        answer = cluster.finished([BUILD_TASK.digest, "f" * 64]).pop(BUILD_TASK.digest)
         assert answer.wheel
         assert (cluster._workers[answer.worker]["name"], answer.wheel.digest, answer.reused) == ("w2", DIGEST, True)
         (store.root / "remote" / f"{BUILD_TASK.digest}.json").unlink()
-        assert await cluster.finished([BUILD_TASK.digest]) == {}
+        assert cluster.finished([BUILD_TASK.digest]) == {}
 
     on_workers(tmp_path, "w1 w2", scenario)

@@ -16,15 +16,14 @@ import pytest
 
 from builder.commands.distributed import connection
 from builder.commands.distributed.connection import connect, quiet_dask, reach, security_for
-from builder.commands.distributed.options import RemoteOptions
-from builder.commands.smoke import SmokeOptions
+from builder.commands.distributed.options import WorkersOptions
 from builder.errors import Code, Exit
 from tests.conftest import BUILDFARM
 from tests.refused import refused
 
 
-def workers(address: str, *, plain_tcp: bool = False) -> RemoteOptions | None:
-    return SmokeOptions(scheduler=address, plain_tcp=plain_tcp).remote
+def check(address: str, *, plain_tcp: bool = False) -> None:
+    WorkersOptions(scheduler=address, plain_tcp=plain_tcp).check_workers()
 
 
 @pytest.mark.parametrize(("listens", "reason"), [(False, "Connect call failed"), (True, "1 s have passed")])
@@ -36,7 +35,7 @@ def test_nothing_answers(listens: bool, reason: str, monkeypatch: pytest.MonkeyP
             taken.listen()
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         with refused(Code.NETWORK_UNREACHABLE, reason) as caught:
-            asyncio.run(connect(address, security_for(address)))
+            connect(address, 1.0)
     assert (caught.value.exit_code, caught.value.where) == (Exit.TOOL_MISSING, address)
 
 
@@ -49,22 +48,21 @@ def test_nothing_answers(listens: bool, reason: str, monkeypatch: pytest.MonkeyP
 )  # fmt: skip
 def test_an_address_that_is_none(address: str) -> None:
     with refused(Code.VALUE_INVALID) as caught:
-        workers(address, plain_tcp=True)
+        check(address, plain_tcp=True)
     assert caught.value.exit_code is Exit.USAGE
 
 
 def test_another_machine_without_tls_wants_an_option() -> None:
-    assert workers("") is None
     with refused(Code.NOT_ENCRYPTED):
-        workers("tcp://192.0.2.1:8786")
+        check("tcp://192.0.2.1:8786")
     for address, plain in (("tcp://192.0.2.1:8786", True), ("tls://192.0.2.1:8786", False), ("tcp://[::1]:1", False)):
-        assert workers(address, plain_tcp=plain) is not None
+        check(address, plain_tcp=plain)
 
 
 def test_dask_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builder.commands.distributed.options.find_spec", lambda _: None)
     with refused(Code.PACKAGE_MISSING) as caught:
-        workers("tcp://127.0.0.1:8786")
+        check("tcp://127.0.0.1:8786")
     assert caught.value.exit_code is Exit.TOOL_MISSING
 
 

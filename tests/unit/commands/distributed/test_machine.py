@@ -84,17 +84,9 @@ def test_checks_for_a_model_see_only_a_gpu_of_it(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_a_compiler_and_docker_offer() -> None:
-    some = WorkerFacts("w", 8, 1 << 30, 2, 4, docker="29.0", toolkits=("13.0",), minor_mismatches=("12.8",))
+    some = WorkerFacts("w", 8, 1 << 30, 2, 4, docker="29.0", toolkits=("13.0",))
     builds, proofs = (offer.resources for offer in some.offers())
-    usual = {
-        "docker",
-        "local-cu130",
-        "any-cu130",
-        "any-cu128",
-        "local-cu128-minor-mismatch",
-        "any-cu128-minor-mismatch",
-    }
-    assert usual <= set(builds)
+    assert {"docker", "local-cu130", "any-cu130", "any-cu128"} <= set(builds)
     assert "local-cu128" not in builds
     assert set(proofs) == {version_resource(), PROOFS, MEMORY, "docker"}
 

@@ -13,11 +13,11 @@ import pytest
 from distributed import Worker
 
 from builder.commands.distributed.protocol import WorkerAnswer
-from builder.commands.distributed.worker import child, service
+from builder.commands.distributed.worker import child
 from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.commands.distributed.worker.service import Service
-from builder.storage.prune import prune
-from builder.store import RUN, Store
+from builder.commands.store import prune_store as prune
+from builder.store import Store
 
 WHEEL = f"received/{'a' * 64}"
 
@@ -26,8 +26,7 @@ WHEEL = f"received/{'a' * 64}"
 def plugin(tmp_path: Path) -> Service:
     """The plugin of a worker with a wheel, a note and a log in its store, all from long ago."""
     made = Service(tmp_path / "store", WorkerFacts("machine", cores=1, memory=2**30, builds=1, jobs=1))
-    loop = SimpleNamespace(add_callback=lambda *_: None, call_later=None)
-    made.setup(cast("Worker", SimpleNamespace(loop=loop, startup_information={})))
+    made.setup(cast("Worker", SimpleNamespace(startup_information={})))
     for name in (f"{WHEEL}/demo.whl", "remote/task.json", "logs/demo.log"):
         path = tmp_path / "store" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,20 +39,12 @@ def targets(plugin: Service) -> set[str]:
     return {item.target for item in prune(Store(plugin._root), 0).deleted}
 
 
-def test_nothing_that_a_task_uses_is_deleted_until_the_client_has_copied_it(
-    plugin: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plugin._keep(RUN, WHEEL)
-    plugin.release()
-    assert targets(plugin) == set()
+def test_no_wheel_that_a_task_used_is_deleted_while_the_worker_runs(plugin: Service) -> None:
+    plugin._keep(WHEEL)
+    assert targets(plugin) == {"remote/task.json", "logs/demo.log"}, "the process of a task keeps them while it runs"
     assert Store(plugin._root).last_use(WHEEL).year > 2000
-    monkeypatch.setattr(service, "SECONDS_TO_COPY", -1.0)
-    plugin._running["key"] = None  # type: ignore[assignment]
-    plugin.release()
-    assert targets(plugin) == set(), "a task runs"
-    plugin._running.clear()
-    plugin.release()
-    assert targets(plugin) == {WHEEL, "remote/task.json", "logs/demo.log"}
+    plugin._store = Store(plugin._root)  # the marks end with the worker
+    assert targets(plugin) == {WHEEL}
 
 
 def test_a_process_ends_after_the_worker_has_marked_what_it_made(monkeypatch: pytest.MonkeyPatch) -> None:

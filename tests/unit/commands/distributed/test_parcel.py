@@ -39,9 +39,9 @@ def files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or path.is_file()}
 
 
-def parts(recipe: Recipe, folder: Path, *, source: bool = True) -> list[bytes]:
+def parts(recipe: Recipe, folder: Path) -> list[bytes]:
     """The files of a recipe, with the lock files in a folder."""
-    return list(packed(recipe, folder / "matrix.yaml", Store(folder / "store"), source=source).values())
+    return list(packed(recipe, folder / "matrix.yaml", Store(folder / "store")).values())
 
 
 def test_the_files_arrive(recipe: Recipe, tmp_path: Path) -> None:
@@ -75,13 +75,6 @@ def test_a_large_source_becomes_several_parts(recipe: Recipe, tmp_path: Path, mo
     assert len(found) == 5
     assert max(map(len, found)) <= 1 << 16
     assert (unpack(found, tmp_path / "there") / "src" / "weights.bin").read_bytes() == data
-
-
-def test_checks_of_a_wheel_need_no_source(recipe: Recipe, tmp_path: Path) -> None:
-    folder = unpack(parts(recipe, tmp_path, source=False), tmp_path / "there")
-    assert files(folder) == {"cases.py", "references/table.bin", "fix.patch"}
-    nowhere = replace(make.recipe("ops"), folder=Path("/nonexistent"), source=PathSource(Path("/nonexistent")))
-    assert files(unpack(parts(nowhere, tmp_path, source=False), tmp_path / "empty")) == set()
 
 
 @pytest.mark.parametrize(

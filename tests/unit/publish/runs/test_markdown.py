@@ -12,7 +12,6 @@ import pytest
 from builder.commands.report import report_data
 from builder.log import console
 from builder.publish.runs.markdown import LIMIT, append_summary, code, fenced, report_markdown
-from builder.publish.runs.page import report_page
 from builder.publish.runs.view import report_of
 from tests.unit.publish.runs.make import CELL, FAILED, GOOD, HOSTILE, OTHER, REFUSED, entry, proof, run
 
@@ -39,11 +38,9 @@ def test_failed_builds_come_first_with_reason_hint_and_log(tmp_path: Path) -> No
     )
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows[:2]] == [FAILED, REFUSED]
-    assert f"| `{GOOD}` | built | 1:30 min | 1.0 GiB | 1 of 2 | 6 passed, 0 failed, 1 not run |" in rows
-    assert text.index(f"#### `{FAILED}`: failed") < text.index(f"#### `{REFUSED}`: refused") < text.index("`good 1.0`")
-    assert "The first error in the log, from line 39:" in text
-    assert "(99600 more characters)" not in text, "line 61 is not in the excerpt"
-    assert "| 2.11.0 | 13.0 | CPU |" in text
+    assert f"| `{GOOD}` | built | 1:30 min | 1 of 2 | 6 passed, 0 failed, 1 not run |" in rows
+    assert text.index(f"#### `{FAILED}`: failed") < text.index(f"#### `{REFUSED}`: refused")
+    assert "(99600 more characters)" in text
     assert f"- `GPU in {GOOD}: no GPU`\n" in text.partition("#### Checks that did not run")[2]
 
 
@@ -53,16 +50,6 @@ def test_remarks_have_a_heading_of_their_own(tmp_path: Path) -> None:
     text = report_markdown(report_of(run(tmp_path, report={"builds": builds, "skips": []}, unfinished=())))
     assert "#### Remarks\n\n- `gradients: ns::op (plain): it has no gradient`\n\n#### Checks that" in text
     assert text.count("it has no gradient") == 1
-
-
-def test_cells_of_two_platforms_are_in_rows_of_their_own(tmp_path: Path) -> None:
-    cells = (CELL, f"{CELL}-linux_aarch64")
-    builds = [entry(f"good-1.0-{cell}", "built", proof("import", "passed", cell), cell=cell) for cell in cells]
-    report = report_of(run(tmp_path, report={"builds": builds, "skips": []}, unfinished=()))
-    text = report_markdown(report)
-    assert "| torch | CUDA | platform | Python 3.11 |\n| --- | --- | --- | --- |\n" in text
-    assert all(f"| 2.11.0 | 13.0 | {platform} | " in text for platform in ("linux_x86_64", "linux_aarch64"))
-    assert "<td>linux_aarch64</td>" in report_page(report)
 
 
 @pytest.mark.parametrize("text", ["a|b", "a\\|b", "`", "``x`", "a\nb", "| `` \\\\|", HOSTILE])
@@ -111,12 +98,11 @@ def test_the_report_as_json(tmp_path: Path) -> None:
     assert [build["result"] for build in data["builds"]] == ["failed", "refused", "not finished", "built"]
     failed, refused, _, good = data["builds"]
     assert [build["code"] for build in data["builds"]] == ["compile-failed", "compile-failed", None, None]
-    assert failed["log"]["error"][failed["log"]["here"]].endswith("error: no")
+    assert failed["log"]["lines"][-1].endswith(" end")
     assert [(cell["cell"], cell["level"]) for cell in (*failed["cells"], *refused["cells"], *good["cells"])] == [
         (OTHER, "not built"),
         (CELL, "failed"),
         (CELL, "cpu"),
     ]
     assert good["objects"] == {"reused": 1, "all": 2}
-    assert good["use"] == {"memory": 2**30, "cpu_seconds": 61.5}
-    assert len(data["runs"][0]["timeline"]["samples"]) == 900
+    assert len(data["runs"][0]["timeline"]["stages"]) == 5

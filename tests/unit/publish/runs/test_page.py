@@ -66,7 +66,7 @@ def page(html: str) -> Page:
 
 def test_nothing_of_a_log_or_a_wheel_becomes_markup(html: str, page: Page) -> None:
     assert {tag for tag, _ in page.tags} == {
-        "a", "b", "body", "code", "dd", "details", "div", "dl", "dt", "h1", "h2", "h3", "head", "header", "html", "li",
+        "a", "body", "code", "dd", "details", "div", "dl", "dt", "h1", "h2", "h3", "head", "header", "html", "li",
         "link", "main", "meta", "nav", "p", "path", "pre", "rect", "section", "span", "style", "summary", "svg",
         "table", "tbody", "td", "text", "th", "thead", "title", "tr", "ul",
     }  # fmt: skip
@@ -109,17 +109,15 @@ def test_failed_builds_come_first_and_are_open(page: Page) -> None:
 
 
 def test_figures_proofs_and_the_log(page: Page) -> None:
-    row = f"built {GOOD} 1:30 min 1:01 min 1.0 GiB 1 of 2 steps 6 passed, 0 failed, 1 not run"
+    row = f"built {GOOD} 1:30 min 1 of 2 steps 6 passed, 0 failed, 1 not run"
     assert row in page.text
-    assert f"{CELL}: CPU 5 passed, 0 failed, 1 not run; 20.0 s; 512.0 MiB of memory" in page.text
+    assert f"{CELL}: CPU 5 passed, 0 failed, 1 not run; 20.0 s" in page.text
     assert "stages resolve 2.0 s, compile 1:08 min" in page.text
     assert "failed values: ns::op (plain): " in page.text
     assert '"shape": [ 1, 2 ]' in page.text
-    assert "The first error in the log" in page.text
-    assert "41 /tmp/src/</pre>" in page.text
+    assert "102 line 102 </pre>" in page.text
     assert "141 \ufffd\ufffd end" in page.text
     assert "2 cells: never built" in page.text
-    assert "3.11 torch" not in page.text
 
 
 def test_a_run_without_builds_and_without_a_timeline(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from builder.cli.app import app
 from builder.errors import Code, UsageError
-from builder.storage.runs import save_run
+from builder.publish.runs.history import save_run
 from builder.store import Store
 from tests.unit.publish.runs.make import run
 

@@ -1,4 +1,4 @@
-"""Safe text, log excerpts, and the picture of the timeline."""
+"""Safe text, ends of logs, and the picture of the timeline."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from builder.publish.runs.page import MOST_POINTS, kind_of, picture
-from builder.publish.runs.view import TAIL, plain, read_excerpt
-from builder.timeline import Timeline
+from builder.publish.runs.page import kind_of, picture
+from builder.publish.runs.view import LogEnd, plain, read_end
 from tests.unit.publish.runs.make import FAILED, GOOD, log, timeline
 
 
@@ -29,38 +28,15 @@ def test_plain_text(text: str, shown: str) -> None:
     assert plain(text, 10) == shown
 
 
-LOGS: dict[str, tuple[list[str], str, int]] = {
-    "reported": (["a: error: first", "/src/b.cu(2): error: no"], "b.cu(2): error: no", 2),
-    "the first in the log": (["x"] * 9 + ["fatal: no such remote"] + ["y"] * 50, "the build failed", 10),
-    "none": (["nothing", "is named"], "the build failed", 0),
-    "a command": (["+ g++ -Werror: x", "ok"], "the build failed", 0),
-    "not looked for": (["a: error: x"], "", 0),
-    "empty log": ([], "the build failed", 0),
-}
-
-
-@pytest.mark.parametrize("name", LOGS)
-def test_the_first_error_of_a_log(name: str, tmp_path: Path) -> None:
-    (lines, sentence, found), path = LOGS[name], tmp_path / "log"
-    path.write_text("".join(f"{line}\n" for line in lines))
-    excerpt = read_excerpt(path, sentence)
-    assert excerpt is not None
-    assert list(excerpt.tail) == lines[-TAIL:]
-    assert excerpt.tail_first == max(len(lines) - TAIL, 0) + 1
-    if found:
-        assert excerpt.error[excerpt.here] == lines[found - 1]
-        assert excerpt.first + excerpt.here == found
-    else:
-        assert not excerpt.error
-
-
 def test_long_lines_and_bytes_that_are_no_text(tmp_path: Path) -> None:
-    excerpt = read_excerpt(log(tmp_path), "unknown")
-    assert excerpt is not None
-    assert excerpt.tail[-1] == "\ufffd\ufffd end"
-    assert excerpt.tail_first + len(excerpt.tail) - 1 == 141, "a long line counts once"
-    assert max(map(len, (*excerpt.error, *excerpt.tail))) < 500
-    assert read_excerpt(tmp_path / "deleted", "x") is None
+    end = read_end(log(tmp_path))
+    assert end is not None
+    assert end.lines[-1] == "\ufffd\ufffd end"
+    assert end.first + len(end.lines) - 1 == 141
+    assert max(map(len, end.lines)) < 500
+    (tmp_path / "short").write_text("a\nb\n")
+    assert read_end(tmp_path / "short") == LogEnd(str(tmp_path / "short"), 1, ("a", "b"))
+    assert read_end(tmp_path / "deleted") is None
 
 
 def test_the_picture_is_one_svg_with_a_row_for_each_build() -> None:
@@ -68,7 +44,7 @@ def test_the_picture_is_one_svg_with_a_row_for_each_build() -> None:
     svg = ElementTree.fromstring(text)
     space = "{http://www.w3.org/2000/svg}"
     assert svg.attrib["aria-labelledby"] == svg[0].attrib["id"]
-    assert svg[0].text == "Timeline: 3 rows in 15:00"
+    assert svg[0].text == "Timeline: 3 rows in 2:00"
     shown = [element.text or "" for element in svg.iter(f"{space}text")]
     assert GOOD in shown
     assert "compile" in shown, "the bar is wide enough for its text"
@@ -77,10 +53,6 @@ def test_the_picture_is_one_svg_with_a_row_for_each_build() -> None:
     assert "script" not in {element.tag.removeprefix(space) for element in svg.iter()}
     widths = [float(rect.attrib["x"]) + float(rect.attrib["width"]) for rect in svg.iter(f"{space}rect")]
     assert max(widths) <= 1000
-    paths = [element.attrib["d"] for element in svg.iter(f"{space}path")]
-    assert max(path.count("L") for path in paths) <= MOST_POINTS + 2
-    assert "cores" in text
-    assert "cores" not in picture(Timeline(timeline().stages), {}, style="")
 
 
 def test_kinds_of_stages() -> None:

@@ -20,9 +20,9 @@ from builder.errors import Code, UsageError
 from builder.gate.amounts import join_names
 from builder.log import print_warning
 from builder.masking import mask_credentials
+from builder.progress.display import Timeline
 from builder.proof import Verdict
 from builder.store import Store, write_atomic
-from builder.timeline import Timeline
 from builder.untrusted import MAX_OWN_JSON, JsonError, read_json
 
 #: The results of a build, in the order in which they are shown.
