@@ -62,10 +62,11 @@ class TaskRequest:
     data: list[str]
 
 
-def run_child(loaded: Context, request: TaskRequest, parent: int, key: int) -> None:
+def run_child(loaded: Context, command: dict[str, Any], parent: int, key: int) -> None:
     """Run the task in this child and exit; `key` is a descriptor with the key of its journal. Does not return."""
     status = 1
     try:
+        request = TaskRequest(**command)
         os.setsid()
         rlimits.exit_with_parent(parent)
         rlimits.become_subreaper()  # every descendant counts for the limits of the task
