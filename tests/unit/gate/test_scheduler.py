@@ -91,6 +91,7 @@ CRASHES = {
     "ns::segv": "dies with SIGSEGV (a segmentation fault) (step: float32)",
     "ns::exits": "calls exit(0): remove this call",
     "ns::kills": "kills or stops its parent process",
+    "ns::stops": "kills or stops its parent process",
     "ns::talks": "prints more than 64.0 MiB",
     "ns::stranger": "something other than the gate writes into the results",
     "ns::forks": "forks, and the child returns",
@@ -119,8 +120,8 @@ def test_cases_in_one_process_have_the_outcomes_of_a_process_each(tmp_path: Path
     assert [one.op for one in answer.outcomes if one.verdict == PASSED] == [one for one in ops.split(",") if one != op]
 
 
-#: In the judge, the op that kills its parent ends the judge.
-IN_JUDGE = {op: reason for op, reason in CRASHES.items() if op != "ns::kills"}
+#: In the judge, an op that kills or stops its parent ends the judge.
+IN_JUDGE = {op: reason for op, reason in CRASHES.items() if "parent process" not in reason}
 
 
 @pytest.mark.parametrize(("op", "reason"), [*IN_JUDGE.items(), ("ns::loop", "does not end within 2 s")])
