@@ -116,7 +116,7 @@ class Server:
 
     def __init__(self, role: str, folder: Path) -> None:
         """`folder` is the directory for its files. `Servers.start` starts it."""
-        self.role, self.folder = role, folder
+        self.role, self.folder, self._log = role, folder, folder / "log"
         self.started = time.monotonic()
         self._commands, self._commands_read = socket.socketpair()
         self._commands.settimeout(_SEND_SECONDS)  # a server that is stopped does not stop the scheduler
@@ -140,9 +140,9 @@ class Server:
         commands, events = self._commands_read.fileno(), self._events_write
         return {"name": self.role, "commands": commands, "events": events, "folder": str(self.folder)}
 
-    def await_fork(self, starter: _Child | None) -> None:
-        """Leave its ends of socket and pipe to this starter, which will fork it."""
-        self._child = starter
+    def await_fork(self, starter: _Child | None, log: Path) -> None:
+        """Leave its ends of socket and pipe to this starter with this log, which will fork it."""
+        self._child, self._log = starter, log
         self._commands_read.close()
         os.close(self._events_write)
 
@@ -151,7 +151,7 @@ class Server:
         if self._forked or not self._child:
             raise LookupError("this server has been forked")
         self._child.ended(IMPORT_SECONDS)  # the starter ends now, and this process becomes the parent of the server
-        self._child, self._forked = _Child(pid), True
+        self._child, self._forked, self._log = _Child(pid), True, self.folder / "log"
 
     def ended(self) -> int | None:
         """Return its wait status, or None while it runs."""
@@ -160,7 +160,7 @@ class Server:
 
     def log(self) -> str:
         """Return the last 64 KiB of its output."""
-        return tail(self.folder / "log", 1 << 16)
+        return tail(self._log, 1 << 16)
 
     def enforce(self, now: float) -> bool:
         """Kill it if a signal has stopped it, or if its imports take too long; return whether it had not served yet.
@@ -275,7 +275,7 @@ class Servers:
             starter.returncode, child = 0, _Child(starter.pid)  # which asks for the status
         finally:
             for server in started:
-                server.await_fork(child)
+                server.await_fork(child, folder / "log")
         for server in started:
             self._servers[server.role] = server
             self._starts[server.role] += 1

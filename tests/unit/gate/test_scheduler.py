@@ -204,8 +204,11 @@ def test_a_fork_server_that_cannot_restart_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_a_python_without_torch_is_reported(tmp_path: Path) -> None:
-    [failure, *_] = gate(tmp_path, "no-torch").outcomes
-    assert failure.reason == "importing torch raises ModuleNotFoundError: No module named 'torch'"
+    outcomes = gate(tmp_path, "no-torch", ("ops", "import-order")).outcomes
+    reason = "importing torch raises ModuleNotFoundError: No module named 'torch'"
+    assert [(one.check, one.verdict, one.reason) for one in outcomes] == [
+        (check, FAILED, reason) for check in ("ops", "import-order")
+    ]
 
 
 def test_an_import_that_raises_is_a_failure_whatever_was_selected(tmp_path: Path) -> None:
