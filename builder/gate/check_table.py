@@ -76,7 +76,7 @@ CHECKS: Mapping[str, GateCheck] = {
         GateCheck("ops"),
         GateCheck("loaded"),
         GateCheck("dispatch", "dispatch:dispatch", "none", per_extension=True),
-        GateCheck("import-order"),
+        GateCheck("import-order", time_factor=3.0),
         GateCheck("values", "values:values", edges="without", judged=True),
         GateCheck("gradients", "gradients:gradients", together=True),
         GateCheck("layouts", "layouts:layouts", edges="without", together=True),

@@ -58,6 +58,8 @@ class Context:
     step: Callable[[str], None] = lambda _what: None
     #: The file of results that this task writes, or that the judge reads; else an empty path.
     data: Path = Path()
+    #: The directory of the task.
+    folder: Path = Path()
 
     def overload(self, case: Case) -> Any | None:  # noqa: ANN401
         """Return the `torch._ops.OpOverload` of the case, or None for a Python callable."""
@@ -102,9 +104,13 @@ class Context:
         """Return one passed outcome of the case; `figure` is a short number or "", evidence must be JSON data."""
         return [Outcome(self.check, case.op, case.name, PASSED, figure, evidence=evidence)]
 
-    def failed(self, case: Case, reason: str, **evidence: Any) -> list[Outcome]:  # noqa: ANN401
-        """Return one failed outcome of the case; `reason` is one sentence: what is wrong and what to do."""
-        return [Outcome(self.check, case.op, case.name, FAILED, reason, evidence=evidence)]
+    def failed(self, case: Case | None, reason: str, **evidence: Any) -> list[Outcome]:  # noqa: ANN401
+        """Return one failed outcome of the case; `reason` is one sentence: what is wrong and what to do.
+
+        Without a case it is one of the extension.
+        """
+        op, name = (case.op, case.name) if case else ("", "")
+        return [Outcome(self.check, op, name, FAILED, reason, evidence=evidence)]
 
     def not_run(self, case: Case, reason: str, **evidence: Any) -> list[Outcome]:  # noqa: ANN401
         """Return one outcome of the case without a result; `reason` says why."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
 from builder.gate.amounts import counted
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED, Outcome
-from builder.gate.tasks import CaseFacts
 
 _NO_CASE = (
     "no case covers this op: `buildfarm cases` drafts a Case for cases.py;"
@@ -23,6 +23,30 @@ _PLAIN_TYPE = r"(?:(?:typing\.)?Supports\w+|int|float|bool|str|None)"
 PLAIN_TYPES = rf"{_PLAIN_TYPE}(?: \| {_PLAIN_TYPE})*"
 #: `f(arg0: int, arg1: float = 1.0)`, without tensors among the parameters.
 PLAIN_CALL = rf"\w+\((?:\w+: {PLAIN_TYPES}(?: = [^,()]*)?(?:, )?)*\)"
+
+
+@dataclass(frozen=True)
+class CaseFacts:
+    """What the scheduler, which does not import torch, knows about a case: its index in CASES and these fields.
+
+    `missing` says why the case's op cannot be called; "" if it can. `unknown` is whether the reason is that nothing has
+    this name. `line` is the line of the name in cases.py, or 0. `cpu_kernel` is whether the op has a CPU kernel, but
+    every case excludes the CPU. `takes_tensor` is False if the op is known to take no tensor. The other fields are
+    those of `case.Case`.
+    """
+
+    number: int
+    op: str
+    name: str
+    edge: str = ""
+    devices: Sequence[str] = ("cpu", "cuda")
+    not_claimed: Mapping[str, str] = field(default_factory=dict)
+    missing: str = ""
+    unknown: bool = False
+    line: int = 0
+    cpu_kernel: bool = False
+    side_effects: bool = False
+    takes_tensor: bool = True
 
 
 def no_cases(extension: str) -> str:

@@ -16,8 +16,7 @@ from pathlib import Path
 from builder.gate import report
 from builder.gate.check_table import CHECKS, MEANINGS
 from builder.gate.outcome import FAILED, KEY_FILE, Answer, Spec, signature
-from builder.gate.processes.scheduler import Scheduler
-from builder.gate.processes.spawn import GateInterrupted, terminate_as_interrupt
+from builder.gate.processes.scheduler import GateInterrupted, Scheduler, terminate_as_interrupt
 from builder.gate.system import rlimits
 from builder.gate.system.process_tree import end_descendants
 

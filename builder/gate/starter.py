@@ -1,8 +1,7 @@
-"""The starter: imports torch once, without code of the wheel, and forks the processes that need torch.
+"""The starter: imports torch once, without code of the wheel, and forks the fork servers, which need torch.
 
-The scheduler names the processes as roles: the launcher of import orders, the judge, and the plain fork server. The
-starter forks one process for each, and ends; the scheduler, a subreaper, then becomes their parent. A starter with a
-single role, such as the fork server under the heap checks, becomes that process itself.
+The scheduler names them as roles: that of import orders, the judge, and those of the other checks. The starter forks
+one process for each, and ends; the scheduler, a subreaper, then becomes their parent.
 
 Python starts with -S, and imports no file of the wheel, until the scheduler allows it: the judge has then read its own
 files. What the wheel adds to the start of Python is executed later, just before the extension is imported.
@@ -18,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from builder.gate.imports import launcher
 from builder.gate.imports.packages import (
     WithoutExtension,
     add_packages,
@@ -27,23 +25,22 @@ from builder.gate.imports.packages import (
     is_startup_file,
 )
 from builder.gate.outcome import Spec
-from builder.gate.processes.spawn import GO, start_command
+from builder.gate.processes import order_process
+from builder.gate.processes.servers import GO, HEAP_CHECKS, JUDGE, ORDERS, start_command
 from builder.gate.system import rlimits
-from builder.gate.tasks import HEAP_CHECKS, JUDGE, LAUNCHER
 
 
 @dataclass(frozen=True)
 class Role:
     """A process that the starter forks."""
 
-    #: "launcher", "judge", "plain" or "heap-checks".
+    #: "orders", "judge", "plain" or "heap-checks".
     name: str
-    #: The descriptor of the socket from which its commands arrive.
+    #: The descriptors of the socket from which its commands arrive, and of the pipe for its events.
     commands: int
-    #: The descriptor of the pipe for its events; the launcher has none.
-    events: int = -1
-    #: The directory for its files; the launcher has none.
-    folder: str = ""
+    events: int
+    #: The directory for its files.
+    folder: str
     #: Whether torch may import files of the wheel, because the scheduler has allowed it.
     free: bool = False
 
@@ -59,7 +56,7 @@ def main(root: str, scheduler: int, text: str) -> None:
         rlimits.hide_memory()
     add_packages()
     starter = _Starter(root, spec, scheduler, roles)
-    if len(roles) == 1:
+    if roles[0].free:
         starter.become(roles[0])
     starter.fork()
 
@@ -88,10 +85,10 @@ class _Starter:
     def fork(self) -> None:
         """Fork a process for each role, tell the scheduler their pids, and end."""
         forked = {}
-        for role in sorted(self._roles, key=lambda role: role.name != LAUNCHER):
+        for role in sorted(self._roles, key=lambda role: role.name != ORDERS):
             # Without cases no op is called.
-            if role.name != LAUNCHER and self._spec.has_cases and not self._error:
-                from builder.gate.processes.fork_server import PRELOAD, import_all  # noqa: PLC0415
+            if role.name != ORDERS and self._spec.has_cases and not self._error:
+                from builder.gate.processes.extension_process import PRELOAD, import_all  # noqa: PLC0415
 
                 import_all(PRELOAD[:1])
             if pid := os.fork():
@@ -101,8 +98,7 @@ class _Starter:
             rlimits.exit_with_parent(self._scheduler)
             self.become(role)
         for role, pid in forked.items():
-            if role.events >= 0:
-                os.write(role.events, json.dumps({"event": "forked", "pid": pid}).encode() + b"\n")
+            os.write(role.events, json.dumps({"event": "forked", "pid": pid}).encode() + b"\n")
         os._exit(0)
 
     def _leave(self, role: Role) -> None:
@@ -111,15 +107,13 @@ class _Starter:
         for other in self._roles:
             if other != role:
                 os.close(other.commands)
-                if other.events >= 0:
-                    os.close(other.events)
-        if role.folder:
-            log = os.open(f"{role.folder}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            os.close(log)
-            os.chdir(role.folder)
-            os.environ["TMPDIR"] = role.folder
+                os.close(other.events)
+        log = os.open(f"{role.folder}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        os.chdir(role.folder)
+        os.environ["TMPDIR"] = role.folder
         if role.name != JUDGE:
             rlimits.show_memory()
         while os.getppid() == self._pid:
@@ -127,24 +121,22 @@ class _Starter:
 
     def become(self, role: Role) -> None:
         """Do the work of a role. Does not return."""
-        if role.name == LAUNCHER:
-            # Where a fork would differ from a new Python, there is no launcher, and each order is a new Python.
-            if self._without_wheel.used or any(map(is_startup_file, self._files)):
-                os._exit(0)
+        ends = self._root, self._spec, role.commands, role.events
+        if role.name == ORDERS:
+            # Where a fork would differ from a new Python, each order is a new Python.
+            forks = not (self._without_wheel.used or any(map(is_startup_file, self._files)))
             self._without_wheel.remove()
-            launcher.serve(role.commands)
+            order_process.main(*ends, forks=forks)
         if self._error:
             if role.name == JUDGE:
                 raise self._error
             self._wait(role)  # does not return
         # They import torch.
-        from builder.gate.processes import fork_server, judge_process  # noqa: PLC0415
+        from builder.gate.processes import extension_process, judge_process  # noqa: PLC0415
 
         if role.name == JUDGE:
-            judge_process.main(self._root, self._spec, role.commands, role.events)
-        heap_checks = role.name == HEAP_CHECKS
-        wait = partial(self._wait, role)
-        fork_server.main(self._root, self._spec, role.commands, role.events, wait, heap_checks=heap_checks)
+            judge_process.main(*ends)
+        extension_process.main(*ends, partial(self._wait, role), heap_checks=role.name == HEAP_CHECKS)
 
     def _wait(self, role: Role) -> None:
         """Return when the extension may be imported; start again if torch wants files of the wheel."""

@@ -92,7 +92,7 @@ def drafted_here(interpreter: Path, schema: str, kernel: str, device: str = "CPU
         "from dataclasses import asdict\n"
         "from builder.gate.draft.draft import draft_op\n"
         "from builder.gate.checks.compile_export import warm_up\n"
-        "from builder.gate.processes.fork_server import PRELOAD, import_all\n"
+        "from builder.gate.processes.extension_process import PRELOAD, import_all\n"
         "import_all(PRELOAD), warm_up()\n"
         "library = torch.library.Library('drafted', 'DEF')\n"
         f"library.define({schema!r})\n"

@@ -6,10 +6,8 @@ composed of torch's own ops, FakeTensorMode compares the devices; with `register
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -110,8 +108,13 @@ def devices(context: Context, case: Case) -> list[Outcome]:
             return context.not_run(case, str(unsupported))
         failures += [failure] if failure else []
     if failures:
-        cure = f": {_where_to_check(context, case)}" if any(one.startswith(_ACCEPTS) for one in failures) else ""
-        return context.failed(case, "; ".join(failures) + cure, answers=answers)
+        registered = f' with torch.library.register_fake("{case.op}"), or in the Meta kernel' if "::" in case.op else ""
+        cure = (
+            f": in the function{registered}, compare the devices with torch._check, such as torch._check(a.device =="
+            " b.device). If the op supports such a call, list the argument in mixed_devices"
+        )
+        accepted = any(one.startswith(_ACCEPTS) for one in failures)
+        return context.failed(case, "; ".join(failures) + cure * accepted, answers=answers)
     return context.passed(case, f"{len(movable)} arguments", answers=answers)
 
 
@@ -141,25 +144,6 @@ def _one_on_cpu(context: Context, case: Case, args: Sequence[Any], path: TensorP
         return "", returned
     where = f"with {name} on the CPU, which the case allows"
     return f"{where}, the fake kernel {returned}: it must create them on cuda:0", returned
-
-
-def _where_to_check(context: Context, case: Case) -> str:
-    """Return what to do, and in which file if the fake kernel is a Python function."""
-    compare = (
-        "compare the devices with torch._check, such as torch._check(a.device == b.device). If the op supports such a "
-        "call, list the argument in mixed_devices"
-    )
-    overload = context.overload(case)
-    if overload is None:
-        return f"in the function, {compare}"
-    name = str(overload._schema.name)
-    with contextlib.suppress(ImportError, AttributeError):  # torch before 2.4 has another registry
-        from torch._library.simple_registry import singleton  # noqa: PLC0415
-
-        file, _, line = singleton.find(name).fake_impl.kernel.source.rpartition(":")
-        place = "/".join(Path(file).parts[-2:])
-        return f'in the function with register_fake("{name}") ({place}, line {line}), {compare}'
-    return f'in the Meta kernel, or in a function with torch.library.register_fake("{name}"), {compare}'
 
 
 def _reversed_strides(tensor: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from builder.gate.amounts import counted
 from builder.gate.case import Case, Make
-from builder.gate.checks.gradients import backward, differentiable, leaves
+from builder.gate.checks.gradients import backward, differentiable, leaves, seeds
 from builder.gate.checks.outputs import Outputs, outputs_of
 from builder.gate.checks.values import as_left, broken_invariant, compare, compare_outputs, one_dtype
 from builder.gate.context import Context, detached, dtype_name, iter_tensors, map_tensors, sentence
@@ -112,14 +112,8 @@ def execute(
     ends = differentiable(outputs.tensors)
     gradients: list[Tensor] = []
     if inputs and ends:
-        gradients = backward(ends, inputs, cotangents_of(outputs) if cotangents is None else cotangents)
+        gradients = backward(ends, inputs, seeds(ends) if cotangents is None else cotangents)
     return GpuResults(outputs.map(Tensor.detach), gradients)
-
-
-def cotangents_of(outputs: Outputs) -> list[Tensor]:
-    """Return an output gradient for each differentiable result: the same numbers on every device."""
-    ends = enumerate(differentiable(outputs.tensors), start=1)
-    return [Make(str(end.device), end.dtype, seed).randn(*end.shape) for seed, end in ends]
 
 
 def difference(case: Case, dtype: torch.dtype, have: GpuResults, want: GpuResults, other: str) -> str | None:
@@ -167,7 +161,7 @@ def stream(context: Context, case: Case) -> list[Outcome]:
     """The check "gpu-stream": inputs and output gradients arrive late, so a kernel on another stream reads zeros."""
     dtype = case.dtypes[0]
     # Made first: copying numbers to the GPU may wait for the stream, and so hide a backward on the wrong stream.
-    cotangents = cotangents_of(outputs_of(context, case, context.arguments(case, dtype)))
+    cotangents = seeds(differentiable(outputs_of(context, case, context.arguments(case, dtype)).tensors))
     expected = execute(context, case, context.arguments(case, dtype), cotangents)
     ready = context.arguments(case, dtype)
     late = map_tensors(ready, lambda _, tensor: torch.zeros_like(tensor).requires_grad_(tensor.requires_grad))
@@ -233,7 +227,7 @@ def graph(context: Context, case: Case) -> list[Outcome]:
         outputs = outputs_of(context, case, context.arguments(case, dtype))
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
-    cotangents = cotangents_of(outputs)
+    cotangents = seeds(differentiable(outputs.tensors))
     kept = [one.clone() for one in cotangents]
     captured = torch.cuda.CUDAGraph()
     try:

@@ -42,7 +42,7 @@ _LEVELS = 20
 
 @dataclass(frozen=True)
 class Outputs:
-    """What one call gives."""
+    """What one call gives; in the judge, after it came as bytes, with `Unknown` for what cannot be sent."""
 
     #: The result. For an op that returns nothing: the arguments that it may write to, in a list, in their order.
     value: Any
@@ -118,23 +118,11 @@ class Unknown:
     type: str
 
 
-@dataclass(frozen=True)
-class Result:
-    """What one call gives, as the judge needs it."""
-
-    #: The result, or the arguments that an op which returns nothing may write to.
-    value: Any
-    #: The positions of the arguments that the op may write to.
-    written: frozenset[int]
-    #: Those of them that are not in `value`, after the call, by position.
-    beside: Mapping[int, Any]
-
-
-def write_results(path: Path, results: Mapping[str, Result]) -> None:
+def write_results(path: Path, results: Mapping[str, Outputs]) -> None:
     """Write results by the name of their dtype. Raises OSError."""
     blobs: list[bytes] = []
     trees = {
-        name: [_tree(one.value, blobs), sorted(one.written), _tree(dict(one.beside), blobs)]
+        name: [_tree(one.value, blobs), _tree(dict(one.written), blobs), list(one.not_returned)]
         for name, one in results.items()
     }
     with path.open("wb") as file:
@@ -142,7 +130,7 @@ def write_results(path: Path, results: Mapping[str, Result]) -> None:
         file.writelines(blobs)
 
 
-def read_results(path: Path, most: int) -> dict[str, Result]:
+def read_results(path: Path, most: int) -> dict[str, Outputs]:
     """Read results of at most `most` bytes.
 
     Raises:
@@ -159,12 +147,12 @@ def read_results(path: Path, most: int) -> dict[str, Result]:
     blob = io.BytesIO(rest)
     try:
         return {
-            str(name): Result(
+            str(name): Outputs(
                 _value(tree, blob),
-                frozenset(map(int, written)),
-                {int(position): arg for position, arg in _value(beside, blob).items()},
+                {int(position): arg for position, arg in _value(written, blob).items()},
+                list(map(int, not_returned)),
             )
-            for name, (tree, written, beside) in json.loads(head).items()
+            for name, (tree, written, not_returned) in json.loads(head).items()
         }
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError, StopIteration) as error:
         raise UnreadableError("the result arrives in a form that the gate does not write") from error

@@ -16,7 +16,7 @@ from torch import Tensor
 from builder.gate.amounts import counted
 from builder.gate.case import Case
 from builder.gate.checks.guard_pages import Canaries, dense, digest, mutable
-from builder.gate.checks.outputs import Outputs, Result, outputs, writable, write_results
+from builder.gate.checks.outputs import Outputs, outputs, writable, write_results
 from builder.gate.context import SIXTEEN_BITS, Context, dtype_name, flatten, iter_tensors, widened
 from builder.gate.outcome import Outcome
 
@@ -37,7 +37,7 @@ def values(context: Context, case: Case) -> list[Outcome]:
 
 def send_values(context: Context, case: Case) -> list[Outcome]:
     """Call the op in every dtype and write the results for the judge; an outcome only if something is wrong."""
-    sent: dict[str, Result] = {}
+    sent: dict[str, Outputs] = {}
     for dtype in case.dtypes:
         context.step(dtype_name(dtype))
         result, failure, _ = call_op(context, case, dtype)
@@ -75,7 +75,7 @@ def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str
     return failure or judge_result(context, case, dtype, result, errors)
 
 
-def call_op(context: Context, case: Case, dtype: torch.dtype) -> tuple[Result, str | None, Sequence[Any]]:
+def call_op(context: Context, case: Case, dtype: torch.dtype) -> tuple[Outputs, str | None, Sequence[Any]]:
     """Call the op; return what it gives, what is wrong with its writes or None, and the arguments.
 
     The result of an op that returns nothing is what it has written to its arguments.
@@ -86,11 +86,11 @@ def call_op(context: Context, case: Case, dtype: torch.dtype) -> tuple[Result, s
     done = outputs(context.call(case, canaries.args), canaries.args, written)
     if context.device == "cuda":
         torch.cuda.synchronize()
-    return Result(done.value, frozenset(written), done.beside), canaries.failure(), canaries.args
+    return done, canaries.failure(), canaries.args
 
 
 def judge_result(
-    context: Context, case: Case, dtype: torch.dtype, result: Result, errors: dict[str, float]
+    context: Context, case: Case, dtype: torch.dtype, result: Outputs, errors: dict[str, float]
 ) -> str | None:
     """Return what is wrong with the result of `call_op`, or None. Adds the largest error to `errors`."""
     args = context.arguments(case, dtype, grad=False)
@@ -98,7 +98,7 @@ def judge_result(
         return broken_invariant(case.invariant, result.value, as_left(args, result.beside))
     if case.reference is None:
         return None
-    expected = expected_outputs(context, case, args, result.written)
+    expected = expected_outputs(context, case, args, set(result.written))
     if flatten(result.value) or flatten(expected.value):
         errors[dtype_name(dtype)] = largest_error(result.value, expected.value)
     failure = compare(result.value, expected.value, case, dtype, other=REFERENCE)

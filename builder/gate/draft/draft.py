@@ -40,7 +40,7 @@ from builder.gate.draft.signatures import STR, Parameter, Signature, signature_o
 from builder.gate.draft.trial import Recorded, TrialProcess
 from builder.gate.imports.cases_file import CasesFile, load_cases
 from builder.gate.outcome import Spec
-from builder.gate.processes.fork_server import PRELOAD, import_all
+from builder.gate.processes.extension_process import PRELOAD, import_all
 from builder.gate.system import rlimits
 from builder.gate.system.nvidia import may_have_gpu
 

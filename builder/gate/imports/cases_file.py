@@ -73,7 +73,7 @@ def _unusable(problem: str) -> CasesFile:
 def case_facts(
     number: int, case: Case, imported: bool, lines: Mapping[str, int], on_cpu: Collection[str]
 ) -> dict[str, Any]:
-    """Return the fields of `tasks.CaseFacts` for a case; `lines` are those of `lines_of_ops`.
+    """Return the fields of `coverage.CaseFacts` for a case; `lines` are those of `lines_of_ops`.
 
     `on_cpu` names the ops that have a CPU kernel although every case excludes the CPU.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from builder.gate.context import Context, dtype_name
 from builder.gate.imports.cases_file import load_cases
 from builder.gate.imports.packages import NeedsExtensionError, needs_extension
 from builder.gate.outcome import Outcome, Spec
-from builder.gate.processes.fork_server import ForkServer, send_event
-from builder.gate.system import rlimits
-from builder.gate.tasks import INSIDE
+from builder.gate.processes import worker
+from builder.gate.processes.fork_server import serve
+from builder.gate.processes.jobs import INSIDE
 
 
 def main(root: str, spec: Spec, commands: int, events: int) -> None:
@@ -35,13 +35,10 @@ def main(root: str, spec: Spec, commands: int, events: int) -> None:
 
     namespace.__getattr__ = look_up
     file = load_cases(Path(root))
-    gc.freeze()  # a garbage collection in a child would copy every page of torch
     gc.enable()
-    rlimits.survive_parent()
     cases = [[case.op, case.name, case.edge, list(case.devices), dict(case.not_claimed)] for case in file.cases]
-    send_event(events, event="ready", cases=cases, problem=file.problem)
-    ForkServer(Context(spec, file.cases), commands, events).run()
-    os._exit(0)
+    context = Context(spec, file.cases)
+    serve(commands, events, partial(worker.run_child, context), {"cases": cases, "problem": file.problem})
 
 
 def values(context: Context, case: Case) -> list[Outcome] | dict[str, Any]:

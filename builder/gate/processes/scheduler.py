@@ -1,14 +1,12 @@
-"""Starts the fork servers, gives them tasks, enforces limits, and turns the end of every process into outcomes.
+"""Starts the fork servers, gives them jobs, enforces limits, and turns the end of every process into outcomes.
 
 Imports neither torch nor the extension, so neither can crash the scheduler.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -18,20 +16,46 @@ from typing import Any
 from builder.gate.acceptance import Accept, accept, cell_name
 from builder.gate.amounts import counted
 from builder.gate.check_table import CHECKS, TASK_CHECKS, GateCheck
-from builder.gate.coverage import no_cases
+from builder.gate.coverage import CaseFacts, no_cases
 from builder.gate.outcome import FAILED, NOT_RUN, Answer, Outcome, Spec
 from builder.gate.processes import verdicts
-from builder.gate.processes.server_pool import RESTARTS, ServerPool
-from builder.gate.processes.spawn import ForkServerProcess, GateInterrupted, ImportOrderProcess, start_command
-from builder.gate.processes.task_process import TaskProcess, enforce
+from builder.gate.processes.import_order import ImportOrders
+from builder.gate.processes.jobs import SEND, Job, Queue, plan
+from builder.gate.processes.servers import (
+    HEAP_CHECKS,
+    JUDGE,
+    ORDERS,
+    PLAIN,
+    RESTARTS,
+    Server,
+    Servers,
+    start_command,
+)
 from builder.gate.system import nvidia, rlimits
 from builder.gate.system.exit_status import ProcessExit
-from builder.gate.tasks import HEAP_CHECKS, JUDGE, PLAIN, SEND, CaseFacts, Task, TaskQueue, plan
 
-_TICK = 0.05  # seconds between two looks at the limits of running tasks
+_TICK = 0.05  # seconds between two looks at the limits of running jobs
 
-#: The task that looks for GPUs; it runs before the others are planned.
+#: The job that looks for GPUs; it runs before the others are planned.
 _WHERE = GateCheck("where", "gpu:where", "none", per_extension=True, time_factor=2.0)
+
+
+class GateInterrupted(BaseException):
+    """A signal asked the gate to end; `number` is the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def terminate_as_interrupt() -> None:
+    """Raise GateInterrupted on SIGTERM, SIGHUP and SIGINT, so that `finally` blocks end every process."""
+
+    def interrupt(number: int, _frame: object) -> None:
+        raise GateInterrupted(number)
+
+    for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(one, interrupt)
 
 
 class Scheduler:
@@ -46,19 +70,18 @@ class Scheduler:
         parent: int = 0,
     ) -> None:
         """`parent` is the process with which this one ends, or 0."""
-        self._root, self._spec, self._work_dir, self._parent = root, spec, work_dir, parent
+        self._spec, self._work_dir, self._parent = spec, work_dir, parent
         self._outcomes: list[Outcome] = []  # in no order
         self._count = 0
-        self._pool = ServerPool(partial(command, root), self._new_task_dir)
+        self._servers = Servers(partial(command, root), self._new_dir)
         self._judge: Mapping[str, Any] = {}  # what the judge knows about cases.py
         self._judge_lost = ""  # why it has ended
         self._said = (0.0, "")  # when the last line was printed, and its text
-        self._queue = TaskQueue()
-        self._planned = False  # the first task looks for GPUs; its answer decides which others there are
+        self._queue = Queue()
+        self._planned = False  # the first job looks for GPUs; its answer decides which others there are
         self._gpu_processes = 1
-        self._running: dict[int, TaskProcess] = {}
-        self._import_orders: ImportOrderProcess | None = None
-        self._launcher: socket.socket | None = None
+        self._running: dict[int, Job] = {}
+        self._orders: ImportOrders | None = None  # until each has ended
         self._where: dict[str, Any] = {}
         self._ops: list[str] = []
         self._cases: list[CaseFacts] = []
@@ -68,24 +91,16 @@ class Scheduler:
         try:
             rlimits.become_subreaper()
             judge = self._spec.has_cases and any(CHECKS[name].judged for name in self._spec.checks or CHECKS)
-            with contextlib.ExitStack() as stack:
-                theirs = None
-                if self._selected("import-order"):
-                    self._launcher, theirs = socket.socketpair()
-                    stack.enter_context(theirs)
-                self._pool.start(PLAIN, judge=judge, launcher=theirs)
+            wanted = ((ORDERS, self._selected("import-order")), (JUDGE, judge), (PLAIN, True))
+            self._servers.start(*(role for role, needed in wanted if needed))
             if self._spec.has_cases and any(one.heap_checks and self._selected(one.name) for one in TASK_CHECKS):
-                self._pool.start(HEAP_CHECKS)
+                self._servers.start(HEAP_CHECKS)
             if not judge:
-                self._release()
-            while self._running or self._queue or self._pool.importing() or self._import_orders:
+                self._servers.release()
+            while self._running or self._queue or self._servers.importing():
                 self._step()
         finally:
-            self._pool.close()
-            if self._import_orders:
-                self._import_orders.terminate()
-            if self._launcher:
-                self._launcher.close()
+            self._servers.close()
         outcomes = verdicts.in_report_order(verdicts.compare_bits(self._outcomes), self._ops)
         entries = [Accept(**entry) for entry in self._spec.accepts]
         return Answer(self._where, self._ops, accept(outcomes, entries, cell_name(self._where))[0])
@@ -93,23 +108,17 @@ class Scheduler:
     def _selected(self, check: str) -> bool:
         return not self._spec.checks or check in self._spec.checks
 
-    def _new_task_dir(self) -> Path:
+    def _new_dir(self) -> Path:
         self._count += 1
-        task_dir = self._work_dir / str(self._count)
-        task_dir.mkdir()
-        return task_dir
-
-    def _release(self) -> None:
-        """Let code of the extension run: the judge, if there is one, has read its own files."""
-        self._pool.release()
-        if self._selected("import-order"):
-            self._import_orders = ImportOrderProcess(self._root, self._new_task_dir(), self._launcher)
+        folder = self._work_dir / str(self._count)
+        folder.mkdir()
+        return folder
 
     def _step(self) -> None:
         if self._parent and os.getppid() != self._parent:
             raise GateInterrupted(signal.SIGHUP)
         try:
-            for server, events in self._pool.poll(_TICK):
+            for server, events in self._servers.poll(_TICK):
                 if events is None:
                     self._handle_server_exit(server)
                 for event in events or ():
@@ -117,28 +126,30 @@ class Scheduler:
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             self._outcomes.append(Outcome("ops", "", "", FAILED, verdicts.FORGED))
             self._cancel(verdicts.FORGED)
-            for role in (PLAIN, JUDGE):
-                self._pool.stop(role)
-        for server in enforce(self._running.values(), self._pool.open()):
-            self._handle_server_exit(server)
-        self._start_tasks()
+            self._lose_orders(verdicts.FORGED)
+            self._servers.close(ORDERS, JUDGE, PLAIN, patience=0)
+        now = time.monotonic()
+        for server in self._servers.open():
+            if server.enforce(now):
+                self._handle_server_exit(server)
+        for job in self._running.values():
+            job.enforce(now)
+        self._start_jobs()
         self._say()
-        if self._import_orders and self._import_orders.end_if_stopped():
-            self._outcomes += verdicts.import_order_outcomes(self._import_orders)
-            self._import_orders = None
 
-    def _receive_event(self, server: ForkServerProcess, event: dict[str, Any]) -> None:
+    def _receive_event(self, server: Server, event: dict[str, Any]) -> None:
         """Handle an event of a server. Raises LookupError for a forged event."""
         kind = event.pop("event")
         if kind in ("started", "ended"):
-            running = self._running[event["id"]]
-            if running.server is not server or (kind == "started" and running.pid):
-                raise LookupError("this server did not start this task")
+            job = self._running[event["id"]]
+            if job.server is not server or (kind == "started" and job.pid):
+                raise LookupError("this server did not start this job")
             if kind == "started":
-                running.started(int(event["pid"]))
+                job.started(int(event["pid"]))
                 return
-            running.ended(int(event["status"]))
-            self._handle_task_exit(self._running.pop(event["id"]))
+            del self._running[job.id]
+            job.ended(int(event["status"]))
+            self._handle_end(job)
         elif server.facts is not None:
             raise LookupError("this server has imported everything")
         elif kind == "forked":
@@ -151,8 +162,10 @@ class Scheduler:
             server.facts = event
             if server.role == JUDGE:
                 self._judge = event
-                self._release()
-            elif server.role == PLAIN and self._pool.is_first(PLAIN):
+                self._servers.release()
+            elif server.role == ORDERS:
+                self._orders = ImportOrders(self._spec, event["modules"], event["versions"])
+            elif server.role == PLAIN and self._servers.is_first(PLAIN):
                 self._handle_ready(event)
         else:
             raise LookupError("there is no such event")
@@ -167,7 +180,7 @@ class Scheduler:
         if different or not facts["imported"]:
             self._cancel(different or "the extension cannot be imported")
         else:
-            self._queue = TaskQueue([Task(_WHERE, None, "cuda")])
+            self._queue = Queue([Job(_WHERE, device="cuda")])
 
     def _plan(self, no_gpu: str) -> None:
         planned, outcomes = plan(self._spec, self._cases, no_gpu)
@@ -177,125 +190,141 @@ class Scheduler:
             self._outcomes += verdicts.not_run(self._spec, why, per_extension=False)
         if (self._judge or self._judge_lost) and not self._judge.get("problem"):
             # A case on a GPU, and a cases.py that needs the extension, are judged in the process of the extension.
-            for task in planned:
-                task.phase = SEND if task.check.judged and task.device == "cpu" else task.phase
-        self._queue, self._planned = TaskQueue(planned, self._spec.jobs), True
-        if self._pool.no_heap_checks:
-            self._report_not_run(self._queue.drop(HEAP_CHECKS), self._pool.no_heap_checks)
+            for job in planned:
+                job.phase = SEND if job.check.judged and job.device == "cpu" else job.phase
+        self._queue, self._planned = Queue(planned, self._spec.jobs), True
+        if self._servers.no_heap_checks:
+            self._report_not_run(self._queue.drop(HEAP_CHECKS), self._servers.no_heap_checks)
 
-    def _report_not_run(self, tasks: Iterable[Task], reason: str) -> None:
-        self._outcomes += [one.outcome(NOT_RUN, reason) for one in tasks if one.check is not _WHERE]
+    def _report_not_run(self, jobs: Iterable[Job], reason: str) -> None:
+        self._outcomes += [
+            one.outcome(NOT_RUN, reason) for job in jobs for one in job.each() if job.check is not _WHERE
+        ]
 
-    def _start_tasks(self) -> None:
+    def _start_jobs(self) -> None:
         if self._judge_lost:
             self._outcomes += [one.outcome(FAILED, self._judge_lost) for one in self._queue.drop(JUDGE)]
-        for server in self._pool.ready():
-            while len(self._running) < self._spec.jobs:
-                running = [one.task for one in self._running.values()]
-                gpu = sum(one.device == "cuda" for one in running) < self._gpu_processes
-                exclusive = any(one.exclusive for one in running)
-                tasks = [] if exclusive else self._queue.take(server.role, gpu=gpu, idle=not running)
-                if not tasks:
-                    break
-                task_dir = self._new_task_dir()
-                self._running[self._count] = TaskProcess(self._spec, self._count, tasks, server, task_dir)
-                self._running[self._count].start()
-        if self._queue and not self._running and not self._pool.importing():
-            # No fork server is left that could run these tasks.
+        for server in self._servers.ready():
+            while job := self._next(server.role):
+                folder = self._new_dir()
+                self._running[self._count] = job
+                job.start(self._count, server, folder, self._spec)
+        if self._queue and not self._running and not self._servers.importing():
+            # No fork server is left that could run these jobs.
             reason = "the process that starts the tasks of this check ended and was not restarted"
             self._report_not_run(self._queue.drop(PLAIN, HEAP_CHECKS, JUDGE), reason)
+
+    def _next(self, role: str) -> Job | None:
+        """Remove and return the next job of this fork server, if it may start now. Orders are counted apart."""
+        running = [one for one in self._running.values() if (one.role == ORDERS) == (role == ORDERS)]
+        if len(running) >= self._spec.jobs or any(one.exclusive for one in running):
+            return None
+        if role == ORDERS:
+            return self._orders.take() if self._orders else None
+        gpu = sum(one.device == "cuda" for one in running) < self._gpu_processes
+        return self._queue.take(role, gpu=gpu, idle=not running)
 
     def _say(self) -> None:
         """Print what runs longest, when it changes, at most once a second; `builder.progress` shows the line."""
         if not self._parent or not self._planned or not self._running or time.monotonic() - self._said[0] < 1:
             return
-        task = next(iter(self._running.values())).task
-        text = f"{task.check.name} of {task.op or 'all ops'}; {counted(len(self._queue), 'task')} to start"
+        job = next(iter(self._running.values()))
+        text = f"{job.check.name} of {job.op or 'all ops'}; {counted(len(self._queue), 'task')} to start"
         if text != self._said[1]:
             self._said = (time.monotonic(), text)
             print(f"gate: {text}", flush=True)  # noqa: T201
 
-    def _handle_task_exit(self, ended: TaskProcess) -> None:
-        if ended.task.check is _WHERE:
-            self._where.update(ended.record.facts)
+    def _handle_end(self, job: Job) -> None:
+        if job.role == ORDERS:
+            self._outcomes += self._orders.ended(job) if self._orders else []
+        elif job.check is _WHERE:
+            self._where.update(job.record.facts)
             self._gpu_processes = int(self._where.pop(nvidia.PROCESSES, self._spec.jobs))
-            self._plan(verdicts.no_gpu(self._where, ended))
-        elif len(ended.tasks) > 1:
-            self._divide(ended)
-        elif phase := verdicts.next_phase(ended):
-            ended.task.phase = phase
-            self._queue.put_back(ended.tasks)
+            self._plan(verdicts.no_gpu(self._where, job))
+        elif len(job.cases) > 1:
+            self._divide(job)
+        elif phase := verdicts.next_phase(job):
+            [again] = job.each()
+            again.phase = phase
+            self._queue.put_back([again])
         else:
-            self._outcomes += verdicts.task_outcomes(ended)
-            self._outcomes += self._queue.done(ended.task, ended.limit)
+            self._outcomes += verdicts.job_outcomes(job)
+            self._outcomes += self._queue.done(job)
 
-    def _divide(self, ended: TaskProcess) -> None:
-        """Keep what a process with several tasks has passed, and run the others again."""
-        passed, again, alone = verdicts.of_several(ended)
+    def _divide(self, job: Job) -> None:
+        """Keep what a process with several cases has passed, and run the others again."""
+        passed, done, again = verdicts.of_several(job)
         self._outcomes += passed
-        for task in ended.tasks:
-            task.alone = task in alone
-            if task not in again:
-                self._queue.done(task)
+        for one in done:
+            self._queue.done(one)
         self._queue.put_back(again)
 
-    def _handle_server_exit(self, server: ForkServerProcess) -> None:
-        """A fork server ended: during an import, or because one of its tasks killed it."""
-        status = self._pool.wait(server)
+    def _handle_server_exit(self, server: Server) -> None:
+        """A fork server ended: during an import, or because one of its jobs killed it."""
+        status = server.close()
+        lost = [job for job in self._running.values() if job.server is server]
         if server.role == JUDGE:
             end = ProcessExit(status, log=server.log())
             self._judge_lost = f"the judge, which compares the results, {end.sentence()}"
             if server.facts is None:
-                self._release()
-            for running in self._remove_lost(server):
-                self._queue.put_back(running.tasks)  # fails with the others that wait for the judge
+                self._servers.release()
+            for job in lost:
+                del self._running[job.id]
+                self._queue.put_back(job.each())  # fails with the others that wait for the judge
+        elif server.role == ORDERS and server.facts is not None:
+            end = ProcessExit(status, "stopped" if server.stopped else "", log=server.log())
+            self._lose_orders(f"the process that tests the import orders {end.sentence()}", **end.evidence())
         elif server.facts is None:
             reason, outcomes = verdicts.import_failure(server, status)
             self._outcomes += [one for one in outcomes if one.check == "ops" or self._selected(one.check)]
             if server.role == PLAIN:
                 self._cancel(reason)
-            else:
-                self._pool.no_heap_checks = reason
+            elif server.role == HEAP_CHECKS:
+                self._servers.no_heap_checks = reason
                 self._report_not_run(self._queue.drop(HEAP_CHECKS), reason)
         else:
-            self._handle_lost_tasks(server, status)
-            if self._pool.restart(server.role):
+            self._handle_lost(lost, status)
+            if self._servers.restart(server.role):
                 return
             reason = f"the process that starts the tasks was killed more than {RESTARTS} times, so it was not restarted"
             self._report_not_run(self._queue.drop(server.role), reason)
             if server.role == PLAIN and not self._planned:
                 self._cancel(reason)
 
-    def _remove_lost(self, server: ForkServerProcess) -> list[TaskProcess]:
-        lost = [running for running in self._running.values() if running.server is server]
-        for running in lost:
-            del self._running[running.number]
-        return lost
-
-    def _handle_lost_tasks(self, server: ForkServerProcess, status: int) -> None:
-        """Fail the task that killed its fork server; if several were running, retry each one exclusively."""
-        lost = self._remove_lost(server)
-        for running in lost:
-            if running.pid:
-                rlimits.kill_group(running.pid)
-            task = running.task
-            if len(running.tasks) > 1:
-                running.ended(status)
-                self._divide(running)
-            elif task.check is _WHERE or (len(lost) > 1 and not task.exclusive):
-                task.exclusive = task.check is not _WHERE
-                self._queue.put_back([task])
+    def _handle_lost(self, lost: Sequence[Job], status: int) -> None:
+        """Fail the job that killed its fork server; if several were running, retry each one exclusively."""
+        for job in lost:
+            del self._running[job.id]
+            if job.pid:
+                rlimits.kill_group(job.pid)
+            if len(job.cases) > 1:
+                job.ended(status)
+                self._divide(job)
+            elif job.check is _WHERE or (len(lost) > 1 and not job.exclusive):
+                [again] = job.each()
+                again.exclusive = job.check is not _WHERE
+                self._queue.put_back([again])
             else:
                 reason = "kills or stops its parent process: the op sends a signal to the process that started it"
-                killed = task.outcome(FAILED, reason, **ProcessExit(status).evidence())
-                self._outcomes += [killed, *self._queue.done(task)]
-                reason = f"not run, because the case killed its parent process in the check {task.check.name!r}"
-                self._outcomes += self._queue.give_up(task, reason)
+                killed = job.outcome(FAILED, reason, **ProcessExit(status).evidence())
+                self._outcomes += [killed, *self._queue.done(job)]
+                reason = f"not run, because the case killed its parent process in the check {job.check.name!r}"
+                self._outcomes += self._queue.give_up(job, reason)
+
+    def _lose_orders(self, reason: str, **evidence: Any) -> None:  # noqa: ANN401
+        """Fail the import orders if they have not ended."""
+        running = [job.id for job in self._running.values() if job.role == ORDERS]
+        if self._orders and (running or self._orders.unfinished):
+            self._outcomes.append(Outcome("import-order", "", "", FAILED, reason, evidence=evidence))
+        self._orders = None
+        for one in running:
+            del self._running[one]
 
     def _cancel(self, reason: str) -> None:
-        """Report every remaining check as not run, because nothing can be executed any more."""
+        """Report every remaining check as not run, because nothing can be executed any more; orders go on."""
         self._outcomes += verdicts.not_run(self._spec, reason, per_extension=True)
-        self._pool.stop(HEAP_CHECKS)
-        running = [task for one in self._running.values() for task in one.tasks]
+        self._servers.close(HEAP_CHECKS, patience=0)
+        running = [job for job in self._running.values() if job.role != ORDERS]
         self._report_not_run([*self._queue.drop(PLAIN, HEAP_CHECKS, JUDGE), *running], reason)
-        self._running.clear()
+        for job in running:
+            del self._running[job.id]

@@ -9,14 +9,13 @@ from typing import Any
 
 from builder.gate import coverage
 from builder.gate.check_table import CHECKS, TASK_CHECKS
+from builder.gate.coverage import CaseFacts
 from builder.gate.imports import libraries
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED, Outcome, Spec
-from builder.gate.processes import journal
-from builder.gate.processes.spawn import ForkServerProcess, ImportOrderProcess
-from builder.gate.processes.task_process import TaskProcess
+from builder.gate.processes.jobs import INSIDE, SEND, Job
+from builder.gate.processes.servers import HEAP_CHECKS, JUDGE, ORDERS, Server
 from builder.gate.system import crash
 from builder.gate.system.exit_status import ProcessExit
-from builder.gate.tasks import HEAP_CHECKS, INSIDE, JUDGE, SEND, CaseFacts, Task
 
 #: Reason of a failure if the journal of a task has content that the task itself did not write.
 FORGED = "something other than the gate writes into the results of this check: remove the code that does it"
@@ -67,102 +66,89 @@ def other_cases(judge: Mapping[str, Any], cases: Sequence[CaseFacts]) -> str:
     )
 
 
-def no_gpu(where: dict[str, Any], ended: TaskProcess) -> str:
-    """Return why the GPU checks cannot run, or ""; `ended` is the process that looked for GPUs."""
+def no_gpu(where: dict[str, Any], job: Job) -> str:
+    """Return why the GPU checks cannot run, or ""; `job` has looked for GPUs."""
     if where.get("gpus"):
         return ""
-    if failed := [outcome.reason for outcome in ended.record.outcomes if outcome.verdict == FAILED]:
+    if failed := [outcome.reason for outcome in job.record.outcomes if outcome.verdict == FAILED]:
         return f"looking for a GPU failed: {failed[0]}"
-    if ended.limit == "time":
-        return f"looking for a GPU took longer than {ended.seconds:g} s: look whether `nvidia-smi` answers"
-    if not ended.record.ended:
-        return f"looking for a GPU failed: the process {ended.process_exit().sentence()}"
+    if job.limit == "time":
+        return f"looking for a GPU took longer than {job.seconds:g} s: look whether `nvidia-smi` answers"
+    if not job.record.ended:
+        return f"looking for a GPU failed: the process {job.process_exit().sentence()}"
     if where.get("cuda") is None:
         return "this torch is a CPU build, which cannot use a GPU"
     return str(where.get("no_gpu") or "no GPU on this machine")
 
 
-def next_phase(ended: TaskProcess) -> str:
+def next_phase(job: Job) -> str:
     """Return the phase that follows a process that has done its part, or "": it has decided, or has failed."""
-    record, phase = ended.record, ended.task.phase
-    if not record.ended or record.foreign or record.forked or record.outcomes or ended.status:
+    record = job.record
+    if not record.ended or record.foreign or record.forked or record.outcomes or job.status:
         return ""
-    if ended.limit or ended.prints_too_much():
+    if job.limit or job.prints_too_much():
         return ""
-    if phase == JUDGE:
+    if job.phase == JUDGE:
         return INSIDE if record.facts.get(INSIDE) is True else ""
-    return JUDGE if phase == SEND else ""
+    return JUDGE if job.phase == SEND else ""
 
 
-def task_outcomes(ended: TaskProcess) -> list[Outcome]:
-    """Return the outcomes of a task that ended: those in its journal, and a failure if it crashed or hit a limit."""
-    task, record = ended.task, ended.record
-    seconds = round(time.monotonic() - ended.began, 3)
+def job_outcomes(job: Job) -> list[Outcome]:
+    """Return the outcomes of a job that ended: those in its journal, and a failure if it crashed or hit a limit."""
+    record = job.record
+    seconds = round(time.monotonic() - job.began, 3)
     # In the phase SEND, whether the result is right is the judge's part.
-    theirs = [one for one in record.outcomes if _is_of(one, task) and (task.phase != SEND or one.verdict == FAILED)]
+    theirs = [one for one in record.outcomes if _is_of(one, job) and (job.phase != SEND or one.verdict == FAILED)]
     if record.foreign or theirs != record.outcomes:
-        return [task.outcome(FAILED, FORGED, seconds)]
-    outcomes = _reported(record)
-    if record.ended and ended.prints_too_much():  # it ended before the scheduler could kill it
-        ended.limit = "output"
-    no_verdict = task.check.judged and not outcomes and not record.forked
-    whole = record.ended and not no_verdict and not (ended.status and not ended.limit)
+        return [job.outcome(FAILED, FORGED, seconds)]
+    # A process that an op duplicated has passed nothing.
+    outcomes = [one for one in record.outcomes if one.verdict != PASSED or not record.forked]
+    if record.ended and job.prints_too_much():  # it ended before the scheduler could kill it
+        job.limit = "output"
+    no_verdict = job.check.judged and not outcomes and not record.forked
+    whole = record.ended and not no_verdict and not (job.status and not job.limit)
     if whole and record.forked:
         reason = "forks, and the child returns from the op as a second process: the child must call _exit()"
-        return [*outcomes, task.outcome(FAILED, reason, seconds)]
-    if not whole or ended.limit == "output":
-        end = ended.process_exit()
-        who = "the judge, which runs the reference or the invariant of the case, " if task.phase == JUDGE else ""
-        outcomes.append(task.outcome(FAILED, who + end.sentence(), seconds, **end.evidence()))
+        return [*outcomes, job.outcome(FAILED, reason, seconds)]
+    if not whole or job.limit == "output":
+        end = job.process_exit()
+        who = "the judge, which runs the reference or the invariant of the case, " if job.phase == JUDGE else ""
+        outcomes.append(job.outcome(FAILED, who + end.sentence(), seconds, **end.evidence()))
     return outcomes
 
 
-def of_several(ended: TaskProcess) -> tuple[list[Outcome], list[Task], list[Task]]:
-    """Return what a process with several tasks has passed, the tasks to run again, and which of these run alone.
+def of_several(ended: Job) -> tuple[list[Outcome], list[Job], list[Job]]:
+    """Return what a process with several cases has passed, the jobs of these cases, and those to run again.
 
-    Alone run the tasks that did not pass, the one that did not end, and all if it is not clear which one is at fault.
+    Alone run the cases that did not pass, the one that did not end, and all if it is not clear which one is at fault.
     """
-    everyone, record = list(ended.tasks), ended.record
-    outcomes = {task: [one for one in record.outcomes if _is_of(one, task)] for task in everyone}
+    everyone, record = ended.each(), ended.record
+    outcomes = {job: [one for one in record.outcomes if _is_of(one, job)] for job in everyone}
     done, stopped = everyone[: len(record.done)], everyone[len(record.done) :]
     whole = record.ended and not (ended.status or ended.limit or ended.prints_too_much())
     strange = record.foreign or record.forked or sum(map(len, outcomes.values())) != len(record.outcomes)
     if strange or (not whole and (record.ended or not stopped)):
-        return [], everyone, everyone
-    doubtful = [
-        task
-        for task in done
-        if any(one.verdict != PASSED for one in outcomes[task]) or (task.phase == JUDGE and not outcomes[task])
-    ]
-    passed = [one for task in done if task not in doubtful for one in outcomes[task]]
-    return passed, [*doubtful, *stopped], [*doubtful, *(() if whole else stopped[:1])]
+        doubtful, stopped, alone = everyone, [], everyone
+    else:
+        doubtful = [
+            job
+            for job in done
+            if any(one.verdict != PASSED for one in outcomes[job]) or (job.phase == JUDGE and not outcomes[job])
+        ]
+        alone = [*doubtful, *(() if whole else stopped[:1])]
+    for job in alone:
+        job.alone = True
+    passed = [job for job in done if job not in doubtful]
+    return [one for job in passed for one in outcomes[job]], passed, [*doubtful, *stopped]
 
 
-def _is_of(outcome: Outcome, task: Task) -> bool:
-    """Whether an outcome is about the check, the op and the case of the task."""
-    about = task.case is None or (outcome.op, outcome.case) == (task.op, task.name)
-    return outcome.check == task.check.name and about
+def _is_of(outcome: Outcome, job: Job) -> bool:
+    """Whether an outcome is about the check, the op and the case of a job."""
+    about = job.case is None or (outcome.op, outcome.case) == (job.op, job.case.name)
+    return outcome.check == job.check.name and about
 
 
-def import_order_outcomes(process: ImportOrderProcess) -> list[Outcome]:
-    """Return the outcomes of the process that tries import orders."""
-    record = journal.read(process.task_dir / journal.JOURNAL, process.key)
-    if record.foreign or any(one.check != "import-order" for one in record.outcomes):
-        return [Outcome("import-order", "", "", FAILED, FORGED)]
-    outcomes = _reported(record)
-    if not record.ended:
-        end = ProcessExit(process.ended() or 0, process.limit, log=process.log())
-        reason = f"the process that tests the import orders {end.sentence()}"
-        outcomes.append(Outcome("import-order", "", "", FAILED, reason, evidence=end.evidence()))
-    return outcomes
-
-
-def _reported(record: journal.TaskRecord) -> list[Outcome]:
-    """Return the outcomes in a journal; a process that an op duplicated has passed nothing."""
-    return [one for one in record.outcomes if one.verdict != PASSED or not record.forked]
-
-
-def import_failure(server: ForkServerProcess, status: int) -> tuple[str, list[Outcome]]:
+def import_failure(server: Server, status: int) -> tuple[str, list[Outcome]]:
     """Return why a fork server ended during its imports, as a sentence, and the failure.
 
     There is no failure if torch itself cannot be imported under the heap checks.
@@ -171,7 +157,8 @@ def import_failure(server: ForkServerProcess, status: int) -> tuple[str, list[Ou
     reason = f"importing {server.importing} {crash.describe_exit(status, log)}"
     evidence = ProcessExit(status, log=log, stack=log).evidence()
     if server.role != HEAP_CHECKS:
-        return reason, [Outcome("ops", "", "", FAILED, reason, evidence=evidence)]
+        check = "import-order" if server.role == ORDERS else "ops"
+        return reason, [Outcome(check, "", "", FAILED, reason, evidence=evidence)]
     reason += " under glibc's heap checks"
     failure = Outcome("memory", "", "", FAILED, reason, evidence=evidence)
     return reason, [failure] if server.importing != "torch" else []

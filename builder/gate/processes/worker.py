@@ -12,7 +12,8 @@ import signal
 import sys
 import time
 import traceback
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from builder.gate.case import Case
 from builder.gate.context import CaseError, Context, sentence
 from builder.gate.imports.cases_fault import is_mistake, line_of
 from builder.gate.imports.registration import no_kernel
-from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, PASSED, Outcome
+from builder.gate.outcome import MISTAKE_IN_CASES, PASSED, Outcome
 from builder.gate.processes.journal import JOURNAL, KEY_BYTES, LOG, STACK, Journal
 from builder.gate.system import crash, rlimits
 from builder.gate.system.nvidia import hide_gpus
@@ -39,100 +40,81 @@ _NO_MEMORY = re.compile(r"can't allocate memory|bad_alloc|Cannot allocate memory
 _REQUESTED = re.compile(r"tried to allocate (\d+) bytes")
 
 
-@dataclass(frozen=True)
-class TaskRequest:
-    """A task as the worker receives it."""
-
-    #: A key of CHECKS, or "where", whose function returns facts instead of outcomes.
-    check: str
-    #: `module:function` in `builder.gate`.
-    function: str
-    #: The indices of the cases; empty for the extension.
-    cases: list[int]
-    #: Seconds after which no further case begins.
-    seconds: float
-    #: "cpu" or "cuda"; a task on the CPU finds no GPU.
-    device: str
-    #: Bytes of address space that the task may add; 0 for no limit.
-    memory: int
-    #: Its directory, which exists.
-    task_dir: str
-    #: For each case, or for the extension, the file of results that the task writes, or that the judge reads; "" if
-    #: there is none.
-    data: list[str]
-
-
-def run_child(loaded: Context, request: TaskRequest, parent: int, key: int) -> None:
-    """Run the task in this child and exit; `key` is a descriptor with the key of its journal. Does not return."""
+def run_child(loaded: Context, command: Mapping[str, Any], parent: int, key: int) -> None:
+    """Run a job in this child and exit; `key` is a descriptor with the key of its journal. Does not return."""
     status = 1
     try:
         os.setsid()
         rlimits.exit_with_parent(parent)
-        rlimits.become_subreaper()  # every descendant counts for the limits of the task
+        rlimits.become_subreaper()  # every descendant counts for the limits of the job
         rlimits.limit_file_size(FILE_BYTES)
         nothing = os.open(os.devnull, os.O_RDONLY)
-        log = os.open(str(Path(request.task_dir, LOG)), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = os.open(f"{command['task_dir']}/{LOG}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         for old, new in ((nothing, 0), (log, 1), (log, 2)):
             os.dup2(old, new)
         os.close(nothing)
         os.close(log)
         secret = os.read(key, KEY_BYTES)
         os.close(key)
-        status = run_task(loaded, request, secret)
+        status = run_job(loaded, command, secret)
     except BaseException:  # noqa: BLE001 (nothing may return to the loop of the fork server)
         traceback.print_exc()
     finally:
         os._exit(status)
 
 
-def run_task(loaded: Context, request: TaskRequest, key: bytes) -> int:
-    """Run the check within its limits; return the exit status. An exception of the check becomes an outcome."""
+def run_job(loaded: Context, command: Mapping[str, Any], key: bytes) -> int:
+    """Run the check within its limits; return the exit status. `command` is that of `jobs.Job.start`."""
+    folder = Path(command["task_dir"])
     # This file stays open until the process ends: a crash handler cannot open it.
-    stack = open(Path(request.task_dir, STACK), "wb", buffering=0)  # noqa: SIM115, PTH123
+    stack = open(folder / STACK, "wb", buffering=0)  # noqa: SIM115, PTH123
     crash.install_crash_handlers(stack.fileno())
     faulthandler.register(signal.SIGUSR1, stack, all_threads=True, chain=False)
-    journal = Journal(str(Path(request.task_dir, JOURNAL)), key)
+    journal = Journal(str(folder / JOURNAL), key)
     gc.disable()  # a collection would touch, and so copy, every inherited page
     torch.set_num_threads(1)
-    if request.device == "cpu":
+    if command["device"] == "cpu":
         hide_gpus()
     else:
         # By default cuDNN rounds float32 to TF32 (torch's "CUDA semantics"), also in the reference of a case. Images
         # may allow cuBLAS the same, by TORCH_ALLOW_TF32_CUBLAS_OVERRIDE.
         torch._C._set_cudnn_allow_tf32(False)  # torch.backends raises after an import of torch.testing's internals
         torch._C._set_cublas_allow_tf32(False)
+    job = replace(loaded, check=command["check"], device=command["device"], step=journal.step, folder=folder)
     began, random_numbers = time.perf_counter(), torch.get_rng_state()
-    if not request.cases:
-        _run_case(loaded, request, None, "", journal)
-    for index, data in zip(request.cases, request.data):
+    if not command["cases"]:
+        _run_case(job, command, None, journal)
+    for index, data in zip(command["cases"], command["data"]):
         torch.set_rng_state(random_numbers)
-        _run_case(loaded, request, loaded.cases[index], data, journal)
+        _run_case(replace(job, data=Path(data)), command, loaded.cases[index], journal)
         journal.done(index)
-        if time.perf_counter() - began > request.seconds:
+        if time.perf_counter() - began > command["seconds"]:
             break
-    # If the op closed standard output, a flush at exit would fail and look like an error of the task.
+    # If the op closed standard output, a flush at exit would fail and look like an error of the job.
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
     journal.end()
     return 0
 
 
-def _run_case(loaded: Context, request: TaskRequest, case: Case | None, data: str, journal: Journal) -> None:
-    """Run the check for this case, or for the extension, and write what it returns to the journal."""
-    rlimits.limit_added_memory(request.memory)
+def _run_case(context: Context, command: Mapping[str, Any], case: Case | None, journal: Journal) -> None:
+    """Run the check for this case, or for the extension, and write what it returns to the journal.
+
+    An exception of the check becomes an outcome.
+    """
+    rlimits.limit_added_memory(command["memory"])
     began = time.perf_counter()
-    module, _, name = request.function.partition(":")
-    context = replace(loaded, check=request.check, device=request.device, step=journal.step, data=Path(data))
+    module, _, name = command["function"].partition(":")
     result: list[Outcome] | dict[str, Any]  # a dictionary has facts
     try:
         function = getattr(importlib.import_module(f"builder.gate.{module}"), name)
         result = function(context) if case is None else function(context, case)
     except BaseException as error:  # noqa: BLE001 (an op may raise anything, SystemExit too)
         rlimits.remove_memory_limit()
-        result = [_outcome_of_exception(request, case, error, journal.last_step)]
-    if isinstance(result, list) and not _output_is_log(request.task_dir):
+        result = _outcome_of_exception(context, command, case, error, journal.last_step)
+    if isinstance(result, list) and not _output_is_log(context.folder):
         reason = "closes or replaces standard output or standard error: the calling program loses its output"
-        result = [*(one for one in result if one.verdict != PASSED), _failed(request, case, reason)]
+        result = [*(one for one in result if one.verdict != PASSED), *context.failed(case, reason)]
     # If the op has forked, give the copy of this process time to write to the journal.
     own, deadline = Path("/proc/self/cmdline").read_bytes(), time.monotonic() + _COPIES_SECONDS
     for pid in children(os.getpid()):
@@ -147,29 +129,27 @@ def _run_case(loaded: Context, request: TaskRequest, case: Case | None, data: st
         journal.outcome(replace(outcome, seconds=outcome.seconds or round(seconds, 3)))
 
 
-def _output_is_log(task_dir: str) -> bool:
+def _output_is_log(folder: Path) -> bool:
     try:
-        log = Path(task_dir, LOG).stat()
+        log = (folder / LOG).stat()
         return all(os.path.samestat(os.fstat(fd), log) for fd in (1, 2)) and not sys.stdout.closed
     except OSError:
         return False
 
 
-def _outcome_of_exception(request: TaskRequest, case: Case | None, error: BaseException, step: str) -> Outcome:
-    text = str(error)
+def _outcome_of_exception(
+    context: Context, command: Mapping[str, Any], case: Case | None, error: BaseException, step: str
+) -> list[Outcome]:
+    text, memory = str(error), command["memory"]
     if isinstance(error, CaseError):
         # The judge has not loaded the extension, so an exception there comes from cases.py alone.
-        mistake = request.function.startswith("processes.") or is_mistake(error.__cause__, _ROOT)
-        return _failed(request, case, text + line_of(error.__cause__, _ROOT), **(MISTAKE_IN_CASES if mistake else {}))
+        mistake = command["function"].startswith("processes.") or is_mistake(error.__cause__, _ROOT)
+        return context.failed(case, text + line_of(error.__cause__, _ROOT), **(MISTAKE_IN_CASES if mistake else {}))
     if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
         requested = _REQUESTED.search(text)
         reason = f"allocates {size_text(int(requested[1])) if requested else 'too much memory'}"
-        reason += f"; the limit for a case is {size_text(request.memory)}" if request.memory else ""
+        reason += f"; the limit for a case is {size_text(memory)}" if memory else ""
     else:
         reason = (case and no_kernel(case.op, text)) or f"raises {sentence(error)}"
     trace = traceback_text(error)[-6000:]
-    return _failed(request, case, reason + (f" (step: {step})" if step else ""), traceback=trace)
-
-
-def _failed(request: TaskRequest, case: Case | None, reason: str, **evidence: Any) -> Outcome:  # noqa: ANN401
-    return Outcome(request.check, case.op if case else "", case.name if case else "", FAILED, reason, evidence=evidence)
+    return context.failed(case, reason + (f" (step: {step})" if step else ""), traceback=trace)

@@ -41,12 +41,6 @@ def stat_fields(pid: int) -> list[str]:
         return []
 
 
-def parent_of(pid: int) -> int:
-    """Return the parent of a process; 0 if the process has ended."""
-    fields = stat_fields(pid)
-    return int(fields[1]) if fields else 0
-
-
 def is_stopped(pid: int) -> bool:
     """Whether a signal such as SIGSTOP, or a debugger, has stopped a process."""
     return stat_fields(pid)[:1] in (["T"], ["t"])

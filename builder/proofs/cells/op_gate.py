@@ -18,7 +18,7 @@ from builder.gate.check_table import CHECKS
 from builder.gate.draft.result import Drafts
 from builder.gate.outcome import ACCEPTED, FAILED, KEY_FILE, NOT_RUN, Answer, Outcome, Spec, signature, verdict_of
 from builder.gate.pack import REFERENCES, pack
-from builder.gate.processes.task_process import IMPORT_SECONDS
+from builder.gate.processes.servers import IMPORT_SECONDS
 from builder.gate.run import NOTHING_FAILED, SOMETHING_FAILED
 from builder.gate.system.confinement import confined
 from builder.hashing import sha256_of

@@ -16,7 +16,7 @@ from typing import Any
 
 from builder.gate.outcome import FAILED, PASSED, Outcome
 from builder.gate.processes.journal import KEY_BYTES, Journal
-from builder.gate.processes.spawn import GO
+from builder.gate.processes.servers import GO
 from builder.gate.system import rlimits
 from builder.gate.system.nvidia import PROCESSES
 
@@ -158,10 +158,10 @@ def fail_to_start(events: int, heap_checks: bool, mode: str) -> None:
 
 
 def main() -> None:
-    """Fork a server for each role, like the starter, or serve a single role."""
+    """Fork a server for each role, like the starter."""
     roles, mode = json.loads(sys.argv[1]), sys.argv[2]
     starter = os.getpid()
-    for role in roles if len(roles) > 1 else ():
+    for role in roles:
         if not os.fork():
             os.setsid()
             for other in roles:
@@ -174,10 +174,8 @@ def main() -> None:
             while os.getppid() == starter:
                 time.sleep(0.002)
             os.write(role["events"], json.dumps({"event": "forked", "pid": os.getpid()}).encode() + b"\n")
-            roles = [role]
-            break
-    if len(roles) == 1:
-        serve(roles[0]["name"], roles[0]["commands"], roles[0]["events"], mode)
+            serve(role["name"], role["commands"], role["events"], mode)
+            return
 
 
 def serve(name: str, commands: int, events: int, mode: str) -> None:  # noqa: PLR0912 (a loop)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builder.gate.coverage import case_coverage, may_take_tensor, missing_empty_cases
+from builder.gate.coverage import CaseFacts, case_coverage, may_take_tensor, missing_empty_cases
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED
-from builder.gate.tasks import CaseFacts
 
 
 def case(op: str, name: str = "plain", edge: str = "", missing: str = "") -> CaseFacts:

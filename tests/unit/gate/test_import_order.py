@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import itertools
-import os
 import signal
-import socket
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from builder.gate.imports.launcher import Launcher
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
-from builder.gate.processes.import_order import OrderRun, _judged, allowed_order, orders_of
-from tests.conftest import PATIENCE
+from builder.gate.processes.import_order import ImportOrders, OrderRun, allowed_order, orders_of
+from builder.gate.processes.order_process import FORK, NEW, WATCH
+from builder.gate.system.exit_status import ProcessExit
 
 NAMES = ("torch", "toy")
+
+
+def outcome_of(runs: list[OrderRun], spec: Spec) -> Outcome:
+    orders = ImportOrders(spec, {}, {})
+    for run in runs:
+        orders.add(run, NEW)
+    [found] = orders.outcomes()
+    return found
 
 
 def judged(*called: str, printed: str = "") -> Outcome:
     """The outcome of orders that all succeed, each with the op that returned."""
     runs = [
-        OrderRun(order, 0, f"{printed}\nbuildfarm-called {op}\n", "")
+        OrderRun(order, 0, f"{printed}\nbuildfarm-called {op}\n")
         for order, op in zip((NAMES, NAMES[::-1]), called, strict=True)
     ]
-    return _judged(Spec("toy", ["toy"], has_cases=any(called)), Path(), NAMES, runs, 2.0)
+    return outcome_of(runs, Spec("toy", ["toy"], has_cases=any(called)))
 
 
 def test_orders_that_call_the_same_op_pass_whatever_an_import_prints() -> None:
@@ -47,19 +48,19 @@ def test_an_op_that_returns_in_only_one_order_fails() -> None:
 
 LIBC10 = "ImportError: libc10.so: cannot open shared object file: No such file or directory"
 TWICE = "RuntimeError: Only a single TORCH_LIBRARY can be used to register the namespace _C; please put all of your"
-GOOD = OrderRun(NAMES, 0, "\nbuildfarm-called toy::op\n", "")
+GOOD = OrderRun(NAMES, 0, "\nbuildfarm-called toy::op\n")
 
 
 def raises(order: tuple[str, ...], error: str) -> OrderRun:
     trace = f"buildfarm-step import toy\nTraceback (most recent call last):\n  File x\n{error}\nmore text\n"
-    return OrderRun(order, 1 << 8, "", trace)
+    return OrderRun(order, 1 << 8, trace)
 
 
 @pytest.mark.parametrize(
     ("runs", "parts"),
     [
         pytest.param(
-            [OrderRun(NAMES, -6 << 8, "", "buildfarm-step import torch\n", "time")],
+            [OrderRun(NAMES, 6, "buildfarm-step import torch\n", ProcessExit(6, "time", "180 s"))],
             ["does not end within 180 s"],
             id="three times the limit of a case",
         ),
@@ -76,9 +77,24 @@ def raises(order: tuple[str, ...], error: str) -> OrderRun:
     ],
 )
 def test_an_order_that_fails_is_told_with_the_cure(runs: list[OrderRun], parts: list[str]) -> None:
-    found = _judged(Spec("toy", ["toy"], seconds=60), Path(), NAMES, runs, 180.0)
+    found = outcome_of(runs, Spec("toy", ["toy"]))
     assert found.verdict == FAILED
     assert [part for part in parts if part not in found.reason] == []
+
+
+def test_an_order_that_fails_in_a_fork_runs_in_a_new_python_and_a_crash_once_more_for_its_stacks() -> None:
+    orders = ImportOrders(Spec("toy", ["toy"]), {"apex": None}, {"toy": "1.0"})
+    modes = {one.order: one.mode for one in (orders.take(), orders.take()) if one}
+    assert modes == {NAMES: FORK, NAMES[::-1]: NEW}
+    assert [one.mode for one in orders.add(OrderRun(NAMES, 1 << 8, ""), FORK)] == [NEW]
+    orders.add(GOOD, NEW)
+    orders._left = 1
+    crash = OrderRun(NAMES[::-1], signal.SIGSEGV, "buildfarm-step import toy\n")
+    assert [(one.order, one.mode) for one in orders.add(crash, NEW)] == [(NAMES[::-1], WATCH)]
+    missing, found = orders.outcomes()
+    assert (missing.case, missing.verdict) == ("apex", NOT_RUN)
+    assert found.reason.startswith("toy 1.0: import toy dies with SIGSEGV (a segmentation fault)")
+    assert found.reason.endswith("; the order torch, toy works")
 
 
 def test_modules_of_needs_first_precede_the_extension() -> None:
@@ -97,54 +113,3 @@ def test_orders_have_each_pair_and_each_module_first_with_torch_at_the_end() -> 
     assert {order[0] for order in orders if order[-1] == "t"} == {"a", "b", "c"}
     pairs = {order[:2] for order in orders}
     assert len(pairs) == 12
-
-
-@pytest.fixture
-def launcher() -> Iterator[tuple[Launcher, subprocess.Popen[bytes]]]:
-    """A launcher, and its process."""
-    ours, theirs = socket.socketpair()
-    program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from builder.gate.imports.launcher import serve\n"
-        "serve(int(sys.argv[2]))"
-    )
-    argv = [sys.executable, "-I", "-c", program, str(Path(__file__).parents[3]), str(theirs.fileno())]
-    with subprocess.Popen(argv, pass_fds=[theirs.fileno()]) as process:
-        theirs.close()
-        yield Launcher(ours), process
-        process.kill()
-    ours.close()
-
-
-def test_the_launcher_runs_code_in_processes_that_share_nothing(
-    launcher: tuple[Launcher, subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
-    code = (
-        "import os, sys\nprint(sys.argv[1:], os.getcwd(), 'builder' in sys.modules, len(os.listdir('/proc/self/fd')),"
-        " 'kept' in globals(), flush=True)\nkept = 1\nraise ValueError('no')"
-    )
-    for _ in range(2):
-        with (tmp_path / "out").open("w+b") as out, (tmp_path / "err").open("w+b") as err:
-            pid = launcher[0].start(code, ["one", "two"], str(tmp_path), (out, err))
-            assert pid != launcher[1].pid
-            assert launcher[0].wait(PATIENCE) == 1 << 8
-        # Descriptors: three outputs and that of the folder.
-        assert (tmp_path / "out").read_text() == f"['one', 'two'] {tmp_path} False 4 False\n"
-        assert (tmp_path / "err").read_text().endswith("ValueError: no\n")
-
-
-def test_a_launcher_that_has_ended_is_an_error(launcher: tuple[Launcher, subprocess.Popen[bytes]]) -> None:
-    launcher[1].kill()
-    launcher[1].wait()
-    with tempfile.TemporaryFile() as out, pytest.raises(OSError, match=r"launcher|Broken pipe|reset"):
-        launcher[0].start("", [], "/", (out, out))
-
-
-def test_a_process_that_hangs_is_an_error_and_can_be_killed(
-    launcher: tuple[Launcher, subprocess.Popen[bytes]],
-) -> None:
-    with tempfile.TemporaryFile() as out:
-        pid = launcher[0].start("import time; time.sleep(600)", [], "/", (out, out))
-        with pytest.raises(TimeoutError):
-            launcher[0].wait(0.01)
-        os.killpg(os.getpgid(pid), signal.SIGKILL)
-        assert launcher[0].wait(PATIENCE) == signal.SIGKILL

@@ -51,14 +51,6 @@ def test_each_op_has_a_line_with_the_counts_of_its_checks() -> None:
     assert line_of(text, "a::forgotten").split("  ")[-1].strip() == "0 passed, 0 failed, 0 not run"
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_no_line_is_wider_than_the_width(width: int) -> None:
-    reason = "the fake kernel returns strides (8, 1), the real kernel (1, 4): " * 4
-    every = [Outcome(check, OP, "two levels", FAILED, reason) for check in CHECKS]
-    refused = [Outcome(check, "a::b", "plain", NOT_RUN, reason) for check in CHECKS]
-    assert max(map(len, causes_of(map(PlacedOutcome, [*every, *refused])).lines(width, every=True))) <= width
-
-
 def test_a_case_that_omits_the_overload_is_in_the_line_of_the_op() -> None:
     text = table("x", answer(Outcome("values", OP, "", PASSED), ops=(f"{OP}.default",)))
     assert f"{OP}.default" not in text
@@ -148,12 +140,6 @@ def test_a_cell_is_named_only_if_there_are_others() -> None:
     assert causes_of(two).sentences(FAILED) == ["linkage in 2 of 3 cells: undefined symbol"]
     wheels = [PlacedOutcome(one, "cp312", "a"), PlacedOutcome(replace(one, verdict=PASSED), "cp313", "b")]
     assert causes_of(wheels).sentences(FAILED) == ["linkage in a: undefined symbol"]
-
-
-def test_an_empty_answer() -> None:
-    assert table("x", Answer({}, [], [])) == "x\n"
-    suite = ElementTree.fromstring(junit({"x": Answer({}, [], [])}))[0]
-    assert suite.attrib["tests"] == "0"
 
 
 def test_junit_has_counts_reasons_and_evidence() -> None:

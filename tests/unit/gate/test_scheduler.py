@@ -91,6 +91,7 @@ CRASHES = {
     "ns::segv": "dies with SIGSEGV (a segmentation fault) (step: float32)",
     "ns::exits": "calls exit(0): remove this call",
     "ns::kills": "kills or stops its parent process",
+    "ns::stops": "kills or stops its parent process",
     "ns::talks": "prints more than 64.0 MiB",
     "ns::stranger": "something other than the gate writes into the results",
     "ns::forks": "forks, and the child returns",
@@ -119,8 +120,8 @@ def test_cases_in_one_process_have_the_outcomes_of_a_process_each(tmp_path: Path
     assert [one.op for one in answer.outcomes if one.verdict == PASSED] == [one for one in ops.split(",") if one != op]
 
 
-#: In the judge, the op that kills its parent ends the judge.
-IN_JUDGE = {op: reason for op, reason in CRASHES.items() if op != "ns::kills"}
+#: In the judge, an op that kills or stops its parent ends the judge.
+IN_JUDGE = {op: reason for op, reason in CRASHES.items() if "parent process" not in reason}
 
 
 @pytest.mark.parametrize(("op", "reason"), [*IN_JUDGE.items(), ("ns::loop", "does not end within 2 s")])
@@ -203,8 +204,11 @@ def test_a_fork_server_that_cannot_restart_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_a_python_without_torch_is_reported(tmp_path: Path) -> None:
-    [failure, *_] = gate(tmp_path, "no-torch").outcomes
-    assert failure.reason == "importing torch raises ModuleNotFoundError: No module named 'torch'"
+    outcomes = gate(tmp_path, "no-torch", ("ops", "import-order")).outcomes
+    reason = "importing torch raises ModuleNotFoundError: No module named 'torch'"
+    assert [(one.check, one.verdict, one.reason) for one in outcomes] == [
+        (check, FAILED, reason) for check in ("ops", "import-order")
+    ]
 
 
 def test_an_import_that_raises_is_a_failure_whatever_was_selected(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import builder
-from builder.gate.processes.spawn import ImportOrderProcess
 
 ROOT = Path(builder.__file__).parents[1]
 
@@ -35,13 +34,13 @@ argv = [sys.executable, "-I", "-S", "-c", program, root, site, ".", str(os.getpi
 status = subprocess.run(argv, pass_fds=ends).returncode
 for one in ends:
     os.close(one)
-told = {name: [json.loads(line) for line in os.fdopen(end) if 'importing' not in line] for name, end in events.items()}
-def sent(one):
-    try:
-        return one.recv(100).decode()
-    except ConnectionResetError:  # it has ended without reading its command
-        return ""
-told["sent"] = [sent(one) for one in kept]
+told = {}
+for name, end in events.items():
+    told[name] = []
+    for line in os.fdopen(end):
+        told[name] += [json.loads(line)] if "importing" not in line else []
+        if '"ended"' in line:
+            kept[names.index(name)].close()
 print(json.dumps([status, os.getpid(), told]))
 """
 
@@ -51,7 +50,6 @@ import importlib.machinery, json, os, site, sys, types
 sys.path.insert(0, sys.argv[1])
 site.getsitepackages = lambda *_: [sys.argv[2]]
 from builder.gate import starter
-from builder.gate.imports import launcher
 
 def report(events, **found):
     os.write(events, json.dumps(found).encode() + b"\\n")
@@ -74,7 +72,7 @@ def execute(path, command):
     [role] = json.loads(command[-1])
     report(role["events"], executed=role["name"], free=role["free"])
 
-real = types.ModuleType("builder.gate.processes.fork_server")
+real = types.ModuleType("builder.gate.processes.extension_process")
 real.main = fork_server
 real.PRELOAD, real.import_all = ("preloaded",), lambda names: sys.modules.update(dict.fromkeys(names))
 
@@ -82,7 +80,7 @@ class ImportsTorch:  # like the real fork server
     def find_spec(self, name, path=None, target=None):
         if name == real.__name__:
             import torch
-            sys.modules["builder.gate.processes"].fork_server = real
+            sys.modules["builder.gate.processes"].extension_process = real
             return importlib.machinery.ModuleSpec(name, self)
     def create_module(self, spec):
         return real
@@ -93,12 +91,8 @@ sys.meta_path.insert(0, ImportsTorch())
 judge = types.ModuleType("builder.gate.processes.judge_process")
 judge.main = lambda root, spec, commands, events: report(events, **loaded())
 sys.modules[judge.__name__] = judge
-def serve(commands):
-    os.write(commands, b"serves")
-    os._exit(0)
-
-launcher.serve = serve
-os.execv = execute
+execv = os.execv
+os.execv = lambda path, command: (execute if "-S" in command else execv)(path, command)
 starter.main(sys.argv[3], int(sys.argv[4]), sys.argv[5])
 """
 
@@ -120,7 +114,7 @@ def started(
 ) -> tuple[int, int, dict[str, list[Any]]]:
     """Return the status of the starter, the pid of the scheduler, and the events of each role.
 
-    `files` are those of the wheel `ops`. The key "sent" has what the roles have sent through their sockets.
+    `files` are those of the wheel `ops`.
     """
     site = folder / "site"
     (site / "ops-1.0.dist-info").mkdir(parents=True)
@@ -153,14 +147,14 @@ def test_torch_is_imported_once_for_all_roles_and_code_of_the_wheel_waits(tmp_pa
     assert not judge[1]["hook"], "the judge never imports it"
 
 
-def test_a_single_role_is_the_starter_itself(tmp_path: Path) -> None:
+def test_a_single_role_waits_too(tmp_path: Path) -> None:
     _, scheduler, told = started(tmp_path, HOOK, "heap-checks")
-    [found] = told["heap-checks"]
+    _, found = told["heap-checks"]
     assert (found["parent"], found["hook"]) == (scheduler, True)
 
 
 def test_only_cases_need_what_gradients_import(tmp_path: Path) -> None:
-    _, _, told = started(tmp_path, HOOK, "launcher", "plain")
+    _, _, told = started(tmp_path, HOOK, "orders", "plain")
     assert not told["plain"][1]["preloaded"]
 
 
@@ -180,19 +174,14 @@ def test_a_torch_that_needs_a_file_of_the_wheel_fails_for_the_judge_alone(tmp_pa
     assert "numpy is a file of the wheel" in (tmp_path / "judge" / "log").read_text()
 
 
-@pytest.mark.parametrize(
-    ("files", "sent"), [({"ops.py": ""}, "serves"), (HOOK, ""), ({"ops.py": "", "numpy.py": ""}, "")]
-)
-def test_the_launcher_serves_unless_a_new_python_would_differ(tmp_path: Path, files: dict[str, str], sent: str) -> None:
-    status, _, told = started(tmp_path, files, "launcher", "plain")
-    assert (status, told["sent"][0]) == (0, sent)
+PRINTS = "import os, sys\nprint(os.getcwd(), 'builder' in sys.modules, len(os.listdir('/proc/self/fd')), flush=True)\n"
 
 
-def test_the_check_of_import_orders_starts_without_code_of_the_wheel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A line of a `.pth` file could read the key of its journal."""
-    commands: list[list[str]] = []
-    monkeypatch.setattr(ImportOrderProcess, "_run", lambda _, command, *__: commands.append(command))
-    ImportOrderProcess(ROOT, tmp_path, None)
-    assert "-S" in commands[0][: commands[0].index("-c")]
+@pytest.mark.parametrize("files", [{}, HOOK, {"numpy.py": ""}], ids=["fork", "start-up file", "file of torch"])
+def test_an_order_goes_on_in_a_fork_unless_a_new_python_would_differ(tmp_path: Path, files: dict[str, str]) -> None:
+    """A new Python does not find the torch of this test. A fork has it, and no module and no descriptor of the gate."""
+    _, _, told = started(tmp_path, {**files, "ops.py": PRINTS}, "orders")
+    assert [one["event"] for one in told["orders"]] == ["forked", "ready", "started", "ended"]
+    log = (tmp_path / "orders" / "log").read_text()
+    assert ("No module named 'torch'" in log) == bool(files)
+    assert files or f"{tmp_path / 'orders'} False 4\n" in log, "three outputs, and that of the folder"

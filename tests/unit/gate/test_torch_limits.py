@@ -35,13 +35,6 @@ ERRORS = [
         "torch._dynamo.exc.Unsupported: dynamic shape operator: sample_correct.positive.default",
         "torch 2.2 cannot trace an op whose result size depends on data",
     ),
-    (
-        "compile",
-        (2, 6),
-        "torch._dynamo.exc.Unsupported: dynamic shape operator: sample_correct.positive.default; to enable, set "
-        "torch._dynamo.config.capture_dynamic_output_shape_ops = True",
-        "capture_dynamic_output_shape_ops",
-    ),
     ("compile", (2, 2), "torch._dynamo.exc.InternalTorchDynamoError: No module named 'numpy'", "without numpy"),
     (
         "fake",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import sys
-import threading
 import uuid
 import venv
 from collections.abc import Callable
@@ -15,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from builder import process
-from builder.process import Interrupted
 from builder.proof import Verdict
 from builder.proofs.cells import import_check
 from builder.proofs.cells.import_check import ImportOutcome
-from tests.conftest import PATIENCE, wait_until
+from tests.conftest import wait_until
 
 TORCH = """\
 __version__ = "2.11.0+cu130"
@@ -170,29 +168,6 @@ def at_end(reader: int) -> bool:
         return os.read(reader, 100) == b""
     except BlockingIOError:
         return False
-
-
-def test_interrupt_kills_the_import(
-    interpreter: Path, put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process, "_stopping", threading.Event())
-    monkeypatch.setattr(import_check, "confined", lambda argv, _: argv)  # the file is not in its own folder
-    started = tmp_path / "started"
-    put("hang", f"import time; open({str(started)!r}, 'w').close(); time.sleep(600)")
-
-    def interrupt() -> None:
-        try:
-            wait_until(started.exists, "the start of the import")
-        finally:
-            process.kill_all()
-
-    stop = threading.Thread(target=interrupt)
-    stop.start()
-    with pytest.raises(Interrupted):
-        try_import(interpreter, ["hang"])
-    stop.join(PATIENCE)
-    assert not stop.is_alive()
-    assert started.exists()
 
 
 DAEMON = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells import op_gate
 from builder.proofs.cells.op_gate import GATE_CHECKS, CellProofs, gate_basis, run_gate
 from builder.publish.proof_lines import failed_lines
-from tests.unit.canned_gate import NO_GPU, WHERE, answer
+from tests.unit.canned_gate import WHERE, answer
 from tests.unit.matrix import make
 
 PROOFS = CellProofs("ab", Cell.parse("torch2.11.0-cu130-cp312"))
@@ -56,36 +55,36 @@ def test_a_passed_check_counts_what_it_ran_on(check: str, of: list[tuple[str, st
     assert made[Check(check)].reason == figure
 
 
-def test_failure_names_op_case_and_reason() -> None:
-    made = proofs(
-        Outcome("values", "a::f", "plain", PASSED),
-        Outcome("values", "a::g", "two levels", FAILED, "the result is 3 where 2 is expected"),
-        Outcome("values", "a::h", "plain", NOT_RUN, "not claimed"),
-    )
-    assert made[Check.VALUES].verdict is Verdict.FAILED
-    assert made[Check.VALUES].reason == "a::g (two levels): the result is 3 where 2 is expected"
+FIRST, EMPTY, NO_FAKE = ("a::f", "plain"), ("a::f", "empty"), "upstream registers no fake kernel"
 
 
-def test_failures_after_the_third_are_counted() -> None:
-    made = proofs(*(Outcome("values", f"a::f{n}", "plain", FAILED, "wrong") for n in range(5)))
-    assert made[Check.VALUES].reason.count("wrong") == 3
-    assert made[Check.VALUES].reason.endswith("; and 2 more")
-
-
-def test_check_not_run_for_one_op_is_not_run() -> None:
-    made = proofs(
-        Outcome("fake", "a::f", "plain", PASSED),
-        Outcome("fake", "a::f", "empty", PASSED),
-        Outcome("fake", "a::g", "plain", NOT_RUN, "upstream registers no fake kernel"),
-    )
-    assert made[Check.FAKE].verdict is Verdict.NOT_RUN
-    assert made[Check.FAKE].reason == "2 of 3 passed; a::g: upstream registers no fake kernel"
-
-
-def test_only_the_reason_when_nothing_ran() -> None:
-    made = {proof.check: proof for proof in PROOFS.of_gate(answer())}
-    assert made[Check.GPU_VALUES].reason == NO_GPU
-    assert made[Check.GPU_VALUES].verdict is Verdict.NOT_RUN
+@pytest.mark.parametrize(
+    ("outcomes", "verdict", "reason"),
+    [
+        pytest.param(
+            [(*FIRST, PASSED), ("a::g", "two levels", FAILED, "3 is not 2"), ("a::h", "", NOT_RUN, "not claimed")],
+            Verdict.FAILED,
+            "a::g (two levels): 3 is not 2",
+            id="a failure names op, case and reason",
+        ),
+        pytest.param(
+            [(f"a::f{n}", "", FAILED, "wrong") for n in range(5)],
+            Verdict.FAILED,
+            "a::f0: wrong; a::f1: wrong; a::f2: wrong; and 2 more",
+            id="failures after the third are counted",
+        ),
+        pytest.param(
+            [(*FIRST, PASSED), (*EMPTY, PASSED), ("a::g", "plain", NOT_RUN, NO_FAKE)],
+            Verdict.NOT_RUN,
+            f"2 of 3 passed; a::g: {NO_FAKE}",
+            id="not run for one op is not run",
+        ),
+        pytest.param([("a::g", "", NOT_RUN, NO_FAKE)], Verdict.NOT_RUN, NO_FAKE, id="only the reason if nothing ran"),
+    ],
+)
+def test_the_verdict_and_the_reason_of_a_check(outcomes: list[tuple[str, ...]], verdict: Verdict, reason: str) -> None:
+    made = proofs(*(Outcome("fake", *one) for one in outcomes))[Check.FAKE]  # type: ignore[arg-type]
+    assert (made.verdict, made.reason) == (verdict, reason)
 
 
 def test_answer_is_settled_and_failed_gate_is_not() -> None:
@@ -114,6 +113,11 @@ def test_basis_changes_with_the_cases_and_their_imports(recipe: Recipe) -> None:
     (recipe.folder / "references" / "ops.py").write_text("x = 1\n")
     bases.append(gate_basis(recipe))
     (recipe.folder / "references" / "ops.py").write_text("x = 2\n")
+    bases.append(gate_basis(recipe))
+    (recipe.folder / "references" / "__pycache__").mkdir()
+    (recipe.folder / "references" / "__pycache__" / "x.pyc").write_bytes(b"1")
+    assert gate_basis(recipe) == bases[-1]
+    (recipe.folder / "references" / "expected.json").write_text("[1]")
     bases.append(gate_basis(recipe))
     bases.append(gate_basis(replace(recipe, companions=("numpy",))))
     assert len({json.dumps(one) for one in bases}) == len(bases)
@@ -174,40 +178,9 @@ def test_a_gate_without_an_answer_fails_and_is_tried_again() -> None:
         assert proof.evidence["limit"] == "time"
 
 
-def test_a_gate_that_an_op_has_stopped_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
-    monkeypatch.setattr(op_gate, "gate_arguments", lambda *_: ["-c", stopped])
-    monkeypatch.setattr(op_gate, "gate_seconds", lambda _: 1)
-    began = time.monotonic()
-    answer = run_gate(
-        Path(sys.executable),
-        make.recipe(),
-        tmp_path / "gate",
-        jobs=1,
-        log=tmp_path / "log",
-        owner=f"stopped {tmp_path}",
-    )
-    assert isinstance(answer, str)
-    assert time.monotonic() - began < 300, "it is stopped for ever"
-
-
 def test_time_limit_follows_the_limit_of_a_case() -> None:
     short, long = (op_gate.gate_seconds(replace(make.recipe(), seconds_per_case=one)) for one in (60, 120))
     assert long - short == 240 * 60
-
-
-def test_basis_covers_data_of_the_cases(tmp_path: Path) -> None:
-    (tmp_path / "cases.py").write_text("CASES = []\n")
-    (tmp_path / "references").mkdir()
-    data = tmp_path / "references" / "expected.json"
-    data.write_text("[1]")
-    recipe = replace(make.recipe(), folder=tmp_path)
-    before = gate_basis(recipe)
-    (tmp_path / "references" / "__pycache__").mkdir()
-    (tmp_path / "references" / "__pycache__" / "x.pyc").write_bytes(b"1")
-    assert gate_basis(recipe) == before
-    data.write_text("[2]")
-    assert gate_basis(recipe) != before
 
 
 def test_interrupt_kills_the_gate_whose_task_directories_are_in_its_folder(

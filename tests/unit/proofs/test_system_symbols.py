@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import Code
-from builder.gate.system.demangle import demangle
+from builder.gate.system.crash import demangle
 from builder.proofs.static.symbol_table import collect_symbols
 from builder.proofs.static.system_symbols import is_python, is_standard, is_torch_cxx, system_library
 from builder.wheelfile.compatibility import DRIVER_LIBRARIES, is_driver_library

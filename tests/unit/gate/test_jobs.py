@@ -1,19 +1,18 @@
-"""The tasks of a run, the checks that are not run and why, and the order of the queue."""
+"""The jobs of a run, the checks that are not run and why, and the order of the queue."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from builder.gate.check_table import CHECKS
+from builder.gate.coverage import CaseFacts
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
+from builder.gate.processes.jobs import INSIDE, OUTPUT_BYTES, SEND, Job, Queue, plan
 from builder.gate.processes.journal import LOG, TaskRecord
-from builder.gate.processes.spawn import ForkServerProcess
-from builder.gate.processes.task_process import OUTPUT_BYTES, TaskProcess
-from builder.gate.processes.verdicts import compare_bits, task_outcomes
-from builder.gate.tasks import INSIDE, JUDGE, PLAIN, SEND, CaseFacts, Task, TaskQueue, plan
+from builder.gate.processes.servers import JUDGE, PLAIN
+from builder.gate.processes.verdicts import compare_bits, job_outcomes
 
 SPEC = Spec("toy", ["toy"])
 CASE = CaseFacts(0, "ns::op", "plain")
@@ -88,57 +87,60 @@ def test_only_selected_checks_have_tasks() -> None:
     assert planned(CASE, spec=Spec("toy", ["toy"], checks=["values"])) == ({"values"}, {})
 
 
-def task(name: str, number: int = 0, *, side_effects: bool = False, device: str = "cpu") -> Task:
-    return Task(CHECKS[name], CaseFacts(number, "ns::op", str(number), side_effects=side_effects), device)
+def job(name: str, number: int = 0, *, side_effects: bool = False, device: str = "cpu") -> Job:
+    return Job(CHECKS[name], (CaseFacts(number, "ns::op", str(number), side_effects=side_effects),), device, data=("",))
+
+
+def taken(queue: Queue, role: str = PLAIN, **state: bool) -> tuple[str, list[int]]:
+    """The check and the cases of the next job; ("", []) if none can start."""
+    found = queue.take(role, **state)
+    return (found.check.name, [one.number for one in found.cases]) if found else ("", [])
 
 
 def test_the_quick_check_of_a_case_runs_before_the_others() -> None:
-    slow, quick = task("compile"), task("values")
-    queue = TaskQueue([slow, quick])
-    assert queue.take(PLAIN) == [quick]
-    assert queue.take(PLAIN) == []
-    quick.exclusive = True  # its fork server has ended while several tasks were running
+    quick = job("values")
+    queue = Queue([job("compile"), quick])
+    assert taken(queue) == ("values", [0])
+    assert taken(queue) == ("", [])
+    quick.exclusive = True  # its fork server has ended while several jobs were running
     queue.put_back([quick])
-    assert queue.take(PLAIN) == []
-    assert queue.take(PLAIN, idle=True) == [quick]
+    assert taken(queue) == ("", [])
+    assert taken(queue, idle=True) == ("values", [0])
     assert queue.done(quick) == []
-    assert queue.take(PLAIN) == [slow]
+    assert taken(queue) == ("compile", [0])
     assert not queue
 
 
 def test_cases_of_a_tracing_check_share_a_process() -> None:
-    tasks = [task("export", one) for one in range(3)]
-    others = [task("export", 3, side_effects=True), task("export", 4, device="cuda"), task("opcheck")]
-    queue = TaskQueue([*tasks, *others], jobs=2)
-    assert queue.take(PLAIN) == tasks, "half of five"
-    tasks[1].alone = True
-    queue.put_back(tasks[1:])
-    assert [queue.take(PLAIN) for _ in range(5)] == [[one] for one in [*tasks[1:], *others]]
-    assert not queue
+    others = [job("export", 3, side_effects=True), job("export", 4, device="cuda"), job("opcheck")]
+    queue = Queue([*(job("export", one) for one in range(3)), *others], processes=2)
+    assert taken(queue) == ("export", [0, 1, 2]), "half of the five that may share a process, rounded up"
+    assert [taken(queue) for _ in range(3)] == [("export", [3]), ("export", [4]), ("opcheck", [0])]
 
 
 @pytest.mark.parametrize("check", ["values", "edges", "repeat", "memory"])
 def test_a_check_of_results_has_a_process_for_each_case(check: str) -> None:
-    tasks = [task(check), task(check, 1)]
-    assert TaskQueue(tasks).take(tasks[0].role) == tasks[:1]
+    jobs = [job(check), job(check, 1)]
+    assert taken(Queue(jobs), jobs[0].role) == (check, [0])
 
 
 def test_the_judge_waits_for_all_results_and_compares_those_of_a_check_in_one_process() -> None:
-    tasks = [task("values", one) for one in range(3)]
-    for one in tasks:
+    jobs = [job("values", one) for one in range(3)]
+    for one in jobs:
         one.phase = SEND
-    queue = TaskQueue(tasks)
-    assert queue.take(PLAIN) == tasks[:1]
-    tasks[0].phase = tasks[1].phase = JUDGE
-    queue.put_back(tasks[:1])
-    assert queue.take(JUDGE) == []
-    assert queue.take(PLAIN) == tasks[2:]
-    assert queue.take(JUDGE) == tasks[:2]
+    queue = Queue(jobs)
+    assert taken(queue) == ("values", [0])
+    jobs[0].phase = jobs[1].phase = JUDGE
+    queue.put_back(jobs[:1])
+    assert taken(queue, JUDGE) == ("", [])
+    assert taken(queue) == ("values", [2])
+    assert taken(queue, JUDGE) == ("values", [0, 1])
 
 
-def test_a_compilation_that_hangs_drops_no_tasks() -> None:
-    queue = TaskQueue([task("compile"), task("layouts")])
-    assert queue.done(task("compile"), "time") == []
+def test_a_compilation_that_hangs_drops_no_jobs() -> None:
+    queue, hangs = Queue([job("compile"), job("layouts")]), job("compile")
+    hangs.limit = "time"
+    assert queue.done(hangs) == []
     assert queue
 
 
@@ -156,8 +158,8 @@ def test_a_process_that_printed_too_much_and_ended_before_it_was_killed(tmp_path
     with (tmp_path / LOG).open("wb") as stream:
         stream.truncate(OUTPUT_BYTES + 1)
     reported = [] if phase == SEND else [Outcome("values", "ns::op", "0", "passed")]
-    ended = TaskProcess(SPEC, 1, [task("values")], cast("ForkServerProcess", None), tmp_path)
-    ended.task.phase, ended.record = phase, TaskRecord(ended=True, outcomes=reported)
-    *_, last = task_outcomes(ended)
+    ended = job("values")
+    ended.folder, ended.phase, ended.record = tmp_path, phase, TaskRecord(ended=True, outcomes=reported)
+    *_, last = job_outcomes(ended)
     assert last.verdict == FAILED
     assert "prints more than 64.0 MiB" in last.reason
