@@ -54,14 +54,6 @@ class CasesOptions(SelectOptions):
     ] = ExecutorName.AUTO
     no_pull: NoPullOption = False
     no_python_downloads: NoPythonDownloadsOption = False
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            help="Write the draft to FILE, which must not exist. Default: cases.py in the folder of the recipe.",
-        ),
-    ] = None
     dist: Annotated[
         Path,
         typer.Option(
@@ -79,7 +71,7 @@ def cases(options: CasesOptions) -> None:
 
     Examples:
         buildfarm cases --ext NAME
-        buildfarm cases --ext NAME --torch 2.11 --python 3.12 --out draft.py
+        buildfarm cases --ext NAME --torch 2.11 --python 3.12
         buildfarm cases --ext NAME --torch 2.2 --cuda 12.1 --executor docker
     """
     results = list(run_cases(options))
@@ -102,17 +94,11 @@ def cases(options: CasesOptions) -> None:
 def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
     """Draft the cases of each selected extension; write cases.py where there is none.
 
-    Raises UsageError for a wrong selection or an existing `out`, NothingSelectedError when an extension has no wheel,
-    MissingToolError when no cell of a wheel is available, BuildfarmError when the wheel cannot be imported.
+    Raises UsageError for a wrong selection, NothingSelectedError when an extension has no wheel, MissingToolError when
+    no cell of a wheel is available, BuildfarmError when the wheel cannot be imported.
     """
     matrix = load_matrix(options.matrix)
     recipes = selected_recipes(load_recipes(matrix), options.select)
-    if options.out and len(recipes) != 1:
-        sentence = "name exactly one extension with --ext NAME: the file holds the cases of one extension"
-        raise UsageError(sentence, Code.COMMAND_LINE_INVALID, where="--out")
-    if options.out and options.out.exists():
-        sentence = "the file exists; `buildfarm cases` does not overwrite files"
-        raise UsageError(sentence, Code.ALREADY_EXISTS, where=str(options.out))
     store = open_store(options.store)
     clear_abandoned(store)
     downloads, pull = not options.no_python_downloads, not options.no_pull
@@ -123,7 +109,16 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
         cell, drafts = _drafted(target, cells, options.executor, store)
         if drafts.error:
             raise BuildfarmError(f"no cases can be drafted: {drafts.error}", Code.GATE_STOPPED, where=recipe.name)
-        yield _written(recipe, target, cell, drafts, options.out)
+        file, text = recipe.folder / CASES, ""
+        if recipe.cases:
+            text = missing_text(drafts) if drafts.drafts else ""
+        else:
+            try:
+                write_atomic(file.absolute(), cases_text(recipe.name, str(cell), drafts).encode())
+            except OSError as error:
+                sentence = f"cannot write this file: {error.strerror}"
+                raise UsageError(sentence, Code.PATH_NOT_USABLE, where=str(file)) from None
+        yield CasesResult(recipe.name, target.wheel.name, cell, drafts, None if recipe.cases else file, text)
 
 
 def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> SmokeTarget:
@@ -184,17 +179,3 @@ def _drafted(
             raise BuildfarmError(drafts, Code.GATE_STOPPED, where=target.wheel.name)
         return cell, drafts
     raise problem
-
-
-def _written(recipe: Recipe, target: SmokeTarget, cell: Cell, drafts: Drafts, out: Path | None) -> CasesResult:
-    """Write the drafts to a new file; where the recipe has cases, return the text of what they lack instead."""
-    name, wheel, cases = recipe.name, target.wheel.name, recipe.folder / CASES
-    if recipe.cases and not out:
-        return CasesResult(name, wheel, cell, drafts, None, missing_text(drafts) if drafts.drafts else "", cases)
-    file = out or cases
-    text = missing_text(drafts) if recipe.cases else cases_text(name, str(cell), drafts)
-    try:
-        write_atomic(file.absolute(), text.encode())
-    except OSError as error:
-        raise UsageError(f"cannot write this file: {error.strerror}", Code.PATH_NOT_USABLE, where=str(file)) from None
-    return CasesResult(name, wheel, cell, drafts, file, "", cases)

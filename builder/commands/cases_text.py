@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from builder.gate.amounts import counted
@@ -52,38 +52,37 @@ def cases_text(name: str, cell: str, drafts: Drafts) -> str:
     if any(draft.state == CUDA_ONLY for draft in cases):
         results.append("Ops without a CPU kernel were not called: check their inputs.")
     exceptions = "\n".join(results or ["No call succeeded."])
-    gaps = _GAPS if cases else _NO_CASES
-    parts = [_INTRODUCTION.format(name=name, cell=cell, exceptions=exceptions, gaps=gaps), _IMPORTS]
-    if any(draft.untraced for draft in cases):
-        parts.append(f"\n{_UNTRACED}")
-    listed = "".join(f"{_cases(draft)}\n" for draft in cases)
-    parts.append("\nCASES = [" + "\n" * bool(cases) + listed + "]\n")
-    if drafts.public:
-        names = ", ".join(f'"{name}"' for name in drafts.public)
-        parts.append(f"#: Modules in which every public function needs a case.\nPUBLIC = [{names}]\n")
-    if left := _not_claimed(drafts):
-        parts.append(f"#: Ops without a case, and why. Their check `ops` is not run.\nNOT_CLAIMED = {{\n{left}}}\n")
-    return "\n".join(parts)
+    text = _INTRODUCTION.format(name=name, cell=cell, exceptions=exceptions, gaps=_GAPS if cases else _NO_CASES)
+    return f"{text}\n{_IMPORTS}\n{_items(drafts, 'CASES =', 'NOT_CLAIMED =')}"
 
 
 def missing_text(drafts: Drafts) -> str:
     """Return what an existing cases.py lacks: functions and items to copy into it."""
-    cases = [draft for draft in drafts.drafts if is_case(draft)]
-    parts = [_UNTRACED] if any(draft.untraced for draft in cases) else []
-    if cases:
-        parts.append("CASES += [\n" + "\n".join(map(_cases, cases)) + "\n]\n")
-    if left := _not_claimed(drafts):
-        parts.append(f"NOT_CLAIMED |= {{\n{left}}}\n")
+    return _items(drafts, "CASES +=", "NOT_CLAIMED |=")
+
+
+def _items(drafts: Drafts, cases: str, not_claimed: str) -> str:
+    drafted = [draft for draft in drafts.drafts if is_case(draft)]
+    parts = [f"\n{_UNTRACED}\n"] if any(draft.untraced for draft in drafted) else []
+    if drafted:
+        parts.append(f"{cases} [\n" + "".join(f"{_cases(draft)}\n" for draft in drafted) + "]\n")
+    elif cases.endswith(" ="):
+        parts.append(f"{cases} []\n")
+    unpassed = "a keyword-only argument is a tensor, which a case cannot pass"
+    left = [draft for draft in drafts.drafts if draft.required and not is_case(draft)]
+    if left:
+        items = "".join(f'    "{draft.op}": {_quoted(draft.reason or unpassed, 400, 4)},\n' for draft in left)
+        parts.append(f"#: Ops without a case, and why. Their check `ops` is not run.\n{not_claimed} {{\n{items}}}\n")
     return "\n".join(parts)
 
 
 def is_case(draft: OpDraft) -> bool:
     """Whether the draft becomes a case; the other ops go to NOT_CLAIMED."""
-    named = any(one.keyword and "make." in one.source for one in draft.arguments)
+    named = any("make." in source for source in draft.kwargs.values())
     return draft.state in (CALLED, CUDA_ONLY) and not named
 
 
-def _comment(draft: OpDraft) -> list[str]:
+def _comment(draft: OpDraft) -> Iterator[str]:
     text = [draft.signature]
     if draft.state == CUDA_ONLY:
         text.append(f"not called: {draft.reason}; the inputs are a guess")
@@ -92,38 +91,38 @@ def _comment(draft: OpDraft) -> list[str]:
     if draft.remark:
         text.append(shortened(draft.remark, 300))
     if draft.empty_error:
-        text.append(f"no case with an empty tensor: with one, the op raises {draft.empty_error}")
-    return [
-        line
-        for part in text
-        for line in textwrap.wrap(
-            " ".join(part.split()),
-            _WIDTH,
-            initial_indent="        # ",
-            subsequent_indent="        #     ",
-            break_long_words=False,
-        )
-    ]
+        text.append(f"no case with an empty tensor: with one, {draft.empty_error}")
+    for part in text:
+        first, others = "        # ", "        #     "
+        yield from textwrap.wrap(part, _WIDTH, initial_indent=first, subsequent_indent=others, break_long_words=False)
 
 
 def _cases(draft: OpDraft) -> str:
+    gap = "the same result in plain PyTorch"
     if draft.written:
-        gap = f"the new value{'s' * (len(draft.written) > 1)} of {', '.join(draft.written)} in plain PyTorch"
-    else:
-        gap = "the same result in plain PyTorch"
+        gap = f"the new value{'s' if draft.written[1:] else ''} of {', '.join(draft.written)} in plain PyTorch"
     typical = _case(draft, "draft", _comment(draft), gap)
     if not draft.empty:
         return typical
-    empty = replace(draft, arguments=draft.empty, unclaimed=draft.empty_unclaimed, dtypes=())
     gap = "the function of the case above, if it accepts empty tensors"
-    return typical + "\n" + _case(empty, "empty", [], gap, '        edge="empty",')
+    return f"{typical}\n{_case(replace(draft, arguments=draft.empty, dtypes=()), 'empty', (), gap)}"
 
 
-def _case(draft: OpDraft, name: str, comment: Sequence[str], gap: str, *more: str) -> str:
-    lines = [f"        op={_literal(draft.op)},", *comment, f'        name="{name}",', *_inputs(draft), *more]
-    named = [one for one in draft.arguments if one.keyword]
-    if named:
-        lines.append("        kwargs={" + ", ".join(f'"{one.name}": {one.source}' for one in named) + "},")
+def _case(draft: OpDraft, name: str, comment: Iterable[str], gap: str) -> str:
+    lines = [f"        op={_literal(draft.op)},", *comment, f'        name="{name}",']
+    made = "make" if any("make." in value for value in draft.arguments) else "_"
+    line = f"        inputs=lambda {made}: ({', '.join(draft.arguments)}{',' if len(draft.arguments) == 1 else ''}),"
+    if len(line) > _WIDTH:
+        line = "\n".join(
+            [f"        inputs=lambda {made}: (", *(f"            {one}," for one in draft.arguments), "        ),"]
+        )
+    lines.append(line)
+    if name == "empty":
+        lines.append('        edge="empty",')
+    if draft.kwargs:
+        lines.append(
+            "        kwargs={" + ", ".join(f'"{name}": {value}' for name, value in draft.kwargs.items()) + "},"
+        )
     lines.append(f"        reference=None,  # GAP: {gap}")
     if draft.dtypes:
         lines.append(f"        dtypes=({', '.join(f'torch.{name}' for name in ['float32', *draft.dtypes])}),")
@@ -143,12 +142,6 @@ def _case(draft: OpDraft, name: str, comment: Sequence[str], gap: str, *more: st
     return "    Case(\n" + "\n".join(lines) + "\n    ),"
 
 
-def _not_claimed(drafts: Drafts) -> str:
-    left = [draft for draft in drafts.drafts if draft.required and not is_case(draft)]
-    unpassed = "a keyword-only argument is a tensor, which a case cannot pass"
-    return "".join(f'    "{draft.op}": {_quoted(draft.reason or unpassed, 400, 4)},\n' for draft in left)
-
-
 def _quoted(text: str, most: int, indent: int) -> str:
     """Return a Python string of at most `most` characters; a long one in several lines and parentheses.
 
@@ -165,16 +158,6 @@ def _quoted(text: str, most: int, indent: int) -> str:
 
 def _literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-
-
-def _inputs(draft: OpDraft) -> list[str]:
-    values = [one.source for one in draft.arguments if not one.keyword]
-    taken = "make" if any("make." in value for value in values) else "_"
-    comma = "," * (len(values) == 1)
-    line = f"        inputs=lambda {taken}: ({', '.join(values)}{comma}),"
-    if len(line) <= _WIDTH:
-        return [line]
-    return [f"        inputs=lambda {taken}: (", *(f"            {value}," for value in values), "        ),"]
 
 
 def summary_text(result: CasesResult) -> str:
@@ -204,8 +187,6 @@ def summary_text(result: CasesResult) -> str:
         do = "replace each GAP in this file by a reference"
         if not any(map(is_case, drafts)):
             do = "no op could be called: write a Case for each op of NOT_CLAIMED in this file"
-        if result.file.absolute() != result.cases.absolute():
-            do += f", move the text of this file to {result.cases}"
         lines += [
             f"wrote {result.file}",
             f"next: {do}, then run your `buildfarm build`"
@@ -240,5 +221,5 @@ def _turned_off(cases: Sequence[OpDraft]) -> Iterator[str]:
             yield from ("", *draft.fake.splitlines())
         yield ""
     for draft in cases:
-        for check, reason in {**draft.empty_unclaimed, **draft.unclaimed}.items():
+        for check, reason in draft.unclaimed.items():
             yield f"not claimed: {draft.op}: {check} fails: {reason}"
