@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.cases_text import cases_text
+from builder.commands.cases import cases_text
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Drafts, OpDraft
 from builder.gate.outcome import NOT_RUN, PASSED, Spec
 from tests.conftest import run

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
-from typing import Any, Optional
+from typing import Any
 
 from builder.gate.coverage import without_overload
-from builder.gate.draft.guesses import Candidate
+from builder.gate.draft.guesses import Candidate, Place, with_size
 from builder.gate.draft.signatures import Parameter
 from builder.gate.draft.trial import CHECK_SECONDS, Returned, TrialProcess
 
-#: An argument and one of its dimensions; None: the argument is an integer.
-Place = tuple[int, Optional[int]]  # evaluated by Python 3.9
 Shape = tuple[int, ...]
 #: How much a size or a number grows in a call.
 _STEP = 2
@@ -43,11 +41,10 @@ def fake_kernel(
             calls.append((changed, _shapes(trial.fact)))
     if len({len(shapes) for _, shapes in calls}) > 1:
         return ""
-    double = tuple(("tensor", "float64", *one[2:]) if one[:2] == ("tensor", "float") else one for one in candidate)
-    trial = process.call("plain", double)
+    double = process.call("plain", candidate, dtype="float64")
     made: list[tuple[str, str, str]] = []  # how each result is made: the tensor that it is like, its sizes, its dtype
     for number, (name, _) in enumerate(fact.values):
-        follows = not trial.error and (name, trial.fact.values[number][0]) == ("float32", "float64")
+        follows = not double.error and (name, double.fact.values[number][0]) == ("float32", "float64")
         dtype = "float" if follows else name
         seen = [(each, shapes[number]) for each, shapes in calls]
         like = next((at for at in tensors if all(each[at][2] == shape for each, shape in seen)), None)
@@ -85,15 +82,10 @@ def _changed(candidate: Candidate, tensors: Sequence[int]) -> Iterator[Candidate
     sizes = {place: _value(candidate, place) for place in places}
     equal = ([place for place in places if sizes[place] == size] for size in {*sizes.values()})
     for group in [*([place] for place in places), *equal]:
-        changed = list(candidate)
-        for at, axis in group:
-            kind, *rest = changed[at]
-            if axis is None:
-                changed[at] = (kind, rest[0] + _STEP)
-            else:
-                dtype, shape, content = rest
-                changed[at] = (kind, dtype, (*shape[:axis], shape[axis] + _STEP, *shape[axis + 1 :]), content)
-        yield tuple(changed)
+        changed = candidate
+        for place in group:
+            changed = with_size(changed, place, sizes[place] + _STEP)
+        yield changed
     # One more dimension shows whether dimensions are counted from the first or the last one.
     rank = max(len(candidate[at][2]) for at in tensors)
     yield tuple(

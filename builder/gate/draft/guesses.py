@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ from builder.gate.draft.signatures import Parameter
 Guess = tuple[Any, ...]
 #: A guess for each parameter of an op.
 Candidate = tuple[Guess, ...]
+#: An argument and one of its dimensions; None: the argument is an integer.
+Place = tuple[int, Optional[int]]  # evaluated by Python 3.9
 
 #: Every dimension has this size at first: sizes that must agree then agree.
 SIZE = 4
@@ -173,3 +175,13 @@ def _is_plain(value: Any) -> bool:  # noqa: ANN401
 def tensors_of(guess: Guess) -> Sequence[Guess]:
     """Return the tensors of one argument."""
     return guess[1:] if guess[0] == "tensors" else [guess] if guess[0] == "tensor" else []
+
+
+def with_size(candidate: Candidate, place: Place, size: int) -> Candidate:
+    """Return the arguments with this size of a tensor, or this integer."""
+    at, axis = place
+    changed: Guess = ("value", size)
+    if axis is not None:
+        kind, dtype, shape, content = candidate[at]
+        changed = (kind, dtype, (*shape[:axis], size, *shape[axis + 1 :]), content)
+    return (*candidate[:at], changed, *candidate[at + 1 :])

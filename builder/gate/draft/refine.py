@@ -10,7 +10,7 @@ from typing import Any
 
 from builder.gate.check_table import CHECKS
 from builder.gate.context import resolve
-from builder.gate.draft.guesses import SIZE, Candidate, Guess, tensors_of
+from builder.gate.draft.guesses import SIZE, Candidate, Guess, tensors_of, with_size
 from builder.gate.draft.result import NO_FAKE_KERNEL, TRACING_CHECKS, shortened
 from builder.gate.draft.trial import CHECK_SECONDS, Returned, TrialProcess
 
@@ -52,7 +52,9 @@ def varied(
         others = {size for other in candidate if other is not guess for one in tensors_of(other) for size in one[2]}
         for axis, size in enumerate(guess[2] if guess[0] == "tensor" else ()):
             if size in others and size >= _SMALLEST:
-                larger, smaller = (_with_size(candidate, at, axis, new) for new in (max(others | {size}) + 1, size - 1))
+                larger, smaller = (
+                    with_size(candidate, (at, axis), new) for new in (max(others | {size}) + 1, size - 1)
+                )
                 trial = process.call("plain", larger)
                 if not trial.error and not process.call("plain", smaller).error:
                     candidate, fact = larger, trial.fact
@@ -83,11 +85,6 @@ def _resized(guess: Guess, sizes: dict[int, int], from_end: bool) -> Guess:
         tuple(sizes.get(at, old) if old == SIZE else old for at, old in zip(where, shape)),
         content,
     )
-
-
-def _with_size(candidate: Candidate, at: int, axis: int, size: int) -> Candidate:
-    kind, dtype, shape, content = candidate[at]
-    return (*candidate[:at], (kind, dtype, (*shape[:axis], size, *shape[axis + 1 :]), content), *candidate[at + 1 :])
 
 
 def facts_about(process: TrialProcess, candidate: Candidate) -> dict[str, Any]:

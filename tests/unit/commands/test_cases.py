@@ -12,8 +12,7 @@ import pytest
 from builder.cli.options import ExecutorName
 from builder.commands import cases
 from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.cases import CasesOptions, run_cases
-from builder.commands.cases_text import cases_text, missing_text, summary_text
+from builder.commands.cases import CasesOptions, cases_text, missing_text, run_cases, summary_text
 from builder.commands.smoke_targets import SmokeTarget
 from builder.errors import Code, MissingToolError, NothingSelectedError
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Drafts, OpDraft
