@@ -7,8 +7,7 @@ function and class: its state, the number of calls, and how the arguments of the
 (`rank`, `dtype`, `size`, `content` of a tensor, `value`), or `inside` if another good call passed them. The last row of
 a package says how many calls succeeded. `--without STEP` turns a step off: what it does not lose, it does not decide.
 
-With torch 2.11, torchvision 0.26, chamferdist 1.0.3 and ms_deform_attn of this repository, on 2026-11-28: see
-docs/explanation/decisions.md, "How a draft finds arguments".
+The results of 2026-11-29 with torch 2.11 are in docs/explanation/decisions.md, "How a draft finds arguments".
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +29,14 @@ from builder.gate.draft.trial import TrialProcess
 from builder.gate.outcome import Spec
 
 #: What is read in an error message.
-HINTS = ("names", "numbers", "dtypes")
+HINTS = ("names", "dtypes")
 #: The steps that can be turned off.
 STEPS = (*HINTS, "tensors-by-name", "inside", "ranks-of-all", "changes")
 
 
 def turn_off(step: str) -> None:
     """Replace the code of a step."""
-    read, nothing = search.read, search.Hints()
+    read = search.read
     replaced: dict[str, tuple[Any, str, Any]] = {
         "tensors-by-name": (guesses, "_first_tensor", lambda _: ("tensor", "float", (guesses.SIZE,) * 2, "randn")),
         "inside": (draft, "_candidate", lambda parameters, _: guesses.first_guesses(parameters)),
@@ -46,7 +44,7 @@ def turn_off(step: str) -> None:
         "changes": (search, "_changes", lambda *_: ()),
     }
     if step in HINTS:
-        replaced[step] = (search, "read", lambda *given: replace(read(*given), **{step: getattr(nothing, step)}))
+        replaced[step] = (search, "read", lambda *given: read(*given)._replace(**{step: ()}))
     setattr(*replaced[step])
 
 

@@ -75,8 +75,8 @@ def is_norm(parameters: Sequence[Parameter]) -> bool:
     return any(one.kind == "float" and _EPS.search(one.name.lower()) for one in parameters)
 
 
-def alternatives(parameter: Parameter, numbers: Sequence[int] = ()) -> Iterator[Guess]:
-    """Yield values for a parameter, the most likely first; `numbers` come from an error message."""
+def alternatives(parameter: Parameter) -> Iterator[Guess]:
+    """Yield values for a parameter, the most likely first."""
     kind, default = parameter.kind, parameter.default
     if parameter.has_default:
         plain = tuple(default) if isinstance(default, list) else default
@@ -92,10 +92,6 @@ def alternatives(parameter: Parameter, numbers: Sequence[int] = ()) -> Iterator[
     if kind == "other" and default is None:
         kind = "int"
     values = _VALUES.get(kind) or _VALUES.get(kind[:-1], ())
-    if kind in ("int", "ints"):
-        values = list(dict.fromkeys([*numbers, *values]))
-    elif kind == "float":
-        values = [*values, *map(float, numbers)]
     if kind in _VALUES:
         yield from (("value", one) for one in values)
     else:

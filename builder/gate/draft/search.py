@@ -10,8 +10,9 @@ import heapq
 import itertools
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from builder.gate.draft import guesses
 from builder.gate.draft.guesses import CONTENTS, SIZE, Candidate, Guess
@@ -30,7 +31,6 @@ _NOISE = re.compile(r"negative dimension|invalid shape dimension|allocate|out of
 _RANKS_OF_ALL = (3, 4, 1, 5)
 #: Costs of ranks that few ops take.
 _RANKS = {0: 1.5, 5: 0.6, 6: 1.5}
-_LARGEST_SIZE = 512
 
 _ONLY_CUDA = re.compile(
     r"from the '(CPU|Autograd\w*)' backend|must be (located |placed )?(a |on |in )?(the )?(CUDA|GPU)"
@@ -70,13 +70,11 @@ class Found:
     returned: Returned | None = None  # what the successful call returned
 
 
-@dataclass(frozen=True)
-class Hints:
+class Hints(NamedTuple):
     """What one message says about the arguments."""
 
-    names: frozenset[str] = frozenset()  # the parameters that it names; empty if it names none
-    numbers: Sequence[int] = ()  # integers in the message, which may be sizes
-    dtypes: Sequence[str] = ()  # dtypes that it mentions
+    names: Collection[str] = ()  # the parameters that it names; empty if it names none
+    dtypes: Collection[str] = ()  # dtypes that it mentions
 
 
 def search(parameters: Sequence[Parameter], process: TrialProcess, starts: Sequence[Candidate], most: int) -> Found:
@@ -131,7 +129,7 @@ def only_cuda(message: str) -> bool:
 
 
 def read(message: str, parameters: Sequence[Parameter]) -> Hints:
-    """Read which arguments a message names, and which sizes and dtypes."""
+    """Read which arguments and dtypes a message names."""
     text = _POINTER.sub("", message.split("\nException raised from", maxsplit=1)[0])[:1500]
     # An op may call `input` also `input_c` or `input_tensor`.
     names = {
@@ -140,16 +138,13 @@ def read(message: str, parameters: Sequence[Parameter]) -> Hints:
     for groups in _LISTED.findall(text):
         number = int(next(filter(None, groups)))
         names |= {parameters[at].name for at in (number - 1, number) if 0 <= at < len(parameters)}
-    numbers = map(int, re.findall(r"(?<![\w.])-?\d{1,4}(?![\w.]*\d)", text))
-    dtypes = [dtype for dtype, pattern in _DTYPES.items() if re.search(pattern, text, re.IGNORECASE)]
-    return Hints(frozenset(names), sorted(dict.fromkeys(numbers), key=lambda number: number < 0), dtypes)
+    return Hints(names, [dtype for dtype, pattern in _DTYPES.items() if re.search(pattern, text, re.IGNORECASE)])
 
 
 def _changes(parameter: Parameter, guess: Guess, hints: Hints) -> Iterator[tuple[float, Guess]]:
     """Yield other values for one argument with their costs; the message makes some of them cheap."""
-    for number, other in enumerate(guesses.alternatives(parameter, hints.numbers)):
-        wanted = other[0] == "value" and other[1] in hints.numbers and not isinstance(other[1], bool)
-        yield 0.1 * number - 0.5 * wanted, other
+    for number, other in enumerate(guesses.alternatives(parameter)):
+        yield 0.1 * number, other
     tensor = guess[1] if guess[0] == "tensors" else guess
     for number, (cost, other) in enumerate(_tensor_changes(tensor, hints) if tensor[0] == "tensor" else ()):
         cheap = cost + 0.02 * number
@@ -171,12 +166,10 @@ def _tensor_changes(guess: Guess, hints: Hints) -> Iterator[tuple[float, Guess]]
             plain = "range" if content in ("randn", "rand") else content
         if other != dtype:
             yield (-0.8 if other in hints.dtypes else 1.5), ("tensor", other, shape, plain)
-    named = [number for number in hints.numbers if 0 < number <= _LARGEST_SIZE]
-    for size in dict.fromkeys([*named, 1, 2, 3, 5, SIZE]):
+    for size in (1, 2, 3, 5, SIZE):
         for at in reversed(range(len(shape))):
             if shape[at] != size:
-                cost = -0.6 if size in named else 0.3
-                yield cost, ("tensor", dtype, (*shape[:at], size, *shape[at + 1 :]), content)
+                yield 0.3, ("tensor", dtype, (*shape[:at], size, *shape[at + 1 :]), content)
     for other in CONTENTS if dtype.startswith("float") else ("range", "ones", "zeros"):
         if other != content:
             yield 0.5, ("tensor", dtype, shape, other)
