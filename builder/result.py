@@ -106,8 +106,6 @@ class CasesResult:
     #: file, text: what was written, or None if the recipe has a cases.py already; what this cases.py lacks, or "".
     file: Path | None
     text: str
-    #: Path of the recipe's cases.py, which may not exist.
-    cases: Path
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
@@ -24,13 +25,14 @@ from builder.cli.options import (
 )
 from builder.cli.output import print_data
 from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.cases_text import cases_text, missing_text, summary_text
 from builder.commands.folders import DIST, open_store
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder
 from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError, UsageError
-from builder.gate.draft.result import Drafts
+from builder.gate.amounts import counted
+from builder.gate.draft.result import CALLED, CUDA_ONLY, TRACING_CHECKS, Drafts, OpDraft, shortened
 from builder.log import print_line
 from builder.matrix.axes import Cell
+from builder.matrix.compat import and_list
 from builder.matrix.config import CASES, MATRIX, Recipe, WheelSource
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.plan import selected_recipes
@@ -39,6 +41,36 @@ from builder.result import CasesResult
 from builder.store import Store, work_name, write_atomic
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheels.build_dir import clear_abandoned
+
+_WIDTH = 118
+
+_INTRODUCTION = '''\
+"""Draft of the cases of {name}, written by `buildfarm cases` in {cell}.
+
+buildfarm guessed the inputs of each op and called the op with them.
+{exceptions}
+{gaps}
+"""
+'''
+_GAPS = """\
+No result was compared with anything. The checks `values`, `gradients` and `edges` need a reference: without one, they
+are "not run" for a case. Write a function for each GAP below. It gets the same arguments as the op, and computes the
+result in plain PyTorch. If the op returns nothing, the function returns the new values of the tensors that the op
+writes to. If the op returns a tensor and writes to other arguments, the function writes to these arguments too.
+Add more inputs: other sizes, dtypes and options."""
+_NO_CASES = "Write a Case for each op of NOT_CLAIMED that has inputs you know, and remove its entry there."
+_IMPORTS = """\
+from __future__ import annotations
+
+import torch
+
+from builder.gate import Case
+"""
+_UNTRACED = '''\
+def untraced(reason: str) -> dict[str, str]:
+    """Return the value of `not_claimed` that turns off these five checks, for an op that torch cannot trace."""
+    return dict.fromkeys(("opcheck", "fake", "devices", "export", "compile"), reason)
+'''
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +87,6 @@ class CasesOptions(SelectOptions):
     ] = ExecutorName.AUTO
     no_pull: NoPullOption = False
     no_python_downloads: NoPythonDownloadsOption = False
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            help="Write the draft to FILE, which must not exist. Default: cases.py in the folder of the recipe.",
-        ),
-    ] = None
     dist: Annotated[
         Path,
         typer.Option(
@@ -80,7 +104,7 @@ def cases(options: CasesOptions) -> None:
 
     Examples:
         buildfarm cases --ext NAME
-        buildfarm cases --ext NAME --torch 2.11 --python 3.12 --out draft.py
+        buildfarm cases --ext NAME --torch 2.11 --python 3.12
         buildfarm cases --ext NAME --torch 2.2 --cuda 12.1 --executor docker
     """
     results = list(run_cases(options))
@@ -103,17 +127,11 @@ def cases(options: CasesOptions) -> None:
 def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
     """Draft the cases of each selected extension; write cases.py where there is none.
 
-    Raises UsageError for a wrong selection or an existing `out`, NothingSelectedError when an extension has no wheel,
-    MissingToolError when no cell of a wheel is available, BuildfarmError when the wheel cannot be imported.
+    Raises UsageError for a wrong selection, NothingSelectedError when an extension has no wheel, MissingToolError when
+    no cell of a wheel is available, BuildfarmError when the wheel cannot be imported.
     """
     matrix = load_matrix(options.matrix)
     recipes = selected_recipes(load_recipes(matrix), options.select)
-    if options.out and len(recipes) != 1:
-        sentence = "name exactly one extension with --ext NAME: the file holds the cases of one extension"
-        raise UsageError(sentence, Code.COMMAND_LINE_INVALID, where="--out")
-    if options.out and options.out.exists():
-        sentence = "the file exists; `buildfarm cases` does not overwrite files"
-        raise UsageError(sentence, Code.ALREADY_EXISTS, where=str(options.out))
     store = open_store(options.store)
     clear_abandoned(store)
     downloads, pull = not options.no_python_downloads, not options.no_pull
@@ -124,7 +142,16 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
         cell, drafts = _drafted(target, cells, options.executor, store)
         if drafts.error:
             raise BuildfarmError(f"no cases can be drafted: {drafts.error}", Code.CHECKS_FAILED, where=recipe.name)
-        yield _written(recipe, target, cell, drafts, options.out)
+        file, text = recipe.folder / CASES, ""
+        if recipe.cases:
+            text = missing_text(drafts) if drafts.drafts else ""
+        else:
+            try:
+                write_atomic(file.absolute(), cases_text(recipe.name, str(cell), drafts).encode())
+            except OSError as error:
+                sentence = f"cannot write this file: {error.strerror}"
+                raise UsageError(sentence, Code.PATH_NOT_USABLE, where=str(file)) from None
+        yield CasesResult(recipe.name, target.wheel.name, cell, drafts, None if recipe.cases else file, text)
 
 
 def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> SmokeTarget:
@@ -178,15 +205,183 @@ def _drafted(
     raise problem
 
 
-def _written(recipe: Recipe, target: SmokeTarget, cell: Cell, drafts: Drafts, out: Path | None) -> CasesResult:
-    """Write the drafts to a new file; where the recipe has cases, return the text of what they lack instead."""
-    name, wheel, cases = recipe.name, target.wheel.name, recipe.folder / CASES
-    if recipe.cases and not out:
-        return CasesResult(name, wheel, cell, drafts, None, missing_text(drafts) if drafts.drafts else "", cases)
-    file = out or cases
-    text = missing_text(drafts) if recipe.cases else cases_text(name, str(cell), drafts)
-    try:
-        write_atomic(file.absolute(), text.encode())
-    except OSError as error:
-        raise UsageError(f"cannot write this file: {error.strerror}", Code.PATH_NOT_USABLE, where=str(file)) from None
-    return CasesResult(name, wheel, cell, drafts, file, "", cases)
+def cases_text(name: str, cell: str, drafts: Drafts) -> str:
+    """Return a whole cases.py."""
+    cases = [draft for draft in drafts.drafts if is_case(draft)]
+    results = []
+    if any(draft.state != CUDA_ONLY for draft in cases):
+        results.append("The call succeeded for each op that has a CPU kernel and is not in NOT_CLAIMED.")
+    if any(draft.state == CUDA_ONLY for draft in cases):
+        results.append("Ops without a CPU kernel were not called: check their inputs.")
+    exceptions = "\n".join(results or ["No call succeeded."])
+    text = _INTRODUCTION.format(name=name, cell=cell, exceptions=exceptions, gaps=_GAPS if cases else _NO_CASES)
+    return f"{text}\n{_IMPORTS}\n{_items(drafts, 'CASES =', 'NOT_CLAIMED =')}"
+
+
+def missing_text(drafts: Drafts) -> str:
+    """Return what an existing cases.py lacks: functions and items to copy into it."""
+    return _items(drafts, "CASES +=", "NOT_CLAIMED |=")
+
+
+def _items(drafts: Drafts, cases: str, not_claimed: str) -> str:
+    drafted = [draft for draft in drafts.drafts if is_case(draft)]
+    parts = [f"\n{_UNTRACED}\n"] if any(draft.untraced for draft in drafted) else []
+    if drafted:
+        parts.append(f"{cases} [\n" + "".join(f"{_cases(draft)}\n" for draft in drafted) + "]\n")
+    elif cases.endswith(" ="):
+        parts.append(f"{cases} []\n")
+    unpassed = "a keyword-only argument is a tensor, which a case cannot pass"
+    left = [draft for draft in drafts.drafts if draft.required and not is_case(draft)]
+    if left:
+        items = "".join(f'    "{draft.op}": {_quoted(draft.reason or unpassed, 400, 4)},\n' for draft in left)
+        parts.append(f"#: Ops without a case, and why. Their check `ops` is not run.\n{not_claimed} {{\n{items}}}\n")
+    return "\n".join(parts)
+
+
+def is_case(draft: OpDraft) -> bool:
+    """Whether the draft becomes a case; the other ops go to NOT_CLAIMED."""
+    named = any("make." in source for source in draft.kwargs.values())
+    return draft.state in (CALLED, CUDA_ONLY) and not named
+
+
+def _comment(draft: OpDraft) -> Iterator[str]:
+    text = [draft.signature]
+    if draft.state == CUDA_ONLY:
+        text.append(f"not called: {draft.reason}; the inputs are a guess")
+    elif draft.results:
+        text.append(f"returned {', '.join(draft.results)}")
+    if draft.remark:
+        text.append(shortened(draft.remark, 300))
+    if draft.empty_error:
+        text.append(f"no case with an empty tensor: with one, {draft.empty_error}")
+    for part in text:
+        first, others = "        # ", "        #     "
+        yield from textwrap.wrap(part, _WIDTH, initial_indent=first, subsequent_indent=others, break_long_words=False)
+
+
+def _cases(draft: OpDraft) -> str:
+    gap = "the same result in plain PyTorch"
+    if draft.written:
+        gap = f"the new value{'s' if draft.written[1:] else ''} of {', '.join(draft.written)} in plain PyTorch"
+    typical = _case(draft, "draft", _comment(draft), gap)
+    if not draft.empty:
+        return typical
+    gap = "the function of the case above, if it accepts empty tensors"
+    return f"{typical}\n{_case(replace(draft, arguments=draft.empty, dtypes=()), 'empty', (), gap)}"
+
+
+def _case(draft: OpDraft, name: str, comment: Iterable[str], gap: str) -> str:
+    lines = [f"        op={_literal(draft.op)},", *comment, f'        name="{name}",']
+    made = "make" if any("make." in value for value in draft.arguments) else "_"
+    line = f"        inputs=lambda {made}: ({', '.join(draft.arguments)}{',' if len(draft.arguments) == 1 else ''}),"
+    if len(line) > _WIDTH:
+        line = "\n".join(
+            [f"        inputs=lambda {made}: (", *(f"            {one}," for one in draft.arguments), "        ),"]
+        )
+    lines.append(line)
+    if name == "empty":
+        lines.append('        edge="empty",')
+    if draft.kwargs:
+        lines.append(
+            "        kwargs={" + ", ".join(f'"{name}": {value}' for name, value in draft.kwargs.items()) + "},"
+        )
+    lines.append(f"        reference=None,  # GAP: {gap}")
+    if draft.dtypes:
+        lines.append(f"        dtypes=({', '.join(f'torch.{name}' for name in ['float32', *draft.dtypes])}),")
+    if draft.state == CUDA_ONLY or draft.device == "cuda":
+        lines.append('        devices=["cuda"],')
+    if draft.contiguous_only:
+        lines.append("        contiguous_only=True,")
+    if draft.mutates:
+        lines.append(f"        mutates={list(draft.mutates)},")
+    if draft.untraced:
+        reason = _quoted(draft.untraced, 300, 8)
+        lines.append(f"        not_claimed=untraced{reason if reason[0] == '(' else f'({reason})'},")
+    elif draft.unclaimed:
+        lines.append("        not_claimed={")
+        lines += [f'            "{check}": {_quoted(reason, 300, 12)},' for check, reason in draft.unclaimed.items()]
+        lines.append("        },")
+    return "    Case(\n" + "\n".join(lines) + "\n    ),"
+
+
+def _quoted(text: str, most: int, indent: int) -> str:
+    """Return a Python string of at most `most` characters; a long one in several lines and parentheses.
+
+    `indent` is the number of spaces before the line that has the string.
+    """
+    plain = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    plain = shortened(plain, most)
+    if len(plain) <= 90:
+        return _literal(plain)
+    parts = textwrap.wrap(plain, 96, break_on_hyphens=False, drop_whitespace=False)
+    spaces = " " * indent
+    return "(\n" + "".join(f"{spaces}    {_literal(part)}\n" for part in parts) + f"{spaces})"
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def summary_text(result: CasesResult) -> str:
+    """Return how many ops were called, which were not and why, and what to do next; or the text to add to cases.py."""
+    drafts = result.drafts.drafts
+    name, covered = result.extension, bool(result.drafts.covered)
+    if not drafts and covered:
+        return f"{name}: cases.py names every op and function that was found; there is nothing to draft\n"
+    if not drafts:
+        return (
+            f"{name}: no op, and no function or class with a tensor argument, was found in {result.cell}\n"
+            f"  hint: under `imports` in extension.yaml, list every module that loads a shared library\n"
+        )
+    counts = []
+    for required, what in ((True, "op"), (False, "other callable")):
+        of_kind = [draft for draft in drafts if draft.required == required]
+        called = sum(draft.state == CALLED for draft in of_kind)
+        if of_kind:  # counted as the check `ops` counts them
+            counts.append(f"{called} of {counted(len(of_kind), what)}{' without a case' if covered else ''}")
+    lines = [f"{name}: called successfully in {result.cell}: {', '.join(counts)}"]
+    for draft in drafts:
+        if draft.state != CALLED:
+            kind = "not called (CUDA only)" if draft.state == CUDA_ONLY else "no case"
+            lines.append(f"  {kind}: {draft.op}: {draft.reason}")
+    lines += [f"  {line}".rstrip() for line in _turned_off([draft for draft in drafts if is_case(draft)])]
+    if result.file:
+        do = "replace each GAP in this file by a reference"
+        if not any(map(is_case, drafts)):
+            do = "no op could be called: write a Case for each op of NOT_CLAIMED in this file"
+        lines += [
+            f"wrote {result.file}",
+            f"next: {do}, then run your `buildfarm build`"
+            " command again: it tests the wheel with the cases and does not compile",
+        ]
+    else:
+        lines += [
+            "cases.py was not changed; add these lines to cases.py, then run your `buildfarm build` command again:",
+            "",
+            result.text,
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _turned_off(cases: Sequence[OpDraft]) -> Iterator[str]:
+    """Name the checks that the drafted cases turn off, so that no defect is hidden."""
+    unclaimed = f"the cases do not claim {and_list(TRACING_CHECKS)}; to claim them,"
+    lacking = [draft for draft in cases if draft.lacks_fake_kernel]
+    if unknown := [draft.op for draft in lacking if not draft.fake]:
+        yield (
+            f"no fake kernel: {', '.join(unknown)}: {unclaimed} register a function"
+            f' in the Python package with torch.library.register_fake("{unknown[0]}"), which compares the devices of'
+            " the tensors and returns an empty tensor like the result, and remove `not_claimed`"
+        )
+    if learned := [draft for draft in lacking if draft.fake]:
+        yield (
+            f"no fake kernel: {', '.join(draft.op for draft in learned)}: {unclaimed}"
+            " add these functions, which fit the shapes of every call, to the Python package, and remove"
+            " `not_claimed`:"
+        )
+        for draft in learned:
+            yield from ("", *draft.fake.splitlines())
+        yield ""
+    for draft in cases:
+        for check, reason in draft.unclaimed.items():
+            yield f"not claimed: {draft.op}: {check} fails: {reason}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -190,7 +190,7 @@ def _json(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str
         ],
         "conda": dict(environment.conda),
         "variables": dict(environment.variables),
-        "findings": [finding.to_json() for finding in findings],
+        "findings": [asdict(finding) for finding in findings],
         "faults": sum(finding.level is Severity.FAULT for finding in findings),
     }
     return mask_credentials(json.dumps(data, indent=1)) + "\n"

@@ -7,8 +7,7 @@ function and class: its state, the number of calls, and how the arguments of the
 (`rank`, `dtype`, `size`, `content` of a tensor, `value`), or `inside` if another good call passed them. The last row of
 a package says how many calls succeeded. `--without STEP` turns a step off: what it does not lose, it does not decide.
 
-With torch 2.11, torchvision 0.26, chamferdist 1.0.3 and ms_deform_attn of this repository, on 2026-11-28: see
-docs/explanation/decisions.md, "How a draft finds arguments".
+The results of 2026-11-29 with torch 2.11 are in docs/explanation/decisions.md, "How a draft finds arguments".
 """
 
 from __future__ import annotations
@@ -20,37 +19,33 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from builder.gate.draft import draft, guesses, hints, search
+from builder.gate.draft import draft, guesses, search
 from builder.gate.draft.result import CALLED, NOT_CALLED
+from builder.gate.draft.signatures import Parameter
+from builder.gate.draft.trial import TrialProcess
 from builder.gate.outcome import Spec
 
 #: What is read in an error message.
-HINTS = ("names", "numbers", "dtypes")
+HINTS = ("names", "dtypes")
 #: The steps that can be turned off.
-STEPS = (*HINTS, "tensors-by-name", "inside", "ranks-of-all", "search")
+STEPS = (*HINTS, "tensors-by-name", "inside", "ranks-of-all", "changes")
 
 
 def turn_off(step: str) -> None:
     """Replace the code of a step."""
-    read = hints.read
-    nothing = hints.Hints()
+    read = search.read
     replaced: dict[str, tuple[Any, str, Any]] = {
         "tensors-by-name": (guesses, "_first_tensor", lambda _: ("tensor", "float", (guesses.SIZE,) * 2, "randn")),
-        "inside": (draft, "as_candidate", lambda parameters, *_: guesses.first_guesses(parameters)),
+        "inside": (draft, "_candidate", lambda parameters, _: guesses.first_guesses(parameters)),
         "ranks-of-all": (search, "_RANKS_OF_ALL", ()),
-        "search": (search.Search, "_expand", lambda *_: 0.0),
+        "changes": (search, "_changes", lambda *_: ()),
     }
     if step in HINTS:
-        replaced[step] = (hints, "read", lambda *given: _changed(read(*given), step, getattr(nothing, step)))
+        replaced[step] = (search, "read", lambda *given: read(*given)._replace(**{step: ()}))
     setattr(*replaced[step])
-
-
-def _changed(found: hints.Hints, name: str, value: Any) -> hints.Hints:
-    return hints.Hints(**{**asdict(found), name: value})
 
 
 def difference(old: Sequence[Any], new: Sequence[Any]) -> str:
@@ -70,18 +65,16 @@ def difference(old: Sequence[Any], new: Sequence[Any]) -> str:
 
 def recorded_in(log: Path) -> None:
     """Write a line for each search to a file: the op, the number of calls and how the good one came about."""
-    run = search.Search.run
 
-    def noted(self: search.Search) -> search.Found:
-        known = len(self._starts) - len(search._RANKS_OF_ALL) - 1
-        found = run(self)
-        how = difference(guesses.first_guesses(self._parameters), found.candidate)
-        how = "inside" if found.called and found.calls <= known else how
+    def noted(parameters: Sequence[Parameter], process: TrialProcess, starts: Sequence[Any], most: int) -> search.Found:
+        found = search.search(parameters, process, starts, most)
+        how = difference(guesses.first_guesses(parameters), found.candidate)
+        how = "inside" if found.state == CALLED and found.calls <= len(starts) else how
         with log.open("a") as file:
-            file.write(json.dumps([self._process._op.partition("(")[0], found.calls, how]) + "\n")
+            file.write(json.dumps([process.op.partition("(")[0], found.calls, how]) + "\n")
         return found
 
-    search.Search.run = noted  # type: ignore[method-assign]
+    setattr(draft, "search", noted)  # noqa: B010 (no attribute that the module offers)
 
 
 def main() -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from builder.commands.cases_text import cases_text, missing_text
+from builder.commands.cases import cases_text
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Drafts, OpDraft
 from builder.gate.outcome import NOT_RUN, PASSED, Spec
 from tests.conftest import run
@@ -20,39 +20,42 @@ pytestmark = [pytest.mark.network, pytest.mark.slow]
 SPEC = Spec(name="sample_correct", imports=["sample_correct"], jobs=2, checks=["ops", "values", "repeat"])
 
 
-def drafted(interpreter: Path, folder: Path, cases: Path | None = None) -> Drafts:
+def in_python(interpreter: Path, code: str, folder: Path | None = None) -> str:
+    """What code prints that can import `builder` and the modules of a folder, and sees no GPU."""
+    path = [str(Path(__file__).parents[2]), *([str(folder)] if folder else [])]
+    start = f"import sys; sys.path[:0] = {path!r}\nimport json, torch\nfrom dataclasses import asdict\n"
+    done = run(interpreter, "-c", start + code, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.code == 0, done.all
+    return done.out
+
+
+def drafted(interpreter: Path, folder: Path, cases: Path | None = None) -> dict[str, OpDraft]:
     gate = pack_gate(interpreter, folder, SPEC, cases)
     done = run(*gate.command, "--draft", cwd=gate.folder, env=gate.env)
     assert done.code == 0, done.all
     gate.nothing_left()
-    return Drafts.from_json(json.loads((folder / "answer.json").read_bytes()))
-
-
-@pytest.fixture(scope="module")
-def drafts(gate_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Drafts:
-    return drafted(gate_python("2.11.0"), tmp_path_factory.mktemp("drafts") / "run")
-
-
-def test_most_ops_of_every_kind_are_called(drafts: Drafts) -> None:
-    assert drafts.error == ""
-    by_op: dict[str, OpDraft] = {draft.op: draft for draft in drafts.drafts}
-    multiply = by_op["sample_correct::multiply"]
-    assert multiply.state == CALLED, multiply.reason
-    assert [one.source for one in multiply.arguments] == ["make.randn(5, 3, grad=True)"] * 2
-    assert multiply.results == ["float32 (5, 3)"]
-    assert by_op["sample_correct.multiply"].state == CALLED
-    assert [one.source for one in by_op["sample_correct::line"].arguments[1:]] == ["0.5", "2.0"]
-    called = [draft for draft in drafts.drafts if draft.state == CALLED]
-    assert len(called) * 3 >= len(drafts.drafts) * 2, [(d.op, d.reason) for d in drafts.drafts if d not in called]
-    assert all(draft.reason for draft in drafts.drafts if draft.state != CALLED)
+    found = Drafts.from_json(json.loads((folder / "answer.json").read_bytes()))
+    assert found.error == ""
+    return {one.op: one for one in found.drafts}
 
 
 def test_the_gate_runs_the_draft_and_reports_the_gaps_as_not_run(
-    drafts: Drafts, gate_python: Callable[[str], Path], tmp_path: Path
+    gate_python: Callable[[str], Path], tmp_path: Path
 ) -> None:
+    python = gate_python("2.11.0")
+    by_op = drafted(python, tmp_path / "drafts")
+    drafts = list(by_op.values())
+    assert by_op["sample_correct::multiply"].arguments == ["make.randn(5, 3, grad=True)"] * 2
+    assert by_op["sample_correct::multiply"].results == ["float32 (5, 3)"]
+    assert by_op["sample_correct.multiply"].state == CALLED
+    assert by_op["sample_correct::line"].arguments[1:] == ["0.5", "2.0"]
+    left = [(draft.op, draft.reason) for draft in drafts if draft.state != CALLED]
+    assert len(left) * 3 <= len(drafts), left
+    assert all(reason for _, reason in left)
+
     cases = tmp_path / "cases.py"
-    cases.write_text(cases_text("sample_correct", "a cell", drafts))
-    result = run_gate(pack_gate(gate_python("2.11.0"), tmp_path / "gate", SPEC, cases))
+    cases.write_text(cases_text("sample_correct", "a cell", Drafts({}, drafts=drafts)))
+    result = run_gate(pack_gate(python, tmp_path / "gate", SPEC, cases))
     # `noise` draws random numbers, which only its author can say.
     assert {one.op for one in result.failures} <= {"sample_correct::noise"}, result.failure_text()
     [values] = result.of("sample_correct::multiply", "values")
@@ -69,27 +72,13 @@ def test_only_ops_without_a_case_are_drafted(gate_python: Callable[[str], Path],
         "NOT_CLAIMED = {'sample_correct.multiply': 'the op behind it has a case'}\n"
     )
     found = drafted(gate_python("2.11.0"), tmp_path / "run", cases)
-    assert not {"sample_correct::multiply", "sample_correct.multiply"} & {draft.op for draft in found.drafts}
-    compile(missing_text(found), "cases.py", "exec")
-
-
-def test_functions_of_compiled_modules_are_told_from_python_functions(gate_python: Callable[[str], Path]) -> None:
-    """torch.compile cannot trace a function of pybind11, so its draft says `untraced`."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
-        "from builder.gate.draft.refine import of_compiled_module\n"
-        "print([bool(of_compiled_module(one)) for one in ('math.sin', 'os.path.join')])"
-    )
-    assert run(gate_python("2.11.0"), "-c", code).out.strip() == "[True, False]"
+    assert not {"sample_correct::multiply", "sample_correct.multiply"} & {*found}
 
 
 def drafted_here(interpreter: Path, schema: str, kernel: str, device: str = "CPU") -> OpDraft:
     """The draft of an op `drafted::NAME` that the drafting process defines itself."""
     name = schema.partition("(")[0]
     code = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
-        "import json, torch\n"
-        "from dataclasses import asdict\n"
         "from builder.gate.draft.draft import draft_op\n"
         "from builder.gate.checks.compile_export import warm_up\n"
         "from builder.gate.processes.extension_process import PRELOAD, import_all\n"
@@ -97,11 +86,22 @@ def drafted_here(interpreter: Path, schema: str, kernel: str, device: str = "CPU
         "library = torch.library.Library('drafted', 'DEF')\n"
         f"library.define({schema!r})\n"
         f"library.impl({name!r}, {kernel}, {device!r})\n"
-        f"print(json.dumps(asdict(draft_op('drafted::{name}'))))"
+        f"print(json.dumps(asdict(draft_op('drafted::{name}')[0])))"
     )
-    done = run(interpreter, "-c", code, env={"CUDA_VISIBLE_DEVICES": ""})
-    assert done.code == 0, done.all
-    return OpDraft.from_json(json.loads(done.out))
+    return OpDraft(**json.loads(in_python(interpreter, code)))
+
+
+def sizes_of(draft: OpDraft) -> list[list[int]]:
+    """The sizes of each tensor among the arguments."""
+    made = [one for one in draft.arguments if "make." in one]
+    return [[int(size) for size in re.findall(r"\d+", one)] for one in made]
+
+
+def test_a_message_that_asks_for_cuda(gate_python: Callable[[str], Path]) -> None:
+    asking = ["xs must be located in the CUDA", "x must be placed on the GPU", "x must be a CUDA tensor"]
+    code = f"from builder.gate.draft.search import only_cuda\nprint([only_cuda(one) for one in {asking}])\n"
+    code += "print([only_cuda(one) for one in ('xs must be a Float tensor', 'x must be on the CPU')])"
+    assert in_python(gate_python("2.11.0"), code).splitlines() == ["[True, True, True]", "[False, False]"]
 
 
 def test_a_draft_claims_no_check_that_fails(gate_python: Callable[[str], Path]) -> None:
@@ -166,8 +166,8 @@ def test_the_weight_of_a_norm_has_the_size_of_the_last_dimension(
         "lambda x, weight, bias, eps: x * weight.flatten().resize_(x.shape[-1]) + bias.flatten().resize_(x.shape[-1])"
     )
     draft = drafted_here(gate_python("2.11.0"), schema, kernel, device)
-    shapes = [[int(size) for size in re.findall(r"\d+", one.source)] for one in draft.arguments[:3]]
-    assert (draft.state, shapes[1:]) == (state, [shapes[0][-1:]] * 2)
+    first, *others = sizes_of(draft)
+    assert (draft.state, others) == (state, [first[-1:]] * 2)
 
 
 @pytest.mark.parametrize(("device", "state"), [("CPU", CALLED), ("CUDA", CUDA_ONLY)])
@@ -176,37 +176,25 @@ def test_a_scale_is_neither_0_nor_1(gate_python: Callable[[str], Path], device: 
     """An op in place that does nothing would pass with a scale of 1."""
     schema = f"scale_(Tensor(a!) x, float scale{default}, int steps=1) -> Tensor(a!)"
     draft = drafted_here(gate_python("2.11.0"), schema, "lambda x, scale=1.0, steps=1: x.mul_(scale)", device)
-    assert (draft.state, [one.source for one in draft.arguments[1:]]) == (state, ["0.5"])
-
-
-def drafts_without_cpu_kernel(
-    interpreter: Path, folder: Path, functions: Sequence[str], before: str = ""
-) -> list[OpDraft]:
-    """The drafts of Python functions that refuse the CPU; `before` runs before them."""
-    body = "\n    raise NotImplementedError('no CPU kernel')\n"
-    text = "\n".join(f"def {one}:{body}" for one in functions)
-    (folder / "functions.py").write_text(f"from __future__ import annotations\nfrom torch import Tensor\n{text}")
-    names = [one.partition("(")[0] for one in functions]
-    code = (
-        f"import sys; sys.path[:0] = [{str(Path(__file__).parents[2])!r}, {str(folder)!r}]\n"
-        "import json\n"
-        "from dataclasses import asdict\n"
-        "from builder.gate.draft import draft, refine\n"
-        f"{before}\n"
-        f"print(json.dumps([asdict(draft.draft_op('functions.' + name)) for name in {names}]))"
-    )
-    done = run(interpreter, "-c", code, env={"CUDA_VISIBLE_DEVICES": ""})
-    assert done.code == 0, done.all
-    return [OpDraft.from_json(one) for one in json.loads(done.out)]
+    assert (draft.state, draft.arguments[1:]) == (state, ["0.5"])
 
 
 def test_a_function_of_a_compiled_module_is_not_traced_also_without_a_cpu_kernel(
     gate_python: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """On a GPU machine, the checks of tracing would fail for it."""
-    pretend = "refine.BuiltinFunctionType = type(lambda: 0)"  # that Python functions are those of a compiled module
-    python = gate_python("2.11.0")
-    [compiled] = drafts_without_cpu_kernel(python, tmp_path, ["add(x: Tensor) -> Tensor"], pretend)
+    """torch.compile cannot trace it: on a GPU machine, the checks of tracing would fail for it."""
+    (tmp_path / "functions.py").write_text(
+        "from torch import Tensor\ndef add(x: Tensor) -> Tensor:\n    raise NotImplementedError('no CPU kernel')\n"
+    )
+    code = (
+        "from builder.gate.draft import draft, refine\n"
+        "plain = draft.draft_op('functions.add')[0]\n"
+        "refine.BuiltinFunctionType = type(lambda: 0)\n"  # as if the function were one of a compiled module
+        "print(json.dumps([asdict(one) for one in (plain, draft.draft_op('functions.add')[0])]))"
+    )
+    found = json.loads(in_python(gate_python("2.11.0"), code, tmp_path))
+    plain, compiled = [OpDraft(**one) for one in found]
+    assert (plain.state, plain.untraced) == (CUDA_ONLY, "")
     assert "torch cannot trace a function of a compiled module" in compiled.untraced
     text = cases_text("functions", "a cell", Drafts({}, drafts=[compiled]))
     assert "def untraced(reason: str)" in text
@@ -274,29 +262,23 @@ def test_a_class_is_drafted_and_its_call_shows_the_arguments_of_the_ops_inside(
 ) -> None:
     (tmp_path / "pairs.py").write_text(PAIRS)
     code = (
-        f"import sys; sys.path[:0] = [{str(Path(__file__).parents[2])!r}, {str(tmp_path)!r}]\n"
-        "import json\n"
         "from pathlib import Path\n"
         "from builder.gate.draft.draft import draft\n"
         "from builder.gate.outcome import Spec\n"
         "print(json.dumps(draft(Path('none'), Spec('pairs', ['pairs'], jobs=2, has_cases=False)).to_json()))"
     )
-    done = run(gate_python("2.11.0"), "-c", code, env={"CUDA_VISIBLE_DEVICES": ""})
-    assert done.code == 0, done.all
-    drafts = Drafts.from_json(json.loads(done.out))
+    drafts = Drafts.from_json(json.loads(in_python(gate_python("2.11.0"), code, tmp_path)))
     by_op = {one.op: one for one in drafts.drafts}
     assert list(by_op) == ["pairs::nearest", "pairs::nearest_backward", "pairs::version", "pairs.Gap(0.5)"]
     gap = by_op["pairs.Gap(0.5)"]
     assert (gap.state, gap.required, gap.dtypes) == (CALLED, False, ["float64"])
-    (count, rows, size), (other_count, other_rows, other_size) = (
-        [int(number) for number in re.findall(r"\d+", one.source)] for one in gap.arguments
-    )
+    (count, rows, size), (other_count, other_rows, other_size) = sizes_of(gap)
     assert (count, size) == (other_count, other_size)
     assert len({count, rows, size, other_rows}) == 4, "a case with equal sizes does not show that two are mixed up"
-    assert "grad=True" in gap.arguments[0].source
+    assert "grad=True" in gap.arguments[0]
     backward = by_op["pairs::nearest_backward"]
-    assert (backward.state, backward.arguments[2].source) == (CALLED, "4711"), backward.reason
-    assert backward.arguments[1].source.startswith("make.integers([["), "the indices of the good call"
+    assert (backward.state, backward.arguments[2]) == (CALLED, "4711"), backward.reason
+    assert backward.arguments[1].startswith("make.integers([["), "the indices of the good call"
     version = by_op["pairs::version"]
     assert (version.state, "takes and returns no tensor" in version.reason) == (NOT_CALLED, True)
     assert '"pairs::version": "the function takes' in cases_text("pairs", "a cell", drafts)
@@ -305,8 +287,6 @@ def test_a_class_is_drafted_and_its_call_shows_the_arguments_of_the_ops_inside(
 def test_the_gate_calls_a_class_in_the_dtype_of_its_tensors(gate_python: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "pairs.py").write_text(PAIRS)
     code = (
-        f"import sys; sys.path[:0] = [{str(Path(__file__).parents[2])!r}, {str(tmp_path)!r}]\n"
-        "import torch\n"
         "from builder.gate.case import Case, Make\n"
         "from builder.gate.context import CaseError, Context, resolve\n"
         "from builder.gate.outcome import Spec\n"
@@ -321,9 +301,7 @@ def test_the_gate_calls_a_class_in_the_dtype_of_its_tensors(gate_python: Callabl
         "    except CaseError as error:\n"
         "        print(error)\n"
     )
-    done = run(gate_python("2.11.0"), "-c", code)
-    assert done.code == 0, done.all
-    assert done.out.splitlines() == [
+    assert in_python(gate_python("2.11.0"), code, tmp_path).splitlines() == [
         "torch.float32 True",
         "torch.float64 True",
         "pairs.Gap(torch.ones(2)) is not the path of a class with plain values as arguments",
@@ -344,5 +322,5 @@ def test_sizes_differ_only_where_the_op_does_not_read_past_the_end(
 ) -> None:
     """An op that compares no sizes accepts a tensor that is too large, and crashes with one that is too small."""
     draft = drafted_here(gate_python("2.11.0"), "add(Tensor a, Tensor b) -> Tensor", kernel)
-    shapes = [re.findall(r"\d+", one.source) for one in draft.arguments]
-    assert (draft.state, shapes[0] != shapes[1]) == (CALLED, differ), draft.reason
+    first, second = sizes_of(draft)
+    assert (draft.state, first != second) == (CALLED, differ), draft.reason

@@ -24,19 +24,11 @@ from builder.gate.checks.compile_export import warm_up
 from builder.gate.context import resolve, sentence
 from builder.gate.coverage import without_overload
 from builder.gate.draft import refine
-from builder.gate.draft.guesses import Guess, alternatives, norm_weights, source
-from builder.gate.draft.result import (
-    CALLED,
-    CUDA_ONLY,
-    NO_FAKE_KERNEL,
-    NOT_CALLED,
-    Argument,
-    Drafts,
-    OpDraft,
-    shortened,
-)
-from builder.gate.draft.search import CALLS, FEW_CALLS, Search, as_candidate
-from builder.gate.draft.signatures import STR, Parameter, Signature, signature_of, takes_tensor
+from builder.gate.draft.fake_kernel import fake_kernel
+from builder.gate.draft.guesses import Candidate, alternatives, is_norm, source
+from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Drafts, OpDraft, shortened
+from builder.gate.draft.search import CALLS, FEW_CALLS, search
+from builder.gate.draft.signatures import Parameter, Signature, signature_of
 from builder.gate.draft.trial import Recorded, TrialProcess
 from builder.gate.imports.cases_file import CasesFile, load_cases
 from builder.gate.outcome import Spec
@@ -76,12 +68,8 @@ def draft(root: Path, spec: Spec) -> Drafts:
     covered = {*(case.op for case in loaded.cases), *loaded.not_claimed}
     named = {name for op in covered for name in (op, op.partition("(")[0])}
     wanted = [op for op in [*ops, *functions] if not named & {op, without_overload(op)}]
-    drafts = [replace(one, required=one.op in ops, inside=()) for one in _in_rounds(wanted, spec.jobs)]
-    called = {one.op for one in drafts if one.state == CALLED}
-    # PUBLIC may list a module if every public callable of it has a case.
-    of_modules = {name: set(discover.public_callables(name)) for name in spec.imports}
-    public = [name for name, callables in of_modules.items() if callables and callables <= called]
-    return Drafts(where, "", sorted(covered), public, drafts)
+    drafts = [replace(one, required=one.op in ops) for one in _in_rounds(wanted, spec.jobs)]
+    return Drafts(where, "", sorted(covered), drafts)
 
 
 def callables(imports: Sequence[str], ops: Sequence[str]) -> list[str]:
@@ -114,7 +102,7 @@ def _declared(path: str) -> str:
         signature = signature_of(path)
     except Exception:  # noqa: BLE001 (a lazy module may run any code)
         return ""
-    return signature.text if signature and takes_tensor(signature) else ""
+    return signature.text if signature and signature.takes_tensor else ""
 
 
 def _public_modules(tops: set[str]) -> Iterator[ModuleType]:
@@ -167,15 +155,15 @@ def _in_rounds(ops: Sequence[str], jobs: int) -> list[OpDraft]:
         ProcessPoolExecutor(max(1, jobs), fork, _begin, (os.getpid(), folder)) as pool,
     ):
         for most in (FEW_CALLS, CALLS, FEW_CALLS):
-            known = {op for op, one in found.items() if one.state != NOT_CALLED or (most != CALLS and op not in inside)}
-            todo = [op for op in ops if op not in known]
-            tries = {op: pool.submit(draft_op, op, inside.get(op, ()), ops, most) for op in todo}
-            for op, tried in tries.items():
+            failed = {op for op, one in found.items() if one.state == NOT_CALLED and (most == CALLS or op in inside)}
+            todo = [op for op in ops if op not in found or op in failed]
+            tries = [pool.submit(draft_op, op, inside.get(op, ()), ops, most) for op in todo]
+            for op, tried in zip(todo, tries):
                 try:
-                    found[op] = tried.result()
+                    found[op], calls = tried.result()
                 except BrokenProcessPool:
                     return [found.get(one, OpDraft(one, NOT_CALLED, _ENDED)) for one in ops]
-                for one in found[op].inside:
+                for one in calls:
                     inside.setdefault(one.op, []).append(one)
     return [found[op] for op in ops]
 
@@ -185,29 +173,32 @@ def _begin(parent: int, folder: str) -> None:
     os.chdir(folder)
 
 
-def draft_op(op: str, starts: Sequence[Recorded] = (), others: Sequence[str] = (), most: int = CALLS) -> OpDraft:
-    """Return the draft of one op, function or class of torch.nn.Module.
+#: The draft of an op, and the first calls of other ops that its call makes.
+Drafted = tuple[OpDraft, Sequence[Recorded]]
 
-    `starts` are known calls of it, `others` are the ops whose calls inside of it are recorded, and `most` is the
-    number of calls after which the search ends.
+
+def draft_op(op: str, starts: Sequence[Recorded] = (), others: Sequence[str] = (), most: int = CALLS) -> Drafted:
+    """Return the draft of one op, function or class of torch.nn.Module, and the calls of `others` inside of its call.
+
+    `starts` are known calls of it, and `most` is the number of calls after which the search ends.
     """
-    draft = OpDraft(op, NOT_CALLED, _UNKNOWN)
+    drafted: Drafted = OpDraft(op, NOT_CALLED, _UNKNOWN), ()
     try:
         for name in _constructed(op):
             signature = signature_of(name)
             if signature is None:
                 continue
-            if any(one.kind == STR and _FILE.search(f"{op} {one.name}") for one in signature.parameters):
-                return OpDraft(name, NOT_CALLED, _OF_FILE, signature.text)
-            draft = _try(name, signature, "cpu", starts, others, most)
-            if draft.state == CUDA_ONLY and may_have_gpu():
-                on_cuda = _try(name, signature, "cuda", starts, others, most)
-                draft = on_cuda if on_cuda.state == CALLED else draft
-            if draft.state != NOT_CALLED:
+            if any(one.kind == "str" and _FILE.search(f"{op} {one.name}") for one in signature.parameters):
+                return OpDraft(name, NOT_CALLED, _OF_FILE, signature.text), ()
+            drafted = _on_device("cpu", name, signature, starts, others, most)
+            if drafted[0].state == CUDA_ONLY and may_have_gpu():
+                on_cuda = _on_device("cuda", name, signature, starts, others, most)
+                drafted = on_cuda if on_cuda[0].state == CALLED else drafted
+            if drafted[0].state != NOT_CALLED:
                 break
     except Exception as error:  # noqa: BLE001 (a lazy module may run any code)
-        return OpDraft(op, NOT_CALLED, f"the signature of the op cannot be read: {sentence(error)}")
-    return draft
+        return OpDraft(op, NOT_CALLED, f"the signature of the op cannot be read: {sentence(error)}"), ()
+    return drafted
 
 
 def _constructed(op: str) -> Iterator[str]:
@@ -238,79 +229,77 @@ def _constructed(op: str) -> Iterator[str]:
         raise problem
 
 
-def _try(
-    op: str, signature: Signature, device: str, starts: Sequence[Recorded], others: Sequence[str], most: int
-) -> OpDraft:
-    facts: dict[str, Any]
-    process = TrialProcess(op, signature.parameters, device)
-    known = [as_candidate(signature.parameters, one.given, one.named) for one in starts]
+def _on_device(
+    device: str, op: str, signature: Signature, starts: Sequence[Recorded], others: Sequence[str], most: int
+) -> Drafted:
+    parameters = signature.parameters
+    process = TrialProcess(op, parameters, device)
     try:
-        found = Search(signature.parameters, process, known, most).run()
-        state = CALLED if found.called else CUDA_ONLY if found.only_cuda else NOT_CALLED
-        candidate, facts, inside = found.candidate, {}, ()
-        if found.called:
-            from_end = bool(norm_weights(signature.parameters))
-            candidate, fact = refine.with_different_sizes(process, candidate, found.fact, from_end=from_end)
-            if device == "cpu":  # a GPU has no guard pages
-                candidate, fact = refine.with_own_sizes(process, candidate, fact)
-            candidate, fact = refine.with_different_numbers(process, candidate, fact, called=True)
-            facts = {**fact, **refine.facts_about(process, op, candidate)}
-            if "::" in op and facts["untraced"].startswith(NO_FAKE_KERNEL):
-                facts["fake"] = refine.fake_kernel(process, op, signature.parameters, candidate, facts)
-        elif found.only_cuda:
-            candidate, _ = refine.with_different_numbers(process, candidate, {}, called=False)
-            facts = {"untraced": refine.of_compiled_module(op)}
-        empty, empty_error = refine.with_empty_tensor(process, candidate, called=found.called)
-        if found.called and not facts["untraced"]:
-            facts |= refine.failing_checks(process, op, candidate, empty, facts)
-        if found.called and others:
-            inside = process.call("calls_inside", candidate, ops=others).fact or ()
+        found = search(parameters, process, [_candidate(parameters, one) for one in starts], most)
+        draft = OpDraft(op, found.state, signature=signature.text, device=device)
+        if found.state == NOT_CALLED:
+            error = shortened(found.error, 300)
+            return replace(draft, reason=f"none of {found.calls} calls succeeded; one of the last errors: {error}"), ()
+        if found.returned is None:
+            candidate = refine.with_different_numbers(found.candidate)
+            empty, _ = refine.with_empty_tensor(process, candidate, called=False)
+            nothing = re.search(r"-> (\(\)|'?None'?:?)$", signature.text)
+            return replace(
+                draft,
+                reason=f"the op has no CPU kernel: {shortened(found.error, 150)}",
+                untraced=refine.of_compiled_module(op),
+                written=[one.name for one in parameters if one.written and nothing],
+                **_texts(parameters, candidate, empty),
+            ), ()
+        candidate, fact = refine.varied(process, found.candidate, found.returned, from_end=is_norm(parameters))
+        if not signature.takes_tensor and all(shape is None for _, shape in fact.values):
+            return replace(draft, state=NOT_CALLED, reason=_NO_TENSOR), ()
+        facts = refine.facts_about(process, candidate)
+        empty, facts["empty_error"] = refine.with_empty_tensor(process, candidate, called=True)
+        grad = facts.pop("grad")
+        of_case = {"contiguous_only": facts["contiguous_only"], "mutates": [] if "::" in op else fact.changed}
+        draft = replace(draft, **{**facts, **of_case})
+        if draft.lacks_fake_kernel and "::" in op:
+            draft = replace(draft, fake=fake_kernel(process, parameters, candidate, fact, of_case))
+        elif not draft.untraced:
+            unclaimed, failed = refine.failing_checks(process, candidate, empty, {"grad": grad, **of_case})
+            empty = () if failed else empty
+            draft = replace(draft, unclaimed=unclaimed, empty_error=failed or draft.empty_error)
+        names = [one.name for at, one in enumerate(parameters) if one.written or at in fact.changed]
+        shown = [name if shape is None else f"{name} {shape}" for name, shape in fact.values]
+        draft = replace(
+            draft, results=shown, written=[] if shown else names, **_texts(parameters, candidate, empty, grad)
+        )
+        return draft, (process.call("calls_inside", candidate, ops=others).fact or () if others else ())
     finally:
         process.close()
-    reason = ""
-    if found.called and not takes_tensor(signature) and not any(" (" in one for one in facts["result"]):
-        state, reason = NOT_CALLED, _NO_TENSOR
-    elif found.only_cuda:
-        reason = f"the op has no CPU kernel: {shortened(found.error, 150)}"
-    elif not found.called:
-        error = shortened(found.error, 300)
-        reason = f"none of {found.calls} calls succeeded; one of the last errors: {error}"
-    changed = facts.pop("changed", [])
-    nothing = not facts["result"] if "result" in facts else signature.returns_nothing
-    names = [one.name for at, one in enumerate(signature.parameters) if one.written or at in changed]
-    return OpDraft(
-        op,
-        state,
-        reason,
-        signature.text,
-        _arguments(signature, candidate, facts.pop("grad", [])),
-        found.calls,
-        facts.pop("result", []),
-        device=device,
-        mutates=[] if "::" in op else changed,
-        written=names if nothing else [],
-        empty=_arguments(signature, empty, []) if empty and (found.called or found.only_cuda) else [],
-        empty_error=empty_error,
-        inside=inside,
-        **{name: value for name, value in facts.items() if name != "type"},
-    )
 
 
-def _arguments(signature: Signature, candidate: Sequence[Guess], grad: Sequence[int]) -> list[Argument]:
-    """Return the arguments without the last ones that have their default value."""
-    pairs = list(zip(signature.parameters, candidate))
-    last = max((at for at, pair in enumerate(pairs) if not pair[0].keyword and not _is_default(*pair)), default=-1)
-    arguments: list[Argument] = []
-    for at, (one, guess) in enumerate(pairs):
-        if guess[0] == "omitted" or (_is_default(one, guess) and (one.keyword or at > last)):
+def _candidate(parameters: Sequence[Parameter], call: Recorded) -> Candidate:
+    """Return a guess for each parameter: those of a call, and the most likely one for the others."""
+    known = {**{one.name: guess for one, guess in zip(parameters, call.given)}, **call.named}
+    return tuple(known.get(one.name) or next(alternatives(one)) for one in parameters)
+
+
+def _texts(
+    parameters: Sequence[Parameter], candidate: Candidate, empty: Candidate, grad: Sequence[int] = ()
+) -> dict[str, Any]:
+    """Return `arguments`, `kwargs` and `empty` of a draft, without the last arguments that have their default value."""
+    left = [
+        one.has_default and guess in (("omitted",), ("value", one.default)) for one, guess in zip(parameters, candidate)
+    ]
+    last = max((at for at, one in enumerate(parameters) if not one.keyword and not left[at]), default=-1)
+    given: list[int] = []
+    named: list[int] = []
+    for at, one in enumerate(parameters):
+        if candidate[at][0] == "omitted" or (left[at] and (one.keyword or at > last)):
             continue
-        keyword = one.keyword or len(arguments) < at
-        arguments.append(Argument(one.name, source(guess, grad=at in grad), keyword))
-    return arguments
-
-
-def _is_default(parameter: Parameter, guess: Guess) -> bool:
-    return parameter.has_default and guess in (("omitted",), ("value", parameter.default))
+        (named if one.keyword or len(given) + len(named) < at else given).append(at)
+    return {
+        "arguments": [source(candidate[at], grad=at in grad) for at in given],
+        "kwargs": {parameters[at].name: source(candidate[at], grad=at in grad) for at in named},
+        "empty": [source(empty[at]) for at in given] if empty else [],
+    }
 
 
 def main(root: Path, spec: Spec, answer: Path | None) -> int:

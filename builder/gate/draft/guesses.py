@@ -1,6 +1,6 @@
 """Guesses: values for one parameter that a draft tries, and how cases.py makes them.
 
-A guess is a tuple of plain data, so that it can be hashed and sent to another process as JSON:
+A guess is a tuple of plain data, so that it can be hashed and sent to another process:
 
     ("tensor", dtype, shape, content)   dtype "float" is the dtype under test; content is one of CONTENTS or the
                                         text of the integers
@@ -14,28 +14,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
 from builder.gate.case import Make
-from builder.gate.draft import signatures
 from builder.gate.draft.signatures import Parameter
 
 Guess = tuple[Any, ...]
+#: A guess for each parameter of an op.
+Candidate = tuple[Guess, ...]
+#: An argument and one of its dimensions; None: the argument is an integer.
+Place = tuple[int, Optional[int]]  # evaluated by Python 3.9
 
 #: Every dimension has this size at first: sizes that must agree then agree.
 SIZE = 4
-
-_DTYPES = ("float", "int64", "int32", "bool", "uint8", "float64")
 #: randn: normally distributed; rand: between 0 and 1; range: 0, 1, 2 ... in each row, which is a valid index, a sorted
 #: index, a pointer of CSR and a box; ones, zeros: one number.
 CONTENTS = ("randn", "rand", "range", "ones", "zeros")
-
-#: How the content of a tensor with given integers begins: it is the text of the list, or of one number.
-_LITERAL = ("[", "-", *"0123456789", "True", "False")
 #: A tensor with more integers than these is drawn again.
 _MOST_INTEGERS = 64
 
@@ -45,9 +43,7 @@ _INDEX = re.compile(
     r"(_\w)?$|index|indices|ptr(_|$)|offsets$"
 )
 _BOXES = re.compile(r"box|rois?$|dets?$|proposals?|anchors?|regions?")
-_MASK = re.compile(r"mask|valid|flags?$")
-_UNIT = re.compile(r"prob|score|alpha|opacit|pseudo|ratio|attn|attention|conf")
-
+_UNIT = re.compile(r"mask|valid|flags?$|prob|score|alpha|opacit|pseudo|ratio|attn|attention|conf")
 #: Likely ranks of tensors by name; the others start with two dimensions.
 _RANKS = (
     (re.compile(r"^bias|^scores?$|batch$|^ptr|indptr|rowptr|colptr|lengths?$|seq_?lens?|^row$|^col$|_batch"), 1),
@@ -56,112 +52,60 @@ _RANKS = (
 #: Parameters of norms, such as layer_norm(Tensor input, Tensor weight, float eps).
 _EPS = re.compile(r"(^|_)eps(ilon)?$")
 _NORM_WEIGHT = re.compile(r"^(weight|gamma|beta|bias)$")
-#: The most likely first.
-_INTEGERS = (SIZE, 1, 0, 2, 3, -1)
-_STRINGS = ("sum", "mean", "max", "none", "bilinear", "nearest", "zeros", "constant", "relu", "linear")
+#: Values of a kind, the most likely first.
+_VALUES: dict[str, Sequence[Any]] = {
+    "int": (SIZE, 1, 0, 2, 3, -1),
+    "float": (0.5, 2.0, 1.0, 0.0),
+    "bool": (False, True),
+    "str": ("sum", "mean", "max", "none", "bilinear", "nearest", "zeros", "constant", "relu", "linear"),
+}
 
 
-def first_guesses(parameters: Sequence[Parameter]) -> tuple[Guess, ...]:
+def first_guesses(parameters: Sequence[Parameter]) -> Candidate:
     """Return the most likely value for each parameter."""
     found = [next(alternatives(one)) for one in parameters]
-    for at in norm_weights(parameters):
-        if found[at][0] == "tensor":
+    for at, one in enumerate(parameters):
+        if at and is_norm(parameters) and found[at][0] == "tensor" and _NORM_WEIGHT.search(one.name.lower()):
             found[at] = ("tensor", "float", (SIZE,), "randn")
     return tuple(found)
 
 
-def with_rank(guesses: Sequence[Guess], rank: int) -> tuple[Guess, ...]:
-    """Return the guesses with this rank for each floating-point tensor."""
-    return tuple(
-        ("tensor", "float", (SIZE,) * rank, guess[3]) if guess[:2] == ("tensor", "float") else guess
-        for guess in guesses
-    )
+def is_norm(parameters: Sequence[Parameter]) -> bool:
+    """Whether the op has an `eps`: its weights then have one dimension, the last one of the input."""
+    return any(one.kind == "float" and _EPS.search(one.name.lower()) for one in parameters)
 
 
-def norm_weights(parameters: Sequence[Parameter]) -> list[int]:
-    """Return the positions of the weights of a norm: it has an `eps`, and its weights have one dimension."""
-    if not any(one.kind == signatures.FLOAT and _EPS.search(one.name.lower()) for one in parameters):
-        return []
-    tensors = [at for at, one in enumerate(parameters) if one.kind == signatures.TENSOR]
-    return [at for at in tensors[1:] if _NORM_WEIGHT.search(parameters[at].name.lower())]
-
-
-def alternatives(parameter: Parameter, numbers: Sequence[int] = ()) -> Iterator[Guess]:
-    """Yield values for a parameter, the most likely first; `numbers` come from an error message."""
-    name = parameter.name.lower()
-    if parameter.has_default and _plain(parameter.default):
-        value = tuple(parameter.default) if isinstance(parameter.default, list) else parameter.default
-        yield ("value", value)
-    elif parameter.has_default:
-        yield ("omitted",)
+def alternatives(parameter: Parameter) -> Iterator[Guess]:
+    """Yield values for a parameter, the most likely first."""
+    kind, default = parameter.kind, parameter.default
+    if parameter.has_default:
+        plain = tuple(default) if isinstance(default, list) else default
+        yield ("value", plain) if _is_plain(default) else ("omitted",)
     elif parameter.optional:
         yield ("value", None)
-    kind = parameter.kind
-    if kind == signatures.OTHER:
-        if not parameter.has_default or parameter.default is None:
-            yield _first_tensor(name)
-            yield from (("value", value) for value in _values(signatures.INT, numbers))
-    elif kind in (signatures.TENSOR, signatures.TENSORS):
-        tensor = _first_tensor(name)
-        yield from [("tensors", tensor, tensor), ("tensors", tensor)] if kind == signatures.TENSORS else [tensor]
-    elif kind in (signatures.DTYPE, signatures.DEVICE):
+    if kind in ("dtype", "device"):
         yield (kind,)
+    elif kind == "tensors":
+        yield from (("tensors", *[_first_tensor(parameter.name)] * count) for count in (2, 1))
+    elif kind == "tensor" or (kind == "other" and default is None):
+        yield _first_tensor(parameter.name)
+    if kind == "other" and default is None:
+        kind = "int"
+    values = _VALUES.get(kind) or _VALUES.get(kind[:-1], ())
+    if kind in _VALUES:
+        yield from (("value", one) for one in values)
     else:
-        yield from (("value", value) for value in _values(kind, numbers))
+        yield from (("value", (one,) * count) for one in values[:4] for count in (2, 1, 3))
 
 
-def _values(kind: str, numbers: Sequence[int]) -> Iterable[Any]:
-    integers = list(dict.fromkeys([*numbers, *_INTEGERS]))
-    if kind == signatures.INT:
-        return integers
-    if kind == signatures.FLOAT:
-        return [0.5, 2.0, 1.0, 0.0, *map(float, numbers)]
-    if kind == signatures.BOOL:
-        return [False, True]
-    if kind == signatures.STR:
-        return _STRINGS
-    if kind == signatures.INTS:
-        return [(one,) * count for one in integers[:4] for count in (2, 1, 3)]
-    if kind == signatures.FLOATS:
-        return [(1.0,) * count for count in (2, 1, 3, 4)]
-    return [(False,) * count for count in (2, 1, 3)] if kind == signatures.BOOLS else [None]
-
-
-def _first_tensor(name: str) -> Guess:
+def _first_tensor(parameter: str) -> Guess:
+    name = parameter.lower()
     rank = next((rank for pattern, rank in _RANKS if pattern.search(name)), 2)
     if _BOXES.search(name):
         return ("tensor", "float", (SIZE, 5 if "roi" in name else 4), "range")
     if _INDEX.search(name):
         return ("tensor", "int64", (SIZE,) * (rank if rank != 4 else 2), "range")
-    if _MASK.search(name):
-        return ("tensor", "float", (SIZE,) * rank, "rand")
     return ("tensor", "float", (SIZE,) * rank, "rand" if _UNIT.search(name) else "randn")
-
-
-def tensor_variants(guess: Guess, numbers: Sequence[int]) -> Iterator[Guess]:
-    """Yield tensors that differ from this one in its rank, one size, its dtype or its content; likely ones first."""
-    _, dtype, shape, content = guess
-    for rank in sorted((1, 2, 3, 4, 5, 0, 6), key=lambda rank: abs(rank - len(shape))):
-        if rank != len(shape):
-            kept = shape[:rank] if rank < len(shape) else shape + (SIZE,) * (rank - len(shape))
-            yield ("tensor", dtype, kept, content)
-    for other in _DTYPES:
-        if other != dtype:
-            yield ("tensor", other, shape, _content(other, content))
-    sizes = list(dict.fromkeys([*(number for number in numbers if 0 < number <= 512), 1, 2, 3, 5, SIZE]))
-    for size in sizes:
-        for at in range(len(shape) - 1, -1, -1):
-            if shape[at] != size:
-                yield ("tensor", dtype, (*shape[:at], size, *shape[at + 1 :]), content)
-    for other in CONTENTS:
-        if other != content and (dtype.startswith("float") or other in ("range", "ones", "zeros")):
-            yield ("tensor", dtype, shape, other)
-
-
-def _content(dtype: str, content: str) -> str:
-    if dtype.startswith("float"):
-        return "randn" if content == "range" else content
-    return "range" if content in ("randn", "rand") else content
 
 
 def make(guess: Guess, maker: Make) -> Any:  # noqa: ANN401
@@ -182,22 +126,18 @@ def source(guess: Guess, *, grad: bool = False) -> str:
     if kind != "tensor":
         return "make.dtype" if kind == "dtype" else "torch.device(make.device)"
     _, dtype, shape, content = guess
-    sizes = ", ".join(map(str, shape))
-    wanted = ", grad=True" if grad and dtype == "float" else ""
+    sizes = [*map(str, shape)]
+    wanted = ["grad=True"] if grad and dtype == "float" else []
     if content in ("randn", "rand"):
-        return f"make.{content}({sizes}{wanted if sizes else wanted[2:]})" + (
-            "" if dtype == "float" else f".to(torch.{dtype})"
-        )
-    if content.startswith(_LITERAL):
-        data = content
-    elif content == "range" and len(shape) == 1 and shape[0] <= 8:
-        data = str(list(range(shape[0])))
-    elif content == "range" and shape:
-        data = f"torch.arange({shape[-1]}).expand({sizes})"
-    else:
-        data = f"torch.{'ones' if content == 'ones' else 'zeros'}({sizes or '()'})"
+        drawn = f"make.{content}({', '.join(sizes + wanted)})"
+        return drawn if dtype == "float" else f"{drawn}.to(torch.{dtype})"
+    text = ", ".join(sizes) or "()"
+    data: str = f"torch.{content}({text})" if content in ("ones", "zeros") else content
+    if content == "range":
+        row = f"torch.arange({shape[-1]})" if shape else "0"
+        data = f"{row}.expand({text})" if shape[1:] else row
     if dtype == "float":
-        return f"make.tensor({data}{wanted})"
+        return f"make.tensor({', '.join([data, *wanted])})"
     return f"make.integers({data}{'' if dtype == 'int64' else f', torch.{dtype}'})"
 
 
@@ -219,10 +159,25 @@ def guess_of(value: Any) -> Guess | None:  # noqa: ANN401
     if isinstance(value, torch.dtype):
         return ("dtype",)
     plain = tuple(value) if isinstance(value, list) else value
-    return ("value", plain) if _plain(value) else None
+    return ("value", plain) if _is_plain(value) else None
 
 
-def _plain(value: Any) -> bool:  # noqa: ANN401
+def _is_plain(value: Any) -> bool:  # noqa: ANN401
     if isinstance(value, (list, tuple)):
         return all(isinstance(one, (bool, int, float, str)) for one in value)
     return value is None or isinstance(value, (bool, int, float, str))
+
+
+def tensors_of(guess: Guess) -> Sequence[Guess]:
+    """Return the tensors of one argument."""
+    return guess[1:] if guess[0] == "tensors" else [guess] if guess[0] == "tensor" else []
+
+
+def with_size(candidate: Candidate, place: Place, size: int) -> Candidate:
+    """Return the arguments with this size of a tensor, or this integer."""
+    at, axis = place
+    changed: Guess = ("value", size)
+    if axis is not None:
+        kind, dtype, shape, content = candidate[at]
+        changed = (kind, dtype, (*shape[:axis], size, *shape[axis + 1 :]), content)
+    return (*candidate[:at], changed, *candidate[at + 1 :])

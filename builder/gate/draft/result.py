@@ -15,15 +15,6 @@ NO_FAKE_KERNEL = "no fake kernel"
 
 
 @dataclass(frozen=True)
-class Argument:
-    """One argument of a drafted case: its name, the expression that makes it, and whether it is given by name."""
-
-    name: str
-    source: str
-    keyword: bool = False
-
-
-@dataclass(frozen=True)
 class OpDraft:
     """The draft of one op."""
 
@@ -31,9 +22,9 @@ class OpDraft:
     state: str  # CALLED, CUDA_ONLY or NOT_CALLED
     reason: str = ""  # why no call succeeded, or ""
     signature: str = ""  # the schema or the signature, or ""
-    #: Those of the call that succeeded; for a CUDA op the first guess.
-    arguments: Sequence[Argument] = ()
-    calls: int = 0  # the number of calls that were tried
+    #: The expressions of the arguments of the call that succeeded, for a CUDA op of a guess: by position, and by name.
+    arguments: Sequence[str] = ()
+    kwargs: Mapping[str, str] = field(default_factory=dict)
     results: Sequence[str] = ()  # dtype and shape of each tensor of the result; the type of a number
     contiguous_only: bool = False  # whether the op raises an error for inputs that are not contiguous
     mutates: Sequence[int] = ()  # positions of the arguments that a Python function writes to
@@ -42,28 +33,16 @@ class OpDraft:
     required: bool = True  # whether the gate finds the op by itself, so that it needs a case
     remark: str = ""  # what the author should know about the call, or ""
     written: Sequence[str] = ()  # names of the arguments that an op without a result writes to
-    #: The arguments of a call with an empty tensor; for a CUDA op a guess.
-    empty: Sequence[Argument] = ()
-    empty_error: str = ""  # why no such call succeeded, or ""
-    #: The checks of tracing that fail for this call, each with the reason.
-    unclaimed: Mapping[str, str] = field(default_factory=dict)
-    #: Those that fail for the call with an empty tensor.
-    empty_unclaimed: Mapping[str, str] = field(default_factory=dict)
+    empty: Sequence[str] = ()  # as `arguments`, of a call with an empty tensor
+    empty_error: str = ""  # why there is no such call, or ""
+    unclaimed: Mapping[str, str] = field(default_factory=dict)  # each check of tracing that fails, and why
     fake: str = ""  # Python code that registers the missing fake kernel, or ""
     dtypes: Sequence[str] = ()  # the dtypes of the calls that succeeded besides float32
-    #: The calls of other ops that the call and its gradient make; only while the drafts are made.
-    inside: Sequence[Any] = ()
 
     @property
     def lacks_fake_kernel(self) -> bool:
         """Whether torch finds no fake kernel for the op."""
         return self.untraced.startswith(NO_FAKE_KERNEL)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> OpDraft:
-        """Read the data of `asdict`; raises KeyError or TypeError for anything else."""
-        lists = {name: [Argument(**one) for one in data[name]] for name in ("arguments", "empty")}
-        return cls(**{**data, **lists})
 
 
 @dataclass(frozen=True)
@@ -74,7 +53,6 @@ class Drafts:
     error: str = ""  # why there are no drafts, or ""
     #: The ops and functions that cases.py has a case for, or lists in NOT_CLAIMED.
     covered: Sequence[str] = ()
-    public: Sequence[str] = ()  # modules of which every public function has a draft that was called
     #: One for each op and function without a case.
     drafts: Sequence[OpDraft] = field(default_factory=list)
 
@@ -85,7 +63,7 @@ class Drafts:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Drafts:
         """Read what `to_json` wrote; raises KeyError or TypeError for anything else."""
-        return cls(**{**data, "drafts": [OpDraft.from_json(one) for one in data["drafts"]]})
+        return cls(**{**data, "drafts": [OpDraft(**one) for one in data["drafts"]]})
 
 
 def shortened(text: str, most: int) -> str:

@@ -10,15 +10,16 @@ import heapq
 import itertools
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from builder.gate.draft import guesses, hints
-from builder.gate.draft.guesses import Guess
-from builder.gate.draft.hints import Hints
+from builder.gate.draft import guesses
+from builder.gate.draft.guesses import CONTENTS, SIZE, Candidate, Guess
+from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED
 from builder.gate.draft.signatures import Parameter
-from builder.gate.draft.trial import Trial, TrialProcess
+from builder.gate.draft.trial import Returned, TrialProcess
+from builder.gate.torch_limits import NO_GPU
 
 #: Limits of the search for one op.
 SECONDS, CALLS, CRASHES = 20.0, 500, 150
@@ -31,110 +32,144 @@ _RANKS_OF_ALL = (3, 4, 1, 5)
 #: Costs of ranks that few ops take.
 _RANKS = {0: 1.5, 5: 0.6, 6: 1.5}
 
-Candidate = tuple[Guess, ...]
+_ONLY_CUDA = re.compile(
+    r"from the '(CPU|Autograd\w*)' backend|must be (located |placed )?(a |on |in )?(the )?(CUDA|GPU)"
+    r"|(to|must) be (a |on )?(a )?(cuda|gpu)"
+    r"|(CUDA|GPU) tensors?\b.*(expected|required)|(expected|expects?|requires?)( a| all)?( \w+)? (a |on )?(CUDA|GPU)\b"
+    r"|not (implemented|supported|compiled) (on|for) (the )?CPU|no CPU (implementation|kernel|support)"
+    r"|CPU (version )?(is )?not (implemented|supported)|Not compiled with GPU|is_cuda|non-CUDA DeviceType",
+    re.IGNORECASE,
+)
+#: The dtypes that a draft tries, and how messages name them.
+_DTYPES = {
+    "float": r"\b(float|float32|half|floating)\b",
+    "int64": r"\b(int64|long|kLong)\b",
+    "int32": r"\b(int32|int|kInt)\b",
+    "bool": r"\b(bool|boolean)\b",
+    "uint8": r"\b(uint8|byte|unsigned char)\b",
+    "float64": r"\b(double|float64)\b",
+}
+_LISTED = re.compile(r"argument #?(\d+)|arg(\d+)\b|position (\d+)", re.IGNORECASE)
+#: Numbers, and names of types such as torch.LongTensor and CPUBoolType: messages of one test of an op differ in them.
+_VARIABLE = re.compile(
+    r"-?\d+(, *-?\d+)*,?|\b(torch\.)?(cuda\.)?(CPU)?(c10::)?"
+    r"(u?int\d*|long|short|byte|char|bool|float\d*|double|half|bfloat16)(tensor|type)?\b",
+    re.IGNORECASE,
+)
+_POINTER = re.compile(r"0x[0-9a-f]+|line \d+|\w+\.(?:cpp|cu|h|py):\d+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Found:
     """The result of a search."""
 
+    state: str  # CALLED, CUDA_ONLY or NOT_CALLED
     candidate: Candidate  # the arguments that the op accepted; if there are none, the first guess
-    called: bool  # whether the op accepted the arguments
-    only_cuda: bool = False  # whether the op says that it has no CPU kernel
+    calls: int  # the number of calls
     error: str = ""  # the message of the last test that a call reached, if no call succeeded
-    calls: int = 0  # the number of calls
-    fact: dict[str, Any] = field(default_factory=dict)  # what the successful call returned
+    returned: Returned | None = None  # what the successful call returned
 
 
-def as_candidate(parameters: Sequence[Parameter], given: Sequence[Guess], named: Mapping[str, Guess]) -> Candidate:
-    """Return a value for each parameter: those of a call, and the most likely one for the others."""
-    known = {**{one.name: guess for one, guess in zip(parameters, given)}, **named}
-    return tuple(known.get(one.name) or next(guesses.alternatives(one)) for one in parameters)
+class Hints(NamedTuple):
+    """What one message says about the arguments."""
+
+    names: Collection[str] = ()  # the parameters that it names; empty if it names none
+    dtypes: Collection[str] = ()  # dtypes that it mentions
 
 
-class Search:
-    """The search for one op."""
-
-    def __init__(
-        self,
-        parameters: Sequence[Parameter],
-        process: TrialProcess,
-        starts: Sequence[Candidate] = (),
-        most: int = CALLS,
-    ) -> None:
-        self._parameters, self._process, self._most = parameters, process, most
-        self._first = guesses.first_guesses(parameters)
-        self._starts = [*starts, self._first, *(guesses.with_rank(self._first, rank) for rank in _RANKS_OF_ALL)]
-        self._queue: list[tuple[float, int, Candidate]] = []
-        self._seen: set[Candidate] = set()
-        self._messages: set[str] = set()
-        self._kinds: set[str] = set()
-        self._order = itertools.count()
-
-    def run(self) -> Found:
-        """Search until a call succeeds or a limit is reached."""
-        deadline, calls, crashes = time.monotonic() + SECONDS, 0, 0
-        best, last = 1.0, "every call ends the process"
-        while (self._starts or self._queue) and time.monotonic() < deadline:
-            if calls >= self._most or crashes >= CRASHES:
-                break
-            priority, candidate = (0.0, self._starts.pop(0)) if self._starts else heapq.heappop(self._queue)[::2]
-            trial = self._process.call("plain", candidate)
-            calls += 1
-            if not trial.error:
-                return Found(candidate, called=True, calls=calls, fact=trial.fact)
-            if hints.only_cuda(trial.error):
-                return Found(candidate, called=False, only_cuda=True, error=trial.error, calls=calls)
-            crashes += trial.crashed
-            base = self._expand(priority, candidate, trial)
-            if base < best and not trial.crashed and not _NOISE.search(trial.error):
-                best, last = base, trial.error
-        return Found(self._first, called=False, error=last, calls=calls)
-
-    def _expand(self, priority: float, candidate: Candidate, trial: Trial) -> float:
-        """Queue the changes of a candidate; return their priority."""
-        kind = hints.kind_of(trial.error)
-        new_kind, new = kind not in self._kinds, trial.error not in self._messages
-        self._kinds.add(kind)
-        self._messages.add(trial.error)
-        base = priority + (0.0 if new else 3.0)
-        if new_kind and not trial.crashed:
-            base = priority - 2.5
+def search(parameters: Sequence[Parameter], process: TrialProcess, starts: Sequence[Candidate], most: int) -> Found:
+    """Search until a call succeeds or a limit is reached; `starts` are tried before anything else."""
+    first = guesses.first_guesses(parameters)
+    known = [*starts, first, *(_with_rank(first, rank) for rank in _RANKS_OF_ALL)]
+    order = itertools.count()
+    queue: list[tuple[float, int, Candidate]] = []
+    seen, messages, kinds = set(known), set[str](), set[str]()
+    deadline, calls, crashes = time.monotonic() + SECONDS, 0, 0
+    best, last = 1.0, "every call ends the process"
+    while (known or queue) and time.monotonic() < deadline and calls < most and crashes < CRASHES:
+        cost, candidate = (0.0, known.pop(0)) if known else heapq.heappop(queue)[::2]
+        trial = process.call("plain", candidate)
+        calls += 1
+        if not trial.error:
+            return Found(CALLED, candidate, calls, returned=trial.fact)
+        if only_cuda(trial.error):
+            return Found(CUDA_ONLY, candidate, calls, trial.error)
+        kind = _VARIABLE.sub("#", _POINTER.sub("", trial.error))[:300]
+        crashes += trial.crashed
+        if kind not in kinds and not trial.crashed:
+            cost -= 2.5
+        elif trial.error in messages:
+            cost += 3.0
+        kinds.add(kind)
+        messages.add(trial.error)
+        if cost < best and not trial.crashed and not _NOISE.search(trial.error):
+            best, last = cost, trial.error
         # A crash says nothing about the argument that caused it.
-        hint = Hints() if trial.crashed else hints.read(trial.error, self._parameters)
-        for at, parameter in enumerate(self._parameters):
-            named = 0.0 if not hint.names else -0.5 if parameter.name in hint.names else 1.5
-            for cost, guess in _variants(parameter, candidate[at], hint):
+        hints = Hints() if trial.crashed else read(trial.error, parameters)
+        for at, parameter in enumerate(parameters):
+            named = 0.0 if not hints.names else -0.5 if parameter.name in hints.names else 1.5
+            for more, guess in _changes(parameter, candidate[at], hints):
                 changed = (*candidate[:at], guess, *candidate[at + 1 :])
-                if changed not in self._seen:
-                    self._seen.add(changed)
-                    heapq.heappush(self._queue, (base + 1.0 + named + cost, next(self._order), changed))
-        return base
+                if changed not in seen:
+                    seen.add(changed)
+                    heapq.heappush(queue, (cost + 1.0 + named + more, next(order), changed))
+    return Found(NOT_CALLED, first, calls, last)
 
 
-def _variants(parameter: Parameter, guess: Guess, hint: Hints) -> Iterator[tuple[float, Guess]]:
+def _with_rank(candidate: Candidate, rank: int) -> Candidate:
+    """Return the guesses with this rank for each floating-point tensor."""
+    return tuple(
+        ("tensor", "float", (SIZE,) * rank, one[3]) if one[:2] == ("tensor", "float") else one for one in candidate
+    )
+
+
+def only_cuda(message: str) -> bool:
+    """Whether the message says that the op has no CPU kernel, or needs a CUDA tensor or a driver."""
+    return bool(_ONLY_CUDA.search(message) or NO_GPU.search(message))
+
+
+def read(message: str, parameters: Sequence[Parameter]) -> Hints:
+    """Read which arguments and dtypes a message names."""
+    text = _POINTER.sub("", message.split("\nException raised from", maxsplit=1)[0])[:1500]
+    # An op may call `input` also `input_c` or `input_tensor`.
+    names = {
+        one.name for one in parameters if re.search(rf"(?<![A-Za-z0-9]){re.escape(one.name)}(_\w|_tensor)?(?!\w)", text)
+    }
+    for groups in _LISTED.findall(text):
+        number = int(next(filter(None, groups)))
+        names |= {parameters[at].name for at in (number - 1, number) if 0 <= at < len(parameters)}
+    return Hints(names, [dtype for dtype, pattern in _DTYPES.items() if re.search(pattern, text, re.IGNORECASE)])
+
+
+def _changes(parameter: Parameter, guess: Guess, hints: Hints) -> Iterator[tuple[float, Guess]]:
     """Yield other values for one argument with their costs; the message makes some of them cheap."""
-    for number, other in enumerate(guesses.alternatives(parameter, hint.numbers)):
-        wanted = other[0] == "value" and (other[1] in hint.numbers) and not isinstance(other[1], bool)
-        yield 0.1 * number - 0.5 * wanted, other
-    if guess[0] not in ("tensor", "tensors"):
-        return
-    tensor = guess if guess[0] == "tensor" else guess[1]
-    for number, other in enumerate(guesses.tensor_variants(tensor, hint.numbers)):
-        cost = _cost(tensor, other, hint) + 0.02 * number
+    for number, other in enumerate(guesses.alternatives(parameter)):
+        yield 0.1 * number, other
+    tensor = guess[1] if guess[0] == "tensors" else guess
+    for number, (cost, other) in enumerate(_tensor_changes(tensor, hints) if tensor[0] == "tensor" else ()):
+        cheap = cost + 0.02 * number
         if guess[0] == "tensor":
-            yield cost, other
+            yield cheap, other
         else:
-            yield from ((cost + 0.1 * count, ("tensors", *[other] * count)) for count in (2, 1, 3))
+            yield from ((cheap + 0.1 * count, ("tensors", *[other] * count)) for count in (2, 1, 3))
 
 
-def _cost(old: Guess, new: Guess, hint: Hints) -> float:
-    """Return how unlikely this change is after the message, between -1 and 1."""
-    if old[1] != new[1]:
-        return -0.8 if new[1] in hint.dtypes else 1.5
-    if len(old[2]) != len(new[2]):
-        return _RANKS.get(len(new[2]), 0.2)
-    if old[2] != new[2]:
-        changed = next(size for one, size in zip(old[2], new[2]) if one != size)
-        return -0.6 if changed in hint.numbers else 0.3
-    return 0.5
+def _tensor_changes(guess: Guess, hints: Hints) -> Iterator[tuple[float, Guess]]:
+    """Yield tensors that differ in the rank, one size, the dtype or the content; likely ones first."""
+    _, dtype, shape, content = guess
+    for rank in sorted((1, 2, 3, 4, 5, 0, 6), key=lambda rank: abs(rank - len(shape))):
+        if rank != len(shape):
+            yield _RANKS.get(rank, 0.2), ("tensor", dtype, (*shape, *(SIZE,) * rank)[:rank], content)
+    for other in _DTYPES:
+        plain = "randn" if content == "range" else content
+        if not other.startswith("float"):
+            plain = "range" if content in ("randn", "rand") else content
+        if other != dtype:
+            yield (-0.8 if other in hints.dtypes else 1.5), ("tensor", other, shape, plain)
+    for size in (1, 2, 3, 5, SIZE):
+        for at in reversed(range(len(shape))):
+            if shape[at] != size:
+                yield 0.3, ("tensor", dtype, (*shape[:at], size, *shape[at + 1 :]), content)
+    for other in CONTENTS if dtype.startswith("float") else ("range", "ones", "zeros"):
+        if other != content:
+            yield 0.5, ("tensor", dtype, shape, other)

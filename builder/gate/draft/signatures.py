@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,21 +13,19 @@ import torch
 
 from builder.gate.context import resolve
 
-#: Kinds of values that a draft can make.
-TENSOR, TENSORS, OTHER, DTYPE, DEVICE = "tensor", "tensors", "other", "dtype", "device"
-INT, FLOAT, BOOL, STR, INTS, FLOATS, BOOLS = "int", "float", "bool", "str", "ints", "floats", "bools"
-
-#: The kind of a type whose text names one of these words, and the kind of a list of it.
+#: The kind of a type whose text names one of these words; a list of it has the kind with an `s`.
 _KINDS = (
-    (r"tensor", TENSOR, TENSORS),
-    (r"scalartype|dtype", DTYPE, DTYPE),
-    (r"device", DEVICE, DEVICE),
-    (r"bool", BOOL, BOOLS),
-    (r"(supports)?float|double|scalar|number", FLOAT, FLOATS),
-    (r"(supports|sym)?int|size", INT, INTS),
-    (r"str", STR, STR),
+    (r"tensor", "tensor"),
+    (r"scalartype|dtype", "dtype"),
+    (r"device", "device"),
+    (r"bool", "bool"),
+    (r"(supports)?float|double|scalar|number", "float"),
+    (r"(supports|sym)?int|size", "int"),
+    (r"str", "str"),
 )
 _LIST = re.compile(r"(list|sequence|tuple|vector|iterable)\d*\b|\[\d*\]|\bsize\b")
+#: A parameter in a docstring: brackets may have commas in them.
+_PART = re.compile(r"(?:[^,(\[<]|\([^)]*\)|\[[^\]]*\]|<[^>]*>)+")
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Parameter:
     """A parameter of an op."""
 
     name: str  # as the schema or the signature calls it
-    kind: str  # one of the kinds above
+    kind: str  # one of _KINDS, or "other" for a type that a draft does not know
     optional: bool = False  # whether None is accepted
     default: Any = None  # its default value; `has_default` says whether there is one
     has_default: bool = False
@@ -51,9 +49,10 @@ class Signature:
     parameters: Sequence[Parameter]
 
     @property
-    def returns_nothing(self) -> bool:
-        """Whether the text says so: that of a schema, of pybind11 or of a Python function."""
-        return bool(re.search(r"-> (\(\)|'?None'?:?)$", self.text))
+    def takes_tensor(self) -> bool:
+        """Whether a parameter is a tensor or a list of tensors, or may be one because its type is not declared."""
+        kinds = {one.kind for one in self.parameters if one.kind != "other" or not one.has_default}
+        return bool(kinds & {"tensor", "tensors", "other"})
 
 
 def signature_of(op: str) -> Signature | None:
@@ -67,12 +66,6 @@ def signature_of(op: str) -> Signature | None:
     if inspect.isbuiltin(found) or type(found).__name__ in {"builtin_function_or_method", "nb_func"}:
         return _of_docstring(found)
     return _of_python(found.forward if isinstance(found, torch.nn.Module) else found)
-
-
-def takes_tensor(signature: Signature) -> bool:
-    """Whether a parameter is a tensor or a list of tensors, or may be one because its type is not declared."""
-    kinds = {one.kind for one in signature.parameters if one.kind != OTHER or not one.has_default}
-    return bool(kinds & {TENSOR, TENSORS, OTHER})
 
 
 def _of_schema(schema: Any) -> Signature:  # noqa: ANN401
@@ -96,7 +89,7 @@ def _of_docstring(function: Callable[..., Any]) -> Signature | None:
     for line in (function.__doc__ or "").splitlines():
         found = re.match(r"\s*(?:\d+\. )?(\w+)\((.*)\)\s*(->.*)?$", line)
         if found and found[2].strip() != "*args, **kwargs":
-            parts = [part for part in _split(found[2]) if part not in {"*", "/"}]
+            parts = [part.strip() for part in _PART.findall(found[2]) if part.strip() not in {"*", "/", ""}]
             return Signature(line.strip(), [_of_text(number, part) for number, part in enumerate(parts)])
     return None
 
@@ -130,25 +123,12 @@ def _of_python(function: Callable[..., Any]) -> Signature | None:
         optional = "Optional" in text or "None" in text
         default = one.default if has_default else None
         parameters.append(Parameter(one.name, kind, optional, default, has_default, one.kind == one.KEYWORD_ONLY))
-    name = getattr(function, "__name__", "")
-    return Signature(f"{name}{signature}", parameters)
+    return Signature(f"{getattr(function, '__name__', '')}{signature}", parameters)
 
 
 def _kind(text: str) -> str:
     plain = text.lower()
-    for pattern, kind, of_list in _KINDS:
+    for pattern, kind in _KINDS:
         if re.search(rf"\b({pattern})\b", plain):
-            return of_list if _LIST.search(plain) else kind
-    return OTHER
-
-
-def _split(text: str) -> Iterator[str]:
-    """Split at commas outside of brackets."""
-    depth, start = 0, 0
-    for at, letter in enumerate(text):
-        depth += (letter in "[(<") - (letter in "])>")
-        if letter == "," and not depth:
-            yield text[start:at].strip()
-            start = at + 1
-    if text[start:].strip():
-        yield text[start:].strip()
+            return f"{kind}s" if _LIST.search(plain) and kind not in ("dtype", "device") else kind
+    return "other"

@@ -11,10 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from builder.gate.case import Case, Make
@@ -32,8 +34,7 @@ from builder.gate.context import (
     sentence,
     values_of,
 )
-from builder.gate.draft import guesses
-from builder.gate.draft.guesses import Guess, guess_of
+from builder.gate.draft.guesses import Candidate, Guess, guess_of, make
 from builder.gate.draft.signatures import Parameter
 from builder.gate.outcome import FAILED, Spec
 from builder.gate.system import rlimits
@@ -45,6 +46,8 @@ CALL_SECONDS = 5.0
 MEMORY = 2 << 30
 #: Seconds for a check of the gate; torch's compiler needs most of them.
 CHECK_SECONDS = 60.0
+#: A result with more elements comes from arguments that are not typical.
+_MOST_ELEMENTS = 1 << 22
 #: The value of an argument that is not given.
 OMITTED = object()
 _FORK = multiprocessing.get_context("fork")
@@ -60,9 +63,17 @@ class Recorded(NamedTuple):
     named: Mapping[str, Guess]
 
 
+class Returned(NamedTuple):
+    """What a call returned: each value with its dtype and shape, or its type and None, and the type of all."""
+
+    values: Sequence[tuple[str, Optional[tuple[int, ...]]]]  # evaluated by Python 3.9
+    type: str
+    changed: Sequence[int]  # the positions of the arguments that the call wrote to
+
+
 @dataclass(frozen=True)
 class Trial:
-    """The result of one call: `error` is empty if it succeeded, and `fact` is what the call returned."""
+    """The result of one call: `error` is empty if it succeeded, and `fact` is what the step returned."""
 
     error: str = ""
     fact: Any = None
@@ -74,32 +85,30 @@ class TrialProcess:
     """A process that calls one op again and again, and is started again when a call ends it."""
 
     def __init__(self, op: str, parameters: Sequence[Parameter], device: str = "cpu") -> None:
-        self._op, self._parameters, self._device = op, parameters, device
+        self.op, self.device, self._parameters = op, device, parameters
         self._seconds = CALL_SECONDS * (20 if device == "cuda" else 1)  # the first call on CUDA starts it
         self._process: ForkProcess | None = None
 
-    def call(self, step: str, candidate: Sequence[Guess], seconds: float = 0.0, **options: Any) -> Trial:  # noqa: ANN401
+    def call(self, step: str, candidate: Candidate, seconds: float = 0.0, **options: Any) -> Trial:  # noqa: ANN401
         """Run a step, a method of `Caller`, with these arguments; a crash or a time-out is an error of the call."""
         if not self._process:
             self._pipe, theirs = _FORK.Pipe()
-            told = (self._op, self._parameters, self._device, theirs, os.getpid())
+            told = (self.op, self._parameters, self.device, theirs, os.getpid())
             self._process = _FORK.Process(target=_serve, args=told, daemon=True)
             self._process.start()
             theirs.close()
-        late = False
         try:
             self._pipe.send((step, candidate, options))
-            late = not self._pipe.poll(seconds or self._seconds)
-            error, fact = self._pipe.recv() if not late else ("", None)
+            if not self._pipe.poll(seconds or self._seconds):
+                self.close()
+                return Trial(f"the call did not end within {self._seconds:.0f} s", crashed=True, late=True)
+            error, fact = self._pipe.recv()
         except (EOFError, OSError):
             self._process.join(_END_SECONDS)
             status = self._process.exitcode
             self.close()
             how = f" with {signal_name(-status)}" if status and status < 0 else ""
             return Trial(f"the call ends the process{how}", crashed=True)
-        if late:
-            self.close()
-            return Trial(f"the call did not end within {self._seconds:.0f} s", crashed=True, late=True)
         if "CUDA error" in error:
             self.close()  # after an illegal access, every call of CUDA in this process fails
         return Trial(error, fact)
@@ -124,7 +133,7 @@ def _serve(op: str, parameters: Sequence[Parameter], device: str, pipe: Connecti
     if device == "cpu":
         hide_gpus()
         rlimits.limit_added_memory(MEMORY)
-    caller = Caller(resolve(op), parameters, device)
+    caller = Caller(op, parameters, device)
     while True:
         step, candidate, options = pipe.recv()
         try:
@@ -135,14 +144,14 @@ def _serve(op: str, parameters: Sequence[Parameter], device: str, pipe: Connecti
 
 
 class Caller:
-    """Calls one op. Each public method is a step that returns JSON data or raises."""
+    """Calls one op. Each public method is a step that returns plain data or raises."""
 
-    def __init__(self, function: Callable[..., Any], parameters: Sequence[Parameter], device: str) -> None:
-        self._function, self._parameters, self._device = function, parameters, device
+    def __init__(self, op: str, parameters: Sequence[Parameter], device: str) -> None:
+        self._op, self._function, self._parameters, self._device = op, resolve(op), parameters, device
         self._guard = GuardPages()
 
-    def plain(self, candidate: Sequence[Guess], dtype: str = "float32") -> dict[str, Any]:
-        """Call it with inputs between guard pages; return facts about the result."""
+    def plain(self, candidate: Candidate, dtype: str = "float32") -> Returned:
+        """Call it with inputs between guard pages."""
         values = self._values(candidate, Make(self._device, getattr(torch, dtype)))
         before = [digest(tensor) for _, tensor in iter_tensors(values)]
         changed: set[int] = set()
@@ -153,63 +162,52 @@ class Caller:
             after = [(path.position, digest(tensor)) for path, tensor in iter_tensors(guarded)]
             changed |= {position for (position, new), old in zip(after, before) if new != old}
         sizes = [one.numel() for one in flatten(result)]
-        if max(sizes, default=1) > 1 << 22 or not any(sizes or [1]):
+        if max(sizes, default=1) > _MOST_ELEMENTS or not any(sizes or [1]):
             raise ValueError("the result has no elements, or millions: the arguments are not typical")
-        shown = [
-            f"{dtype_name(one.dtype)} {tuple(one.shape)}" if isinstance(one, Tensor) else type(one).__name__
+        returned = [
+            (dtype_name(one.dtype), tuple(one.shape)) if isinstance(one, Tensor) else (type(one).__name__, None)
             for one in values_of(result)
         ]
-        return {"result": shown, "changed": sorted(changed), "type": type(result).__name__}
+        return Returned(returned, type(result).__name__, sorted(changed))
 
-    def gradient(self, candidate: Sequence[Guess]) -> list[int]:
+    def gradient(self, candidate: Candidate) -> list[int]:
         """Return the positions of all arguments of floating point, if a gradient can be computed for one of them.
 
         The reference then shows which of them the op forgets.
         """
-        plain = self._gradients(candidate)
-        given = iter_tensors(self._values(candidate))
-        return sorted({path.position for path, one in given if one.is_floating_point()}) if plain else []
-
-    def _gradients(self, candidate: Sequence[Guess]) -> dict[int, Tensor]:
-        """Return the gradient of each argument by its position; of a list, the last one."""
         values = map_tensors(self._values(candidate), lambda _, one: _leaf(one))
         outputs = [one for one in flatten(self._call(values)) if one.requires_grad]
-        leaves = [(path.position, one) for path, one in iter_tensors(values) if one.requires_grad]
+        leaves = {path.position: one for path, one in iter_tensors(values) if one.requires_grad}
         if not outputs or not leaves:
-            return {}
+            return []
         seeds = [torch.ones_like(one) for one in outputs]
-        found = torch.autograd.grad(outputs, [one for _, one in leaves], seeds, allow_unused=True)
-        return {position: one for (position, _), one in zip(leaves, found) if one is not None}
+        found = torch.autograd.grad(outputs, list(leaves.values()), seeds, allow_unused=True)
+        return sorted(leaves) if any(one is not None for one in found) else []
 
-    def accepts(self, candidate: Sequence[Guess], how: str = "plain") -> bool:
-        """Call it, whatever the result; `strided`: with inputs that are not contiguous, `fake`: with fake tensors."""
-        values = self._values(candidate)
-        if how == "strided":
-            self._call(map_tensors(values, lambda _, one: torch.stack([one, one], dim=-1)[..., 0]))
-            return True
+    def accepts(self, candidate: Candidate) -> None:
+        """Call it, whatever the result."""
         with torch.no_grad():
-            if how == "plain":
-                self._call(values)
-                return True
-            from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415 (slow, and needed once)
-            from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: PLC0415
+            self._call(self._values(candidate))
 
-            with FakeTensorMode(shape_env=ShapeEnv()) as mode:
-                self._call(map_tensors(values, lambda _, one: mode.from_tensor(one)))
-        return True
+    def strided(self, candidate: Candidate) -> None:
+        """Call it with inputs that are not contiguous."""
+        self._call(map_tensors(self._values(candidate), lambda _, one: torch.stack([one, one], dim=-1)[..., 0]))
 
-    def register(self, _candidate: Sequence[Guess], *, code: str) -> bool:
+    def fake(self, candidate: Candidate) -> None:
+        """Call it with fake tensors."""
+        with torch.no_grad(), FakeTensorMode(shape_env=ShapeEnv()) as mode:
+            self._call(map_tensors(self._values(candidate), lambda _, one: mode.from_tensor(one)))
+
+    def register(self, _candidate: Candidate, code: str) -> None:
         """Execute the code of a fake kernel."""
         exec(code, {"torch": torch})  # noqa: S102 (written by this program)
-        return True
 
     def check(
         self,
-        candidate: Sequence[Guess],
+        candidate: Candidate,
         *,
-        op: str,
         name: str,
-        empty: Sequence[Guess],
+        empty: Candidate,
         of_empty: bool,
         grad: Sequence[int],
         contiguous_only: bool,
@@ -219,45 +217,41 @@ class Caller:
 
         Return why it fails; "" if it does not fail.
         """
-        shared: dict[str, Any] = {"contiguous_only": contiguous_only, "mutates": mutates}
-        cases = [self._case(op, "draft", candidate, grad, **shared)]
+        facts: dict[str, Any] = {"contiguous_only": contiguous_only, "mutates": mutates}
+        cases = [self._case(candidate, "draft", grad, **facts)]
         if empty:
-            cases.append(self._case(op, "empty", empty, (), edge="empty", **shared))
+            cases.append(self._case(empty, "empty", (), edge="empty", **facts))
         module, _, function = CHECKS[name].function.partition(":")
         check = getattr(importlib.import_module(f"builder.gate.checks.{module}"), function)
         context = Context(Spec("", []), cases, check=name, device=self._device)
         outcomes = check(context, cases[-1] if of_empty else cases[0])
         return next((one.reason for one in outcomes if one.verdict == FAILED), "")
 
-    def calls_inside(self, candidate: Sequence[Guess], ops: Sequence[str]) -> list[Recorded]:
+    def calls_inside(self, candidate: Candidate, ops: Sequence[str]) -> list[Recorded]:
         """Return the first call of each of these ops that the call and its gradient make."""
         with _CallRecorder(ops) as recorder:
-            self._gradients(candidate)
+            self.gradient(candidate)
         return list(recorder.found.values())
 
-    def _values(self, candidate: Sequence[Guess], make: Make | None = None) -> list[Any]:
-        maker = make or Make(self._device, torch.float32)
-        return [OMITTED if guess[0] == "omitted" else guesses.make(guess, maker) for guess in candidate]
-
-    def _case(self, op: str, name: str, candidate: Sequence[Guess], grad: Sequence[int], **more: Any) -> Case:  # noqa: ANN401
-        """Make the case of a call; the floating-point tensors at the positions `grad` require a gradient."""
-
-        def given(make: Make) -> list[Any]:
-            values, _ = self._split(self._values(candidate, make))
+    def _case(self, candidate: Candidate, name: str, grad: Sequence[int], **facts: Any) -> Case:  # noqa: ANN401
+        def given(maker: Make) -> list[Any]:
+            values, _ = self._split(self._values(candidate, maker))
             return list(map_tensors(values, lambda path, one: _leaf(one) if path.position in grad else one))
 
-        return Case(op, given, name, self._split(self._values(candidate))[1], **more)
+        return Case(self._op, given, name, self._split(self._values(candidate))[1], **facts)
+
+    def _values(self, candidate: Candidate, maker: Make | None = None) -> list[Any]:
+        maker = maker or Make(self._device, torch.float32)
+        return [OMITTED if guess[0] == "omitted" else make(guess, maker) for guess in candidate]
 
     def _split(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments that are given by position, and those that are given by name."""
         given: list[Any] = []
         named: dict[str, Any] = {}
         for number, (one, value) in enumerate(zip(self._parameters, values)):
-            if value is OMITTED:
-                continue
-            if one.keyword or len(given) < number:
+            if value is not OMITTED and (one.keyword or len(given) < number):
                 named[one.name] = value
-            else:
+            elif value is not OMITTED:
                 given.append(value)
         return given, named
 

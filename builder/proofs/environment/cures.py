@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from builder.matrix.axes import Arch, Cuda, Gpu, Torch
 from builder.matrix.compat import Compat
@@ -29,22 +28,12 @@ class Severity(StrEnum):
 class Finding:
     """One finding."""
 
-    #: Identifier for programs, such as `companion-of-another-torch`.
-    code: str
-    #: Fault or note.
-    level: Severity
-    #: What is wrong, one sentence.
-    what: str
-    #: What users see, and the cause.
-    why: str
-    #: Commands that mend it, to run in this order; empty if no command can.
-    cure: tuple[str, ...] = ()
-    #: What else a person can do; may be empty.
-    advice: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain data."""
-        return {**asdict(self), "level": str(self.level), "cure": list(self.cure)}
+    code: str  # identifier for programs, such as `companion-of-another-torch`
+    level: Severity  # fault or note
+    what: str  # what is wrong, one sentence
+    why: str  # what users see, and the cause
+    cure: tuple[str, ...] = ()  # commands that mend it, to run in this order; empty if no command can
+    advice: str = ""  # what else a person can do; may be empty
 
 
 def fault(code: str, what: str, why: str, cure: tuple[str, ...] = (), advice: str = "") -> Finding:
@@ -61,12 +50,9 @@ def note(code: str, what: str, why: str, cure: tuple[str, ...] = (), advice: str
 class Cures:
     """Makes commands for one environment. They call uv, also where the environment has pip: buildfarm brings it."""
 
-    #: The environment.
-    environment: InstalledEnvironment
-    #: The facts about torch and CUDA.
-    compat: Compat
-    #: URL of PyTorch's index, with `{variant}`.
-    torch_index: str = TORCH_INDEX
+    environment: InstalledEnvironment  # the environment
+    compat: Compat  # the facts about torch and CUDA
+    torch_index: str = TORCH_INDEX  # URL of PyTorch's index, with `{variant}`
 
     def _command(self, verb: str, *words: str) -> str:
         python = str(self.environment.interpreter.executable)

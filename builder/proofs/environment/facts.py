@@ -81,22 +81,15 @@ _LIBRARY = re.compile(r"\.so(?:\.\d+)*$")
 class InstalledPython:
     """A Python, as it describes itself."""
 
-    #: The program.
-    executable: Path
-    #: The folder of the environment.
-    prefix: Path
-    #: Its version.
-    python: Python
-    #: The folders into which installers put packages of this environment.
-    own: tuple[Path, ...]
-    #: The folders of `sys.path`, in order, without the current folder.
-    path: tuple[Path, ...]
+    executable: Path  # the program
+    prefix: Path  # the folder of the environment
+    python: Python  # its version
+    own: tuple[Path, ...]  # the folders into which installers put packages of this environment
+    path: tuple[Path, ...]  # the folders of `sys.path`, in order, without the current folder
     #: The folder of packages that the user installed outside of environments, if Python reads it.
     user_site: Path | None
-    #: Python.h is there, so that extensions can be compiled.
-    headers: bool
-    #: The values of environment markers, such as `platform_machine`.
-    markers: Mapping[str, str]
+    headers: bool  # Python.h is there, so that extensions can be compiled
+    markers: Mapping[str, str]  # the values of environment markers, such as `platform_machine`
     #: Whether the system manages its packages (PEP 668), so that installers refuse to change them.
     managed: bool = False
 
@@ -105,18 +98,12 @@ class InstalledPython:
 class InstalledPackage:
     """An installed distribution."""
 
-    #: Normalized name.
-    name: str
-    #: Version with its local part.
-    version: str
-    #: The folder of `sys.path` that it is in.
-    folder: Path
-    #: Its Requires-Dist lines.
-    requires: tuple[str, ...] = ()
-    #: The program that installed it, such as `pip`, `uv` or `conda`; may be empty.
-    installer: str = ""
-    #: URL of its source if it does not come from an index, else empty.
-    source: str = ""
+    name: str  # normalized name
+    version: str  # version with its local part
+    folder: Path  # the folder of `sys.path` that it is in
+    requires: tuple[str, ...] = ()  # its Requires-Dist lines
+    installer: str = ""  # the program that installed it, such as `pip`, `uv` or `conda`; may be empty
+    source: str = ""  # URL of its source if it does not come from an index, else empty
     #: Digest of RECORD (`sha256=…`, may be empty) of each shared library, by its path below `folder`.
     libraries: Mapping[str, str] = field(default_factory=dict)
     #: What each `import torch` calls: the values of its entry points in the group `torch.backends`.
@@ -162,14 +149,10 @@ class InstalledPackage:
 class TorchInstall:
     """A torch on `sys.path`."""
 
-    #: The folder that holds the folder `torch`.
-    folder: Path
-    #: The version in torch/version.py, else that of the distribution.
-    version: str
-    #: The CUDA that it was built for, or None.
-    cuda: Cuda | None
-    #: Its distribution, or None for a folder without metadata.
-    package: InstalledPackage | None
+    folder: Path  # the folder that holds the folder `torch`
+    version: str  # the version in torch/version.py, else that of the distribution
+    cuda: Cuda | None  # the CUDA that it was built for, or None
+    package: InstalledPackage | None  # its distribution, or None for a folder without metadata
 
     @property
     def release(self) -> Torch | None:
@@ -194,52 +177,37 @@ class TorchInstall:
 class Machine:
     """The driver and the GPUs."""
 
-    #: Version of NVIDIA's driver; empty: unknown or none.
-    driver: str = ""
-    #: The GPUs.
-    gpus: tuple[Gpu, ...] = ()
-    #: A file describes them; they are not those of this machine.
-    described: bool = False
+    driver: str = ""  # version of NVIDIA's driver; empty: unknown or none
+    gpus: tuple[Gpu, ...] = ()  # the GPUs
+    described: bool = False  # a file describes them; they are not those of this machine
 
 
 @dataclass(frozen=True)
 class Tools:
     """Programs that compile extensions: the path or the version of each, empty if it is missing."""
 
-    #: Path of ninja.
-    ninja: str = ""
-    #: `g++ 12.2.0`.
-    compiler: str = ""
-    #: Version, such as 13.0.88.
-    nvcc: str = ""
-    #: Root folder of the toolkit of this nvcc.
-    home: str = ""
+    ninja: str = ""  # path of ninja
+    compiler: str = ""  # `g++ 12.2.0`
+    nvcc: str = ""  # version, such as 13.0.88
+    home: str = ""  # root folder of the toolkit of this nvcc
 
 
 @dataclass(frozen=True)
 class InstalledEnvironment:
     """An environment and its machine."""
 
-    #: Its Python.
-    interpreter: InstalledPython
+    interpreter: InstalledPython  # its Python
     #: The distributions on `sys.path`, in its order; a name may occur more than once.
     packages: tuple[InstalledPackage, ...]
-    #: Each torch on `sys.path`; Python imports the first.
-    torches: tuple[TorchInstall, ...]
-    #: Driver and GPUs.
-    machine: Machine
-    #: Programs that compile extensions.
-    tools: Tools
-    #: Environment variables that change what is loaded or built.
-    variables: Mapping[str, str]
-    #: Conda's packages of this environment, name and version.
-    conda: Mapping[str, str]
-    #: Operating system and processor.
-    platform: Platform
+    torches: tuple[TorchInstall, ...]  # each torch on `sys.path`; Python imports the first
+    machine: Machine  # driver and GPUs
+    tools: Tools  # programs that compile extensions
+    variables: Mapping[str, str]  # environment variables that change what is loaded or built
+    conda: Mapping[str, str]  # Conda's packages of this environment, name and version
+    platform: Platform  # operating system and processor
     #: Files and folders that an interrupted uninstallation of pip left on `sys.path`: their names begin with `~`.
     leftovers: tuple[Path, ...] = ()
-    #: The files with settings of uv that choose torch's index (`torch-backend`).
-    torch_backends: tuple[Path, ...] = ()
+    torch_backends: tuple[Path, ...] = ()  # the files with settings of uv that choose torch's index (`torch-backend`)
 
     @property
     def torch(self) -> TorchInstall | None:

@@ -32,18 +32,15 @@ def gpu_source(*archs: int) -> str:
     return f'.section .nv_fatbin, "a"\n.byte {",".join(map(str, section))}\n'
 
 
-def torch_libraries(
-    folder: Path, archs: Sequence[int], symbol: str = "torch_symbol", rpath: str = ""
-) -> dict[str, bytes]:
+def torch_libraries(folder: Path, archs: Sequence[int], symbol: str = "torch_symbol") -> dict[str, bytes]:
     """The libraries of a torch, compiled: libtorch_cpu defines `symbol`, libtorch_cuda has GPU code."""
     folder.mkdir(parents=True, exist_ok=True)
-    flags = [f"-Wl,-rpath,{rpath}"] if rpath else []
     made = {
         "libc10.so": compiled(folder, "int c10_symbol(void) { return 1; }", "-Wl,-soname,libc10.so", name="libc10.so",
                               language="c"),
         "libtorch_cpu.so": compiled(folder, f"int {symbol}(void) {{ return 1; }}", "-Wl,-soname,libtorch_cpu.so",
                                     name="libtorch_cpu.so", language="c"),
-        "libtorch_cuda.so": compiled(folder, gpu_source(*archs), "-Wl,-soname,libtorch_cuda.so", *flags,
+        "libtorch_cuda.so": compiled(folder, gpu_source(*archs), "-Wl,-soname,libtorch_cuda.so",
                                      name="libtorch_cuda.so", language="assembler"),
     }  # fmt: skip
     return {name: path.read_bytes() for name, path in made.items()}
@@ -81,10 +78,9 @@ class Patient:
         symbol: str = "torch_symbol",
         channel: str = "default",
         requires: Sequence[str] = (),
-        rpath: str = "",
     ) -> None:
         """Put a torch on the index; `symbol` is what its libtorch_cpu defines."""
-        libraries = torch_libraries(self.root / "lib" / f"{version}-{channel.replace('/', '-')}", archs, symbol, rpath)
+        libraries = torch_libraries(self.root / "lib" / f"{version}-{channel.replace('/', '-')}", archs, symbol)
         files: dict[str, str | bytes] = {
             "torch/__init__.py": "raise ImportError('nobody imports this torch')\n",
             "torch/include/torch.h": f"#define TORCH_SYMBOL {symbol}\n",
@@ -159,6 +155,14 @@ class Patient:
         ended, data = self.doctor(*finding["cure"])
         assert (ended, [one for one in data["findings"] if one["level"] == "fault"]) == (0, [])
         return finding
+
+    def remark(self, code: str) -> dict[str, Any]:
+        """The note with this code; doctor finds no fault."""
+        ended, data = self.doctor()
+        (found,) = (finding for finding in data["findings"] if finding["code"] == code)
+        assert (ended, found["level"]) == (0, "note")
+        note: dict[str, Any] = found
+        return note
 
     @property
     def _environment(self) -> dict[str, str]:

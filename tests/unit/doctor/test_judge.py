@@ -109,19 +109,16 @@ def test_a_gpu_that_torch_does_not_serve_gets_one_that_does(
     assert cure in one.cure[0]
 
 
-@pytest.mark.parametrize(
-    ("machine", "code", "advice"),
-    [
+def test_without_a_torch_for_the_machine_the_advice_says_what_is_missing() -> None:
+    for machine, code, advice in (
         (gpu("RTX 5090", 12, 0, "470.10"), "driver-too-old", "driver 470.10 and RTX 5090 (sm_120): update the driver"),
         (gpu("Rubin", 10, 7, "610.10"), "gpu-unknown-to-nvrtc", "no torch in buildfarm's version table supports the R"),
-    ],
-)
-def test_without_a_torch_for_the_machine_the_advice_says_what_is_missing(
-    machine: Machine, code: str, advice: str
-) -> None:
-    first = findings(check_gpus, environment("2.11.0+cu130", "13.0", machine=machine))[0]
-    assert (first.code, first.cure) == (code, ())
-    assert advice in first.advice
+    ):
+        first = findings(check_gpus, environment("2.11.0+cu130", "13.0", machine=machine))[0]
+        assert (first.code, first.cure) == (code, ())
+        assert advice in first.advice
+    one = only(judge(Cures(environment("", machine=BLACKWELL), COMPAT)), "no-torch")
+    assert "torch==2.15.0+cu132" in one.cure[0]
 
 
 @pytest.mark.parametrize("driver", ["", "450.80.02", "525.60.13", "580.95.05"])
@@ -141,45 +138,39 @@ def test_the_torch_that_a_cure_names_exists_and_runs(driver: str) -> None:
     assert fits >= len(COMPAT.torches)
 
 
-def test_no_torch() -> None:
-    one = only(judge(Cures(environment("", machine=BLACKWELL), COMPAT)), "no-torch")
-    assert "torch==2.15.0+cu132" in one.cure[0]
-
-
 @pytest.mark.parametrize(
-    ("version", "variant"), [("0.26.0+cpu", "cpu"), ("0.26.0+cu126", "cu126")], ids=["cpu", "other cuda"]
-)
-def test_a_torchvision_of_another_cuda(version: str, variant: str) -> None:
-    found = environment("2.11.0+cu128", "12.8", package("torchvision", version, "torch==2.11.0"))
-    one = only(findings(check_companions, found), "companion-of-another-cuda")
-    assert one.what == f"torchvision {version} is for {variant}, but torch 2.11.0+cu128 is for cu128"
-    assert "torchvision==0.26.0+cu128 torch==2.11.0+cu128" in one.cure[0]
-    assert "/whl/cu128" in one.cure[0]
-
-
-def test_torchaudio_without_a_requirement_is_judged_by_the_table() -> None:
-    assert findings(check_companions, environment("2.14.0", "13.0", package("torchaudio", "2.11.0"))) == []
-    found = findings(check_companions, environment("2.14.0", "13.0", package("torchaudio", "2.9.0")))
-    one = only(found, "companion-of-another-torch")
-    assert one.what == "torchaudio 2.9.0 belongs to torch 2.9.0, but torch 2.14.0 is installed"
-    assert "torchaudio==2.11.1" in one.cure[0]
-
-
-@pytest.mark.parametrize(("torch", "fits"), [("2.11.0", False), ("2.12.1", False), ("2.13.0", True), ("2.15.0", True)])
-def test_torchaudio_2_11_1_needs_a_newer_torch_than_it_says(torch: str, fits: bool) -> None:
-    found = findings(check_companions, environment(torch, "13.0", package("torchaudio", "2.11.1", "torch>=2.11")))
-    what = f"torchaudio 2.11.1 needs torch 2.13.0, but torch {torch} is installed"
-    assert [one.what for one in found] == ([] if fits else [what])
-    assert all("torchaudio==2.11.0" in one.cure[0] for one in found)
-
-
-def test_a_torch_that_the_table_does_not_know_is_judged_by_requirements_only() -> None:
-    for torch in ("2.99.0", "2.16.0.dev20261101+cu130"):
-        found = environment(torch, "13.0", package("torchvision", "0.99.0"), package("torchaudio", "2.11.0"))
-        assert findings(check_companions, found) + findings(check_gpus, found) == []
-    found = environment("2.99.0", "13.0", package("torchvision", "0.26.0", "torch==2.11.0"))
-    one = only(findings(check_companions, found), "companion-of-another-torch")
-    assert (one.cure, one.advice) == ((), "buildfarm's version table has no torchvision for torch 2.99.0")
+    ("torch", "companion", "what", "cure"),
+    [
+        ("2.11.0+cu128", ("torchvision", "0.26.0+cpu", "torch==2.11.0"),
+         "torchvision 0.26.0+cpu is for cpu, but torch 2.11.0+cu128 is for cu128",
+         "/whl/cu128 torchvision==0.26.0+cu128 torch==2.11.0+cu128"),
+        ("2.11.0+cu128", ("torchvision", "0.26.0+cu126", "torch==2.11.0"),
+         "torchvision 0.26.0+cu126 is for cu126, but torch 2.11.0+cu128 is for cu128", "torchvision==0.26.0+cu128"),
+        # Without a requirement, the table says it.
+        ("2.14.0", ("torchaudio", "2.11.0"), "", ""),
+        ("2.14.0", ("torchaudio", "2.9.0"), "torchaudio 2.9.0 belongs to torch 2.9.0, but torch 2.14.0 is installed",
+         "torchaudio==2.11.1"),
+        # torchaudio 2.11.1 needs a newer torch than it says.
+        ("2.12.1", ("torchaudio", "2.11.1", "torch>=2.11"),
+         "torchaudio 2.11.1 needs torch 2.13.0, but torch 2.12.1 is installed", "torchaudio==2.11.0"),
+        ("2.13.0", ("torchaudio", "2.11.1", "torch>=2.11"), "", ""),
+        # A torch that the table does not know is judged by requirements only.
+        ("2.99.0", ("torchvision", "0.99.0"), "", ""),
+        ("2.16.0.dev20261101+cu130", ("torchaudio", "2.11.0"), "", ""),
+        ("2.99.0", ("torchvision", "0.26.0", "torch==2.11.0"),
+         "torchvision 0.26.0 requires torch==2.11.0, but torch 2.99.0 is installed",
+         "buildfarm's version table has no torchvision for torch 2.99.0"),
+    ],
+)  # fmt: skip
+def test_a_companion_of_another_torch_or_cuda(torch: str, companion: tuple[str, ...], what: str, cure: str) -> None:
+    cuda = "12.8" if torch.endswith("cu128") else "13.0"
+    found = findings(check_companions, environment(torch, cuda, package(*companion)))
+    assert [one.what for one in found] == ([what] if what else [])
+    for one in found:
+        assert one.code == ("companion-of-another-cuda" if "is for" in what else "companion-of-another-torch")
+        assert cure in (one.cure[0] if one.cure else one.advice)
+    if torch.startswith("2.99"):
+        assert findings(check_gpus, environment(torch, "13.0")) == []
 
 
 def test_torch_of_conda_and_of_pip() -> None:

@@ -176,14 +176,12 @@ def _compile(
     words += ["--cuda", str(torch.cuda), "--python", str(environment.interpreter.python)]
     words += [word for arch in cures.archs for word in ("--arch", str(arch))]
     build = " ".join(words)
-    if not any(one.sass or one.ptx for one in facts.libraries):
-        lacks = f"if the package has CUDA sources, the compile needs nvcc of CUDA {torch.cuda}, which is not here"
-        more = "" if package.source else f"; `{build}` brings a toolkit of its own"
-        return cures.compile(package), lacks + more
     lacks = f"without nvcc of CUDA {torch.cuda}, which is not here, pip and uv compile the package without its kernels"
     if package.source:
         return cures.compile(package), f"{lacks}: install it first"
-    return (build,), f"{lacks}; this command brings a toolkit of its own, and prints how to install the wheel"
+    if any(one.sass or one.ptx for one in facts.libraries):
+        return (build,), f"{lacks}; this command brings a toolkit of its own, and prints how to install the wheel"
+    return cures.compile(package), f"if it has CUDA sources, compile it by `{build}`: {lacks}"
 
 
 def _gpus(cures: Cures, torch: TorchInstall, package: InstalledPackage, facts: WheelFacts) -> Iterator[Finding]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Iterator
 
@@ -101,25 +99,17 @@ def check_nvidia(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
     leftovers = [package for package in others if not users[package.name] - {other.name for other in others}]
     named = ", ".join(sorted({name for names in users.values() for name in names})) or "no package"
     why = f"torch {torch.version} uses CUDA {torch.cuda.major}; "
-    if leftovers:
-        cause = "no package requires the others, and a program may load them by mistake"
-        cure = [cures.remove(*(package.name for package in leftovers))]
-        if overlapping:
-            cause = "both have files of the same names, and the newer installation overwrote the other"
-            cure.append(cures.restore(overlapping, index))
-        what = f"packages of another CUDA major version than torch's are installed: {listed}"
-        yield fault("two-cuda-majors", what, why + cause, tuple(cure))
-    elif damaged := [package for package in overlapping if _overwritten(package)]:
-        yield fault(
-            "overwritten-cuda-files",
-            f"files of {', '.join(package.name for package in damaged)} were overwritten by {listed}",
-            why + "both have files of the same names",
-            (cures.restore(damaged, index),),
-            f"{named} then find the files of CUDA {torch.cuda.major}: give them an environment of their own",
-        )
-    else:
+    if not leftovers:
         what = f"packages of two CUDA major versions are installed: {named} require {listed}"
         yield note("two-cuda-majors", what, why + "both work side by side if no file is shared")
+        return
+    cause = "no package requires the others, and a program may load them by mistake"
+    cure = [cures.remove(*(package.name for package in leftovers))]
+    if overlapping:
+        cause = "both have files of the same names, and the newer installation overwrote the other"
+        cure.append(cures.restore(overlapping, index))
+    what = f"packages of another CUDA major version than torch's are installed: {listed}"
+    yield fault("two-cuda-majors", what, why + cause, tuple(cure))
 
 
 def _cuda_major(package: InstalledPackage) -> int | None:
@@ -141,14 +131,3 @@ def _users(environment: InstalledEnvironment, package: InstalledPackage) -> set[
         if any(canonicalize_name(one.name) == package.name for one in required):
             found.add(other.name)
     return found
-
-
-def _overwritten(package: InstalledPackage) -> bool:
-    for path, written in package.libraries.items():
-        file, found = package.folder / path, ""
-        if file.is_file():
-            with file.open("rb") as stream:
-                found = base64.urlsafe_b64encode(hashlib.file_digest(stream, "sha256").digest()).decode().rstrip("=")
-        if written.startswith("sha256=") and written != f"sha256={found}":
-            return True
-    return False

@@ -11,11 +11,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder.errors import UsageError
 from builder.gate.amounts import join_names
 from builder.proofs.environment.cures import Cures, Finding, fault, note
 from builder.proofs.environment.facts import InstalledEnvironment, InstalledPackage, TorchInstall
-from builder.wheelfile.elf import read_elf
 
 
 def no_torch(cures: Cures) -> Finding:
@@ -192,59 +190,27 @@ def check_uv(cures: Cures, _: TorchInstall) -> Iterator[Finding]:
 
 
 def check_library_path(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
-    """No folder of LD_LIBRARY_PATH hides a library of torch or of its NVIDIA packages.
+    """No folder of LD_LIBRARY_PATH has a library with the name of one of torch or of its NVIDIA packages.
 
-    A library with DT_RUNPATH searches LD_LIBRARY_PATH first. One with DT_RPATH, such as torch's own, searches its own
-    folders first, and so do the libraries that it loads. The search is repeated without loading anything.
+    The linker takes it for a library with DT_RUNPATH, and for one that is opened by name. One with DT_RPATH, such as
+    torch's own, searches its own folders first: so this is a note.
     """
     folders = [Path(entry) for entry in cures.environment.variables.get("LD_LIBRARY_PATH", "").split(":") if entry]
-    own = {file.name: file for file in torch.folder.glob("nvidia/**/lib/*.so*")} if folders else {}
-    own |= {file.name: file for file in torch.libraries.glob("*.so*")} if folders else {}
-    rivals = {
-        name: folder / name
-        for folder in reversed(folders)
-        for name, file in own.items()
-        if (folder / name).is_file() and not (folder / name).samefile(file)
+    own = [*torch.folder.glob("nvidia/**/lib/*.so*"), *torch.libraries.glob("*.so*")] if folders else []
+    found = {
+        folder / file.name
+        for folder in folders
+        for file in own
+        if (folder / file.name).is_file() and not (folder / file.name).samefile(file)
     }
-    safe = _safe(torch, own) if rivals else set()
-    hidden = {name: path for name, path in rivals.items() if name not in safe}
-    if hidden:
-        guilty = sorted({path.parent for path in hidden.values()})
+    if found:
+        guilty = {path.parent for path in found}
         rest = ":".join(str(folder) for folder in folders if folder not in guilty)
-        why = (
-            "versions that do not belong together fail with `undefined symbol` or `version mismatch`, or compute slowly"
-        )
-        yield fault(
+        yield note(
             "hidden-libraries",
-            f"LD_LIBRARY_PATH names {', '.join(map(str, guilty))}, whose {join_names(sorted(hidden))} the linker loads"
-            " instead of torch's",
-            why,
+            f"LD_LIBRARY_PATH names {', '.join(map(str, sorted(guilty)))}, whose"
+            f" {join_names(sorted(path.name for path in found))} the linker may load instead of torch's",
+            "versions that do not belong together fail with `undefined symbol` or `version mismatch`, or are slow",
             (f"export LD_LIBRARY_PATH={shlex.quote(rest)}" if rest else "unset LD_LIBRARY_PATH",),
             "change the file that sets the variable, such as ~/.bashrc",
         )
-
-
-def _safe(torch: TorchInstall, own: dict[str, Path]) -> set[str]:
-    """The libraries that `import torch` finds through DT_RPATH, before LD_LIBRARY_PATH counts."""
-    found: set[str] = set()
-    first = [*torch.folder.glob("torch/_C*.so"), *torch.libraries.glob("lib*.so*")]
-    todo: list[tuple[Path, tuple[Path, ...]]] = [(file, ()) for file in sorted(first)]
-    seen: set[Path] = set()
-    for file, inherited in todo:
-        try:
-            elf = read_elf(file) if file not in seen else None
-        except (OSError, UsageError):
-            continue
-        if elf is None:
-            continue
-        seen.add(file)
-        if elf.runpath:  # DT_RPATH does not count for this library
-            continue
-        origin = str(file.parent)
-        texts = (text.replace("$ORIGIN", origin).replace("${ORIGIN}", origin) for text in elf.rpath)
-        search = (*(Path(text).resolve() for text in texts), *inherited)
-        for name in elf.needed:
-            if name in own and own[name].resolve().parent in search:
-                found.add(name)
-                todo.append((own[name], search))
-    return found
