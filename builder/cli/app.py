@@ -20,6 +20,7 @@ from typer.main import get_group
 PURPOSES = {
     "init": "Start a project with a small example extension, or with the .cu and .cpp files of the folder.",
     "add": "Write a recipe for a source and add it to matrix.yaml.",
+    "facts": "Read from the package index what this version does not know about a torch or a CUDA, for a plan.",
     "plan": "Print the builds, the cells that each build serves, and why the other cells are skipped. Builds nothing.",
     "render": "Write the Dockerfile of every image that the selection needs. Does not need Docker.",
     "build": "Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and"

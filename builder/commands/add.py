@@ -23,7 +23,7 @@ from builder.cli.options import (
     architectures,
 )
 from builder.cli.output import print_data, print_json
-from builder.commands.axes import new_axes
+from builder.commands.axes import new_axes, reads_unknown
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.hashing import digest_of
@@ -85,6 +85,7 @@ class Added:
     written: bool = True
 
 
+@reads_unknown
 def add(options: AddOptions) -> None:
     """Write a recipe for a source and add it to matrix.yaml.
 

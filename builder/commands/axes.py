@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path, PurePosixPath
+from typing import Protocol, TypeVar
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -21,7 +23,38 @@ from builder.matrix.load import load_matrix
 from builder.matrix.plan import selected
 from builder.recipes.matrix_file import axes_text
 
+
+class _Options(Protocol):
+    """The options of a command that plans."""
+
+    @property
+    def matrix(self) -> Path | None: ...
+    @property
+    def select(self) -> Selection: ...
+
+
+_O = TypeVar("_O", bound=_Options)
 _NAME_A_WHEEL = "to test a wheel without this file, name the wheel, such as `buildfarm smoke torchvision==0.26.0`"
+
+
+def reads_unknown(command: Callable[[_O], None]) -> Callable[[_O], None]:
+    """A command that reads the facts of a torch or a CUDA that is unknown from the package index, and starts again.
+
+    An unknown version ends a command before it starts anything.
+    """
+
+    @wraps(command)
+    def run(options: _O) -> None:
+        try:
+            command(options)
+        except UsageError:
+            from builder.commands.facts import read_unknown  # noqa: PLC0415 - loads slowly
+
+            if getattr(options, "dry_run", False) or not read_unknown(options.matrix or MATRIX, options.select):
+                raise
+            command(options)
+
+    return run
 
 
 def new_axes(select: Selection, archs: tuple[Arch, ...] = (), pythons_of_source: str = "") -> Matrix:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.cli.options import ArchOption, JsonOption, MatrixOption, SelectOptions, architectures
 from builder.cli.output import print_data, print_json
@@ -134,8 +133,8 @@ def print_new_torches(matrix: Path, *, as_json: bool) -> None:
     if unknown := _unknown_to(compat):
         found.append({"torch": str(unknown), "known": False, "builds": None, "cells": None})
         texts.append(
-            f"The package index has torch {unknown}. This version of buildfarm does not know this release: install a"
-            " newer buildfarm."
+            f"The package index has torch {unknown}. To build for it, run `buildfarm facts --torch {unknown}`, add"
+            f" {unknown.series} to the list `torch` in matrix.yaml, and commit facts.yaml too."
         )
     if as_json:
         print_json({"releases": found})
@@ -145,23 +144,9 @@ def print_new_torches(matrix: Path, *, as_json: bool) -> None:
 
 
 def _unknown_to(compat: Compat) -> Torch | None:
-    """The newest release of the package index for Linux x86_64, if it is newer than every release that buildfarm knows.
+    """The newest release of the package index for Linux, if it is newer than every release that buildfarm knows."""
+    from builder.wheels.upstream import torch_wheels  # noqa: PLC0415 - loads slowly
 
-    uv leaves out wheels for Pythons older than the one that it resolves for, so the oldest Python that finds a release
-    decides, and not the Python that runs buildfarm.
-    """
-    from builder.wheels.sources.index import Location, locate  # noqa: PLC0415 - loads slowly
-
-    known = compat.torches[-1]
-    untried = [python for python in compat.torch(known).pythons[known] if not python.free_threaded]
-    files: list[Location] = []
-    while untried and not files:
-        with suppress(UsageError):  # the index has no newer release, or none for so old a Python
-            files = locate(f"torch>{known}", "wheel", "--universal", "--python-version", str(untried.pop(0)))
-    found = []
-    for file in files:
-        with suppress(InvalidWheelFilename):
-            _, version, _, tags = parse_wheel_filename(file.name)
-            if any("linux" in tag.platform and tag.platform.endswith("_x86_64") for tag in tags):
-                found.append(Torch.parse(version.base_version))
-    return max(found, default=None)
+    with suppress(UsageError):  # there is none
+        return torch_wheels(f"torch>{compat.torches[-1]}")[0]
+    return None

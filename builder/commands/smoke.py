@@ -29,7 +29,7 @@ from builder.cli.options import (
     WheelMatrixOption,
 )
 from builder.cli.output import print_data, print_json
-from builder.commands.axes import matrix_or_options
+from builder.commands.axes import matrix_or_options, reads_unknown
 from builder.commands.folders import DIST, open_store
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder
 from builder.errors import Code, Exit, MissingToolError, UsageError
@@ -182,6 +182,7 @@ class SmokeOptions(SelectOptions):
     as_json: JsonOption = False
 
 
+@reads_unknown
 def smoke(options: SmokeOptions) -> None:
     """Test finished wheels: call every op in each cell and run the checks of ops. Builds nothing.
 

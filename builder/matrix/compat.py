@@ -13,13 +13,11 @@ from typing import Any, NamedTuple
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch, shown
 from builder.matrix.compat_table import ToolkitFacts, TorchFacts, read_images, read_text_yaml, read_toolkit, read_torch
+from builder.matrix.facts_file import FACTS, with_facts
 
 _FILE = Path(__file__).with_name("compat.yaml")
 #: How to use a release that compat.yaml does not have.
-UPDATE = (
-    "update buildfarm, which then may know the release",
-    "in a checkout of buildfarm: add a row to builder/matrix/compat.yaml",
-)
+_READ = "; `buildfarm facts` reads a newer one from the package index"
 
 
 class WhyNot(NamedTuple):
@@ -81,10 +79,12 @@ class Compat:
         )
 
     @classmethod
-    @cache
-    def load(cls, path: Path = _FILE) -> Compat:
-        """Return the facts of compat.yaml, which is parsed once in a process."""
-        return cls(read_text_yaml(path))
+    def load(cls) -> Compat:
+        """Return the facts of compat.yaml and of the project's facts.yaml. Raises UsageError for a wrong facts.yaml.
+
+        The project is that of the last matrix.yaml that was read, else the current folder.
+        """
+        return _loaded(_facts[0])
 
     def releases(self, text: str) -> tuple[Torch, ...]:
         """Return every release that `text` names, oldest first: `2.2` is 2.2.0, 2.2.1 and 2.2.2; `2.2.1` is itself.
@@ -105,10 +105,22 @@ class Compat:
         else:
             near = min(known, key=lambda s: abs(_order(s) - _order(series)))
         raise UsageError(
-            f"this version of buildfarm does not know torch {text}; the nearest is {near}, the newest {newest}",
+            f"this version of buildfarm does not know torch {text}; the nearest is {near}, the newest {newest}{_READ}",
             Code.VERSION_UNKNOWN,
-            hints=UPDATE if _order(series) >= _order(self.torches[0].series) else (),
         )
+
+    def has_torch(self, text: str) -> bool:
+        """Return whether the release or the series is known. Raises UsageError for text that is no version."""
+        try:
+            return bool(self.releases(text))
+        except UsageError as error:
+            if error.code is Code.VERSION_UNKNOWN:
+                return False
+            raise
+
+    def has_toolkit(self, cuda: Cuda) -> bool:
+        """Return whether the toolkit is known, or the CUDA of a torch older than all toolkits."""
+        return cuda in self._toolkits or cuda in self.cudas
 
     def resolve_torch(self, text: str) -> Torch:
         """Return the release that `text` names; a series means its newest patch. Raises what `releases` raises."""
@@ -121,9 +133,8 @@ class Compat:
             near = min(self.cudas, key=lambda c: abs(_order(str(c)) - _order(str(cuda))))
             raise UsageError(
                 f"this version of buildfarm does not know CUDA {cuda}; the nearest is {near}, the newest"
-                f" {self.cudas[-1]}",
+                f" {self.cudas[-1]}{_READ}",
                 Code.VERSION_UNKNOWN,
-                hints=UPDATE,
             )
         return cuda
 
@@ -289,6 +300,22 @@ class Compat:
             reason += f"; torch before {until} accepts it"
         cure = "with `override_architectures: true` in the recipe, nvcc compiles for it"
         return WhyNot("arch-refused-by-torch", f"{reason}; {cure}")
+
+
+#: The facts.yaml of the project, which need not exist.
+_facts = [FACTS]
+
+
+def use_facts_of(folder: Path) -> None:
+    """Take the facts.yaml of this folder from now on, as it is now."""
+    _facts[0] = folder / FACTS
+    _loaded.cache_clear()
+
+
+@cache
+def _loaded(facts: Path) -> Compat:
+    raw = read_text_yaml(_FILE)
+    return with_facts(raw, facts, Compat) if facts.is_file() else Compat(raw)
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from builder.errors import Code, UsageError
 from builder.gate.acceptance import Accept
 from builder.matrix import config
 from builder.matrix.axes import Arch
-from builder.matrix.compat import Compat, did_you_mean
+from builder.matrix.compat import Compat, did_you_mean, use_facts_of
 from builder.matrix.config import RECIPE, Matrix, Recipe, Selection
 from builder.matrix.fields import StrictModel
 from builder.matrix.models import MatrixModel, RecipeModel, SourceModel
@@ -68,6 +68,7 @@ def load_matrix(path: Path) -> Matrix:
                 "if matrix.yaml is in a different place, pass `--matrix FILE`; for `buildfarm ci`, pass `--dir DIR`",
             ],
         )
+    use_facts_of(path.parent)
     document = read_document(path)
     model = validate(document, MatrixModel)
     return Matrix(

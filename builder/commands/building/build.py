@@ -35,6 +35,7 @@ from builder.cli.options import (
     architectures,
 )
 from builder.cli.output import print_data
+from builder.commands.axes import reads_unknown
 from builder.commands.building.executor_choice import RunSettings, choose_executor, override_base_image
 from builder.commands.building.preflight import check_recipes
 from builder.commands.building.story import BuildRun, LocalRun, publish
@@ -164,6 +165,7 @@ class BuildOutcome(NamedTuple):
     torch_index: str
 
 
+@reads_unknown
 def build(options: BuildOptions) -> None:
     """Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and uv.
 

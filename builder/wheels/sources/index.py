@@ -203,21 +203,26 @@ def _is_refusal(error: Exception) -> bool:
     return isinstance(error, urllib.error.HTTPError) and error.code < 500
 
 
+def login_for(url: str) -> tuple[str, str] | None:
+    """The user and the password of a URL, or of the index setting if that is the same server."""
+    parts, variables = urlsplit(url), uv_variables()
+    for candidate in (url, variables.get("UV_DEFAULT_INDEX", ""), variables.get("UV_INDEX_URL", "")):
+        known = urlsplit(candidate)
+        same_host = (known.scheme, known.hostname, known.port) == (parts.scheme, parts.hostname, parts.port)
+        if known.username and same_host:
+            return unquote(known.username), unquote(known.password or "")
+    return None
+
+
 def _open(url: str) -> Any:  # noqa: ANN401 - an answer of urllib, which has no type
     """The answer to a request with the credentials of the URL or of the index setting. The caller checks the scheme."""
     parts = urlsplit(url)
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     request = urllib.request.Request(bare)  # noqa: S310 - the schemes are checked by the caller
-    variables = uv_variables()
-    for candidate in (url, variables.get("UV_DEFAULT_INDEX", ""), variables.get("UV_INDEX_URL", "")):
-        known = urlsplit(candidate)
-        same_host = (known.scheme, known.hostname, known.port) == (parts.scheme, parts.hostname, parts.port)
-        if known.username and same_host:
-            secret = f"{unquote(known.username)}:{unquote(known.password or '')}"
-            # urllib does not pass this header on when the index redirects to another server.
-            token = base64.b64encode(secret.encode()).decode()
-            request.add_unredirected_header("Authorization", f"Basic {token}")
-            break
+    if login := login_for(url):
+        # urllib does not pass this header on when the index redirects to another server.
+        token = base64.b64encode(":".join(login).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {token}")
     return urllib.request.urlopen(request, timeout=_TIMEOUT)  # noqa: S310
 
 

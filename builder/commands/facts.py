@@ -1,0 +1,116 @@
+"""`buildfarm facts`: read what this version does not know about torch and CUDA, and keep it beside matrix.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from builder.cli.options import CudaOption, MatrixOption, TorchOption
+from builder.errors import Exit, MissingToolError
+from builder.log import print_line, print_warning
+from builder.matrix.axes import Cuda, Torch
+from builder.matrix.compat import Compat, and_list, use_facts_of
+from builder.matrix.config import MATRIX, TORCH_INDEX, Selection
+from builder.matrix.facts_file import FACTS, Rows, facts_text, read_rows
+from builder.matrix.yaml_document import read_document
+from builder.store import write_atomic
+from builder.wheels.upstream import add_variant, toolkit_facts, torch_facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactsOptions:
+    """The options of `buildfarm facts`."""
+
+    torch: TorchOption = None
+    cuda: CudaOption = None
+    matrix: MatrixOption = MATRIX
+    check: Annotated[
+        bool, typer.Option("--check", help="Read the facts of the file again, write nothing, and fail on a difference.")
+    ] = False
+
+
+def facts(options: FactsOptions) -> None:
+    """Read from the package index what this version does not know about a torch or a CUDA, for a plan.
+
+    It is what matrix.yaml and the options name. The facts go into facts.yaml beside matrix.yaml: commit both.
+
+    Examples:
+        buildfarm facts --torch 2.16
+        buildfarm facts --check
+    """
+    if options.check:
+        _check(options.matrix.with_name(FACTS.name))
+    elif not read_unknown(options.matrix, Selection(tuple(options.torch or ()), tuple(options.cuda or ()), (), ())):
+        print_line("this version of buildfarm knows all of these versions; there is nothing to read")
+
+
+def read_unknown(matrix: Path, select: Selection) -> list[str]:
+    """Read the facts of each torch and CUDA that matrix.yaml and the selection name and that is unknown.
+
+    Returns what was read, and writes facts.yaml beside matrix.yaml. Raises as `torch_facts` and `toolkit_facts`.
+    """
+    use_facts_of(matrix.parent)
+    compat, file, read = Compat.load(), matrix.with_name(FACTS.name), list[str]()
+    data = read_document(matrix).data if matrix.exists() else {}
+    torches, cudas = ([*_texts(data.get(key)), *more] for key, more in (("torch", select.torch), ("cuda", select.cuda)))
+    rows: Rows = read_rows(file) if file.exists() else {"torch": {}, "toolkits": {}}
+    wanted, index = [Cuda.parse(text) for text in cudas], str(data.get("torch_index") or TORCH_INDEX)
+    for text in dict.fromkeys(torches):
+        if not compat.has_torch(text):
+            print_line(f"torch {text} is unknown to this version of buildfarm: read its facts from the package index")
+            torch, row = _torch_row(text, wanted, index)
+            rows["torch"][str(torch)] = row
+            wanted.append(Cuda.parse(row["default"]))
+            read.append(f"torch {torch}")
+    for cuda in dict.fromkeys(wanted):
+        if not compat.has_toolkit(cuda):
+            print_line(f"CUDA {cuda} is unknown to this version of buildfarm: read its facts from the package index")
+            rows["toolkits"][str(cuda)] = toolkit_facts(cuda).to_row()
+            read.append(f"CUDA {cuda}")
+    if read:
+        write_atomic(file, facts_text(rows).encode())
+        use_facts_of(matrix.parent)
+        print_line(f"wrote {file}; commit it with {matrix.name}, because a plan depends on both")
+    return read
+
+
+def _texts(value: object) -> list[str]:
+    """The texts of a list of matrix.yaml, which is judged later: an unknown version would be an error."""
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
+def _torch_row(text: str, cudas: Iterable[Cuda], index: str) -> tuple[Torch, dict[str, Any]]:
+    """The row of a torch, with its variants for these CUDA versions if PyTorch's own index can be reached."""
+    torch, found = torch_facts(text)
+    try:
+        for cuda in dict.fromkeys(cudas):
+            if cuda.variant not in found.row["variants"]:
+                add_variant(torch, cuda, index, found)
+    except MissingToolError as error:
+        variants = and_list(found.row["variants"])
+        print_warning(f"torch {torch}: only {variants} is written to {FACTS}, because {error.sentence}")
+    return torch, found.to_row()
+
+
+def _check(file: Path) -> None:
+    rows, differences = read_rows(file), list[str]()
+    for name, row in rows["torch"].items():
+        new = _torch_row(name, map(Cuda.parse, row["variants"]), TORCH_INDEX)[1]
+        differences += _different(f"torch {name}", row, new)
+    for name, row in rows["toolkits"].items():
+        differences += _different(f"CUDA {name}", row, toolkit_facts(Cuda.parse(name)).row)
+    for line in differences:
+        print_warning(line)
+    if differences:
+        raise typer.Exit(int(Exit.FAILED))
+    print_line(f"{file}: each fact is as on the package index")
+
+
+def _different(what: str, old: dict[str, object], new: dict[str, object]) -> Iterator[str]:
+    for key in sorted({*old, *new} - {"sources"}):
+        if old.get(key) != new.get(key):
+            yield f"{what}, {key}: the file has {old.get(key)}, the index {new.get(key)}"
