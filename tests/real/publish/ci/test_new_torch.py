@@ -76,7 +76,7 @@ def test_releases_that_buildfarm_knows_and_that_give_cells(matrix: Path) -> None
 def test_a_release_of_the_index_that_buildfarm_does_not_know(index: PackageIndex, matrix: Path) -> None:
     add_torch(index, "2.99.0")
     text = new_torch(matrix)
-    assert text.startswith("New torch release: 2.99.0 The package index has torch 2.99.0. This version of buildfarm")
+    assert text.startswith("New torch release: 2.99.0 The package index has torch 2.99.0. To build for it, run")
     add_torch(index, "2.99.1")
     assert json.loads(new_torch(matrix, "--json")) == {
         "releases": [{"torch": "2.99.1", "known": False, "builds": None, "cells": None}]
