@@ -94,7 +94,7 @@ def _newest_here(found: Sequence[Run]) -> Run:
         hints=[
             f"the newest run is of {found[0].extensions or 'no build'}, in {found[0].folder}: `buildfarm report"
             f" {found[0].id}`",
-            "`buildfarm store history` lists the runs; `--all` reports all of them",
+            "`buildfarm store history` lists the runs",
         ],
     )
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from builder.gate.amounts import size_text
 from builder.gate.causes import KINDS
@@ -16,9 +15,6 @@ from builder.proof import Verdict
 from builder.publish.people.people_pages import templates
 from builder.publish.proof_lines import counts
 from builder.publish.runs.view import BuildView, Report, causes_of_report, plain, seconds_text
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 _ORDER = (Verdict.FAILED, Verdict.ACCEPTED, Verdict.NOT_RUN, Verdict.PASSED)
 _HERE = Path(__file__).parent
@@ -33,20 +29,6 @@ def report_page(report: Report) -> str:
     timeline, svg = report.run.timeline, ""
     if timeline and timeline.stages:
         svg = picture(timeline, {build.build: build.result for build in report.builds}, style="")
-    return (
-        _templates()
-        .get_template("report.html.j2")
-        .render(
-            title=report.title(),
-            report=report,
-            run=report.run,
-            picture=Markup(svg),  # noqa: S704 - the picture escapes its texts
-        )
-    )
-
-
-@cache
-def _templates() -> Environment:
     environment = templates(_HERE, style=f"{(_HERE / 'report.css').read_text()}\n{STYLE}")
     environment.filters |= {
         "clock": clock,
@@ -58,7 +40,9 @@ def _templates() -> Environment:
         "why": _why,
         "worst_first": lambda proofs: sorted(proofs, key=lambda proof: _ORDER.index(proof.verdict)),
     }
-    return environment
+    page = environment.get_template("report.html.j2")
+    # The picture escapes its texts.
+    return page.render(title=report.title(), report=report, run=report.run, picture=Markup(svg))  # noqa: S704
 
 
 def _why(build: BuildView) -> list[tuple[str, str]]:

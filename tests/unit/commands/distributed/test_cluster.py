@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from builder.commands.distributed.worker.service import run_task
 from builder.errors import BuildfarmError, Code
 from builder.store import Store, work_name
 from tests.conftest import PATIENCE
-from tests.unit.commands.distributed.made_up import BUILD_TASK, workers
+from tests.refused import refused
+from tests.unit.commands.distributed.made_up import BUILD_TASK, SETTINGS, workers
 from tests.unit.wheels.make_record import build_record
 
 # Dask warns on a busy machine.
@@ -28,11 +30,12 @@ def on_workers(
     names: str,
     scenario: Callable[[Cluster], None],
     function: Callable[..., WorkerAnswer] = run_task,
+    patience: float = 20,
 ) -> None:
     """Run a scenario with workers of these names; `function` is what they do in place of a task."""
 
     def in_a_thread(address: str) -> None:
-        cluster = Cluster(address, patience=20, on_stage=lambda *_: None, function=function)
+        cluster = Cluster(address, patience=patience, on_stage=lambda *_: None, function=function)
         try:
             scenario(cluster)
         finally:
@@ -80,6 +83,23 @@ def test_only_one_worker_gets_a_task_while_it_is_there(tmp_path: Path) -> None:
         assert cluster.compute(BUILD_TASK, {}, only="tcp://127.0.0.1:1").worker in cluster._workers
 
     on_workers(tmp_path, "w1 w2", scenario, lambda _: WorkerAnswer(get_worker().address))
+
+
+def test_a_task_that_no_worker_can_run_ends_after_a_while(tmp_path: Path) -> None:
+    def scenario(cluster: Cluster) -> None:
+        in_docker = replace(BUILD_TASK, settings=replace(SETTINGS, executor="docker"))
+        assert str(cluster.compute(in_docker, {}).error) == "no worker can run this build: w1 has no Docker"
+
+    on_workers(tmp_path, "w1", scenario, build, patience=0)
+
+
+def test_a_scheduler_that_does_not_come_back(tmp_path: Path) -> None:
+    def scenario(cluster: Cluster) -> None:
+        cluster.close()  # Dask's client does this when it gives up
+        with refused(Code.NETWORK_UNREACHABLE, "did not come back"):
+            cluster.compute(BUILD_TASK, {})
+
+    on_workers(tmp_path, "w1", scenario, build)
 
 
 def test_a_worker_knows_the_wheels_that_it_made(tmp_path: Path) -> None:
