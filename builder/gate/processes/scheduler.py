@@ -34,7 +34,8 @@ from builder.gate.processes.servers import (
 from builder.gate.system import nvidia, rlimits
 from builder.gate.system.exit_status import ProcessExit
 
-_TICK = 0.05  # seconds between two looks at the limits of running jobs
+_TICK = 0.05  # seconds to wait for events
+_LOOK = 0.2  # seconds between two looks at the limits of running jobs
 
 #: The job that looks for GPUs; it runs before the others are planned.
 _WHERE = GateCheck("where", "gpu:where", "none", per_extension=True, time_factor=2.0)
@@ -77,6 +78,7 @@ class Scheduler:
         self._judge: Mapping[str, Any] = {}  # what the judge knows about cases.py
         self._judge_lost = ""  # why it has ended
         self._said = (0.0, "")  # when the last line was printed, and its text
+        self._looked = 0.0  # when the limits were enforced
         self._queue = Queue()
         self._planned = False  # the first job looks for GPUs; its answer decides which others there are
         self._gpu_processes = 1
@@ -128,12 +130,13 @@ class Scheduler:
             self._cancel(verdicts.FORGED)
             self._lose_orders(verdicts.FORGED)
             self._servers.close(ORDERS, JUDGE, PLAIN, patience=0)
-        now = time.monotonic()
-        for server in self._servers.open():
-            if server.enforce(now):
-                self._handle_server_exit(server)
-        for job in self._running.values():
-            job.enforce(now)
+        if (now := time.monotonic()) - self._looked > _LOOK:
+            self._looked = now
+            for server in self._servers.open():
+                if server.enforce(now):
+                    self._handle_server_exit(server)
+            for job in self._running.values():
+                job.enforce(now)
         self._start_jobs()
         self._say()
 
