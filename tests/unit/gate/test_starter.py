@@ -39,8 +39,12 @@ for name, end in events.items():
     told[name] = []
     for line in os.fdopen(end):
         told[name] += [json.loads(line)] if "importing" not in line else []
-        if '"ended"' in line:
-            kept[names.index(name)].close()
+        ours = kept[names.index(name)]
+        if '"ready"' in line:
+            command = {"fork": 1, "task_dir": os.path.abspath(name), "order": ["torch", "ops"], "mode": "fork"}
+            socket.send_fds(ours, [json.dumps(command).encode() + b"\\n"], [os.open(os.devnull, os.O_RDONLY)])
+        elif '"ended"' in line:
+            ours.close()
 print(json.dumps([status, os.getpid(), told]))
 """
 
