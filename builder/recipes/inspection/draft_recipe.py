@@ -8,6 +8,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
@@ -27,6 +28,7 @@ from builder.recipes.fetch import PinnedSource
 from builder.recipes.inspection.draft import Draft
 from builder.recipes.inspection.metadata import BackendMetadata, Metadata, read_metadata
 from builder.recipes.inspection.native_code import COMPLETE_TORCH, NATIVE_CPU, NativeFacts, read_native_code
+from builder.recipes.inspection.package_imports import imported_by, undeclared
 
 _NO_VERSION = "0.0.0"
 #: What a build with setuptools may need that compiles nothing; arguments of `setup()` that may compile something.
@@ -62,6 +64,19 @@ _RUN_TIME_COMPILERS = ("nvrtc.h", "gpulite/")
 _LARGE_TEMPLATES = ("cutlass/", "cute/")
 
 
+@dataclass(frozen=True)
+class _Packages:
+    """The packages of a source: what its wheel installs, and the modules of others that their import imports."""
+
+    names: list[str]
+    imported: set[str]
+
+    @property
+    def imports_torch(self) -> bool:
+        """Whether the import imports torch."""
+        return "torch" in self.imported
+
+
 def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | None = None) -> Draft:
     """Draft a recipe for the source in `tree`. Raises UsageError if there is nothing to build in it.
 
@@ -79,14 +94,17 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | Non
         found = f"the files of the source do not state the {and_list(unknown)} of the wheel"
         draft.note(found, f"the build backend said {stated.name} {stated.version}")
     packages = _packages(tree, draft.name, script)
-    _add_abi(draft, tree, script, native)
+    _add_abi(draft, tree, script, native, packages)
     _add_imports(draft, script, native, packages)
+    if missing := undeclared(packages.imported - {"torch"}, stated.requires):
+        found = f"the package imports {and_list(missing)}, which its metadata does not require"
+        draft.add("requires", sorted(missing.values()), found, "added to the metadata of the wheel")
     _add_build_settings(draft, script, native, stated)
     _note_sources(draft, tree, script, stated)
     return draft
 
 
-def _packages(tree: Path, project: str, script: SetupFacts) -> dict[str, Path]:
+def _packages(tree: Path, project: str, script: SetupFacts) -> _Packages:
     """The packages and modules of the sdist's top_level.txt, or else the folders with `__init__.py`.
 
     A package with the name of the project is the only one that users import.
@@ -101,8 +119,11 @@ def _packages(tree: Path, project: str, script: SetupFacts) -> dict[str, Path]:
     found += [(name, file) for base in bases for name in listed if (file := base / f"{name}.py").is_file()]
     inside = [one for one in found if one[1].resolve().is_relative_to(tree.resolve())]
     homes = {name: path for name, path in inside if not listed or name in listed}
-    named = [name for name in homes if canonicalize_name(name) == canonicalize_name(project)]
-    return {name: homes[name] for name in named[:1] or sorted(homes)}
+    if named := [name for name in homes if canonicalize_name(name) == canonicalize_name(project)]:
+        homes = {named[0]: homes[named[0]]}
+    imported = {module for name, home in homes.items() for module in imported_by(home, name)}
+    compiled = {extension.name.partition(".")[0] for extension in script.extensions}
+    return _Packages(sorted(homes), imported - homes.keys() - compiled)
 
 
 def _folders_above(pinned: PinnedSource, tree: Path, script: SetupFacts) -> list[Path]:
@@ -192,7 +213,7 @@ def _add_identity(draft: Draft, pinned: PinnedSource, stated: Metadata) -> None:
         draft.keys["python"] = (stated.requires_python, "the Pythons that the source supports")
 
 
-def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts) -> None:
+def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, packages: _Packages) -> None:
     python, torch = native.python_headers, native.torch_headers
     if native.stable_headers and not torch and not python:
         found = f"the sources include only torch headers of the stable ABI ({native.stable_headers[0]})"
@@ -210,8 +231,8 @@ def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts) 
         used = [*(["torch's C++ API"] if torch else []), *([f"Python's C API ({python[0]})"] if python else [])]
         found = f"the sources use {and_list(used)}" if used else "the sources include no header of torch or Python"
         draft.add("abi", str(AbiClass.CPYTHON), found, "one wheel for each torch series, CUDA and Python")
-        if not torch and "torch" not in script.imports:
-            draft.ask("neither the C++ files nor setup.py use torch", "is this an extension of PyTorch?")
+        if not torch and "torch" not in script.imports and not packages.imports_torch:
+            draft.ask("neither the build nor the package uses torch", "is this an extension of PyTorch?")
     if native.namespaces:
         own = sorted(native.namespaces - {_EXTENSION_NAME})
         named = and_list(own) or "that the build names"
@@ -227,22 +248,19 @@ def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts) 
         )
 
 
-def _add_imports(draft: Draft, script: SetupFacts, native: NativeFacts, packages: dict[str, Path]) -> None:
+def _add_imports(draft: Draft, script: SetupFacts, native: NativeFacts, packages: _Packages) -> None:
     literal = list(dict.fromkeys(each.name for each in script.extensions if UNKNOWN not in each.name))
     # A library that only registers ops is loaded by torch.ops.load_library; it is no Python module.
-    within = tuple(f"{package}." for package in packages)
+    within = tuple(f"{package}." for package in packages.names)
     inner = [name for name in literal if name.startswith(within)] if native.python_modules else []
-    # Without torch, which the package then imports before, they cannot be imported.
-    files = [home / "__init__.py" for home in packages.values() if home.is_dir()]
-    torch = any("torch" in file.read_text(encoding="utf-8", errors="replace") for file in files)
-    imports = [*packages, *(inner if torch and not native.namespaces else [])]
+    imports = [*packages.names, *(inner if packages.imports_torch and not native.namespaces else [])]
     named = [name for name in literal if canonicalize_name(name) == canonicalize_name(draft.name)]
-    if draft.name not in packages:
+    if draft.name not in packages.names:
         imports = named or imports or literal or [draft.name]
     found = f"setup.py compiles {and_list(literal)}" if literal else f"the package is {imports[0]}"
     draft.add("imports", imports, found, f"the wheel must import {and_list(imports)}")
-    if (native.torch_headers or native.stable_headers) and imports[0] in literal:
-        found = f"{imports[0]} is a compiled module, which cannot import torch itself"
+    if (native.torch_headers or native.stable_headers) and not packages.imports_torch:
+        found = f"{imports[0]} does not import torch itself"
         draft.add("needs_first", ["torch"], found, "every check imports torch first")
 
 

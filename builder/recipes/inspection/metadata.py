@@ -29,6 +29,8 @@ class Metadata:
     version: str
     summary: str
     requires_python: str
+    #: What the wheel will require.
+    requires: tuple[Requirement, ...]
     #: Of pyproject.toml and `setup_requires`.
     build_requires: tuple[Requirement, ...]
     #: The build backend of pyproject.toml, or that of a source without one.
@@ -59,6 +61,7 @@ class BackendMetadata:
             version=stated.version or (version and version_pattern(Version(version), self.torch, self.cuda)),
             summary=stated.summary or _first(info["Summary"]),
             requires_python=stated.requires_python or _specifier(info["Requires-Python"]),
+            requires=_requirements(info.get_all("Requires-Dist")) or stated.requires,
         )
 
 
@@ -73,6 +76,12 @@ def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
         summary=_first(info["Summary"], project.get("description"), keywords.get("description")),
         requires_python=_specifier(
             info["Requires-Python"], project.get("requires-python"), keywords.get("python_requires")
+        ),
+        requires=_requirements(
+            info.get_all("Requires-Dist"),
+            [line for file in tree.glob("*.egg-info/requires.txt") for line in _read(file).splitlines()],
+            project.get("dependencies"),
+            keywords.get("install_requires"),
         ),
         build_requires=_requirements(build.get("requires"), keywords.get("setup_requires")),
         backend=_first(build.get("build-backend"), "setuptools.build_meta"),

@@ -131,6 +131,11 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
         {"imports": ["small_ops"]},
         ["the package is small_ops"],
     ),
+    "a package that does not import torch": (
+        {"package": "def call():\n    import torch\n"},
+        {"needs_first": ["torch"], "imports": ["small_ops"]},
+        [],
+    ),
     "a module beside a package": (
         {"setup": script().replace("small_ops._C", "small_backend")},
         {"imports": ["small_ops"]},
@@ -161,6 +166,22 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
         ["CMake sets GPU architectures by hand"],
     ),
     # package_dir names the folder of the package; CMake runs in a shell.
+    "imports without a requirement": (
+        {
+            "package": "import os, torch\nfrom . import shapes\nif TYPE_CHECKING:\n    import typed\n"
+            "try:\n    import optional\nexcept ImportError:\n    pass\n",
+            "small_ops/shapes.py": "import cv2, einops, numpy\ndef f():\n    import scipy\n",
+            "small_ops/unused.py": "import pandas\n",
+            "setup": script(more=', install_requires=["einops>=0.6"]'),
+        },
+        {"requires": ["numpy", "opencv-python-headless"], "needs_first": None},
+        [],
+    ),
+    "a package whose import imports no torch": (
+        {"package": "from small_ops._C import run\n", "small_ops/train.py": "import torch\n"},
+        {"needs_first": ["torch"]},
+        ["small_ops does not import torch itself"],
+    ),
     "a setup script that runs CMake": (
         {
             "small_ops": None,
@@ -294,11 +315,13 @@ def test_architectures_in_cmake_files(tree: Path, text: str, by_hand: bool) -> N
     assert keys(inspect(tree)).get("override_architectures", False) is by_hand
 
 
-def test_a_library_that_no_header_ties_to_torch(tree: Path) -> None:
+@pytest.mark.parametrize("imports", ["torch", "ctypes"])
+def test_a_library_that_no_header_ties_to_torch(tree: Path, imports: str) -> None:
     write(tree, {"setup": None, "bind": 'extern "C" void f() {}\n', "project": PROJECT + BACKEND})
+    write(tree, {"package": f"import {imports}\n"})
     draft = inspect(tree)
     assert keys(draft)["abi"] == "cpython"
-    assert "? neither the C++ files nor setup.py use torch -> is this an extension of PyTorch?" in found(draft)
+    assert ("is this an extension of PyTorch?" in found(draft)) is (imports == "ctypes")
 
 
 def test_what_the_files_do_not_state_comes_from_the_build_backend(tree: Path) -> None:
