@@ -96,21 +96,22 @@ class BuildRun(ABC):
         Raises what `start` raises. A build that fails is a result with its error.
         """
         at_once, ordered = self.start(builds)
-        with self.progress.shown(), ThreadPoolExecutor(at_once) as pool:
-            try:
-                futures = {pool.submit(self._build_and_prove, build): build for build in ordered}
-                running = set(futures)
-                while running:
-                    # A signal that the kernel gives to another thread does not end a wait of this one.
-                    done, running = wait(running, _WAIT_SECONDS, FIRST_COMPLETED)
-                    for future in done:
-                        self.finished[futures[future]] = future.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                kill_all()
-                raise
-            finally:
-                self.end()
+        try:
+            with self.progress.shown(), ThreadPoolExecutor(at_once) as pool:
+                try:
+                    futures = {pool.submit(self._build_and_prove, build): build for build in ordered}
+                    running = set(futures)
+                    while running:
+                        # A signal that the kernel gives to another thread does not end a wait of this one.
+                        done, running = wait(running, _WAIT_SECONDS, FIRST_COMPLETED)
+                        for future in done:
+                            self.finished[futures[future]] = future.result()
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    kill_all()
+                    raise
+        finally:
+            self.end()  # when no thread waits for an answer any more, which would never come
         return [self.finished[build] for build in builds]
 
     def _build_and_prove(self, build: Build) -> BuildResult:

@@ -28,6 +28,8 @@ from builder.process import raise_if_interrupted
 TRIES = 3
 #: Seconds between two looks at the workers.
 LOOK_SECONDS = 2.0
+#: Seconds to wait for a worker of this version, if workers of other versions are connected.
+SECONDS_FOR_VERSION = 5.0
 #: How many workers a message names of those that lack the same.
 _NAMES = 3
 #: How many wheels move at the same time: in parts, which the scheduler passes on.
@@ -126,6 +128,7 @@ class Cluster:
         digest, size = hashlib.sha256(), 0
         with self._moves, target.open("wb") as stream:
             while size < wheel.size and (data := self._call_one(worker, "read", wheel, size)):
+                raise_if_interrupted()
                 stream.write(data)
                 digest.update(data)
                 size += len(data)
@@ -136,6 +139,7 @@ class Cluster:
         """Copy a wheel of the client to one worker; raises OSError when the worker is gone."""
         with self._moves, path.open("rb") as stream:
             for offset in range(0, wheel.size, CHUNK):
+                raise_if_interrupted()
                 self._call_one(worker, "write", wheel, offset, stream.read(CHUNK))
 
     def compute(self, task: Task, parts: Mapping[str, bytes], *, only: str = "") -> WorkerAnswer:
@@ -202,7 +206,9 @@ class Cluster:
             raise_if_interrupted()
             self._look()
             unable_since = 0.0 if self._able_to(task) else unable_since or time.monotonic()
-            if unable_since and time.monotonic() - unable_since >= self._patience:
+            only_foreign = self._foreign and not self._workers
+            patience = min(self._patience, SECONDS_FOR_VERSION) if only_foreign else self._patience
+            if unable_since and time.monotonic() - unable_since >= patience:
                 return WorkerAnswer(error=missing(task, self._workers, self._foreign))
             if workers is not None and self._workers.keys().isdisjoint(workers):
                 return None
