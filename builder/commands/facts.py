@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from builder.cli.options import CudaOption, MatrixOption, TorchOption
-from builder.errors import Exit, MissingToolError
+from builder.errors import Code, Exit, MissingToolError
 from builder.log import print_line, print_warning
 from builder.matrix.axes import Cuda, Torch
-from builder.matrix.compat import Compat, and_list, use_facts_of
+from builder.matrix.compat import Compat, use_facts_of
 from builder.matrix.config import MATRIX, TORCH_INDEX, Selection
 from builder.matrix.facts_file import FACTS, Rows, facts_text, read_rows
 from builder.matrix.yaml_document import read_document
 from builder.store import write_atomic
-from builder.wheels.upstream import add_variant, toolkit_facts, torch_facts
+from builder.wheels.upstream import Facts, add_variant, toolkit_facts, torch_facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,15 +58,27 @@ def read_unknown(matrix: Path, select: Selection) -> list[str]:
     data = read_document(matrix).data if matrix.exists() else {}
     torches, cudas = ([*_texts(data.get(key)), *more] for key, more in (("torch", select.torch), ("cuda", select.cuda)))
     rows: Rows = read_rows(file) if file.exists() else {"torch": {}, "toolkits": {}}
-    wanted, index = [Cuda.parse(text) for text in cudas], str(data.get("torch_index") or TORCH_INDEX)
+    unreachable, wanted, index = "", [Cuda.parse(text) for text in cudas], str(data.get("torch_index") or TORCH_INDEX)
+    toolkits = list(wanted)
     for text in dict.fromkeys(torches):
         if not compat.has_torch(text):
             print_line(f"torch {text} is unknown to this version of buildfarm: read its facts from the package index")
-            torch, row = _torch_row(text, wanted, index)
-            rows["torch"][str(torch)] = row
-            wanted.append(Cuda.parse(row["default"]))
+            torch, found = torch_facts(text)
+            try:
+                _add_variants(torch, wanted if not unreachable else (), index, found)
+            except MissingToolError as error:
+                if error.code is not Code.NETWORK_UNREACHABLE:
+                    raise
+                unreachable = error.sentence
+            rows["torch"][str(torch)] = found.to_row()
+            toolkits.append(Cuda.parse(found.row["default"]))
             read.append(f"torch {torch}")
-    for cuda in dict.fromkeys(wanted):
+    if unreachable:
+        place = index.partition("/{variant}")[0]
+        print_warning(
+            f"{FACTS} has the CUDA of the package index alone, because {place} was not reached: {unreachable}"
+        )
+    for cuda in dict.fromkeys(toolkits):
         if not compat.has_toolkit(cuda):
             print_line(f"CUDA {cuda} is unknown to this version of buildfarm: read its facts from the package index")
             rows["toolkits"][str(cuda)] = toolkit_facts(cuda).to_row()
@@ -83,24 +95,19 @@ def _texts(value: object) -> list[str]:
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
-def _torch_row(text: str, cudas: Iterable[Cuda], index: str) -> tuple[Torch, dict[str, Any]]:
-    """The row of a torch, with its variants for these CUDA versions if PyTorch's own index can be reached."""
-    torch, found = torch_facts(text)
-    try:
-        for cuda in dict.fromkeys(cudas):
-            if cuda.variant not in found.row["variants"]:
-                add_variant(torch, cuda, index, found)
-    except MissingToolError as error:
-        variants = and_list(found.row["variants"])
-        print_warning(f"torch {torch}: only {variants} is written to {FACTS}, because {error.sentence}")
-    return torch, found.to_row()
+def _add_variants(torch: Torch, cudas: Iterable[Cuda], index: str, found: Facts) -> None:
+    """Read the variants for these CUDA versions from PyTorch's own index. Raises MissingToolError as `add_variant`."""
+    for cuda in dict.fromkeys(cudas):
+        if cuda.variant not in found.row["variants"]:
+            add_variant(torch, cuda, index, found)
 
 
 def _check(file: Path) -> None:
     rows, differences = read_rows(file), list[str]()
     for name, row in rows["torch"].items():
-        new = _torch_row(name, map(Cuda.parse, row["variants"]), TORCH_INDEX)[1]
-        differences += _different(f"torch {name}", row, new)
+        torch, found = torch_facts(name)
+        _add_variants(torch, map(Cuda.parse, row["variants"]), TORCH_INDEX, found)
+        differences += _different(f"torch {name}", row, found.row)
     for name, row in rows["toolkits"].items():
         differences += _different(f"CUDA {name}", row, toolkit_facts(Cuda.parse(name)).row)
     for line in differences:

@@ -56,10 +56,12 @@ def add_torch(index: PackageIndex, files: Mapping[str, str | bytes], *tags: str,
         pure_wheel(index.root / "default", "torch", "2.99.0", files, requires=wanted, tag=tag, requires_python=">=3.12")
 
 
-def add_toolkit(index: PackageIndex, ptxas: str = PTXAS, limit: str = "#if __GNUC__ > 17\n") -> None:
+def add_toolkit(
+    index: PackageIndex, ptxas: str = PTXAS, limit: str = "#if __GNUC__ > 17\n", version: str = "13.9.7"
+) -> None:
     folder, tag = index.root / "default", "py3-none-manylinux_2_17_x86_64"
-    pure_wheel(folder, "nvidia_cuda_nvcc", "13.9.7", {"nvidia/cu13/bin/ptxas": ptxas}, tag=tag)
-    pure_wheel(folder, "nvidia_cuda_crt", "13.9.7", {"nvidia/cu13/include/crt/host_config.h": limit}, tag=tag)
+    pure_wheel(folder, "nvidia_cuda_nvcc", version, {"nvidia/cu13/bin/ptxas": ptxas}, tag=tag)
+    pure_wheel(folder, "nvidia_cuda_crt", version, {"nvidia/cu13/include/crt/host_config.h": limit}, tag=tag)
 
 
 @pytest.fixture
@@ -119,6 +121,27 @@ def test_a_difference_from_the_index_fails_the_check(index: PackageIndex, projec
     said = CliRunner().invoke(app, ["facts", "--check"])
     assert said.exit_code == 1
     assert "torch 2.99.0, cxx_standard: the file has 20, the index 23" in said.stderr
+
+
+def test_variants_of_other_cuda_versions_come_from_pytorchs_index(index: PackageIndex, project: Path) -> None:
+    add_torch(index, TORCH)
+    add_toolkit(index)
+    add_toolkit(index, version="13.8.1")
+    older = {**TORCH, "torch/version.py": "__version__ = '2.99.0+cu138'\ncuda = '13.8'\n"}
+    pure_wheel(index.root / "whl/cu138", "torch", "2.99.0+cu138", older, tag=TAGS[0])
+    (project / "matrix.yaml").write_text(
+        MATRIX.replace("[13.9]", "[13.8, 13.9]") + f"torch_index: {index.torch_index}\n"
+    )
+    said = CliRunner().invoke(app, ["facts", "--cuda", "13.7"])
+    assert "the index has no such wheel" in str(said.exception), "there is no toolkit of CUDA 13.7"
+    assert not (project / "facts.yaml").exists()
+    assert CliRunner().invoke(app, ["facts"]).exit_code == 0
+    assert list(read_rows(project / "facts.yaml")["torch"]["2.99.0"]["variants"]) == ["cu139", "cu138"]
+    (project / "matrix.yaml").write_text(MATRIX + "torch_index: http://127.0.0.1:9/{variant}/simple\n")
+    (project / "facts.yaml").unlink()
+    said = CliRunner().invoke(app, ["facts", "--cuda", "13.8"])
+    assert "has the CUDA of the package index alone, because http://127.0.0.1:9 was not reached" in said.stderr
+    assert list(read_rows(project / "facts.yaml")["torch"]["2.99.0"]["variants"]) == ["cu139"]
 
 
 @pytest.mark.parametrize(
