@@ -132,6 +132,13 @@ def split_url(url: str) -> SplitResult:
         return urlsplit("")
 
 
+def without_credentials(url: str) -> str:
+    """The URL without user and password; any text that is no URL of a server stays as it is."""
+    parts = split_url(url)
+    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+    return bare.geturl() if parts.scheme in ("http", "https") else url
+
+
 def parts_of(name: str) -> tuple[str, ...]:
     """The parts of a name; raises UsageError for a name that leads out of the index or to a hidden file."""
     parts = PurePosixPath(name).parts

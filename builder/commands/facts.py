@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from builder.cli.options import CudaOption, MatrixOption, TorchOption
-from builder.errors import Code, Exit, MissingToolError
+from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.log import print_line, print_warning
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat, use_facts_of
@@ -43,7 +44,7 @@ def facts(options: FactsOptions) -> None:
         buildfarm facts --check
     """
     if options.check:
-        _check(options.matrix.with_name(FACTS.name))
+        _check(options.matrix.with_name(FACTS.name), _declared(options.matrix)[1])
     elif not read_unknown(options.matrix, Selection(tuple(options.torch or ()), tuple(options.cuda or ()), (), ())):
         print_line("this version of buildfarm knows all of these versions; there is nothing to read")
 
@@ -55,11 +56,11 @@ def read_unknown(matrix: Path, select: Selection) -> list[str]:
     """
     use_facts_of(matrix.parent)
     compat, file, read = Compat.load(), matrix.with_name(FACTS.name), list[str]()
-    data = read_document(matrix).data if matrix.exists() else {}
-    torches, cudas = ([*_texts(data.get(key)), *more] for key, more in (("torch", select.torch), ("cuda", select.cuda)))
+    data, index = _declared(matrix)
+    torches = [*_readable(data.get("torch"), compat.has_torch), *select.torch]
+    wanted = [Cuda.parse(text) for text in (*_readable(data.get("cuda"), Cuda.parse), *select.cuda)]
     rows: Rows = read_rows(file) if file.exists() else {"torch": {}, "toolkits": {}}
-    unreachable, wanted, index = "", [Cuda.parse(text) for text in cudas], str(data.get("torch_index") or TORCH_INDEX)
-    toolkits = list(wanted)
+    unreachable, toolkits = "", list(wanted)
     for text in dict.fromkeys(torches):
         if not compat.has_torch(text):
             print_line(f"torch {text} is unknown to this version of buildfarm: read its facts from the package index")
@@ -90,9 +91,19 @@ def read_unknown(matrix: Path, select: Selection) -> list[str]:
     return read
 
 
-def _texts(value: object) -> list[str]:
-    """The texts of a list of matrix.yaml, which is judged later: an unknown version would be an error."""
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+def _declared(matrix: Path) -> tuple[dict[str, Any], str]:
+    """The keys of matrix.yaml, which are judged later, because an unknown version is an error; PyTorch's own index."""
+    data = read_document(matrix).data if matrix.exists() else {}
+    return data, str(data.get("torch_index") or TORCH_INDEX)
+
+
+def _readable(value: object, read: Callable[[str], object]) -> Iterator[str]:
+    """The texts of a list of matrix.yaml that `read` accepts."""
+    for text in value if isinstance(value, list) else ():
+        with suppress(UsageError):
+            if isinstance(text, str):
+                read(text)
+                yield text
 
 
 def _add_variants(torch: Torch, cudas: Iterable[Cuda], index: str, found: Facts) -> None:
@@ -102,11 +113,11 @@ def _add_variants(torch: Torch, cudas: Iterable[Cuda], index: str, found: Facts)
             add_variant(torch, cuda, index, found)
 
 
-def _check(file: Path) -> None:
+def _check(file: Path, index: str) -> None:
     rows, differences = read_rows(file), list[str]()
     for name, row in rows["torch"].items():
         torch, found = torch_facts(name)
-        _add_variants(torch, map(Cuda.parse, row["variants"]), TORCH_INDEX, found)
+        _add_variants(torch, map(Cuda.parse, row["variants"]), index, found)
         differences += _different(f"torch {name}", row, found.row)
     for name, row in rows["toolkits"].items():
         differences += _different(f"CUDA {name}", row, toolkit_facts(Cuda.parse(name)).row)

@@ -28,9 +28,9 @@ from requests.adapters import HTTPAdapter
 from builder.errors import Code, MissingToolError, UsageError
 from builder.images.network import ca_bundle
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
-from builder.untrusted import split_url
+from builder.untrusted import split_url, without_credentials
 from builder.wheelfile.archive import DAMAGE
-from builder.wheels.sources.index import Location, download, locate, login_for
+from builder.wheels.sources.index import Location, download, index_login, locate
 from builder.wheels.toolchain.uv import compile_captured
 
 _T = TypeVar("_T")
@@ -209,10 +209,9 @@ def _archive(file: Location, stack: ExitStack) -> ZipFile:
     session = requests.Session()
     for scheme in ("https://", "http://"):
         session.mount(scheme, HTTPAdapter(max_retries=3))  # of connections
-    options = {"auth": login_for(file.url), "verify": str(ca_bundle()), "timeout": _TIMEOUT}
-    bare = url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
+    options = {"auth": index_login(file.url), "verify": str(ca_bundle()), "timeout": _TIMEOUT}
     try:
-        archive: ZipFile = RemoteZip(bare, session=stack.enter_context(session), **options)
+        archive: ZipFile = RemoteZip(without_credentials(file.url), session=stack.enter_context(session), **options)
     except RemoteZipError:
         path = Path(stack.enter_context(tempfile.TemporaryDirectory()), file.name)
         download(file, path, kind="wheel", where=file.name)

@@ -17,7 +17,7 @@ from builder.diagnosis.known_errors import hint_of, reports
 from builder.errors import DISK_HINT, BuildfarmError, Code, MissingToolError, UsageError
 from builder.masking import mask_credentials
 from builder.matrix.config import GitSource
-from builder.untrusted import split_url
+from builder.untrusted import without_credentials
 
 #: A credential helper of git: gives user and password for the host of the source alone; a submodule may be elsewhere.
 _HELPER = """!f() {
@@ -171,13 +171,6 @@ def _git(source: GitSource, tree: Path, *words: str, check: bool = False) -> sub
     if check and done.returncode:
         raise _failure(source, tree, words[0], done.stderr)
     return done
-
-
-def without_credentials(url: str) -> str:
-    """The URL without user and password. `_HELPER` gives them to git, so neither arguments nor files have them."""
-    parts = split_url(url)
-    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2])
-    return bare.geturl() if parts.scheme in ("http", "https") else url
 
 
 def _failure(source: GitSource, tree: Path, verb: str, output: str) -> BuildfarmError:

@@ -29,7 +29,7 @@ from builder.hashing import sha256_of
 from builder.masking import mask_credentials
 from builder.matrix.axes import Python
 from builder.store import local_path
-from builder.untrusted import split_url
+from builder.untrusted import split_url, without_credentials
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.limits import MAX_NAME
 from builder.wheels.toolchain.uv import cause_of, compile_captured, index_setting, network_hints, uv_variables
@@ -203,7 +203,7 @@ def _is_refusal(error: Exception) -> bool:
     return isinstance(error, urllib.error.HTTPError) and error.code < 500
 
 
-def login_for(url: str) -> tuple[str, str] | None:
+def index_login(url: str) -> tuple[str, str] | None:
     """The user and the password of a URL, or of the index setting if that is the same server."""
     parts, variables = urlsplit(url), uv_variables()
     for candidate in (url, variables.get("UV_DEFAULT_INDEX", ""), variables.get("UV_INDEX_URL", "")):
@@ -216,10 +216,8 @@ def login_for(url: str) -> tuple[str, str] | None:
 
 def _open(url: str) -> Any:  # noqa: ANN401 - an answer of urllib, which has no type
     """The answer to a request with the credentials of the URL or of the index setting. The caller checks the scheme."""
-    parts = urlsplit(url)
-    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    request = urllib.request.Request(bare)  # noqa: S310 - the schemes are checked by the caller
-    if login := login_for(url):
+    request = urllib.request.Request(without_credentials(url))  # noqa: S310 - the schemes are checked by the caller
+    if login := index_login(url):
         # urllib does not pass this header on when the index redirects to another server.
         token = base64.b64encode(":".join(login).encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {token}")

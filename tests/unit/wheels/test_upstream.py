@@ -262,3 +262,27 @@ def test_a_build_reads_what_is_unknown_and_goes_on(
     with refused(Code.NO_CELL_LEFT, "3.11"):
         raise said.exception or AssertionError
     assert file.exists()
+
+
+@pytest.mark.usefixtures("index")
+def test_what_cannot_be_read_keeps_the_error_with_its_place(project: Path) -> None:
+    for words in (["build"], ["smoke"], ["plan"]):
+        (project / "matrix.yaml").write_text(MATRIX.replace("2.99", "2.11").replace("13.9", "thirteen"))
+        with refused(Code.KEY_INVALID, "matrix.yaml:2:8", "'thirteen' is not a CUDA version"):
+            raise CliRunner().invoke(app, words).exception or AssertionError(words)
+        (project / "matrix.yaml").write_text(MATRIX.replace("2.99", "2.11").replace("13.9", "13.0"))
+        with refused(Code.VALUE_INVALID, "--torch abc"):
+            raise CliRunner().invoke(app, [*words, "--torch", "abc"]).exception or AssertionError(words)
+
+
+def test_the_check_asks_the_index_that_matrix_yaml_names(index: PackageIndex, project: Path) -> None:
+    add_torch(index, TORCH)
+    add_toolkit(index)
+    add_toolkit(index, version="13.8.1")
+    older = {**TORCH, "torch/version.py": "__version__ = '2.99.0+cu138'\ncuda = '13.8'\n"}
+    pure_wheel(index.root / "whl/cu138", "torch", "2.99.0+cu138", older, tag=TAGS[0])
+    text = MATRIX.replace("[13.9]", "[13.8, 13.9]") + f"torch_index: {index.torch_index}\n"
+    (project / "matrix.yaml").write_text(text)
+    assert CliRunner().invoke(app, ["facts"]).exit_code == 0
+    said = CliRunner().invoke(app, ["facts", "--check"])
+    assert "each fact is as on the package index" in said.stderr, said.exception
