@@ -157,7 +157,7 @@ def run(*argv: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = Non
         out, err = program.communicate(timeout=timeout)
     except BaseException:  # also a run of tests that is ended: what the farm started must not go on
         program.terminate()
-        program.communicate()
+        print(*program.communicate(), sep="\n")  # the report of the test says what it did until then
         raise
     return Ran(program.returncode, out, err)
 

@@ -18,6 +18,10 @@ class Failures:
             writer = self._config.get_terminal_writer()
             writer.line()
             writer.line(f"FAILED ({report.when}) {report.nodeid}")
-            for line in report.longreprtext.splitlines()[-30:]:
+            lines = report.longreprtext.splitlines()
+            # All errors of a chain: the last one may be that of the clean-up after the first.
+            shown = [line for line in lines[:-30] if line.startswith("E ")] + lines[-30:]
+            # With what the test and its programs printed.
+            for line in [*shown, *report.capstdout.splitlines()[-60:]]:
                 writer.line(f"    {line}")
             writer.flush()

@@ -51,6 +51,9 @@ _SCRIPT = "run.sh"
 #: Interval between checks for an interrupt or a timeout, seconds.
 _POLL_INTERVAL = 0.25
 
+#: Interval between two questions to the engine whether a program's container still runs, seconds.
+_LOOK_INTERVAL = 10.0
+
 #: More than the headers of a tar archive with one file, in bytes.
 _TAR_HEADERS = 1 << 16
 
@@ -268,16 +271,27 @@ class Container:
             raise NoGpuError(sentence, Code.NO_GPU) from error
 
     def _wait(self, reader: threading.Thread, timeout: float | None) -> bool:
-        """Wait until the program ends; False when the timeout passed and the program was killed."""
-        end = None if timeout is None else time.monotonic() + timeout
+        """Wait until the program ends; False when the timeout passed and the program was killed.
+
+        The end of its output is not enough: an engine that stopped can leave the stream open.
+        """
+        now = time.monotonic()
+        end, look = None if timeout is None else now + timeout, now + _LOOK_INTERVAL
         while reader.is_alive():
             reader.join(_POLL_INTERVAL)
             raise_if_interrupted()
             if end is not None and time.monotonic() > end and reader.is_alive():
                 with translate_sdk_errors("while a program in a container was killed"), suppress(NotFound):
                     self._handle.kill()
-                reader.join()
+                reader.join(_LOOK_INTERVAL)
                 return False
+            if time.monotonic() > look:
+                look = time.monotonic() + _LOOK_INTERVAL
+                with translate_sdk_errors("while a program ran in a container"):
+                    self._handle.reload()
+                if self._handle.status in ("exited", "removing", "dead"):
+                    reader.join(_LOOK_INTERVAL)  # for what it printed last
+                    break
         return True
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cached_property
@@ -45,6 +46,8 @@ REQUEST_TIMEOUT = 20
 #: Timeout for creating or removing a container, which a busy engine may take long for. Seconds.
 CONTAINER_TIMEOUT = 300
 
+#: Interval between two looks at a program in a container, seconds.
+_POLL_INTERVAL = 0.1
 
 #: Error lines of a build step, which begin with the step's number and time: those of pip, apt, dnf and of the checks
 #: in the Dockerfile. Second, BuildKit's own error lines, which repeat the complete command of the step.
@@ -221,7 +224,7 @@ class Engine:
         """
         with translate_sdk_errors(), self._client() as client:
             running = client.containers.list(filters={"label": f"{OWNER_LABEL}={owner}"}, ignore_removed=True)
-            statuses = [container.exec_run(["chmod", "1777", "/"], user="0:0").exit_code for container in running]
+            statuses = [_status_of(client, str(container.id), ["chmod", "1777", "/"]) for container in running]
         return 0 in statuses
 
     def remove_containers(self, owner: str) -> list[str]:
@@ -274,6 +277,21 @@ class Engine:
             else docker.DockerClient(base_url=address, timeout=timeout)
         ) as client:
             yield client
+
+
+def _status_of(client: docker.DockerClient, container: str, argv: list[str]) -> int | None:
+    """The exit status of a short program that root runs in a container, None if it does not end in time.
+
+    The SDK's `exec_run` reads the output of the program, without a time limit.
+    """
+    identity = client.api.exec_create(container, argv, user="0:0")["Id"]
+    client.api.exec_start(identity, detach=True)
+    deadline = time.monotonic() + REQUEST_TIMEOUT
+    status: int | None = None
+    while status is None and time.monotonic() < deadline:
+        status = client.api.exec_inspect(identity)["ExitCode"]
+        time.sleep(0 if status is not None else _POLL_INTERVAL)
+    return status
 
 
 def pull_missing(engine: Engine, bases: Iterable[str]) -> dict[str, MissingToolError]:

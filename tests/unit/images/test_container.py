@@ -10,6 +10,8 @@ import pytest
 
 from builder import process
 from builder.errors import MissingToolError
+from builder.images import container as container_module
+from builder.images import engine as engine_module
 from builder.images.container import GPU_REQUESTS, OWNER_LABEL, PROCESSES, ContainerSpec, NoGpuError, RunResult
 from builder.images.engine import Engine
 from tests.unit.images.fake_engine import FakeEngine, FakeRun
@@ -106,6 +108,29 @@ def test_a_program_is_killed_after_its_timeout(fake: FakeEngine, log: Path) -> N
         result = container.run(["a"], log=log, timeout=0.1)
     assert fake.killed.is_set()
     assert (result.timed_out, result.status, result.stdout) == (True, -9, "begun")
+
+
+def test_the_engine_leaves_the_output_of_an_ended_program_open(
+    fake: FakeEngine, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container_module, "_LOOK_INTERVAL", 0.1)
+    fake.runs = [FakeRun(b"begun", endless=True)]
+    fake.state = {"Status": "exited", "ExitCode": 3}
+    with Engine().container(SPEC) as container:
+        result = container.run(["a"], log=log)
+    fake.killed.set()
+    assert (result.timed_out, result.status, result.stdout) == (False, 3, "begun")
+
+
+@pytest.mark.parametrize(("status", "done"), [(0, True), (1, False), (None, False)])
+def test_a_program_in_a_running_container(
+    fake: FakeEngine, monkeypatch: pytest.MonkeyPatch, status: int | None, done: bool
+) -> None:
+    monkeypatch.setattr(engine_module, "REQUEST_TIMEOUT", 2)
+    fake.containers["other"] = {OWNER_LABEL: "store/job"}
+    fake.exec_status = status
+    assert Engine().make_root_directory_writable("store/job") == done
+    assert fake.executed == [["chmod", "1777", "/"]]
 
 
 def test_an_interrupted_run_removes_its_container(fake: FakeEngine, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
