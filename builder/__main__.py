@@ -37,10 +37,6 @@ _SENTENCES = {
     r"Input should be less than or equal to (\S+)": r"the largest value is \1",
 }
 
-#: What an interrupted command leaves in the store, by the command; other commands leave finished builds.
-_KEPT = {"inventory": "the inventories of the torch releases that were read completely are kept in the store"}
-_KEPT_BUILDS = "finished builds are kept"
-
 
 def main() -> None:
     """Run the command line and exit. SIGTERM and SIGHUP do what Ctrl-C does: compilers and containers end too."""
@@ -78,8 +74,7 @@ def run_command() -> int:
         exit_code = exited.code
     if exit_code == Exit.INTERRUPTED:  # what typer makes of Ctrl-C
         kill_all()
-        command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-        print_line(f"interrupted; {_KEPT.get(command, _KEPT_BUILDS)}, and the next run uses them.")
+        print_line("interrupted; finished builds are kept, and the next run uses them.")
     return exit_code if isinstance(exit_code, int) else Exit.OK if exit_code is None else Exit.FAILED
 
 

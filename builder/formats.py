@@ -19,6 +19,6 @@ CELL_FORMAT = 2
 #: Verdicts of the op gate.
 OPS_FORMAT = 8
 #: Verdicts of the checks of `buildfarm verify`: before a wheel is published, and of `record` and `loader` in a build.
-VERIFY_FORMAT = 4
+VERIFY_FORMAT = 5
 #: What client and workers send each other.
 PROTOCOL = 11

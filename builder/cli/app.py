@@ -41,7 +41,6 @@ PURPOSES = {
     "index": "Check and clean a package index.",
     "verify": "Judge any wheel from its file alone: with which torch, GPUs and systems it works. Executes nothing in"
     " it.",
-    "inventory": "Make and show symbol inventories: which symbols the libraries of a torch release define.",
     "doctor": "Judge a Python environment with torch, and print a command that mends each fault.",
     "report": "Write a page about a run of `build` or `smoke`: results, checks, ends of logs, and a timeline.",
     "ci": "Write workflows for GitHub Actions that build, test and publish, with or without a GPU.",
@@ -53,7 +52,6 @@ PLACES = {
     "worker": "distributed.worker_command",
     **{name: f"index.{name}" for name in ("publish", "adopt", "relabel", "serve", "token", "resolve")},
     **dict.fromkeys(("yank", "unyank", "index"), "index.manage"),
-    "inventory": "inventories",
 }
 
 

@@ -16,16 +16,17 @@ from builder.cli.options import CellOptions, IndexOption, JsonOption, QuietOptio
 from builder.cli.output import print_data
 from builder.commands.folders import open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
-from builder.errors import Code, Exit, UsageError
+from builder.errors import BuildfarmError, Code, Exit, UsageError
 from builder.gate.amounts import size_text
 from builder.gate.causes import line
-from builder.log import print_error, set_verbosity
+from builder.log import print_error, print_warning, set_verbosity
 from builder.matrix.axes import Gpu, Python
 from builder.matrix.compat import Compat
 from builder.proof import Proof, Verdict
-from builder.proofs.inventory import shelf_of
+from builder.proofs.inventory import inventory_of_index, shelf_of
 from builder.proofs.verify.gpus import gpu_named
 from builder.proofs.verify.judge import Judge, WheelVerdict
+from builder.proofs.verify.torch_window import Linker
 from builder.publish.proof_lines import causes, counts
 from builder.publish.terminal import cause_lines, coloured_counts, marked, output_width, to_text
 from builder.store import Store
@@ -70,9 +71,8 @@ class VerifyOptions(CellOptions):
 def verify(options: VerifyOptions) -> None:
     """Judge any wheel from its file alone: with which torch, GPUs and systems it works. Executes nothing in it.
 
-    The symbols of torch releases are in the inventories of the store, which `buildfarm inventory` makes.
-
-    Without --torch and --cuda, the wheel is linked with every inventory of its CUDA major version.
+    The wheel is linked with the torch of --torch, or with those that it claims. To read which symbols a release
+    defines, its wheel (up to 1 GB) is downloaded once: for each --torch, and if a wheel claims one series or two.
 
     Examples:
         buildfarm verify dist/*.whl
@@ -117,6 +117,7 @@ def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict]
     for one in foreign_wheels(options.wheels, store.root / "sources", options.index, pythons):
         try:
             facts = read_facts(one.path)
+            _read_symbols(Linker(facts, judge.shelf, judge.select), store)
             with open_wheel(one.path) as wheel:
                 verdicts.append(judge.judge(wheel, facts, one.origin))
         except UsageError as error:
@@ -124,6 +125,17 @@ def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict]
                 raise
             unreadable[one] = error
     return verdicts, unreadable
+
+
+def _read_symbols(linker: Linker, store: Store) -> None:
+    """Read the symbols that the wheel of `linker` needs. An error is raised only for what the user asked for."""
+    for release in linker.unread:
+        try:
+            linker.shelf.add(inventory_of_index(release, store))
+        except BuildfarmError as error:
+            if linker.select.torch:
+                raise
+            print_warning(f"the symbols of torch {release.torch} could not be read: {error.sentence}")
 
 
 def verify_text(verdicts: Sequence[WheelVerdict]) -> str:

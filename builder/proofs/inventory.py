@@ -13,9 +13,12 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from builder.errors import Code, UsageError
+from builder.errors import Code, MissingToolError, UsageError
 from builder.hashing import sha256_of
+from builder.log import print_line
 from builder.matrix.axes import Cuda, Torch
+from builder.matrix.compat import Compat
+from builder.matrix.config import TORCH_INDEX
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.store import Store, write_atomic
 from builder.untrusted import JsonError, parse_json
@@ -105,7 +108,7 @@ class Shelf:
         path = self._files[release]
         data = path.read_bytes()
         if not path.stem.endswith(hashlib.sha256(data).hexdigest()):
-            hint = f"delete the file, and run `buildfarm inventory add {release.torch}`"
+            hint = "delete the file: `buildfarm verify` reads the release again"
             raise _damaged("the symbol inventory differs from the sha256 in its file name", path, hint)
         with suppress(OSError):
             os.utime(path)  # `store prune` deletes what was not used
@@ -130,6 +133,34 @@ def _damaged(sentence: str, where: str | Path, *hints: str) -> UsageError:
 def shelf_of(store: Store) -> Shelf:
     """The symbol inventories of a store."""
     return Shelf(store.root / "inventories")
+
+
+def inventory_of_index(release: Release, store: Store) -> Inventory:
+    """Read the libraries of a release of the package index, or of PyTorch's own for another CUDA. Executes nothing.
+
+    The wheel, up to 1 GB, is downloaded and deleted again. Raises MissingToolError if an index cannot be reached, has
+    no wheel for the processor, or sends another release; UsageError if it has no such release.
+    """
+    from builder.wheels.sources.index import fetch  # noqa: PLC0415 - few wheels need it
+    from builder.wheels.upstream import torch_wheels  # noqa: PLC0415 - loads slowly
+
+    compat, (torch, cuda) = Compat.load(), (release.torch, release.cuda)
+    own = [] if compat.is_default_variant(torch, cuda) else [TORCH_INDEX.replace("{variant}", cuda.variant)]
+    _, wheels = torch_wheels(compat.torch_requirement(torch, cuda), *own)
+    fitting = [one for one in wheels if one.machine == release.machine and not one.python.free_threaded]
+    if not fitting:
+        sentence = f"the index has no wheel for {release.machine}"
+        raise MissingToolError(sentence, Code.PACKAGE_NOT_FOUND, where=f"torch {torch}")
+    file = max(fitting, key=lambda one: (one.python, one.file.name)).file
+    print_line(f"download {file.name} and read which symbols it defines")
+    with store.work("inventory") as folder:
+        path = fetch(file, folder, kind="wheel", where=f"torch {torch}", who="the index lists")
+        with WheelFile(path) as wheel:
+            inventory = inventory_of_wheel(wheel)
+    if inventory.release != release:
+        sentence = f"the wheel contains {inventory.release}, not {release}"
+        raise MissingToolError(sentence, Code.SOURCE_DIFFERS, where=file.name)
+    return inventory
 
 
 def inventory_of_wheel(archive: WheelFile) -> Inventory:

@@ -31,7 +31,7 @@ from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
 from builder.untrusted import split_url, without_credentials
 from builder.wheelfile.archive import DAMAGE
 from builder.wheels.sources.index import Location, download, index_login, locate
-from builder.wheels.toolchain.uv import compile_captured
+from builder.wheels.toolchain.uv import compile_captured, is_offline
 
 _T = TypeVar("_T")
 #: Minor versions of Python 3 that a release is looked up for, until one is old enough for no wheel to be left out.
@@ -206,6 +206,8 @@ def _archive(file: Location, stack: ExitStack) -> ZipFile:
     url = split_url(file.url)
     if url.scheme == "file":
         return ZipFile(unquote(url.path))
+    if is_offline():
+        raise OSError("UV_OFFLINE is set")
     session = requests.Session()
     for scheme in ("https://", "http://"):
         session.mount(scheme, HTTPAdapter(max_retries=3))  # of connections

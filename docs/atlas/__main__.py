@@ -17,13 +17,15 @@ import yaml
 from filelock import FileLock
 
 from builder.commands.folders import open_store
-from builder.commands.inventories import shelf_of
 from builder.errors import BuildfarmError, MissingToolError, UsageError
 from builder.gate.amounts import size_text
-from builder.log import print_error, print_line
+from builder.log import print_error, print_line, print_warning
+from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
+from builder.proofs.inventory import Release, Shelf, inventory_of_index, shelf_of
 from builder.proofs.verify.judge import Judge
 from builder.proofs.verify.torch_window import Linker
+from builder.store import Store
 from builder.wheelfile.facts import open_wheel
 from docs.atlas.entry import entry_of
 from docs.atlas.facts import FACTS, Atlas
@@ -80,6 +82,19 @@ class _Run:
         self.atlas.write(self.facts)
 
 
+def _read_symbols(shelf: Shelf, store: Store) -> None:
+    """Read the symbols of the newest release of each series of torch that the store lacks."""
+    compat = Compat.load()
+    for series in dict.fromkeys(torch.series for torch in compat.torches):
+        torch = compat.releases(series)[-1]
+        release = Release(torch, compat.torch(torch).default, "x86_64")
+        if release not in shelf.releases:
+            try:
+                shelf.add(inventory_of_index(release, store))
+            except BuildfarmError as error:  # the index may have none
+                print_warning(f"torch {torch}: {error.sentence}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read and judge the wheels; returns 1 if the index did not send one of them."""
     parser = argparse.ArgumentParser("python -m docs.atlas", description="Judges the newest wheels of known projects.")
@@ -95,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = store.root / "atlas"
         folder.mkdir(exist_ok=True)
         shelf = shelf_of(store)
+        _read_symbols(shelf, store)
         atlas = Atlas.load(options.facts)
         atlas.inventories = [str(release) for release in shelf.releases]
         for gone in {*atlas.projects, *atlas.none}.difference(names):

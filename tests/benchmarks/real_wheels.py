@@ -4,8 +4,8 @@
 
 real_wheels.yaml lists the wheels. Each failure in it was examined; the text there is a part of the sentence that
 names the evidence. A failure that is not in the list is a false alarm or a new finding: the command exits with 1. So it
-does if a known failure is no longer found. The store needs the inventories: `buildfarm inventory add --all`. The wheels
-are downloaded, 450 MB in all.
+does if a known failure is no longer found. The store needs the inventories that `python -m docs.atlas` reads. The
+wheels are downloaded, 450 MB in all.
 """
 
 from __future__ import annotations

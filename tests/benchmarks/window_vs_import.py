@@ -2,10 +2,10 @@
 
     python tests/benchmarks/window_vs_import.py --torch 2.9.1 --torch 2.10.0 --store STORE
 
-The store needs the symbol inventories of these releases: `buildfarm inventory add 2.9 2.10 --store STORE`. For each
-torch, the command installs torch, and then its own torchvision and torchaudio and those of the releases next to it,
-one after the other. It imports each, and loads each library of the package with all its symbols. Prints one line for
-each pair; exits with 1 if verdict and import differ. Each torch needs 7 GB of disk; one environment exists at a time.
+For each torch, the command installs torch, and then its own torchvision and torchaudio and those of the releases next
+to it, one after the other. It imports each, and loads each library of the package with all its symbols. Prints one line
+for each pair; exits with 1 if verdict and import differ. Each torch needs 7 GB of disk; one environment exists at a
+time.
 """
 
 from __future__ import annotations

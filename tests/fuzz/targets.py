@@ -174,7 +174,7 @@ def _commands() -> list[tuple[str, list[str], list[str]]]:
 
 
 #: They start a server, or ask a package index.
-_NEVER = ("serve", "worker", "add", "adopt", "doctor", "inventory add")
+_NEVER = ("serve", "worker", "add", "adopt", "doctor")
 #: An argument of them can be a source, or a wheel of the package index.
 _TAKE_A_SOURCE = ("build", "smoke")
 _ALWAYS = {"build": ["--dry-run"]}

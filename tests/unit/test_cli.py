@@ -227,21 +227,6 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert reader.wait(PATIENCE) == 0
 
 
-def test_an_interrupted_inventory_add_says_what_is_kept(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("builder.__main__.kill_all", lambda: None)
-    monkeypatch.setattr("builder.commands.inventories.add_inventories", interrupted)
-    code, out, err = call("inventory", "add", "--all", "--store", tmp_path)
-    assert (code, out) == (130, "")
-    said = " ".join(err.split())
-    assert "interrupted; the inventories of the torch releases that were read completely are kept" in said
-    assert "builds" not in said
-
-
 def test_a_new_matrix_keeps_the_architectures_of_the_first_build(
     tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

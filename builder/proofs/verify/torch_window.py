@@ -10,13 +10,16 @@ from builder.matrix.axes import AbiClass, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.proof import Check, Proof, Verdict
-from builder.proofs.claimed_cells import CellClaims, abi_class, range_text
+from builder.proofs.claimed_cells import CellClaims, abi_class, range_text, uses_torch
 from builder.proofs.inventory import Release, Shelf
 from builder.proofs.static.claim import make_proof, not_run
 from builder.proofs.static.linkage import link_one
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.proofs.static.variants import variants
 from builder.wheelfile.facts import WheelFacts
+
+#: Claimed series whose symbols are read unasked, and those that a command names.
+_MOST_READ, _MOST_NAMED = 2, 3
 
 
 @dataclass(frozen=True)
@@ -134,8 +137,8 @@ class Linker:
                 " classes may have a different layout: build the wheel for this torch"
             )
         if not errors and not good:
-            unknown = self._no_inventory() if not links or set(self._stated()) - links.keys() else ""
             why = f"the wheel links with no torch whose symbols are known ({_range(list(links))})" if links else ""
+            unknown = self._no_inventory() if not links else _unknown(self._unread(self._claimed_series()))
             return not_run(self.facts, Check.WINDOW, "; ".join(filter(None, (why, unknown))))
         remarks = self._remarks(good, [*good, *bad], stated)
         text = (
@@ -163,8 +166,7 @@ class Linker:
             remarks.append(also + doubt)
         unknown = [series for series in stated if series not in known and _number(series) >= self.claims.floor]
         if unknown and not (self.select.torch or self.select.cuda):
-            add = self._add(unknown)
-            remarks.append(f"METADATA allows torch {_range(unknown)}, whose symbols are unknown: {add}")
+            remarks.append(f"METADATA allows torch {_range(unknown)}; {_unknown(unknown)}")
         future = Cell(Torch(99, 0, 0), Cuda(13, 0), Python(3, 12), self.platform)
         if stated and not self._stable and not self.claims.stated.why_not_release(future):
             remarks.append(
@@ -216,26 +218,52 @@ class Linker:
                 return python
         return None
 
-    def _no_inventory(self) -> str:
-        stated = [*self.select.torch] or [one for one in self._stated() if _number(one) >= self.claims.floor]
-        known = {cell.torch.series for cell in self.cells}
-        missing = [one for one in stated if one not in known]
-        if not missing:
-            return "no torch of buildfarm's version table suits this wheel, so no symbol was looked up"
-        return f"the symbols of torch {_range(missing)} are unknown: {self._add(missing)}"
+    @cached_property
+    def unread(self) -> list[Release]:
+        """The releases whose symbols the checks need and the shelf lacks: those asked for, or those that are claimed.
 
-    def _add(self, series: Sequence[str]) -> str:
-        """How the user makes the inventories of these series, for the CUDA of the wheel or of the selection."""
-        what = " ".join(series) if len(series) < 4 else "--all"
-        compat = Compat.load()
-        variants = [compat.torch(torch) for torch in compat.torches if torch.series in series]
-        fits = [cuda for cuda in compat.cudas if all(cuda in one.variants for one in variants)]
-        fits = [cuda for cuda in fits if not self._other_runtime(cuda)]
+        None if the wheel claims more series than two, for a release is a download of up to 1 GB.
+        """
+        if not (self.facts.libraries and uses_torch(self.facts)):
+            return []
+        compat, claimed = Compat.load(), self._unread(self._claimed_series())
+        series = self.select.torch or (claimed if len(claimed) <= _MOST_READ else [])
+        linked = [one.torch for one in self.cells if self.select.cuda or not self._other_runtime(one.cuda)]
+        known = {name for torch in linked for name in (str(torch), torch.series)}
+        wanted = [
+            Release(torch, cuda, self.platform.removeprefix("linux_"))
+            for torch in (compat.releases(text)[-1] for text in series if text not in known)
+            for cuda in self._cudas(torch)
+            if self._python(torch) and not compat.why_not_platform(torch, cuda, self.platform)
+        ]
+        return [release for release in wanted if release not in self.shelf.releases]
+
+    def _cudas(self, torch: Torch) -> list[Cuda]:
+        """The CUDA versions of a torch to link with: those asked for, or one of the wheel's major version."""
+        facts = Compat.load().torch(torch)
         if self.select.cuda:
-            what += f" --cuda {self.select.cuda[-1]}"
-        elif fits and any(self._other_runtime(one.default) for one in variants):
-            what += f" --cuda {fits[-1]}"
-        return f"`buildfarm inventory add {what}` reads the symbols"
+            return [cuda for cuda in map(Cuda.parse, self.select.cuda) if cuda in facts.variants]
+        fits = sorted(cuda for cuda in facts.variants if not self._other_runtime(cuda))
+        named = [cuda for cuda in fits if cuda.variant == self.claims.variant]
+        return [*named, *(cuda for cuda in fits if cuda == facts.default), *reversed(fits), facts.default][:1]
+
+    def _claimed_series(self) -> list[str]:
+        return [series for series in self._stated() if _number(series) >= self.claims.floor]
+
+    def _unread(self, series: Sequence[str]) -> list[str]:
+        known = {cell.torch.series for cell in self.cells}
+        return [one for one in series if one not in known]
+
+    def _no_inventory(self) -> str:
+        missing = _unknown(self._unread(self.select.torch or self._claimed_series()))
+        return missing or "no torch of buildfarm's version table suits this wheel, so no symbol was looked up"
+
+
+def _unknown(series: Sequence[str]) -> str:
+    """That the symbols of these series are unknown, and how the user has them read; empty without a series."""
+    named = " ".join(f"--torch {one}" for one in series) if len(series) <= _MOST_NAMED else "--torch SERIES"
+    text = f"the symbols of torch {_range(series)} are unknown: `buildfarm verify` with `{named}` reads them"
+    return text if series else ""
 
 
 def _number(series: str) -> tuple[int, int]:

@@ -32,7 +32,14 @@ from builder.store import local_path
 from builder.untrusted import split_url, without_credentials
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.limits import MAX_NAME
-from builder.wheels.toolchain.uv import cause_of, compile_captured, index_setting, network_hints, uv_variables
+from builder.wheels.toolchain.uv import (
+    cause_of,
+    compile_captured,
+    index_setting,
+    is_offline,
+    network_hints,
+    uv_variables,
+)
 
 _ATTEMPTS = 3
 _TIMEOUT = 60.0  # seconds without a byte
@@ -155,6 +162,8 @@ def download(location: Location, aside: Path, *, kind: str, where: str) -> str:
     if split_url(location.url).scheme not in ("http", "https", "file"):
         scheme = location.url.split(":")[0]
         raise _unreachable(kind, where, f"{scheme!r} is not a supported URL scheme", index_setting())
+    if is_offline() and not location.url.startswith("file:"):
+        raise _unreachable(kind, where, "UV_OFFLINE is set", index_setting())
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return _stream(location.url, aside)

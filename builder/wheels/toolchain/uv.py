@@ -68,7 +68,7 @@ def index_setting(index: Sequence[str] = ()) -> str:
 def network_hints() -> list[str]:
     """What the variables of the shell have to do with a download that failed, without credentials; often nothing."""
     offline = package_settings().get("UV_OFFLINE", "")
-    hints = [f"UV_OFFLINE={offline} forbids uv to use the network: unset it"] if _is_offline() else []
+    hints = [f"UV_OFFLINE={offline} forbids uv to use the network: unset it"] if is_offline() else []
     name = next((name for name in _PROXIES if os.environ.get(name)), "")
     if name and not hints:
         scheme, separator, rest = os.environ[name].rpartition("://")
@@ -78,7 +78,8 @@ def network_hints() -> list[str]:
     return hints
 
 
-def _is_offline() -> bool:
+def is_offline() -> bool:
+    """Whether UV_OFFLINE forbids the network, for uv and for buildfarm's own downloads."""
     return package_settings().get("UV_OFFLINE", "").lower() not in {"", "0", "false", "f", "n", "no", "off"}
 
 
@@ -166,7 +167,7 @@ def uv_error(status: int, log: Path, start: int, requirements: Sequence[str], in
         return DiskFullError(sentence, Code.DISK_FULL, stage="environment", log=log, hints=[DISK_HINT])
     if reports("unreachable", output) or reports("fetch-failed", output):
         return _unreachable("the package index cannot be reached", output, wanted, where, log)
-    if _is_offline() and _NOT_CACHED.search(output):
+    if is_offline() and _NOT_CACHED.search(output):
         return _unreachable("a package is not in uv's cache, and uv is offline", output, wanted, where, log)
     if newer := reports("newer-glibc", output):
         tags = " or ".join(re.findall(r"'(\w+)'", newer["tags"]))
@@ -203,7 +204,7 @@ def _unreachable(sentence: str, output: str, wanted: str, where: str, log: Path)
     named = re.search(r"(?i)failed to (?:fetch: `?\S+/|download `)([\w.-]+)\S*$", output, re.MULTILINE)
     hints = [
         *network_hints(),
-        *([] if _is_offline() else ["set UV_DEFAULT_INDEX to an index or mirror that this machine can reach"]),
+        *([] if is_offline() else ["set UV_DEFAULT_INDEX to an index or mirror that this machine can reach"]),
         *([f"uv failed to download {named[1]}"] if named else []),
         f"requirements: {wanted}",
         f"the full output is in {log}",

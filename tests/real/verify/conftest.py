@@ -12,6 +12,12 @@ from tests.conftest import lacking
 from tests.real.verify.made_up_torch import fill, stub_libraries
 
 
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No symbols of a real torch are read: it has other symbols, and 900 MB."""
+    monkeypatch.setenv("UV_OFFLINE", "1")
+
+
 @pytest.fixture(scope="session")
 def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Libraries to link with."""

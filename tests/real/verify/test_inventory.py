@@ -1,90 +1,105 @@
-"""Symbol inventories: made from an index or a wheel, and kept."""
+"""Symbol inventories: read from an index or a wheel when `verify` needs them, and kept."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from builder.cli.app import app
-from builder.errors import Exit, UsageError
-from builder.proofs.inventory import Shelf
+from builder.errors import BuildfarmError, Code, Exit, UsageError
+from builder.proofs.inventory import Inventory, Shelf, inventory_of_wheel
 from builder.store import Store
+from builder.wheelfile.archive import WheelFile
+from tests.real.verify.corpus import Wheel
 from tests.real.verify.made_up_torch import inventory
-from tests.unit.loopback import PackageIndex, only, pure_wheel, served
+from tests.unit.loopback import only, pure_wheel, served
 
-NAME = "torch2.11.0-cu130-x86_64"
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["inventory", *arguments])
+TORCH_TAG = "cp312-cp312-manylinux_2_28_x86_64"
+CUDA_13 = "__version__ = '2.11.0+cu130'\ncuda: str = '13.0'\n"
 
 
-def add(what: str, store: Path) -> list[dict[str, Any]]:
-    """The rows of the inventories that were added."""
-    done = run("add", what, "--store", str(store), "--json")
-    assert done.exit_code == Exit.OK, done.output
-    rows: list[dict[str, Any]] = json.loads(done.stdout)
-    return rows
+def verify(wheel: Path, store: Path, *options: str) -> Result:
+    return CliRunner().invoke(app, ["verify", str(wheel), "--store", str(store), *options])
 
 
-@pytest.fixture
-def torch_wheel(stubs: Path, tmp_path: Path) -> Path:
+def raised(done: Result) -> Code:
+    assert isinstance(done.exception, BuildfarmError)
+    return done.exception.code
+
+
+def torch_wheel(folder: Path, libraries: Path, version_file: str = CUDA_13) -> Path:
     """A torch wheel with a library that no inventory reads."""
-    index = PackageIndex(tmp_path)
-    libraries = tmp_path / "torch-lib"
-    libraries.mkdir()
-    for file in stubs.glob("lib*.so"):
-        (libraries / file.name).write_bytes(file.read_bytes())
-    index.add_torch("2.11.0", "13.0", libraries=libraries)
-    (wheel,) = (tmp_path / "default").glob("torch-*.whl")
-    with zipfile.ZipFile(wheel, "a") as archive:
-        archive.writestr("torch/lib/libcudnn.so.9", b"not read")
-    return wheel
+    files: dict[str, str | bytes] = {f"torch/lib/{file.name}": file.read_bytes() for file in libraries.glob("lib*.so")}
+    files |= {"torch/lib/libcudnn.so.9": b"not read", "torch/lib/libcudart.so.13": b"not read"}
+    files |= {"torch/version.py": version_file}
+    return pure_wheel(folder, "torch", "2.11.0", files, tag=TORCH_TAG)
 
 
-def test_inventory_of_a_wheel_file(torch_wheel: Path, tmp_path: Path) -> None:
-    (row,) = add(str(torch_wheel), tmp_path / "store")
-    assert row["release"] == NAME
-    shelf = Shelf(tmp_path / "store" / "inventories")
-    table = shelf.read(shelf.releases[0]).table
-    assert "_ZN2at3fooEv" in table.libraries["libtorch_cpu.so"].defined
-    assert "_ZN2at3barEv" not in table.libraries["libtorch_cpu.so"].defined
-    assert not table.libraries["libcudnn.so.9"].read
-    assert table.cxx11
+def read(wheel: Path) -> Inventory:
+    with WheelFile(wheel) as archive:
+        return inventory_of_wheel(archive)
 
 
-@pytest.mark.usefixtures("torch_wheel")
-def test_wheel_of_an_index_is_read_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inventory_of_a_wheel_file(stubs: Path, tmp_path: Path) -> None:
+    found = read(torch_wheel(tmp_path, stubs))
+    assert str(found.release) == "torch2.11.0-cu130-x86_64"
+    assert "_ZN2at3fooEv" in found.table.libraries["libtorch_cpu.so"].defined
+    assert "_ZN2at3barEv" not in found.table.libraries["libtorch_cpu.so"].defined
+    assert not found.table.libraries["libcudnn.so.9"].read
+    assert found.table.cxx11
+
+
+def test_verify_reads_the_symbols_that_it_lacks(stubs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the torch that a wheel is pinned to and of the one that the user names, once; the torch wheel is not kept."""
+    torch_wheel(tmp_path / "default", stubs)
+    wheel, store = Wheel(requires=("torch==2.11.*",)).write(tmp_path, stubs), tmp_path / "store"
     with served(tmp_path) as index:
         only(index, tmp_path / "uv", monkeypatch)
-        (row,) = add("2.11", tmp_path / "store")
-    assert row["release"] == NAME
-    assert not list((tmp_path / "store").rglob("*.whl"))
+        done = verify(wheel, store)
+        assert "and read which symbols it defines" in done.stderr
+        assert "links with torch 2.11" in done.stdout
+        assert done.exit_code == Exit.OK
+        assert not list(store.rglob("torch-*.whl"))
+        index.requested.clear()
+        assert verify(wheel, store, "--torch", "2.11").exit_code == Exit.OK
+        assert index.requested == []
+
+        unpinned = verify(Wheel(requires=("torch>=2.6",)).write(tmp_path / "other", stubs), tmp_path / "empty")
+        assert "not run" in unpinned.stdout
+        assert "`buildfarm verify` with `--torch SERIES` reads them" in " ".join(unpinned.stdout.split())
 
 
-def test_release_that_exists_is_not_read_again(store: Path) -> None:
-    assert add("2.11.0", store) == []
+def test_an_index_without_the_torch_that_verify_needs(
+    stubs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is an error only if the user names the torch."""
+    wheel, store = Wheel(requires=("torch==2.11.*",)).write(tmp_path, stubs), tmp_path / "store"
+    with served(tmp_path) as index:
+        only(index, tmp_path / "uv", monkeypatch)
+        done = verify(wheel, store)
+        assert "the symbols of torch 2.11.0 could not be read" in " ".join(done.stderr.split())
+        assert "not run" in done.stdout
+        assert done.exit_code == Exit.OK
+        assert raised(verify(wheel, store, "--torch", "2.11")) is Code.PACKAGE_NOT_FOUND
+        # An index that sends another release than it lists.
+        torch_wheel(tmp_path / "default", stubs, CUDA_13.replace("13.0", "13.2"))
+        assert raised(verify(wheel, store, "--torch", "2.11")) is Code.SOURCE_DIFFERS
 
 
 @pytest.mark.parametrize(
-    ("version", "cuda", "says"),
-    [("2.11.0", "", "was built without CUDA"), ("nightly", "13.0", "does not name a release")],
+    ("version_file", "says"),
+    [
+        ("__version__ = '2.11.0'\ncuda: Optional[str] = None\n", "was built without CUDA"),
+        ("__version__ = 'nightly'\ncuda: str = '13.0'\n", "does not name a release"),
+    ],
 )
-def test_torch_without_cuda_or_release_is_refused(
-    version: str, cuda: str, says: str, stubs: Path, tmp_path: Path
-) -> None:
-    PackageIndex(tmp_path).add_torch(version, cuda, libraries=stubs)
-    (wheel,) = (tmp_path / "default").glob("torch-*.whl")
-    done = run("add", str(wheel), "--store", str(tmp_path / "store"))
-    assert isinstance(done.exception, UsageError)
-    assert says in str(done.exception)
+def test_torch_without_cuda_or_release_is_refused(version_file: str, says: str, stubs: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=says):
+        read(torch_wheel(tmp_path, stubs, version_file))
 
 
 @pytest.mark.parametrize("libraries", [(), ("libtorch_cpu.so", "libc10.so")])
@@ -92,24 +107,25 @@ def test_wheel_without_the_libraries_of_torch_is_refused(libraries: tuple[str, .
     """Files of these names may be no libraries."""
     files = {f"torch/lib/{name}": "no library" for name in libraries}
     files["torch/version.py"] = "__version__ = '2.11.0'\ncuda: str = '13.0'\n"
-    done = run("add", str(pure_wheel(tmp_path, "torch", "2.11.0", files)), "--store", str(tmp_path / "store"))
-    assert "this is no torch wheel" in str(done.exception)
+    with pytest.raises(UsageError, match="this is no torch wheel"):
+        read(pure_wheel(tmp_path, "torch", "2.11.0", files))
 
 
-def test_copied_folder_of_inventories_is_used(store: Path, tmp_path: Path) -> None:
+def test_copied_folder_of_inventories_is_used(store: Path, stubs: Path, tmp_path: Path) -> None:
     """A machine without network gets the inventories so."""
     shutil.copytree(store / "inventories", tmp_path / "other" / "inventories")
-    listed = [run("list", "--store", str(place), "--json").stdout for place in (store, tmp_path / "other")]
-    assert [row["release"] for row in json.loads(listed[0])] == [row["release"] for row in json.loads(listed[1])] != []
+    wheel = Wheel().write(tmp_path, stubs)
+    outputs = [verify(wheel, place).stdout for place in (store, tmp_path / "other")]
+    assert outputs[0] == outputs[1]
+    assert "links with torch" in outputs[0]
 
 
 def test_changed_inventory_is_refused(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "inventories")
     path = shelf.add(inventory("2.11.0"))
     path.write_bytes(path.read_bytes().replace(b"torch2.11.0", b"torch2.12.1"))
-    done = run("list", "--store", str(tmp_path))
-    assert isinstance(done.exception, UsageError)
-    assert "differs from the sha256 in its file name" in str(done.exception)
+    with pytest.raises(UsageError, match="differs from the sha256 in its file name"):
+        shelf.read(shelf.releases[0])
 
 
 def test_store_shows_inventories_and_prunes_the_unused(tmp_path: Path) -> None:

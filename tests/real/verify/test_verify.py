@@ -57,7 +57,8 @@ def test_remarks_are_no_failures(stubs: Path, store: Path, tmp_path: Path) -> No
     assert "/opt/cuda/lib64" in remarks["loader"]
     assert "also links with torch 2.10" in remarks["window"]
     assert "no upper limit for torch" in remarks["window"]
-    assert "whose symbols are unknown: `buildfarm inventory add 2.13 2.14 2.15`" in remarks["window"]
+    reads = "`buildfarm verify` with `--torch 2.13 --torch 2.14 --torch 2.15` reads them"
+    assert f"the symbols of torch 2.13 to 2.15 are unknown: {reads}" in remarks["window"]
     assert code == Exit.OK
 
 

@@ -1,9 +1,8 @@
-"""The checks of `verify` for GPUs, and the command that it names for torch releases whose symbols are unknown."""
+"""The checks of `verify` for GPUs, and the torch releases whose symbols it reads."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +10,8 @@ from builder.matrix.axes import Arch, Gpu
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.proof import Proof
+from builder.proofs.inventory import Inventory, Shelf
+from builder.proofs.static.symbol_table import SymbolTable
 from builder.proofs.verify.gpus import How, answer, check_gpus, gpu_named
 from builder.proofs.verify.torch_window import Linker
 from builder.wheelfile.facts import Library
@@ -125,21 +126,30 @@ def test_the_summary_is_of_the_libraries_that_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("series", "runtimes", "select", "command"),
+    ("requires", "runtimes", "local", "select", "releases"),
     [
-        (["2.10"], {13}, Selection(), "inventory add 2.10 --cuda 13.0"),
-        (["2.11"], {13}, Selection(), "inventory add 2.11"),
-        (["2.10"], {12}, Selection(), "inventory add 2.10"),
-        (["2.9", "2.10"], {13}, Selection(), "inventory add 2.9 2.10 --cuda 13.0"),
-        (["2.11"], {13}, Selection(cuda=("12.6",)), "inventory add 2.11 --cuda 12.6"),
-        (["2.10", "2.11", "2.12", "2.13"], {13}, Selection(), "inventory add --all --cuda 13.0"),
-        (["9.9"], {13}, Selection(), "inventory add 9.9"),
+        ("torch==2.10.*", 13, "", Selection(), "2.10.0 cu130"),  # whose wheel on the package index is for CUDA 12.8
+        ("torch==2.11.*", 13, "", Selection(), "2.11.0 cu130"),
+        ("torch==2.10.*", 12, "", Selection(), "2.10.0 cu128"),
+        ("torch==2.10.*", 12, "+cu126", Selection(), "2.10.0 cu126"),
+        ("torch", 13, "+cu130.torch2.11", Selection(), "2.11.0 cu130"),
+        ("torch==2.11.*", 13, "", Selection(cuda=("12.6",)), "2.11.0 cu126"),
+        ("torch>=2.10,<2.12", 13, "", Selection(), "2.10.0 cu130, 2.11.0 cu130"),
+        ("torch>=2.10,<2.13", 13, "", Selection(), ""),
+        ("torch>=2.10", 13, "", Selection(torch=("2.12",)), "2.12.1 cu130"),
+        ("torch==2.11.*", 13, "", Selection(torch=("2.12", "2.11")), "2.12.1 cu130, 2.11.0 cu130"),
+        ("torch==2.9.*", 11, "", Selection(), ""),
+        ("numpy", 13, "", Selection(), ""),
     ],
 )
-def test_the_command_reads_the_torch_of_the_wheel_s_cuda(
-    series: list[str], runtimes: set[int], select: Selection, command: str
+def test_the_symbols_of_the_torch_of_the_wheel_are_read(
+    tmp_path: Path, requires: str, runtimes: int, local: str, select: Selection, releases: str
 ) -> None:
-    nothing: Any = None
-    linker = Linker(nothing, nothing, select)
-    vars(linker)["claims"] = SimpleNamespace(runtimes=runtimes, variant="")
-    assert linker._add(series) == f"`buildfarm {command}` reads the symbols"
+    needed = (f"libcudart.so.{runtimes}", *(["libtorch_cpu.so"] if requires != "numpy" else []))
+    facts = wheel_facts(library(needed=needed), version=f"1.0{local}", requires_dist=(requires,))
+    unread = Linker(facts, Shelf(tmp_path), select).unread
+    assert ", ".join(f"{one.torch} {one.cuda.variant}" for one in unread) == releases
+    shelf = Shelf(tmp_path)
+    for release in unread:
+        shelf.add(Inventory(release, SymbolTable({})))
+    assert Linker(facts, shelf, select).unread == []
