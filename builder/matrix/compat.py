@@ -119,8 +119,8 @@ class Compat:
             raise
 
     def has_toolkit(self, cuda: Cuda) -> bool:
-        """Return whether the toolkit is known, or the CUDA of a torch older than all toolkits."""
-        return cuda in self._toolkits or cuda in self.cudas
+        """Return whether the toolkit is known, or older than all toolkits that can be known."""
+        return cuda in self._toolkits or cuda < min(self._toolkits)
 
     def resolve_torch(self, text: str) -> Torch:
         """Return the release that `text` names; a series means its newest patch. Raises what `releases` raises."""
