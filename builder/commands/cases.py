@@ -142,8 +142,8 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
         cell, drafts = _drafted(target, cells, options.executor, store)
         if drafts.error:
             raise BuildfarmError(f"no cases can be drafted: {drafts.error}", Code.CHECKS_FAILED, where=recipe.name)
-        file, text = recipe.folder / CASES, ""
-        if recipe.cases:
+        file, text, exists = recipe.folder / CASES, "", recipe.cases is not None
+        if exists:
             text = missing_text(drafts) if drafts.drafts else ""
         else:
             try:
@@ -151,7 +151,7 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
             except OSError as error:
                 sentence = f"cannot write this file: {error.strerror}"
                 raise UsageError(sentence, Code.PATH_NOT_USABLE, where=str(file)) from None
-        yield CasesResult(recipe.name, target.wheel.name, cell, drafts, None if recipe.cases else file, text)
+        yield CasesResult(recipe.name, target.wheel.name, cell, drafts, None if exists else file, text)
 
 
 def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> SmokeTarget:

@@ -17,9 +17,10 @@ from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat, use_facts_of
 from builder.matrix.config import MATRIX, TORCH_INDEX, Selection
 from builder.matrix.facts_file import FACTS, Rows, facts_text, read_rows
+from builder.matrix.fields import specifier
 from builder.matrix.yaml_document import read_document
 from builder.store import write_atomic
-from builder.wheels.upstream import Facts, add_variant, toolkit_facts, torch_facts
+from builder.wheels.upstream import Facts, add_variant, toolkit_facts, torch_facts, torch_wheels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,8 @@ class FactsOptions:
 def facts(options: FactsOptions) -> None:
     """Read from the package index what this version does not know about a torch or a CUDA, for a plan.
 
-    It is what matrix.yaml and the options name. The facts go into facts.yaml beside matrix.yaml: commit both.
+    It is what matrix.yaml and the options name; of a version specifier such as `torch: ">=2.10"`, each newer release.
+    The facts go into facts.yaml beside matrix.yaml: commit both.
 
     Examples:
         buildfarm facts --torch 2.16
@@ -45,8 +47,22 @@ def facts(options: FactsOptions) -> None:
     """
     if options.check:
         _check(options.matrix.with_name(FACTS.name), _declared(options.matrix)[1])
-    elif not read_unknown(options.matrix, Selection(tuple(options.torch or ()), tuple(options.cuda or ()), (), ())):
+        return
+    torches = (*(options.torch or ()), *_newer(options.matrix))
+    if not read_unknown(options.matrix, Selection(torches, tuple(options.cuda or ()), (), ())):
         print_line("this version of buildfarm knows all of these versions; there is nothing to read")
+
+
+def _newer(matrix: Path) -> Iterator[str]:
+    """Yield each unknown release that the version specifier of matrix.yaml admits, newest first, until a known one."""
+    use_facts_of(matrix.parent)
+    wanted, below, compat = _declared(matrix)[0].get("torch"), "", Compat.load()
+    if not isinstance(wanted, str):
+        return
+    with suppress(UsageError):  # the index has no older release that is admitted
+        while not compat.has_torch(newest := str(torch_wheels(f"torch{specifier(wanted)}{below}")[0])):
+            yield newest
+            below = f",<{newest}"
 
 
 def read_unknown(matrix: Path, select: Selection) -> list[str]:

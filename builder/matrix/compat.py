@@ -73,6 +73,8 @@ class Compat:
         every = self._torch.values()
         self._series = {release: facts for facts in every for release in facts.releases}
         self.torches = tuple(sorted(self._series))
+        #: The newest release of each series, oldest first.
+        self.newest_patches = tuple(sorted(facts.releases[-1] for facts in every))
         self.cudas = tuple(sorted({*self._toolkits, *(cuda for facts in every for cuda in facts.variants)}))
         self.pythons = tuple(
             sorted({python for facts in every for found in facts.pythons.values() for python in found})

@@ -7,13 +7,13 @@ ValueError with one sentence, which `builder.matrix.yaml_document` turns into an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Annotated, Any, TypeVar
 
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainValidator, model_validator
 
@@ -122,10 +122,39 @@ def inside_tree(text: str) -> str:
     return text
 
 
+def specifier(text: str) -> str:
+    """Return the version specifier that an axis of matrix.yaml names: `13.*` is `==13.*`."""
+    return f"=={text}" if text[:1].isdigit() else text
+
+
+def _or_range(known: Callable[[Compat], Iterable[object]]) -> BeforeValidator:
+    """Return a validator that reads one version specifier as the list of the known versions that it admits."""
+
+    def read(value: object) -> object:
+        if not isinstance(value, str) or not re.match(r"[<>=!~]|\d+\.\*", value):
+            return value  # a list, or an error that says so
+        _check_length(value)
+        try:
+            wanted = SpecifierSet(specifier(value))
+        except InvalidSpecifier:
+            raise ValueError(f"{value!r} is not a version specifier; write it like >=2.10,<3") from None
+        found = [text for text in map(str, known(Compat.load())) if wanted.contains(text)]
+        if not found:
+            raise ValueError(f"{value!r} admits no version that buildfarm or facts.yaml knows")
+        return found
+
+    return BeforeValidator(read)
+
+
 TorchRelease = Annotated[Torch, _parsed(lambda text: Compat.load().resolve_torch(text))]
 TorchText = Annotated[str, _parsed(lambda text: Compat.load().releases(text) and text)]
 CudaVersion = Annotated[Cuda, _parsed(lambda text: Compat.load().resolve_cuda(text))]
 PythonVersion = Annotated[Python, _parsed(lambda text: Compat.load().resolve_python(text))]
+TorchReleases = Annotated[list[TorchRelease], _or_range(lambda compat: compat.newest_patches)]
+CudaVersions = Annotated[list[CudaVersion], _or_range(lambda compat: compat.cudas)]
+PythonVersions = Annotated[
+    list[PythonVersion], _or_range(lambda compat: (one for one in compat.pythons if not one.free_threaded))
+]
 ArchName = Annotated[Arch, _parsed(Arch.parse)]
 #: A version that may hold numbers of the cell in braces, such as `1.2.post{cuda}`.
 VersionPattern = Annotated[str, AfterValidator(_version_pattern)]

@@ -65,16 +65,21 @@ class ImageModel(fields.StrictModel):
 class MatrixModel(fields.StrictModel):
     """matrix.yaml: the versions to build for, the extensions to build, and settings for all of them."""
 
-    torch: list[fields.TorchRelease] = Field(
-        min_length=1, description="PyTorch releases. A series such as 2.11 means its newest patch release."
+    torch: fields.TorchReleases = Field(
+        min_length=1,
+        description="PyTorch releases. A series such as 2.11 means its newest patch release. In place of the list, a"
+        ' version specifier such as ">=2.10": the newest release of each series that buildfarm or facts.yaml knows.'
+        " `buildfarm facts` adds newer ones to facts.yaml.",
     )
-    cuda: list[fields.CudaVersion] = Field(
+    cuda: fields.CudaVersions = Field(
         min_length=1,
         description="CUDA versions that the torch wheels are built for (`torch.version.cuda`, not the driver's"
-        " version).",
+        ' version). Or a specifier of known versions: "13.*".',
     )
-    python: list[fields.PythonVersion] = Field(
-        min_length=1, description="CPython versions. The suffix `t` means a free-threaded Python."
+    python: fields.PythonVersions = Field(
+        min_length=1,
+        description="CPython versions. The suffix `t` means a free-threaded Python. Or a specifier of known versions:"
+        ' ">=3.11"; free-threaded ones must be listed.',
     )
     archs: tuple[fields.ArchName, ...] = Field(
         default=(),

@@ -85,8 +85,7 @@ class _Run:
 def _read_symbols(shelf: Shelf, store: Store) -> None:
     """Read the symbols of the newest release of each series of torch that the store lacks."""
     compat = Compat.load()
-    for series in dict.fromkeys(torch.series for torch in compat.torches):
-        torch = compat.releases(series)[-1]
+    for torch in compat.newest_patches:
         release = Release(torch, compat.torch(torch).default, "x86_64")
         if release not in shelf.releases:
             try:

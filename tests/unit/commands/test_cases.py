@@ -157,6 +157,21 @@ def test_a_wheel_for_a_newer_glibc_is_drafted_in_a_container(
     assert asked == [expected]
 
 
+def test_a_new_draft_is_written_and_an_existing_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, store, dist = a_project(tmp_path), tmp_path / "store", tmp_path / "dist"
+    pure_wheel(dist, "toy", "1.0", requires=["torch==2.11.*"], tag="cp312-cp312-manylinux_2_17_x86_64")
+    monkeypatch.setattr(cases, "_drafted", lambda *_: (Cell.parse("torch2.11.0-cu130-cp312"), Drafts({}, drafts=[ADD])))
+    said = []
+    for _ in range(2):
+        [result] = run_cases(CasesOptions(matrix=matrix, store=store, dist=dist))
+        said.append(summary_text(result))
+    file = tmp_path / "toy" / "cases.py"
+    assert file.is_file()
+    assert f"wrote {file}\nnext: replace each GAP" in said[0]
+    assert "cases.py was not changed; add these lines" in said[1]
+    assert "CASES += [" in said[1]
+
+
 def built(store: Store, matrix: Path, digest: str) -> StoredBuild:
     """A wheel in the store that a build from the folder of the matrix made."""
     tag = "cp312-cp312-manylinux_2_17_x86_64"

@@ -116,6 +116,39 @@ def test_a_new_torch_and_its_toolkit_are_planned(index: PackageIndex, project: P
     assert (project / "facts.yaml").read_bytes() == before
 
 
+def test_a_range_of_matrix_yaml_means_the_versions_that_are_known(index: PackageIndex, project: Path) -> None:
+    """`facts` reads the releases that it admits and that are newer; until then a plan has the same cells as before."""
+    add_torch(index, TORCH, requires="cuda-toolkit[nvcc]==13.9.1")
+    for release in ("2.98.1", "2.15.0"):
+        files = {**TORCH, "torch/version.py": f"__version__ = '{release}+cu139'\ncuda: Optional[str] = '13.9'\n"}
+        pure_wheel(index.root / "default", "torch", release, files, tag=TAGS[0])
+    add_toolkit(index)
+    (project / "matrix.yaml").write_text('torch: ">=2.14"\ncuda: "13.*"\npython: ">=3.12,<3.13"\nextensions: [ops]\n')
+
+    def served() -> set[str]:
+        builds = json.loads(CliRunner().invoke(app, ["plan", "--json"]).stdout)["builds"]
+        return {cell.partition("-")[0] for build in builds for cell in build["serves"]}
+
+    assert served() == {"torch2.14.1", "torch2.15.0"}
+    assert CliRunner().invoke(app, ["facts"]).exit_code == 0
+    assert sorted(read_rows(project / "facts.yaml")["torch"]) == ["2.98.1", "2.99.0"]
+    assert served() == {"torch2.14.1", "torch2.15.0", "torch2.98.1", "torch2.99.0"}
+    assert "nothing to read" in CliRunner().invoke(app, ["facts"]).stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('torch: ">=9"', "'>=9' admits no version that buildfarm or facts.yaml knows"),
+        ('torch: ">=2.x"', "'>=2.x' is not a version specifier"),
+        ("torch: 2.11", "list"),
+    ],
+)
+def test_a_range_that_admits_nothing_is_refused(project: Path, line: str, says: str) -> None:
+    (project / "matrix.yaml").write_text(MATRIX.replace("torch: [2.99]", line).replace("13.9", "13.0"))
+    assert says in str(CliRunner().invoke(app, ["plan"]).exception)
+
+
 def test_a_difference_from_the_index_fails_the_check(index: PackageIndex, project: Path) -> None:
     add_torch(index, TORCH)
     add_toolkit(index)
