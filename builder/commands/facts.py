@@ -20,7 +20,7 @@ from builder.matrix.facts_file import FACTS, Rows, facts_text, read_rows
 from builder.matrix.fields import specifier
 from builder.matrix.yaml_document import read_document
 from builder.store import write_atomic
-from builder.wheels.upstream import Facts, add_variant, toolkit_facts, torch_facts, torch_wheels
+from builder.wheels.upstream import Facts, add_variant, newest_torch, toolkit_facts, torch_facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def _newer(matrix: Path) -> Iterator[str]:
     if not isinstance(wanted, str):
         return
     with suppress(UsageError):  # the index has no older release that is admitted
-        while not compat.has_torch(newest := str(torch_wheels(f"torch{specifier(wanted)}{below}")[0])):
+        while not compat.has_torch(newest := str(newest_torch(f"{specifier(wanted)}{below}"))):
             yield newest
             below = f",<{newest}"
 

@@ -22,12 +22,14 @@ from zipfile import ZipFile
 import requests
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
 from remotezip import RemoteZip, RemoteZipError
 from requests.adapters import HTTPAdapter
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.images.network import ca_bundle
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
+from builder.matrix.compat import Compat
 from builder.untrusted import split_url, without_credentials
 from builder.wheelfile.archive import DAMAGE
 from builder.wheels.sources.index import Location, download, index_login, locate
@@ -99,6 +101,24 @@ def add_variant(torch: Torch, cuda: Cuda, torch_index: str, facts: Facts) -> Non
     with suppress(UsageError):  # the index has no such variant
         _, wheels = torch_wheels(f"torch=={torch}+{cuda.variant}", torch_index.replace("{variant}", cuda.variant))
         _read_variant(torch, wheels, facts)
+
+
+def newest_torch(specifier: str) -> Torch:
+    """The newest release of the package index that a version specifier admits, for any Python that buildfarm knows.
+
+    uv names the newest one for a Python. Raises as `torch_facts`.
+    """
+    found, problems = list[Torch](), list[UsageError]()
+    for python in (one for one in Compat.load().pythons if not one.free_threaded):
+        try:
+            files = locate(f"torch{specifier}", "wheel", f"--python-version={python}")
+        except UsageError as error:  # no release for this Python
+            problems.append(error)
+        else:
+            found += [Torch.parse(Version(file.version).base_version) for file in files[:1]]
+    if not found:
+        raise problems[-1]
+    return max(found)
 
 
 def torch_wheels(wanted: str, *index: str) -> tuple[Torch, list[TorchWheel]]:
