@@ -28,7 +28,6 @@ _NO_SCHEDULER = "'ADDRESS' is not the address of a scheduler"
 OUTCOMES = {
     "plan --explain": _NO_MATRIX,
     "build --dry-run": _NO_MATRIX,
-    "plan --new-torch": _NO_MATRIX,
     "facts --torch 2.16": (2, "torch 2.16.*: the index has no such wheel: it has no project of this name"),
     "init": (0, "folder"),
     "build torch-scatter==2.1.2 --torch 2.11 --cuda 13.0": _NO_SDIST,
