@@ -61,7 +61,6 @@ class RemoteRun(BuildRun):
         self._cluster: Cluster | None = None
         self._tasks: dict[Build, BuildTask] = {}
         self._parcels: dict[str, Mapping[str, bytes]] = {}
-        self._made: dict[str, WorkerAnswer] = {}  # by the digest of a task: what a worker made for an earlier run
 
     def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
         """As in `BuildRun`."""
@@ -70,11 +69,10 @@ class RemoteRun(BuildRun):
 
     def start(self, builds: Mapping[Build, bool]) -> tuple[int, Sequence[Build]]:
         """Connect to the scheduler; raises UnreachableError. All builds go to Dask at once."""
-        options, missing = self._options, [build for build, there in builds.items() if not there]
         for name in dict.fromkeys(build.extension for build in builds):
             self._parcels[name] = packed(self.recipes[name], self._settings.matrix.path, self.store)
-        self._cluster = Cluster(options.scheduler or "", patience=options.worker_timeout, on_stage=self._show)
-        self._made = self._cluster.finished([self._tasks[build].digest for build in missing])
+        address, patience = self._options.scheduler or "", self._options.worker_timeout
+        self._cluster = Cluster(address, patience=patience, on_stage=self._show)
         return min(max(len(builds), 1), MOST_BUILDS), [*builds]
 
     def end(self) -> None:
@@ -96,7 +94,7 @@ class RemoteRun(BuildRun):
             return stored, True
         log.write_bytes(b"")
         for _ in range(ATTEMPTS):
-            answer = self._made.pop(task.digest, None) or cluster.compute(task, self._parcels[build.extension])
+            answer = cluster.compute(task, self._parcels[build.extension])
             append_log(answer, log)
             if answer.error is not None:
                 if isinstance(answer.error, BuildError) and answer.error.log:  # the path on the worker
@@ -115,15 +113,15 @@ class RemoteRun(BuildRun):
 
     def prove(self, build: Build, stored: StoredBuild, log: Path, stage: Callable[[str], None]) -> list[Proof]:
         """Prove the wheel on workers, and its file here."""
-        recipe, again, gpus = self.recipes[build.extension], self._prover.again, self._options.gpu_models
+        recipe, again = self.recipes[build.extension], self._prover.again
         subject, cluster = self._prover.subject(stored, build, recipe), cast("Cluster", self._cluster)
         earlier, parts = self.store.proofs(stored.sha256), self._parcels[build.extension]
         wheel, basis = SentWheel.of(stored), basis_text(recipe)
         # A container's wheel may need a newer glibc than a worker has.
         settings = replace(self._settings, executor=stored.record.record.toolchain.executor)
         tasks = [CheckTask(wheel, recipe, cell, settings, basis, build, again=again) for cell in subject.claim.cells]
-        checks = [CellChecks(task, stored.wheel, parts, gpus, earlier, log) for task in tasks]
-        checks = [each for each in checks if each.models]
+        checks = [CellChecks(task, stored.wheel, parts, earlier, log) for task in tasks]
+        checks = [each for each in checks if each.is_open(gpu=cluster.has_gpu())]
         made: dict[Cell, tuple[Proof, ...]] = {}
         if checks:
             stage("prove in its cells")
