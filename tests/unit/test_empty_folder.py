@@ -71,7 +71,6 @@ OUTCOMES = {
     "ci --install REQUIREMENT": _NO_MATRIX,
     "doctor": (1, "python     VERSION ENV/bin/python"),
     "report": (3, "STORE: no run is recorded in this store"),
-    "store du": (0, "store: STORE, empty"),
     "store prune --keep-days 30": (0, "0 items deleted, 0 bytes freed."),
     "store history": (0, "No run is recorded in this store."),
 }
