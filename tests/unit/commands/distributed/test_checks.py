@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.distributed.client.prove import CellChecks
+from builder.commands.distributed.client import CellChecks
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import cell_basis
 from builder.publish.gpu_models import model_of, proven_on

@@ -12,7 +12,7 @@ import pytest
 
 from builder.commands.building.executor_choice import RunSettings
 from builder.commands.distributed import protocol
-from builder.commands.distributed.client.run import RemoteRun
+from builder.commands.distributed.client import RemoteRun
 from builder.commands.distributed.cluster import missing, nobody
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.distributed.protocol import (
@@ -51,7 +51,7 @@ def test_keys_begin_with_what_dask_averages_over() -> None:
 
 def test_a_build_without_the_compiler_cache_is_another_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wheel that a worker made with the cache must not answer `--no-compiler-cache`."""
-    monkeypatch.setattr("builder.commands.distributed.client.run.source_digest", lambda _: "source")
+    monkeypatch.setattr("builder.commands.distributed.client.source_digest", lambda _: "source")
 
     def digest(settings: RunSettings) -> str:
         options = WorkersOptions(scheduler="tcp://127.0.0.1:1")
