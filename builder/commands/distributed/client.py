@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -45,60 +45,18 @@ ATTEMPTS = 3
 MOST_BUILDS = 1000
 
 
-def basis_text(recipe: Recipe) -> str:
-    """Digest of what the verdicts of a cell depend on besides the wheel."""
-    return digest_of({str(check): digest for check, digest in cell_basis(recipe).items()})
-
-
 def append_log(answer: WorkerAnswer, log: Path) -> None:
     """Append what a worker sent of its log to the log of this machine; without it if that is not possible."""
     with suppress(OSError), log.open("ab") as stream:
         stream.write(zlib.decompress(answer.log) if answer.log else b"")
 
 
-@dataclass(frozen=True)
-class CellChecks:
-    """The checks of one wheel in one cell."""
-
-    #: What a worker does.
-    task: CheckTask
-    #: The wheel in the client's store.
-    path: Path
-    #: The files of the recipe.
-    parts: Mapping[str, bytes]
-    #: Proofs of the wheel that the store has.
-    earlier: Sequence[Proof]
-    #: Gets the logs of the workers.
-    log: Path
-
-    def is_open(self, *, gpu: bool) -> bool:
-        """Whether another run could decide a check; `gpu`: it would be on a worker with a GPU."""
-        cell, basis = self.task.cell, cell_basis(self.task.recipe)
-        counts = [p for p in self.earlier if p.cell == cell and p.basis == basis.get(p.check) and not timed_out(p)]
-        decided = {p.check for p in counts if p.has_run or (p.evidence.get("settled") and not (gpu and p.check.on_gpu))}
-        return self.task.again or not decided.issuperset(CELL_CHECKS)
-
-    def run(self, cluster: Cluster) -> tuple[Proof, ...]:
-        """One proof for each check; "not run" with the reason where no worker can.
-
-        A worker that lacks the wheel gets it from here.
-        """
-        only = ""
-        for attempt in range(ATTEMPTS):
-            # A later attempt is another task: Dask does not run a finished key again.
-            basis = f"{self.task.basis}-{attempt}" if attempt else self.task.basis
-            task = replace(self.task, basis=basis)
-            answer = cluster.compute(task, self.parts, only=only)
-            append_log(answer, self.log)
-            if not answer.no_wheel:
-                break
-            only = answer.worker
-            with suppress(OSError):
-                cluster.send(only, task.wheel, self.path)
-        if answer.error is None and not answer.no_wheel:
-            return answer.proofs
-        reason = str(answer.error or "no worker could get the wheel")
-        return not_run_in_cell(reason, self.task.wheel.sha256, self.task.cell).proofs
+def is_open(task: CheckTask, earlier: Sequence[Proof], *, gpu: bool) -> bool:
+    """Whether another run could decide a check, beside earlier proofs; `gpu`: it would be on a worker with a GPU."""
+    basis = cell_basis(task.recipe)
+    counts = [p for p in earlier if p.cell == task.cell and p.basis == basis.get(p.check) and not timed_out(p)]
+    decided = {p.check for p in counts if p.has_run or (p.evidence.get("settled") and not (gpu and p.check.on_gpu))}
+    return task.again or not decided.issuperset(CELL_CHECKS)
 
 
 class RemoteRun(BuildRun):
@@ -174,20 +132,36 @@ class RemoteRun(BuildRun):
         """Prove the wheel on workers, and its file here."""
         recipe, again = self.recipes[build.extension], self._prover.again
         subject, cluster = self._prover.subject(stored, build, recipe), cast("Cluster", self._cluster)
-        earlier, parts = self.store.proofs(stored.sha256), self._parcels[build.extension]
-        wheel, basis = SentWheel.of(stored), basis_text(recipe)
+        wheel, earlier = SentWheel.of(stored), self.store.proofs(stored.sha256)
+        basis = digest_of({str(check): digest for check, digest in cell_basis(recipe).items()})
         # A container's wheel may need a newer glibc than a worker has.
         settings = replace(self._settings, executor=stored.record.record.toolchain.executor)
         tasks = [CheckTask(wheel, recipe, cell, settings, basis, build, again=again) for cell in subject.claim.cells]
-        checks = [CellChecks(task, stored.wheel, parts, earlier, log) for task in tasks]
-        checks = [each for each in checks if each.is_open(gpu=cluster.has_gpu())]
+        tasks = [task for task in tasks if is_open(task, earlier, gpu=cluster.has_gpu())]
         made: dict[Cell, tuple[Proof, ...]] = {}
-        if checks:
+        if tasks:
             stage("prove in its cells")
-            with ThreadPoolExecutor(len(checks)) as pool:
-                found = pool.map(lambda each: each.run(cluster), checks)
-                made = {each.task.cell: proofs for each, proofs in zip(checks, found, strict=True)}
+            with ThreadPoolExecutor(len(tasks)) as pool:
+                found = pool.map(lambda task: self._checked(task, stored.wheel, log), tasks)
+                made = {task.cell: proofs for task, proofs in zip(tasks, found, strict=True)}
         return self._prover.prove(subject, log=log, stage=lambda _: None, others=made)
+
+    def _checked(self, first: CheckTask, wheel: Path, log: Path) -> tuple[Proof, ...]:
+        """One proof for each check of a cell; "not run" where no worker can. A worker that lacks the wheel gets it."""
+        task, only, cluster = first, "", cast("Cluster", self._cluster)
+        for attempt in range(1, ATTEMPTS + 1):
+            answer = cluster.compute(task, self._parcels[task.build.extension], only=only)
+            append_log(answer, log)
+            if not answer.no_wheel:
+                break
+            only = answer.worker
+            task = replace(first, basis=f"{first.basis}-{attempt}")  # Dask does not run a finished key again
+            with suppress(OSError):
+                cluster.send(only, task.wheel, wheel)
+        if answer.error is None and not answer.no_wheel:
+            return answer.proofs
+        reason = str(answer.error or "no worker could get the wheel")
+        return not_run_in_cell(reason, task.wheel.sha256, task.cell).proofs
 
     def _task(self, build: Build) -> BuildTask:
         """The task of a build; its digest covers everything that this machine knows about the build."""

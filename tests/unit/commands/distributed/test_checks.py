@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from builder.commands.distributed.client import CellChecks
+from builder.commands.distributed.client import is_open
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import cell_basis
 from builder.publish.gpu_models import model_of, proven_on
@@ -28,10 +27,9 @@ BASIS = cell_basis(RECIPE)
 )
 def test_checks_that_another_run_could_decide(known: tuple[Proof, ...], here: bool, on_gpu: bool) -> None:
     current = [replace(proof, basis=BASIS[proof.check]) for proof in known]
-    checks = CellChecks(PROOF_TASK, Path("wheel"), {}, current, Path("log"))
-    assert (checks.is_open(gpu=False), checks.is_open(gpu=True)) == (here, on_gpu)
-    assert replace(checks, task=replace(PROOF_TASK, again=True)).is_open(gpu=False)
-    assert replace(checks, earlier=[replace(proof, basis="old") for proof in current]).is_open(gpu=False)
+    assert (is_open(PROOF_TASK, current, gpu=False), is_open(PROOF_TASK, current, gpu=True)) == (here, on_gpu)
+    assert is_open(replace(PROOF_TASK, again=True), current, gpu=False)
+    assert is_open(PROOF_TASK, [replace(proof, basis="old") for proof in current], gpu=False)
 
 
 def test_people_see_the_gpu() -> None:
