@@ -162,7 +162,7 @@ _OF_STAGE = {
 }
 
 #: What to do when the disk is full.
-DISK_HINT = "`buildfarm store du` shows what uses the disk"
+DISK_HINT = "`buildfarm store prune --keep-days 30` deletes what was not used for 30 days"
 
 
 class BuildfarmError(Exception):

@@ -21,4 +21,4 @@ OPS_FORMAT = 8
 #: Verdicts of the checks of `buildfarm verify`: before a wheel is published, and of `record` and `loader` in a build.
 VERIFY_FORMAT = 5
 #: What client and workers send each other.
-PROTOCOL = 11
+PROTOCOL = 12

@@ -44,7 +44,7 @@ PURPOSES = {
     "doctor": "Judge a Python environment with torch, and print a command that mends each fault.",
     "report": "Write a page about a run of `build` or `smoke`: results, checks, ends of logs, and a timeline.",
     "ci": "Write workflows for GitHub Actions that build, test and publish, with or without a GPU.",
-    "store": "Show and free the disk space of the store; list earlier runs.",
+    "store": "Free the disk space of the store; list earlier runs.",
 }
 #: The module of a command in `builder.commands`, if it has another name.
 PLACES = {

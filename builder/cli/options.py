@@ -136,7 +136,7 @@ SummaryOption = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """The options of a command that reads the store, such as `buildfarm store du`."""
+    """The options of a command that reads the store, such as `buildfarm store history`."""
 
     store: StoreOption = None
     as_json: JsonOption = False

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,6 @@ from packaging.version import InvalidVersion, Version
 from builder.cli.options import (
     ImageOption,
     JobsOption,
-    JsonOption,
     MatrixOption,
     NoPullOption,
     NoPythonDownloadsOption,
@@ -128,7 +127,9 @@ class RebuildOptions:
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare both wheels bit by bit. If they differ, exit with 1.")
     ] = False
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for the rebuilt wheel.")] = None
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder that keeps the rebuilt wheel.")] = (
+        None
+    )
     matrix: MatrixOption = MATRIX
     image: ImageOption = None
     no_pull: NoPullOption = False
@@ -137,7 +138,6 @@ class RebuildOptions:
     store: StoreOption = None
     quiet: QuietOption = False
     verbose: VerboseOption = False
-    as_json: JsonOption = False
 
 
 def rebuild(options: RebuildOptions) -> None:
@@ -147,16 +147,14 @@ def rebuild(options: RebuildOptions) -> None:
 
     Examples:
         buildfarm rebuild dist/NAME.whl --verify
-        buildfarm rebuild dist/NAME.whl --out rebuilt
+        buildfarm rebuild dist/NAME.whl --verify --out rebuilt
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
-    if not (options.verify or options.out):
-        raise UsageError("nothing to do: pass --verify or --out DIR", Code.COMMAND_LINE_INVALID, where="rebuild")
+    if not options.verify:
+        raise UsageError("nothing to do: pass --verify", Code.COMMAND_LINE_INVALID, where="rebuild")
     result = run_rebuild(options)
-    if options.verify or options.as_json:
-        print_data(rebuild_json(result) if options.as_json else rebuild_text(result))
-    if options.verify:
-        raise typer.Exit(int(Exit.OK if result.equal else Exit.FAILED))
+    print_data(rebuild_text(result))
+    raise typer.Exit(int(Exit.OK if result.equal else Exit.FAILED))
 
 
 def run_rebuild(options: RebuildOptions) -> RebuildResult:
@@ -264,10 +262,3 @@ def rebuild_text(result: RebuildResult) -> str:
         "diffoscope shows the content that differs; `--out DIR` keeps the new wheel for it",
     ]
     return "\n".join(lines) + "\n"
-
-
-def rebuild_json(result: RebuildResult) -> str:
-    """The result of a rebuild, as JSON."""
-    data = asdict(result)
-    differences = data.pop("differences")
-    return json.dumps({**data, "equal": result.equal, "differences": differences}, indent=1) + "\n"

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from builder.cli.options import JsonOption, MatrixOption, SelectOptions
-from builder.cli.output import print_data, print_json
-from builder.errors import BuildfarmError, Exit, MissingToolError
+from builder.cli.options import MatrixOption, SelectOptions
+from builder.cli.output import print_data
+from builder.errors import Exit, MissingToolError
 from builder.images.dockerfiles import Dockerfile, dockerfiles, unpinned, write_dockerfiles
 from builder.images.registry import lock_path, read_lock, read_mirrors
 from builder.log import print_error
@@ -35,7 +35,6 @@ class RenderOptions(SelectOptions):
             " them to buildfarm.lock.",
         ),
     ] = False
-    as_json: JsonOption = False
 
 
 def render(options: RenderOptions) -> None:
@@ -56,10 +55,7 @@ def render(options: RenderOptions) -> None:
     write_dockerfiles(options.out, files)
     for problem in problems:
         print_error(problem)
-    if options.as_json:
-        print_json(render_data(options.out, files, problems))
-    else:
-        print_data(render_text(options.out, files, pinned=options.lock))
+    print_data(render_text(options.out, files, pinned=options.lock))
     raise typer.Exit(int(max((problem.exit_code for problem in problems), default=Exit.OK)))
 
 
@@ -81,25 +77,6 @@ def render_text(folder: Path, files: Sequence[Dockerfile], *, pinned: bool) -> s
         lines += ["", f"base images without a digest ({len(bases)}){advice}:"]
         lines += [f"  {base}" for base in bases]
     return "\n".join(lines) + "\n"
-
-
-def render_data(folder: Path, files: Sequence[Dockerfile], problems: Sequence[BuildfarmError]) -> dict[str, object]:
-    """Each image with its Dockerfile, tag and base images, its builds and cells; the errors of registries."""
-    images = [
-        {
-            "name": file.name,
-            "kind": file.kind,
-            "file": str(folder / file.file),
-            "tag": file.tag,
-            "base": file.base,
-            "bases": list(file.bases),
-            "builds": [str(build) for build in file.builds],
-            "cells": [str(cell) for cell in file.cells],
-        }
-        for file in files
-    ]
-    errors = [problem.to_json() for problem in problems]
-    return {"schema": 1, "images": images, "unpinned": list(unpinned(files)), "errors": errors}
 
 
 def _base_image(file: Dockerfile) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +9,15 @@ from typing import Annotated
 
 import typer
 
-from builder.cli.options import JsonOption, StoreOption
+from builder.cli.options import StoreOption
 from builder.cli.output import print_data
 from builder.commands.folders import open_store
-from builder.errors import Code, NothingSelectedError, UsageError
+from builder.errors import Code, NothingSelectedError
 from builder.log import print_line
-from builder.proof import Proof
 from builder.publish.runs.history import Run, find_run, runs
 from builder.publish.runs.markdown import report_markdown
 from builder.publish.runs.page import report_page
-from builder.publish.runs.view import Report, report_of
+from builder.publish.runs.view import report_of
 from builder.store import write_atomic
 
 #: The page that is written if no option names another one.
@@ -40,15 +38,12 @@ class ReportOptions:
     ] = None
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", metavar="FILE", help=f"The page to write. Default: {PAGE}, or none with --markdown or --json."
-        ),
+        typer.Option("--out", metavar="FILE", help=f"The page to write. Default: {PAGE}, or none with --markdown."),
     ] = None
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown for a job summary of GitHub Actions, of at most 1 MiB.")
     ] = False
     store: StoreOption = None
-    as_json: JsonOption = False
 
 
 def report(options: ReportOptions) -> None:
@@ -59,8 +54,6 @@ def report(options: ReportOptions) -> None:
         buildfarm report 20261122 --out report.html
         buildfarm report --markdown
     """
-    if options.markdown and options.as_json:
-        raise UsageError("cannot be combined with --json", Code.COMMAND_LINE_INVALID, where="--markdown")
     opened = open_store(options.store, run=False, must_exist=True)
     found = runs(opened)
     if not found:
@@ -73,9 +66,7 @@ def report(options: ReportOptions) -> None:
     chosen = report_of(find_run(found, options.run) if options.run else _newest_here(found))
     if options.markdown:
         print_data(report_markdown(chosen))
-    if options.as_json:
-        print_data(report_data(chosen))
-    if options.out or not (options.markdown or options.as_json):
+    if options.out or not options.markdown:
         page = options.out or PAGE
         write_atomic(page.absolute(), report_page(chosen).encode())
         print_line(f"wrote {page}: {chosen.title()}, in {chosen.run.folder}")
@@ -97,23 +88,3 @@ def _newest_here(found: Sequence[Run]) -> Run:
             "`buildfarm store history` lists the runs",
         ],
     )
-
-
-def report_data(report: Report) -> str:
-    """The JSON that `buildfarm report --json` prints: runs, builds with their cells and proofs, skipped cells."""
-    run, keys = report.run.to_json(), ("id", "started", "seconds", "command", "folder", "interrupted", "timeline")
-    data = {
-        "runs": [{key: run[key] for key in keys} | {"results": report.run.counts()}],
-        "builds": [
-            vars(build) | {"stages": [{"stage": stage, "seconds": seconds} for stage, seconds in build.stages]}
-            for build in report.builds
-        ],
-        "skips": [{"reason": reason, "cells": count} for reason, count in report.skips],
-    }
-    return json.dumps(data, indent=1, default=_plain) + "\n"
-
-
-def _plain(value: object) -> object:
-    """A part of the report as plain data; a cell that no GPU model tested names none."""
-    data = value.to_json() if isinstance(value, Proof) else vars(value)
-    return {key: each for key, each in data.items() if key != "gpus" or each}

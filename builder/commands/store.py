@@ -1,4 +1,4 @@
-"""`buildfarm store`: shows and frees disk space, and lists the runs. A prune deletes what was not used."""
+"""`buildfarm store`: frees disk space, and lists the runs. A prune deletes what was not used."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from builder.cli.options import DryRunOption, StoreOptions
 from builder.cli.output import print_data
 from builder.commands.folders import open_store
 from builder.gate.amounts import counted, size_text
-from builder.log import print_line
 from builder.publish.runs.history import Run, runs
 from builder.publish.terminal import fits, plain_table, to_text
 from builder.store import RUN, Store
@@ -50,18 +48,6 @@ class PruneStoreOptions(StoreOptions):
     dry_run: DryRunOption = False
 
 
-def du(options: StoreOptions) -> None:
-    """Print the disk space that each folder of the store uses.
-
-    Examples:
-        buildfarm store du
-        buildfarm store du --json
-    """
-    store = open_store(options.store, run=False, must_exist=True)
-    print_line("measuring disk use; a store with many files takes a minute")
-    print_data(usage(store, as_json=options.as_json))
-
-
 def prune(options: PruneStoreOptions) -> None:
     """Delete what was not used for some days. What a running command uses is kept.
 
@@ -85,25 +71,7 @@ def history(options: StoreOptions) -> None:
     print_data(history_text(runs(store), as_json=options.as_json))
 
 
-COMMANDS = {"du": du, "prune": prune, "history": history}
-
-
-def usage(store: Store, *, as_json: bool) -> str:
-    """The size of each folder of the store, as a table or as JSON."""
-    sizes = folder_sizes(store)
-    total = sum(size.freed for size in sizes.values())
-    if as_json:
-        folders = {name: {"size": size.freed, "shared": size.shared} for name, size in sizes.items()}
-        return json.dumps({"store": str(store.root), "size": total, "folders": folders}, indent=1) + "\n"
-    if not sizes:
-        return f"store: {store.root}, empty\n"
-    table = plain_table("folder", "size", "shared", right=("size", "shared"))
-    for name, size in sizes.items():
-        table.add_row(name, size_text(size.freed), size_text(size.shared) if size.shared else "")
-    lines: list[Table | str] = [f"store: {escape(str(store.root))}", "", table, ""]
-    if any(size.shared for size in sizes.values()):
-        lines.append("shared: files that are also in uv's cache. Deleting the store does not free them.")
-    return to_text(*lines, f"Deleting the whole store frees {size_text(total)}.")
+COMMANDS = {"prune": prune, "history": history}
 
 
 def pruned_text(pruned: Pruned, *, dry_run: bool, as_json: bool) -> str:
@@ -156,14 +124,6 @@ def history_text(runs: Sequence[Run], *, as_json: bool) -> str:
 
 
 @dataclass(frozen=True)
-class Size:
-    """Bytes on disk: those that a deletion frees, and those in files that are also linked elsewhere."""
-
-    freed: int
-    shared: int
-
-
-@dataclass(frozen=True)
 class Item:
     """Something in the store that can be deleted."""
 
@@ -187,22 +147,12 @@ class Pruned:
     in_use: tuple[Item, ...]
 
 
-def folder_sizes(store: Store) -> dict[str, Size]:
-    """The size of each folder of the store that is not empty, the largest first."""
-    sizes = {path.name: disk_size(path) for path in store.root.iterdir() if path.is_dir()}
-    filled = [(name, size) for name, size in sizes.items() if size.freed or size.shared]
-    return dict(sorted(filled, key=lambda each: (-each[1].freed, each[0])))
-
-
-def disk_size(path: Path) -> Size:
-    """Measure a file or a folder; a file with several links inside is counted once."""
-    links: dict[tuple[int, int], tuple[int, int, int]] = {}
+def disk_size(path: Path) -> int:
+    """The bytes that a deletion of a file or a folder frees: not those of files with a link outside."""
+    links: dict[tuple[int, int], list[os.stat_result]] = {}
     for stat in _stats(path):
-        key = (stat.st_dev, stat.st_ino)
-        seen = links.get(key, (0, 0, 0))[0]
-        links[key] = (seen + 1, stat.st_nlink, stat.st_blocks * 512)
-    freed = sum(size for seen, all_links, size in links.values() if seen >= all_links)
-    return Size(freed, sum(size for _, _, size in links.values()) - freed)
+        links.setdefault((stat.st_dev, stat.st_ino), []).append(stat)
+    return sum(found[0].st_blocks * 512 for found in links.values() if len(found) >= found[0].st_nlink)
 
 
 def _stats(path: Path) -> Iterator[os.stat_result]:
@@ -232,7 +182,7 @@ def prune_store(store: Store, keep_days: float, *, dry_run: bool = False) -> Pru
     in_use: list[Item] = []
     for item in sorted((item for item in _items(store) if item.used <= begin), key=lambda item: item.used):
         path = store.root / item.target
-        found = Item(item.target, item.mark, item.used, disk_size(path).freed, _content(path))
+        found = Item(item.target, item.mark, item.used, disk_size(path), _content(path))
         done = store.is_unused(item.mark) if dry_run else store.delete(item.target, item.mark)
         (deleted if done else in_use).append(found)
     return Pruned(tuple(deleted), tuple(in_use))

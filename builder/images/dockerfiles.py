@@ -39,11 +39,6 @@ class Dockerfile:
     cells: tuple[Cell, ...]  # the cells that these builds serve, or the cell of a runtime image; sorted
 
     @property
-    def tag(self) -> str:
-        """The image's tag: `buildfarm/<name>:<digest of the text>`."""
-        return f"buildfarm/{self.name}:{digest(self.text)}"
-
-    @property
     def file(self) -> str:
         """The file name."""
         return f"{self.name}.Dockerfile"

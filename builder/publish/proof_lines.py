@@ -12,7 +12,7 @@ from builder.gate.causes import Causes, PlacedOutcome, causes_of, line
 from builder.gate.outcome import FAILED, NOT_RUN, REMARK, Outcome, count_text
 from builder.matrix.axes import Arch
 from builder.proof import Check, Proof, Verdict
-from builder.publish.gpu_models import KEY, models_of, proven_on
+from builder.publish.gpu_models import proven_on
 from builder.result import BuildResult
 
 #: Checks that many ops do not promise to pass.
@@ -29,7 +29,7 @@ def causes(proofs: Iterable[Proof], *, name_cells: bool = False) -> Causes:
 
 
 def findings(proofs: Iterable[Proof], wheel: str = "") -> Iterator[PlacedOutcome]:
-    """What proofs found: the outcomes of the op gate, for other checks the verdict, and on each GPU model what ran."""
+    """What proofs found: the outcomes of the op gate, and for other checks the verdict."""
     for proof in proofs:
         cell = str(proof.cell) if proof.cell else ""
         for one in _outcomes(proof):
@@ -40,10 +40,6 @@ def findings(proofs: Iterable[Proof], wheel: str = "") -> Iterator[PlacedOutcome
 
 def _outcomes(proof: Proof) -> list[Outcome]:
     check, verdict = str(proof.check), str(proof.verdict)
-    models = models_of(proof) if KEY in proof.evidence else {}
-    absent = [Outcome(f"GPU {model}", "", "", NOT_RUN, on.reason) for model, on in models.items() if not on.ran]
-    if absent and verdict == NOT_RUN:
-        return absent
     found = [
         replace(
             Outcome(check, one["op"], one["case"], one["verdict"]), **{key: one[key] for key in _TEXTS & one.keys()}
@@ -52,7 +48,7 @@ def _outcomes(proof: Proof) -> list[Outcome]:
     ]
     if not any(one.verdict == verdict for one in found):
         found = [Outcome(check, "", "", verdict, proof.reason, remark=proof.remark, accepted=proof.accepted)]
-    return absent + found
+    return found
 
 
 def failed_lines(proofs: Sequence[Proof]) -> list[str]:

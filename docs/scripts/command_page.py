@@ -38,7 +38,7 @@ def cli_page() -> str:
 
 
 def all_commands() -> Iterator[tuple[str, Any]]:
-    """Every command with its name; `store du` for a command of a group."""
+    """Every command with its name; `store prune` for a command of a group."""
     for name in PURPOSES:
         command = load_command(name)
         group = getattr(command, "commands", {})

@@ -49,12 +49,10 @@ _COMMANDS: list[list[str]] = [
     ["publish", "--to", "index", "--require", "none"],
     ["yank", "my_ext-1.0-py3-none-any.whl", "--index", "index", "--reason", "bad"],
     ["token", "list", "index"],
-    ["store", "du"],
     ["store", "history"],
     ["store", "prune", "--keep-days", "0", "--dry-run"],
     ["report"],
     ["report", "--markdown"],
-    ["report", "--all", "--json"],
     ["smoke", "--matrix", "matrix.yaml", "--dist", "reports"],
     ["rebuild", "dist/my_ext-1.0-py3-none-any.whl", "--verify"],
 ]

@@ -28,7 +28,6 @@ _NO_SCHEDULER = "'ADDRESS' is not the address of a scheduler"
 OUTCOMES = {
     "plan --explain": _NO_MATRIX,
     "build --dry-run": _NO_MATRIX,
-    "plan --new-torch": _NO_MATRIX,
     "facts --torch 2.16": (2, "torch 2.16.*: the index has no such wheel: it has no project of this name"),
     "init": (0, "folder"),
     "build torch-scatter==2.1.2 --torch 2.11 --cuda 13.0": _NO_SDIST,
@@ -72,7 +71,6 @@ OUTCOMES = {
     "ci --install REQUIREMENT": _NO_MATRIX,
     "doctor": (1, "python     VERSION ENV/bin/python"),
     "report": (3, "STORE: no run is recorded in this store"),
-    "store du": (0, "store: STORE, empty"),
     "store prune --keep-days 30": (0, "0 items deleted, 0 bytes freed."),
     "store history": (0, "No run is recorded in this store."),
 }

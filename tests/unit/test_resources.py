@@ -90,7 +90,7 @@ def test_each_shortage_is_an_error_with_figures(tmp_path: Path, monkeypatch: pyt
     disk, memory = find_shortages(Resources(1, GIB), [GIB // 2, 3 * GIB], tmp_path)
     assert (disk.code, disk.exit_code, disk.where) == (Code.DISK_FULL, Exit.USAGE, str(tmp_path))
     assert "GiB are free" in disk.sentence
-    assert "buildfarm store du" in disk.hints[0]
+    assert "buildfarm store prune" in disk.hints[0]
     assert "--store" in disk.hints[1]
     assert memory.code is Code.OUT_OF_MEMORY
     assert "1.0 GiB" in memory.sentence

@@ -288,7 +288,7 @@ def _run(options: BuildOptions, matrix: Matrix, recipes: Mapping[str, Recipe], p
     """The run on this machine, or on the workers of a scheduler."""
     environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
     if options.scheduler:
-        from builder.commands.distributed.client.run import RemoteRun  # noqa: PLC0415 - imports Dask
+        from builder.commands.distributed.client import RemoteRun  # noqa: PLC0415 - imports Dask
 
         prover = WheelProver(store, environments, again=options.recheck)
         return RemoteRun(store, prover, recipes, _settings(options, matrix), options)

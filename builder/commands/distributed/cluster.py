@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +16,7 @@ from distributed.scheduler import KilledWorker
 
 from builder.commands.distributed import protocol
 from builder.commands.distributed.connection import CONNECT_SECONDS, connect, quiet_dask
-from builder.commands.distributed.protocol import BuildTask, SentWheel, Task, WorkerAnswer, version_resource
+from builder.commands.distributed.protocol import BuildTask, CheckTask, SentWheel, Task, WorkerAnswer, version_resource
 from builder.commands.distributed.worker.service import CHUNK, keep, run_task, serve
 from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.hashing import digest_of
@@ -112,17 +112,6 @@ class Cluster:
             raise answer
         return answer
 
-    def finished(self, digests: Sequence[str]) -> dict[str, WorkerAnswer]:
-        """Those of these builds whose wheel a worker has, by the digest of the task."""
-        workers = list(self._workers)
-        answers = self._call(workers, "finished", list(digests)) if digests and workers else {}
-        return {
-            digest: WorkerAnswer(worker, wheel=wheel, reused=True)
-            for worker, wheels in answers.items()
-            if isinstance(wheels, dict)  # else an error of the worker
-            for digest, wheel in wheels.items()
-        }
-
     def fetch(self, worker: str, wheel: SentWheel, target: Path) -> None:
         """Copy a wheel from a worker; raises OSError when the worker lacks it now, or sends other bytes."""
         digest, size = hashlib.sha256(), 0
@@ -148,15 +137,11 @@ class Cluster:
         The answer says why if no worker can. A worker that cannot run the task, for example because its disk is full,
         is left out, and the next one tries. Raises MissingToolError if the scheduler ended and does not come back.
         """
-        if task.gpu and not self._able_to(task):
-            return WorkerAnswer(error=missing(task, self._workers, self._foreign))
         tried: dict[str, WorkerAnswer] = {}
         self._running.add(task.key)
         try:
             while True:
-                workers = [only] if only in self._workers else None
-                if tried:
-                    workers = [address for address in self._able_to(task) if address not in tried]
+                workers = [only] if only in self._workers and not tried else self._places(task, tried)
                 answer = self._submitted(task, parts, workers)
                 if answer is None:
                     continue
@@ -169,6 +154,21 @@ class Cluster:
         finally:
             self._running.discard(task.key)
             self._on_stage(task.title, "", "")
+
+    def _places(self, task: Task, tried: Collection[str]) -> list[str] | None:
+        """The workers among which Dask chooses, None for all: for checks, those with a GPU, if there are any."""
+        able = [address for address in self._able_to(task) if address not in tried]
+        if isinstance(task, CheckTask) and (with_gpu := [address for address in able if self._has_gpu(address)]):
+            return with_gpu
+        return able if tried else None
+
+    def has_gpu(self) -> bool:
+        """Whether a worker had a GPU at the last look."""
+        return any(map(self._has_gpu, self._workers))
+
+    def _has_gpu(self, address: str) -> bool:
+        worker = self._workers.get(address)  # another thread may just have looked again
+        return worker is not None and protocol.GPU in worker["resources"]
 
     def _submitted(self, task: Task, parts: Mapping[str, bytes], workers: list[str] | None) -> WorkerAnswer | None:
         """Submit a task once, and wait for its answer; None: submit it again."""
@@ -229,7 +229,7 @@ class Cluster:
                     self._client.subscribe_topic(protocol.TOPIC, self._event)  # type: ignore[no-untyped-call]
                     print_line(f"connected to {self.address} again")
             if self._client.status != "running":
-                hint = "start it and then the same command again: it copies the wheels that workers have finished"
+                hint = "start it and then the same command again: it builds what is missing"
                 sentence = "the scheduler ended and did not come back"
                 raise MissingToolError(sentence, Code.NETWORK_UNREACHABLE, where=self.address, hints=[hint])
 

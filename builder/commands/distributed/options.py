@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated
@@ -73,14 +71,6 @@ class WorkersOptions:
             help="Build and test on the workers of this Dask scheduler, tls://HOST:PORT; see `buildfarm worker`.",
         ),
     ] = None
-    prove_on: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--prove-on",
-            rich_help_panel=PANEL,
-            help="With --scheduler: test each cell on workers with these GPU models, `sm_80,sm_90`.",
-        ),
-    ] = None
     plain_tcp: Annotated[
         bool,
         typer.Option(
@@ -100,17 +90,6 @@ class WorkersOptions:
         ),
     ] = PATIENCE
 
-    @cached_property
-    def gpu_models(self) -> tuple[str, ...]:
-        """The GPU models of `--prove-on sm_80,sm_90`; raises UsageError for anything else."""
-        models = [model.strip() for text in self.prove_on or () for model in text.split(",")]
-        for model in models:
-            if not re.fullmatch(r"sm_[1-9][0-9]{1,2}", model):
-                raise UsageError(
-                    f"{model!r} is not a GPU model", Code.VALUE_INVALID, where="--prove-on", hints=["write sm_80,sm_90"]
-                )
-        return tuple(dict.fromkeys(models))
-
     def check_workers(self) -> None:
         """Raise UsageError for an address that is not one or is not safe, and MissingToolError without Dask."""
         if self.scheduler:
@@ -118,9 +97,6 @@ class WorkersOptions:
             from builder.commands.distributed.connection import check_address  # noqa: PLC0415 - imports Dask
 
             check_address(self.scheduler, plain_tcp=self.plain_tcp, option="--scheduler")
-        if self.gpu_models and not self.scheduler:
-            sentence = "GPU models are for workers; name their scheduler with `--scheduler`"
-            raise UsageError(sentence, Code.COMMAND_LINE_INVALID, where="--prove-on")
 
 
 def require_dask() -> None:

@@ -38,7 +38,8 @@ TOPIC = "buildfarm"
 PLUGIN = "buildfarm"
 
 #: Dask resources. A task asks for one of `BUILDS` or `PROOFS`, of `MEMORY` in bytes, and for what the worker must have.
-BUILDS, PROOFS, MEMORY = "builds", "proofs", "memory"
+#: No task asks for a `GPU`: checks go to the workers that offer one, if there are any.
+BUILDS, PROOFS, MEMORY, GPU = "builds", "proofs", "memory", "gpu"
 #: Bytes of memory that the checks of a cell are assumed to need.
 PROOF_MEMORY = 2 << 30
 #: How much a worker offers of a resource that many tasks use at the same time, such as Docker.
@@ -78,9 +79,8 @@ class BuildTask:
     #: The options of the run.
     settings: RunSettings
 
-    #: what, gpu, priority: as in `CheckTask`.
+    #: what, priority: as in `CheckTask`.
     what = "this build"
-    gpu = ""
     priority = 0
 
     @property
@@ -137,35 +137,29 @@ class CheckTask:
     basis: str
     #: What the wheel was built from.
     build: Build
-    #: The GPU model that the worker must have, `sm_90`; empty: any worker.
-    gpu: str = ""
     #: Whether checks that are decided run again.
     again: bool = False
 
-    @property
-    def what(self) -> str:
-        """What the task is, in an error that is printed once for all tasks that it stops."""
-        return f"checks for {self.gpu}" if self.gpu else "these checks"
+    #: What the task is, in an error that is printed once for all tasks that it stops.
+    what = "these checks"
 
     @property
     def key(self) -> str:
         """The Dask key. Dask averages durations over the part before the digest: they differ by extension."""
         settings = [self.settings.executor, self.settings.pull, self.settings.python_downloads]
-        name = digest_of([self.wheel.sha256, str(self.cell), self.basis, self.gpu, self.again, settings])[:32]
-        return f"prove_{self.build.extension}_{self.cell}{self.gpu and '_'}{self.gpu}-{name}"
+        name = digest_of([self.wheel.sha256, str(self.cell), self.basis, self.again, settings])[:32]
+        return f"prove_{self.build.extension}_{self.cell}-{name}"
 
     @property
     def title(self) -> str:
         """The name in messages."""
-        return f"{self.build} in {self.cell}{self.gpu and ' on '}{self.gpu}"
+        return f"{self.build} in {self.cell}"
 
     @property
     def needs(self) -> Needs:
-        """The worker's op gate, memory, and Docker and the GPU model if the task names them."""
+        """The worker's op gate, memory, and Docker if the task names it."""
         memory = max(PROOF_MEMORY, self.recipe.memory_per_job)
         needs: Needs = {PROOFS: (1, "no proofs"), MEMORY: (memory, f"less than {size_text(memory)} of memory")}
-        if self.gpu:
-            needs[f"gpu-{self.gpu}"] = (1, f"no GPU of the model {self.gpu}")
         if self.settings.executor == "docker":
             needs["docker"] = (1, "no Docker")
         return needs
@@ -212,7 +206,7 @@ def refused(error: OSError) -> WorkerAnswer:
 
 
 def remember_build(store: Store, task: str, build: str) -> None:
-    """Note in a client's or a worker's store which build is the answer to a task; both are digests."""
+    """Note in the client's store which build is the answer to a task; both are digests."""
     write_atomic(store.root / "remote" / f"{task}.json", json.dumps({"digest": build}).encode())
 
 

@@ -18,7 +18,7 @@ from builder.publish.runs.view import BuildView, Report, causes_of_report, plain
 
 _ORDER = (Verdict.FAILED, Verdict.ACCEPTED, Verdict.NOT_RUN, Verdict.PASSED)
 _HERE = Path(__file__).parent
-#: Characters of the evidence of one proof that are shown; `buildfarm report --json` has all.
+#: Characters of the evidence of one proof that are shown; the run.json in the store has all.
 LONGEST = 6000
 
 
@@ -56,7 +56,7 @@ def evidence_text(evidence: Mapping[str, Any]) -> str:
     text = plain(json.dumps(evidence, indent=1, ensure_ascii=False))
     if len(text) <= LONGEST:
         return text
-    return f"{text[:LONGEST]}\n… ({len(text) - LONGEST} more characters; `buildfarm report --json` prints all)"
+    return f"{text[:LONGEST]}\n… ({len(text) - LONGEST} more characters; runs/ID/run.json in the store has all)"
 
 
 WIDTH, LEFT, RIGHT, TOP = 1000, 12, 100, 62

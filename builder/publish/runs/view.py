@@ -65,7 +65,7 @@ def read_end(log: Path) -> LogEnd | None:
 
 @dataclass(frozen=True)
 class CellView:
-    """One cell of one build; the fields are the keys of `buildfarm report --json`."""
+    """One cell of one build."""
 
     cell: str
     #: `gpu`, `cpu`, `static`, `none` or `failed` by the proofs; `not built` without a wheel.
@@ -79,7 +79,7 @@ class CellView:
 
 @dataclass(frozen=True)
 class BuildView:
-    """One build of one run; the fields are the keys of `buildfarm report --json`."""
+    """One build of one run."""
 
     #: Its name, or the file name of a tested wheel.
     build: str

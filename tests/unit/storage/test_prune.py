@@ -1,15 +1,14 @@
-"""What `store du` measures, and what `store prune` deletes."""
+"""What `store prune` deletes."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
 
 import pytest
 
-from builder.commands.store import disk_size, folder_sizes, usage
+from builder.commands.store import disk_size
 from builder.commands.store import prune_store as prune
 from builder.store import RUN, Store
 from tests.unit.wheels import make_record
@@ -66,28 +65,12 @@ def targets(store: Store, keep_days: float = 0) -> set[str]:
     return {item.target for item in prune(store, keep_days).deleted}
 
 
-def test_a_file_that_is_also_elsewhere_is_shared(tmp_path: Path) -> None:
+def test_a_file_that_is_also_elsewhere_frees_nothing(tmp_path: Path) -> None:
     own = write(tmp_path / "env" / "own")
     os.link(own, tmp_path / "env" / "own-again")
     os.link(write(tmp_path / "cache"), tmp_path / "env" / "linked")
-    size = disk_size(tmp_path / "env")
-    assert (size.freed, size.shared) == (own.stat().st_blocks * 512,) * 2
-    assert disk_size(tmp_path / "absent").freed == 0
-
-
-def test_the_folders_of_the_store_have_sizes(store: Store, tmp_path: Path) -> None:
-    assert folder_sizes(store) == {}
-    assert usage(store, as_json=False) == f"store: {store.root}, empty\n"
-    for path in ("logs/one.log", "work/job/half.o", "envs/key/own", "envs/key/more"):
-        write(store.root / path)
-    os.link(write(tmp_path / "cache"), store.root / "envs" / "key" / "linked")
-    assert list(folder_sizes(store)) == ["envs", "logs", "work"]
-    data = json.loads(usage(store, as_json=True))
-    assert data["folders"]["envs"] == {"size": 2 * len(BLOCK), "shared": len(BLOCK)}
-    assert data["size"] == 4 * len(BLOCK)
-    text = usage(store, as_json=False)
-    assert "Deleting the whole store frees 160 KiB." in text
-    assert "shared: files that are also in uv's cache" in text
+    assert disk_size(tmp_path / "env") == own.stat().st_blocks * 512
+    assert disk_size(tmp_path / "absent") == 0
 
 
 def test_what_was_not_used_is_deleted(store: Store) -> None:

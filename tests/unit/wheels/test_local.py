@@ -89,7 +89,7 @@ def test_torch_gets_no_architecture_that_it_refuses(tmp_path: Path, archs: str, 
             "a.c:9: fatal error: error writing to a.o: No space left on device\n",
             1,
             "the disk is full; unfinished files were deleted",
-            "buildfarm store du",
+            "buildfarm store prune",
             id="disk full",
         ),
         pytest.param(

@@ -37,7 +37,6 @@ from builder.commands.distributed.protocol import (
 )
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, MissingToolError, PreflightError
-from builder.gate.system.nvidia import smi
 from builder.log import set_verbosity
 from builder.process import handle_signals, kill_all
 from builder.progress.display import Progress, repeated
@@ -144,17 +143,8 @@ def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], Non
     )
 
 
-def _use_gpu(model: str) -> None:
-    """Let programs of wheels see one GPU of a model only: the op gate uses the first GPU that it sees."""
-    rows = smi(["compute_cap", "uuid"]) if model else []
-    found = [row.get("uuid") for row in rows if f"sm_{row.get('compute_cap', '').replace('.', '')}" == model]
-    if found and found[0]:
-        os.environ["CUDA_VISIBLE_DEVICES"] = found[0]
-
-
 def _check(task: CheckTask, store: Store, wheel: Path, report: Callable[[str], None]) -> WorkerAnswer:
     """Run the checks of a wheel in a cell."""
-    _use_gpu(task.gpu)
     settings, sent = task.settings, task.wheel
     log = store.log(f"check-{sent.sha256[:16]}-{task.cell}")
     log.write_bytes(b"")

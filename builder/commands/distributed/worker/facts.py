@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import NamedTuple
 
 from builder.commands.distributed.protocol import (
     BUILDS,
+    GPU,
     MANY,
     MEMORY,
     PROOF_MEMORY,
@@ -77,7 +77,7 @@ class WorkerFacts:
                 compilers[compile_resource("local", cuda)] = MANY
             if str(cuda) in self.toolkits or self.docker:
                 compilers[compile_resource("auto", cuda)] = MANY
-        gpus = {f"gpu-{model}": count for model, count in Counter(model for model, _ in self.gpus).items()}
+        gpus = {GPU: len(self.gpus)} if self.gpus else {}
         return (
             Offer(BUILDS, self.builds, {**common, BUILDS: self.builds, MEMORY: for_builds, **compilers}),
             Offer(PROOFS, 1, {**common, PROOFS: 1, MEMORY: self.memory, **gpus}),  # the op gate uses every core

@@ -21,14 +21,11 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from builder.commands.distributed.protocol import (
     PLUGIN,
     TOPIC,
-    BuildTask,
     CheckTask,
     SentWheel,
     Task,
     WorkerAnswer,
     refused,
-    remember_build,
-    remembered_build,
     version_text,
 )
 from builder.commands.distributed.worker.child import Work
@@ -113,10 +110,7 @@ class Service(WorkerPlugin):
         file = self._path_of(sent) if sent else None
         if sent and file and not (file.is_file() and sha256_of(file) == sent.sha256):
             return WorkerAnswer(no_wheel=True)
-        answer = self._in_process(Work(task, parts, self._root, self._facts.jobs, file), report)
-        if isinstance(task, BuildTask) and answer.wheel is not None:
-            remember_build(self._store, task.digest, answer.wheel.digest)
-        return answer
+        return self._in_process(Work(task, parts, self._root, self._facts.jobs, file), report)
 
     def _keep(self, *targets: str) -> None:
         """Keep paths of the store from `store prune` until the worker ends. Waits while it deletes one."""
@@ -165,17 +159,6 @@ class Service(WorkerPlugin):
             return WorkerAnswer(error=BuildfarmError(sentence, Code.KILLED), machine_fault=True)
         return answer
 
-    def finished(self, digests: Sequence[str]) -> dict[str, SentWheel]:
-        """Those of these tasks whose wheel is in this worker's store."""
-        found: dict[str, SentWheel] = {}
-        for digest in digests:
-            if build := remembered_build(self._store, digest):
-                self._keep(f"builds/{build}")
-                with suppress(OSError):
-                    if stored := self._store.find(build):
-                        found[digest] = SentWheel.of(stored)
-        return found
-
     def read(self, wheel: SentWheel, offset: int) -> bytes:
         """Up to CHUNK bytes of a wheel."""
         with self._path_of(wheel).open("rb") as stream:
@@ -211,5 +194,5 @@ def keep(part: bytes) -> bytes:
 
 
 def serve(method: str, *arguments: object, dask_worker: Worker | None = None) -> Any:  # noqa: ANN401
-    """What Dask calls on a worker at once, whatever tasks run there: `finished`, `read` or `write` of its plugin."""
+    """What Dask calls on a worker at once, whatever tasks run there: `read` or `write` of its plugin."""
     return getattr(cast("Worker", dask_worker).plugins[PLUGIN], method)(*arguments)

@@ -1,17 +1,13 @@
-"""`plan --new-torch` with a package index on this machine, and the workflow that opens an issue for a new release."""
+"""The job that opens an issue for a new release of torch, with a package index on this machine."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from builder.cli.app import app
-from builder.errors import MissingToolError
 from builder.publish.ci.workflows import MAIN, WorkflowOptions, workflows
 from tests.conftest import BUILDFARM
 from tests.unit.loopback import PackageIndex, only, pure_wheel, served
@@ -38,62 +34,9 @@ def matrix(tmp_path: Path) -> Path:
     return tmp_path / "project" / "matrix.yaml"
 
 
-PYTHONS = ("cp311-cp311", "cp312-cp312", "cp313-cp313", "cp313-cp313t")
-
-
-def add_torch(
-    index: PackageIndex, version: str, pythons: Sequence[str] = PYTHONS, *, requires_python: str = ""
-) -> None:
-    for python in pythons:
-        for platform in ("manylinux_2_28_x86_64", "win_amd64"):
-            tag = f"{python}-{platform}"
-            pure_wheel(index.root / "default", "torch", version, tag=tag, requires_python=requires_python)
-
-
-def new_torch(matrix: Path, *options: str) -> str:
-    done = CliRunner().invoke(app, ["plan", "--matrix", str(matrix), "--new-torch", *options])
-    assert done.exit_code == 0, done.output
-    return " ".join(done.stdout.split())
-
-
-def test_nothing_is_new(index: PackageIndex, matrix: Path) -> None:
-    assert new_torch(matrix) == ""
-    assert json.loads(new_torch(matrix, "--json")) == {"releases": []}
-    assert index.requested
-
-
-@pytest.mark.usefixtures("index")
-def test_releases_that_buildfarm_knows_and_that_give_cells(matrix: Path) -> None:
-    matrix.write_text(NEWEST.replace("2.15.0", "2.11, 2.13"))
-    assert new_torch(matrix).startswith("New torch releases: 2.14.1 and 2.15.0 matrix.yaml does not have torch 2.14.1,")
-    text = new_torch(matrix)
-    assert "which adds 1 build for 1 cell. To build them, add 2.14 to the list `torch` in matrix.yaml." in text
-    assert "add 2.15 to the list" in text
-    matrix.write_text(NEWEST.replace("2.15.0", "2.11, 2.13").replace("13.2", "12.6"))
-    assert new_torch(matrix).startswith("New torch release: 2.14.1 "), "torch 2.15 has no CUDA 12.6"
-
-
-def test_a_release_of_the_index_that_buildfarm_does_not_know(index: PackageIndex, matrix: Path) -> None:
-    add_torch(index, "2.99.0")
-    text = new_torch(matrix)
-    assert text.startswith("New torch release: 2.99.0 The package index has torch 2.99.0. To build for it, run")
-    add_torch(index, "2.99.1")
-    assert json.loads(new_torch(matrix, "--json")) == {
-        "releases": [{"torch": "2.99.1", "known": False, "builds": None, "cells": None}]
-    }
-
-
-def test_a_release_that_needs_a_newer_python(index: PackageIndex, matrix: Path) -> None:
-    newer = ("cp313-cp313", "cp314-cp314", "cp316-cp316")
-    add_torch(index, "2.99.0", newer, requires_python=">=3.13")
-    assert "The package index has torch 2.99.0" in new_torch(matrix)
-
-
-def test_an_index_that_does_not_answer_is_an_error(matrix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
-    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    done = CliRunner().invoke(app, ["plan", "--matrix", str(matrix), "--new-torch"])
-    assert isinstance(done.exception, MissingToolError)
+def add_torch(index: PackageIndex, version: str) -> None:
+    for python in ("cp311-cp311", "cp312-cp312", "cp313-cp313", "cp313-cp313t"):
+        pure_wheel(index.root / "default", "torch", version, tag=f"{python}-manylinux_2_28_x86_64")
 
 
 #: `gh`, which keeps the titles of issues in a file.
@@ -107,18 +50,48 @@ esac
 """
 
 
-def test_one_issue_is_opened_for_a_release(index: PackageIndex, matrix: Path, tmp_path: Path) -> None:
-    add_torch(index, "2.99.0")
+@pytest.mark.parametrize(
+    ("newest", "listed", "reason"),
+    [
+        ("2.15.0", "2.15.0", ""),
+        ("2.15.0", "2.14.1", "the matrix does not list torch 2.15.0"),
+        ("2.99.0", "2.15.0", "does not know torch 2.99.0"),
+    ],
+)
+def test_one_issue_is_opened_for_a_release(
+    index: PackageIndex, matrix: Path, tmp_path: Path, newest: str, listed: str, reason: str
+) -> None:
+    add_torch(index, newest)
+    matrix.write_text(NEWEST.replace("2.15.0", listed))
     steps = yaml.safe_load(workflows(WorkflowOptions("./buildfarm"))[MAIN])["jobs"]["new-torch"]["steps"]
     programs = program(matrix.parent, "gh", GH)
     (programs / "buildfarm").symlink_to(BUILDFARM)
+    (programs / "uv").symlink_to(BUILDFARM.with_name("uv"))
     (tmp_path / "issues").write_text("New torch release: 2.9\n")
     for _ in ("first night", "second night"):
         look = step_named(steps, "Look for a release of torch that matrix.yaml does not have")
         looked = run_step(look, matrix.parent, programs)
-        assert "New torch release: 2.99.0" in looked.summary, looked.printed
+        assert (looked.code, bool(looked.summary)) == (0, bool(reason)), looked.printed
         given = {"GH_TOKEN": "token", "GH_REPO": "owner/name", "HOME": str(tmp_path)}
         opened = run_step(step_named(steps, "Open an issue"), matrix.parent, programs, **given)
         assert opened.code == 0, opened.printed
-    assert (tmp_path / "issues").read_text() == "New torch release: 2.9\nNew torch release: 2.99.0\n"
-    assert "has torch 2.99.0" in (tmp_path / "body").read_text()
+    titles = f"New torch release: {newest}\n" if reason else ""
+    assert (tmp_path / "issues").read_text() == f"New torch release: 2.9\n{titles}"
+    assert not reason or reason in (tmp_path / "body").read_text()
+
+
+def test_a_broken_matrix_and_an_index_that_does_not_answer_fail_the_job(
+    index: PackageIndex, matrix: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_torch(index, "2.99.0")
+    steps = yaml.safe_load(workflows(WorkflowOptions("./buildfarm"))[MAIN])["jobs"]["new-torch"]["steps"]
+    look = step_named(steps, "Look for a release of torch that matrix.yaml does not have")
+    programs = program(matrix.parent, "gh", GH)
+    (programs / "buildfarm").symlink_to(BUILDFARM)
+    (programs / "uv").symlink_to(BUILDFARM.with_name("uv"))
+    matrix.write_text("cudo: [13.0]\n")
+    broken = run_step(look, matrix.parent, programs)
+    assert (broken.code != 0, "cudo" in broken.printed, broken.summary) == (True, True, "")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    assert run_step(look, matrix.parent, programs).code != 0

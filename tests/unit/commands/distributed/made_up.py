@@ -10,12 +10,12 @@ from typing import Any, cast
 from distributed import Scheduler, Worker
 
 from builder.commands.building.executor_choice import RunSettings
-from builder.commands.distributed.protocol import MANY, BuildTask, CheckTask, SentWheel, version_resource
+from builder.commands.distributed.protocol import GPU, MANY, BuildTask, CheckTask, Needs, SentWheel, version_resource
 from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.commands.distributed.worker.service import Service
 from builder.matrix.axes import Cell
 from builder.matrix.config import Matrix
-from builder.proof import Check, Proof, Verdict
+from builder.proof import Proof, Verdict
 from builder.proofs.cells.op_gate import CELL_CHECKS
 from tests.unit.matrix import make
 from tests.unit.wheels.make_record import BUILD, build_record
@@ -37,24 +37,21 @@ def proofs(gpu: Verdict, reason: str = "", *, others: Verdict = Verdict.PASSED, 
     )
 
 
-def on(check: Check, found: tuple[Proof, ...]) -> Proof:
-    """The proof of one check."""
-    (proof,) = [proof for proof in found if proof.check is check]
-    return proof
-
-
 @asynccontextmanager
-async def workers(folder: Path, *names: str) -> AsyncIterator[tuple[str, list[Service]]]:
+async def workers(folder: Path, *names: str, needs: Needs | None = None) -> AsyncIterator[tuple[str, list[Service]]]:
     """Run a scheduler, and workers of these names that can build, each with a store below `folder`.
+
+    Those named `gpu` have a GPU. `needs` replaces what the workers offer.
 
     The value is the address of the scheduler, and the plugin of each worker.
     """
-    resources = {**{name: amount for name, (amount, _) in BUILD_TASK.needs.items()}, version_resource(): MANY}
+    resources = {name: amount for name, (amount, _) in (needs or BUILD_TASK.needs).items()} | {version_resource(): MANY}
     local: dict[str, Any] = {"host": "127.0.0.1", "dashboard": False}
     plugins = [Service(folder / name, WorkerFacts(name, cores=1, memory=2**30, builds=1, jobs=1)) for name in names]
     async with AsyncExitStack() as stack:
         scheduler = await stack.enter_async_context(Scheduler(port=0, dashboard_address="127.0.0.1:0", **local))
         for name, plugin in zip(names, plugins, strict=True):
-            more: dict[str, Any] = {"nthreads": 1, "memory_limit": 0, "resources": resources, "plugins": (plugin,)}
+            more: dict[str, Any] = {"nthreads": 1, "memory_limit": 0, "plugins": (plugin,)}
+            more["resources"] = resources | ({GPU: 1} if name == "gpu" else {})
             await stack.enter_async_context(Worker(scheduler.address, name=name, **local, **more))
         yield cast("str", scheduler.address), plugins

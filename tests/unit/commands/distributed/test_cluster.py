@@ -1,4 +1,4 @@
-"""A client and the workers of a real scheduler: which of them try a task, and which have its wheel already."""
+"""A client and the workers of a real scheduler: which of them try a task."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ import pytest
 from distributed import get_worker
 
 from builder.commands.distributed.cluster import Cluster
-from builder.commands.distributed.protocol import BuildTask, WorkerAnswer, remember_build
+from builder.commands.distributed.protocol import BuildTask, CheckTask, Needs, WorkerAnswer
 from builder.commands.distributed.worker.service import run_task
 from builder.errors import BuildfarmError, Code
-from builder.store import Store, work_name
 from tests.conftest import PATIENCE
 from tests.refused import refused
-from tests.unit.commands.distributed.made_up import BUILD_TASK, SETTINGS, workers
-from tests.unit.wheels.make_record import build_record
+from tests.unit.commands.distributed.made_up import BUILD_TASK, PROOF_TASK, SETTINGS, workers
 
 # Dask warns on a busy machine.
 pytestmark = pytest.mark.filterwarnings("ignore:Creating scratch directories")
-DIGEST = "d" * 64
 
 
 def on_workers(
@@ -31,6 +28,7 @@ def on_workers(
     scenario: Callable[[Cluster], None],
     function: Callable[..., WorkerAnswer] = run_task,
     patience: float = 20,
+    needs: Needs | None = None,
 ) -> None:
     """Run a scenario with workers of these names; `function` is what they do in place of a task."""
 
@@ -42,7 +40,7 @@ def on_workers(
             cluster.close()
 
     async def run() -> None:
-        async with workers(folder, *names.split()) as (address, _):
+        async with workers(folder, *names.split(), needs=needs) as (address, _):
             await asyncio.to_thread(in_a_thread, address)
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE))
@@ -102,19 +100,18 @@ def test_a_scheduler_that_does_not_come_back(tmp_path: Path) -> None:
     on_workers(tmp_path, "w1", scenario, build)
 
 
-def test_a_worker_knows_the_wheels_that_it_made(tmp_path: Path) -> None:
-    def scenario(cluster: Cluster) -> None:
-        assert cluster.finished([BUILD_TASK.digest]) == {}
-        store = Store(tmp_path / "w2")
-        wheel = store.root / "ops-1.0-py3-none-any.whl"
-        wheel.write_bytes(b"wheel")
-        with store.work(work_name(DIGEST)):
-            store.add(DIGEST, wheel, build_record())
-        remember_build(store, BUILD_TASK.digest, DIGEST)
-        answer = cluster.finished([BUILD_TASK.digest, "f" * 64]).pop(BUILD_TASK.digest)
-        assert answer.wheel
-        assert (cluster._workers[answer.worker]["name"], answer.wheel.digest, answer.reused) == ("w2", DIGEST, True)
-        (store.root / "remote" / f"{BUILD_TASK.digest}.json").unlink()
-        assert cluster.finished([BUILD_TASK.digest]) == {}
+def test_checks_go_to_the_workers_with_a_gpu(tmp_path: Path) -> None:
+    def checks(_: CheckTask) -> WorkerAnswer:
+        worker = get_worker()
+        fault = worker.name == "gpu" and (tmp_path / "full").exists()
+        error = BuildfarmError("the disk is full", Code.DISK_FULL) if fault else None
+        return WorkerAnswer(worker.address, str(worker.name), error, machine_fault=fault)
 
-    on_workers(tmp_path, "w1 w2", scenario)
+    def scenario(cluster: Cluster) -> None:
+        again = [replace(PROOF_TASK, basis=str(number)) for number in range(5)]
+        assert cluster.has_gpu()
+        assert {cluster.compute(task, {}).machine for task in again[:4]} == {"gpu"}
+        (tmp_path / "full").touch()
+        assert cluster.compute(again[4], {}).machine in {"w1", "w2"}
+
+    on_workers(tmp_path, "w1 gpu w2", scenario, checks, needs=PROOF_TASK.needs)

@@ -1,4 +1,4 @@
-"""What client and workers send each other, what a task needs of a worker, and the option with GPU models."""
+"""What client and workers send each other, and what a task needs of a worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from builder.commands.building.executor_choice import RunSettings
 from builder.commands.distributed import protocol
-from builder.commands.distributed.client.run import RemoteRun
+from builder.commands.distributed.client import RemoteRun
 from builder.commands.distributed.cluster import missing, nobody
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.distributed.protocol import (
@@ -29,7 +29,6 @@ from builder.errors import BuildError, BuildfarmError, Code, MissingToolError, U
 from builder.matrix.axes import Cuda
 from builder.proofs.cells.prover import WheelProver
 from builder.store import Store
-from tests.refused import refused
 from tests.unit.commands.distributed.made_up import BUILD_TASK, CELL, PROOF_TASK, RECIPE, SETTINGS, WHEEL
 from tests.unit.wheels.make_record import BUILD
 
@@ -37,7 +36,6 @@ from tests.unit.wheels.make_record import BUILD
 def test_the_key_of_checks_covers_what_decides_them() -> None:
     task = PROOF_TASK
     others = [
-        replace(task, gpu="sm_90"),
         replace(task, basis="other"),
         replace(task, again=not task.again),
         replace(task, wheel=replace(WHEEL, sha256="b" * 64)),
@@ -48,13 +46,12 @@ def test_the_key_of_checks_covers_what_decides_them() -> None:
 
 def test_keys_begin_with_what_dask_averages_over() -> None:
     assert BUILD_TASK.key.rpartition("-")[0] == "build_ops_cu130"
-    assert replace(PROOF_TASK, gpu="sm_90").key.rpartition("-")[0] == f"prove_ops_{CELL}_sm_90"
-    assert replace(PROOF_TASK, gpu="sm_90").title.endswith(f" in {CELL} on sm_90")
+    assert PROOF_TASK.key.rpartition("-")[0] == f"prove_ops_{CELL}"
 
 
 def test_a_build_without_the_compiler_cache_is_another_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wheel that a worker made with the cache must not answer `--no-compiler-cache`."""
-    monkeypatch.setattr("builder.commands.distributed.client.run.source_digest", lambda _: "source")
+    monkeypatch.setattr("builder.commands.distributed.client.source_digest", lambda _: "source")
 
     def digest(settings: RunSettings) -> str:
         options = WorkersOptions(scheduler="tcp://127.0.0.1:1")
@@ -98,14 +95,14 @@ def worker(name: str, **resources: float) -> dict[str, object]:
 
 
 def test_a_message_names_what_workers_lack_once() -> None:
-    task = replace(PROOF_TASK, gpu="sm_80")
+    task = replace(PROOF_TASK, settings=replace(SETTINGS, executor="docker"))
     enough = {PROOFS: 1.0, MEMORY: 1e12}
     workers = {str(at): worker(f"w{at}", **enough) for at in range(5)}
     workers["z"] = worker("only-builds", **{BUILDS: 1.0})
-    workers["y"] = worker("small", **{PROOFS: 1.0, "gpu-sm_80": 1.0})
+    workers["y"] = worker("small", **{PROOFS: 1.0, "docker": 1.0})
     error = missing(task, workers, ())
-    first, _, second = error.sentence.removeprefix("no worker can run checks for sm_80: ").partition("; ")
-    assert first == "w0, w1, w2 and 2 more have no GPU of the model sm_80"
+    first, _, second = error.sentence.removeprefix("no worker can run these checks: ").partition("; ")
+    assert first == "w0, w1, w2 and 2 more have no Docker"
     assert second.startswith("small has ")
     assert error.exit_code == MissingToolError("", Code.TOOLKIT_MISSING).exit_code
 
@@ -122,21 +119,12 @@ def test_the_error_of_workers_that_failed_names_them() -> None:
 
 
 def test_checks_need_what_they_use() -> None:
-    gpu = replace(PROOF_TASK, gpu="sm_80")
     in_docker = replace(PROOF_TASK, settings=replace(SETTINGS, executor="docker"))
-    assert gpu.needs["gpu-sm_80"][0] == in_docker.needs["docker"][0] == 1
+    assert in_docker.needs["docker"][0] == 1
     assert "docker" not in PROOF_TASK.needs
-    assert BUILD_TASK.priority < PROOF_TASK.priority < gpu.priority
+    assert BUILD_TASK.priority < PROOF_TASK.priority < in_docker.priority
 
 
 def test_a_build_needs_a_compiler() -> None:
     found = [compile_resource(executor, Cuda(13, 0)) for executor in ("auto", "local", "docker")]
     assert found == ["any-cu130", "local-cu130", "docker"]
-
-
-def test_gpu_models_of_the_option() -> None:
-    assert WorkersOptions(prove_on=["sm_90, sm_80", "sm_90"]).gpu_models == ("sm_90", "sm_80")
-    assert WorkersOptions().gpu_models == ()
-    for text in ("90", "sm_", "sm_x", "H200", "sm_80,,sm_90", "sm_9.0"):
-        with refused(Code.VALUE_INVALID):
-            WorkersOptions(prove_on=[text]).check_workers()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from builder.commands.report import report_data
 from builder.log import console
 from builder.publish.runs.markdown import LIMIT, append_summary, code, fenced, report_markdown
 from builder.publish.runs.view import report_of
@@ -93,16 +91,16 @@ def test_a_summary_is_appended(tmp_path: Path) -> None:
     assert summary.stat().st_size <= LIMIT
 
 
-def test_the_report_as_json(tmp_path: Path) -> None:
-    data = json.loads(report_data(report_of(run(tmp_path))))
-    assert [build["result"] for build in data["builds"]] == ["failed", "refused", "not finished", "built"]
-    failed, refused, _, good = data["builds"]
-    assert [build["code"] for build in data["builds"]] == ["compile-failed", "compile-failed", None, None]
-    assert failed["log"]["lines"][-1].endswith(" end")
-    assert [(cell["cell"], cell["level"]) for cell in (*failed["cells"], *refused["cells"], *good["cells"])] == [
+def test_what_a_report_knows_of_a_run(tmp_path: Path) -> None:
+    builds = report_of(run(tmp_path)).builds
+    assert [build.result for build in builds] == ["failed", "refused", "not finished", "built"]
+    failed, refused, _, good = builds
+    assert [build.code for build in builds] == ["compile-failed", "compile-failed", None, None]
+    assert failed.log
+    assert failed.log.lines[-1].endswith(" end")
+    assert [(cell.cell, cell.level) for cell in (*failed.cells, *refused.cells, *good.cells)] == [
         (OTHER, "not built"),
         (CELL, "failed"),
         (CELL, "cpu"),
     ]
-    assert good["objects"] == {"reused": 1, "all": 2}
-    assert len(data["runs"][0]["timeline"]["stages"]) == 5
+    assert good.objects == {"reused": 1, "all": 2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -11,7 +12,6 @@ from typing import cast
 
 from builder.commands.building.executor_choice import RunSettings
 from builder.commands.building.story import BuildRun
-from builder.commands.distributed.client.prove import CellChecks, append_log, basis_text
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.distributed.protocol import (
@@ -32,14 +32,31 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.proof import Proof
-from builder.proofs.cells.prover import WheelProver
+from builder.proofs.cells.cell_run import not_run_in_cell
+from builder.proofs.cells.op_gate import CELL_CHECKS
+from builder.proofs.cells.prover import WheelProver, cell_basis, timed_out
 from builder.store import Store, StoredBuild, work_name
 from builder.wheels.sources.prepare import source_digest
 
-#: How often a build is made whose wheel cannot be copied, because its worker is gone.
+#: How often a build is made whose wheel cannot be copied, because its worker is gone, and checks are tried on workers
+#: that lack the wheel.
 ATTEMPTS = 3
 #: How many builds have a thread that waits for workers.
 MOST_BUILDS = 1000
+
+
+def append_log(answer: WorkerAnswer, log: Path) -> None:
+    """Append what a worker sent of its log to the log of this machine; without it if that is not possible."""
+    with suppress(OSError), log.open("ab") as stream:
+        stream.write(zlib.decompress(answer.log) if answer.log else b"")
+
+
+def is_open(task: CheckTask, earlier: Sequence[Proof], *, gpu: bool) -> bool:
+    """Whether another run could decide a check, beside earlier proofs; `gpu`: it would be on a worker with a GPU."""
+    basis = cell_basis(task.recipe)
+    counts = [p for p in earlier if p.cell == task.cell and p.basis == basis.get(p.check) and not timed_out(p)]
+    decided = {p.check for p in counts if p.has_run or (p.evidence.get("settled") and not (gpu and p.check.on_gpu))}
+    return task.again or not decided.issuperset(CELL_CHECKS)
 
 
 class RemoteRun(BuildRun):
@@ -61,7 +78,6 @@ class RemoteRun(BuildRun):
         self._cluster: Cluster | None = None
         self._tasks: dict[Build, BuildTask] = {}
         self._parcels: dict[str, Mapping[str, bytes]] = {}
-        self._made: dict[str, WorkerAnswer] = {}  # by the digest of a task: what a worker made for an earlier run
 
     def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
         """As in `BuildRun`."""
@@ -70,11 +86,10 @@ class RemoteRun(BuildRun):
 
     def start(self, builds: Mapping[Build, bool]) -> tuple[int, Sequence[Build]]:
         """Connect to the scheduler; raises UnreachableError. All builds go to Dask at once."""
-        options, missing = self._options, [build for build, there in builds.items() if not there]
         for name in dict.fromkeys(build.extension for build in builds):
             self._parcels[name] = packed(self.recipes[name], self._settings.matrix.path, self.store)
-        self._cluster = Cluster(options.scheduler or "", patience=options.worker_timeout, on_stage=self._show)
-        self._made = self._cluster.finished([self._tasks[build].digest for build in missing])
+        address, patience = self._options.scheduler or "", self._options.worker_timeout
+        self._cluster = Cluster(address, patience=patience, on_stage=self._show)
         return min(max(len(builds), 1), MOST_BUILDS), [*builds]
 
     def end(self) -> None:
@@ -96,7 +111,7 @@ class RemoteRun(BuildRun):
             return stored, True
         log.write_bytes(b"")
         for _ in range(ATTEMPTS):
-            answer = self._made.pop(task.digest, None) or cluster.compute(task, self._parcels[build.extension])
+            answer = cluster.compute(task, self._parcels[build.extension])
             append_log(answer, log)
             if answer.error is not None:
                 if isinstance(answer.error, BuildError) and answer.error.log:  # the path on the worker
@@ -115,22 +130,38 @@ class RemoteRun(BuildRun):
 
     def prove(self, build: Build, stored: StoredBuild, log: Path, stage: Callable[[str], None]) -> list[Proof]:
         """Prove the wheel on workers, and its file here."""
-        recipe, again, gpus = self.recipes[build.extension], self._prover.again, self._options.gpu_models
+        recipe, again = self.recipes[build.extension], self._prover.again
         subject, cluster = self._prover.subject(stored, build, recipe), cast("Cluster", self._cluster)
-        earlier, parts = self.store.proofs(stored.sha256), self._parcels[build.extension]
-        wheel, basis = SentWheel.of(stored), basis_text(recipe)
+        wheel, earlier = SentWheel.of(stored), self.store.proofs(stored.sha256)
+        basis = digest_of({str(check): digest for check, digest in cell_basis(recipe).items()})
         # A container's wheel may need a newer glibc than a worker has.
         settings = replace(self._settings, executor=stored.record.record.toolchain.executor)
         tasks = [CheckTask(wheel, recipe, cell, settings, basis, build, again=again) for cell in subject.claim.cells]
-        checks = [CellChecks(task, stored.wheel, parts, gpus, earlier, log) for task in tasks]
-        checks = [each for each in checks if each.models]
+        tasks = [task for task in tasks if is_open(task, earlier, gpu=cluster.has_gpu())]
         made: dict[Cell, tuple[Proof, ...]] = {}
-        if checks:
+        if tasks:
             stage("prove in its cells")
-            with ThreadPoolExecutor(len(checks)) as pool:
-                found = pool.map(lambda each: each.run(cluster), checks)
-                made = {each.task.cell: proofs for each, proofs in zip(checks, found, strict=True)}
+            with ThreadPoolExecutor(len(tasks)) as pool:
+                found = pool.map(lambda task: self._checked(task, stored.wheel, log), tasks)
+                made = {task.cell: proofs for task, proofs in zip(tasks, found, strict=True)}
         return self._prover.prove(subject, log=log, stage=lambda _: None, others=made)
+
+    def _checked(self, first: CheckTask, wheel: Path, log: Path) -> tuple[Proof, ...]:
+        """One proof for each check of a cell; "not run" where no worker can. A worker that lacks the wheel gets it."""
+        task, only, cluster = first, "", cast("Cluster", self._cluster)
+        for attempt in range(1, ATTEMPTS + 1):
+            answer = cluster.compute(task, self._parcels[task.build.extension], only=only)
+            append_log(answer, log)
+            if not answer.no_wheel:
+                break
+            only = answer.worker
+            task = replace(first, basis=f"{first.basis}-{attempt}")  # Dask does not run a finished key again
+            with suppress(OSError):
+                cluster.send(only, task.wheel, wheel)
+        if answer.error is None and not answer.no_wheel:
+            return answer.proofs
+        reason = str(answer.error or "no worker could get the wheel")
+        return not_run_in_cell(reason, task.wheel.sha256, task.cell).proofs
 
     def _task(self, build: Build) -> BuildTask:
         """The task of a build; its digest covers everything that this machine knows about the build."""
