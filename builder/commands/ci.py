@@ -58,7 +58,8 @@ def ci(options: CiOptions) -> None:
     jobs install. With gpu in --require, buildfarm-wheel.yml tests each wheel on a runner with a GPU.
 
     A pull request and a push to --branch build the newest cell of each extension. Every night, everything is built and
-    published, and an issue is opened if there is a new torch. Pull requests of forks start no job on a GPU runner.
+    published. A new torch opens an issue; if matrix.yaml names a range that admits it, it is built too, and a pull
+    request with facts.yaml is opened. Pull requests of forks start no job on a GPU runner.
 
     Examples:
         buildfarm ci --require cpu --install ./tools/buildfarm
@@ -80,7 +81,7 @@ def ci(options: CiOptions) -> None:
 
 def _needs(options: WorkflowOptions) -> list[str]:
     """What each job needs: a runner, and settings of the repository."""
-    hosted = "plan, build, new torch" + (", publish" if options.publish_labels == IMAGE else "")
+    hosted = "plan, build, new torch, facts" + (", publish" if options.publish_labels == IMAGE else "")
     lines = ["What the jobs need:", f"  {hosted}: {IMAGE}, a machine of GitHub"]
     if options.publish_labels != IMAGE:
         lines.append(f"  publish: a runner with the labels {options.publish_labels}")

@@ -17,6 +17,7 @@ import yaml
 
 from builder.errors import Code, UsageError
 from builder.matrix.config import CASES, RECIPE
+from builder.matrix.facts_file import FACTS
 
 # Files that builds and tests leave in a source folder. They are not source and differ between machines.
 _LEFTOVER_NAMES = frozenset(
@@ -30,7 +31,7 @@ _LEFTOVER_SUFFIXES = (".egg-info", ".pyc", ".so")
 _MARKERS = ("CACHEDIR.TAG", "pyvenv.cfg", "conda-meta/history")
 # Only at the top level: `src/build/` may be a package. The top-level `tests/`, matrix.yaml, the recipe and its op cases
 # are neither in the digest nor in the tree of a build, so changing a test or a summary causes no rebuild.
-_LEFT_OUT_AT_TOP = frozenset({"build", "dist", "tests", "matrix.yaml", "buildfarm.lock", RECIPE})
+_LEFT_OUT_AT_TOP = frozenset({"build", "dist", "tests", "matrix.yaml", FACTS.name, "buildfarm.lock", RECIPE})
 #: At the top, what `report`, `relabel` and `smoke --pack` write. A file of these names that git tracks is source.
 _WRITTEN_AT_TOP = ("buildfarm-report.html", "relabelled", "*.pyz")
 #: The list after `packages =` in setup.py, setup.cfg or pyproject.toml; not the call of a function that finds packages.

@@ -85,7 +85,7 @@ def folder(tmp_path: Path) -> Path:
 LEFTOVERS = [
     *("build/lib/op.o", "dist/ext.whl", "tests/test_op.py", "ext.egg-info/PKG-INFO", "src/ext.egg-info/PKG-INFO"),
     *("src/__pycache__/a.pyc", "src/_C.abi3.so", ".git/HEAD", "src/.pytest_cache/x", ".venv/pyvenv.cfg"),
-    *("matrix.yaml", "buildfarm.lock", "buildfarm-report.html", "gate.pyz", "relabelled/ext.whl"),
+    *("matrix.yaml", "facts.yaml", "buildfarm.lock", "buildfarm-report.html", "gate.pyz", "relabelled/ext.whl"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.conftest import BUILDFARM
 from tests.unit.loopback import PackageIndex, only, pure_wheel, served
 from tests.unit.publish.ci.conftest import MATRIX, RECIPE
 from tests.unit.publish.ci.steps import program, run_step, step_named
+from tests.unit.wheels import test_upstream as upstream
 
 NEWEST = MATRIX.replace("2.11.0", "2.15.0").replace("13.0", "13.2")
 
@@ -46,6 +48,18 @@ set -eu
 case "$1 $2" in
 "issue list") cat "$HOME/issues" ;;
 "issue create") echo "$4" >> "$HOME/issues"; cp "$6" "$HOME/body" ;;
+esac
+"""
+
+
+#: `gh`, which keeps whether it opened or changed a pull request, and its text.
+GH_PULL = """\
+set -eu
+[ "$GH_TOKEN" = token ] && [ "$GH_REPO" = owner/name ]
+case "$1 $2" in
+"pr list") [ -e "$HOME/calls" ] && echo 1 || echo 0 ;;
+"pr create") echo create >> "$HOME/calls"; cp "${10}" "$HOME/body" ;;
+"pr edit") echo edit >> "$HOME/calls"; cp "$5" "$HOME/body" ;;
 esac
 """
 
@@ -95,3 +109,37 @@ def test_a_broken_matrix_and_an_index_that_does_not_answer_fail_the_job(
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     assert run_step(look, matrix.parent, programs).code != 0
+
+
+def test_a_range_of_torch_gets_a_pull_request_with_the_facts(index: PackageIndex, matrix: Path, tmp_path: Path) -> None:
+    """The plan of the night has the new release; a second night changes the text of the pull request."""
+    upstream.add_torch(index, {**upstream.TORCH, "torch/version.py": "__version__ = '2.99.0'\ncuda = '13.2'\n"})
+    matrix.write_text(NEWEST.replace("[2.15.0]", '">=2.15"'))
+    folder, origin = matrix.parent, tmp_path / "origin.git"
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(folder))
+    subprocess.run(["git", "init", "--quiet", "--bare", str(origin)], check=True)
+    for words in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "--message=a")):
+        subprocess.run([*git, *words], check=True)
+    subprocess.run([*git, "remote", "add", "origin", str(origin)], check=True)
+    programs = program(folder, "gh", GH_PULL)
+    (programs / "buildfarm").symlink_to(BUILDFARM)
+    jobs = yaml.safe_load(workflows(WorkflowOptions("./buildfarm"))[MAIN])["jobs"]
+
+    read = run_step(step_named(jobs["plan"]["steps"], "Read the facts of new releases of torch"), folder, programs)
+    assert (read.code, read.output) == (0, "read=true\n"), read.printed
+    given = {"GH_TOKEN": "token", "GH_REPO": "owner/name", "HOME": str(tmp_path), "RUN": "https://host.invalid/run"}
+    for publish in ("success", "failure"):
+        step = step_named(jobs["facts"]["steps"], "Open a pull request")
+        opened = run_step(step, folder, programs, **given, WHEELS="success", PUBLISH=publish)
+        assert opened.code == 0, opened.printed
+        subprocess.run([*git, "switch", "--quiet", "-"], check=True)
+        subprocess.run([*git, "branch", "--quiet", "-D", "buildfarm-facts"], check=True)
+        (folder / "facts.yaml").write_text("x")
+    assert (tmp_path / "calls").read_text() == "create\nedit\n"
+    text = (tmp_path / "body").read_text()
+    assert "torch 2.99.0 is unknown to this version of buildfarm: read its facts" in text
+    assert "Plan before: 1 build serves 1 cell" in text
+    assert "Plan with these facts: 2 builds serve 2 cells" in text
+    assert "Builds and tests: success; publish: failure. [The run](https://host.invalid/run) says which wheels." in text
+    shown = ["git", "--git-dir", str(origin), "show", "buildfarm-facts:facts.yaml"]
+    assert subprocess.run(shown, capture_output=True, text=True, check=True).stdout == "x"

@@ -75,7 +75,7 @@ def test_without_gpu_no_job_needs_a_runner_of_the_project(project: Path) -> None
     assert list(made) == ["buildfarm"], "that of the GPU runners is removed"
     jobs = made["buildfarm"]["jobs"]
     assert {name: job["runs-on"] for name, job in jobs.items()} == dict.fromkeys(
-        ("plan", "wheels", "publish", "new-torch"), "ubuntu-24.04"
+        ("plan", "wheels", "publish", "new-torch", "facts"), "ubuntu-24.04"
     )
     assert "buildfarm build" in step_named(jobs["wheels"]["steps"], "Build")["run"]
     assert "--require cpu " in step_named(jobs["publish"]["steps"], "Publish")["run"]
@@ -198,16 +198,19 @@ def test_a_fork_reaches_no_gpu_runner_and_no_environment(project: Path) -> None:
     assert made["buildfarm"][True]["push"] == {"branches": ["main"]}
 
 
-def test_no_job_sees_a_secret_and_only_the_job_that_opens_issues_can_write(project: Path) -> None:
+def test_no_job_sees_a_secret_and_only_what_opens_an_issue_or_a_pull_request_can_write(project: Path) -> None:
     for workflow in written(project).values():
-        torch = workflow["jobs"].pop("new-torch", None)
+        rights = {"new-torch": {"contents": "read", "issues": "write"}}
+        rights["facts"] = {"contents": "write", "pull-requests": "write"}
+        for name in rights.keys() & workflow["jobs"].keys():
+            job = workflow["jobs"].pop(name)
+            assert job["permissions"] == rights[name]
+            assert "needs.plan.outputs.facts" in job["if"], "which only a nightly run has"
+            assert name == "new-torch" or "buildfarm-requirements" not in yaml.safe_dump(job), "it runs no package"
         assert workflow["permissions"] == {"contents": "read"}
         assert not any("permissions" in job for job in workflow["jobs"].values())
         assert "token" not in yaml.safe_dump(workflow["jobs"])
         assert "secrets" not in yaml.safe_dump(workflow)
-        if torch:
-            assert torch["permissions"] == {"contents": "read", "issues": "write"}
-            assert torch["if"] == "github.event_name == 'schedule'"
 
 
 def test_the_options_of_runners_and_index(project: Path) -> None:
