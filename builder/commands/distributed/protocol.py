@@ -23,6 +23,7 @@ from builder.hashing import digest_of
 from builder.images.registry import lock_path
 from builder.matrix.axes import Cell, Cuda
 from builder.matrix.config import PathSource, Recipe
+from builder.matrix.facts_file import FACTS
 from builder.matrix.plan import Build
 from builder.proof import Proof
 from builder.records import BuildRecord
@@ -230,8 +231,8 @@ LOCKS = "locks"
 def packed(recipe: Recipe, matrix: Path, store: Store) -> dict[str, bytes]:
     """What a worker needs, in parts of at most PART bytes, each with the name of its content; equal files: equal parts.
 
-    That is cases with their references, patches, the source, buildfarm.lock beside `matrix`,
-    and the lock records of the store's environments. Raises UsageError for a source folder that does not exist.
+    That is cases with their references, patches, the source, buildfarm.lock and facts.yaml beside `matrix`, and the
+    lock records of the store's environments. Raises UsageError for a source folder that does not exist.
     """
     wanted = [*recipe.patches, *([recipe.cases] if recipe.cases else [])]
     wanted += [path for path in (recipe.folder / REFERENCES).rglob("*") if path.is_file()]
@@ -239,8 +240,8 @@ def packed(recipe: Recipe, matrix: Path, store: Store) -> dict[str, bytes]:
         wanted += [path for _, path in source_files(recipe.source.path)]
     kept = {path.relative_to(recipe.folder) for path in wanted if "__pycache__" not in path.parts}
     members = {f"recipe/{name}": recipe.folder / name for name in sorted(kept)}
-    if (lock := lock_path(matrix)).is_file():
-        members[LOCK] = lock
+    beside = {LOCK: lock_path(matrix), FACTS.name: matrix.with_name(FACTS.name)}
+    members |= {name: path for name, path in beside.items() if path.is_file()}
     members |= {f"{LOCKS}/{path.name}": path for path in sorted((store.root / "envs").glob("*.json"))}
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:xz", preset=1) as archive:

@@ -38,6 +38,7 @@ from builder.commands.distributed.protocol import (
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, MissingToolError, PreflightError
 from builder.log import set_verbosity
+from builder.matrix.compat import use_facts_of
 from builder.process import handle_signals, kill_all
 from builder.progress.display import Progress, repeated
 from builder.proofs.cells.prover import WheelProver
@@ -98,7 +99,8 @@ def run(work: Work, report: Callable[[str], None]) -> WorkerAnswer:
         with store.work(f"task-{work.task.key.rpartition('-')[2][:16]}") as folder:
             recipe = moved(work.task.recipe, unpack(work.parts, folder))
             keep_locks(store.root / "envs", locks_in(folder / LOCKS))
-            # buildfarm.lock lies beside matrix.yaml.
+            # buildfarm.lock and facts.yaml lie beside matrix.yaml.
+            use_facts_of(folder)
             matrix = replace(work.task.settings.matrix, path=(folder / LOCK).with_name("matrix.yaml"))
             task = replace(work.task, recipe=recipe, settings=replace(work.task.settings, matrix=matrix))
             if isinstance(task, BuildTask):

@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from builder.commands.distributed import protocol
-from builder.commands.distributed.protocol import LOCK, LOCKS, moved, packed, unpack
+from builder.commands.distributed.protocol import LOCK, LOCKS, WorkerAnswer, moved, packed, unpack
+from builder.commands.distributed.worker import child
+from builder.matrix.compat import Compat
 from builder.matrix.config import PathSource, Recipe
 from builder.store import Store
+from tests.unit.commands.distributed.made_up import BUILD_TASK
 from tests.unit.matrix import make
 
 
@@ -57,6 +60,26 @@ def test_the_files_arrive(recipe: Recipe, tmp_path: Path) -> None:
     assert ((there / LOCK).read_text(), (there / LOCKS / "env.json").read_text()) == ("images: {}\n", "{}")
     again = moved(recipe, folder)
     assert (again.patches, again.source) == ((folder / "fix.patch",), PathSource(folder / "src"))
+
+
+def test_a_worker_reads_the_facts_of_the_project(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is started anywhere, and knows what the client's facts.yaml says about a new torch."""
+    row = "python: [3.12], variants: {cu999: {x86_64: [1.0]}}, default: cu999, toolkit_pin: '', cxx_standard: 20,"
+    row += " gcc_max: {}, arch_list: [], companions: {}"
+    (tmp_path / "facts.yaml").write_text(f"format: 1\ntorch: {{2.99.0: {{{row}}}}}\n")
+    monkeypatch.setattr("builder.matrix.compat._facts", [Path("facts.yaml")])
+    known = []
+
+    def build(*_: object) -> WorkerAnswer:
+        known.append(Compat.load().has_torch("2.99.0"))
+        return WorkerAnswer()
+
+    monkeypatch.setattr(child, "_build", build)
+    task = replace(BUILD_TASK, recipe=recipe)
+    child.run(child.Work(task, parts(recipe, tmp_path), tmp_path / "worker", 1), print)
+    assert known == [True]
 
 
 def test_equal_files_give_equal_parts(recipe: Recipe, tmp_path: Path) -> None:
