@@ -77,6 +77,7 @@ def test_a_worker_reads_the_facts_of_the_project(
         return WorkerAnswer()
 
     monkeypatch.setattr(child, "_build", build)
+    monkeypatch.setattr(child, "set_verbosity", lambda **_: None)  # it is for the whole process
     task = replace(BUILD_TASK, recipe=recipe)
     child.run(child.Work(task, parts(recipe, tmp_path), tmp_path / "worker", 1), print)
     assert known == [True]
