@@ -50,6 +50,9 @@ from builder.proofs.cells.cell_environment import cell_environments
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.op_gate import spec_of
 from builder.proofs.cells.prover import cell_basis
+from builder.proofs.claimed_cells import foreign_claim
+from builder.proofs.static.linkage import check_linkage_in
+from builder.proofs.static.symbol_table import SymbolTable
 from builder.publish.index.new_wheel import merged, proofs_beside
 from builder.publish.proof_lines import counts, findings, gpu_lines, hints_of
 from builder.publish.report import outcomes_of, smoke_report_json
@@ -65,6 +68,7 @@ from builder.publish.terminal import (
 )
 from builder.result import SmokeResult
 from builder.store import Store, write_atomic, write_if_changed
+from builder.wheelfile.facts import read_facts
 from builder.wheels.build_dir import clear_abandoned
 
 if TYPE_CHECKING:
@@ -112,6 +116,12 @@ class Results:
             write_if_changed(proofs_path(target.wheel), proofs_json(known))
         failed = sum(proof.verdict is Verdict.FAILED for proof in result.all_proofs)
         return f"{failed} failed" if failed else "tested"
+
+    def lack_linkage(self, target: SmokeTarget, cell: Cell) -> bool:
+        """Whether the build of a wheel could not link it in a cell, which its machine does not have."""
+        known = self._beside[target.wheel] or self._store.proofs(target.sha256)
+        found = [one for one in known if (one.cell, one.check) == (cell, Check.LINKAGE)]
+        return bool(found) and not any(one.has_run for one in found)
 
     @cached_property
     def _verification(self) -> Verification:
@@ -250,9 +260,11 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
         for target, cell in jobs:
             name, log = f"{target.wheel.name} in {cell}", store.log(f"smoke-{target.wheel.name}-{cell}")
             progress.start(name, log)
-            runner = CellRunner(store, cells, log, partial(_stage, progress, name, cell), linkage=False)
+            linkage = results.lack_linkage(target, cell)
+            runner = CellRunner(store, cells, log, partial(_stage, progress, name, cell), linkage=linkage)
             run = runner.run(cell, target.wheel, target.sha256, target.recipe)
-            progress.finish(name, results.add(target, cell, run.proofs, run.answer))
+            found = (*run.proofs, *([] if run.symbols is None else [_linked(target, cell, run.symbols)]))
+            progress.finish(name, results.add(target, cell, found, run.answer))
     made = [results.made[target.wheel, cell] for target, cell in jobs]
     for (target, cell), result in zip(jobs, made, strict=True):
         for sentence in unused_accepts(target.recipe, result.proofs):
@@ -264,6 +276,13 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
 
         append_summary(options.summary, saved)
     return made
+
+
+def _linked(target: SmokeTarget, cell: Cell, symbols: SymbolTable) -> Proof:
+    """The check `linkage` of a wheel of a recipe."""
+    facts = read_facts(target.wheel)
+    claim = replace(foreign_claim(facts, [cell]), foreign=False, variants=target.recipe.variants)
+    return check_linkage_in(facts, claim, cell, symbols)
 
 
 def _stage(progress: Progress, name: str, cell: Cell, step: str) -> None:

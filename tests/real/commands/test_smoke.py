@@ -183,6 +183,19 @@ def test_the_linkage_check_of_build_is_shown_and_is_no_check_of_this_run(workspa
     assert [proof["verdict"] for proof in one["proofs"] if proof["check"] == "linkage"] == ["passed"]
 
 
+def test_a_cell_that_the_machine_of_the_build_did_not_have_is_linked_here(workspace: Workspace) -> None:
+    """Else `publish` would refuse a wheel that was built on one machine and tested on another."""
+    wheel = workspace.wheel()
+    (recipe,) = load_recipes(load_matrix(workspace.root / "matrix.yaml"))
+    cell, basis = Cell.parse(f"torch2.11.0-cu130-{PYTHON.tag}"), cell_basis(recipe)[Check.LINKAGE]
+    unlinked = Proof(sha256_of(wheel), cell, Check.LINKAGE, Verdict.NOT_RUN, "no such Python", basis=basis)
+    proofs_path(wheel).write_bytes(proofs_json([unlinked]))
+    done = workspace.smoke("--python", str(PYTHON), "--json")
+    assert done.exit_code == Exit.OK, done.output
+    verdicts = {proof.check: proof.verdict for proof in proofs_beside(wheel, sha256_of(wheel))}
+    assert verdicts[Check.LINKAGE] is Verdict.PASSED
+
+
 def test_a_missing_container_engine_is_an_error_before_any_check(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
