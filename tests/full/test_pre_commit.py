@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from builder.proofs.inventory import Shelf
 from tests.conftest import Ran, lacking, run
 from tests.full.test_workflows import copy_of_buildfarm
 from tests.real.verify.corpus import Wheel
-from tests.real.verify.made_up_torch import stub_libraries
+from tests.real.verify.made_up_torch import fill, stub_libraries
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -61,6 +62,7 @@ def test_hook(program: Path, tmp_path: Path) -> None:
     (project / "text.md").write_text("still no wheel\n")
     assert "(no files to check)Skipped" in hook().out
     stub_libraries(stubs)
+    fill(Shelf(tmp_path / "store" / "inventories"))
     Wheel().write(project, stubs)
     passed = hook()
     assert (passed.code, "Passed" in passed.out) == (0, True), passed.all
