@@ -15,7 +15,7 @@ import shutil
 import struct
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -101,6 +101,22 @@ def default_store() -> Path:
 def work_name(digest: str) -> str:
     """Return the short name of a build's lock, scratch folder and owner: the first 16 digits of its digest."""
     return digest[:16]
+
+
+def project_key(folder: Path) -> str:
+    """Return the name of a project in the store, by the folder of its recipe: other projects use the store too."""
+    return digest_of([str(folder.resolve())])[:16]
+
+
+def holder(path: Path) -> str:
+    """Return who has locked a file or folder, as in `process 4711 in /home/me/ops`."""
+    with suppress(OSError):  # without /proc, or in the container of another process
+        inode = f":{path.stat().st_ino}"
+        for line in Path("/proc/locks").read_text().splitlines():  # 1: FLOCK ADVISORY WRITE 4711 fe:00:1234 0 EOF
+            _, kind, _, _, pid, place, *_ = line.split()
+            if kind == "FLOCK" and place.endswith(inode):
+                return f"process {pid} in {Path('/proc', pid, 'cwd').readlink()}"
+    return "another buildfarm process"
 
 
 def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
@@ -289,12 +305,16 @@ class Store:
         return StoredBuild(digest, final / wheel.name, record, self._in_use, sha256)
 
     @contextmanager
-    def lock(self, name: str, *, wait: bool = True) -> Iterator[bool]:
+    def lock(
+        self, name: str, *, wait: bool = True, on_wait: Callable[[str], object] = lambda _: None
+    ) -> Iterator[bool]:
         """Hold a named lock, which excludes other processes too. Yield whether it is held.
 
-        Without `wait`, yield False if the lock is taken. The kernel releases the lock when its process dies, so a
-        killed run never blocks the next. Raises Interrupted if buildfarm is stopped during the wait.
+        Without `wait`, yield False if the lock is taken. `on_wait` gets the `holder` of a lock that is taken. The
+        kernel releases the lock when its process dies, so a killed run never blocks the next. Raises Interrupted if
+        buildfarm is stopped during the wait.
         """
+        waits = False
         lock = FileLock(self.root / "locks" / f"{name}.lock")
         while True:
             try:
@@ -304,6 +324,9 @@ class Store:
                 if not wait:
                     yield False
                     return
+                if not waits:
+                    waits = True
+                    on_wait(holder(Path(lock.lock_file)))
                 raise_if_interrupted()
         try:
             yield True
@@ -311,12 +334,12 @@ class Store:
             lock.release()
 
     @contextmanager
-    def work(self, name: str) -> Iterator[Path]:
-        """Yield an empty scratch folder under the lock of its name, and delete it afterwards.
+    def work(self, name: str, on_wait: Callable[[str], object] = lambda _: None) -> Iterator[Path]:
+        """Yield an empty scratch folder under the lock of its name, and delete it afterwards; `on_wait` as in `lock`.
 
         Files and processes that a killed run left under this name are removed first.
         """
-        with self.lock(name):
+        with self.lock(name, on_wait=on_wait):
             folder = self._cleared(name)
             folder.mkdir(parents=True)
             try:
@@ -342,9 +365,12 @@ class Store:
         remove_tree(folder)
         return folder
 
-    def log(self, name: str) -> Path:
-        """Return the path of the log file of a build, by the build's readable name."""
-        return self.root / "logs" / f"{name}.log"
+    def log(self, name: str, project: Path | None = None) -> Path:
+        """Return the path of the log file of a build or a step of this readable name, in the project of this folder.
+
+        None: the log is of the whole store.
+        """
+        return self.root / "logs" / f"{name}{f'-{project_key(project)}' if project else ''}.log"
 
     def save_proofs(self, proofs: Sequence[Proof], *, keep_others: bool = False) -> list[Proof]:
         """Write proofs to the store; a proof replaces the earlier one of the same wheel, cell and check.

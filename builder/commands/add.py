@@ -209,7 +209,7 @@ def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: Matrix | 
         with store.work(f"ask-{digest_of(str(pinned.source))[:12]}") as work:
             recipe = recipe_of(parse_document(draft.text(""), work / RECIPE), home)
             build = make_plan(matrix, (recipe,), Selection(), Compat.load()).builds[0]
-            log = store.log(f"add-{draft.name}")
+            log = store.log(f"add-{draft.name}", options.matrix.parent)
             (work / "source").mkdir()
             prepare_source(recipe, work / "source", cache=store.root / "sources")
             prepared = LocalExecutor(Environments(store, matrix.torch_index)).prepare(build, recipe, log=log)

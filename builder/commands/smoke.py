@@ -258,7 +258,7 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
     jobs = [(target, cell) for target in targets for cell in target.cells]
     with progress.shown():
         for target, cell in jobs:
-            name, log = f"{target.wheel.name} in {cell}", store.log(f"smoke-{target.wheel.name}-{cell}")
+            name, log = f"{target.wheel.name} in {cell}", store.log(f"smoke-{target.wheel.name}-{cell}", Path.cwd())
             progress.start(name, log)
             linkage = results.lack_linkage(target, cell)
             runner = CellRunner(store, cells, log, partial(_stage, progress, name, cell), linkage=linkage)

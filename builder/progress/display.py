@@ -34,6 +34,9 @@ SHORTEST_SHOWN = 10.0
 #: A longer output is cut at its beginning: GitHub shows large logs slowly.
 MOST_LINES = 4000
 
+#: How a stage begins in which a build does nothing itself: another build or process must end first.
+WAITS = "waiting for "
+
 _SOURCE = r"[^\s'\"]+\.(?:c|cc|cpp|cxx|c\+\+|C|cu|s|S|hip)"
 
 #: `ninja` prints the line of a command when the command has finished.
@@ -179,6 +182,7 @@ class _Line:
     calls: Path | None = None  # of the compiler launcher: the path of a source file in each line
     calls_offset: int = 0
     expected: float = 0.0  # seconds that this stage took in the last run; 0 if unknown
+    waited: float = 0.0  # seconds of the stages that have ended in which the build waited
 
     def __post_init__(self) -> None:
         self.started = self.stage_started = self.now()
@@ -188,6 +192,7 @@ class _Line:
     def end_stage(self) -> StageTime:
         """The stage that ends now."""
         ended = StageTime(self.name, self.stage, self.stage_started, self.now(), self.machine)
+        self.waited += ended.end - ended.start if self.stage.startswith(WAITS) else 0
         self.stage_started = ended.end
         return ended
 
@@ -207,6 +212,8 @@ class _Line:
             lines, self.offset = complete_lines(self.log, before)
             if self.offset < before:
                 self.begin = 0  # the log was replaced
+        if self.stage.startswith(WAITS):
+            lines = []  # those of the process that this one waits for
         for line in lines:
             self.files.read(line)
         if self.calls is not None:
@@ -255,17 +262,20 @@ class Progress:
             texts += self._state(line)
         _print(texts)
 
-    def finish(self, name: str, outcome: str) -> None:
-        """Show the outcome of a build: `built`, `failed`, …; show nothing if it is empty."""
+    def finish(self, name: str, outcome: str) -> float:
+        """Show the outcome of a build: `built`, `failed`, …; nothing if it is empty. Returns its seconds of work."""
         with self._lock:
             line = self._lines.pop(name, None) or _Line(name, None, self._now)
             texts = self._read(line)
             self._stages.append(line.end_stage())
+        work = line.stage_started - line.started - line.waited
         _print(texts)
         if os.environ.get("GITHUB_ACTIONS") == "true" and line.log and not (verbosity.quiet or verbosity.verbose):
             fold_group(f"output of {name}", text_since(line.log, line.begin))
         if outcome:
-            print_line(f"{name}: {outcome} in {clock(self._now() - line.started)}")
+            waited = f", after {clock(line.waited)} of waiting" if line.waited >= 1 else ""
+            print_line(f"{name}: {outcome} in {clock(work)}{waited}")
+        return work
 
     def timeline(self) -> Timeline:
         """The stages that have ended, without those too short to see."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from builder.hashing import digest_of
 from builder.process import raise_if_interrupted
 from builder.resources import WORK_BYTES
-from builder.store import Store
+from builder.store import Store, holder
 from builder.untrusted import remove_tree
 
 #: On disk, where /tmp is often in memory, and present on every Linux (FHS 3.0, 5.15).
@@ -37,12 +37,12 @@ def folder_of(name: str) -> Path:
 
 
 @contextmanager
-def fixed_folder(name: str, otherwise: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator[Path]:
+def fixed_folder(name: str, otherwise: Path, on_wait: Callable[[str], object] = lambda _: None) -> Iterator[Path]:
     """An empty folder whose path depends on `name` alone; it is deleted afterwards.
 
-    A lock keeps other buildfarm processes with the same build waiting, also those with another store; `on_wait` is
-    called if this process has to wait. Yields `otherwise` when the folder belongs to another user or the disk has too
-    little space.
+    A lock keeps other buildfarm processes with a build of this name waiting, also those of another project or store;
+    `on_wait` gets the `holder` of the lock if this process has to wait. Yields `otherwise` when the folder belongs to
+    another user or the disk has too little space.
     """
     folder = folder_of(name)
     descriptor = _hold(folder, on_wait)
@@ -73,7 +73,7 @@ def clear_abandoned(store: Store) -> None:
                 os.close(descriptor)
 
 
-def _hold(folder: Path, on_wait: Callable[[], object]) -> int | None:
+def _hold(folder: Path, on_wait: Callable[[str], object]) -> int | None:
     """Descriptor of the opened, locked and emptied folder, or None."""
     try:
         if shutil.disk_usage(folder.parent).free < WORK_BYTES:
@@ -94,7 +94,7 @@ def _hold(folder: Path, on_wait: Callable[[], object]) -> int | None:
             raise_if_interrupted()
             if not waits:
                 waits = True
-                on_wait()
+                on_wait(holder(folder))
             time.sleep(0.5)  # another process has the lock and deletes the folder when it is done
     except OSError:
         return None

@@ -16,9 +16,6 @@ from builder.matrix.config import GitSource, Recipe
 from builder.matrix.plan import Build
 from builder.records import CacheStatistics, Toolchain, recorded_settings
 
-#: The stage of a build that another process makes too, with this store or another one.
-WAITS = "waiting for another buildfarm process that makes the same wheel"
-
 #: The name of the job's file in `CompileJob.shared`.
 JOB_FILE = "job.json"
 

@@ -21,14 +21,15 @@ from builder.matrix.axes import AbiClass, Cuda, Python
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import run
+from builder.progress.display import WAITS
 from builder.records import Part, Toolchain
-from builder.wheels.build_dir import fixed_folder
+from builder.wheels.build_dir import fixed_folder, folder_of
 from builder.wheels.build_scripts import identity
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
 from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.build_scripts.job_file import write_job
 from builder.wheels.failures import compile_failure
-from builder.wheels.job import WAITS, Compiled, CompileJob, NotPreparedError, config_setting_options, problems_of
+from builder.wheels.job import Compiled, CompileJob, NotPreparedError, config_setting_options, problems_of
 from builder.wheels.repair.repair import provided_libraries, with_built_libraries, with_repair_tools
 from builder.wheels.sccache.configure import (
     as_set,
@@ -251,7 +252,9 @@ class LocalBuild:
         home = self._toolkit.home or environment.packaged_toolkit(job.build.cuda)
         if not self._toolkit.home:
             link_toolkit(home, self._compiler.cc)
-        with fixed_folder(job.build.source_folder, job.work / "fixed", lambda: stage(WAITS)) as place:
+        name = job.build.source_folder
+        waits = f"which compiles in the same folder, {folder_of(name)}"
+        with fixed_folder(name, job.work / "fixed", lambda who: stage(f"{WAITS}{who}, {waits}")) as place:
             stage("compile")
             inside = job.source.relative_to(job.tree)
             tree = Path(shutil.move(job.tree, place / "src"))

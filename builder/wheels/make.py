@@ -10,6 +10,7 @@ from pathlib import Path
 
 from builder.build_log import log_size, text_since
 from builder.formats import BUILD_FORMAT
+from builder.progress.display import WAITS
 from builder.records import BuildRecord, Record
 from builder.wheels.job import Compiled, CompileJob, Prepared, required_torch
 from builder.wheels.repair.repair import repair
@@ -30,9 +31,18 @@ class RawWheel:
 
 def compile_wheel(prepared: Prepared, job: CompileJob, stage: Callable[[str], None]) -> RawWheel:
     """Compile `job.source`, and check that the wheel is the one that the recipe describes; raises BuildError."""
-    started, clock = datetime.now(UTC).replace(microsecond=0), time.monotonic()
+    started, clock, waits = datetime.now(UTC).replace(microsecond=0), time.monotonic(), False
     source, start = check_source(job), log_size(job.log)
-    compiled = prepared.compile(job, stage)
+
+    def timed(text: str) -> None:
+        """Show a stage; the compile begins when it has waited for other processes."""
+        nonlocal started, clock, waits
+        if waits:
+            started, clock = datetime.now(UTC).replace(microsecond=0), time.monotonic()
+        waits = text.startswith(WAITS)
+        stage(text)
+
+    compiled = prepared.compile(job, timed)
     facts = check_wheel(compiled.wheel, job, source, text_since(job.log, start))
     return RawWheel(job, compiled, facts, started, clock)
 

@@ -207,6 +207,14 @@ def test_a_lock_is_released_when_its_process_is_killed(store: Store, tmp_path: P
         wait_until(ready.exists, "the lock of the other process")
         with store.lock("one", wait=False) as got:
             assert not got
+        holders: list[str] = []
+
+        def stop(who: str) -> None:
+            holders.append(who)
+            owner.kill()
+
+        with store.lock("one", on_wait=stop):
+            assert holders == [f"process {owner.pid} in {Path.cwd()}"]
     finally:
         owner.kill()
         owner.join()

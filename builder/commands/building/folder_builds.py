@@ -17,7 +17,7 @@ from builder.log import print_line, print_warning
 from builder.matrix.config import RECIPE, PathSource, Recipe
 from builder.matrix.plan import Build
 from builder.publish.dist import is_of
-from builder.store import Store, StoredBuild, write_atomic
+from builder.store import Store, StoredBuild, project_key, write_atomic
 from builder.untrusted import JsonError, read_json
 
 
@@ -68,7 +68,7 @@ class FolderBuilds:
             print_warning(f"{published}; {cure}`publish` will refuse the new wheel if it differs")
 
     def _notes(self, kind: str, recipe: Recipe) -> Path:
-        return self._store.root / kind / digest_of([str(recipe.folder.resolve())])[:16]
+        return self._store.root / kind / project_key(recipe.folder)
 
     def why(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> str:
         """Why a wheel must be compiled again: which files changed since the last wheel; empty if that is not known."""

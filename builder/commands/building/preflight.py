@@ -13,7 +13,7 @@ from builder.matrix.config import PathSource, Recipe
 from builder.matrix.plan import Build
 from builder.process import raise_if_interrupted
 from builder.resources import compile_jobs, find_shortages, measure_resources
-from builder.store import Store
+from builder.store import Store, project_key
 from builder.wheels.job import Executor, problems_of
 from builder.wheels.sources.folder import source_files
 from builder.wheels.sources.prepare import prepare_source, source_digest
@@ -136,7 +136,7 @@ def _check_source(recipe: Recipe, store: Store) -> None:
     """Raise the error of a source that cannot be fetched, does not match its recipe, or does not take its patches."""
     prepared = store.root / "sources" / "seen" / source_digest(recipe)
     if not prepared.exists():  # exists: the same source and patches were prepared before without an error
-        with store.work(f"source-{recipe.name}") as scratch:
+        with store.work(f"source-{project_key(recipe.folder)}") as scratch:
             (scratch / "src").mkdir()
             prepare_source(recipe, scratch / "src", cache=store.root / "sources")
         prepared.parent.mkdir(exist_ok=True)

@@ -14,7 +14,6 @@ wheel in a cell with `CellRunner.run`, as `WheelProver` does.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -30,15 +29,15 @@ from builder.matrix.compat import and_list
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build, Plan
 from builder.process import Interrupted, kill_all
-from builder.progress.display import Progress
+from builder.progress.display import WAITS, Progress
 from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.publish.dist import locked, publish_wheels
 from builder.publish.runs.history import last_steps
 from builder.recipes.inspection.native_code import needless_headers, too_many_headers
 from builder.result import BuildResult
-from builder.store import Store, StoredBuild, work_name
-from builder.wheels.job import WAITS, CompileJob, Executor, NotPreparedError, Prepared, build_digest
+from builder.store import Store, StoredBuild, project_key, work_name
+from builder.wheels.job import CompileJob, Executor, NotPreparedError, Prepared, build_digest
 from builder.wheels.sources.prepare import (
     changed_files,
     prepare_source,
@@ -70,6 +69,10 @@ class BuildRun(ABC):
         self.progress = progress or Progress(last=partial(last_steps, store))
         #: The results so far; after an interrupt, the builds that ended before it.
         self.finished: dict[Build, BuildResult] = {}
+
+    def log(self, build: Build) -> Path:
+        """The file with the output of the programs of a build."""
+        return self.store.log(str(build), self.recipes[build.extension].folder)
 
     @abstractmethod
     def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
@@ -116,7 +119,7 @@ class BuildRun(ABC):
 
     def _build_and_prove(self, build: Build) -> BuildResult:
         """One build from its recipe to its proofs; an error becomes the result, and the other builds go on."""
-        name, started, log = str(build), time.monotonic(), self.store.log(str(build))
+        name, log = str(build), self.log(build)
         stage = partial(self.progress.stage, name)
         stored: StoredBuild | None = None
         reused, error, proofs = False, None, list[Proof]()
@@ -132,8 +135,7 @@ class BuildRun(ABC):
             raise
         failed = [proof for proof in proofs if proof.verdict is Verdict.FAILED]
         outcome = f"failed: {error or failed[0].check}" if error or failed else ""
-        self.progress.finish(name, outcome or ("already built, checked" if reused else "built"))
-        seconds = time.monotonic() - started
+        seconds = self.progress.finish(name, outcome or ("already built, checked" if reused else "built"))
         return BuildResult(build, stored, error, reused=reused, seconds=seconds, proofs=tuple(proofs), log=log)
 
 
@@ -167,7 +169,7 @@ class LocalRun(BuildRun):
         """As in `BuildRun`."""
         found = dict.fromkeys(builds, False)
         for build in builds:
-            recipe, log = self.recipes[build.extension], self.store.log(str(build))
+            recipe, log = self.recipes[build.extension], self.log(build)
             with suppress(BuildfarmError, NotPreparedError):  # the preflight reports an error, with all other problems
                 prepared = self._executor.prepare(build, recipe, log=log, cached_only=True)
                 found[build] = self._earlier(build, prepared) is not None
@@ -192,9 +194,9 @@ class LocalRun(BuildRun):
             prepared = self._executor.prepare(build, self.recipes[build.extension], log=log)
             if stored := self._earlier(build, prepared):
                 return stored, True
-            waits = f"waiting for another build of {build.extension}, whose objects this build uses"
+            waits = f"{WAITS}another build of {build.extension}, whose objects this build uses"
             with self._order.compiling(build, self._parallelism, partial(stage, waits)) as jobs:
-                return self._make_wheel(build, prepared, log, jobs, stage), False
+                return self._make_wheel(build, prepared, log, jobs, stage)
         finally:
             self._order.release(build)  # the builds that wait for this one go on, also if it did not compile
 
@@ -211,23 +213,22 @@ class LocalRun(BuildRun):
 
     def _make_wheel(
         self, build: Build, prepared: Prepared, log: Path, jobs: int, stage: Callable[[str], None]
-    ) -> StoredBuild:
-        """Fetch, compile, repair, and add to the store; once, even if several buildfarm processes share the store."""
+    ) -> tuple[StoredBuild, bool]:
+        """Fetch, compile, repair, and add to the store; once, even if several processes share the store; as `make`."""
         from builder.wheels.make import compile_wheel, repair_wheel  # noqa: PLC0415 - only a build that compiles needs it
 
         name, recipe, store = str(build), self.recipes[build.extension], self.store
-        with store.lock(f"source-{name}", wait=False) as free:
-            if not free:
-                stage(WAITS)
-        with store.work(f"source-{name}") as scratch:
+        # Processes of one project share the log of a build; those of two projects have only the digest in common.
+        scratch_of = f"source-{name}-{project_key(recipe.folder)}"
+        with store.work(scratch_of, lambda who: stage(f"{WAITS}{who}, which builds this project too")) as scratch:
             stage("fetch")
             (scratch / "src").mkdir()
             source = prepare_source(recipe, scratch / "src", cache=store.root / "sources")
             # The digest is that of the copy: files may change meanwhile.
             digest = build_digest(build, recipe, prepared.toolchain, source.digest)
-            with store.work(work_name(digest)) as work:
+            with store.work(work_name(digest), lambda who: stage(f"{WAITS}{who}, which makes the same wheel")) as work:
                 if stored := store.take(digest):  # the other process made it
-                    return stored
+                    return stored, True
                 FolderBuilds(store).tell_before_compile(build, recipe, digest, source.files)
                 (scratch / "src").rename(work / "src")
                 log.write_bytes(b"")
@@ -257,7 +258,7 @@ class LocalRun(BuildRun):
                 " content, and the next run builds the wheel again. Move files that are not source out of the folder,"
                 " or into one whose own .gitignore is `*`. In a git work tree, .gitignore may also name them."
             )
-        return stored
+        return stored, False
 
     def _warn_once(self, warning: str) -> None:
         """Print a warning, for the first of the builds that it is about."""

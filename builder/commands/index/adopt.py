@@ -137,7 +137,7 @@ class _Adopter:
         #: Cells that were tested, and others with the reason; how many the options leave out.
         about: dict[str, Any] = {"tested": [], "not_run": {}, "not_claimed": (), "left_out": 0, "proofs": []}
         about |= {"built_here": False, "origin": wheel.origin}
-        self.progress.start(name, self.store.log(f"adopt-{name}"))
+        self.progress.start(name, self.store.log(f"adopt-{name}", Path.cwd()))
         try:
             self.progress.stage(name, "check the file")
             facts = read_facts(wheel.path)
@@ -169,7 +169,7 @@ class _Adopter:
         claim = replace(claim, max_size=recipe.max_size, variants=recipe.variants)
         proofs = self.prover.prove(
             Subject(wheel.path, facts, claim, provided_by_torch(facts), recipe, fault=""),
-            log=self.store.log(f"adopt-{name}"),
+            log=self.store.log(f"adopt-{name}", Path.cwd()),
             stage=lambda text: self.progress.stage(name, text),
             keep_others=own is None,
         )

@@ -18,6 +18,7 @@ from builder.gate.outcome import Answer
 from builder.gate.torch_limits import NO_GPU
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
+from builder.progress.display import WAITS
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments
 from builder.proofs.cells.driver import make_stubs
@@ -118,13 +119,12 @@ class CellRunner:
 
     @contextmanager
     def _environment(self, proofs: CellProofs, cell: Cell, *, cases: bool) -> Iterator[CellEnvironment]:
-        self.stage(f"install in {cell}")
         name = f"prove-{work_name(proofs.wheel)}-{cell}"
-        with (
-            self.store.work(name) as folder,
-            self.cells.open(cell, folder, owner=self.store.owner(name), log=self.log, cases=cases) as environment,
-        ):
-            yield environment
+        with self.store.work(name, lambda who: self.stage(f"{WAITS}{who}, which tests the same wheel")) as folder:
+            self.stage(f"install in {cell}")
+            owner = self.store.owner(name)
+            with self.cells.open(cell, folder, owner=owner, log=self.log, cases=cases) as environment:
+                yield environment
 
 
 def _symbols(environment: CellEnvironment, proofs: CellProofs) -> tuple[SymbolTable | None, list[Proof]]:

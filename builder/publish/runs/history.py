@@ -140,11 +140,13 @@ def save_run(
 
 
 def last_steps(store: Store) -> dict[tuple[str, str], float]:
-    """The seconds of each stage of each build in the newest run that had it."""
+    """The seconds of each stage of each build in the newest run of this folder that finished the build."""
     found: dict[tuple[str, str], float] = {}
     for run in reversed(runs(store, most=_RECENT)):
-        for stage in run.timeline.stages if run.timeline else ():
-            found[stage.build, stage.stage] = stage.end - stage.start
+        failed = [build.get("build") for build in run.report["builds"] if run.result(build) == FAILED]
+        for stage in run.timeline.stages if run.timeline and run.folder == str(Path.cwd()) else ():
+            if stage.build not in (*run.unfinished, *failed):  # their last stage did not end
+                found[stage.build, stage.stage] = stage.end - stage.start
     return found
 
 

@@ -173,7 +173,7 @@ def test_parallel_runs(farm: ContainerFarm) -> None:
             farm.compiles.await_arrival(before + 3)
             assert runs[2].stderr is not None
             errors = ""
-            while "waiting for another buildfarm process" not in errors:
+            while "which builds this project too" not in errors:
                 errors += (line := runs[2].stderr.readline())
                 assert line, errors
             assert held <= {*farm.containers("one"), *farm.containers("two")}

@@ -23,6 +23,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 class Run(BuildRun):
     stored = prove = None
+    log = lambda self, build: self.store.log(build)
 
     def start(self, builds):
         return 1, self.ordered(builds)

@@ -58,6 +58,31 @@ def test_a_stage_says_how_long_it_took_in_the_last_run(output: io.StringIO) -> N
     ]
 
 
+def test_waiting_for_another_process_is_no_work_and_shows_none_of_its_output(
+    output: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verbosity(monkeypatch, Verbosity(verbose=True))
+    path, clock = tmp_path / "build.log", FakeClock()
+    progress = Progress(clock)
+    progress.start("one", path)
+    progress.stage("one", "prepare")
+    clock.step(2)
+    progress.stage("one", "waiting for process 7 in /b, which makes the same wheel")
+    path.write_text(COMPILE)
+    clock.step(396)
+    progress.stage("one", "import")
+    path.write_text(f"{COMPILE}mine\n")
+    clock.step(5)
+    assert progress.finish("one", "built") == 7.0
+    assert output.getvalue().splitlines() == [
+        "one: prepare (0:00)",
+        "one: waiting for process 7 in /b, which makes the same wheel (0:02)",
+        "one: import (6:38)",
+        "one | mine",
+        "one: built in 0:07, after 6:36 of waiting",
+    ]
+
+
 def test_a_long_stage_is_printed_again_with_its_files(output: io.StringIO, tmp_path: Path) -> None:
     path, clock = tmp_path / "build.log", FakeClock()
     progress = Progress(clock)

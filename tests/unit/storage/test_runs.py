@@ -77,6 +77,21 @@ def test_the_steps_of_the_newest_run_say_how_long_a_step_takes(tmp_path: Path) -
     assert last_steps(store) == {("a", "compile"): 70.0}
 
 
+def test_a_step_that_did_not_end_and_one_of_another_folder_say_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two projects with an extension of one name share a store."""
+    store, timeline = Store(tmp_path / "store"), Timeline((StageTime("a", "compile", 0.0, 15.0),))
+    failed = {"builds": [{"build": "a", "status": "failed", "error": "no nvcc"}], "skips": []}
+    for report_json, unfinished in ((REPORT, ["a"]), (failed, None)):
+        save_run(store, datetime.now(UTC), 1, json.dumps(report_json), unfinished=unfinished, timeline=timeline)
+    assert last_steps(store) == {}
+    save_run(store, datetime.now(UTC), 1, json.dumps(REPORT), timeline=timeline)
+    assert last_steps(store) == {("a", "compile"): 15.0}
+    monkeypatch.chdir(tmp_path)
+    assert last_steps(store) == {}
+
+
 def test_report_takes_the_newest_run_of_this_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -44,10 +45,14 @@ def test_what_a_killed_farm_left_is_cleared(tmp_path: Path) -> None:
 
 
 def test_two_farms_take_turns(tmp_path: Path) -> None:
-    waits, order = threading.Event(), []
+    waits, order, holders = threading.Event(), [], []
+
+    def on_wait(who: str) -> None:
+        holders.append(who)
+        waits.set()
 
     def second() -> None:
-        with fixed_folder("ops", tmp_path / "b", waits.set) as folder:
+        with fixed_folder("ops", tmp_path / "b", on_wait) as folder:
             order.append("second")
             assert list(folder.iterdir()) == []
 
@@ -57,13 +62,14 @@ def test_two_farms_take_turns(tmp_path: Path) -> None:
         thread.start()
         assert waits.wait(PATIENCE)
         waits.clear()
-        with fixed_folder("another", tmp_path / "c", waits.set):  # who makes something else does not wait
+        with fixed_folder("another", tmp_path / "c", on_wait):  # who makes something else does not wait
             pass
         assert not waits.is_set()
         order.append("first")
     thread.join(PATIENCE)
     assert not thread.is_alive()
     assert order == ["first", "second"]
+    assert holders == [f"process {os.getpid()} in {Path.cwd()}"]
 
 
 @pytest.mark.parametrize("case", ["writable by others", "a link", "no folder", "no room"])

@@ -133,7 +133,7 @@ def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], Non
     builder = LocalRun(store, executor, None, recipes, jobs=jobs, minor_mismatch=mismatch, progress=progress)
     with repeated(report_state, REPORT_SECONDS):
         (result,) = builder.build_all(builder.stored([task.build]))
-    log, envs = store.log(str(task.build)), store.root / "envs"
+    log, envs = builder.log(task.build), store.root / "envs"
     used = [f"{path.name}.json" for path in envs.iterdir() if path.is_dir() and path.stat().st_mtime >= started - 1]
     return WorkerAnswer(
         error=result.error,
@@ -148,7 +148,7 @@ def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], Non
 def _check(task: CheckTask, store: Store, wheel: Path, report: Callable[[str], None]) -> WorkerAnswer:
     """Run the checks of a wheel in a cell."""
     settings, sent = task.settings, task.wheel
-    log = store.log(f"check-{sent.sha256[:16]}-{task.cell}")
+    log = store.log(f"check-{sent.sha256[:16]}-{task.cell}", task.recipe.folder)
     log.write_bytes(b"")
     environments = Environments(store, settings.matrix.torch_index, python_downloads=settings.python_downloads)
     images = settings.matrix if settings.executor == "docker" else None
