@@ -35,7 +35,8 @@ from builder.publish.index.new_wheel import check_statement, merged, new_wheel, 
 from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.pages import ALL, paths_of
 from builder.publish.index.reader import IndexReader
-from builder.publish.index.repository import ConflictError, NewWheel, Repository
+from builder.publish.index.repository import ConflictError, Kept, NewWheel, Repository
+from builder.publish.provenance import SUFFIX, source_of
 from builder.publish.server.client import IndexServer
 from builder.result import PublishOutcome, PublishResult
 from builder.store import Store, local_path
@@ -243,7 +244,8 @@ def publish_wheel(
     try:
         added = target.add(new)
     except ConflictError as error:
-        return PublishResult(name, PublishOutcome.REFUSED, cells, reasons=(error.sentence, *error.hints))
+        why = (error.sentence, *_other_source(target, new, error.hints))
+        return PublishResult(name, PublishOutcome.REFUSED, cells, reasons=why)
     published = None if added else target.published(new.entry.project, name)
     return PublishResult(
         name,
@@ -253,6 +255,20 @@ def publish_wheel(
         yanked=published.yanked if published else None,
         unverified=next((one.reason for one in proofs if one.check is Check.WINDOW and not one.has_run), ""),
     )
+
+
+def _other_source(target: Repository | IndexServer, new: NewWheel, hints: Sequence[str]) -> Sequence[str]:
+    """What to do about a published wheel of this name: the hints, unless it comes from another place."""
+    published = target.published(new.entry.project, new.wheel.name)
+    kept = target.kept(new.wheel.name, published.sha256) if published else Kept()
+    (there, files), (here, own) = source_of(kept.statement), source_of(new.attached.get(SUFFIX, b""))
+    there = kept.origin or there
+    if not there or not here or (there, files) == (here, own):
+        return hints
+    if there == here:
+        return [f"the published wheel comes from {there} too, but from other source files", *hints]
+    cure = "publish to another index, or under another name"
+    return [f"the published wheel comes from {there}, and this one from {here}: {cure}"]
 
 
 def _sha256(wheel: Path) -> str:

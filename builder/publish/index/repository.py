@@ -333,6 +333,7 @@ def refuse_other(before: Entry | None, entry: Entry) -> None:
             Code.PUBLISHED_FILE_DIFFERS,
             where=entry.filename,
             hints=[
+                "if the published wheel is of another project, publish to another index or under another name",
                 "for a new release, raise the version in extension.yaml and in the source, and build again",
                 "if the published wheel is the right one, delete the file that you wanted to publish",
             ],

@@ -30,6 +30,8 @@ FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED = (
     "failed", "refused", "not finished", "built", "tested", "already built",
 )  # fmt: skip
 ORDER = (FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED)
+#: What to say of a store that a command uses.
+RUNNING = "a command uses this store now: `build` and `smoke` record their run when they end"
 #: Runs that are read to know how long a step takes.
 _RECENT = 10
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from builder.cli.options import StoreOptions
 from builder.commands.folders import open_store
 from builder.commands.report import ReportOptions, report
-from builder.commands.store import history_text
+from builder.commands.store import history, history_text
 from builder.errors import NothingSelectedError
 from builder.progress.display import StageTime, Timeline
-from builder.publish.runs.history import find_run, last_steps, runs, save_run
+from builder.publish.runs.history import RUNNING, find_run, last_steps, runs, save_run
 from builder.store import Store
 
 REPORT: dict[str, Any] = {
@@ -90,6 +91,25 @@ def test_a_step_that_did_not_end_and_one_of_another_folder_say_nothing(
     assert last_steps(store) == {("a", "compile"): 15.0}
     monkeypatch.chdir(tmp_path)
     assert last_steps(store) == {}
+
+
+def test_a_running_command_is_named_where_its_run_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = open_store(tmp_path)
+    with pytest.raises(NothingSelectedError, match="no run is recorded") as none:
+        report(ReportOptions(store=tmp_path))
+    history(StoreOptions(store=tmp_path))
+    assert " ".join(capsys.readouterr().err.split()) == RUNNING
+    save_run(running, datetime.now(UTC), 1, json.dumps(REPORT))
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    with pytest.raises(NothingSelectedError, match="no run was started in this folder") as other:
+        report(ReportOptions(store=tmp_path))
+    assert RUNNING == none.value.hints[0] == other.value.hints[0]
+    del running
+    history(StoreOptions(store=tmp_path))
+    assert capsys.readouterr().err == ""
 
 
 def test_report_takes_the_newest_run_of_this_folder(
