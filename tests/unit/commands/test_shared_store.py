@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +15,17 @@ import pytest
 from builder.commands.building.story import LocalRun
 from builder.errors import BuildError
 from builder.matrix.config import PathSource
-from builder.store import Store
-from builder.wheels.job import CompileJob
+from builder.progress.display import WAITS
+from builder.store import Store, work_name
+from builder.wheels import make as wheel_maker
+from builder.wheels.job import Compiled, CompileJob, build_digest
 from builder.wheels.local import LocalExecutor
+from builder.wheels.sources.prepare import source_digest
 from builder.wheels.toolchain.environments import Environments
 from tests.conftest import wait_until
+from tests.unit.fake_clock import FakeClock
 from tests.unit.matrix import make
-from tests.unit.wheels.make_record import BUILD, TOOLCHAIN
+from tests.unit.wheels.make_record import BUILD, TOOLCHAIN, build_record
 
 
 class Tools:
@@ -40,15 +45,20 @@ class Tools:
         raise BuildError("no wheel", stage="compile", log=job.log)
 
 
-def project(folder: Path, source: str, tools: Tools, store: Store) -> tuple[threading.Thread, list[str]]:
-    """A project that compiles its extension with these tools, and the stages that it shows."""
+def project(folder: Path, source: str, store: Store) -> LocalRun:
+    """A project with one extension."""
     folder.mkdir()
     (folder / "op.cu").write_text(source)
     recipe = replace(make.recipe("ops"), folder=folder, source=PathSource(folder))
-    stages = list[str]()
     executor = LocalExecutor(Environments(store, "https://index.example"))
     run = LocalRun(store, executor, None, {BUILD.extension: recipe})
     run.progress.start(str(BUILD))
+    return run
+
+
+def compile_in_thread(run: LocalRun, tools: Tools) -> tuple[threading.Thread, list[str]]:
+    """A thread that compiles the extension with these tools, and the stages that it shows."""
+    stages = list[str]()
 
     def make_wheel() -> None:
         with pytest.raises(BuildError):
@@ -60,8 +70,8 @@ def project(folder: Path, source: str, tools: Tools, store: Store) -> tuple[thre
 @pytest.mark.parametrize("source", ["first", "other"])
 def test_projects_wait_for_the_same_wheel_only_and_have_logs_of_their_own(tmp_path: Path, source: str) -> None:
     store, tools = Store(tmp_path / "store"), Tools()
-    first, _ = project(tmp_path / "one", "first", tools, store)
-    second, stages = project(tmp_path / "two", source, tools, store)
+    first, _ = compile_in_thread(project(tmp_path / "one", "first", store), tools)
+    second, stages = compile_in_thread(project(tmp_path / "two", source, store), tools)
     waits = f"waiting for process {os.getpid()} in {Path.cwd()}, which makes the same wheel"
     shown = ["fetch", waits] if source == "first" else ["fetch", "compile"]
     first.start()
@@ -74,3 +84,35 @@ def test_projects_wait_for_the_same_wheel_only_and_have_logs_of_their_own(tmp_pa
         first.join()
         second.join()
     assert [log.read_text() for log in tools.logs] == ["first", source]
+
+
+def test_a_wheel_that_another_process_made_meanwhile_is_not_built_here(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    run = project(tmp_path / "one", "first", store)
+    recipe = run.recipes[BUILD.extension]
+    digest = build_digest(BUILD, recipe, TOOLCHAIN, source_digest(recipe))
+    with store.work(work_name(digest)) as work:
+        (work / "ops.whl").touch()
+        stored = store.add(digest, work / "ops.whl", build_record())
+    assert run._make_wheel(BUILD, Tools(), run.log(BUILD), 1, lambda _: None) == (stored, True)
+
+
+def test_a_compile_begins_when_it_has_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of a build says whether its source is slow to compile."""
+    clock = FakeClock()
+
+    class Waits:
+        toolchain = TOOLCHAIN
+
+        def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Compiled:
+            for text in ("environment", f"{WAITS}process 7 in /b", "compile"):
+                stage(text)
+                clock.step(30)
+            return Compiled(job.raw, frozenset(), None)
+
+    for name in ("check_source", "check_wheel"):
+        monkeypatch.setattr(wheel_maker, name, lambda *_: None)
+    monkeypatch.setattr(time, "monotonic", clock)
+    job = CompileJob(BUILD, make.recipe("ops"), TOOLCHAIN, tmp_path, tmp_path, tmp_path / "log", 1, "0" * 64, "own")
+    raw = wheel_maker.compile_wheel(Waits(), job, lambda _: None)
+    assert clock() - raw.clock == 30
