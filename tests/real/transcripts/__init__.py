@@ -7,6 +7,7 @@ A file has the calls of one project, in order: each call sees what the earlier o
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import shlex
@@ -84,5 +85,6 @@ def _run(call: Call, project: SmallProject) -> Call:
     words = [
         match for word in shlex.split(call.command)[1:] for match in (sorted(map(str, Path().glob(word))) or [word])
     ]
+    gc.collect()  # the store of the call before, which is in use as long as it exists
     code, out, err = call_in_process(words)
     return Call(call.before, call.command, f"{masked(out + err, project.root.parent)}[{code}]\n")
