@@ -283,12 +283,6 @@ class Store:
             return None
         return stored if stored.wheel.is_file() else None
 
-    def builds(self) -> Iterator[StoredBuild]:
-        """Every finished build, in no order."""
-        for folder in (self.root / "builds").iterdir():
-            if stored := self.find(folder.name):
-                yield stored
-
     def add(self, digest: str, wheel: Path, record: BuildRecord) -> StoredBuild:
         """Copy a finished wheel and its record into the store as one folder. The caller holds the digest's lock."""
         self.use(f"builds/{digest}")
@@ -305,16 +299,13 @@ class Store:
         return StoredBuild(digest, final / wheel.name, record, self._in_use, sha256)
 
     @contextmanager
-    def lock(
-        self, name: str, *, wait: bool = True, on_wait: Callable[[str], object] = lambda _: None
-    ) -> Iterator[bool]:
+    def lock(self, name: str, *, wait: bool = True, on_wait: Callable[[str], object] | None = None) -> Iterator[bool]:
         """Hold a named lock, which excludes other processes too. Yield whether it is held.
 
         Without `wait`, yield False if the lock is taken. `on_wait` gets the `holder` of a lock that is taken. The
         kernel releases the lock when its process dies, so a killed run never blocks the next. Raises Interrupted if
         buildfarm is stopped during the wait.
         """
-        waits = False
         lock = FileLock(self.root / "locks" / f"{name}.lock")
         while True:
             try:
@@ -324,9 +315,9 @@ class Store:
                 if not wait:
                     yield False
                     return
-                if not waits:
-                    waits = True
+                if on_wait:
                     on_wait(holder(Path(lock.lock_file)))
+                    on_wait = None
                 raise_if_interrupted()
         try:
             yield True
@@ -334,7 +325,7 @@ class Store:
             lock.release()
 
     @contextmanager
-    def work(self, name: str, on_wait: Callable[[str], object] = lambda _: None) -> Iterator[Path]:
+    def work(self, name: str, on_wait: Callable[[str], object] | None = None) -> Iterator[Path]:
         """Yield an empty scratch folder under the lock of its name, and delete it afterwards; `on_wait` as in `lock`.
 
         Files and processes that a killed run left under this name are removed first.
@@ -366,10 +357,7 @@ class Store:
         return folder
 
     def log(self, name: str, project: Path | None = None) -> Path:
-        """Return the path of the log file of a build or a step of this readable name, in the project of this folder.
-
-        None: the log is of the whole store.
-        """
+        """Return the path of the log of a build or step of the project in a folder; None: of the whole store."""
         return self.root / "logs" / f"{name}{f'-{project_key(project)}' if project else ''}.log"
 
     def save_proofs(self, proofs: Sequence[Proof], *, keep_others: bool = False) -> list[Proof]:

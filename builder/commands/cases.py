@@ -36,7 +36,6 @@ from builder.matrix.compat import and_list
 from builder.matrix.config import CASES, MATRIX, Recipe, WheelSource
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.plan import selected_recipes
-from builder.progress.display import WAITS
 from builder.proofs.cells.cell_environment import CellEnvironments, cell_environments
 from builder.result import CasesResult
 from builder.store import Store, work_name, write_atomic
@@ -192,7 +191,7 @@ def _drafted(
         log = store.log(f"cases-{target.wheel.name}-{cell}", Path.cwd())
         try:
             with (
-                store.work(name, lambda who: print_line(f"{WAITS}{who}, which drafts its cases")) as folder,
+                store.work(name, lambda who: print_line(f"waiting for {who}, which drafts its cases")) as folder,
                 cells(executor).open(cell, folder, owner=store.owner(name), log=log) as environment,
             ):
                 environment.install(target.wheel)

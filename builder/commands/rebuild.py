@@ -34,7 +34,7 @@ from builder.hashing import sha256_of
 from builder.log import print_line, set_verbosity
 from builder.matrix.config import MATRIX, Recipe
 from builder.matrix.load import load_matrix, load_recipes
-from builder.progress.display import WAITS, Progress
+from builder.progress.display import Progress
 from builder.records import Part, Record, Toolchain, read_record, recorded_settings
 from builder.result import RebuildResult
 from builder.store import Store, write_atomic
@@ -203,8 +203,8 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
         check_toolchain(toolchain, known.toolchain)
     jobs = preflight([record.build], {recipe.name: recipe}, executor, store, options.jobs).jobs
     sha256 = sha256_of(options.wheel)
-    with store.work(f"rebuild-{sha256[:16]}", lambda who: print_line(f"{WAITS}{who}, which rebuilds it too")) as work:
-        wheel = _build_again(record, recipe, executor, store, work, log, jobs)
+    with store.work(f"rebuild-{sha256[:16]}", lambda who: print_line(f"waiting for {who}, which rebuilds it")) as work:
+        wheel = _build_again(record, recipe, executor, store, work, jobs)
         found = differences(options.wheel, wheel)
         if options.out:
             target = options.out.absolute() / wheel.name
@@ -213,11 +213,10 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
         return RebuildResult(options.wheel.name, sha256, sha256_of(wheel), tuple(found))
 
 
-def _build_again(
-    record: Record, recipe: Recipe, executor: Executor, store: Store, work: Path, log: Path, jobs: int
-) -> Path:
+def _build_again(record: Record, recipe: Recipe, executor: Executor, store: Store, work: Path, jobs: int) -> Path:
     """The rebuilt wheel, in `work`; raises MissingToolError when the toolchain is not the recorded one."""
-    name, progress = f"rebuild-{record.build}", Progress()
+    name = f"rebuild-{record.build}"
+    log, progress = store.log(name, recipe.folder), Progress()
     stage = partial(progress.stage, name)
     log.write_bytes(b"")
     with progress.shown():

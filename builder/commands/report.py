@@ -14,11 +14,11 @@ from builder.cli.output import print_data
 from builder.commands.folders import open_store
 from builder.errors import Code, NothingSelectedError
 from builder.log import print_line
-from builder.publish.runs.history import RUNNING, Run, find_run, runs
+from builder.publish.runs.history import Run, find_run, runs, tell_running
 from builder.publish.runs.markdown import report_markdown
 from builder.publish.runs.page import report_page
 from builder.publish.runs.view import report_of
-from builder.store import RUN, Store, write_atomic
+from builder.store import write_atomic
 
 #: The page that is written if no option names another one.
 PAGE = Path("buildfarm-report.html")
@@ -56,14 +56,15 @@ def report(options: ReportOptions) -> None:
     """
     opened = open_store(options.store, run=False, must_exist=True)
     found = runs(opened)
+    tell_running(opened)
     if not found:
         raise NothingSelectedError(
             "no run is recorded in this store",
             Code.NO_RUN,
             where=str(opened.root),
-            hints=["run `buildfarm build` or `smoke` first" if opened.is_unused(RUN) else RUNNING],
+            hints=["run `buildfarm build` or `smoke` first"],
         )
-    chosen = report_of(find_run(found, options.run) if options.run else _newest_here(opened, found))
+    chosen = report_of(find_run(found, options.run) if options.run else _newest_here(found))
     if options.markdown:
         print_data(report_markdown(chosen))
     if options.out or not options.markdown:
@@ -72,7 +73,7 @@ def report(options: ReportOptions) -> None:
         print_line(f"wrote {page}: {chosen.title()}, in {chosen.run.folder}")
 
 
-def _newest_here(store: Store, found: Sequence[Run]) -> Run:
+def _newest_here(found: Sequence[Run]) -> Run:
     """The newest run of this folder; raises NothingSelectedError if all runs are of other folders."""
     here = str(Path.cwd())
     for run in found:
@@ -83,7 +84,6 @@ def _newest_here(store: Store, found: Sequence[Run]) -> Run:
         Code.NO_RUN,
         where=here,
         hints=[
-            *([] if store.is_unused(RUN) else [RUNNING]),
             f"the newest run is of {found[0].extensions or 'no build'}, in {found[0].folder}: `buildfarm report"
             f" {found[0].id}`",
             "`buildfarm store history` lists the runs",

@@ -18,8 +18,7 @@ from builder.cli.options import DryRunOption, StoreOptions
 from builder.cli.output import print_data
 from builder.commands.folders import open_store
 from builder.gate.amounts import counted, size_text
-from builder.log import print_line
-from builder.publish.runs.history import RUNNING, Run, runs
+from builder.publish.runs.history import Run, runs, tell_running
 from builder.publish.terminal import fits, plain_table, to_text
 from builder.store import RUN, Store
 from builder.wheels.build_dir import clear_abandoned
@@ -70,8 +69,7 @@ def history(options: StoreOptions) -> None:
     """
     store = open_store(options.store, run=False, must_exist=True)
     print_data(history_text(runs(store), as_json=options.as_json))
-    if not store.is_unused(RUN):
-        print_line(RUNNING)
+    tell_running(store)
 
 
 COMMANDS = {"prune": prune, "history": history}

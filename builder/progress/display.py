@@ -212,8 +212,7 @@ class _Line:
             lines, self.offset = complete_lines(self.log, before)
             if self.offset < before:
                 self.begin = 0  # the log was replaced
-        if self.stage.startswith(WAITS):
-            lines = []  # those of the process that this one waits for
+        lines = [] if self.stage.startswith(WAITS) else lines  # those of the process that this one waits for
         for line in lines:
             self.files.read(line)
         if self.calls is not None:

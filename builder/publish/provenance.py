@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ from builder.matrix.config import GitSource, SdistSource
 from builder.proof import Proof, Verdict
 from builder.records import Part, Record
 from builder.store import StoredBuild, write_if_changed
-from builder.untrusted import JsonError, parse_json, text
+from builder.untrusted import JsonError, parse_json
 
 #: The statement of `x.whl` is `x.whl.intoto.json`; tools take `.jsonl` for a bundle of signed statements.
 SUFFIX = ".intoto.json"
@@ -107,14 +107,10 @@ def statement_fault(data: bytes, sha256: str) -> str:
 
 def source_of(statement: bytes) -> tuple[str, str]:
     """Where a statement says that the source came from, `git+https://…` or `a folder`, and its digest; or empty."""
-
-    def read(plain: Mapping[str, Any]) -> tuple[str, str]:
-        inputs = plain["predicate"]["buildDefinition"]["resolvedDependencies"]
-        (source,) = (one for one in inputs if one.get("name") == "source")
-        return text(source.get("uri", "a folder")), str(source["digest"])
-
     with suppress(JsonError):
-        return parse_json(statement, read)
+        first = parse_json(statement, lambda data: {**data["predicate"]["buildDefinition"]["resolvedDependencies"][0]})
+        if first.get("name") == "source":
+            return str(first.get("uri", "a folder")), str(first.get("digest"))
     return "", ""
 
 

@@ -37,11 +37,11 @@ def folder_of(name: str) -> Path:
 
 
 @contextmanager
-def fixed_folder(name: str, otherwise: Path, on_wait: Callable[[str], object] = lambda _: None) -> Iterator[Path]:
+def fixed_folder(name: str, otherwise: Path, on_wait: Callable[[str], object] | None = None) -> Iterator[Path]:
     """An empty folder whose path depends on `name` alone; it is deleted afterwards.
 
     A lock keeps other buildfarm processes with a build of this name waiting, also those of another project or store;
-    `on_wait` gets the `holder` of the lock if this process has to wait. Yields `otherwise` when the folder belongs to
+    `on_wait` gets the `holder` of the lock, and why this process has to wait. Yields `otherwise` when the folder belongs to
     another user or the disk has too little space.
     """
     folder = folder_of(name)
@@ -73,12 +73,11 @@ def clear_abandoned(store: Store) -> None:
                 os.close(descriptor)
 
 
-def _hold(folder: Path, on_wait: Callable[[str], object]) -> int | None:
+def _hold(folder: Path, on_wait: Callable[[str], object] | None) -> int | None:
     """Descriptor of the opened, locked and emptied folder, or None."""
     try:
         if shutil.disk_usage(folder.parent).free < WORK_BYTES:
             return None
-        waits = False
         while True:
             with suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
@@ -92,9 +91,9 @@ def _hold(folder: Path, on_wait: Callable[[str], object]) -> int | None:
                     break
             os.close(descriptor)
             raise_if_interrupted()
-            if not waits:
-                waits = True
-                on_wait(holder(folder))
+            if on_wait:
+                on_wait(f"{holder(folder)}, which compiles in the same folder, {folder}")
+                on_wait = None
             time.sleep(0.5)  # another process has the lock and deletes the folder when it is done
     except OSError:
         return None

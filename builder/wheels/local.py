@@ -23,7 +23,7 @@ from builder.matrix.plan import Build
 from builder.process import run
 from builder.progress.display import WAITS
 from builder.records import Part, Toolchain
-from builder.wheels.build_dir import fixed_folder, folder_of
+from builder.wheels.build_dir import fixed_folder
 from builder.wheels.build_scripts import identity
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
 from builder.wheels.build_scripts.identity import DIFFERS
@@ -252,9 +252,7 @@ class LocalBuild:
         home = self._toolkit.home or environment.packaged_toolkit(job.build.cuda)
         if not self._toolkit.home:
             link_toolkit(home, self._compiler.cc)
-        name = job.build.source_folder
-        waits = f"which compiles in the same folder, {folder_of(name)}"
-        with fixed_folder(name, job.work / "fixed", lambda who: stage(f"{WAITS}{who}, {waits}")) as place:
+        with fixed_folder(job.build.source_folder, job.work / "fixed", lambda who: stage(WAITS + who)) as place:
             stage("compile")
             inside = job.source.relative_to(job.tree)
             tree = Path(shutil.move(job.tree, place / "src"))

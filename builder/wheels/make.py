@@ -35,9 +35,8 @@ def compile_wheel(prepared: Prepared, job: CompileJob, stage: Callable[[str], No
     source, start = check_source(job), log_size(job.log)
 
     def timed(text: str) -> None:
-        """Show a stage; the compile begins when it has waited for other processes."""
         nonlocal started, clock, waits
-        if waits:
+        if waits:  # the compile begins when other processes have ended
             started, clock = datetime.now(UTC).replace(microsecond=0), time.monotonic()
         waits = text.startswith(WAITS)
         stage(text)

@@ -37,7 +37,7 @@ class FolderBuilds:
         """
         write_atomic(self._notes("last", recipe) / str(build), digest.encode(), synced=False)
         if files:
-            write_atomic(self._sources(build, recipe), json.dumps(_digests(files)).encode())
+            write_atomic(self._notes("sources/last", recipe) / f"{build}.json", json.dumps(_digests(files)).encode())
 
     def last(self, recipe: Recipe) -> list[StoredBuild]:
         """The last wheel of each build that the store still has, the newest first."""
@@ -73,7 +73,7 @@ class FolderBuilds:
     def why(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> str:
         """Why a wheel must be compiled again: which files changed since the last wheel; empty if that is not known."""
         try:
-            before: dict[str, Any] = read_json(self._sources(build, recipe), dict)
+            before: dict[str, Any] = read_json(self._notes("sources/last", recipe) / f"{build}.json", dict)
         except (OSError, JsonError):
             return ""
         now = _digests(files)
@@ -86,10 +86,6 @@ class FolderBuilds:
                 " the recipe, the GPU architectures, the tools or buildfarm itself changed"
             )
         return f"must be compiled again, because these files changed since the last wheel: {join_names(changed)}"
-
-    def _sources(self, build: Build, recipe: Recipe) -> Path:
-        name = digest_of([str(recipe.folder.resolve()), str(build)])[:16]
-        return self._store.root / "sources" / "last" / f"{name}.json"
 
 
 def _digests(files: Mapping[str, bytes]) -> dict[str, str]:

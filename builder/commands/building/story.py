@@ -218,9 +218,8 @@ class LocalRun(BuildRun):
         from builder.wheels.make import compile_wheel, repair_wheel  # noqa: PLC0415 - only a build that compiles needs it
 
         name, recipe, store = str(build), self.recipes[build.extension], self.store
-        # Processes of one project share the log of a build; those of two projects have only the digest in common.
-        scratch_of = f"source-{name}-{project_key(recipe.folder)}"
-        with store.work(scratch_of, lambda who: stage(f"{WAITS}{who}, which builds this project too")) as scratch:
+        own = f"source-{name}-{project_key(recipe.folder)}"  # two processes of a project share the log of a build
+        with store.work(own, lambda who: stage(f"{WAITS}{who}, which builds this project too")) as scratch:
             stage("fetch")
             (scratch / "src").mkdir()
             source = prepare_source(recipe, scratch / "src", cache=store.root / "sources")

@@ -35,7 +35,7 @@ from builder.publish.index.new_wheel import check_statement, merged, new_wheel, 
 from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.pages import ALL, paths_of
 from builder.publish.index.reader import IndexReader
-from builder.publish.index.repository import ConflictError, Kept, NewWheel, Repository
+from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from builder.publish.provenance import SUFFIX, source_of
 from builder.publish.server.client import IndexServer
 from builder.result import PublishOutcome, PublishResult
@@ -244,8 +244,7 @@ def publish_wheel(
     try:
         added = target.add(new)
     except ConflictError as error:
-        why = (error.sentence, *_other_source(target, new, error.hints))
-        return PublishResult(name, PublishOutcome.REFUSED, cells, reasons=why)
+        return PublishResult(name, PublishOutcome.REFUSED, cells, reasons=(error.sentence, *_cures(target, new, error)))
     published = None if added else target.published(new.entry.project, name)
     return PublishResult(
         name,
@@ -257,18 +256,17 @@ def publish_wheel(
     )
 
 
-def _other_source(target: Repository | IndexServer, new: NewWheel, hints: Sequence[str]) -> Sequence[str]:
-    """What to do about a published wheel of this name: the hints, unless it comes from another place."""
+def _cures(target: Repository | IndexServer, new: NewWheel, error: ConflictError) -> Sequence[str]:
+    """What to do about a published wheel of this name: as the error says, unless it comes from another place."""
     published = target.published(new.entry.project, new.wheel.name)
-    kept = target.kept(new.wheel.name, published.sha256) if published else Kept()
+    kept = target.kept(new.wheel.name, published.sha256 if published else "")
     (there, files), (here, own) = source_of(kept.statement), source_of(new.attached.get(SUFFIX, b""))
     there = kept.origin or there
     if not there or not here or (there, files) == (here, own):
-        return hints
+        return error.hints
     if there == here:
-        return [f"the published wheel comes from {there} too, but from other source files", *hints]
-    cure = "publish to another index, or under another name"
-    return [f"the published wheel comes from {there}, and this one from {here}: {cure}"]
+        return [f"the published wheel comes from {there} too, but from other source files", *error.hints]
+    return [f"the published wheel comes from {there}, and this one from {here}: use another index or another name"]
 
 
 def _sha256(wheel: Path) -> str:

@@ -18,11 +18,11 @@ from pydantic import TypeAdapter
 
 from builder.errors import Code, UsageError
 from builder.gate.amounts import join_names
-from builder.log import print_warning
+from builder.log import print_line, print_warning
 from builder.masking import mask_credentials
 from builder.progress.display import Timeline
 from builder.proof import Verdict
-from builder.store import Store, write_atomic
+from builder.store import RUN, Store, write_atomic
 from builder.untrusted import MAX_OWN_JSON, JsonError, read_json
 
 #: The results of a build, in the order in which they are shown.
@@ -30,8 +30,6 @@ FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED = (
     "failed", "refused", "not finished", "built", "tested", "already built",
 )  # fmt: skip
 ORDER = (FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED)
-#: What to say of a store that a command uses.
-RUNNING = "a command uses this store now: `build` and `smoke` record their run when they end"
 #: Runs that are read to know how long a step takes.
 _RECENT = 10
 
@@ -145,10 +143,9 @@ def last_steps(store: Store) -> dict[tuple[str, str], float]:
     """The seconds of each stage of each build in the newest run of this folder that finished the build."""
     found: dict[tuple[str, str], float] = {}
     for run in reversed(runs(store, most=_RECENT)):
-        failed = [build.get("build") for build in run.report["builds"] if run.result(build) == FAILED]
-        for stage in run.timeline.stages if run.timeline and run.folder == str(Path.cwd()) else ():
-            if stage.build not in (*run.unfinished, *failed):  # their last stage did not end
-                found[stage.build, stage.stage] = stage.end - stage.start
+        if run.timeline and run.folder == str(Path.cwd()):
+            ended = {build.get("build") for build in run.report["builds"] if run.result(build) != FAILED}
+            found |= {(one.build, one.stage): one.end - one.start for one in run.timeline.stages if one.build in ended}
     return found
 
 
@@ -165,6 +162,12 @@ def runs(store: Store, *, most: int = 0) -> list[Run]:
         except JsonError:
             print_warning(f"{path} is damaged or of a different version of buildfarm; this run is left out")
     return sorted(found, key=lambda run: (run.started, run.id), reverse=True)
+
+
+def tell_running(store: Store) -> None:
+    """Say if a command builds or tests with this store: its run is not recorded yet."""
+    if not store.is_unused(RUN):
+        print_line("a command uses this store now: `build` and `smoke` record their run when they end")
 
 
 def find_run(found: Sequence[Run], name: str) -> Run:
