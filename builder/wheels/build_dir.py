@@ -41,8 +41,8 @@ def fixed_folder(name: str, otherwise: Path, on_wait: Callable[[str], object] | 
     """An empty folder whose path depends on `name` alone; it is deleted afterwards.
 
     A lock keeps other buildfarm processes with a build of this name waiting, also those of another project or store;
-    `on_wait` gets the `holder` of the lock, and why this process has to wait. Yields `otherwise` when the folder belongs to
-    another user or the disk has too little space.
+    `on_wait` gets the `holder` of the lock, and why this process has to wait. Yields `otherwise` when the folder
+    belongs to another user or the disk has too little space.
     """
     folder = folder_of(name)
     descriptor = _hold(folder, on_wait)
