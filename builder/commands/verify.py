@@ -150,7 +150,7 @@ def verify_text(verdicts: Sequence[WheelVerdict]) -> str:
                 lines += map(marked, line(Verdict.PASSED, proof.check, _placed(proof), output_width(), most=4))
             if sizes := proof.evidence.get("sizes"):
                 shown = ", ".join(f"{code} {size_text(size)}" for code, size in sizes.items())
-                lines.append(f"  {'':<8}  {'':<12}  {shown}")
+                lines += map(escape, line("", "", shown, output_width(), most=4))
         lines += cause_lines(causes(verdict.proofs, name_cells=True))
     return to_text(*lines)
 

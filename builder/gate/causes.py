@@ -188,6 +188,7 @@ def line(word: str, checks: str, text: str, width: int, most: int = 1) -> list[s
         subsequent_indent=" " * 12,
         max_lines=most,
         break_on_hyphens=False,
+        break_long_words=most == 1,  # more lines have room for a whole path
         placeholder=" …",
     ) or [shown.rstrip()]
 

@@ -19,6 +19,7 @@ from packaging.utils import parse_wheel_filename
 
 from builder.gate.amounts import counted, join_names
 from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE, entry_points
+from builder.gate.system.crash import demangle
 from builder.matrix.axes import Python
 from builder.matrix.compat import Compat, and_list
 from builder.proof import Check, Proof
@@ -87,6 +88,7 @@ def check_tags(facts: WheelFacts, claim: WheelClaim, provided: frozenset[str]) -
         provided = needed
     found = [error for platform in platforms for error in _platform_errors(facts, platform, provided)]
     dispensable = _dispensable(facts, claim.spare, platforms, provided) if found and claim.foreign else ""
+    late: list[str] = []
     if dispensable:
         late = [one.path for one in facts.libraries if any(text.startswith(f"{one.path} ") for text in found)]
         more = f"; so do {join_names(late[1:])}" if late[1:] else ""
@@ -98,7 +100,9 @@ def check_tags(facts: WheelFacts, claim: WheelClaim, provided: frozenset[str]) -
     ]
     if rejecting:
         errors.append(f"pip in {join_names(rejecting)} does not accept a wheel tagged {_text(named)}")
-    evidence = {"file": _text(named), "wheel": _text(written), "platform": best_platform(facts, provided)}
+    rest = replace(facts, libraries=tuple(one for one in facts.libraries if one.path not in late))
+    inside = provided.union(*((one.basename, one.soname) for one in facts.libraries))
+    evidence = {"file": _text(named), "wheel": _text(written), "platform": best_platform(rest, inside), "late": late}
     return make_proof(facts, Check.TAGS, errors, good=_text(named), evidence=evidence, remarks=remarks)
 
 
@@ -306,7 +310,7 @@ def _versions(library: Library) -> set[str]:
 
 def _users(library: Library, versions: set[str]) -> list[str]:
     """Symbols that need these versions, as `memcpy@GLIBC_2.14`; a version that only weak symbols need, by itself."""
-    users = [f"{symbol}@{version}" for symbol, (_, version) in library.bound.items() if version in versions]
+    users = [f"{demangle(symbol)}@{version}" for symbol, (_, version) in library.bound.items() if version in versions]
     return users + sorted(versions - {user.rpartition("@")[2] for user in users})
 
 

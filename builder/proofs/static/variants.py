@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from builder.matrix.axes import Cell
+from builder.matrix.axes import Cell, Cuda, Torch
+from builder.matrix.compat import Compat
 from builder.matrix.config import Variant
+from builder.matrix.local_version import read_local
 from builder.wheelfile.facts import Library, WheelFacts
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
@@ -45,6 +47,34 @@ def for_cell(facts: WheelFacts, named: Sequence[Variant], cell: Cell) -> WheelFa
         and not any(one.suits(cell.cuda) for one in entries)
     }
     return replace(facts, libraries=tuple(one for one in facts.libraries if one.path not in others))
+
+
+def loaded(facts: WheelFacts, torch: Torch | None, cuda: Cuda | None) -> WheelFacts:
+    """The wheel with the build that a process with this torch and CUDA loads; None: with the newest one of this torch.
+
+    The paths of a build name its torch or its CUDA, or its libraries need the runtime of its CUDA. Without a build for
+    this CUDA, the nearest one of its major version counts. Builds that do not differ in torch and CUDA count together.
+    """
+    cuda = cuda or (max(Compat.load().torch(torch).variants) if torch else None)
+    builds = variants(facts)
+    shared = {one.path for one in facts.libraries if all(one in build.libraries for build in builds)}
+    ranks = [_rank([one for one in build.libraries if one.path not in shared], torch, cuda) for build in builds]
+    best = [build for build, rank in zip(builds, ranks, strict=True) if rank == max(ranks)]
+    return replace(facts, libraries=tuple(one for one in facts.libraries if any(one in b.libraries for b in best)))
+
+
+def _rank(own: Sequence[Library], torch: Torch | None, cuda: Cuda | None) -> tuple[object, ...]:
+    """How well the libraries of one build suit a process, the best one last: first those with GPU code."""
+    named = [read_local(re.sub(r"[-_/]", ".", library.path.lower())) for library in own]
+    series = next((one.series[-1] for one in named if one.series), "")
+    majors = [f"cu{major}" for library in own for major in library.cuda_runtimes]
+    variant = max([one.cuda for one in named if one.cuda] or majors, default="")
+    of_torch = torch is None or (1 if not series else 2 * (series == torch.series))
+    of_cuda = 1 if not variant or cuda is None else 0
+    if variant and cuda and variant.startswith(f"cu{cuda.major}"):
+        of_cuda = 4 if variant in (cuda.variant, f"cu{cuda.major}") else 3 if variant < cuda.variant else 2
+    number = [int(part) for part in series.split(".") if part]
+    return any(one.sass or one.ptx for one in own), of_torch, of_cuda, number, variant[2:].ljust(3, "0")
 
 
 def _one_of_many(group: Sequence[Library]) -> bool:

@@ -78,12 +78,13 @@ def answer(facts: WheelFacts, gpu: Gpu, compat: Compat, floor: str) -> GpuAnswer
     Libraries that the GPU cannot run count only if it runs none: a package may have a library for each GPU.
     """
     order = list(How)
-    answers = [_of_library(one, gpu, compat, floor) for one in _coded(facts)]
+    answers = [_of_library(one, gpu, compat, floor) for one in coded(facts)]
     runs = [one for one in answers if one.how is not How.NOT]
     return max(runs or answers, key=lambda one: order.index(one.how), default=None)
 
 
-def _coded(facts: WheelFacts) -> list[Library]:
+def coded(facts: WheelFacts) -> list[Library]:
+    """The libraries of a wheel with GPU code, without those that auditwheel copied into it."""
     return [one for one in facts.libraries if (one.sass or one.ptx or one.unknown_code) and not one.foreign]
 
 
@@ -120,7 +121,7 @@ def check_gpus(facts: WheelFacts, asked: Sequence[Gpu], driver: str, compat: Com
 def _only_for(facts: WheelFacts, gpus: Sequence[Gpu], compat: Compat) -> Iterator[str]:
     """Which GPUs run the libraries that not every GPU runs of those that run the wheel."""
     groups: dict[tuple[str, ...], list[Library]] = {}
-    for library in _coded(facts):
+    for library in coded(facts):
         if any(_of_library(library, gpu, compat, "").how is How.NOT for gpu in gpus):
             known = [gpu for gpu in known_gpus(compat) if _of_library(library, gpu, compat, "").how is not How.NOT]
             groups.setdefault(_by_arch(known), []).append(library)

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder.gate.amounts import join_names
-from builder.matrix.axes import Gpu, Torch
+from builder.matrix.axes import Cuda, Gpu, Torch
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import Selection
 from builder.proof import Check, Proof, Verdict
@@ -22,8 +23,8 @@ from builder.proofs.inventory import Shelf
 from builder.proofs.static.claim import make_proof, not_run
 from builder.proofs.static.metadata import read_requirement
 from builder.proofs.static.tags import system_libraries
-from builder.proofs.static.variants import variants
-from builder.proofs.verify.gpus import check_gpus
+from builder.proofs.static.variants import loaded
+from builder.proofs.verify.gpus import check_gpus, coded
 from builder.proofs.verify.torch_window import Linker
 from builder.records import FILE
 from builder.untrusted import JsonError, parse_json
@@ -196,15 +197,29 @@ class Judge:
             elif proof.check is not Check.LINKAGE:
                 yield proof
         yield check_loader(facts)
-        builds = variants(facts)
-        coded = [one for one in builds if any(library.sass or library.ptx for library in one.libraries)]
-        newest = (coded or builds)[-1]
-        yield check_gpus(newest, self.gpus, self.driver, Compat.load(), _driver_floor(linker))
+        yield from self._gpus(facts)
         if facts.libraries and uses_torch(facts):
             yield from linker.linkage()
             yield linker.window()
         else:
             yield not_run(facts, Check.LINKAGE, "no library of the wheel uses torch")
+
+    def _gpus(self, facts: WheelFacts) -> Iterator[Proof]:
+        """The check `gpus` of each build of the wheel that the selected torch and CUDA load; else of the newest one."""
+        compat = Compat.load()
+        torches: list[Torch | None] = [compat.releases(text)[-1] for text in self.select.torch]
+        cudas: list[Cuda | None] = [Cuda.parse(text) for text in self.select.cuda]
+        judged: list[Sequence[Library]] = []
+        for torch, cuda in product(torches or [None], cudas or [None]):
+            build = loaded(facts, torch, cuda)
+            if build.libraries not in judged:
+                judged.append(build.libraries)
+                floor = _driver_floor(Linker(build, self.shelf, self.select))
+                proof = check_gpus(build, self.gpus, self.driver, compat, floor)
+                own = coded(build)
+                if own != coded(facts) and own[0].path not in proof.reason:
+                    proof = replace(proof, reason=f"{join_names([one.path for one in own])}: {proof.reason}")
+                yield proof
 
 
 def needs_no_gpu_code(wheel: WheelFile) -> bool:
@@ -232,7 +247,9 @@ def _floor(facts: WheelFacts, proof: Proof, remarks: Sequence[str]) -> Proof:
     """The check of the tags, with the platform that the libraries really need, and these remarks."""
     evidence, reason = dict(proof.evidence), proof.reason
     if proof.verdict is Verdict.PASSED and facts.libraries:
-        reason = f"{reason}; the libraries need {evidence['platform']}"
+        late = evidence["late"]
+        who = f"all libraries but {join_names(late)}" if late else "the libraries"
+        reason = f"{reason}; {who} need {evidence['platform']}"
     if remarks:
         evidence["remarks"] = [*evidence.get("remarks", ()), *remarks]
     return replace(proof, reason=reason, evidence=evidence)

@@ -238,6 +238,8 @@ def test_in_a_wheel_of_others_one_variant_must_suit_the_tag() -> None:
     proof = expect(check_tags(facts, foreign, provided))
     assert "ops/libx_cuda126.so needs dlopen@GLIBC_2.34" in proof.evidence["remarks"][0]
     assert proof.evidence["remarks"][0].endswith(": other builds of the library in this wheel suit the tag")
+    alone = check_tags(wheel_facts(old, tag="py3-none-manylinux_2_24_x86_64"), foreign, provided)
+    assert (proof.evidence["platform"], proof.evidence["late"]) == (alone.evidence["platform"], ["ops/libx_cuda126.so"])
     assert check_tags(facts, claim(cells=()), provided).verdict == "failed"
     assert check_tags(wheel_facts(late, tag="py3-none-manylinux_2_24_x86_64"), foreign, provided).verdict == "failed"
 

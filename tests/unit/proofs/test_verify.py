@@ -6,15 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from builder.matrix.axes import Arch, Gpu
+from builder.commands.verify import verify_text
+from builder.gate.causes import line
+from builder.matrix.axes import Arch, Cuda, Gpu, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
-from builder.proof import Proof
+from builder.proof import Check, Proof
 from builder.proofs.inventory import Inventory, Shelf
 from builder.proofs.static.symbol_table import SymbolTable
+from builder.proofs.static.variants import loaded
 from builder.proofs.verify.gpus import How, answer, check_gpus, gpu_named
+from builder.proofs.verify.judge import Judge
 from builder.proofs.verify.torch_window import Linker
-from builder.wheelfile.facts import Library
+from builder.wheelfile.facts import Library, open_wheel
+from tests.unit.loopback import pure_wheel
 from tests.unit.proofs.make import gpu_library, library, wheel_facts
 
 
@@ -123,6 +128,70 @@ def test_the_summary_is_of_the_libraries_that_run() -> None:
     assert "from PTX on B200 (10.0)" in proof.reason
     assert ONLY in proof.evidence["remarks"][0]
     assert checked(gpu_library("kind", gpu_code={"kind77_90": 1})).reason.startswith("unknown on V100 (7.0)")
+
+
+@pytest.mark.parametrize(
+    ("torch", "cuda", "driver", "verdict", "says"),
+    [
+        ("2.11", "12.6", "550", "passed", "ops/libx_cuda126.so: native on V100 (7.0) with driver 525.60.13 or newer"),
+        ("", "12.8", "", "passed", "ops/libx_cuda126.so: "),  # the nearest of CUDA 12
+        ("", "12.4", "", "passed", "ops/libx_cuda126.so: "),
+        ("2.6", "", "", "passed", "ops/libx_cuda126.so: "),  # torch 2.6 has no CUDA 13
+        ("2.11", "13.0", "", "failed", "V100 (7.0) cannot run ops/libx_cuda130.so"),
+        ("2.11", "12.6 13.0", "", "failed", "V100 (7.0) cannot run ops/libx_cuda130.so"),
+        ("", "", "", "failed", "V100 (7.0) cannot run ops/libx_cuda130.so"),
+        ("2.11", "13.0", "550", "failed", "driver 550 is too old"),
+    ],
+)
+def test_the_build_that_the_asked_torch_loads_is_judged(
+    tmp_path: Path, torch: str, cuda: str, driver: str, verdict: str, says: str
+) -> None:
+    """bitsandbytes 0.48.0 has a library for each CUDA, and the one for CUDA 13 has no code for the V100."""
+    of_12 = gpu_library("sm_70", path="ops/libx_cuda126.so", needed=("libcudart.so.12",), gpu_code={"sm_70": 7})
+    of_13 = gpu_library("sm_75", path="ops/libx_cuda130.so", needed=("libcudart.so.13",), gpu_code={"sm_75": 8})
+    plain = library("ops/libx_cpu.so", needed=())
+    facts = wheel_facts(of_13, of_12, plain, version="1.0", requires_dist=("torch",))
+    select = Selection(torch=tuple(torch.split()), cuda=tuple(cuda.split()))
+    judge = Judge(Shelf(tmp_path), select, (Gpu("V100", Arch(7, 0)),), driver)
+    with open_wheel(pure_wheel(tmp_path, "ops", "1.0")) as wheel:
+        proofs = [one for one in judge.judge(wheel, facts).proofs if one.check is Check.GPUS]
+    assert len(proofs) == len(cuda.split() or [""])
+    assert proofs[-1].verdict == verdict
+    assert says in proofs[-1].reason
+    assert proofs[-1].evidence["sizes"] == ({"sm_70": 7} if verdict == "passed" else {"sm_75": 8})
+
+
+def test_every_line_fits_and_breaks_no_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    codes = {f"sm_{number}": 2**21 for number in (60, 70, 75, 80, 86, 89, 90, 100, 120)}
+    symbol = "_ZNKRSt7__cxx1115basic_stringbufIcSt11char_traitsIcESaIcEE3strEv"
+    late = {"libstdc++.so.6": ("GLIBCXX_3.4.29",)}
+    plain = gpu_library(*codes, gpu_code=codes)
+    new = library("ops/_N.so", needed=(), versions=late, bound={symbol: ("libstdc++.so.6", "GLIBCXX_3.4.29")})
+    facts = wheel_facts(plain, new, tag="py3-none-manylinux_2_24_x86_64", version="1.0")
+    assert line("passed", "x", "y" * 100, 60, most=2)[-1].endswith(" " + "y" * 100)
+    with open_wheel(pure_wheel(tmp_path, "ops", "1.0")) as wheel:
+        lines = verify_text([Judge(Shelf(tmp_path), Selection()).judge(wheel, facts)]).splitlines()
+    assert [len(one) for one in lines[1:] if len(one) > 80] == []
+    assert "sm_120 2.0 MiB" in " ".join(" ".join(lines).split())
+    assert "needs std::__cxx11::basic_stringbuf<char," in " ".join(" ".join(lines).split())
+
+
+@pytest.mark.parametrize(
+    ("paths", "torch", "cuda", "judged"),
+    [
+        ("torch-2.9/lib/x.so torch-2.10/lib/x.so", "2.9.1", "13.0", "torch-2.9/lib/x.so"),
+        ("torch-2.9/lib/x.so torch-2.10/lib/x.so", "2.11.0", "13.0", "torch-2.10/lib/x.so"),
+        ("torch-2.9/lib/x.so torch-2.10/lib/x.so", "", "", "torch-2.10/lib/x.so"),
+        ("cu12/x.so cu13/x.so y.so", "2.9.1", "12.8", "cu12/x.so y.so"),
+        ("sm90/x.so sm100/x.so", "2.9.1", "12.8", "sm90/x.so sm100/x.so"),  # the package chooses one by the GPU
+        ("sm90/x.so sm100/x.so", "", "", "sm90/x.so sm100/x.so"),
+    ],
+)
+def test_the_paths_of_libraries_name_their_torch_and_cuda(paths: str, torch: str, cuda: str, judged: str) -> None:
+    facts = wheel_facts(*(gpu_library("sm_90", path=path, needed=()) for path in paths.split()))
+    build = loaded(facts, Torch.parse(torch) if torch else None, Cuda.parse(cuda) if cuda else None)
+    assert [one.path for one in build.libraries] == judged.split()
 
 
 @pytest.mark.parametrize(
