@@ -147,10 +147,13 @@ def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) 
         "compiler": tools.compiler or "none",
     }
     lines = [f"{name:<11}{escape(value)}" for name, value in summary.items()]
+    shown = set[tuple[str, ...]]()
     for finding in findings:
         colour = "red" if finding.level is Severity.FAULT else "yellow"
         lines += ["", f"[{colour}]{finding.level}:[/] {escape(finding.what)}", f"  why:  {escape(finding.why)}"]
-        lines += [f"  cure: {escape(command)}" for command in finding.cure]
+        commands = ("the same as above",) if finding.cure in shown else finding.cure
+        lines += [f"  cure: {escape(command)}" for command in commands]
+        shown |= {finding.cure} - {()}
         lines += [f"  {'also' if finding.cure else 'cure'}: {escape(finding.advice)}"] if finding.advice else []
     if environment.interpreter.managed and any(finding.cure for finding in findings):
         lines += ["", f"[yellow]note:[/] {_MANAGED}"]

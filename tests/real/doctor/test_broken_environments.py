@@ -65,6 +65,27 @@ def test_an_extension_without_code_for_the_gpu(patient: Patient, extension: byte
     patient.heal("extension-without-code-for-gpu", cure="TORCH_CUDA_ARCH_LIST=12.0")
 
 
+def test_an_extension_for_newer_gpus_only(patient: Patient, extension: bytes, tmp_path: Path) -> None:
+    """It is useful if another GPU of the machine is newer, or if it has ops without GPU code."""
+    patient.torch(symbol=FIRST)
+    patient.wheel("ops", "1.0", {"ops/_C.so": extension, "ops/__init__.py": ""}, requires=["torch"])
+    plain = ["-L", str(tmp_path / "built-with"), "-ltorch_cpu"]
+    source = f"int {FIRST}(void);\nint op(void) {{ return {FIRST}(); }}\n"
+    cpu = compiled(tmp_path, source, *plain, name="_P.so", language="c")
+    files: dict[str, str | bytes] = {"ops/_C.so": extension, "ops/_P.so": cpu.read_bytes(), "ops/__init__.py": ""}
+    patient.wheel("ops", "2.0", files, requires=["torch"])
+    patient.install("torch", "ops==1.0")
+    patient.gpus("T4")
+    what = "ops 1.0 has no code for the T4 (sm_75): ops/_C.so has sm_80"
+    fault = patient.diagnose("extension-without-code-for-gpu", what)
+    assert fault["cure"][0].endswith("--arch 7.5")
+    patient.gpus("T4", "A100")
+    assert patient.remark("extension-for-newer-gpus")["what"] == what
+    patient.gpus("T4")
+    patient.install("ops==2.0")
+    patient.remark("extension-for-newer-gpus")
+
+
 def test_an_extension_that_was_linked_against_another_torch(patient: Patient, extension: bytes) -> None:
     patient.torch(symbol="_ZN5torch6secondEv")
     patient.wheel("ops", "1.0", {"ops/_C.so": extension, "ops/__init__.py": ""}, requires=["torch"])

@@ -109,6 +109,15 @@ def test_a_gpu_that_torch_does_not_serve_gets_one_that_does(
     assert cure in one.cure[0]
 
 
+def test_one_cure_of_two_faults_is_printed_once() -> None:
+    found = environment("2.11.0+cu130", "13.0", machine=gpu("V100", 7, 0, "550.54.14"))
+    faults = findings(check_gpus, found)
+    assert [one.code for one in faults] == ["driver-too-old", "gpu-unknown-to-torch"]
+    text = doctor_text(found, faults)
+    assert (text.count("uv pip install"), text.count("cure: the same as above\n")) == (1, 1)
+    assert "  also: driver 580.65.06 or newer runs the installed torch\n" in text
+
+
 def test_without_a_torch_for_the_machine_the_advice_says_what_is_missing() -> None:
     for machine, code, advice in (
         (gpu("RTX 5090", 12, 0, "470.10"), "driver-too-old", "driver 470.10 and RTX 5090 (sm_120): update the driver"),

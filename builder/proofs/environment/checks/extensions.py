@@ -185,9 +185,16 @@ def _compile(
 
 
 def _gpus(cures: Cures, torch: TorchInstall, package: InstalledPackage, facts: WheelFacts) -> Iterator[Finding]:
-    """A fault if no library has code for a GPU; a note if some have none, since a package may have one for each GPU."""
+    """A fault if no library has code for a GPU; a note if some have none, since a package may have one for each GPU.
+
+    Kernels for newer GPUs only are a note if the package has code for another GPU of the machine, or ops without any.
+    """
     codes = {one.path: (*one.sass, *one.ptx) for one in facts.libraries if one.sass or one.ptx}
-    for gpu in dict.fromkeys(cures.environment.machine.gpus):
+    gpus = dict.fromkeys(cures.environment.machine.gpus)
+    useful = any(one.path not in codes and links_torch(one) for one in facts.libraries) or any(
+        runs_on(found, gpu.arch) for found in codes.values() for gpu in gpus
+    )
+    for gpu in gpus:
         lacking = [path for path, found in codes.items() if not runs_on(found, gpu.arch)]
         if not lacking:
             continue
@@ -198,7 +205,7 @@ def _gpus(cures: Cures, torch: TorchInstall, package: InstalledPackage, facts: W
         if len(lacking) < len(codes):
             why = "ops of other libraries of the package have code for this GPU; those of this one may not"
             yield note("library-without-code-for-gpu", what, why)
-        elif all(code_number(code) > gpu.arch.number for found in codes.values() for code in found):
+        elif useful and all(code_number(code) > gpu.arch.number for found in codes.values() for code in found):
             yield note("extension-for-newer-gpus", what, "the package has kernels for newer GPUs only")
         else:
             cure, advice = _compile(cures, torch, package, facts)

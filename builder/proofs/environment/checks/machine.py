@@ -32,7 +32,7 @@ def check_gpus(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
             " or newer",
             "torch finds no GPU: `The NVIDIA driver on your system is too old`",
             cure,
-            f"or update the driver to {floor} or newer" if cure else advice,
+            f"driver {floor} or newer runs the installed torch" if cure else advice,
         )
     codes = _torch_code(cures, torch)
     for gpu in dict.fromkeys(machine.gpus):
