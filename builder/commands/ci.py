@@ -81,7 +81,8 @@ def ci(options: CiOptions) -> None:
 
 def _needs(options: WorkflowOptions) -> list[str]:
     """What each job needs: a runner, and settings of the repository."""
-    hosted = "plan, build, new torch, facts" + (", publish" if options.publish_labels == IMAGE else "")
+    build = "build" if options.needs_gpu else "wheels"
+    hosted = f"plan, {build}, new torch, facts" + (", publish" if options.publish_labels == IMAGE else "")
     lines = ["What the jobs need:", f"  {hosted}: {IMAGE}, a machine of GitHub"]
     if options.publish_labels != IMAGE:
         lines.append(f"  publish: a runner with the labels {options.publish_labels}")

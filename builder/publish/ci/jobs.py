@@ -38,7 +38,7 @@ def jobs_json(plan: Plan, scope: Scope, archs: Sequence[Arch] = ()) -> str:
         )
     builds = _newest_cells(plan)
     if scope is Scope.FULL:
-        builds = [(str(build), _select(build.extension, build.serves)) for build in plan.builds]
+        builds = [(build.source_folder, _select(build.extension, build.serves)) for build in plan.builds]
     size = max(1, -(-len(builds) // MOST_JOBS))
     groups = [builds[start : start + size] for start in range(0, len(builds), size)]
     words = " ".join(_values("--arch", archs))
@@ -49,17 +49,21 @@ def jobs_json(plan: Plan, scope: Scope, archs: Sequence[Arch] = ()) -> str:
 
 
 def _name(group: Sequence[tuple[str, str]]) -> str:
-    """The name of a job, also a part of the names of its artifacts."""
+    """The name of a job, a part of the names of its artifacts, and the key of its cache.
+
+    It is the same for each scope and version, so that a run finds what another one compiled.
+    """
     first, more = group[0][0], len(group) - 1
     return f"{first}-and-{more}-more" if more else first
 
 
 def _newest_cells(plan: Plan) -> list[tuple[str, str]]:
     """The cell of each extension with the newest torch, the newest CUDA of this torch, and the newest Python."""
-    newest: dict[str, Cell] = {}
+    newest: dict[str, tuple[Cell, str]] = {}
     for build in plan.builds:
-        newest[build.extension] = max([*build.serves, *filter(None, [newest.get(build.extension)])])
-    return [(f"{name}-{cell}", _select(name, [cell])) for name, cell in newest.items()]
+        found = [(cell, build.source_folder) for cell in build.serves]
+        newest[build.extension] = max([*found, *filter(None, [newest.get(build.extension)])])
+    return [(folder, _select(name, [cell])) for name, (cell, folder) in newest.items()]
 
 
 def _select(extension: str, cells: Sequence[Cell]) -> str:

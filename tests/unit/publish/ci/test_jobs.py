@@ -45,12 +45,13 @@ def test_the_jobs_of_the_shipped_matrix_select_each_build_once() -> None:
         assert make_plan(declared, recipes, selected(line), compat).builds == (build,)
     names = [job["name"] for scope in Scope for job in jobs_of(plan, scope)]
     assert not {*"".join(names)} & set('":<>|*?\r\n\\/'), "they are names of artifacts"
-    assert [job["name"] for job in jobs][:2] == [f"{plan.builds[0]}-and-1-more", f"{plan.builds[2]}-and-1-more"]
+    first, third = plan.builds[0].source_folder, plan.builds[2].source_folder
+    assert [job["name"] for job in jobs][:2] == [f"{first}-and-1-more", f"{third}-and-1-more"]
 
 
 def test_a_job_has_one_build_if_the_jobs_are_enough() -> None:
     _, _, plan = read_plan(SHIPPED, Selection(("2.11",)))
-    assert [job["name"] for job in jobs_of(plan, Scope.FULL)] == [str(build) for build in plan.builds]
+    assert [job["name"] for job in jobs_of(plan, Scope.FULL)] == [build.source_folder for build in plan.builds]
 
 
 def test_the_newest_cell_of_each_extension() -> None:
@@ -59,10 +60,22 @@ def test_the_newest_cell_of_each_extension() -> None:
     assert done.exit_code == 0, done.output
     jobs = json.loads(done.stdout)["include"]
     assert [job["name"] for job in jobs] == [
-        f"{name}-torch2.11.0-cu130-cp312" for name in ("diffrast", "ms_deform_attn", "torch_scatter")
+        "diffrast-stable-torch2.11.0-cu130-py3",
+        "ms_deform_attn-stable-torch2.11.0-cu130-py3",
+        "torch_scatter-cpython-torch2.11.0-cu130-cp312",
     ]
     assert jobs[0]["select"] == "--ext diffrast --torch 2.11.0 --cuda 13.0 --python 3.12"
     assert len(done.stdout.splitlines()) == 1, "a line of GITHUB_OUTPUT"
+
+
+def test_a_run_finds_the_cache_of_another_scope_and_version() -> None:
+    """The names of jobs are the keys of their caches."""
+    declared = matrix(["2.11"], ["13.0"], ["3.12", "3.13"])
+    recipes = [replace(recipe(), version=version) for version in ("1.0", "2.0")]
+    plans = [make_plan(declared, [one], Selection(), Compat.load()) for one in recipes]
+    keys = [[job["name"] for job in jobs_of(plan, scope)] for plan in plans for scope in Scope]
+    assert keys[0] == keys[2]
+    assert keys[1] == keys[3] == keys[0][-1:]
 
 
 def test_the_jobs_compile_for_the_architectures_of_the_plan() -> None:
