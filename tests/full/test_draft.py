@@ -75,8 +75,8 @@ def test_only_ops_without_a_case_are_drafted(gate_python: Callable[[str], Path],
     assert not {"sample_correct::multiply", "sample_correct.multiply"} & {*found}
 
 
-def drafted_here(interpreter: Path, schema: str, kernel: str, device: str = "CPU") -> OpDraft:
-    """The draft of an op `drafted::NAME` that the drafting process defines itself."""
+def drafted_here(interpreter: Path, schema: str, kernel: str, device: str = "CPU", more: str = "") -> OpDraft:
+    """The draft of an op `drafted::NAME` that the drafting process defines itself, and `more` before it."""
     name = schema.partition("(")[0]
     code = (
         "from builder.gate.draft.draft import draft_op\n"
@@ -84,6 +84,7 @@ def drafted_here(interpreter: Path, schema: str, kernel: str, device: str = "CPU
         "from builder.gate.processes.extension_process import PRELOAD, import_all\n"
         "import_all(PRELOAD), warm_up()\n"
         "library = torch.library.Library('drafted', 'DEF')\n"
+        f"{more}\n"
         f"library.define({schema!r})\n"
         f"library.impl({name!r}, {kernel}, {device!r})\n"
         f"print(json.dumps(asdict(draft_op('drafted::{name}')[0])))"
@@ -177,6 +178,23 @@ def test_a_scale_is_neither_0_nor_1(gate_python: Callable[[str], Path], device: 
     schema = f"scale_(Tensor(a!) x, float scale{default}, int steps=1) -> Tensor(a!)"
     draft = drafted_here(gate_python("2.11.0"), schema, "lambda x, scale=1.0, steps=1: x.mul_(scale)", device)
     assert (draft.state, draft.arguments[1:]) == (state, ["0.5"])
+
+
+@pytest.mark.parametrize(
+    ("op", "device", "state", "shapes"),
+    [
+        ("rows_backward(Tensor grad_out, Tensor x)", "CPU", CALLED, [[5], [5, 3]]),
+        ("swish_backward(Tensor grad, Tensor input)", "CUDA", CUDA_ONLY, [[4, 4, 4, 4]] * 2),
+    ],
+)
+def test_a_gradient_has_the_shape_of_the_output(
+    gate_python: Callable[[str], Path], op: str, device: str, state: str, shapes: list[list[int]]
+) -> None:
+    """A kernel of CUDA would read past the end of a smaller one. The second op has no forward function."""
+    rows = "library.define('rows(Tensor x) -> Tensor'); library.impl('rows', lambda x: x.sum(1), 'CPU')"
+    kernel = "lambda grad, x: grad.sum() * x.sum(1, keepdim=True)"
+    draft = drafted_here(gate_python("2.11.0"), f"{op} -> Tensor", kernel, device, rows)
+    assert (draft.state, sizes_of(draft)) == (state, shapes), draft.reason
 
 
 def test_a_function_of_a_compiled_module_is_not_traced_also_without_a_cpu_kernel(

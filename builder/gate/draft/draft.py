@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -21,7 +22,7 @@ import torch
 
 from builder.gate import discover
 from builder.gate.checks.compile_export import warm_up
-from builder.gate.context import resolve, sentence
+from builder.gate.context import CaseError, resolve, sentence
 from builder.gate.coverage import without_overload
 from builder.gate.draft import refine
 from builder.gate.draft.fake_kernel import fake_kernel
@@ -37,6 +38,9 @@ from builder.gate.system import rlimits
 from builder.gate.system.nvidia import may_have_gpu
 
 _FILE = re.compile(r"file|path|folder|^dir", re.IGNORECASE)
+#: Names of functions that compute gradients, and of their argument with the gradient of the output.
+_BACKWARD = re.compile(r"_?(backward|bwd)(?=\.|$)")
+_OF_OUTPUT = re.compile(r"grad|(grad|d)_?(outputs?|out|o|y)|out(put)?_?grad", re.IGNORECASE)
 #: How many ways to construct a module are tried.
 _CONSTRUCTIONS = 3
 #: How many calls deep a function is searched for an op.
@@ -242,6 +246,7 @@ def _on_device(
             return replace(draft, reason=f"none of {found.calls} calls succeeded; one of the last errors: {error}"), ()
         if found.returned is None:
             candidate = refine.with_different_numbers(found.candidate)
+            candidate = _with_gradient(process, parameters, candidate, known=bool(starts))
             empty, _ = refine.with_empty_tensor(process, candidate, called=False)
             nothing = re.search(r"-> (\(\)|'?None'?:?)$", signature.text)
             return replace(
@@ -252,6 +257,9 @@ def _on_device(
                 **_texts(parameters, candidate, empty),
             ), ()
         candidate, fact = refine.varied(process, found.candidate, found.returned, from_end=is_norm(parameters))
+        changed = _with_gradient(process, parameters, candidate, known=bool(starts))
+        if changed != candidate and not (trial := process.call("plain", changed)).error:
+            candidate, fact = changed, trial.fact
         if not signature.takes_tensor and all(shape is None for _, shape in fact.values):
             return replace(draft, state=NOT_CALLED, reason=_NO_TENSOR), ()
         facts = refine.facts_about(process, candidate)
@@ -273,6 +281,35 @@ def _on_device(
         return draft, (process.call("calls_inside", candidate, ops=others).fact or () if others else ())
     finally:
         process.close()
+
+
+def _with_gradient(
+    process: TrialProcess, parameters: Sequence[Parameter], candidate: Candidate, *, known: bool
+) -> Candidate:
+    """Return the arguments of a backward function, with a gradient like what the forward function returns.
+
+    A kernel of the CPU may broadcast a smaller one, and a kernel of CUDA reads past its end. Without a forward function
+    it is like the first other tensor, unless the call is `known`.
+    """
+    named = {one.name: guess for one, guess in zip(parameters, candidate)}
+    gradients = [name for name in named if _OF_OUTPUT.fullmatch(name) and named[name][0] == "tensor"]
+    inputs = {name: guess for name, guess in named.items() if name not in gradients}
+    like = next((guess[2] for guess in inputs.values() if guess[0] == "tensor"), None)
+    if not _BACKWARD.search(process.op) or like is None:
+        return candidate
+    shapes = [] if known else [like] * len(gradients)
+    for ending in ("_forward", "_fwd", ""):
+        forward = _BACKWARD.sub(ending, process.op)
+        with suppress(CaseError):  # no function has this name
+            signature = signature_of(forward)
+            if signature and all(one.name in inputs or one.has_default for one in signature.parameters):
+                caller = TrialProcess(forward, signature.parameters, process.device)
+                given = _candidate(signature.parameters, Recorded(forward, (), inputs))
+                returned = caller.call("plain", given).fact
+                caller.close()
+                shapes = [shape for _, shape in returned.values if shape is not None] if returned else shapes
+    named.update((name, (*named[name][:2], shape, named[name][3])) for name, shape in zip(gradients, shapes))
+    return tuple(named.values())
 
 
 def _candidate(parameters: Sequence[Parameter], call: Recorded) -> Candidate:
