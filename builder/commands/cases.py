@@ -36,6 +36,7 @@ from builder.matrix.compat import and_list
 from builder.matrix.config import CASES, MATRIX, Recipe, WheelSource
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.plan import selected_recipes
+from builder.progress.display import Progress
 from builder.proofs.cells.cell_environment import CellEnvironments, cell_environments
 from builder.result import CasesResult
 from builder.store import Store, work_name, write_atomic
@@ -186,15 +187,17 @@ def _drafted(
         if wanted == "auto":
             executor = "local" if is_compatible(target.wheel.name, cell.python) else "docker"
         where = ", in a container" if executor == "docker" else ""
-        print_line(f"{target.wheel.name} in {cell}{where}: trying inputs for each op")
-        name = f"cases-{work_name(target.sha256)}-{cell}"
-        log = store.log(f"cases-{target.wheel.name}-{cell}", Path.cwd())
+        name, place = f"cases-{work_name(target.sha256)}-{cell}", f"{target.wheel.name} in {cell}{where}"
+        log, progress = store.log(f"cases-{target.wheel.name}-{cell}", Path.cwd()), Progress()
+        progress.start(place, log)
         try:
             with (
+                progress.shown(),
                 store.work(name, lambda who: print_line(f"waiting for {who}, which drafts its cases")) as folder,
                 cells(executor).open(cell, folder, owner=store.owner(name), log=log) as environment,
             ):
                 environment.install(target.wheel)
+                progress.stage(place, "trying inputs for each op")
                 drafts = environment.draft_cases(target.recipe)
         except MissingToolError as error:
             problem = error

@@ -75,7 +75,8 @@ class Case:
             `torch_scatter.scatter`. For a pybind function, write its dotted path. For a class of `torch.nn.Module`,
             write how it is constructed from plain values, `chamferdist.ChamferDistance()` or
             `my_ops.Layer(4, bias=False)`: the case calls the module, which has the device and the dtype of the first
-            floating-point tensor. Its random parameters are the same in each call.
+            floating-point tensor. Its random parameters are the same in each call; no reference gets them, and no
+            gradient of them is checked: for this, write a case of the function that takes them as arguments.
         inputs: a function that makes the positional arguments. The gate computes gradients of tensors made with
             `grad=True`.
         name: describes the case in a few words. Two cases of an op must have different names.

@@ -45,8 +45,8 @@ _COMPILED = re.compile(rf"\s(?:-c|-dc|-dw|--compile|--device-c)\s+(?:-c\s+)?({_S
 _CMAKE_OBJECT = re.compile(r"Building \w+ object (\S+)\.o(?:bj)?$")
 _UV = re.compile(r"\s*(Resolved|Downloading|Downloaded|Prepared|Installed) (\S+)(?: \(([\d.]+)([KMGT]?)i?B\))?")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-#: The op gate prints a line when it starts a task.
-_GATE = re.compile(r"gate: (.+; \d+ tasks? to start)$")
+#: The op gate prints a line when it starts a task, and a draft when it has tried an op.
+_GATE = re.compile(r"gate: (.+; \d+ tasks? to start|\d+ of \d+ ops?(?:, again)?)$")
 _BUILDX = re.compile(r"#\d+ \[(?:\S+ )?(\d+)/(\d+)\] \S")
 #: Files that CMake compiles to try a compiler, and the one of buildfarm's own self-test.
 _TRIAL = re.compile(r"(?:^|/)CMakeFiles/|/cmake[^/]*/Modules/|/CMakeScratch/|(?:^|/)buildfarm-check\.")

@@ -33,6 +33,7 @@ def drafted(interpreter: Path, folder: Path, cases: Path | None = None) -> dict[
     gate = pack_gate(interpreter, folder, SPEC, cases)
     done = run(*gate.command, "--draft", cwd=gate.folder, env=gate.env)
     assert done.code == 0, done.all
+    assert re.search(r"^gate: 0 of \d+ ops$", done.all, re.MULTILINE), "the display shows how many ops were tried"
     gate.nothing_left()
     found = Drafts.from_json(json.loads((folder / "answer.json").read_bytes()))
     assert found.error == ""

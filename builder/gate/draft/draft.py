@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from builder.gate import discover
+from builder.gate.amounts import counted
 from builder.gate.checks.compile_export import warm_up
 from builder.gate.context import CaseError, resolve, sentence
 from builder.gate.coverage import without_overload
@@ -162,7 +163,9 @@ def _in_rounds(ops: Sequence[str], jobs: int) -> list[OpDraft]:
             failed = {op for op, one in found.items() if one.state == NOT_CALLED and (most == CALLS or op in inside)}
             todo = [op for op in ops if op not in found or op in failed]
             tries = [pool.submit(draft_op, op, inside.get(op, ()), ops, most) for op in todo]
-            for op, tried in zip(todo, tries):
+            for number, (op, tried) in enumerate(zip(todo, tries)):
+                again = ", again" if len(todo) < len(ops) else ""
+                print(f"gate: {number} of {counted(len(todo), 'op')}{again}", file=sys.stderr, flush=True)  # noqa: T201
                 try:
                     found[op], calls = tried.result()
                 except BrokenProcessPool:

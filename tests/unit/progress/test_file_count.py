@@ -54,6 +54,7 @@ def text_of(lines: Sequence[str], *, calls: Sequence[str] = ()) -> str:
         (DOWNLOADS[:5], "download 150.0 MiB of 680.0 MiB: torch"),
         (DOWNLOADS, ""),
         (["gate: values of ns::f; 34 tasks to start"], "(values of ns::f; 34 tasks to start)"),
+        (["gate: 12 of 52 ops", "gate: 3 of 9 ops, again"], "(3 of 9 ops, again)"),
         (["#9 [build 2/5] RUN dnf install --assumeyes which", "#9 1.204 Complete!"], "step 2 of 5 of the image"),
     ],
 )
