@@ -11,7 +11,7 @@ BUILD_FORMAT = 4
 #: The facts that are read from a wheel file and kept in the store.
 FACTS_FORMAT = 4
 #: Verdicts of the checks of the wheel file.
-STATIC_FORMAT = 6
+STATIC_FORMAT = 7
 #: Verdicts of the linkage check.
 LINKAGE_FORMAT = 3
 #: Verdicts of the import in the environment of a cell.
@@ -19,6 +19,6 @@ CELL_FORMAT = 2
 #: Verdicts of the op gate.
 OPS_FORMAT = 8
 #: Verdicts of the checks of `buildfarm verify`: before a wheel is published, and of `record` and `loader` in a build.
-VERIFY_FORMAT = 5
+VERIFY_FORMAT = 6
 #: What client and workers send each other.
 PROTOCOL = 12
