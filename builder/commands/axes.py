@@ -67,6 +67,7 @@ def new_axes(select: Selection, archs: tuple[Arch, ...] = (), pythons_of_source:
     """
     compat = Compat.load()
     selected([], select, compat)  # raises the errors, which then name the option
+    compat.check_archs(archs, "--arch")
     cudas = [compat.resolve_cuda(text) for text in select.cuda]
     pythons = [compat.resolve_python(text) for text in select.python]
     source = SpecifierSet(pythons_of_source, prereleases=True)

@@ -273,6 +273,12 @@ class Compat:
         reason = f"buildfarm's version table lists no torch {torch.series} wheel for CUDA {cuda} on {platform}"
         return WhyNot("no-torch-wheel-for-platform", reason)
 
+    def check_archs(self, archs: Iterable[Arch], where: str) -> None:
+        """Raise UsageError for an architecture that no toolkit knows; the message names the nearest ones."""
+        for arch in archs:
+            if not self.cudas_with(arch) and (why := self.why_not_arch(self.cudas[-1], arch)):
+                raise UsageError(why.reason, Code.VALUE_INVALID, where=where)
+
     @cache  # noqa: B019
     def why_not_arch(self, cuda: Cuda, arch: Arch) -> WhyNot | None:
         """Return the reason why that CUDA cannot compile for the architecture, or None if it can."""
@@ -280,7 +286,11 @@ class Compat:
         if cuda not in knows:
             reason = f"CUDA {cuda} cannot compile for {arch.sm}"
             if not knows:
-                reason = f"no CUDA toolkit in buildfarm's version table can compile for {arch.sm}"
+                every = sorted({each for facts in self.toolkits for each in facts.archs if not each.suffix})
+                below = [each for each in every if each.number <= arch.number]
+                above = [each for each in every if each.number > arch.number]
+                near = and_list([*below[-1:], *above[:1]])
+                reason = f"no CUDA toolkit that buildfarm knows compiles for {arch}; the nearest: {near}"
             elif cuda < knows[0]:
                 reason += f"; the first toolkit that can is {knows[0]}"
             elif cuda > knows[-1]:

@@ -45,6 +45,7 @@ def read_plan(
     """
     matrix = new or load_matrix(path)
     recipes = (*load_recipes(matrix), *more)
+    Compat.load().check_archs(archs or matrix.archs, "--arch" if archs else f"{matrix.path}, `archs`")
     if archs:
         matrix = replace(matrix, archs=archs)
         recipes = tuple(replace(recipe, archs=()) for recipe in recipes)

@@ -204,6 +204,7 @@ def _added(options: BuildOptions) -> Added | None:
 
     if options.matrix.exists():  # a selection without a cell must not change the project
         select_versions(load_matrix(options.matrix), options.select, Compat.load())
+        Compat.load().check_archs(options.archs, "--arch")
     new = AddOptions(
         source=options.source,
         torch=options.torch,

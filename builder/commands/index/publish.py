@@ -140,11 +140,11 @@ def publish(options: PublishOptions) -> None:
         buildfarm publish --to s3://wheels/team
         BUILDFARM_TOKEN=... buildfarm publish --to https://wheels.example/
     """
+    required = levels_of(options.require)
     found = list(options.wheels or _newest_versions(read_dist(options.dist)))
     failed = [] if options.wheels else unpublished_builds(options.dist)
     if not found:
         raise_problems(failed)
-    required = levels_of(options.require)
     index, results = _publish(options, found, open_store(options.store, run=False), required)
     if options.as_json:
         print_json(publish_data(results, failed))

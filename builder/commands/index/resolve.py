@@ -80,13 +80,15 @@ def resolve(options: ResolveOptions) -> None:
     name, index, compat = options.name, options.index, Compat.load()
     complete = bool(options.torch and options.cuda and options.python)  # it may be another machine
     own_glibc = "" if complete else (os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0").rpartition(" ")[2]
+    glibc = _glibc(options.glibc or own_glibc)
+    gpu = gpu_named(options.gpu, compat) if options.gpu else None if complete else min(own_gpus(), default=None)
     target = Target(
         torch=compat.resolve_torch(options.torch) if options.torch else torch_here(),
         cuda=compat.resolve_cuda(options.cuda) if options.cuda else cuda_here(),
         python=compat.resolve_python(options.python) if options.python else python_here(),
         platform=Platform(f"linux_{os.uname().machine}"),
-        glibc=_glibc(options.glibc or own_glibc),
-        gpu=gpu_named(options.gpu, compat) if options.gpu else None if complete else min(own_gpus(), default=None),
+        glibc=glibc,
+        gpu=gpu,
     )
     why = None
     if target.torch in compat.torches:  # that of the current environment may be newer

@@ -71,6 +71,7 @@ def serve(options: ServeOptions) -> None:
         buildfarm serve /srv/wheels --host 0.0.0.0 --port 443 --tls-cert cert.pem --tls-key key.pem
         buildfarm serve /srv/wheels --proxy-headers --read-token-required
     """
+    max_size, required = parse_size(options.max_size), levels_of(options.require)
     server = _server()
     index, certificate, key = options.index, options.tls_cert, options.tls_key
     if (certificate is None) != (key is None):
@@ -81,13 +82,7 @@ def serve(options: ServeOptions) -> None:
         )
     if certificate and key:
         server.check_tls(certificate, key)
-    app = server.make_app(
-        index,
-        _log,
-        token_required=options.read_token_required,
-        max_size=parse_size(options.max_size),
-        required=levels_of(options.require),
-    )
+    app = server.make_app(index, _log, token_required=options.read_token_required, max_size=max_size, required=required)
     if index.exists() and not index.is_dir():
         raise UsageError("this is a file, not the folder of an index", Code.PATH_NOT_USABLE, where=str(index))
     index.mkdir(parents=True, exist_ok=True)

@@ -61,8 +61,9 @@ def add(options: NewTokenOptions) -> None:
         buildfarm token add index --name gpu-runner --scope prove:my-ext
         buildfarm token add index --name readers --scope read --expires never
     """
+    lifetime = parse_lifetime(options.expires)
     _check(options.index)
-    secret, token = Tokens(options.index).add(options.name, tuple(options.scope), parse_lifetime(options.expires))
+    secret, token = Tokens(options.index).add(options.name, tuple(options.scope), lifetime)
     if options.as_json:
         print_json({"token": secret, **_data(token)})
     else:

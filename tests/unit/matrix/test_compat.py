@@ -86,7 +86,7 @@ def test_reasons_why_cells_do_not_exist(cell: str, platform: Platform, code: str
         ("11.8", "9.0a", "CUDA 11.8 cannot compile for sm_90a; the first toolkit that can is 12.0"),
         ("13.0", "7.0+PTX", "CUDA 13.0 cannot compile for sm_70; the last toolkit that can is 12.9"),
         ("13.0", "10.1", "CUDA 13.0 cannot compile for sm_101; the last toolkit that can is 12.9"),
-        ("13.0", "14.0", "no CUDA toolkit in buildfarm's version table can compile for sm_140"),
+        ("13.0", "14.0", "no CUDA toolkit that buildfarm knows compiles for 14.0; the nearest: 12.1"),
         ("12.8", "12.0+PTX", ""),
         ("13.0", "12.0f", ""),
     ],
