@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -152,7 +152,7 @@ class PublishResult:
     notes: tuple[str, ...] = ()
     #: What else `--json` says about it.
     about: dict[str, Any] = field(default_factory=dict)
-    #: Whether its proofs do not reach a required level.
-    below_level: bool = False
+    #: The reasons that say how its proofs do not reach a required level, with the proof that each is about, if any.
+    lacking: Mapping[str, Proof | None] = field(default_factory=dict)
     #: Why the check `window`, of the torch releases that METADATA allows, did not run; empty if it did.
     unverified: str = ""

@@ -6,8 +6,9 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import wrap
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +16,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from builder.check import Check
-from builder.cli.options import DistOption, JsonOption, StoreOption
+from builder.cli.options import DistOption, JsonOption, StoreOption, VerboseOption
 from builder.cli.output import print_data, print_json
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.folders import DIST, new_folder, open_store, read_dist, unpublished_builds
@@ -23,7 +24,7 @@ from builder.commands.index.verification import Verification
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError, raise_problems
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
-from builder.log import print_error, print_line
+from builder.log import print_error, print_line, set_verbosity, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe
 from builder.matrix.load import load_matrix, load_recipes
@@ -36,8 +37,10 @@ from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.pages import ALL, paths_of
 from builder.publish.index.reader import IndexReader
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
+from builder.publish.proof_lines import causes
 from builder.publish.provenance import SUFFIX, source_of
 from builder.publish.server.client import IndexServer
+from builder.publish.terminal import output_width
 from builder.result import PublishOutcome, PublishResult
 from builder.store import Store, local_path
 from builder.wheelfile.compatibility import check_wheel_name
@@ -59,9 +62,6 @@ RequireOption = Annotated[
         " cpu,verify: also, no check of `verify` was left out.",
     ),
 ]
-
-#: Reasons to print for a refused wheel; `--json` has all.
-_MOST = 5
 
 _OLDER = (
     "These are the results of the last `buildfarm build` or `smoke`. After a change of cases.py, run the same"
@@ -103,6 +103,7 @@ class PublishOptions:
         ),
     ] = None
     store: StoreOption = None
+    verbose: VerboseOption = False
     as_json: JsonOption = False
 
 
@@ -140,6 +141,7 @@ def publish(options: PublishOptions) -> None:
         buildfarm publish --to s3://wheels/team
         BUILDFARM_TOKEN=... buildfarm publish --to https://wheels.example/
     """
+    set_verbosity(quiet=False, verbose=options.verbose)
     required = levels_of(options.require)
     found = list(options.wheels or _newest_versions(read_dist(options.dist)))
     failed = [] if options.wheels else unpublished_builds(options.dist)
@@ -229,8 +231,8 @@ def publish_wheel(
 ) -> PublishResult:
     """Publish a wheel if these proofs reach every required level; otherwise refuse it."""
     name, cells = new.wheel.name, new.entry.farm.cells if new.entry.farm else {}
-    reasons = [reason for level in required for reason in shortfalls(proofs, level)]
-    if reasons:
+    lacking = {reason: proof for level in required for reason, proof in shortfalls(proofs, level).items()}
+    if lacking:
         published = target.published(new.entry.project, name)
         same = published if published and published.sha256 == new.entry.sha256 else None
         return PublishResult(
@@ -238,8 +240,8 @@ def publish_wheel(
             PublishOutcome.UNCHANGED if same else PublishOutcome.REFUSED,  # its page keeps its proofs
             cells,
             yanked=same.yanked if same else None,
-            reasons=tuple(dict.fromkeys(reasons)),
-            below_level=True,
+            reasons=tuple(lacking),
+            lacking=lacking,
         )
     try:
         added = target.add(new)
@@ -291,7 +293,7 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
     lines = list(_result_lines(sorted(results, key=lambda one: one.outcome is PublishOutcome.REFUSED)))
     for reason, count in Counter(filter(None, (result.unverified for result in results))).items():
         lines.append(f"window: not run for {counted(count, 'wheel')}: {reason}")
-    low = [result for result in results if result.below_level]
+    low = [result for result in results if result.lacking]
     if required is not None and low:
         reasons = [reason for result in low for reason in result.reasons]
         wanted = " and ".join(map(str, required))
@@ -303,7 +305,11 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
             *([_UNTESTED] if untested else []),
             *([_KEPT] if any(result.outcome is PublishOutcome.UNCHANGED for result in low) else []),
         ]
-    if not index:
+    # After a refusal, what is there already is not what the caller asked about.
+    refused = any(result.reasons for result in results)
+    if refused and not any(result.outcome is PublishOutcome.PUBLISHED for result in results):
+        pass
+    elif not index:
         lines += ["", "pip and uv read a bucket through a web server: docs/how-to/object-stores.md"]
     elif commands := _install_commands(results, index):
         cells = [Cell.parse(cell) for result in _offered(results) for cell in result.cells]
@@ -313,6 +319,7 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
 
 def _result_lines(results: Sequence[PublishResult]) -> Iterator[str]:
     """A line for each wheel, with the number of cells of each level, and the reasons of refused wheels."""
+    width = output_width()
     for result in results:
         count = Counter(result.cells.values())
         levels = [f"{counted(count[level], 'cell')}: {level}" for level in reversed(Level) if count[level]]
@@ -322,9 +329,11 @@ def _result_lines(results: Sequence[PublishResult]) -> Iterator[str]:
             unyank = f"buildfarm unyank {result.wheel} --index INDEX"
             yield f"  it is yanked{because}, and stays so; `{unyank}` offers it again"
         yield from (f"  {note}" for note in result.notes)
-        yield from (f"  {reason}" for reason in result.reasons[:_MOST])
-        if len(result.reasons) > _MOST:
-            yield f"  and {len(result.reasons) - _MOST} more; --json prints all"
+        others = [reason for reason in result.reasons if not result.lacking.get(reason)]
+        for reason in others:
+            yield from wrap(reason, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+        found = replace(causes(filter(None, result.lacking.values())), cells={"": result.cells})
+        yield from found.lines(width, every=verbosity.verbose)
 
 
 def _install_commands(results: Sequence[PublishResult], root: str) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
+from itertools import chain
 
 from builder.check import OF_ANY_WHEEL, Check
 from builder.errors import Code, UsageError
@@ -43,56 +44,62 @@ def levels_of(text: str) -> list[Level]:
         ) from None
 
 
-def shortfalls(proofs: Sequence[Proof], level: Level) -> list[str]:
+def shortfalls(proofs: Sequence[Proof], level: Level) -> dict[str, Proof | None]:
     """What is missing until the proofs of a wheel reach this level in each of their cells; empty: nothing.
 
-    A sentence names the check, the cell and the reason. An op without a CPU kernel can reach `gpu` without `cpu`.
+    A sentence names the check, the cell and the reason; its proof is None if it is about no check. An op without a CPU
+    kernel can reach `gpu` without `cpu`.
     """
+    found: Sequence[Proof | str]
     if level is Level.NONE:
-        return list(_missing([proof for proof in proofs if _failed(proof)], (), "the wheel file"))
-    cells = _cells(proofs)
-    if level is Level.VERIFY:
+        found = _missing([proof for proof in proofs if _failed(proof)], (), None)
+    elif level is Level.VERIFY:
         about = [proof for proof in proofs if (proof.cell is None and proof.check in OF_VERIFY) or _failed(proof)]
-        return list(_missing(about, OF_VERIFY, "the wheel file"))
-    found = [*_file_shortfalls(proofs), *([] if cells else ["no cell was tested"])]
-    for cell in cells:
-        found += _cell_shortfalls(proofs, cell, level)
-    return list(dict.fromkeys(found))
+        found = _missing(about, OF_VERIFY, None)
+    else:
+        cells = _cells(proofs)
+        in_cells = chain.from_iterable(_cell_shortfalls(proofs, cell, level) for cell in cells)
+        found = [*_of_file(proofs), *([] if cells else ["no cell was tested"]), *in_cells]
+    return {_sentence(one): one if isinstance(one, Proof) else None for one in found}
 
 
 def levels(proofs: Sequence[Proof]) -> dict[str, str]:
     """The highest level of each cell, by the name of the cell."""
     reached = {}
-    possible = () if _file_shortfalls(proofs) else (Level.GPU, Level.CPU, Level.STATIC)
+    possible = () if _of_file(proofs) else (Level.GPU, Level.CPU, Level.STATIC)
     for cell in _cells(proofs):
         good = (level for level in possible if not _cell_shortfalls(proofs, cell, level))
         reached[str(cell)] = str(next(good, Level.NONE))
     return reached
 
 
-def _file_shortfalls(proofs: Sequence[Proof]) -> list[str]:
+def _of_file(proofs: Sequence[Proof]) -> Sequence[Proof | str]:
     about = [proof for proof in proofs if proof.cell is None and (proof.check not in OF_VERIFY or _failed(proof))]
-    return list(_missing(about, (), "the wheel file")) if about else ["the wheel file: no check was run"]
+    return _missing(about, (), None) if about else ["the wheel file: no check was run"]
 
 
 def _cells(proofs: Sequence[Proof]) -> list[Cell]:
     return list(dict.fromkeys(proof.cell for proof in proofs if proof.cell))
 
 
-def _cell_shortfalls(proofs: Sequence[Proof], cell: Cell, level: Level) -> list[str]:
+def _cell_shortfalls(proofs: Sequence[Proof], cell: Cell, level: Level) -> list[Proof]:
     needed = _NEEDED[Level.STATIC] if level is Level.STATIC else (*_NEEDED[Level.STATIC], *_NEEDED[level])
     about = [proof for proof in proofs if proof.cell == cell and (proof.check in needed or _failed(proof))]
-    return list(_missing(about, needed, str(cell)))
+    return _missing(about, needed, cell)
 
 
-def _missing(proofs: Sequence[Proof], needed: Sequence[Check], where: str) -> Iterator[str]:
-    """A sentence for each check that is neither passed nor accepted, and for each needed one without a proof."""
-    for proof in proofs:
-        if proof.verdict not in {Verdict.PASSED, Verdict.ACCEPTED}:
-            place = str(proof.cell or where)
-            yield f"{place}: {proof.check}: {proof.verdict}" + (f": {proof.reason}" if proof.reason else "")
+def _missing(proofs: Sequence[Proof], needed: Sequence[Check], cell: Cell | None) -> list[Proof]:
+    """The proofs that are neither passed nor accepted, and one that did not run for each needed one that is absent."""
     made = {proof.check for proof in proofs}
-    yield from (f"{where}: {check}: not run: there is no proof" for check in needed if check not in made)
+    absent = [Proof("", cell, check, Verdict.NOT_RUN, "there is no proof") for check in needed if check not in made]
+    return [proof for proof in proofs if proof.verdict not in {Verdict.PASSED, Verdict.ACCEPTED}] + absent
+
+
+def _sentence(one: Proof | str) -> str:
+    if isinstance(one, str):
+        return one
+    reason = f": {one.reason}" if one.reason else ""
+    return f"{one.cell or 'the wheel file'}: {one.check}: {one.verdict}{reason}"
 
 
 def _failed(proof: Proof) -> bool:

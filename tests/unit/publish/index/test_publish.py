@@ -49,9 +49,9 @@ def test_the_level_follows_from_the_checks(wheel: Path, checks: tuple[Check, ...
 @pytest.mark.parametrize("check", ON_CPU)
 def test_each_needed_check_is_needed(wheel: Path, check: Check, verdict: Verdict) -> None:
     proofs = [proof for proof in proofs_of(wheel) if proof.check is not check]
-    assert shortfalls(proofs, Level.CPU) == [f"{CELL}: {check}: not run: there is no proof"]
+    assert [*shortfalls(proofs, Level.CPU)] == [f"{CELL}: {check}: not run: there is no proof"]
     proofs += [Proof(proofs[0].wheel, proofs[1].cell, check, verdict, "because")]
-    assert shortfalls(proofs, Level.CPU) == [f"{CELL}: {check}: {verdict}: because"]
+    assert [*shortfalls(proofs, Level.CPU)] == [f"{CELL}: {check}: {verdict}: because"]
 
 
 def test_a_failed_check_is_refused_at_every_level(wheel: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_failed_check_is_refused_at_every_level(wheel: Path) -> None:
     proofs += [Proof(proofs[0].wheel, None, check, Verdict.PASSED) for check in OF_VERIFY]
     for level in Level:
         assert not shortfalls(proofs, level)
-        assert shortfalls([*proofs, failed], level) == [f"{CELL}: compile: failed: because"]
+        assert [*shortfalls([*proofs, failed], level)] == [f"{CELL}: compile: failed: because"]
 
 
 def test_every_cell_must_reach_the_level(wheel: Path) -> None:
@@ -71,7 +71,7 @@ def test_every_cell_must_reach_the_level(wheel: Path) -> None:
 
 
 def test_without_static_proofs_or_cells_no_level_is_reached(wheel: Path) -> None:
-    assert shortfalls([], Level.STATIC) == ["the wheel file: no check was run", "no cell was tested"]
+    assert [*shortfalls([], Level.STATIC)] == ["the wheel file: no check was run", "no cell was tested"]
     assert levels([proof for proof in proofs_of(wheel) if proof.cell]) == {CELL: "none"}
 
 
@@ -230,7 +230,7 @@ def test_the_text_says_how_to_install_and_what_is_missing(wheel: Path, tmp_path:
     text = publish_text(refused, "file:///index/", [Level.CPU])
     assert "Each cell must reach cpu; --require sets a lower level" in text
     assert "After a change of cases.py, run the same `buildfarm build` command again" in text
-    conflict = [replace(result, below_level=False) for result in refused]
+    conflict = [replace(result, lacking={}) for result in refused]
     assert "Each cell must reach" not in publish_text(conflict, "file:///index/", [Level.CPU])
     cuda_only = [replace(result, reasons=("values: not run: no GPU on this machine",)) for result in refused]
     assert "publish without results of these ops with `--require static`" in publish_text(
@@ -293,3 +293,24 @@ def test_a_check_of_verify_that_did_not_run_is_named_once(tmp_path: Path) -> Non
     results = publish_wheels(repository, wheels, store, [Level.CPU])
     text = publish_text(results, url_of(str(tmp_path / "index")), [Level.CPU])
     assert text.count("window: not run for 2 wheels: the symbols of torch 2.11 are unknown") == 1
+
+
+def test_a_refusal_groups_its_reasons_and_offers_nothing_to_install(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
+    store.save_proofs(proofs_of(wheel))
+    publish_wheels(repository, [wheel], store, [Level.CPU])
+    why = "a GPU is needed to compare the values of this op with those of its reference in float64"
+    outcomes = [{"op": f"a::f{i}", "case": "", "verdict": "not run", "reason": f"a::f{i}: {why}"} for i in range(4)]
+    joined = "; ".join(one["reason"] for one in outcomes)
+    gpu = replace(proofs_of(wheel)[-1], check=Check.GPU_VALUES, verdict=Verdict.NOT_RUN, reason=joined)
+    store.save_proofs([replace(gpu, evidence={"outcomes": outcomes})])
+    results = publish_wheels(repository, [wheel], store, [Level.GPU])
+    assert results[0].reasons == (f"{CELL}: gpu-values: not run: {joined}",), "--json has all"
+    text = publish_text(results, url_of(str(tmp_path / "index")), [Level.GPU])
+    assert " ".join(text.split()).count(why) == 1
+    assert text.splitlines()[1].startswith("  not run   GPU           a GPU is needed")
+    assert max(map(len, text.split("\n\n")[0].splitlines()[1:])) <= 100
+    assert "pip install" not in text
