@@ -18,6 +18,11 @@ _MOST = {NOT_RUN: 5, ACCEPTED: 2, REMARK: 3, FAILED: 4}
 _FEW = 6
 #: So many failures may have four lines each. Any text has at most 12 lines.
 _FEW_FAILURES, _LINES_OF_FAILURE, _MOST_LINES = 3, 4, 12
+#: What is left out of a longer text stands between so many words at its beginning and at most so many letters at its
+#: end, which say what to do.
+_BEGINNING, _CURE = 6, 230
+#: Where a part of a sentence ends; code and what is in parentheses has no parts.
+_PART = re.compile(r"`[^`]*`|\([^()]*\)|([;:.]) ")
 #: How the reasons begin that `not_claimed` and NOT_CLAIMED in cases.py give.
 _NOT_CLAIMED = "not claimed"
 #: The folder of an environment in an error of the loader.
@@ -180,17 +185,24 @@ def line(word: str, checks: str, text: str, width: int, most: int = 1) -> list[s
         shown = f"{shown}{checks:<12}  "
     elif text:
         text = f"{checks}: {text}"
-    plain = "".join(c if c.isprintable() else " " for c in text)
-    return textwrap.wrap(
-        " ".join(plain.split()),
-        max(width, 60),
-        initial_indent=shown,
-        subsequent_indent=" " * 12,
-        max_lines=most,
-        break_on_hyphens=False,
-        break_long_words=most == 1,  # more lines have room for a whole path
-        placeholder=" …",
-    ) or [shown.rstrip()]
+    words = "".join(c if c.isprintable() else " " for c in text).split()
+    form = textwrap.TextWrapper(max(width, 60), shown, " " * 12, break_on_hyphens=False, placeholder=" …")
+    form.break_long_words = most == 1  # more lines have room for a whole path
+    ends = _ends(" ".join(words)) if word in (FAILED, REMARK) and len(form.wrap(" ".join(words))) > most else []
+    if ends:
+        lines = {end: form.wrap(f"{' '.join(words[:_BEGINNING])} … {end}") for end in ends}
+        end = next((one for one in ends if len(lines[one]) <= most), ends[-1])
+        most = max(most, len(lines[end]))
+        longer = (form.wrap(f"{' '.join(words[:count])} … {end}") for count in range(len(words), _BEGINNING, -1))
+        return next((one for one in longer if len(one) <= most), lines[end])
+    form.max_lines = most
+    return form.wrap(" ".join(words)) or [shown.rstrip()]
+
+
+def _ends(text: str) -> list[str]:
+    """The ends of a sentence that begin with one of its parts: they say what to do, and are printed whole."""
+    ends = [text[part.end() :] for part in _PART.finditer(text) if part[1]]
+    return [end for end in ends if len(end) <= _CURE]
 
 
 def _checks(cause: Cause, *, every: bool) -> str:

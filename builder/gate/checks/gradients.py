@@ -18,7 +18,7 @@ from builder.gate.case import Case
 from builder.gate.checks.dispatch import has_kernel
 from builder.gate.checks.guard_pages import mutable
 from builder.gate.checks.outputs import outputs_of
-from builder.gate.checks.values import EITHER_SIDE, REFERENCE, compare, expected_outputs
+from builder.gate.checks.values import REFERENCE, compare, either_side, expected_outputs
 from builder.gate.context import Context, TensorPath, dtype_name, flatten, iter_tensors, map_tensors, sentence
 from builder.gate.coverage import without_overload
 from builder.gate.imports.registration import backward_of, no_autograd
@@ -207,7 +207,7 @@ def _against_reference(context: Context, case: Case, dtype: torch.dtype) -> str 
     for name, one, other in zip(names, found, wanted_gradients):
         failure = compare(one, other, case, dtype, f"the gradient of {name}", scaled=True, other=REFERENCE)
         if failure:
-            return failure + EITHER_SIDE
+            return either_side(failure)
     return None
 
 

@@ -22,7 +22,11 @@ from builder.gate.outcome import Outcome
 
 #: How a sentence of `compare` names the other side, and what it must add: a reference is code of a person, too.
 REFERENCE = "the reference has"
-EITHER_SIDE = "; if the reference in cases.py is the wrong side, correct it and test again"
+_EITHER_SIDE = "; if the reference in cases.py is the wrong side, correct it and test again"
+_ROUNDED = (
+    "so small a difference is a rounding to float32: a parameter or a step of the op is a float in C++: make it a"
+    " `double`, round it in the reference too (`float(torch.tensor(x, dtype=torch.float32))`), or set `tolerances`"
+)
 #: Judges one dtype: returns what is wrong or None, and adds the largest error to the dictionary.
 OneDtype = Callable[[Context, Case, torch.dtype, dict[str, float]], "str | None"]
 
@@ -112,7 +116,12 @@ def judge_result(
             if digest(*flatten(before)) == digest(*flatten(theirs)):
                 cure = "let it write to the argument as the op does"
                 failure += f"; the reference does not change this argument: {cure}"
-    return failure and failure + EITHER_SIDE
+    return failure and either_side(failure)
+
+
+def either_side(failure: str) -> str:
+    """The difference of an op from its reference, with what to do: either may be wrong."""
+    return failure if failure.endswith(_ROUNDED) else failure + _EITHER_SIDE
 
 
 def as_left(args: Sequence[Any], beside: Mapping[int, Any]) -> list[Any]:
@@ -228,7 +237,7 @@ def _compare_tensors(
     largest = float(size.reshape(-1)[worst])
     text += f"; {int(wrong.sum())} of {have.numel()} elements differ, at most by {largest:.3g} ({allowed})"
     if dtype == torch.float64 and largest < _OF_FLOAT32 * abs(expected):
-        text += "; so small a difference is a rounding to float32: a parameter or a step of the op is a float in C++"
+        text += f"; {_ROUNDED}"
     return text
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from builder.gate.causes import PlacedOutcome, causes_of
 from builder.gate.check_table import CHECKS
+from builder.gate.imports.registration import no_autograd
 from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, PASSED, Answer, Outcome
 from builder.gate.report import count_checks, junit, table
 from builder.proofs.cells.op_gate import CellProofs
@@ -56,6 +57,7 @@ def test_a_case_that_omits_the_overload_is_in_the_line_of_the_op() -> None:
     assert f"{OP}.default" not in text
 
 
+EITHER_SIDE = "; if the reference in cases.py is the wrong side, correct it and test again"
 STRIDES = "the fake kernel returns strides (8, 1), the real kernel (1, 4)"
 SEGV = "dies with SIGSEGV (a segmentation fault) in f of _C.so"
 
@@ -198,6 +200,22 @@ def test_the_lines_of_one_wheel_fit_a_screen() -> None:
         for number in range(20)
     ]
     assert len(list(causes_of(found).lines(100))) <= 18
+
+
+@pytest.mark.parametrize("number", [1, 5])
+def test_what_to_do_is_never_cut(number: int) -> None:
+    """It is the end of a sentence; what is left out stands before it."""
+    wrong = "float32: the result is 0.25 at [0], the reference has 0.5; 9 of 15 elements differ (allowed: 0.1 + 0.1)"
+    double = "make it a `double`, or round it in the reference (`float(torch.tensor(x, dtype=torch.float32))`)"
+    autograd = f"it has no gradient: the gradients of its inputs are lost; {no_autograd('a.f')}, or write `x={{}}`"
+    for verdict, text, end in (
+        (FAILED, f"{'a long explanation, ' * 20}{wrong}{EITHER_SIDE}", EITHER_SIDE),
+        (FAILED, f"{wrong}; so small a difference is a rounding to float32: a step is a float: {double}", double),
+        (NOT_RUN, autograd, no_autograd("a.f") + ", or write `x={}`"),
+    ):
+        found = [Outcome("values", f"a::f{i}", "", verdict, f"{i}{text}", remark=True) for i in range(number)]
+        lines = " ".join(" ".join(causes_of(map(PlacedOutcome, found)).lines(100)).split())
+        assert lines.count(end.removeprefix("; ")) == (1 if number == 1 else 3 if verdict == FAILED else 2), lines
 
 
 def test_reasons_of_the_author_share_a_line_unless_every_reason_is_wanted() -> None:
