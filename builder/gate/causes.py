@@ -126,8 +126,8 @@ class Causes:
             names = _names(ops, every=every)
         else:
             names = f"{len(ops)} of {len(known)} ops"
-        if cause.kind != FAILED and known <= set(ops):
-            names = ""  # all ops
+        if cause.kind != FAILED and (not ops or known <= set(ops)):
+            names = ""  # it is about the file, or about all ops
         subject = f"{names} ({cases})" if names and cases else names or cases
         reason = cause.reason if every else _ENVIRONMENT.sub("", cause.reason)
         text = ": ".join(filter(None, (subject, reason or "no reason given")))

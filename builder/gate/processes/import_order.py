@@ -204,7 +204,7 @@ class ImportOrders:
         elif len(self._names) > ALL:
             figure += f" (each pair of {len(self._names)} modules in both directions)"
         if not any(run.called for run in runs):
-            return NOT_RUN, f"the imports succeed in {figure}; no case could be called after them"
+            return NOT_RUN, f"no case could be called after the imports, which alone succeed in {figure}"
         if len({run.called for run in runs}) > 1:
             return FAILED, _different_ops(runs)
         return PASSED, figure

@@ -202,6 +202,16 @@ def test_the_lines_of_one_wheel_fit_a_screen() -> None:
     assert len(list(causes_of(found).lines(100))) <= 18
 
 
+def test_what_is_about_the_file_names_no_ops() -> None:
+    found = [Outcome("values", f"a::op{number}", "", PASSED) for number in range(52)]
+    found += [Outcome("grafted", "", "", NOT_RUN, "the wheel contains libx.so", remark=True)]
+    found += [Outcome("import-order", "", "", NOT_RUN, "no case could be called")]
+    assert [*causes_of(map(PlacedOutcome, found)).lines(100)] == [
+        "  not run   import-order  no case could be called",
+        "  remark    grafted       the wheel contains libx.so",
+    ]
+
+
 @pytest.mark.parametrize("number", [1, 5])
 def test_what_to_do_is_never_cut(number: int) -> None:
     """It is the end of a sentence; what is left out stands before it."""
