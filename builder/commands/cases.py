@@ -347,7 +347,7 @@ def summary_text(result: CasesResult) -> str:
         if draft.state != CALLED:
             kind = "not called (CUDA only)" if draft.state == CUDA_ONLY else "no case"
             lines.append(f"  {kind}: {draft.op}: {draft.reason}")
-    lines += [f"  {line}".rstrip() for line in _turned_off([draft for draft in drafts if is_case(draft)])]
+    lines += _turned_off([draft for draft in drafts if is_case(draft)])
     if result.file:
         do = "replace each GAP in this file by a reference"
         if not any(map(is_case, drafts)):
@@ -367,18 +367,18 @@ def summary_text(result: CasesResult) -> str:
 
 
 def _turned_off(cases: Sequence[OpDraft]) -> Iterator[str]:
-    """Name the checks that the drafted cases turn off, so that no defect is hidden."""
+    """Name the checks that the drafted cases turn off, so that no defect is hidden; code to copy is not indented."""
     unclaimed = f"the cases do not claim {and_list(TRACING_CHECKS)}; to claim them,"
     lacking = [draft for draft in cases if draft.lacks_fake_kernel]
     if unknown := [draft.op for draft in lacking if not draft.fake]:
         yield (
-            f"no fake kernel: {', '.join(unknown)}: {unclaimed} register a function"
+            f"  no fake kernel: {', '.join(unknown)}: {unclaimed} register a function"
             f' in the Python package with torch.library.register_fake("{unknown[0]}"), which compares the devices of'
             " the tensors and returns an empty tensor like the result, and remove `not_claimed`"
         )
     if learned := [draft for draft in lacking if draft.fake]:
         yield (
-            f"no fake kernel: {', '.join(draft.op for draft in learned)}: {unclaimed}"
+            f"  no fake kernel: {', '.join(draft.op for draft in learned)}: {unclaimed}"
             " add these functions, which fit the shapes of every call, to the Python package, and remove"
             " `not_claimed`:"
         )
@@ -387,4 +387,4 @@ def _turned_off(cases: Sequence[OpDraft]) -> Iterator[str]:
         yield ""
     for draft in cases:
         for check, reason in draft.unclaimed.items():
-            yield f"not claimed: {draft.op}: {check} fails: {reason}"
+            yield f"  not claimed: {draft.op}: {check} fails: {reason}"
