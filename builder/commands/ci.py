@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
 from builder.proofs.environment.facts import source_url
 from builder.publish.ci.jobs import Scope, jobs_json
-from builder.publish.ci.workflows import IMAGE, MARK, STALE, WorkflowOptions, workflows
+from builder.publish.ci.workflows import IMAGE, MARK, STALE, WorkflowOptions, options_text, workflows
 from builder.store import write_atomic
 from builder.untrusted import split_url
 
@@ -31,14 +32,12 @@ _PATH = re.compile(r"(?P<path>[^\[\]]+)(?:\[[^\]]*\])?")
 _COMMIT = r"(?:[0-9a-fA-F]{40}|[0-9a-fA-F]{64})(?![0-9a-fA-F])"
 #: A URL whose content cannot change: a repository with a commit, an archive of a commit, or one with its hash.
 _PINNED = re.compile(
-    rf"(?!.*/OWNER/)(?:git\+(?:https|ssh)://[^/#]+/[^#]+@{_COMMIT}(?:#.*)?"
+    rf"(?:git\+(?:https|ssh)://[^/#]+/[^#]+@{_COMMIT}(?:#.*)?"
     rf"|https://[^/#]+/[^#]*(?:(?<![0-9a-fA-F]){_COMMIT}.*|#(?:.*&)?sha256=[0-9a-fA-F]{{64}}(?:&.*)?))"
 )
-_HINTS = (
-    'write a URL with a commit: `--install "buildfarm @ git+https://HOST/OWNER/buildfarm@COMMIT"`, with the address of'
-    " the repository that you cloned (`git remote get-url origin`) and the 40 digits of `git rev-parse HEAD`",
-    "or copy buildfarm into your repository, and write its path: `--install ./tools/buildfarm`",
-)
+#: What stands in our examples for a part of a URL, and a URL of a file.
+_PLACEHOLDER = re.compile(r"\b(?:HOST/OWNER|HOST|OWNER|COMMIT)\b")
+_LOCAL = re.compile(r"(?:git\+)?(?:file:|[/.~])")
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,8 @@ def ci(options: CiOptions) -> None:
             f"this repository has no branch {options.branch}, so no push starts the workflow: name the default branch"
             " with --branch"
         )
+    if why := _why_absent(options.directory, options.install):
+        print_warning(f"--install: {why}")
     if options.as_json:
         print_data(json.dumps({"files": [str(path) for path in written]}) + "\n")
         return
@@ -110,9 +111,13 @@ def run_ci(folder: Path, options: WorkflowOptions) -> tuple[list[Path], list[Pat
     """
     _, _, plan = read_plan(folder / "matrix.yaml", Selection())
     jobs_json(plan, Scope.FULL)
-    options = replace(options, install=options.install or own_install())
-    files = {folder / path: text for path, text in workflows(options).items()}
-    check_install(options.install, folder)
+    try:
+        options = replace(options, install=options.install or own_install())
+        files = {folder / path: text for path, text in workflows(options).items()}
+        check_install(options.install, folder)
+    except UsageError as error:
+        hints = error.hints if error.where != "--install" else _examples(options)
+        raise UsageError(error.sentence, error.code, where=error.where, hints=hints) from None
     for path in files:
         if path.exists() and not _is_ours(path):
             raise UsageError(
@@ -128,6 +133,37 @@ def run_ci(folder: Path, options: WorkflowOptions) -> tuple[list[Path], list[Pat
     for path in stale:
         path.unlink()
     return list(files), stale
+
+
+def _examples(options: WorkflowOptions) -> list[str]:
+    """Commands with the other options of this one."""
+    words = " ".join(filter(None, ["buildfarm ci", options_text(replace(options, install="")), "--install"]))
+    return [
+        f'write a URL with a commit: `{words} "buildfarm @ git+https://HOST/OWNER/buildfarm@COMMIT"`, with the address'
+        " of the repository that you cloned (`git remote get-url origin`) and the 40 digits of `git rev-parse HEAD`",
+        f"or copy buildfarm into your repository, and write its path: `{words} ./tools/buildfarm`",
+    ]
+
+
+def _why_absent(folder: Path, value: str) -> str:
+    """Why a checkout on GitHub will not have the path of `--install`; empty if it will, for a URL, and without git."""
+    found = _PATH.fullmatch(value)
+    path = os.path.normpath(found["path"] if found else value)
+    if not (folder / path).exists():
+        return ""
+    try:
+        words = ["git", "-C", str(folder), "ls-files", "--stage", "--", path]
+        listed = subprocess.run(words, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    if (folder / path / ".git").exists() or listed.stdout.startswith("160000 "):
+        return (
+            f"{path} is a git repository of its own, so a checkout on GitHub has an empty folder in its place: move it"
+            f" out of this repository, run `git -C CLONE archive --prefix={path}/ HEAD | tar x`, where CLONE is its new"
+            f" place, and `git add {path}`; or name an address with a commit"
+        )
+    tracked = listed.stdout or listed.returncode
+    return "" if tracked else f"git does not track {path}, so a checkout on GitHub lacks it: `git add {path}`"
 
 
 def _has_branch(folder: Path, branch: str) -> bool:
@@ -178,6 +214,10 @@ def check_install(value: str, folder: Path) -> None:
             raise _refusal(
                 "the URL holds a user, a password or a token, and would be in the workflows, which are committed"
             )
+        if placeholder := _PLACEHOLDER.search(url):
+            raise _refusal(f"{placeholder[0]} is a placeholder in {url!r}: write what it stands for")
+        if _LOCAL.match(url):
+            raise _refusal(f"{url!r} is a local path, which cannot be reached from GitHub")
         if not _PINNED.fullmatch(url):
             raise _refusal(f"{url!r} is no URL with TLS and a commit, so its content could change between two jobs")
     elif value.startswith((".", "/", "~")) or ("/" in value and not value.startswith("-")):
@@ -204,4 +244,4 @@ def _check_path(value: str, folder: Path) -> None:
 
 
 def _refusal(sentence: str, code: Code = Code.VALUE_INVALID) -> UsageError:
-    return UsageError(sentence, code, where="--install", hints=_HINTS)
+    return UsageError(sentence, code, where="--install")

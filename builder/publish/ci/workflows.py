@@ -75,7 +75,7 @@ def workflows(options: WorkflowOptions) -> dict[str, str]:
     values = {
         **given,
         "mark": MARK,
-        "command": _command(given),
+        "command": options_text(options),
         "actions": ACTIONS,
         "gpu": options.needs_gpu,
         "image": IMAGE,
@@ -108,10 +108,10 @@ def _scalar(value: str) -> str:
     return value if value[0].isalpha() and yaml.safe_load(value) == value else json.dumps(value)
 
 
-def _command(given: dict[str, str]) -> str:
+def options_text(options: WorkflowOptions) -> str:
     """The options of the command that writes these workflows; those with the default are left out."""
-    usual = {field.name: field.default for field in fields(WorkflowOptions)}
-    return " ".join(f"{_option(name)} {shlex.quote(value)}" for name, value in given.items() if value != usual[name])
+    given = [(field, str(getattr(options, field.name))) for field in fields(WorkflowOptions)]
+    return " ".join(f"{_option(f.name)} {shlex.quote(value)}" for f, value in given if value != f.default)
 
 
 @dataclass(frozen=True)

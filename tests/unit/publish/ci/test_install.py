@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -56,7 +57,9 @@ def test_paths_of_the_repository_and_urls_with_a_commit(project: Path, value: st
         (f"git+https://git.example/{COMMIT}@main", Code.VALUE_INVALID, "commit"),
         ("git+ssh://git@git.example/buildfarm", Code.VALUE_INVALID, "commit"),
         ("https://git.example/buildfarm/archive/main.zip", Code.VALUE_INVALID, "commit"),
-        (f"buildfarm @ git+https://HOST/OWNER/buildfarm@{COMMIT}", Code.VALUE_INVALID, "commit"),
+        (f"buildfarm @ git+https://HOST/OWNER/buildfarm@{COMMIT}", Code.VALUE_INVALID, "HOST/OWNER is a placeholder"),
+        ("buildfarm @ git+https://git.example/buildfarm@COMMIT", Code.VALUE_INVALID, "COMMIT is a placeholder"),
+        (f"buildfarm @ git+/srv/buildfarm@{COMMIT}", Code.VALUE_INVALID, "cannot be reached from GitHub"),
         ("./nope", Code.NO_SUCH_FILE, ""),
         ("./nope[s3]", Code.NO_SUCH_FILE, ""),
         ("tools/nope", Code.NO_SUCH_FILE, ""),
@@ -66,8 +69,8 @@ def test_paths_of_the_repository_and_urls_with_a_commit(project: Path, value: st
         ("./linked", Code.VALUE_INVALID, ""),  # a link out of the repository
         ("/srv/buildfarm", Code.VALUE_INVALID, ""),
         ("~/buildfarm", Code.VALUE_INVALID, ""),
-        (f"git+file:///srv/buildfarm@{COMMIT}", Code.VALUE_INVALID, ""),
-        ("buildfarm @ ./buildfarm", Code.VALUE_INVALID, ""),
+        (f"git+file:///srv/buildfarm@{COMMIT}", Code.VALUE_INVALID, "cannot be reached from GitHub"),
+        ("buildfarm @ ./buildfarm", Code.VALUE_INVALID, "cannot be reached from GitHub"),
         ("-r ./buildfarm", Code.VALUE_INVALID, ""),
         ("--index-url=https://git.example/", Code.VALUE_INVALID, ""),
         ("./buildfarm ./ops", Code.NO_SUCH_FILE, ""),
@@ -82,6 +85,36 @@ def test_what_differs_between_jobs_or_is_missing_is_refused(project: Path, value
     (project / "linked").symlink_to(outside)
     with refused(code, "--install", words):
         check_install(value, project)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "says"),
+    [
+        ("true", ""),  # no repository
+        ("git init -q . && git add buildfarm", ""),
+        ("git init -q .", "git does not track buildfarm"),
+        ("git init -q . && git init -q buildfarm", "buildfarm is a git repository of its own"),
+        (
+            f"git init -q . && git update-index --add --cacheinfo 160000,{COMMIT},buildfarm",
+            "git -C CLONE archive --prefix=buildfarm/ HEAD | tar x",
+        ),
+    ],
+)
+def test_a_path_that_a_checkout_lacks_is_named(
+    project: Path, capsys: pytest.CaptureFixture[str], prepare: str, says: str
+) -> None:
+    subprocess.run(["/bin/sh", "-c", prepare], cwd=project, check=True)
+    done = ci(project, "--install", "./buildfarm[s3]")
+    assert done.exit_code == 0, done.exception
+    told = done.output + capsys.readouterr().err
+    assert says in told
+    assert bool(says) == ("--install: " in told)
+
+
+def test_an_example_repeats_the_other_options(project: Path) -> None:
+    done = ci(project, "--require", "cpu")
+    assert isinstance(done.exception, UsageError)
+    assert "`buildfarm ci --require cpu --install ./tools/buildfarm`" in done.exception.hints[1]
 
 
 def test_a_path_may_have_signs_that_yaml_reads(project: Path) -> None:
@@ -138,5 +171,5 @@ def test_without_such_a_commit_the_option_is_asked_for_with_an_example(
     assert isinstance(error, UsageError)
     assert error.code is Code.COMMAND_LINE_INVALID
     assert 'buildfarm @ git+https://HOST/OWNER/buildfarm@COMMIT"' in error.hints[0]
-    assert "`--install ./tools/buildfarm`" in error.hints[1]
+    assert "`buildfarm ci --install ./tools/buildfarm`" in error.hints[1]
     assert not (project / ".github").exists()
