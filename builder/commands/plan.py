@@ -11,6 +11,7 @@ import typer
 
 from builder.cli.options import ArchOption, JsonOption, MatrixOption, SelectOptions, architectures
 from builder.cli.output import print_data
+from builder.commands.building.folder_builds import warn_of_taken
 from builder.log import print_warning
 from builder.matrix.config import MATRIX
 from builder.matrix.load import read_plan
@@ -18,6 +19,7 @@ from builder.matrix.plan import Plan
 from builder.publish.ci.jobs import Scope, jobs_json
 from builder.publish.plan_text import architectures_hint, plan_text
 from builder.recipes.inspection.metadata import other_versions
+from builder.store import Store, default_store
 
 #: The keys of a skip.
 _SKIP = ("torch", "cuda", "python", "platform", "extension", "code", "reason")
@@ -54,6 +56,9 @@ def plan(options: PlanOptions) -> None:
     _, recipes, planned = read_plan(options.matrix, options.select, archs)
     for problem in other_versions(recipes[name] for name in dict.fromkeys(one.extension for one in planned.builds)):
         print_warning(f"`buildfarm build` will fail: {problem}; {'; '.join(problem.hints)}")
+    if default_store().is_dir():
+        with suppress(OSError):  # it is read-only
+            warn_of_taken(planned, recipes, Store(default_store()))
     if github:
         print_data(jobs_json(planned, github, archs))
         return

@@ -105,8 +105,10 @@ def other_identity(job: CompileJob, name: str, version: Version) -> BuildError |
     if Version(version.public) != Version(Version(job.build.version).public):
         differences.append(f"the version {version.public} instead of {job.build.version}")
         stated = version_pattern(version, job.build.torch, job.build.cuda)
-        how = "" if isinstance(recipe.source, PathSource) else " by a patch under `patches`"
-        hints.append(f"set `version: {stated}` in {RECIPE}, or correct the version of the source{how}")
+        if isinstance(recipe.source, PathSource) and "{" not in stated:
+            hints.append(f"write the same version into {RECIPE} and into the source")
+        else:
+            hints.append(f"set `version: {stated}` in {RECIPE}, or patch the version of the source (`patches`)")
     if not differences:
         return None
     return BuildError(

@@ -37,6 +37,7 @@ from builder.cli.options import (
 from builder.cli.output import print_data
 from builder.commands.axes import reads_unknown
 from builder.commands.building.executor_choice import RunSettings, choose_executor, override_base_image
+from builder.commands.building.folder_builds import warn_of_taken
 from builder.commands.building.preflight import check_recipes
 from builder.commands.building.story import BuildRun, LocalRun, publish
 from builder.commands.distributed.options import WorkersOptions
@@ -332,6 +333,7 @@ def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bo
     for build in missing:
         if why := run.why(build):
             print_line(f"{build}: {why}")
+    warn_of_taken(plan, recipes, store)
     return stored
 
 
@@ -426,7 +428,7 @@ def _gpu(proofs: Sequence[Proof]) -> str:
 
 def _notes(result: BuildResult) -> list[str]:
     """What is special about its compile."""
-    lines = []
+    lines = [result.taken] if result.taken else []
     if gradients := gradient_text(gradients_of(result.proofs)):
         lines.append(f"{result.build}: gradients: {gradients}")
     if result.stored and (wanted := result.stored.record.record.toolchain.get(Part.REQUESTED_CUDA)):

@@ -15,7 +15,7 @@ from builder.gate.amounts import join_names
 from builder.hashing import digest_of
 from builder.log import print_line, print_warning
 from builder.matrix.config import RECIPE, PathSource, Recipe
-from builder.matrix.plan import Build
+from builder.matrix.plan import Build, Plan
 from builder.publish.dist import is_of
 from builder.store import Store, StoredBuild, project_key, write_atomic
 from builder.untrusted import JsonError, read_json
@@ -60,12 +60,29 @@ class FolderBuilds:
         """Say why the wheel of this digest is compiled again, and whether `publish` will refuse it."""
         if why := self.why(build, recipe, files):
             print_line(f"{build}: {why}")
-        notes = self._notes("published", recipe).glob("*.whl")
-        if any(is_of(note, build) and note.read_text() != digest for note in notes):  # another one has its name
-            own = isinstance(recipe.source, PathSource)
-            cure = f"raise the version in {recipe.folder / RECIPE} and in the source, or " if own else ""
-            published = f"{build.extension} {build.version} is already published"
-            print_warning(f"{published}; {cure}`publish` will refuse the new wheel if it differs")
+        if taken := self.taken(build, recipe, digest):
+            print_warning(taken)
+
+    def taken(self, build: Build, recipe: Recipe, digest: str = "") -> str:
+        """That a wheel of this name is published, and is not that of `digest`; empty if there is none.
+
+        Without a digest, it is another one if a source file changed since the last wheel, or if that is another one.
+        """
+        published = [n.read_text() for n in self._notes("published", recipe).glob("*.whl") if is_of(n, build)]
+        if published and not digest:
+            from builder.wheels.sources.prepare import source_entries  # noqa: PLC0415 - loads slowly
+
+            last = self._notes("last", recipe) / str(build)
+            changed = "changed since" in self.why(build, recipe, source_entries(recipe)) or not last.exists()
+            digest = "" if changed else last.read_text()
+        if all(one == digest for one in published):
+            return ""
+        own = isinstance(recipe.source, PathSource)
+        cure = f"raise the version in {recipe.folder / RECIPE} and in the source, or " if own else ""
+        return (
+            f"{build.extension} {build.version} is already published; {cure}`publish` will refuse the new wheel if it"
+            " differs"
+        )
 
     def _notes(self, kind: str, recipe: Recipe) -> Path:
         return self._store.root / kind / project_key(recipe.folder)
@@ -86,6 +103,13 @@ class FolderBuilds:
                 " the recipe, the GPU architectures, the tools or buildfarm itself changed"
             )
         return f"must be compiled again, because these files changed since the last wheel: {join_names(changed)}"
+
+
+def warn_of_taken(plan: Plan, recipes: Mapping[str, Recipe], store: Store) -> None:
+    """Name the versions of a plan that are published with other wheels, each once."""
+    for taken in dict.fromkeys(FolderBuilds(store).taken(one, recipes[one.extension]) for one in plan.builds):
+        if taken:
+            print_warning(taken)
 
 
 def _digests(files: Mapping[str, bytes]) -> dict[str, str]:

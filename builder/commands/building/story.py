@@ -136,7 +136,9 @@ class BuildRun(ABC):
         failed = [proof for proof in proofs if proof.verdict is Verdict.FAILED]
         outcome = f"failed: {error or failed[0].check}" if error or failed else ""
         seconds = self.progress.finish(name, outcome or ("already built, checked" if reused else "built"))
-        return BuildResult(build, stored, error, reused=reused, seconds=seconds, proofs=tuple(proofs), log=log)
+        recipe = self.recipes[build.extension]
+        taken = FolderBuilds(self.store).taken(build, recipe, stored.digest) if stored else ""
+        return BuildResult(build, stored, error, reused, seconds, tuple(proofs), log, taken)
 
 
 class LocalRun(BuildRun):

@@ -139,12 +139,10 @@ def other_versions(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
             continue
         stated = read_metadata(recipe.source.path, read_setup_script(recipe.source.path)).version
         if stated and not recipe.is_version(Version(stated)):
-            found.append(
-                UsageError(
-                    f"the recipe has version {recipe.stated_version}, and setup.py or pyproject.toml has {stated}",
-                    Code.VERSION_DIFFERS,
-                    where=str(recipe.folder / RECIPE),
-                    hints=[f"set `version: {stated}` in {RECIPE}, or correct the version of the source"],
-                )
-            )
+            project = _read_toml(recipe.source.path / "pyproject.toml").get("project", {})
+            file = "pyproject.toml" if "version" in project else "setup.py"
+            sentence = f"{RECIPE} says {recipe.stated_version} and {file} {stated}"
+            hints = ["write the same version into both"]
+            where = str(recipe.folder / RECIPE)
+            found.append(UsageError(sentence, Code.VERSION_DIFFERS, where=where, hints=hints))
     return found

@@ -172,10 +172,10 @@ def test_a_new_draft_is_written_and_an_existing_file_stays(tmp_path: Path, monke
     assert "CASES += [" in said[1]
 
 
-def built(store: Store, matrix: Path, digest: str) -> StoredBuild:
+def built(store: Store, matrix: Path, digest: str, version: str = "1.0") -> StoredBuild:
     """A wheel in the store that a build from the folder of the matrix made."""
     tag = "cp312-cp312-manylinux_2_17_x86_64"
-    wheel = pure_wheel(matrix.parent / digest, "toy", "1.0", {"toy.py": digest}, requires=["torch==2.11.*"], tag=tag)
+    wheel = pure_wheel(matrix.parent / digest, "toy", version, {"toy.py": digest}, requires=["torch==2.11.*"], tag=tag)
     with store.work(work_name(digest)):
         stored = store.add(digest, wheel, build_record())
     [recipe] = load_recipes(load_matrix(matrix))

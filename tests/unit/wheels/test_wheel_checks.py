@@ -38,9 +38,9 @@ def job(name: str, version: str) -> CompileJob:
 @pytest.mark.parametrize(
     ("name", "version", "sentence", "hint"),
     [
-        ("my_ops", "0.4.0", "makes a wheel with the version 0.3.0 instead of 0.4.0", "set `version: 0.3.0`"),
+        ("my_ops", "0.4.0", "makes a wheel with the version 0.3.0 instead of 0.4.0", "write the same version into"),
         ("ops", "0.3.0", "makes a wheel with the name my_ops instead of ops", "set `name: my_ops`"),
-        ("my_ops", "0.3.0.dev1", "the version 0.3.0 instead of 0.3.0.dev1", "set `version: 0.3.0`"),
+        ("my_ops", "0.3.0.dev1", "the version 0.3.0 instead of 0.3.0.dev1", "write the same version into"),
     ],
 )
 def test_another_name_or_version(name: str, version: str, sentence: str, hint: str) -> None:
@@ -95,10 +95,13 @@ def test_the_build_backend_is_asked_for_name_and_version(
 def test_the_version_of_a_source_from_elsewhere_is_changed_by_a_patch() -> None:
     own = job("ops", "1.0.post1")
     upstream = replace(own, recipe=replace(own.recipe, source=SdistSource("ops", "1.0", "0" * 64)))
-    for asked, end in ((own, "of the source"), (upstream, "of the source by a patch under `patches`")):
+    for asked, cure in (
+        (own, "write the same version into extension.yaml and into the source"),
+        (upstream, "set `version: 1.0` in extension.yaml, or patch the version of the source (`patches`)"),
+    ):
         error = other_identity(asked, "ops", Version("1.0"))
         assert error is not None
-        assert error.hints[0].endswith(f"or correct the version {end}")
+        assert error.hints[0] == cure
 
 
 @pytest.mark.parametrize(
