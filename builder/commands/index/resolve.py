@@ -22,7 +22,7 @@ from builder.errors import Code, Exit, NothingSelectedError, UsageError
 from builder.log import print_line
 from builder.matrix.axes import Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
-from builder.matrix.config import MATRIX, Selection
+from builder.matrix.config import MATRIX, PathSource, Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.local_version import current_form
 from builder.matrix.plan import additions, make_plan
@@ -38,6 +38,9 @@ from builder.wheelfile.compatibility import glibc_of, runs_on
 
 #: Wheels that do not fit to print; `--json` has all.
 _MOST = 20
+#: What to do before a wheel is built, whose version is published. A recipe alone does not change that of a source.
+_RAISE = "raise its version in the recipe and in the source"
+_NOT_OURS = "choose another index for it, or change its version by a patch (`patches`) and in the recipe"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +100,12 @@ def resolve(options: ResolveOptions) -> None:
         where = f"--torch {options.torch} --cuda {options.cuda} --python {options.python}"
         raise UsageError(why.reason, Code.NO_SUCH_COMBINATION, where=where)
     reader = IndexReader(index)
-    entries = reader.entries(name)
+    try:
+        entries = reader.entries(name)
+    except UsageError as error:
+        if error.code is Code.NOT_IN_INDEX:
+            error.hints = (how_to_build(name, target, []).text,)
+        raise
     found = best_wheel(entries, reader.requires, target)
     commands = commands_from_index(reader.url, entries, found.best, [target.cell]) if found.best else []
     cure = Cure() if found.best or why else how_to_build(name, target, entries)
@@ -206,29 +214,33 @@ def how_to_build(name: str, target: Target, entries: Sequence[Entry]) -> Cure:
     near = [entry for entry in entries if entry.tags_for(target.cell) and not _cuda_misfit(entry, target.cuda)]
     blocking = [entry for entry in near if entry.yanked is not None or _gpu_misfit(entry, gpu)]
     place, archs, lacks_code = f" in the project of {name}", set[Arch](), any(_gpu_misfit(one, gpu) for one in entries)
+    source, own = [], True
     before = [f"list torch {target.torch}, CUDA {target.cuda} and Python {target.python} in matrix.yaml"]
     with suppress(UsageError, StopIteration):  # no matrix.yaml here, or one without the extension
         matrix = load_matrix(MATRIX)
         recipes = load_recipes(matrix)
-        recipe = next(recipe.name for recipe in recipes if recipe.makes(name))
-        select = Selection((str(target.torch),), (str(target.cuda),), (str(target.python),), (recipe,))
+        recipe = next(recipe for recipe in recipes if recipe.makes(name))
+        select = Selection((str(target.torch),), (str(target.cuda),), (str(target.python),), (recipe.name,))
         wider = replace(with_selected(matrix, select), platforms=(target.platform,))
         try:
             build = make_plan(wider, recipes, select, compat).builds[0]
         except NothingSelectedError as error:
             return Cure(f"no wheel can be built: {'; '.join(error.hints)}")
-        name, place, archs, before = recipe, "", set(build.archs), additions(matrix, select, compat)
+        name, place, archs, before = recipe.name, "", set(build.archs), additions(matrix, select, compat)
+        own = isinstance(recipe.source, PathSource)
         before += [] if target.platform in matrix.platforms else [f"add {target.platform} under `platforms`"]
         version = Version(f"{build.version}+{build.local_version}")
         blocking = [entry for entry in blocking if entry.version == version]
         lacks_code = gpu is not None and not runs_on((code for arch in archs for code in arch.codes), gpu)
-    words = ["buildfarm", "build", "--torch", str(target.torch), "--cuda", str(target.cuda)]
-    words += ["--python", str(target.python), "--ext", name]
+    if place and not entries:  # no project is known, and `build` makes one of a source
+        source, place, before = [f"{name}==VERSION"], " (or name a git repository or a folder)", []
+    words = ["buildfarm", "build", *source, "--torch", str(target.torch), "--cuda", str(target.cuda)]
+    words += ["--python", str(target.python), *([] if source else ["--ext", name])]
     if gpu and lacks_code:
         codes = (code for entry in near if entry.farm for code in entry.farm.archs if code.startswith("sm_"))
         archs |= {gpu, *filter(None, map(Arch.of_code, codes))}
         words += [word for arch in sorted(archs, key=lambda arch: arch.number) for word in ("--arch", str(arch))]
-    before += ["raise its version in the recipe"] if blocking else []
+    before += [_RAISE if own else _NOT_OURS] if blocking else []
     if target.glibc and any(_glibc_misfit(entry, target) for entry in near):
         before.append(f"choose a machine or a base image with glibc {target.glibc[0]}.{target.glibc[1]} or older")
     command = shlex.join(words)

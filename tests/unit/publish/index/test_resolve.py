@@ -233,7 +233,7 @@ def test_a_yanked_wheel_is_built_with_a_new_version(repository: Repository, tmp_
         1,
         [
             "to build one in the project of my_ext, list torch 2.11.0, CUDA 13.0 and Python 3.11 in matrix.yaml, then"
-            " raise its version in the recipe, then run:"
+            " raise its version in the recipe and in the source, then run:"
             " buildfarm build --torch 2.11.0 --cuda 13.0 --python 3.11 --ext my_ext",
         ],
     )
@@ -258,6 +258,7 @@ def test_the_command_prints_why_nothing_fits(repository: Repository, tmp_path: P
     code, _, err = run("resolve", "other", *words[2:], "--torch", "2.6", "--cuda", "12.4", "--python", "3.11")
     assert code == 2
     assert "the index has no project of this name" in " ".join(err.split())
+    assert "run: buildfarm build other==VERSION --torch 2.6.0 --cuda 12.4 --python 3.11" in " ".join(err.split())
 
 
 MATRIX = "torch: [2.11.0]\ncuda: [13.0]\npython: [3.12]\narchs: [9.0]\nextensions: [my_ext]\n"
@@ -289,7 +290,7 @@ def cure(run: Run, *options: object) -> tuple[list[str], list[str]]:
     return data["before_build"], shlex.split(data["build"])[1:]
 
 
-RAISE = "raise its version in the recipe"
+RAISE = "raise its version in the recipe and in the source"
 
 
 def test_the_printed_command_compiles_for_a_gpu_that_the_wheel_lacks(project: Path, run: Run) -> None:
@@ -300,6 +301,11 @@ def test_the_printed_command_compiles_for_a_gpu_that_the_wheel_lacks(project: Pa
     assert out.splitlines()[1].endswith("archs 8.9 9.0")
     (project / "my_ext" / "extension.yaml").write_text(RECIPE.replace("1.0", "1.1"))
     assert cure(run, *CELL, "--gpu", "RTX 4090") == ([], words), "the version is raised"
+    (project / "my_ext" / "extension.yaml").write_text(
+        RECIPE.replace("path: .", f"sdist: my-ext, version: 1.0, sha256: {'0' * 64}")
+    )
+    [before], _ = cure(run, *CELL, "--gpu", "RTX 4090")
+    assert before == "choose another index for it, or change its version by a patch (`patches`) and in the recipe"
     (project / "matrix.yaml").unlink()
     before, words = cure(run, *CELL, "--gpu", "RTX 4090")
     assert before == ["list torch 2.11.0, CUDA 13.0 and Python 3.12 in matrix.yaml", RAISE]
