@@ -20,7 +20,7 @@ from builder.proofs.claimed_cells import CellClaims
 from builder.proofs.static.contents import startup_remarks, stray_names
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.facts import WheelFacts, read_facts
-from builder.wheels.sources.index import exact_version
+from builder.wheels.sources.index import exact_version, how_to_call_ops
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class TargetFinder:
         facts = read_facts(wheel)
         for sentence in startup_remarks(facts):
             print_warning(f"{facts.filename}: {sentence}")
-        recipe = recipe or self._recipe_of(facts.name)
+        recipe = recipe or self._recipe_of(facts)
         cells = _fitting(facts, self.selected_cells(recipe))
         return SmokeTarget(wheel, facts.sha256, with_imports(recipe, facts), cells)
 
@@ -126,16 +126,15 @@ class TargetFinder:
         select = Selection(self.select.torch, self.select.cuda, self.select.python)
         return [cell for _, cells in served_cells(self.matrix, [recipe], select, Compat.load()) for cell in cells]
 
-    def _recipe_of(self, name: str) -> Recipe:
+    def _recipe_of(self, facts: WheelFacts) -> Recipe:
         """The recipe whose cases run on a wheel of this name."""
+        name = facts.name
         recipe = recipe_for(name, self.recipes, self.select)
         if recipe is None:
+            cure = how_to_call_ops(name, facts.version.partition("+")[0])
             if self.recipes:
-                why = f"{self.matrix.path} has no recipe for {name}"
-                cure = "pass --ext NAME to run the cases of the recipe NAME"
-            else:
-                why = f"there is no recipe for {name}"
-                cure = "pass --matrix FILE for a matrix.yaml that lists a recipe with cases"
+                cure = f"pass --ext NAME to run the cases of the recipe NAME; {cure}"
+            why = f"{self.matrix.path} has no recipe for {name}" if self.recipes else f"there is no recipe for {name}"
             print_warning(f"{why}, so smoke imports the wheel and calls no op; {cure}")
         return recipe or empty_recipe(name)
 

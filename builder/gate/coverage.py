@@ -51,7 +51,8 @@ class CaseFacts:
 
 def no_cases(extension: str) -> str:
     """Return why the checks of a recipe without cases.py are not run; a project can have several recipes."""
-    return f"there is no cases.py for {extension}, so no op was called: `buildfarm cases --ext {extension}` drafts one"
+    cure = f"`buildfarm cases --ext {extension}` drafts one for its recipe"
+    return f"there is no cases.py for {extension}, so no op was called: {cure}"
 
 
 def case_coverage(

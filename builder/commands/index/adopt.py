@@ -46,6 +46,7 @@ from builder.result import PublishOutcome, PublishResult
 from builder.store import Store, local_path
 from builder.wheelfile.archive import wheel_fault
 from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
+from builder.wheels.sources.index import how_to_call_ops
 from builder.wheels.toolchain.environments import Environments
 
 #: Cells of one kind to print for a wheel; `--json` has all.
@@ -160,8 +161,8 @@ class _Adopter:
         own = recipe_for(facts.name, self.recipes, self.select)
         if own is None:
             print_warning(
-                f"no recipe is for {facts.name}, so the wheel is imported and no op is called; a recipe with cases is"
-                " named by its `name`, or by --ext NAME"
+                f"no recipe is for {facts.name}, so the wheel is imported and no op is called; a recipe of another name"
+                f" is taken with --ext NAME; {how_to_call_ops(facts.name, facts.version.partition('+')[0])}"
             )
         # The recipe gives the imports, the cases and the accepted findings. It may say that the wheel needs GPU code.
         recipe = with_imports(own or empty_recipe(facts.name), facts)

@@ -123,6 +123,14 @@ def _location(entry: dict[str, Any], empty: str, version: str) -> Location:
     return Location(url, Path(name).name, str(entry.get("hashes", {}).get("sha256", "")).lower(), version)
 
 
+def how_to_call_ops(name: str, version: str) -> str:
+    """What the ops of a wheel that others built need: a recipe, and its cases."""
+    source = f"`source: {{wheel: {name}, version: {version}}}`"
+    return (
+        f"to call its ops, write a recipe with {source} (docs/how-to/adopt.md), and run `buildfarm cases --ext {name}`"
+    )
+
+
 def _explain(kind: str, where: str, output: str, index: str) -> UsageError | MissingToolError:
     detail = cause_of(output) or (output.strip().splitlines() or ["uv printed no reason"])[-1]
     if not reports("conflict", output) or "network was disabled" in output:
@@ -134,7 +142,7 @@ def _explain(kind: str, where: str, output: str, index: str) -> UsageError | Mis
     elif "no source distribution" in detail:
         detail = "it has only wheels of this project"
         exact = requirement if "==" in requirement else f"{requirement}==VERSION"
-        hint = f"`buildfarm verify {exact}` judges a wheel, and `buildfarm adopt` runs its ops"
+        hint = f"`buildfarm verify {exact}` judges a wheel; {how_to_call_ops(*exact.split('=='))}"
     elif "was not found in the package registry" in detail:
         detail = "it has no project of this name"
     elif re.search(r"there (?:is|are) no versions? of", detail):

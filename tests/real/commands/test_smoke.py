@@ -241,6 +241,7 @@ def test_a_wheel_without_a_recipe_is_tested_too(workspace: Workspace) -> None:
     assert done.exit_code == Exit.OK, done.output
     assert "stranger-1.0" in done.stdout
     assert "has no recipe for stranger, so smoke imports the wheel and calls no op" in done.stderr
+    assert "write a recipe with `source: {wheel: stranger, version: 1.0}`" in done.stderr
 
 
 def without_matrix(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> Result:

@@ -48,6 +48,7 @@ def test_a_project_with_wheels_only_names_the_commands_for_wheels(index: loopbac
     with pytest.raises(UsageError, check=coded(Code.PACKAGE_NOT_FOUND)) as caught:
         locate_sdist("ops", "")
     assert "`buildfarm verify ops==VERSION` judges a wheel" in caught.value.hints[0]
+    assert "write a recipe with `source: {wheel: ops, version: VERSION}`" in caught.value.hints[0]
 
 
 def test_a_project_without_a_wheel_names_the_command_that_builds_one(

@@ -113,6 +113,7 @@ def test_a_version_of_an_index_is_published_with_its_origin_and_proofs(
     origin = f"{index.url}/default/{wheel.name}"
     assert (result["origin"], result["built_here"], result["tested"]) == (origin, False, [HERE])
     assert "no recipe is for ops, so the wheel is imported and no op is called" in err
+    assert "write a recipe with `source: {wheel: ops, version: 1.0}`" in err
     (entry,) = entries(tmp_path)
     assert (entry.farm.built_here, entry.farm.origin, entry.farm.statement) == (False, origin, "")
     assert entry.sha256 == sha256_of(wheel)
