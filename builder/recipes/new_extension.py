@@ -29,6 +29,8 @@ _LAUNCH = (
     "write a function that launches the kernel, such as `torch::Tensor scale(const torch::Tensor& x)`: it checks its"
     " tensors, and chooses blocks and threads"
 )
+_BRANCH = "begin NAME with a branch for CPU tensors: `if (!x.is_cuda()) { ... }`"
+_WITHOUT = " (delete PYBIND11_MODULE and what `init` wrote: a new `buildfarm init` makes ops with this gradient)"
 #: Names of the gradient of a result, and of a result itself.
 _GRADIENT = re.compile(r"(?:\w*_)?grad(?:_?\w+)?|d_?(?:out(?:put)?|y|z|o)|g_?(?:out|y|o)?")
 _RESULT = re.compile(r"out(?:put)?|result|res|y")
@@ -95,15 +97,16 @@ def _with_own_binding(name: str, sources: Mapping[str, str]) -> NewExtension | N
             init = _render("module_init.py", name=name, module=module, source=title)
             notes = [f"{source} has a pybind11 module, which becomes {name}.{module}"]
             names = re.findall(r'\bm\.def\(\s*"(\w+)"', without_comments(text))
+            without = _WITHOUT if gradients_of(ops_of(read_functions(text)[0]))[0] else ""
             pairs = [
                 f"{package}: {one} has no gradient: {partner} seems to compute it; join them in a"
-                " torch.autograd.Function, or say in cases.py that it needs none"
+                f" torch.autograd.Function, or say in cases.py that it needs none{without}"
                 for one in names
                 if (partner := backward_of(one, names))
             ]
             files = {package: init, **_packaging(name, sources, text, module)}
             on_cpu = has_cpu_branch(re.sub(r"\s+", " ", text))
-            return NewExtension(name, files, notes, ([] if on_cpu else [_needs_gpu(title)]) + pairs)
+            return NewExtension(name, files, notes, ([] if on_cpu else [_needs_gpu(title, _BRANCH)]) + pairs)
         if library := _LIBRARY.search(code):
             # Code that registers kernels for autograd has a gradient of its own.
             gradients, unjoined = gradients_of([] if "Autograd" in plain_code(text) else defined_ops(text))
@@ -156,15 +159,15 @@ def _with_ops(name: str, sources: Mapping[str, str]) -> NewExtension:
     notes += [*_joined_notes(gradients), *unjoined, *_no_backward_notes(name, [op.name for op in ops])]
     notes += [f"no op for {each}" for each in refused]
     if lacking := [op.name for op in ops if not op.cpu]:
-        notes.append(_needs_gpu(", ".join(lacking)))
+        again = f"`rm {' '.join([*written, 'matrix.yaml'])}` and run `buildfarm init` again, which registers it"
+        notes.append(_needs_gpu(", ".join(lacking), f"write NAME_cpu beside NAME, or {_BRANCH}. Then {again}"))
     return NewExtension(name, written, notes, [f"src/{name}/__init__.py: {each}" for each in unjoined])
 
 
-def _needs_gpu(names: str) -> str:
+def _needs_gpu(names: str, cure: str) -> str:
     return (
         f'{names}: no kernel for the CPU. On a machine without a GPU, the checks are "not run", and `buildfarm publish`'
-        " needs `--require static`. To test here, write NAME_cpu beside NAME, or begin NAME with a"
-        " branch for CPU tensors: `if (!x.is_cuda()) { ... }`"
+        f" needs `--require static`. To test here, {cure}"
     )
 
 

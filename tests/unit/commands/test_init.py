@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -215,6 +216,28 @@ def test_a_function_for_the_cpu_is_the_cpu_kernel_of_its_op(tmp_path: Path, code
 def test_a_check_of_the_device_is_no_cpu_kernel(tmp_path: Path, body: str) -> None:
     assert "norm: no kernel for the CPU" in printed(tmp_path, NORM.format("norm", body))
     assert "CPU" not in (tmp_path / "csrc" / "mine_ops.cu").read_text()
+
+
+def test_a_cpu_kernel_that_is_written_later_is_registered_as_the_note_says(tmp_path: Path) -> None:
+    text = printed(tmp_path, NORM.format("norm", "return at::empty_like(x);"))
+    (delete,) = re.findall(r"Then `(rm [^`]+)` and run `buildfarm init` again", text)
+    (tmp_path / "mine.cu").write_text(NORM.format("norm", "return x;") + NORM.format("norm_cpu", "return x;"))
+    subprocess.run(["/bin/sh", "-c", delete], cwd=tmp_path, check=True)
+    assert "no kernel for the CPU" not in " ".join(start(tmp_path))
+    assert "return norm_cpu(x, eps);" in (tmp_path / "csrc" / "mine_ops.cu").read_text()
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_of_a_pybind_module_the_gradient_that_init_can_join_is_named(tmp_path: Path, joins: bool) -> None:
+    functions = "torch::Tensor f_forward(torch::Tensor x) { return x; }\n"
+    functions += f"torch::Tensor f_backward(torch::Tensor {'grad_out' if joins else 'other'}) {{ return x; }}\n"
+    module = (
+        'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &f_forward); m.def("backward", &f_backward); }'
+    )
+    text = printed(tmp_path, functions + module)
+    assert "forward has no gradient: backward seems to compute it" in text
+    assert ("a new `buildfarm init` makes ops with this gradient" in text) == joins
+    assert "To test here, begin NAME with a branch for CPU tensors" in text
 
 
 def test_architectures_of_the_new_matrix(tmp_path: Path) -> None:
