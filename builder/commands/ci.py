@@ -35,6 +35,11 @@ _PINNED = re.compile(
     rf"(?:git\+(?:https|ssh)://[^/#]+/[^#]+@{_COMMIT}(?:#.*)?"
     rf"|https://[^/#]+/[^#]*(?:(?<![0-9a-fA-F]){_COMMIT}.*|#(?:.*&)?sha256=[0-9a-fA-F]{{64}}(?:&.*)?))"
 )
+_HINTS = (
+    'write a URL with a commit: `{} "buildfarm @ git+https://HOST/OWNER/buildfarm@COMMIT"`, with the address of'
+    " the repository that you cloned (`git remote get-url origin`) and the 40 digits of `git rev-parse HEAD`",
+    "or copy buildfarm into your repository, and write its path: `{} ./tools/buildfarm`",
+)
 #: What stands in our examples for a part of a URL, and a URL of a file.
 _PLACEHOLDER = re.compile(r"\b(?:HOST/OWNER|HOST|OWNER|COMMIT)\b")
 _LOCAL = re.compile(r"(?:git\+)?(?:file:|[/.~])")
@@ -111,13 +116,9 @@ def run_ci(folder: Path, options: WorkflowOptions) -> tuple[list[Path], list[Pat
     """
     _, _, plan = read_plan(folder / "matrix.yaml", Selection())
     jobs_json(plan, Scope.FULL)
-    try:
-        options = replace(options, install=options.install or own_install())
-        files = {folder / path: text for path, text in workflows(options).items()}
-        check_install(options.install, folder)
-    except UsageError as error:
-        hints = error.hints if error.where != "--install" else _examples(options)
-        raise UsageError(error.sentence, error.code, where=error.where, hints=hints) from None
+    options = replace(options, install=options.install or own_install(options_text(options)))
+    files = {folder / path: text for path, text in workflows(options).items()}
+    check_install(options.install, folder)
     for path in files:
         if path.exists() and not _is_ours(path):
             raise UsageError(
@@ -135,45 +136,34 @@ def run_ci(folder: Path, options: WorkflowOptions) -> tuple[list[Path], list[Pat
     return list(files), stale
 
 
-def _examples(options: WorkflowOptions) -> list[str]:
-    """Commands with the other options of this one."""
-    words = " ".join(filter(None, ["buildfarm ci", options_text(replace(options, install="")), "--install"]))
-    return [
-        f'write a URL with a commit: `{words} "buildfarm @ git+https://HOST/OWNER/buildfarm@COMMIT"`, with the address'
-        " of the repository that you cloned (`git remote get-url origin`) and the 40 digits of `git rev-parse HEAD`",
-        f"or copy buildfarm into your repository, and write its path: `{words} ./tools/buildfarm`",
-    ]
-
-
 def _why_absent(folder: Path, value: str) -> str:
     """Why a checkout on GitHub will not have the path of `--install`; empty if it will, for a URL, and without git."""
     found = _PATH.fullmatch(value)
     path = os.path.normpath(found["path"] if found else value)
-    if not (folder / path).exists():
+    listed = _git(folder, "ls-files", "--stage", "--", path) if (folder / path).exists() else None
+    if listed is None:
         return ""
-    try:
-        words = ["git", "-C", str(folder), "ls-files", "--stage", "--", path]
-        listed = subprocess.run(words, capture_output=True, text=True, check=False)
-    except OSError:
-        return ""
-    if (folder / path / ".git").exists() or listed.stdout.startswith("160000 "):
+    if (folder / path / ".git").exists() or listed.startswith("160000 "):
         return (
             f"{path} is a git repository of its own, so a checkout on GitHub has an empty folder in its place: move it"
             f" out of this repository, run `git -C CLONE archive --prefix={path}/ HEAD | tar x`, where CLONE is its new"
             f" place, and `git add {path}`; or name an address with a commit"
         )
-    tracked = listed.stdout or listed.returncode
-    return "" if tracked else f"git does not track {path}, so a checkout on GitHub lacks it: `git add {path}`"
+    return "" if listed else f"git does not track {path}, so a checkout on GitHub lacks it: `git add {path}`"
 
 
 def _has_branch(folder: Path, branch: str) -> bool:
     """Whether a git repository has a branch, here or at a remote; also True without any branch, and without git."""
-    words = ["git", "-C", str(folder), "for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads", "refs/remotes"]
-    try:
-        found = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()
-    except OSError:
-        return True
+    found = (_git(folder, "for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads", "refs/remotes") or "").split()
     return not found or any(one == branch or one.partition("/")[2] == branch for one in found)
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """What git prints; None without git, and outside of a repository."""
+    try:
+        return subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def _is_ours(path: Path) -> bool:
@@ -181,10 +171,11 @@ def _is_ours(path: Path) -> bool:
     return path.read_text(encoding="utf-8", errors="replace").startswith(MARK)
 
 
-def own_install() -> str:
+def own_install(given: str) -> str:
     """The URL and the commit that this buildfarm was installed from, as `--install` takes it.
 
-    Raises UsageError for a buildfarm that was installed from a folder or from a package index.
+    `given` are the other options, for the examples. Raises UsageError for a buildfarm that was installed from a folder
+    or from a package index.
     """
     try:
         url = source_url(distribution("buildfarm").read_text("direct_url.json"))
@@ -194,6 +185,7 @@ def own_install() -> str:
         raise _refusal(
             "the option is missing, and this buildfarm was not installed from a URL with a commit, which would be used",
             Code.COMMAND_LINE_INVALID,
+            " ".join(filter(None, ["buildfarm ci", given, "--install"])),
         )
     return f"buildfarm @ {url}"
 
@@ -243,5 +235,6 @@ def _check_path(value: str, folder: Path) -> None:
         raise _refusal(sentence, Code.VALUE_INVALID if target.is_file() else Code.NO_SUCH_FILE)
 
 
-def _refusal(sentence: str, code: Code = Code.VALUE_INVALID) -> UsageError:
-    return UsageError(sentence, code, where="--install")
+def _refusal(sentence: str, code: Code = Code.VALUE_INVALID, words: str = "--install") -> UsageError:
+    """`words` begin the examples."""
+    return UsageError(sentence, code, where="--install", hints=[hint.format(words) for hint in _HINTS])

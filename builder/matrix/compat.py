@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
@@ -287,9 +288,8 @@ class Compat:
             reason = f"CUDA {cuda} cannot compile for {arch.sm}"
             if not knows:
                 every = sorted({each for facts in self.toolkits for each in facts.archs if not each.suffix})
-                below = [each for each in every if each.number <= arch.number]
-                above = [each for each in every if each.number > arch.number]
-                near = and_list([*below[-1:], *above[:1]])
+                next_one = bisect(every, arch)
+                near = and_list(every[max(0, next_one - 1) : next_one + 1])
                 reason = f"no CUDA toolkit that buildfarm knows compiles for {arch}; the nearest: {near}"
             elif cuda < knows[0]:
                 reason += f"; the first toolkit that can is {knows[0]}"

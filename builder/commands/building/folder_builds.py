@@ -69,20 +69,17 @@ class FolderBuilds:
         Without a digest, it is another one if a source file changed since the last wheel, or if that is another one.
         """
         published = [n.read_text() for n in self._notes("published", recipe).glob("*.whl") if is_of(n, build)]
-        if published and not digest:
+        last = self._notes("last", recipe) / str(build)
+        if published and not digest and last.exists():
             from builder.wheels.sources.prepare import source_entries  # noqa: PLC0415 - loads slowly
 
-            last = self._notes("last", recipe) / str(build)
-            changed = "changed since" in self.why(build, recipe, source_entries(recipe)) or not last.exists()
-            digest = "" if changed else last.read_text()
+            digest = "" if "changed since" in self.why(build, recipe, source_entries(recipe)) else last.read_text()
         if all(one == digest for one in published):
             return ""
         own = isinstance(recipe.source, PathSource)
         cure = f"raise the version in {recipe.folder / RECIPE} and in the source, or " if own else ""
-        return (
-            f"{build.extension} {build.version} is already published; {cure}`publish` will refuse the new wheel if it"
-            " differs"
-        )
+        refused = f"{cure}`publish` will refuse the new wheel if it differs"
+        return f"{build.extension} {build.version} is already published; {refused}"
 
     def _notes(self, kind: str, recipe: Recipe) -> Path:
         return self._store.root / kind / project_key(recipe.folder)
@@ -107,9 +104,9 @@ class FolderBuilds:
 
 def warn_of_taken(plan: Plan, recipes: Mapping[str, Recipe], store: Store) -> None:
     """Name the versions of a plan that are published with other wheels, each once."""
-    for taken in dict.fromkeys(FolderBuilds(store).taken(one, recipes[one.extension]) for one in plan.builds):
-        if taken:
-            print_warning(taken)
+    found = (FolderBuilds(store).taken(one, recipes[one.extension]) for one in plan.builds)
+    for taken in dict.fromkeys(filter(None, found)):
+        print_warning(taken)
 
 
 def _digests(files: Mapping[str, bytes]) -> dict[str, str]:

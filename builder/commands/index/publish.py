@@ -305,11 +305,10 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
             *([_UNTESTED] if untested else []),
             *([_KEPT] if any(result.outcome is PublishOutcome.UNCHANGED for result in low) else []),
         ]
-    # After a refusal, what is there already is not what the caller asked about.
-    refused = any(result.reasons for result in results)
-    if refused and not any(result.outcome is PublishOutcome.PUBLISHED for result in results):
-        pass
-    elif not index:
+    # After a refusal alone, what the index has already is not what the caller asked about.
+    if any(one.reasons for one in results) and all(one.outcome is not PublishOutcome.PUBLISHED for one in results):
+        return "\n".join(lines) + "\n"
+    if not index:
         lines += ["", "pip and uv read a bucket through a web server: docs/how-to/object-stores.md"]
     elif commands := _install_commands(results, index):
         cells = [Cell.parse(cell) for result in _offered(results) for cell in result.cells]
@@ -329,8 +328,7 @@ def _result_lines(results: Sequence[PublishResult]) -> Iterator[str]:
             unyank = f"buildfarm unyank {result.wheel} --index INDEX"
             yield f"  it is yanked{because}, and stays so; `{unyank}` offers it again"
         yield from (f"  {note}" for note in result.notes)
-        others = [reason for reason in result.reasons if not result.lacking.get(reason)]
-        for reason in others:
+        for reason in (reason for reason in result.reasons if not result.lacking.get(reason)):
             yield from wrap(reason, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
         found = replace(causes(filter(None, result.lacking.values())), cells={"": result.cells})
         yield from found.lines(width, every=verbosity.verbose)

@@ -214,7 +214,7 @@ def how_to_build(name: str, target: Target, entries: Sequence[Entry]) -> Cure:
     near = [entry for entry in entries if entry.tags_for(target.cell) and not _cuda_misfit(entry, target.cuda)]
     blocking = [entry for entry in near if entry.yanked is not None or _gpu_misfit(entry, gpu)]
     place, archs, lacks_code = f" in the project of {name}", set[Arch](), any(_gpu_misfit(one, gpu) for one in entries)
-    source, own = [], True
+    own = True
     before = [f"list torch {target.torch}, CUDA {target.cuda} and Python {target.python} in matrix.yaml"]
     with suppress(UsageError, StopIteration):  # no matrix.yaml here, or one without the extension
         matrix = load_matrix(MATRIX)
@@ -232,10 +232,11 @@ def how_to_build(name: str, target: Target, entries: Sequence[Entry]) -> Cure:
         version = Version(f"{build.version}+{build.local_version}")
         blocking = [entry for entry in blocking if entry.version == version]
         lacks_code = gpu is not None and not runs_on((code for arch in archs for code in arch.codes), gpu)
+    source, ext = list[str](), ["--ext", name]
     if place and not entries:  # no project is known, and `build` makes one of a source
-        source, place, before = [f"{name}==VERSION"], " (or name a git repository or a folder)", []
+        source, ext, place, before = [f"{name}==VERSION"], [], " (or name a git repository or a folder)", []
     words = ["buildfarm", "build", *source, "--torch", str(target.torch), "--cuda", str(target.cuda)]
-    words += ["--python", str(target.python), *([] if source else ["--ext", name])]
+    words += ["--python", str(target.python), *ext]
     if gpu and lacks_code:
         codes = (code for entry in near if entry.farm for code in entry.farm.archs if code.startswith("sm_"))
         archs |= {gpu, *filter(None, map(Arch.of_code, codes))}
