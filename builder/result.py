@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -154,7 +154,7 @@ class PublishResult:
     notes: tuple[str, ...] = ()
     #: What else `--json` says about it.
     about: dict[str, Any] = field(default_factory=dict)
-    #: The reasons that say how its proofs do not reach a required level, with the proof that each is about, if any.
-    lacking: Mapping[str, Proof | None] = field(default_factory=dict)
+    #: What its proofs lack for a required level; `reasons` then are the sentences of these.
+    lacking: Sequence[Proof] = ()
     #: Why the check `window`, of the torch releases that METADATA allows, did not run; empty if it did.
     unverified: str = ""

@@ -31,7 +31,7 @@ from builder.matrix.load import load_matrix, load_recipes
 from builder.proof import Proof
 from builder.publish.index.entry import project_of
 from builder.publish.index.install import commands_from_index, install_lines
-from builder.publish.index.levels import Level, levels_of, shortfalls
+from builder.publish.index.levels import Level, levels_of, sentence, shortfalls
 from builder.publish.index.new_wheel import check_statement, merged, new_wheel, proofs_beside
 from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.pages import ALL, paths_of
@@ -231,7 +231,7 @@ def publish_wheel(
 ) -> PublishResult:
     """Publish a wheel if these proofs reach every required level; otherwise refuse it."""
     name, cells = new.wheel.name, new.entry.farm.cells if new.entry.farm else {}
-    lacking = {reason: proof for level in required for reason, proof in shortfalls(proofs, level).items()}
+    lacking = [proof for level in required for proof in shortfalls(proofs, level)]
     if lacking:
         published = target.published(new.entry.project, name)
         same = published if published and published.sha256 == new.entry.sha256 else None
@@ -240,7 +240,7 @@ def publish_wheel(
             PublishOutcome.UNCHANGED if same else PublishOutcome.REFUSED,  # its page keeps its proofs
             cells,
             yanked=same.yanked if same else None,
-            reasons=tuple(lacking),
+            reasons=tuple(dict.fromkeys(map(sentence, lacking))),
             lacking=lacking,
         )
     try:
@@ -328,9 +328,9 @@ def _result_lines(results: Sequence[PublishResult]) -> Iterator[str]:
             unyank = f"buildfarm unyank {result.wheel} --index INDEX"
             yield f"  it is yanked{because}, and stays so; `{unyank}` offers it again"
         yield from (f"  {note}" for note in result.notes)
-        for reason in (reason for reason in result.reasons if not result.lacking.get(reason)):
+        for reason in result.reasons if not result.lacking else ():
             yield from wrap(reason, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
-        found = replace(causes(filter(None, result.lacking.values())), cells={"": result.cells})
+        found = replace(causes(result.lacking), cells={"": result.cells})
         yield from found.lines(width, every=verbosity.verbose)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from itertools import chain
 
 from builder.check import OF_ANY_WHEEL, Check
 from builder.errors import Code, UsageError
@@ -44,23 +43,25 @@ def levels_of(text: str) -> list[Level]:
         ) from None
 
 
-def shortfalls(proofs: Sequence[Proof], level: Level) -> dict[str, Proof | None]:
+def shortfalls(proofs: Sequence[Proof], level: Level) -> list[Proof]:
     """What is missing until the proofs of a wheel reach this level in each of their cells; empty: nothing.
 
-    A sentence names the check, the cell and the reason; its proof is None if it is about no check. An op without a CPU
-    kernel can reach `gpu` without `cpu`.
+    A check without a proof did not run. An op without a CPU kernel can reach `gpu` without `cpu`.
     """
-    found: Sequence[Proof | str]
     if level is Level.NONE:
-        found = _missing([proof for proof in proofs if _failed(proof)], (), None)
-    elif level is Level.VERIFY:
+        return _missing([proof for proof in proofs if _failed(proof)])
+    if level is Level.VERIFY:
         about = [proof for proof in proofs if (proof.cell is None and proof.check in OF_VERIFY) or _failed(proof)]
-        found = _missing(about, OF_VERIFY, None)
-    else:
-        cells = _cells(proofs)
-        in_cells = chain.from_iterable(_cell_shortfalls(proofs, cell, level) for cell in cells)
-        found = [*_of_file(proofs), *([] if cells else ["no cell was tested"]), *in_cells]
-    return {_sentence(one): one if isinstance(one, Proof) else None for one in found}
+        return _missing(about, OF_VERIFY)
+    cells = _cells(proofs)
+    found = _of_file(proofs) + ([] if cells else [_not_run(None, Check.IMPORT, "no cell was tested")])
+    return found + [proof for cell in cells for proof in _of_cell(proofs, cell, level)]
+
+
+def sentence(proof: Proof) -> str:
+    """What is missing, with the check, the cell and the reason."""
+    reason = f": {proof.reason}" if proof.reason else ""
+    return f"{proof.cell or 'the wheel file'}: {proof.check}: {proof.verdict}{reason}"
 
 
 def levels(proofs: Sequence[Proof]) -> dict[str, str]:
@@ -68,38 +69,35 @@ def levels(proofs: Sequence[Proof]) -> dict[str, str]:
     reached = {}
     possible = () if _of_file(proofs) else (Level.GPU, Level.CPU, Level.STATIC)
     for cell in _cells(proofs):
-        good = (level for level in possible if not _cell_shortfalls(proofs, cell, level))
+        good = (level for level in possible if not _of_cell(proofs, cell, level))
         reached[str(cell)] = str(next(good, Level.NONE))
     return reached
 
 
-def _of_file(proofs: Sequence[Proof]) -> Sequence[Proof | str]:
+def _of_file(proofs: Sequence[Proof]) -> list[Proof]:
     about = [proof for proof in proofs if proof.cell is None and (proof.check not in OF_VERIFY or _failed(proof))]
-    return _missing(about, (), None) if about else ["the wheel file: no check was run"]
+    return _missing(about) if about else [_not_run(None, Check.PAYLOAD, "no check of the file was run")]
 
 
 def _cells(proofs: Sequence[Proof]) -> list[Cell]:
     return list(dict.fromkeys(proof.cell for proof in proofs if proof.cell))
 
 
-def _cell_shortfalls(proofs: Sequence[Proof], cell: Cell, level: Level) -> list[Proof]:
+def _of_cell(proofs: Sequence[Proof], cell: Cell, level: Level) -> list[Proof]:
     needed = _NEEDED[Level.STATIC] if level is Level.STATIC else (*_NEEDED[Level.STATIC], *_NEEDED[level])
     about = [proof for proof in proofs if proof.cell == cell and (proof.check in needed or _failed(proof))]
     return _missing(about, needed, cell)
 
 
-def _missing(proofs: Sequence[Proof], needed: Sequence[Check], cell: Cell | None) -> list[Proof]:
-    """The proofs that are neither passed nor accepted, and one that did not run for each needed one that is absent."""
+def _missing(proofs: Sequence[Proof], needed: Sequence[Check] = (), cell: Cell | None = None) -> list[Proof]:
+    """The proofs that are neither passed nor accepted, and one for each needed check that has none."""
     made = {proof.check for proof in proofs}
-    absent = [Proof("", cell, check, Verdict.NOT_RUN, "there is no proof") for check in needed if check not in made]
-    return [proof for proof in proofs if proof.verdict not in {Verdict.PASSED, Verdict.ACCEPTED}] + absent
+    bad = [proof for proof in proofs if proof.verdict not in {Verdict.PASSED, Verdict.ACCEPTED}]
+    return bad + [_not_run(cell, check, "there is no proof") for check in needed if check not in made]
 
 
-def _sentence(one: Proof | str) -> str:
-    if isinstance(one, str):
-        return one
-    reason = f": {one.reason}" if one.reason else ""
-    return f"{one.cell or 'the wheel file'}: {one.check}: {one.verdict}{reason}"
+def _not_run(cell: Cell | None, check: Check, reason: str) -> Proof:
+    return Proof("", cell, check, Verdict.NOT_RUN, reason)
 
 
 def _failed(proof: Proof) -> bool:

@@ -26,7 +26,7 @@ from builder.proof import Check, Proof, Verdict
 from builder.proofs.claimed_cells import CellClaims, foreign_claim, provided_by_torch
 from builder.proofs.static.claim import make_proof
 from builder.publish.index.entry import project_of
-from builder.publish.index.levels import Level, shortfalls
+from builder.publish.index.levels import Level, sentence, shortfalls
 from builder.publish.index.new_wheel import check_file_name, check_statement, merged, new_wheel, proofs_beside
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import ConflictError, Repository
@@ -173,7 +173,7 @@ class Uploads:
         self._repository.refuse_other_spelling(wheel.name)
         kept = self._repository.kept(wheel.name, sha256)
         proofs = merged(kept.proofs, sent or [])
-        reasons = [reason for level in self._required for reason in shortfalls(proofs, level)]
+        reasons = [sentence(proof) for level in self._required for proof in shortfalls(proofs, level)]
         is_new = not nothing_new(kept.proofs, proofs) or (statement_path(wheel).is_file() and not kept.statement)
         if same and (reasons or not is_new):
             return UNCHANGED

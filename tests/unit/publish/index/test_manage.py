@@ -268,7 +268,7 @@ def test_a_published_wheel_below_the_level_is_an_error(
     before = {path: path.read_bytes() for path in Path("index").rglob("*") if path.is_file()}
     code, out, _ = run(*words, "gpu")
     assert code == 1
-    assert out.startswith(f"already published  {wheel.name}\n  no cell was tested\n")
+    assert out.startswith(f"already published  {wheel.name}\n  not run   import        no cell was tested\n")
     assert "Each cell must reach gpu" in out
     assert "The index keeps a published wheel" in out
     code, out, _ = run(*words, "gpu", "--json")

@@ -14,7 +14,7 @@ from builder.commands.index.publish import publish_data, publish_text, publish_w
 from builder.errors import Code
 from builder.hashing import sha256_of
 from builder.proof import Proof, Verdict, proofs_json, proofs_path
-from builder.publish.index.levels import OF_VERIFY, Level, levels, shortfalls
+from builder.publish.index.levels import OF_VERIFY, Level, levels, sentence, shortfalls
 from builder.publish.index.new_wheel import merged, new_wheel
 from builder.publish.index.objects import Folder, url_of
 from builder.publish.index.repository import CONFLICT, Repository
@@ -49,9 +49,9 @@ def test_the_level_follows_from_the_checks(wheel: Path, checks: tuple[Check, ...
 @pytest.mark.parametrize("check", ON_CPU)
 def test_each_needed_check_is_needed(wheel: Path, check: Check, verdict: Verdict) -> None:
     proofs = [proof for proof in proofs_of(wheel) if proof.check is not check]
-    assert [*shortfalls(proofs, Level.CPU)] == [f"{CELL}: {check}: not run: there is no proof"]
+    assert [*map(sentence, shortfalls(proofs, Level.CPU))] == [f"{CELL}: {check}: not run: there is no proof"]
     proofs += [Proof(proofs[0].wheel, proofs[1].cell, check, verdict, "because")]
-    assert [*shortfalls(proofs, Level.CPU)] == [f"{CELL}: {check}: {verdict}: because"]
+    assert [*map(sentence, shortfalls(proofs, Level.CPU))] == [f"{CELL}: {check}: {verdict}: because"]
 
 
 def test_a_failed_check_is_refused_at_every_level(wheel: Path) -> None:
@@ -60,18 +60,21 @@ def test_a_failed_check_is_refused_at_every_level(wheel: Path) -> None:
     proofs += [Proof(proofs[0].wheel, None, check, Verdict.PASSED) for check in OF_VERIFY]
     for level in Level:
         assert not shortfalls(proofs, level)
-        assert [*shortfalls([*proofs, failed], level)] == [f"{CELL}: compile: failed: because"]
+        assert [*map(sentence, shortfalls([*proofs, failed], level))] == [f"{CELL}: compile: failed: because"]
 
 
 def test_every_cell_must_reach_the_level(wheel: Path) -> None:
     proofs = proofs_of(wheel) + proofs_of(wheel, (Check.LINKAGE,), cells=[OTHER])
     assert levels(proofs) == {CELL: "cpu", OTHER: "static"}
-    assert {line.partition(":")[0] for line in shortfalls(proofs, Level.CPU)} == {OTHER}
+    assert {str(one.cell) for one in shortfalls(proofs, Level.CPU)} == {OTHER}
     assert not shortfalls(proofs, Level.STATIC)
 
 
 def test_without_static_proofs_or_cells_no_level_is_reached(wheel: Path) -> None:
-    assert [*shortfalls([], Level.STATIC)] == ["the wheel file: no check was run", "no cell was tested"]
+    assert [one.reason for one in shortfalls([], Level.STATIC)] == [
+        "no check of the file was run",
+        "no cell was tested",
+    ]
     assert levels([proof for proof in proofs_of(wheel) if proof.cell]) == {CELL: "none"}
 
 
@@ -230,7 +233,7 @@ def test_the_text_says_how_to_install_and_what_is_missing(wheel: Path, tmp_path:
     text = publish_text(refused, "file:///index/", [Level.CPU])
     assert "Each cell must reach cpu; --require sets a lower level" in text
     assert "After a change of cases.py, run the same `buildfarm build` command again" in text
-    conflict = [replace(result, lacking={}) for result in refused]
+    conflict = [replace(result, lacking=()) for result in refused]
     assert "Each cell must reach" not in publish_text(conflict, "file:///index/", [Level.CPU])
     cuda_only = [replace(result, reasons=("values: not run: no GPU on this machine",)) for result in refused]
     assert "publish without results of these ops with `--require static`" in publish_text(

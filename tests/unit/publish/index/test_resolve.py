@@ -304,8 +304,8 @@ def test_the_printed_command_compiles_for_a_gpu_that_the_wheel_lacks(project: Pa
     (project / "my_ext" / "extension.yaml").write_text(
         RECIPE.replace("path: .", f"sdist: my-ext, version: 1.0, sha256: {'0' * 64}")
     )
-    [before], _ = cure(run, *CELL, "--gpu", "RTX 4090")
-    assert before == "choose another index for it, or change its version by a patch (`patches`) and in the recipe"
+    before, _ = cure(run, *CELL, "--gpu", "RTX 4090")
+    assert before == ["choose another index for it, or change its version by a patch (`patches`) and in the recipe"]
     (project / "matrix.yaml").unlink()
     before, words = cure(run, *CELL, "--gpu", "RTX 4090")
     assert before == ["list torch 2.11.0, CUDA 13.0 and Python 3.12 in matrix.yaml", RAISE]
