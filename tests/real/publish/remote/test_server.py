@@ -152,7 +152,7 @@ def test_the_bar_is_checked_before_a_word_to_the_server(
     monkeypatch.setattr(server.IndexServer, "published", lambda *_: None)
     words = ("publish", wheel, "--to", "http://127.0.0.1:9/", "--store", tmp_path / "store", "--require", "gpu")
     code, out, _ = run(*words)
-    assert (code, "gpu-values: not run" in out) == (1, True)
+    assert (code, "  not run   GPU           there is no proof" in out) == (1, True)
 
 
 def test_a_large_wheel_is_never_in_memory(tmp_path: Path) -> None:
