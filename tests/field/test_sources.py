@@ -362,7 +362,7 @@ def test_a_wrong_version_ends_before_the_compile(sources: Sources) -> None:
     result = sources.build()
     assert result.error is not None
     assert "the source makes a wheel with the version 1.2 instead of 1.1" in result.error.sentence
-    assert "set `version: 1.2`" in result.error.hints[0]
+    assert "write the same version into extension.yaml and into the source" in result.error.hints[0]
     assert result.log is not None
     assert "building 't0._C' extension" not in result.log.read_text()
 

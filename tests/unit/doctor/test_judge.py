@@ -114,7 +114,7 @@ def test_one_cure_of_two_faults_is_printed_once() -> None:
     faults = findings(check_gpus, found)
     assert [one.code for one in faults] == ["driver-too-old", "gpu-unknown-to-torch"]
     text = doctor_text(found, faults)
-    assert (text.count("uv pip install"), text.count("cure: the same as above\n")) == (1, 1)
+    assert (text.count(" pip install"), text.count("cure: the same as above\n")) == (1, 1)
     assert "  also: driver 580.65.06 or newer runs the installed torch\n" in text
 
 
