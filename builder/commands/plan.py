@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from builder.cli.options import ArchOption, JsonOption, MatrixOption, SelectOptions, architectures
 from builder.cli.output import print_data
-from builder.commands.building.folder_builds import warn_of_taken
 from builder.log import print_warning
 from builder.matrix.config import MATRIX
 from builder.matrix.load import read_plan
@@ -20,7 +20,6 @@ from builder.matrix.plan import Plan
 from builder.publish.ci.jobs import Scope, jobs_json
 from builder.publish.plan_text import architectures_hint, plan_text
 from builder.recipes.inspection.metadata import other_versions
-from builder.store import Store, default_store
 
 #: The keys of a skip.
 _SKIP = ("torch", "cuda", "python", "platform", "extension", "code", "reason")
@@ -57,8 +56,11 @@ def plan(options: PlanOptions) -> None:
     _, recipes, planned = read_plan(options.matrix, options.select, archs)
     for problem in other_versions(recipes[name] for name in dict.fromkeys(one.extension for one in planned.builds)):
         print_warning(f"`buildfarm build` will fail: {problem}; {'; '.join(problem.hints)}")
-    if default_store().is_dir():
-        with suppress(OSError):  # it is read-only
+    if Path("dist").is_dir():  # else nothing was published from here
+        from builder.commands.building.folder_builds import warn_of_taken  # noqa: PLC0415 - loads slowly
+        from builder.store import Store, default_store  # noqa: PLC0415
+
+        with suppress(OSError):  # the store is read-only
             warn_of_taken(planned, recipes, Store(default_store()))
     if github:
         print_data(jobs_json(planned, github, archs))

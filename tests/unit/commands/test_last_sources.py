@@ -40,6 +40,8 @@ def test_a_version_that_is_published_with_other_files_is_named_before_and_after_
 ) -> None:
     monkeypatch.setenv("BUILDFARM_STORE", str(tmp_path / "store"))
     matrix, store = a_project(tmp_path / "project"), Store(tmp_path / "store")
+    (tmp_path / "project" / "dist").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
     _, recipes, planned = read_plan(matrix, Selection())
     [made], recipe, notes = planned.builds, recipes["toy"], FolderBuilds(store)
     (recipe.folder / "op.cu").write_text("first")
