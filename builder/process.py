@@ -72,6 +72,8 @@ class Limits:
 #: For the code of wheels: far more than imports and ops need.
 WHEEL_LIMITS = Limits(processes=1000, file_bytes=4 << 30)
 _NO_LIMITS = Limits()
+#: How the last line of the output of a program begins that reached a limit.
+ENDED = "buildfarm ended the program: "
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def run(
         finally:
             mask_log(log, start)
         if ended.limit:
-            stream.write(f"buildfarm ended the program: it {describe_limit(ended.limit, limits)}\n".encode())
+            stream.write(f"{ENDED}it {describe_limit(ended.limit, limits)}\n".encode())
     return ended.status
 
 

@@ -34,7 +34,7 @@ from builder.images.container import (
 from builder.images.pull import pull_error, pull_image
 from builder.images.registry import Reference, located, read_lock, write_lock
 from builder.log import print_line
-from builder.process import run
+from builder.process import ENDED, Limits, run
 from builder.store import Store
 
 #: Oldest engine API that cibuildwheel supports (Docker 20.10).
@@ -45,6 +45,9 @@ REQUEST_TIMEOUT = 20
 
 #: Timeout for creating or removing a container, which a busy engine may take long for. Seconds.
 CONTAINER_TIMEOUT = 300
+
+#: Timeout of one build of an image, seconds: an engine that is stuck says nothing. A build takes a few minutes.
+BUILD_TIMEOUT = 3600
 
 #: Interval between two looks at a program in a container, seconds.
 _POLL_INTERVAL = 0.1
@@ -186,7 +189,7 @@ class Engine:
             argv = ["docker", "buildx", "build", "--builder", self._context[0], "--load", "--progress=plain"]
             for name, path in sorted(secrets.items()):
                 argv += ["--secret", f"id={name},src={path}"]
-            status = run([*argv, "--tag", tag, folder], log=log, owner=owner)
+            status = run([*argv, "--tag", tag, folder], log=log, owner=owner, limits=Limits(seconds=BUILD_TIMEOUT))
         if status == 0 and (image_id := self.image_id(tag)):
             return image_id
         if problem := self.problem():
@@ -352,6 +355,9 @@ def image_build_error(lines: Sequence[str], *, tag: str, log: Path) -> Buildfarm
     if any(reports("disk-full", line) for line in lines):
         hint = "`docker system df` shows what uses the disk"
         return failed("the disk of the Docker engine is full", Code.DISK_FULL, hint)
+    if ended := next((line for line in lines if line.startswith(ENDED)), ""):
+        hint = "restart the Docker engine, and run the command again"
+        return lacking(f"buildx was ended: {ended.removeprefix(ENDED)}", Code.ENGINE_NOT_ANSWERING, hint)
     if untrusted := next((line for line in lines if reports("untrusted", line)), ""):
         why = f"a server's certificate is not trusted: {_without_step(untrusted)}"
         hint = "set SSL_CERT_FILE to a CA bundle that contains your proxy's or your server's CA"

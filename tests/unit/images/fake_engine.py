@@ -43,6 +43,8 @@ elif arguments[:2] == ["buildx", "build"]:
         if argument == "--secret":
             parts = dict(part.split("=", 1) for part in arguments[number + 1].split(","))
             (root / ("secret-" + parts["id"])).write_text(pathlib.Path(parts["src"]).read_text())
+    while (root / "hangs").exists():
+        pass
     if (root / "fails").exists():
         print((root / "fails").read_text())
         sys.exit(1)

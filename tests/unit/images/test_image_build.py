@@ -138,6 +138,17 @@ def test_a_stopped_engine_is_reported_instead_of_the_output_of_buildx(
     assert "rpc error" not in error.sentence
 
 
+def test_a_build_that_does_not_end_is_ended(
+    fake: FakeEngine, store: Store, image: BuildImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builder.images.engine.BUILD_TIMEOUT", 1)
+    (fake.root / "hangs").touch()
+    error = build_error(fake, store, image)
+    assert isinstance(error, MissingToolError)
+    assert "because buildx was ended: it did not finish within 1 s" in error.sentence
+    assert "restart the Docker engine, and run the command again" in error.hints
+
+
 def test_the_buildx_of_a_killed_run_is_killed_first(fake: FakeEngine, store: Store, image: BuildImage) -> None:
     tag = ensure_image(Engine(), store, image, log=fake.root / "log")
     (fake.root / "images" / tag.replace("/", "%2F").replace(":", "%3A")).unlink()
