@@ -29,6 +29,7 @@ class FolderBuilds:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._read: dict[Path, Mapping[str, bytes]] = {}  # the source files of a recipe, by its folder: once for a plan
 
     def remember(self, build: Build, recipe: Recipe, digest: str, files: Mapping[str, bytes] | None = None) -> None:
         """Note that the last wheel of this build has this digest; it may have failed a check.
@@ -73,7 +74,9 @@ class FolderBuilds:
         if published and not digest and last.exists():
             from builder.wheels.sources.prepare import source_entries  # noqa: PLC0415 - loads slowly
 
-            digest = "" if "changed since" in self.why(build, recipe, source_entries(recipe)) else last.read_text()
+            if recipe.folder not in self._read:
+                self._read[recipe.folder] = source_entries(recipe)
+            digest = "" if self._changed(build, recipe, self._read[recipe.folder]) else last.read_text()
         if all(one == digest for one in published):
             return ""
         own = isinstance(recipe.source, PathSource)
@@ -86,13 +89,8 @@ class FolderBuilds:
 
     def why(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> str:
         """Why a wheel must be compiled again: which files changed since the last wheel; empty if that is not known."""
-        try:
-            before: dict[str, Any] = read_json(self._notes("sources/last", recipe) / f"{build}.json", dict)
-        except (OSError, JsonError):
-            return ""
-        now = _digests(files)
-        changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-        if not now:
+        changed = self._changed(build, recipe, files)
+        if changed is None:
             return ""
         if not changed:
             return (
@@ -101,10 +99,20 @@ class FolderBuilds:
             )
         return f"must be compiled again, because these files changed since the last wheel: {join_names(changed)}"
 
+    def _changed(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> list[str] | None:
+        """The source files that changed since the last wheel; None if that is not known."""
+        try:
+            before: dict[str, Any] = read_json(self._notes("sources/last", recipe) / f"{build}.json", dict)
+        except (OSError, JsonError):
+            return None
+        now = _digests(files)
+        return sorted(name for name in {*before, *now} if before.get(name) != now.get(name)) if now else None
+
 
 def warn_of_taken(plan: Plan, recipes: Mapping[str, Recipe], store: Store) -> None:
     """Name the versions of a plan that are published with other wheels, each once."""
-    found = (FolderBuilds(store).taken(one, recipes[one.extension]) for one in plan.builds)
+    notes = FolderBuilds(store)
+    found = (notes.taken(one, recipes[one.extension]) for one in plan.builds)
     for taken in dict.fromkeys(filter(None, found)):
         print_warning(taken)
 

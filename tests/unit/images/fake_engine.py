@@ -25,7 +25,7 @@ from tests.conftest import PATIENCE
 PROGRAM = """\
 #!/bin/sh
 "exec" "{python}" "$0" "$@"  # a path in the first line must not contain a space; to Python this line is a string
-import json, os, pathlib, sys, urllib.parse
+import json, os, pathlib, sys, time, urllib.parse
 root = pathlib.Path({root!r})
 arguments = sys.argv[1:]
 with (root / "calls").open("a") as calls:
@@ -44,7 +44,7 @@ elif arguments[:2] == ["buildx", "build"]:
             parts = dict(part.split("=", 1) for part in arguments[number + 1].split(","))
             (root / ("secret-" + parts["id"])).write_text(pathlib.Path(parts["src"]).read_text())
     while (root / "hangs").exists():
-        pass
+        time.sleep(0.05)
     if (root / "fails").exists():
         print((root / "fails").read_text())
         sys.exit(1)
