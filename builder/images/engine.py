@@ -46,7 +46,7 @@ REQUEST_TIMEOUT = 20
 #: Timeout for creating or removing a container, which a busy engine may take long for. Seconds.
 CONTAINER_TIMEOUT = 300
 
-#: Timeout of one build of an image, seconds: an engine that is stuck says nothing. A build takes a few minutes.
+#: Timeout of one build of an image, seconds. A build takes a few minutes; that of a stuck engine would never end.
 BUILD_TIMEOUT = 3600
 
 #: Interval between two looks at a program in a container, seconds.

@@ -117,7 +117,7 @@ class Linker:
         for cell, proof in self.proofs.items():
             links[cell.torch.series] = links.get(cell.torch.series, False) or proof.verdict is Verdict.PASSED
         # What METADATA does not say, the check `metadata` reports.
-        stated = self._stated() if self.claims.stated.is_required or self.claims.variant else []
+        stated = self._stated if self.claims.stated.is_required or self.claims.variant else []
         good = [series for series, passed in links.items() if passed]
         bad = [series for series, passed in links.items() if not passed]
         below = [series for series in stated if _number(series) < self.claims.floor]
@@ -138,9 +138,9 @@ class Linker:
             )
         if not errors and not good:
             why = f"the wheel links with no torch whose symbols are known ({_range(list(links))})" if links else ""
-            unknown = self._no_inventory() if not links else _unknown(self._unread(self._claimed_series()))
+            unknown = self._no_inventory() if not links else _unknown(self._without_symbols(self._claimed_series))
             return not_run(self.facts, Check.WINDOW, "; ".join(filter(None, (why, unknown))))
-        remarks = self._remarks(good, [*good, *bad], stated)
+        remarks = self._remarks(good, stated)
         text = (
             f"links with torch {_range(window or good)}"
             if good
@@ -158,13 +158,13 @@ class Linker:
             f" {newest}: {proof.reason.partition('; ')[0]}"
         ]
 
-    def _remarks(self, good: Sequence[str], known: Sequence[str], stated: Sequence[str]) -> list[str]:
+    def _remarks(self, good: Sequence[str], stated: Sequence[str]) -> list[str]:
         remarks = []
         if stated and (narrow := [series for series in good if series not in stated]):
             also = f"the wheel also links with torch {_range(narrow)}, which METADATA or the version excludes"
             doubt = "" if self._stable else "; that does not prove that torch's C++ classes have the same layout there"
             remarks.append(also + doubt)
-        unknown = [series for series in stated if series not in known and _number(series) >= self.claims.floor]
+        unknown = self._without_symbols(self._claimed_series) if stated else []
         if unknown and not (self.select.torch or self.select.cuda):
             remarks.append(f"METADATA allows torch {_range(unknown)}; {_unknown(unknown)}")
         future = Cell(Torch(99, 0, 0), Cuda(13, 0), Python(3, 12), self.platform)
@@ -174,6 +174,7 @@ class Linker:
             )
         return remarks
 
+    @cached_property
     def _stated(self) -> list[str]:
         """The series that METADATA and the version allow, of those with a wheel for the wheel's Python and CUDA."""
         compat, series = Compat.load(), dict[str, None]()
@@ -226,7 +227,7 @@ class Linker:
         """
         if not (self.facts.libraries and uses_torch(self.facts)):
             return []
-        compat, claimed = Compat.load(), self._unread(self._claimed_series())
+        compat, claimed = Compat.load(), self._without_symbols(self._claimed_series)
         series = self.select.torch or (claimed if len(claimed) <= _MOST_READ else [])
         linked = [one.torch for one in self.cells if self.select.cuda or not self._other_runtime(one.cuda)]
         known = {name for torch in linked for name in (str(torch), torch.series)}
@@ -247,15 +248,16 @@ class Linker:
         named = [cuda for cuda in fits if cuda.variant == self.claims.variant]
         return [*named, *(cuda for cuda in fits if cuda == facts.default), *reversed(fits), facts.default][:1]
 
+    @property
     def _claimed_series(self) -> list[str]:
-        return [series for series in self._stated() if _number(series) >= self.claims.floor]
+        return [series for series in self._stated if _number(series) >= self.claims.floor]
 
-    def _unread(self, series: Sequence[str]) -> list[str]:
+    def _without_symbols(self, series: Sequence[str]) -> list[str]:
         known = {cell.torch.series for cell in self.cells}
         return [one for one in series if one not in known]
 
     def _no_inventory(self) -> str:
-        missing = _unknown(self._unread(self.select.torch or self._claimed_series()))
+        missing = _unknown(self._without_symbols(self.select.torch or self._claimed_series))
         return missing or "no torch of buildfarm's version table suits this wheel, so no symbol was looked up"
 
 

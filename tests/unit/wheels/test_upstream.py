@@ -110,7 +110,7 @@ def test_a_new_torch_and_its_toolkit_are_planned(index: PackageIndex, project: P
     assert (project / "facts.yaml").read_bytes() == before
     compat = Compat.load()
     assert compat.gcc_range(Torch.parse("2.99.0"), Cuda(13, 9)) == (10, 17)
-    # A torch that names a CUDA says nothing about its toolkit.
+    # The row of a torch names its CUDA, and has no facts of the toolkit.
     (project / "facts.yaml").write_bytes(before.partition(b"toolkits:")[0] + b"toolkits: {}\n")
     assert CliRunner().invoke(app, ["facts"]).exit_code == 0
     assert (project / "facts.yaml").read_bytes() == before
