@@ -294,7 +294,8 @@ class Constants:
                     self._text(part.value if isinstance(part, ast.FormattedValue) else part) for part in parts
                 )
             case ast.Call(
-                func=ast.Attribute(attr="join", value=ast.Attribute(attr="path") | ast.Name(id="osp" | "path" | "op")),
+                func=ast.Attribute(attr="join", value=ast.Attribute(attr="path") | ast.Name(id="osp" | "path" | "op"))
+                | ast.Name(id="join"),
                 args=args,
             ):  # of `os.path`, and not of a text that joins a list
                 return "/".join(self._text(arg) for arg in args if not isinstance(arg, ast.Starred))

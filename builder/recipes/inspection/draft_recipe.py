@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -16,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from builder.diagnosis.known_errors import knowledge
-from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script
+from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, parse_python, read_setup_script
 from builder.diagnosis.target_version import target_version
 from builder.errors import Code, UsageError
 from builder.gate.amounts import counted
@@ -31,6 +32,8 @@ from builder.recipes.inspection.native_code import COMPLETE_TORCH, NATIVE_CPU, N
 from builder.recipes.inspection.package_imports import imported_by, undeclared
 
 _NO_VERSION = "0.0.0"
+#: Arguments of `setup()` that name packages and modules.
+_PACKAGES = {UNKNOWN, "packages", "py_modules"}
 #: What a build with setuptools may need that compiles nothing; arguments of `setup()` that may compile something.
 _PLAIN_BUILDS = {"setuptools", "setuptools_scm", "wheel", "pip", "packaging", "versioneer", "torch"}
 _COMPILING = {UNKNOWN, "ext_modules", "cmdclass", "cffi_modules", "rust_extensions", "distclass"}
@@ -98,7 +101,7 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | Non
     if made:
         found = f"the files of the source do not state the {and_list(unknown)} of the wheel"
         draft.note(found, f"the build backend said {stated.name} {stated.version}")
-    packages = _packages(tree, draft.name, script)
+    packages = _packages(tree, draft.name, script, stated)
     _add_abi(draft, tree, script, native, packages)
     _add_imports(draft, script, native, packages)
     _add_requirements(draft, packages, stated)
@@ -107,13 +110,14 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | Non
     return draft
 
 
-def _packages(tree: Path, project: str, script: SetupFacts) -> _Packages:
+def _packages(tree: Path, project: str, script: SetupFacts, stated: Metadata) -> _Packages:
     """The packages and modules of the sdist's top_level.txt, or else the folders with `__init__.py`.
 
-    A package with the name of the project is the only one that users import.
+    A package with the name of the project is the only one that users import. Without a list of packages, setuptools
+    looks for some only if setup.py compiles nothing, or in a project of pyproject.toml.
     """
-    stated = script.keywords.get("package_dir")
-    places = {name: tree / str(path) for name, path in (stated.items() if isinstance(stated, dict) else ())}
+    named = script.keywords.get("package_dir")
+    places = {name: tree / str(path) for name, path in (named.items() if isinstance(named, dict) else ())}
     bases = [tree, tree / "src", tree / "python", *(path for name, path in places.items() if not name)]
     found = [(path.name, path) for base in bases for path in base.glob("*") if path.name not in _NOT_INSTALLED]
     found = [(name, path) for name, path in (*found, *places.items()) if (path / "__init__.py").is_file()]
@@ -121,12 +125,26 @@ def _packages(tree: Path, project: str, script: SetupFacts) -> _Packages:
     listed = [name for file in lists for name in file.read_text(encoding="utf-8", errors="replace").split()]
     found += [(name, file) for base in bases for name in listed if (file := base / f"{name}.py").is_file()]
     inside = [one for one in found if one[1].resolve().is_relative_to(tree.resolve())]
-    homes = {name: path for name, path in inside if not listed or name in listed}
+    none = "ext_modules" in script.arguments and not stated.finds_packages and _PACKAGES.isdisjoint(script.arguments)
+    homes = {name: path for name, path in inside if (name in listed if listed else not none)}
+    homes = {name: path for name, path in homes.items() if not _is_script(name, homes)}
     if named := [name for name in homes if canonicalize_name(name) == canonicalize_name(project)]:
         homes = {named[0]: homes[named[0]]}
     imported = {module for name, home in homes.items() for module in imported_by(home, name)}
     compiled = {extension.name.partition(".")[0] for extension in script.extensions}
     return _Packages(sorted(homes), imported - homes.keys() - compiled)
+
+
+def _is_script(name: str, homes: Mapping[str, Path]) -> bool:
+    """Whether a module uses another one of the source, and does its work when it is imported: an example, a test."""
+    path = homes[name]
+    if path.is_dir() or imported_by(path, name).isdisjoint(homes):
+        return False
+    with suppress(SyntaxError, ValueError):
+        body = parse_python(path.read_bytes()).body
+        runs = any(isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) for node in body)
+        return runs or any(isinstance(node, ast.For | ast.While | ast.With) for node in body)
+    return False
 
 
 def _folders_above(pinned: PinnedSource, tree: Path, script: SetupFacts) -> list[Path]:
@@ -288,7 +306,7 @@ def _note_sources(draft: Draft, tree: Path, script: SetupFacts, stated: Metadata
     for extension in script.extensions:
         files: set[str] = set()
         for pattern in (source.removeprefix("*/").removeprefix("./") for source in extension.sources):
-            if not pattern.startswith("/") and ".." not in pattern:
+            if not pattern.startswith("/") and ".." not in pattern and pattern != UNKNOWN:
                 with suppress(ValueError):  # "" and "**.cu" are no patterns
                     files |= {path.relative_to(tree).as_posix() for path in tree.glob(pattern)}
         stems = Counter(file.rpartition(".")[0] for file in files)

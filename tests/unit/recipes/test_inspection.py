@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.config import GitSource, PathSource
@@ -187,6 +188,23 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
         {"needs_first": ["torch"]},
         ["small_ops does not import torch itself"],
     ),
+    "folders that a setup.py without a list of packages does not install": (  # pointops of point-transformer
+        {"setup": BARE.replace('"_C"', '"small_cuda"'), "functions/__init__.py": "import numpy\n"},
+        {"imports": ["small_cuda"], "requires": None, "needs_first": ["torch"]},
+        [],
+    ),
+    "examples beside the module": (  # jointbilateralfilter-torch 1.0.0
+        {
+            "setup": script(),
+            "package": None,
+            "small_ops.egg-info/top_level.txt": "layer\nexample\nfacade\n",
+            "layer.py": "import torch\n",
+            "example.py": "import matplotlib\nfrom layer import run\nrun()\n",
+            "facade.py": "from layer import run\n",
+        },
+        {"imports": ["facade", "layer"], "requires": None},
+        [],
+    ),
     "pins beside an old torch": (  # triple-walk 0.0.4
         {"setup": script(more=', install_requires=["torch==1.9.0", "numpy==1.19.5", "pandas>=1"]')},
         {"requires": ["numpy"]},
@@ -323,6 +341,13 @@ def test_namespaces_that_many_projects_use(tree: Path, code: str, warns: bool) -
     """Report 29: two packages with TORCH_LIBRARY(_C, m) cannot be imported in one process."""
     write(tree, {"bind": f"#include <torch/library.h>\nTORCH_LIBRARY({code}, m) {{}}\n"})
     assert ("many projects register ops in a namespace _C" in found(inspect(tree))) is warns
+
+
+def test_a_pattern_of_source_files_by_join(tree: Path) -> None:
+    """pyronn-torch 0.2.3 imports the function; `*` would be every file of the source."""
+    write(tree, {"setup": 'from os.path import join\nCUDAExtension("small_ops._C", glob(join("csrc", "*.cu")))\n'})
+    (extension,) = read_setup_script(tree).extensions
+    assert extension.sources == ("csrc/*.cu",)
 
 
 @pytest.mark.parametrize(
