@@ -1,0 +1,88 @@
+"""Keep what the cures of a failed build change in its recipe: one patch file, and keys of extension.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from builder.diagnosis.cures import Treatment, treat
+from builder.diagnosis.known_errors import KnownCause
+from builder.errors import Code, UsageError
+from builder.matrix.config import RECIPE, PathSource, Recipe
+from builder.matrix.load import recipe_of
+from builder.matrix.plan import Build
+from builder.matrix.yaml_document import parse_document
+from builder.recipes.yaml_lines import with_item
+from builder.store import Store, project_key, write_atomic
+from builder.wheels.sources.patches import make_patch
+from builder.wheels.sources.prepare import prepare_source, project_folder
+
+#: The patch with all cures of a recipe, which buildfarm writes.
+PATCH = "patches/buildfarm-cures.patch"
+_HEAD = b"Cures of errors of compilers, written by `buildfarm build`. Review them.\n"
+_DIFF = b"diff --git "
+
+
+def cure(recipe: Recipe, build: Build, found: Sequence[KnownCause], store: Store) -> tuple[Recipe, Treatment]:
+    """Apply the cures of causes to the recipe of a build; return the new recipe and what was done.
+
+    The recipe is the same object if nothing was done. The source of a user's own folder is not changed. Raises what
+    `prepare_source` raises, and UsageError if extension.yaml has a form that cannot be extended.
+    """
+    patch = recipe.folder / PATCH
+    if isinstance(recipe.source, PathSource) or patch in recipe.patches[:-1]:
+        return recipe, Treatment()
+    with store.work(f"cure-{project_key(recipe.folder)}") as scratch:
+        trees = [scratch / "before", scratch / "now"]
+        uncured = replace(recipe, patches=tuple(each for each in recipe.patches if each != patch))
+        for tree, each in zip(trees, (uncured, recipe), strict=True):
+            tree.mkdir()
+            prepare_source(each, tree, cache=store.root / "sources")
+        before, now = (project_folder(recipe, tree) for tree in trees)
+        treatment = treat(now, found, build.torch, build.cuda)
+        lines = [each for each in treatment.recipe if _lacks(recipe, *each)]
+        if treatment.files:
+            _write_patch(patch, before, now, treatment)
+            lines += [("patches", "", PATCH)] if patch not in recipe.patches else []
+        elif not lines:
+            return recipe, treatment
+    return _extended(recipe, lines), treatment
+
+
+def _lacks(recipe: Recipe, key: str, name: str, value: str) -> bool:
+    return (name or value) not in getattr(recipe, key)
+
+
+def _write_patch(patch: Path, before: Path, now: Path, treatment: Treatment) -> None:
+    """Write all cures of a recipe to one file: those that it has, and the new ones."""
+    old = patch.read_bytes() if patch.exists() else b""
+    head = old.partition(_DIFF)[0].rstrip() or _HEAD
+    head += "".join(f"\n  {line}" for line in treatment.done if not line.startswith(RECIPE)).encode() + b"\n\n"
+    names = sorted({*treatment.files, *_changed(old)})
+    after = {name: treatment.files.get(name) or (now / name).read_bytes() for name in names}
+    text = make_patch({name: (before / name).read_bytes() for name in names}, after)
+    patch.parent.mkdir(exist_ok=True)
+    write_atomic(patch, head + text)
+
+
+def _changed(patch: bytes) -> list[str]:
+    """The files that a patch of ours changes."""
+    heads = [line for line in patch.splitlines() if line.startswith(b"+++ b/")]
+    return [line.removeprefix(b"+++ b/").rstrip(b"\t").decode() for line in heads]
+
+
+def _extended(recipe: Recipe, lines: Sequence[tuple[str, str, str]]) -> Recipe:
+    """The recipe after these items were added to its file: key, name in it or "", value."""
+    path = recipe.folder / RECIPE
+    text = path.read_text(encoding="utf-8")
+    for key, name, value in lines:
+        old = parse_document(text, path).data
+        text = with_item(text, key, value, name, "a cure that `buildfarm build` added")
+        values = {**(old.get(key) or {}), name: value} if name else [*(old.get(key) or ()), value]
+        if parse_document(text, path).data != {**old, key: values}:
+            sentence = f"`{key}` has a form that buildfarm cannot extend"
+            raise UsageError(sentence, Code.KEY_INVALID, where=str(path), hints=[f"add {name or value} to it"])
+    changed = recipe_of(parse_document(text, path), recipe.folder)
+    write_atomic(path, text.encode())
+    return replace(recipe, **{key: getattr(changed, key) for key, _, _ in lines})
