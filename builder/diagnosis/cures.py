@@ -83,7 +83,8 @@ def _cure(
     reported = [name for name in dict.fromkeys(places) if name in sources]
     before = (len(treatment.done), len(treatment.refused))
     if known.cure.rewrite:
-        own = [name for name, (_, foreign) in sources.items() if not foreign and name not in reported]
+        certain = known.torch or known.cuda  # else other files may compile
+        own = [name for name, (_, foreign) in sources.items() if certain and not foreign and name not in reported]
         _rewrite(known, [*reported, *_unless_defined(known, own, tree, treatment)], tree, treatment, sure=True)
     elif known.cure.include:
         for cause in causes:
@@ -93,7 +94,8 @@ def _cure(
     if known.cure.setup:
         _setup(known, groups, tree, treatment)
     for key, value in known.cure.recipe.items():
-        for name, text in value.items() if isinstance(value, dict) else (("", each) for each in value):
+        listed = [("", value)] if isinstance(value, str) else [("", each) for each in value]
+        for name, text in value.items() if isinstance(value, dict) else listed:
             treatment.recipe.append((key, name, text))
             treatment.done.append(f"extension.yaml: {key}: {f'{name}: ' if name else ''}{text}")
     if before == (len(treatment.done), len(treatment.refused)):

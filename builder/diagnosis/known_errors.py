@@ -69,6 +69,7 @@ class SourceCure:
     recipe: dict[str, Any] = field(default_factory=dict)
     before: str = ""
     after: str = ""
+    compile: str = "g++"
 
 
 @dataclass(frozen=True)

@@ -189,6 +189,8 @@ def _fits(wanted: Node, node: Node, holes: Holes) -> bool:
         return node.is_named
     if _kind(wanted) != _kind(node):
         return False
+    if wanted.type == "preproc_include":
+        return _header(wanted) == _header(node)
     if wanted.child_count:
         return _all_fit(wanted.children, [child for child in node.children if child.type != "comment"], holes)
     name = (node.text or b"").decode(errors="replace")
@@ -209,6 +211,12 @@ def _all_fit(wanted: Sequence[Node], nodes: Sequence[Node], holes: Holes) -> boo
                 return True
         return False
     return bool(nodes) and _fits(wanted[0], nodes[0], holes) and _all_fit(wanted[1:], nodes[1:], holes)
+
+
+def _header(include: Node) -> bytes:
+    """The path of an `#include`, with quotes or with `<>`."""
+    path = include.child_by_field_name("path")
+    return (path.text or b"").strip(b'<>"') if path else b""
 
 
 def _kind(node: Node) -> str:

@@ -21,6 +21,7 @@ from builder.wheels.sources.prepare import prepare_source, project_folder
 #: The patch with all cures of a recipe, which buildfarm writes.
 PATCH = "patches/buildfarm-cures.patch"
 _HEAD = b"Cures of errors of compilers, written by `buildfarm build`. Review them.\n"
+_COMMENT = "# a cure that `buildfarm build` added"
 _DIFF = b"diff --git "
 
 
@@ -51,7 +52,8 @@ def cure(recipe: Recipe, build: Build, found: Sequence[KnownCause], store: Store
 
 
 def _lacks(recipe: Recipe, key: str, name: str, value: str) -> bool:
-    return (name or value) not in getattr(recipe, key)
+    given = getattr(recipe, key)
+    return not given if isinstance(given, bool) else (name or value) not in given
 
 
 def _write_patch(patch: Path, before: Path, now: Path, treatment: Treatment) -> None:
@@ -78,8 +80,11 @@ def _extended(recipe: Recipe, lines: Sequence[tuple[str, str, str]]) -> Recipe:
     text = path.read_text(encoding="utf-8")
     for key, name, value in lines:
         old = parse_document(text, path).data
-        text = with_item(text, key, value, name, "a cure that `buildfarm build` added")
-        values = {**(old.get(key) or {}), name: value} if name else [*(old.get(key) or ()), value]
+        values: object = {**(old.get(key) or {}), name: value} if name else [*(old.get(key) or ()), value]
+        if isinstance(getattr(recipe, key), bool):
+            values, text = value, f"{text.rstrip()}\n{_COMMENT}\n{key}: {value}\n"
+        else:
+            text = with_item(text, key, value, name, _COMMENT)
         if parse_document(text, path).data != {**old, key: values}:
             sentence = f"`{key}` has a form that buildfarm cannot extend"
             raise UsageError(sentence, Code.KEY_INVALID, where=str(path), hints=[f"add {name or value} to it"])

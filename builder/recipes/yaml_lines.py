@@ -8,15 +8,15 @@ import yaml
 def with_item(text: str, key: str, value: str, name: str = "", comment: str = "") -> str:
     """The text of a file with one more item in the list `key`; with a `name`, in the mapping `key`.
 
-    A new key comes at the end, below the comment. The caller reads the result: not every form can be extended.
+    A new key comes at the end, below the comment, or an empty line. The caller reads the result: not every form can be
+    extended.
     """
     item = f"{scalar(name)}: {scalar(value)}" if name else f"- {scalar(value)}"
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     pairs = root.value if isinstance(root, yaml.MappingNode) else []
     node = next((inner for outer, inner in pairs if outer.value == key), None)
     if node is None:
-        head = f"# {comment}\n" if comment else "\n"
-        return text.rstrip("\n") + f"\n{head}{key}:\n  {item}\n"
+        return text.rstrip("\n") + f"\n{comment}\n{key}:\n  {item}\n"
     if isinstance(node, yaml.ScalarNode):  # the key without a value
         return _with_line(text, node.start_mark.index, f"  {item}")
     if node.flow_style:
