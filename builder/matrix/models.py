@@ -294,7 +294,9 @@ class RecipeModel(fields.StrictModel):
         " installed. In containers, triton is installed only if it is named here.",
     )
     requires: tuple[fields.RequirementText, ...] = Field(
-        default=(), description="Run-time requirements that buildfarm adds to the METADATA of the wheel."
+        default=(),
+        description="Run-time requirements that buildfarm adds to the METADATA of the wheel. One without a version"
+        " takes the place of a requirement of the source that names a single version, such as `numpy==1.19.5`.",
     )
     wheel_exclude: tuple[str, ...] = Field(
         default=(),
