@@ -107,13 +107,14 @@ def _applied(code: bytes, pattern: str, replacement: str) -> bytes:
             if start < end:
                 continue  # what is inside of a match waits for the next round
             texts = {name: code[slice(*span)].decode() for name, span in holes.items()}
-            new = _HOLE.sub(partial(_text_of, texts), replacement).encode()
-            first, last = (start, stop) if new else _whole_line(code, start, stop)
-            parts += [code[end:first], new]
+            text = _HOLE.sub(partial(_text_of, texts), replacement).encode()
+            first, last = (start, stop) if text else _whole_line(code, start, stop)
+            parts += [code[end:first], text]
             end = last
-        if not parts:
+        new = b"".join([*parts, code[end:]])
+        if new == code:
             break
-        code = b"".join([*parts, code[end:]])
+        code = new
     return code
 
 

@@ -31,13 +31,13 @@ def cure(recipe: Recipe, build: Build, found: Sequence[KnownCause], store: Store
     The recipe is the same object if nothing was done. The source of a user's own folder is not changed. Raises what
     `prepare_source` raises, and UsageError if extension.yaml has a form that cannot be extended.
     """
-    patch = recipe.folder / PATCH
+    patch, built = recipe.folder / PATCH, recipe.of(build.torch, build.cuda)
     if isinstance(recipe.source, PathSource) or patch in recipe.patches[:-1]:
         return recipe, Treatment()
     with store.work(f"cure-{project_key(recipe.folder)}") as scratch:
         trees = [scratch / "before", scratch / "now"]
-        uncured = replace(recipe, patches=tuple(each for each in recipe.patches if each != patch))
-        for tree, each in zip(trees, (uncured, recipe), strict=True):
+        uncured = replace(built, patches=tuple(each for each in built.patches if each != patch))
+        for tree, each in zip(trees, (uncured, built), strict=True):
             tree.mkdir()
             prepare_source(each, tree, cache=store.root / "sources")
         before, now = (project_folder(recipe, tree) for tree in trees)

@@ -45,7 +45,7 @@ class Compilers:
         self._folder = folder
         self._argv = {
             "g++": ["g++", "-std=c++17", "-fsyntax-only", "-w", *includes, "-x", "c++"],
-            "nvcc": [str(home / "bin/nvcc"), "-std=c++17", "-cuda", "-w", "-arch=sm_90", "-o", "/dev/null", *includes],
+            "nvcc": [str(home / "bin/nvcc"), "-std=c++17", "-ptx", "-w", "-arch=sm_90", "-o", "/dev/null", *includes],
         }
 
     def errors(self, code: str, compiler: str) -> list[str]:

@@ -176,7 +176,7 @@ class LocalRun(BuildRun):
         """As in `BuildRun`."""
         found = dict.fromkeys(builds, False)
         for build in builds:
-            recipe, log = self.recipes[build.extension], self.log(build)
+            recipe, log = self.recipes[build.extension].of(build.torch, build.cuda), self.log(build)
             with suppress(BuildfarmError, NotPreparedError):  # the preflight reports an error, with all other problems
                 prepared = self._executor.prepare(build, recipe, log=log, cached_only=True)
                 found[build] = self._earlier(build, prepared, recipe) is not None
@@ -203,7 +203,7 @@ class LocalRun(BuildRun):
             while True:
                 recipe = self.recipes[build.extension]
                 try:
-                    return self._make(build, recipe, log, stage)
+                    return self._make(build, recipe.of(build.torch, build.cuda), log, stage)
                 except CompileError as error:
                     if not self._cures.cured(build, recipe, error):
                         raise

@@ -12,6 +12,7 @@ import pytest
 from builder.diagnosis.first_error import every_error
 from builder.diagnosis.known_errors import KnownCause, causes
 from builder.errors import UsageError
+from builder.matrix.axes import Torch
 from builder.matrix.config import PathSource, Recipe
 from builder.matrix.load import load_recipe
 from builder.recipes.cures import PATCH, cure
@@ -111,6 +112,18 @@ def test_a_requirement_joins_those_of_the_recipe(recipe: Recipe, store: Store) -
     assert "build_requires: [numpy, pybind11]  # mine\n" in (recipe.folder / "extension.yaml").read_text()
     assert load_recipe(recipe.folder) == cured
     assert cure(cured, BUILD, found(NO_MODULE), store)[0] is cured
+
+
+def test_a_build_whose_torch_needs_no_cures_has_the_source_as_it_is(
+    recipe: Recipe, store: Store, tmp_path: Path
+) -> None:
+    cure(recipe, BUILD, found(AT_CHECK), store)
+    path = recipe.folder / "extension.yaml"
+    path.write_text(path.read_text().replace(f"- {PATCH}", f"- {{file: {PATCH}, torch: '>=2.6'}}"))
+    both = load_recipe(recipe.folder)
+    for torch, code in (("2.5.1", CODE), ("2.6.0", CURED)):
+        assert prepared(both.of(Torch.parse(torch), BUILD.cuda), store, tmp_path / torch) == code
+    assert source_digest(both.of(Torch.parse("2.5.1"), BUILD.cuda)) == source_digest(recipe)
 
 
 def test_the_folder_of_the_user_stays(recipe: Recipe, store: Store, tmp_path: Path) -> None:
