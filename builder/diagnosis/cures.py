@@ -83,7 +83,8 @@ def _cure(
     reported = [name for name in dict.fromkeys(places) if name in sources]
     before = (len(treatment.done), len(treatment.refused))
     if known.cure.rewrite:
-        certain = known.torch or known.cuda  # else other files may compile
+        # Other files may compile, unless a release removed the form, or the program (ptxas, ld) named no file.
+        certain = known.torch or known.cuda or not places
         own = [name for name, (_, foreign) in sources.items() if certain and not foreign and name not in reported]
         _rewrite(known, [*reported, *_unless_defined(known, own, tree, treatment)], tree, treatment, sure=True)
     elif known.cure.include:
