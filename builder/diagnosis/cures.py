@@ -73,7 +73,8 @@ class _Source:
         before = [*done, *self.treatment.refused]
         places = [(normpath(each.error.place.file), each.groups) for each in causes if each.error.place]
         if cure.rewrite:
-            self.rewrite(known, [name for name in dict(places) if name in self._foreign])
+            # ptxas and ld name no file.
+            self.rewrite(known, [name for name in dict(places) if name in self._foreign], anywhere=not places)
         for name, groups in places if not cure.rewrite else ():
             for header in cure.include if name in self._foreign else ():
                 self._include(name, header.format_map(groups))
@@ -88,15 +89,16 @@ class _Source:
             why = f"{lost} is no file of the source" if lost else "no file has code of the form that the cure knows"
             self.treatment.refused.append(f"{known.about} is not cured: {why}")
 
-    def rewrite(self, known: KnownError, reported: Sequence[str]) -> None:
-        """Rewrite the files that a compiler reported, and all own files if a release makes it certain that it would.
+    def rewrite(self, known: KnownError, reported: Sequence[str], *, anywhere: bool = False) -> None:
+        """Rewrite the files that a compiler reported, and all own files if a release removed the form, or `anywhere`.
 
         Own files stay if one of them defines by itself what the row is about: the source has a cure of its own.
         """
         cure, changed, used = known.cure or SourceCure(), list[str](), dict[str, str]()
         own = [name for name, foreign in self._foreign.items() if not foreign and name not in reported]
         plain = [pattern for pattern in cure.rewrite if re.fullmatch(r"\w+", pattern)]
-        if not (known.torch or known.cuda) or any(defines(self._code(name), each) for name in own for each in plain):
+        certain = known.torch or known.cuda or anywhere  # else other files may compile
+        if not certain or any(defines(self._code(name), each) for name in own for each in plain):
             own = []
         for name in [*reported, *own]:
             code = self._code(name)

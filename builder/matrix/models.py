@@ -296,7 +296,8 @@ class RecipeModel(fields.StrictModel):
     requires: tuple[fields.RequirementText, ...] = Field(
         default=(),
         description="Run-time requirements that buildfarm adds to the METADATA of the wheel. One without a version"
-        " takes the place of a requirement of the source that names a single version, such as `numpy==1.19.5`.",
+        " takes the place of a requirement of the source that names the newest version that it accepts, such as"
+        " `numpy<1.20`.",
     )
     wheel_exclude: tuple[str, ...] = Field(
         default=(),
