@@ -189,6 +189,7 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     clear_abandoned(store)
     # `cuda` changes no compile, and the records of older versions do not have it.
     recipe = replace(recipe, cuda=record.settings.get("cuda", "required"))
+    recipe = recipe.of(record.build.torch, record.build.cuda)
     check_source(record, recipe)
     environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
     # The recorded executor with the recorded packages; on this machine with sccache only if it was used.

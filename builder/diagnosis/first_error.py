@@ -100,6 +100,7 @@ class FirstError:
     message: str  # the complete message, for what is known about it; several lines
     excerpt: tuple[str, ...] = ()  # the line of the source with its number, and a mark below the column; or empty
     count: int = 1  # how many errors the compilers and the linker named
+    place: Place | None = None  # where it is, in a file of the source, as a path relative to it
 
     @property
     def sentence(self) -> str:
@@ -113,8 +114,12 @@ def first_error(output: Sequence[str], source: str, tree: Path | None = None) ->
     `source` is the folder in which the compilers ran; the result has paths relative to it. `tree` is where the source
     is now, if it can be read.
     """
-    lines = [clean(line) for line in output]
-    return next(_found(lines, source, tree), None)
+    return next(every_error(output, source, tree), None)
+
+
+def every_error(output: Sequence[str], source: str, tree: Path | None = None) -> Iterator[FirstError]:
+    """What may be the first error, the most certain one first, and so all others; some come twice."""
+    return _found([clean(line) for line in output], source, tree)
 
 
 def last_words(output: Sequence[str]) -> str:
@@ -164,6 +169,8 @@ def _found(lines: Sequence[str], source: str, tree: Path | None) -> Iterator[Fir
     """What may be the first error, the most certain one first."""
     ninja = next((n for n, line in enumerate(lines) if line.startswith(_NINJA_FAILED)), 0)
     for start in dict.fromkeys((ninja, 0)):
+        # nvcc repeats an error for each architecture.
+        named = {line.strip() for line in lines[start:] if place_of(line) or "undefined reference to" in line}
         for n in range(start, len(lines)):
             if _from_compiler(lines[n]):
                 message = _message_lines(lines, n)
@@ -177,13 +184,12 @@ def _found(lines: Sequence[str], source: str, tree: Path | None) -> Iterator[Fir
                         code, mark = real, ""
                     excerpt = _numbered(place, code, mark)
                     excerpt += _way(lines, n, source, tree) if _foreign(place.file, source) else []
-                # nvcc repeats an error for each architecture.
-                named = {line.strip() for line in lines[start:] if place_of(line) or "undefined reference to" in line}
                 yield FirstError(
                     _one_line(text, source),
                     "\n".join([*message, *_advice(lines, n)]),
                     tuple(visible(_ENVIRONMENT.sub("", line.replace(f"{source}/", ""))) for line in excerpt),
                     len(named),
+                    place and Place(place.file.removeprefix(f"{source}/"), place.line),
                 )
     yield from _python_errors(lines, source, tree)
     for n, line in enumerate(lines):
@@ -249,7 +255,7 @@ def _python_errors(lines: Sequence[str], source: str, tree: Path | None) -> Iter
             yield FirstError(_one_line(text, source), text)
         else:
             shown = tuple(map(visible, _numbered(place, source_line(place, source, tree))))
-            yield FirstError(_one_line(f"{place.file}:{place.line}: {text}", source), text, shown)
+            yield FirstError(_one_line(f"{place.file}:{place.line}: {text}", source), text, shown, place=place)
 
 
 def _one_line(text: str, source: str) -> str:

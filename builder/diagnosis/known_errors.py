@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -60,6 +60,28 @@ _BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
+class SourceCure:
+    """What removes a cause from a source; the head of known_errors.yaml describes the keys."""
+
+    rewrite: dict[str, str] = field(default_factory=dict)
+    include: Sequence[str] = ()
+    setup: dict[str, str] = field(default_factory=dict)
+    recipe: dict[str, Any] = field(default_factory=dict)
+    before: str = ""
+    after: str = ""
+    compile: str = "g++"
+
+
+@dataclass(frozen=True)
+class KnownCause:
+    """A known cause in the output of a build."""
+
+    known: KnownError
+    groups: dict[str, str]  # what the message named
+    error: FirstError
+
+
+@dataclass(frozen=True, kw_only=True)
 class KnownError:
     """An error of compilers whose cause is known."""
 
@@ -73,6 +95,12 @@ class KnownError:
     id: str = ""  # the name for `reports`, or ""
     cause: str = ""  # why the program fails, one sentence; "" if `hint` says it
     example: str = ""  # a text in which `forms` find the error, or ""
+    cure: SourceCure | None = None  # what removes the cause, or None
+
+    def reason(self) -> str:
+        """Which release made the change that the cure follows; empty if none did."""
+        made = f"torch {self.torch.series}" if self.torch else f"CUDA {self.cuda}" if self.cuda else ""
+        return f"{made} removed it" if made and self.section.startswith("removed") else made and f"{made} needs it"
 
 
 @dataclass(frozen=True)
@@ -149,6 +177,7 @@ def _error(section: str, row: dict[str, Any]) -> KnownError:
         forms=tuple(map(re.compile, forms)),
         torch=Torch.parse(f"{row['torch']}.0") if "torch" in row else None,
         cuda=Cuda.parse(row["cuda"]) if "cuda" in row else None,
+        cure=SourceCure(**row["cure"]) if "cure" in row else None,
         **{key: row[key] for key in ("hint", "source", "id", "cause", "example") if key in row},
     )
 
@@ -161,21 +190,57 @@ def hints_for(
     `container` is whether the build runs in a container of an image. `packages` are those of its environment, as exact
     requirements.
     """
+    if cause := next(_causes(error, torch, cuda), None):
+        return [_hint(cause, torch, cuda)]
+    return [hint for hint, _ in islice(_missing(error, cuda, packages, container=container), 1)]
+
+
+def causes(errors: Iterable[FirstError], torch: Torch, cuda: Cuda, packages: Sequence[str]) -> list[KnownCause]:
+    """The known cause of each error of a build that has one; those of different places are different."""
+    found: dict[tuple[str, str], KnownCause] = {}
+    for error in errors:
+        cause = next(_causes(error, torch, cuda), None)
+        if not cause and (lacks := next(_missing(error, cuda, packages, container=False), None)) and lacks[1]:
+            known = KnownError(
+                section="packages",
+                about="what the build needs",
+                forms=(),
+                torch=None,
+                cuda=None,
+                hint=lacks[0],
+                source="",
+                cure=SourceCure(recipe={"build_requires": [lacks[1]]}),
+            )
+            cause = KnownCause(known, {}, error)
+        if cause:
+            found.setdefault((cause.known.hint, error.text), cause)
+    return list(found.values())
+
+
+def removed(torch: Torch, cuda: Cuda) -> list[KnownError]:
+    """The rows about what is missing in these releases for certain, also where no compiler has named it yet."""
+    rows = (each for each in knowledge().errors if each.section.startswith("removed") and (each.torch or each.cuda))
+    return [each for each in rows if _applies(each, torch, cuda)]
+
+
+def _applies(known: KnownError, torch: Torch, cuda: Cuda) -> bool:
+    return not (known.torch and torch < known.torch) and not (known.cuda and cuda < known.cuda)
+
+
+def _causes(error: FirstError, torch: Torch, cuda: Cuda) -> Iterator[KnownCause]:
     message = plain_quotes(error.message)
     shown = plain_quotes("\n".join((error.message, *error.excerpt)))  # some rows name a macro, which gcc only shows
-    for known in (each for each in knowledge().errors if each.section != "imports"):
-        if not (known.torch and torch < known.torch) and not (known.cuda and cuda < known.cuda):
-            for form in known.forms:
-                if found := form.search(shown if known.section == "missing_include" else message):
-                    return [_hint(known, found, torch, cuda)]
-    installed = {canonicalize_name(package.partition("==")[0]) for package in packages}
-    return [*islice(_missing(message, cuda, installed, container=container), 1)]
+    for known in (each for each in knowledge().errors if each.section != "imports" and _applies(each, torch, cuda)):
+        for form in known.forms:
+            if found := form.search(shown if known.section == "missing_include" else message):
+                groups = {key: text for key, text in found.groupdict().items() if text}
+                name = next((groups[key] for key in ("name", "member", "header", "clang", "nvcc") if key in groups), "")
+                yield KnownCause(known, groups | {"name": name}, error)
 
 
-def _hint(known: KnownError, found: re.Match[str], torch: Torch, cuda: Cuda) -> str:
-    groups = {key: text for key, text in found.groupdict().items() if text}
-    name = next((groups[key] for key in ("name", "member", "header", "clang", "nvcc") if key in groups), "")
-    hint = known.hint.format_map(groups | {"name": name, "torch": torch, "cuda": cuda})
+def _hint(cause: KnownCause, torch: Torch, cuda: Cuda) -> str:
+    known, name = cause.known, cause.groups["name"]
+    hint = known.hint.format_map(cause.groups | {"torch": torch, "cuda": cuda})
     if known.section == "removed_from_torch" and known.torch and "{torch}" not in known.hint:
         return f"torch {known.torch.series} removed {name or known.about}: {hint}"
     if known.section == "removed_from_cuda" and known.cuda and name:
@@ -189,17 +254,25 @@ def _named(form: re.Pattern[str], message: str) -> str:
     return next(filter(None, found.groups())) if found else ""
 
 
-def _missing(message: str, cuda: Cuda, installed: Set[str], *, container: bool) -> Iterator[str]:
-    """Hints for a module, a header, a library, a CMake package or a program that is not there."""
-    knows = knowledge()
+def _missing(error: FirstError, cuda: Cuda, packages: Sequence[str], *, container: bool) -> Iterator[tuple[str, str]]:
+    """Hints for a module, a header, a library, a CMake package or a program that is not there.
+
+    With each the known requirement of the package index that has it, or "".
+    """
+    knows, message = knowledge(), plain_quotes(error.message)
+    installed = {canonicalize_name(package.partition("==")[0]) for package in packages}
     top = _named(_NO_MODULE, message).partition(".")[0]
     if top == "torch":
         yield (
-            "the environment of the build has torch, so the source starts a second, isolated build: pass"
-            " --no-build-isolation to the pip that it calls"
+            (
+                "the environment of the build has torch, so the source starts a second, isolated build: pass"
+                " --no-build-isolation to the pip that it calls"
+            ),
+            "",
         )
     elif top:
-        yield f"add `{knows.modules.get(top, top)}` to `build_requires` in the recipe: the build needs this module"
+        needs = f"add `{knows.modules.get(top, top)}` to `build_requires` in the recipe: the build needs this module"
+        yield needs, knows.modules.get(top, "")
     header, library = _named(_NO_HEADER, message), _named(_NO_LIBRARY, message)
     cmake = _named(_NO_CMAKE_PACKAGE, message)
     for package in knows.packages:
@@ -210,15 +283,16 @@ def _missing(message: str, cuda: Cuda, installed: Set[str], *, container: bool) 
         if cmake and package.cmake.lower() == cmake.lower():
             yield _package(package, cmake, cuda, installed, container=container)
     if requirement := knows.programs.get(program := _named(_NO_PROGRAM, message)):
-        yield f"add `{requirement}` to `build_requires` in the recipe: the build calls the program {program}"
+        calls = f"add `{requirement}` to `build_requires` in the recipe: the build calls the program {program}"
+        yield calls, requirement
 
 
-def _package(package: Package, what: str, cuda: Cuda, installed: Set[str], *, container: bool) -> str:
+def _package(package: Package, what: str, cuda: Cuda, installed: Set[str], *, container: bool) -> tuple[str, str]:
     if package.submodule:
         return (
             f"{what} is of {package.submodule}, which is a git submodule of most sources: use the git repository as"
             " `source`, because archives of it have no submodules"
-        )
+        ), ""
     if package.pypi:
         requirement = package.pypi.format(cuda_major=cuda.major)
         brings = package.brings.format(cuda_major=cuda.major) or canonicalize_name(requirement)
@@ -226,10 +300,10 @@ def _package(package: Package, what: str, cuda: Cuda, installed: Set[str], *, co
             return (
                 f"{what} is in `{brings}`, which is installed, and the compiler does not search its folder: add the"
                 " folder to the extension in setup.py with a patch (CUDAExtension of torch adds that of the toolkit)"
-            )
-        return f"{what} is in `{requirement}`: add it to `build_requires` in the recipe"
+            ), ""
+        return f"{what} is in `{requirement}`: add it to `build_requires` in the recipe", requirement
     do = "under `images:` in matrix.yaml, name an image that has it" if container else "install it"
-    return f"{what} is in `{package.debian}` (Debian, Ubuntu) and `{package.dnf}` (dnf): {do}"
+    return f"{what} is in `{package.debian}` (Debian, Ubuntu) and `{package.dnf}` (dnf): {do}", ""
 
 
 def missing_file_hints(message: str, lines: Sequence[str], source: str, tree: Path, origin: Path | None) -> list[str]:

@@ -63,7 +63,7 @@ class SetupFacts:
     asks_for_gpu: bool = False
     #: Functions of torch.cuda that it calls and that fail without a GPU.
     device_queries: list[str] = field(default_factory=list)
-    #: Whether it has GPU architectures in compiler flags.
+    #: Whether it has GPU architectures in compiler flags, or gives torch a list of them.
     architectures: bool = False
     #: Whether it asks for Python's limited API.
     limited_api: bool = False
@@ -96,7 +96,7 @@ def read_setup_script(tree: Path) -> SetupFacts:
         for node in ast.walk(module):
             _read_node(node, constants, facts, is_setup=path == tree / "setup.py")
         facts.options += _options(module)
-    facts.architectures = any(map(_ARCH.search, facts.strings))
+    facts.architectures |= any(map(_ARCH.search, facts.strings))
     facts.downloads |= any(_DOWNLOADS.match(text) for text in facts.strings)
     facts.imports = sorted(set(facts.imports))
     facts.options = list(dict.fromkeys(facts.options))
@@ -138,6 +138,11 @@ def _read_node(node: ast.AST, constants: Constants, facts: SetupFacts, *, is_set
     match node:
         case ast.Call():
             _read_call(node, constants, facts, is_setup=is_setup)
+        case ast.Compare(left=ast.Constant(value=str(name)), ops=[ast.In() | ast.NotIn()], comparators=[owner]):
+            if _last_name(owner) == "environ":
+                facts.variables.setdefault(name, "")
+        case ast.Assign(targets=[ast.Subscript(value=owner, slice=ast.Constant(value="TORCH_CUDA_ARCH_LIST"))]):
+            facts.architectures |= _last_name(owner) == "environ"
         case ast.Compare(left=left, comparators=[ast.Constant(value=str(value))]):
             for name in _variables_in(left, constants):
                 facts.variables[name] = value if value.lower() not in _OFF else ""
@@ -289,7 +294,8 @@ class Constants:
                     self._text(part.value if isinstance(part, ast.FormattedValue) else part) for part in parts
                 )
             case ast.Call(
-                func=ast.Attribute(attr="join", value=ast.Attribute(attr="path") | ast.Name(id="osp" | "path" | "op")),
+                func=ast.Attribute(attr="join", value=ast.Attribute(attr="path") | ast.Name(id="osp" | "path" | "op"))
+                | ast.Name(id="join"),
                 args=args,
             ):  # of `os.path`, and not of a text that joins a list
                 return "/".join(self._text(arg) for arg in args if not isinstance(arg, ast.Starred))

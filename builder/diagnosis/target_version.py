@@ -18,7 +18,7 @@ _FOREIGN = {
     "third_party", "thirdparty", "3rdparty", "external", "extern", "deps", "submodules", "cutlass", "node_modules",
     "test", "tests", "examples", "benchmark", "benchmarks", "docs", "build", "dist", "venv", "env", "__pycache__",
 }  # fmt: skip
-_NATIVE = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp", ".inl")
+NATIVE = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp", ".inl")
 _BUILD = (".py", ".cmake", ".toml", ".cfg", "CMakeLists.txt", "meson.build", "Makefile")
 _MAX_BYTES = 4 << 20
 _NAME = "TORCH_TARGET_VERSION"
@@ -63,7 +63,7 @@ def target_version(tree: Path, torch: Torch, options: str = "", name: str = "") 
 
     Of several values, the newest that suits this torch; the smallest one if none does.
     """
-    own = (path for path, foreign in source_files(tree, (*_NATIVE, *_BUILD)) if not foreign)
+    own = (path for path, foreign in source_files(tree, (*NATIVE, *_BUILD)) if not foreign)
     texts = ((path, path.read_text(encoding="utf-8", errors="replace")) for path in own)
     found = [one for path, text in texts for one in _values(path.relative_to(tree).as_posix(), text)]
     found = sorted([*found, *_values(name, options)])
@@ -91,7 +91,7 @@ def source_files(tree: Path, ends: tuple[str, ...]) -> Iterator[tuple[Path, bool
 
 def _values(name: str, text: str) -> Iterator[TargetVersion]:
     if _NAME in text:
-        for found in (_DEFINE if name.endswith(_NATIVE) else _OPTION).finditer(text):
+        for found in (_DEFINE if name.endswith(NATIVE) else _OPTION).finditer(text):
             if value := _value(found[1], text):
                 yield TargetVersion(value, name, text.count("\n", 0, found.start(1)) + 1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -115,6 +115,19 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class PatchRule:
+    """The builds that a patch is for, as version specifiers; an empty one means every version."""
+
+    torch: str = ""
+    cuda: str = ""
+
+    def suits(self, torch: Torch, cuda: Cuda) -> bool:
+        """Whether a build for this torch and CUDA needs the patch."""
+        versions = ((self.torch, str(torch)), (self.cuda, str(cuda)))
+        return all(SpecifierSet(text, prereleases=True).contains(version) for text, version in versions)
+
+
+@dataclass(frozen=True)
 class Recipe:
     """One extension, as its extension.yaml declares it. `RecipeModel` says what each key means.
 
@@ -129,6 +142,8 @@ class Recipe:
     source: Source
     summary: str = ""
     patches: tuple[Path, ...] = ()
+    #: For patches that only some builds need, by their path as extension.yaml has it; see `of`.
+    patch_rules: dict[str, PatchRule] = field(default_factory=dict)
     abi: tuple[AbiRule, ...] = (AbiRule(AbiClass.CPYTHON),)
     cuda: str = "required"
     env: dict[str, str] = field(default_factory=dict)
@@ -152,6 +167,13 @@ class Recipe:
     max_size: int = 0
     pattern: str = ""
     version_pattern: str = ""
+
+    def of(self, torch: Torch, cuda: Cuda) -> Recipe:
+        """The recipe for a build, with the patches that this torch and CUDA need."""
+        everyone = PatchRule()
+        names = {path: path.relative_to(self.folder).as_posix() for path in self.patches if self.patch_rules}
+        needed = [path for path, name in names.items() if self.patch_rules.get(name, everyone).suits(torch, cuda)]
+        return replace(self, patches=tuple(needed), patch_rules={}) if self.patch_rules else self
 
     def wheel_name(self, torch: Torch, cuda: Cuda) -> str:
         """The distribution name of the wheel for this torch and CUDA."""

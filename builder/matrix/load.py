@@ -105,7 +105,14 @@ def recipe_of(document: Document, home: Path) -> Recipe:
         version_pattern=model.version if "{" in model.version else "",
         folder=home,
         source=_source(document, home, model.source),
-        patches=tuple(_within(document, home, text, ("patches", i), file=True) for i, text in enumerate(model.patches)),
+        patches=tuple(
+            _within(document, home, patch.file, ("patches", i), file=True) for i, patch in enumerate(model.patches)
+        ),
+        patch_rules={
+            Path(patch.file).as_posix(): config.PatchRule(patch.torch, patch.cuda)
+            for patch in model.patches
+            if patch.torch or patch.cuda
+        },
         abi=tuple(config.AbiRule(rule.abi, rule.torch) for rule in model.abi),
         archs=tuple(sorted(set(model.archs))),
         imports=tuple(model.imports),

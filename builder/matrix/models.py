@@ -219,6 +219,18 @@ class VariantModel(fields.StrictModel):
         return self
 
 
+class PatchModel(fields.StrictModel):
+    """A patch, and the builds that it is for: those that match every key given here."""
+
+    file: str = Field(min_length=1, description="The patch file, in the folder of extension.yaml.")
+    torch: fields.SpecifierText = Field(
+        default="", description="Version specifier of torch releases. Without this key, every release."
+    )
+    cuda: fields.SpecifierText = Field(
+        default="", description="Version specifier of CUDA versions. Without this key, every CUDA."
+    )
+
+
 #: `abi: cpython` is one rule for every torch release; a single text is a list of one.
 _RULES = BeforeValidator(
     lambda value: [{"class": value}] if isinstance(value, str) else value,
@@ -226,6 +238,12 @@ _RULES = BeforeValidator(
 )
 _TEXTS = BeforeValidator(
     lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]
+)
+
+
+#: A text is the patch of every build.
+_PATCH = BeforeValidator(
+    lambda value: {"file": value} if isinstance(value, str) else value, json_schema_input_type=str | PatchModel
 )
 
 
@@ -244,9 +262,10 @@ class RecipeModel(fields.StrictModel):
     source: SourceModel = Field(
         description="Where the source is: a `path`, an `sdist`, a `git` repository or an official `wheel`."
     )
-    patches: tuple[str, ...] = Field(
+    patches: tuple[Annotated[PatchModel, _PATCH], ...] = Field(
         default=(),
-        description="Patch files in the folder of this file. `patch -p1` applies them to the source, in this order.",
+        description="Patch files in the folder of this file. `patch -p1` applies them to the source, in this order. An"
+        ' entry may name the builds that need it: `{file: new.patch, torch: ">=2.6"}`.',
     )
     abi: Annotated[list[AbiModel], _RULES] = Field(
         min_length=1,
@@ -275,7 +294,10 @@ class RecipeModel(fields.StrictModel):
         " installed. In containers, triton is installed only if it is named here.",
     )
     requires: tuple[fields.RequirementText, ...] = Field(
-        default=(), description="Run-time requirements that buildfarm adds to the METADATA of the wheel."
+        default=(),
+        description="Run-time requirements that buildfarm adds to the METADATA of the wheel. One without a version"
+        " takes the place of a requirement of the source that names the newest version that it accepts, such as"
+        " `numpy<1.20`.",
     )
     wheel_exclude: tuple[str, ...] = Field(
         default=(),

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from builder.errors import Code, UsageError
 from builder.matrix.config import Matrix
 from builder.matrix.yaml_document import parse_document, read_document
+from builder.recipes.yaml_lines import scalar, with_item
 from builder.store import write_atomic
 
 _NEW = """\
@@ -41,7 +40,7 @@ def create_matrix(path: Path, extension: str, axes: Matrix) -> None:
         cuda=_joined(axes.cuda),
         python=_joined(axes.python),
         archs=f"archs: [{_joined(axes.archs)}]" if axes.archs else "# archs: [9.0]",
-        extension=_scalar(extension),
+        extension=scalar(extension),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, text.encode())
@@ -56,7 +55,7 @@ def add_extension(path: Path, extension: str) -> None:
     listed = list(before.get("extensions") or [])
     if extension in listed:
         return
-    new = _extended(path.read_text(encoding="utf-8"), extension)
+    new = with_item(path.read_text(encoding="utf-8"), "extensions", extension)
     if parse_document(new, path).data != {**before, "extensions": [*listed, extension]}:
         raise UsageError(
             "`extensions` has a form that buildfarm cannot extend",
@@ -65,33 +64,6 @@ def add_extension(path: Path, extension: str) -> None:
             hints=[f"add this line under `extensions`: - {extension}"],
         )
     write_atomic(path, new.encode())
-
-
-def _extended(text: str, extension: str) -> str:
-    item = _scalar(extension)
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    pairs = root.value if isinstance(root, yaml.MappingNode) else []
-    value = next((node for key, node in pairs if key.value == "extensions"), None)
-    if value is None:
-        return text.rstrip("\n") + f"\n\nextensions:\n  - {item}\n"
-    if not isinstance(value, yaml.SequenceNode):  # the key without a value
-        end = text.find("\n", value.start_mark.index)
-        end = len(text) if end < 0 else end
-        return f"{text[:end]}\n  - {item}{text[end:] or chr(10)}"
-    if value.flow_style:
-        end = value.end_mark.index - 1
-        head = text[:end].rstrip()
-        comma = "" if not value.value or head.endswith(",") else ","
-        return f"{head}{comma}{'' if head.endswith('[') else ' '}{item}{text[len(head) :]}"
-    last = value.value[-1]
-    end = text.find("\n", last.end_mark.index if isinstance(last, yaml.ScalarNode) else last.start_mark.index)
-    end = len(text) if end < 0 else end
-    return f"{text[:end]}\n{' ' * value.start_mark.column}- {item}{text[end:] or chr(10)}"
-
-
-def _scalar(text: str) -> str:
-    dumped: str = yaml.safe_dump(text, width=10_000, allow_unicode=True)
-    return dumped.removesuffix("\n").removesuffix("\n...")
 
 
 def _joined(values: Sequence[object]) -> str:

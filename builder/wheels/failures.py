@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 
-from builder.diagnosis.first_error import clean, first_error, is_message, last_lines, last_words
-from builder.diagnosis.known_errors import hints_for, missing_file_hints, reports
+from builder.diagnosis.first_error import clean, every_error, first_error, is_message, last_lines, last_words
+from builder.diagnosis.known_errors import KnownCause, causes, hints_for, missing_file_hints, reports
 from builder.diagnosis.setup_script import SetupFacts
 from builder.errors import DISK_HINT, BuildError
 from builder.matrix.compat import and_list
@@ -19,13 +20,21 @@ from builder.wheels.toolchain.pythons import header_hint
 _SWITCH = re.compile(r"CUDA|GPU|BUILD|COMPILE|EXT")
 #: What CMake and CMakeLists.txt files say about a library or program that is not installed.
 _NOT_FOUND = re.compile(r"not find|not found|FindPackage|missing", re.IGNORECASE)
+#: Errors of one compile that are read for their causes.
+_ERRORS = 500
 #: The file that a compiler command compiles.
 _COMPILES = re.compile(r"\s-c\s+(?:-c\s+)?(?P<file>[^\s-]\S*)")
 
 
+class CompileError(BuildError):
+    """A failed compile. `causes` are the known causes of its errors; empty if it failed in another way."""
+
+    causes: tuple[KnownCause, ...] = ()
+
+
 def compile_failure(
     job: CompileJob, status: int, source: str, lines: Sequence[str] | None = None, *, tree: Path | None = None
-) -> BuildError:
+) -> CompileError:
     """The failed compile as a sentence: a signal, no memory, no disk, or the first error with its line of the source.
 
     `status` is the exit status, or negative the signal. `source` is the folder in which the compilers ran; the sentence
@@ -38,8 +47,8 @@ def compile_failure(
     error = first_error(lines, source, tree or Path(source))
     hints = [f"the full output is in {job.log}"]
 
-    def failure(sentence: str, *excerpt: str) -> BuildError:
-        return BuildError(sentence, stage="compile", log=job.log, hints=hints, excerpt=excerpt)
+    def failure(sentence: str, *excerpt: str) -> CompileError:
+        return CompileError(sentence, stage="compile", log=job.log, hints=hints, excerpt=excerpt)
 
     if status < 0:
         return failure(f"the compile was killed by signal {-status}")
@@ -73,7 +82,10 @@ def compile_failure(
     if not found and error.text.startswith("CMake Error") and _NOT_FOUND.search(error.text):
         found = ["CMake does not find something: install it; add a Python package to `build_requires`"]
     hints[:0] = found
-    return failure(error.sentence, *(error.excerpt or (() if len(hints) > 1 else last_lines(lines))))
+    failed = failure(error.sentence, *(error.excerpt or (() if len(hints) > 1 else last_lines(lines))))
+    every = islice(every_error(lines, source, tree or Path(source)), _ERRORS)
+    failed.causes = tuple(causes(every, job.build.torch, job.build.cuda, packages))
+    return failed
 
 
 def left_out_extensions(job: CompileJob, lines: Sequence[str]) -> list[str]:

@@ -54,7 +54,7 @@ def _rows(section: str, *, release: bool = True) -> list[list[str]]:
 def _row(error: KnownError, *, release: bool) -> list[str]:
     since = error.torch.series if error.torch else str(error.cuda or "")
     hint = sentence(error.hint.format_map(_AsWritten()))
-    return [error.about, *([since] if release else ()), hint, error.source]
+    return [error.about, *([since] if release else ()), f"{hint} *(cured)*" if error.cure else hint, error.source]
 
 
 class _AsWritten(dict[str, str]):

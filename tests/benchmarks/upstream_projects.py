@@ -1,11 +1,11 @@
-"""Builds upstream projects of the package index as a researcher would: one command each, and no edited file.
+"""Builds projects of others as a researcher would: one command each, and no edited file.
 
-    python tests/benchmarks/upstream_projects.py FOLDER [NAME…]
+    python tests/benchmarks/upstream_projects.py [--old] FOLDER [NAME…]
 
-Runs `buildfarm build NAME==VERSION` for one cell and one GPU architecture in a folder of its own under FOLDER, which
-also holds the store. Prints a row for each project: the result, the seconds, and the wheel or the error with its first
-hint. A project in KNOWN cannot be built, for the reason that stands there. The exit code is 1 if another one fails, or
-if one of KNOWN ends with a different code.
+Runs `buildfarm build SOURCE` for one cell and one GPU architecture in a folder of its own under FOLDER, which also
+holds the store. With `--old`, the sources are those of OLD. Prints a row for each project: the result, the
+seconds, and the wheel or the error with its first hint. A project in KNOWN cannot be built, for the reason that stands
+there. The exit code is 1 if another one fails, or if one of KNOWN ends with a different code.
 """
 
 from __future__ import annotations
@@ -25,6 +25,28 @@ torch-linear-assignment==0.1.0rc0 spatial-correlation-sampler==0.5.0 warp-rnnt==
 inplace-abn==1.1.0 rotary-emb==0.5 chamferdist==1.0.3 torch-kdtree==1.0 moe-kernels==0.1.0 kaldifeat==1.9
 fast-rnnt==1.3 sphericart-torch==1.0.5 vesin-torch==0.6.2
 """
+#: Sources of 2018 to 2024 that nobody maintains: of the package index, and folders of git repositories. Not among them
+#: are sources that cannot work for anybody: without the header files (multiscaledeformableattention-linux 1.0,
+#: quant-matmul 1.2.0), with only Python that compiles when it is imported (hdtorch 1.1.0, qtorch-plus 0.2.0,
+#: grid-fusion-pytorch 0.1.2, gpytorch-lattice-kernel 0.0.dev1), or with a library that another build makes first
+#: (HawkAaron/warp-transducer).
+OLD = """
+torch-baidu-ctc==0.3.0 warp-rna==0.3.0 torch-edit-distance==0.4.0 torch-discounted-cumsum==1.1.0 torch-dwconv==0.1.0
+torch-bincount==0.1.1 svox==0.2.32 neural-renderer-pytorch==1.1.3 dcnv2==0.4 jointbilateralfilter-torch==1.0.0
+polygon-iou==1.0.7 quad-iou==0.2.0 cornerpool==0.0.2 cumcubes==0.0.3 torch-unified==0.1 pyronn-torch==0.2.3
+torchac-cuda==0.2.5 triple-walk==0.0.4 fastgeodis==1.0.5
+erikwijmans/Pointnet2_PyTorch@b5ceb6d9ca0467ea34beb81023f96ee82228f626#subdirectory=pointnet2_ops_lib
+ShichenLiu/SoftRas@b569bed5759cf2014f9b79c12ad10eef7b80ec34
+ThibaultGROUEIX/ChamferDistancePytorch@364c03c4ec5febc1e21068ffac362eca4a8f61d9#subdirectory=chamfer3D
+daerduoCarey/PyTorchEMD@e5c0feb8c15741a858362f9c397d9ed4b8b1752b
+POSTECH-CVLab/point-transformer@10d43ab5210fc93ffa15886f2a4c6460cc308780#subdirectory=lib/pointops
+princeton-vl/RAFT@2888e15a51fa41140771d3f498ed8023cff098d1#subdirectory=alt_cuda_corr
+ashawkey/torch-ngp@b6e080468925f0bb44827b4f8f0ed08291dcf8a9#subdirectory=gridencoder
+NVIDIA/flownet2-pytorch@bce69c881ad2b11bef1e6ce9fd0dfd45bd8a1756#subdirectory=networks/resample2d_package
+sshaoshuai/PointRCNN@1d0dee91262b970f460135252049112d80259ca0#subdirectory=lib/utils/iou3d
+feihuzhang/GANet@0d9d94fa9016c741eafc7044a9764ee2b16c59ab#subdirectory=libs/GANet
+StevenGrove/TreeFilter-Torch@46f36024f4522056fb9a3edf90c94f0a86a1352b#subdirectory=furnace/kernels/lib_tree_filter
+"""
 #: Project → the code of the error, and what is true about the source.
 KNOWN = {
     "dcnv4": ("compile-failed", "uses x.type(), which torch 2.6 removed from the macros of dispatch"),
@@ -33,11 +55,18 @@ KNOWN = {
 }
 
 
+def name_of(project: str) -> str:
+    """`torch-scatter` of `torch-scatter==2.1.2`, `pointops` of `OWNER/NAME@COMMIT#subdirectory=lib/pointops`."""
+    inside = project.partition("#subdirectory=")[2]
+    return Path(inside or project.partition("==")[0].partition("@")[0]).name
+
+
 def build(project: str, folder: Path) -> tuple[str, str]:
     """The code of the error, or `built`; and the wheel with what its checks say, or the sentence and its first hint."""
-    own = folder / project.partition("==")[0]
+    own = folder / name_of(project)
     own.mkdir(parents=True, exist_ok=True)
-    argv = [sys.executable, "-m", "builder", "build", project, *CELL, "--store", str(folder / "store"), "--json"]
+    source = f"https://github.com/{project}" if "@" in project else project
+    argv = [sys.executable, "-m", "builder", "build", source, *CELL, "--store", str(folder / "store"), "--json"]
     done = subprocess.run(argv, cwd=own, capture_output=True, text=True, check=False)
     (own / "stderr.txt").write_text(done.stderr)
     data: dict[str, Any] = json.loads(done.stdout)
@@ -54,11 +83,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these projects")
+    parser.add_argument("--old", action="store_true", help="the sources of OLD")
     options = parser.parse_args()
     folder = options.folder.resolve()
     wrong = 0
-    for project in PROJECTS.split():
-        name = project.partition("==")[0]
+    for project in (OLD if options.old else PROJECTS).split():
+        name = name_of(project)
         if options.names and name not in options.names:
             continue
         start = time.monotonic()

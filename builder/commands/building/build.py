@@ -123,6 +123,14 @@ class BuildOptions(WorkersOptions, SelectOptions):
             help="Compile without sccache, so that no compiled object is reused. Same as BUILDFARM_COMPILER_CACHE=0.",
         ),
     ] = False
+    no_cures: Annotated[
+        bool,
+        typer.Option(
+            "--no-cures",
+            help="Stop at the first error of a compiler. Without this option, buildfarm applies the cures that it knows"
+            " to a source that it fetched, writes them to the recipe's folder, and compiles again.",
+        ),
+    ] = False
     no_python_downloads: NoPythonDownloadsOption = False
     recheck: Annotated[
         bool,
@@ -298,7 +306,15 @@ def _run(options: BuildOptions, matrix: Matrix, recipes: Mapping[str, Recipe], p
     # A container's wheel may need a newer glibc than this machine has. Such a wheel is proven in the runtime image.
     images = matrix if executor.name == "docker" else None
     prover = WheelProver(store, environments, images, pull=not options.no_pull, again=options.recheck)
-    return LocalRun(store, executor, prover, recipes, jobs=options.jobs, minor_mismatch=options.minor_mismatch)
+    return LocalRun(
+        store,
+        executor,
+        prover,
+        recipes,
+        jobs=options.jobs,
+        minor_mismatch=options.minor_mismatch,
+        cures=not options.no_cures,
+    )
 
 
 def _settings(options: BuildOptions, matrix: Matrix) -> RunSettings:

@@ -94,7 +94,9 @@ def preflight(
     memory = {build.extension: recipes[build.extension].memory_per_job for build in builds}
     problems = executor.problems(builds, recipes)
     problems += find_shortages(resources, memory.values(), store.root)
-    problems += problems_of(partial(_check_source, recipes[name], store) for name in memory)
+    sources = (recipes[build.extension].of(build.torch, build.cuda) for build in builds)
+    distinct = {(recipe.name, recipe.patches): recipe for recipe in sources}
+    problems += problems_of(partial(_check_source, recipe, store) for recipe in distinct.values())
     problems += _recipe_problems(recipes[name] for name in memory)
     raise_problems(problems)
     total = compile_jobs(resources, max(memory.values()), jobs)

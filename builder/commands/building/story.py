@@ -21,6 +21,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from builder.commands.building.build_cures import BuildCures
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.building.preflight import BuildOrder, Parallelism, preflight
 from builder.errors import BuildfarmError
@@ -37,6 +38,7 @@ from builder.publish.runs.history import last_steps
 from builder.recipes.inspection.native_code import needless_headers, too_many_headers
 from builder.result import BuildResult
 from builder.store import Store, StoredBuild, project_key, work_name
+from builder.wheels.failures import CompileError
 from builder.wheels.job import CompileJob, Executor, NotPreparedError, Prepared, build_digest
 from builder.wheels.sources.prepare import (
     changed_files,
@@ -64,7 +66,7 @@ class BuildRun(ABC):
     ) -> None:
         """`prover` proves the wheels; None: they are only built. `progress` shows the builds; None: a new one."""
         self.store = store
-        self.recipes = recipes
+        self.recipes = dict(recipes)
         self.prover = prover
         self.progress = progress or Progress(last=partial(last_steps, store))
         #: The results so far; after an interrupt, the builds that ended before it.
@@ -153,16 +155,19 @@ class LocalRun(BuildRun):
         *,
         jobs: int | None = None,
         minor_mismatch: bool = False,
+        cures: bool = False,
         progress: Progress | None = None,
     ) -> None:
         """`jobs` is the number of parallel compilers of the run (None: as cores and memory allow).
 
-        `minor_mismatch` says whether a CUDA toolkit of another minor was accepted.
+        `minor_mismatch` says whether a CUDA toolkit of another minor was accepted, `cures` whether a build that fails
+        for a known cause is cured and compiled again.
         """
         super().__init__(store, recipes, prover, progress)
         self._executor = executor
         self._jobs = jobs
         self._minor_mismatch = minor_mismatch
+        self._cures = BuildCures(store, self.recipes, enabled=cures)
         self._parallelism = Parallelism()
         self._order = BuildOrder(())
         self._said: set[str] = set()  # the warnings that this run has printed
@@ -171,10 +176,10 @@ class LocalRun(BuildRun):
         """As in `BuildRun`."""
         found = dict.fromkeys(builds, False)
         for build in builds:
-            recipe, log = self.recipes[build.extension], self.log(build)
+            recipe, log = self.recipes[build.extension].of(build.torch, build.cuda), self.log(build)
             with suppress(BuildfarmError, NotPreparedError):  # the preflight reports an error, with all other problems
                 prepared = self._executor.prepare(build, recipe, log=log, cached_only=True)
-                found[build] = self._earlier(build, prepared) is not None
+                found[build] = self._earlier(build, prepared, recipe) is not None
         return found
 
     def why(self, build: Build) -> str:
@@ -190,17 +195,29 @@ class LocalRun(BuildRun):
         return self._parallelism.builds, self._order.ordered(builds)
 
     def make(self, build: Build, log: Path, stage: Callable[[str], None]) -> tuple[StoredBuild, bool]:
-        """The wheel of an earlier run with these tools and this source; else a new one."""
+        """The wheel of an earlier run with these tools and this source; else a new one.
+
+        A compile that fails for a cause with a cure begins again. The compiler cache has the objects that were made.
+        """
         try:
-            stage("prepare")
-            prepared = self._executor.prepare(build, self.recipes[build.extension], log=log)
-            if stored := self._earlier(build, prepared):
-                return stored, True
-            waits = f"{WAITS}another build of {build.extension}, whose objects this build uses"
-            with self._order.compiling(build, self._parallelism, partial(stage, waits)) as jobs:
-                return self._make_wheel(build, prepared, log, jobs, stage)
+            while True:
+                recipe = self.recipes[build.extension]
+                try:
+                    return self._make(build, recipe.of(build.torch, build.cuda), log, stage)
+                except CompileError as error:
+                    if not self._cures.cured(build, recipe, error):
+                        raise
         finally:
             self._order.release(build)  # the builds that wait for this one go on, also if it did not compile
+
+    def _make(self, build: Build, recipe: Recipe, log: Path, stage: Callable[[str], None]) -> tuple[StoredBuild, bool]:
+        stage("prepare")
+        prepared = self._executor.prepare(build, recipe, log=log)
+        if stored := self._earlier(build, prepared, recipe):
+            return stored, True
+        waits = f"{WAITS}another build of {build.extension}, whose objects this build uses"
+        with self._order.compiling(build, self._parallelism, partial(stage, waits)) as jobs:
+            return self._make_wheel(build, prepared, recipe, log, jobs, stage)
 
     def prove(self, build: Build, stored: StoredBuild, log: Path, stage: Callable[[str], None]) -> list[Proof]:
         """As in `BuildRun`; empty without a prover."""
@@ -209,17 +226,16 @@ class LocalRun(BuildRun):
         subject = self.prover.subject(stored, build, self.recipes[build.extension])
         return self.prover.prove(subject, log=log, stage=stage)
 
-    def _earlier(self, build: Build, prepared: Prepared) -> StoredBuild | None:
-        recipe = self.recipes[build.extension]
+    def _earlier(self, build: Build, prepared: Prepared, recipe: Recipe) -> StoredBuild | None:
         return self.store.take(build_digest(build, recipe, prepared.toolchain, source_digest(recipe)))
 
     def _make_wheel(
-        self, build: Build, prepared: Prepared, log: Path, jobs: int, stage: Callable[[str], None]
+        self, build: Build, prepared: Prepared, recipe: Recipe, log: Path, jobs: int, stage: Callable[[str], None]
     ) -> tuple[StoredBuild, bool]:
         """Fetch, compile, repair, and add to the store; once, even if several processes share the store; as `make`."""
         from builder.wheels.make import compile_wheel, repair_wheel  # noqa: PLC0415 - only a build that compiles needs it
 
-        name, recipe, store = str(build), self.recipes[build.extension], self.store
+        name, store = str(build), self.store
         own = f"source-{name}-{project_key(recipe.folder)}"  # two processes of a project share the log of a build
         with store.work(own, lambda who: stage(f"{WAITS}{who}, which builds this project too")) as scratch:
             stage("fetch")

@@ -165,7 +165,8 @@ class RemoteRun(BuildRun):
 
     def _task(self, build: Build) -> BuildTask:
         """The task of a build; its digest covers everything that this machine knows about the build."""
-        recipe, settings, matrix = self.recipes[build.extension], self._settings, self._settings.matrix
+        recipe = self.recipes[build.extension].of(build.torch, build.cuda)
+        settings, matrix = self._settings, self._settings.matrix
         lock = lock_path(matrix.path)
         digest = digest_of(
             {

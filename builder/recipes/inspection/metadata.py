@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
+from configparser import Error as ConfigParserError
+from configparser import RawConfigParser
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from email.parser import HeaderParser
@@ -70,6 +72,7 @@ def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
     info, pyproject = HeaderParser().parsestr(_read(tree / "PKG-INFO")), _read_toml(tree / "pyproject.toml")
     project, build, keywords = pyproject.get("project", {}), pyproject.get("build-system", {}), script.keywords
     setuptools = pyproject.get("tool", {}).get("setuptools", {})
+    options = _read_options(tree / "setup.cfg")
     return Metadata(
         name=_first(info["Name"], project.get("name"), keywords.get("name")),
         version=_public(_first(info["Version"], project.get("version"), keywords.get("version"))),
@@ -82,10 +85,13 @@ def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
             [line for file in tree.glob("*.egg-info/requires.txt") for line in _read(file).splitlines()],
             project.get("dependencies"),
             keywords.get("install_requires"),
+            options.get("install_requires", "").splitlines(),
         ),
-        build_requires=_requirements(build.get("requires"), keywords.get("setup_requires")),
+        build_requires=_requirements(
+            build.get("requires"), keywords.get("setup_requires"), options.get("setup_requires", "").splitlines()
+        ),
         backend=_first(build.get("build-backend"), "setuptools.build_meta"),
-        finds_packages="project" in pyproject or bool(setuptools) or "[options]" in _read(tree / "setup.cfg"),
+        finds_packages="project" in pyproject or bool(setuptools or options),
         compiles="ext-modules" in setuptools,
     )
 
@@ -98,6 +104,14 @@ def _read_toml(path: Path) -> dict[str, Any]:
     with suppress(tomllib.TOMLDecodeError):
         return tomllib.loads(_read(path))
     return {}
+
+
+def _read_options(path: Path) -> dict[str, str]:
+    """What the section `options` of a setup.cfg says."""
+    config = RawConfigParser()
+    with suppress(ConfigParserError):
+        config.read_string(_read(path))
+    return dict(config["options"]) if config.has_section("options") else {}
 
 
 def _first(*values: object) -> str:

@@ -33,6 +33,7 @@ from builder.wheelfile.compatibility import check_wheel_name
 from builder.wheelfile.torch_range import narrowed
 
 _OLDEST = (1980, 1, 1, 0, 0, 0)  # the first second a zip can hold
+_LIMITED = re.compile(r"[^;]*(?:[=~]=|<)[^;]*")  # a requirement with a newest version, without a marker
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")  # of the old RECORD
 
 
@@ -85,6 +86,8 @@ def relabelled_version(version: str, local_version: str) -> str:
 def relabel_metadata(metadata: str, label: Label) -> tuple[str, str]:
     """METADATA with the new version and requirements, and that version; all other lines are kept.
 
+    A further requirement without a version takes the place of one that names the newest version that it accepts.
+
     One line replaces all lines that require torch, at the position of the first: no marker, no extra and none of
     `label.requires` can allow other releases than the tested ones. Extras of torch itself are kept, and so is a range
     that is narrower than `label.torch` (`narrowed`).
@@ -101,7 +104,10 @@ def relabel_metadata(metadata: str, label: Label) -> tuple[str, str]:
                 old = Requirement(line)
                 torch.extras |= set() if old.marker else old.extras
     ours = ("requires-dist", f"Requires-Dist: {torch}")
+    free = {_project(wish) for wish in label.requires if not Requirement(wish).specifier} - {"torch"}
     for name, text in headers:
+        if name == "requires-dist" and _project(text) in free and _LIMITED.fullmatch(text):
+            continue
         if name == "version":
             version = relabelled_version(text.partition(":")[2].strip(), label.local_version)
             kept.append((name, f"Version: {version}"))

@@ -1,4 +1,4 @@
-"""Apply a recipe's patches in order with git; a patch that does not fit exactly is an error.
+"""Make patches with git, and apply those of a recipe in order; a patch that does not fit exactly is an error.
 
 Each line of a hunk's context must be in the file: fuzz is refused. The hunk may be at a different line (an offset).
 """
@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -48,9 +48,22 @@ def apply_patches(patches: Sequence[Path], tree: Path) -> None:
             raise UsageError(f"the patch does not apply: {detail}", Code.PATCH_FAILED, where=str(patch), hints=[hint])
 
 
-def _git_apply(patch: bytes, tree: Path) -> tuple[bool, str]:
-    """Apply the text of a patch; return whether it fits, and what git prints."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
+def make_patch(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bytes:
+    """The patch that changes the contents of files, by their path in the source, from the first to the second."""
+    with TemporaryDirectory() as folder:
+        for side, files in (("a", before), ("b", after)):
+            for name, content in files.items():
+                path = Path(folder, side, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+        argv = ["git", "-c", "core.autocrlf=false", "-c", "core.quotepath=false", "diff", "--no-index", "--no-prefix"]
+        argv += ["--no-color", "a", "b"]
+        return subprocess.run(argv, cwd=folder, env=_environment(Path(folder)), capture_output=True, check=False).stdout
+
+
+def _environment(tree: Path) -> dict[str, str]:
+    """The variables of git, without the settings of the user."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
         "LC_ALL": "C",
         # Inside a git repository, `git apply` would silently skip every file, so it must not find one.
         "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent),
@@ -58,7 +71,11 @@ def _git_apply(patch: bytes, tree: Path) -> tuple[bool, str]:
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",
     }
-    done = subprocess.run(_GIT_APPLY, input=patch, cwd=tree, env=environment, capture_output=True, check=False)
+
+
+def _git_apply(patch: bytes, tree: Path) -> tuple[bool, str]:
+    """Apply the text of a patch; return whether it fits, and what git prints."""
+    done = subprocess.run(_GIT_APPLY, input=patch, cwd=tree, env=_environment(tree), capture_output=True, check=False)
     output = (done.stderr + done.stdout).decode(errors="replace").strip()
     return done.returncode == 0, output or "no reason printed"
 

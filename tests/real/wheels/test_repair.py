@@ -646,6 +646,16 @@ def test_narrower_requirement_of_the_source_is_kept(window: str, source: str, re
     assert relabel_metadata(text, label)[0] == text
 
 
+def test_a_requirement_without_a_version_replaces_a_pin() -> None:
+    """What an old source pins beside its torch has no wheel for the Python of today."""
+    pins = ["numpy==1.19.5", "pandas (<1.4)", "scipy==1.*", "pytest==6.2.4; extra == 'dev'", "tqdm>4", "torch==1.9.0"]
+    label = Label("cu13", "torch==2.11.*", ("numpy", "pandas", "scipy>=1", "pytest", "tqdm", "torch"))
+    text, _ = relabel_metadata(HEAD + "".join(f"Requires-Dist: {pin}\n" for pin in pins), label)
+    lines = ["scipy==1.*", "pytest==6.2.4; extra == 'dev'", "tqdm>4", "torch==2.11.*", *label.requires[:5]]
+    assert text == NEW + "".join(f"Requires-Dist: {line}\n" for line in lines)
+    assert relabel_metadata(text, label)[0] == text
+
+
 def test_requirements_are_added_once_and_torch_only_by_its_window() -> None:
     label = Label("cu13", "torch>=2.10", ("numpy >=1.26", "einops; python_version>'3.9'", "torch>=1", "pillow"))
     text, _ = relabel_metadata(HEAD + "Requires-Dist: Pillow\nRequires-Dist: numpy>=1.26\n", label)

@@ -62,7 +62,7 @@ def compile_in_thread(run: LocalRun, tools: Tools) -> tuple[threading.Thread, li
 
     def make_wheel() -> None:
         with pytest.raises(BuildError):
-            run._make_wheel(BUILD, tools, run.log(BUILD), 1, stages.append)
+            run._make_wheel(BUILD, tools, run.recipes[BUILD.extension], run.log(BUILD), 1, stages.append)
 
     return threading.Thread(target=make_wheel), stages
 
@@ -94,7 +94,7 @@ def test_a_wheel_that_another_process_made_meanwhile_is_not_built_here(tmp_path:
     with store.work(work_name(digest)) as work:
         (work / "ops.whl").touch()
         stored = store.add(digest, work / "ops.whl", build_record())
-    assert run._make_wheel(BUILD, Tools(), run.log(BUILD), 1, lambda _: None) == (stored, True)
+    assert run._make_wheel(BUILD, Tools(), recipe, run.log(BUILD), 1, lambda _: None) == (stored, True)
 
 
 def test_a_compile_begins_when_it_has_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

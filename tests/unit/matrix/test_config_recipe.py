@@ -9,10 +9,18 @@ from pydantic import BaseModel
 
 from builder.errors import Code
 from builder.gate.acceptance import Accept
-from builder.matrix.axes import AbiClass, Arch
+from builder.matrix.axes import AbiClass, Arch, Cuda, Torch
 from builder.matrix.config import AbiRule, GitSource, PathSource, SdistSource, Variant, WheelSource
 from builder.matrix.load import load_recipe
-from builder.matrix.models import AbiModel, ExcludeModel, ImageModel, MatrixModel, RecipeModel, SourceModel
+from builder.matrix.models import (
+    AbiModel,
+    ExcludeModel,
+    ImageModel,
+    MatrixModel,
+    PatchModel,
+    RecipeModel,
+    SourceModel,
+)
 from tests.refused import refused
 from tests.unit.matrix.conftest import WriteRecipe
 
@@ -88,6 +96,26 @@ def test_sources_elsewhere(write_recipe: WriteRecipe) -> None:
     assert official.source == WheelSource("torchvision", "0.26.0")
 
 
+def test_a_patch_may_be_for_some_builds_only(write_recipe: WriteRecipe) -> None:
+    new, cuda, every = (
+        "{file: new.patch, torch: '>=2.6'}",
+        "{file: cuda.patch, cuda: '>=13', torch: '<3'}",
+        "every.patch",
+    )
+    folder = write_recipe(patches=f"[{every}, {new}, {cuda}]")
+    for name in ("new.patch", "cuda.patch", every):
+        (folder / name).write_text(name)
+    recipe = load_recipe(folder)
+    assert [path.name for path in recipe.patches] == [every, "new.patch", "cuda.patch"]
+
+    def applied(torch: str, version: str) -> list[str]:
+        return [path.name for path in recipe.of(Torch.parse(torch), Cuda.parse(version)).patches]
+
+    assert applied("2.5.1", "12.4") == [every]
+    assert applied("2.6.0", "12.4") == [every, "new.patch"]
+    assert applied("2.11.0", "13.0") == [every, "new.patch", "cuda.patch"]
+
+
 def test_cases_are_next_to_the_recipe(write_recipe: WriteRecipe) -> None:
     folder = write_recipe()
     assert load_recipe(folder).cases is None
@@ -112,6 +140,10 @@ def test_cases_are_next_to_the_recipe(write_recipe: WriteRecipe) -> None:
         ({"source": "{path: link}"}, "`source.path`: 'link' is outside of the recipe's folder; copy it into one"),
         ({"patches": "[../a.patch]"}, "`patches[0]`: '../a.patch' is outside of the recipe's folder; copy it into one"),
         ({"patches": "[a.patch]"}, "`patches[0]`: there is no file 'a.patch' in one"),
+        (
+            {"patches": "[{file: a.patch, torch: new}]"},
+            "`patches[0].torch`: 'new' is not a version specifier; write it like >=2.10,<3",
+        ),
     ],
 )
 def test_mistakes(write_recipe: WriteRecipe, tmp_path: Path, keys: dict[str, str], says: str) -> None:
@@ -131,7 +163,9 @@ def test_a_link_inside_the_folder_is_allowed(write_recipe: WriteRecipe) -> None:
     assert load_recipe(folder).source == PathSource(folder / "src")
 
 
-@pytest.mark.parametrize("model", [MatrixModel, ExcludeModel, ImageModel, RecipeModel, AbiModel, SourceModel])
+@pytest.mark.parametrize(
+    "model", [MatrixModel, ExcludeModel, ImageModel, RecipeModel, PatchModel, AbiModel, SourceModel]
+)
 def test_every_key_has_a_description(model: type[BaseModel]) -> None:
     for name, field in model.model_fields.items():
         assert (field.description or "").endswith("."), name

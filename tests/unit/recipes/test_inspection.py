@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.config import GitSource, PathSource
@@ -104,6 +105,11 @@ def test_a_plain_pybind_extension(tree: Path) -> None:
         ('import urllib.request\nx = os.getenv("OPS_FORCE_BUILD") == "TRUE"', {"env": {"OPS_FORCE_BUILD": "TRUE"}}),
         ('from urllib import parse\nx = os.getenv("OPS_FORCE_BUILD", "no curl here") == "TRUE"', {"env": None}),
         ('flags = ["-gencode=arch=compute_80,code=sm_80", "arch=compute_90"]', {"override_architectures": True}),
+        ('os.environ["TORCH_CUDA_ARCH_LIST"] = "3.7+PTX;7.5"', {"override_architectures": True}),  # pointnet2_ops
+        ('os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "7.5")', {"override_architectures": None}),
+        ('cuda = "WITH_CUDA" in os.environ', {"env": {"WITH_CUDA": "1"}}),
+        # tree_filter stops without the variable
+        ('assert "LD_LIBRARY_PATH" in os.environ', {"env": {"LD_LIBRARY_PATH": "/usr/lib"}}),
         ("import pybind11, numpy, pkg_resources", {"build_requires": ["pybind11", "setuptools<82"]}),
         # buildfarm sets FORCE_CUDA already
         ('x = torch.cuda.is_available() or os.getenv("FORCE_CUDA", "0") == "1"', {"env": None, "assume_cuda": None}),
@@ -181,6 +187,43 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
         {"package": "from small_ops._C import run\n", "small_ops/train.py": "import torch\n"},
         {"needs_first": ["torch"]},
         ["small_ops does not import torch itself"],
+    ),
+    "folders that a setup.py without a list of packages does not install": (  # pointops of point-transformer
+        {"setup": BARE.replace('"_C"', '"small_cuda"'), "functions/__init__.py": "import numpy\n"},
+        {"imports": ["small_cuda"], "requires": None, "needs_first": ["torch"]},
+        [],
+    ),
+    "examples beside the module": (  # jointbilateralfilter-torch 1.0.0
+        {
+            "setup": script(),
+            "package": None,
+            "small_ops.egg-info/top_level.txt": "layer\nexample\nfacade\n",
+            "layer.py": "import torch\n",
+            "example.py": "import matplotlib\nfrom layer import run\nrun()\n",
+            "facade.py": "from layer import run\n",
+        },
+        {"imports": ["facade", "layer"], "requires": None},
+        [],
+    ),
+    "pins beside an old torch": (  # triple-walk 0.0.4
+        {"setup": script(more=', install_requires=["torch==1.9.0", "numpy==1.19.5", "pandas>=1"]')},
+        {"requires": ["numpy"]},
+        ["the metadata pins torch==1.9.0 -> its other pins are of that environment"],
+    ),
+    "a torchvision of one torch": (  # polygon-iou 1.0.7
+        {"setup": script(more=', install_requires=["torch", "torchvision==0.8.2", "pillow"]')},
+        {"requires": ["torchvision"]},
+        ["the metadata pins torchvision==0.8.2"],
+    ),
+    "a pin without a torch": ({"setup": script(more=', install_requires=["numpy==1.26.4"]')}, {"requires": None}, []),
+    "setup.cfg names what the build and the wheel need": (
+        {
+            "setup": script(),
+            "setup.cfg": "[options]\nsetup_requires = pyscaffold>=3.2\ninstall_requires =\n  einops\n",
+            "package": "import torch, einops, numpy\n",
+        },
+        {"build_requires": ["pyscaffold>=3.2"], "requires": ["numpy"]},
+        [],
     ),
     "a setup script that runs CMake": (
         {
@@ -298,6 +341,13 @@ def test_namespaces_that_many_projects_use(tree: Path, code: str, warns: bool) -
     """Report 29: two packages with TORCH_LIBRARY(_C, m) cannot be imported in one process."""
     write(tree, {"bind": f"#include <torch/library.h>\nTORCH_LIBRARY({code}, m) {{}}\n"})
     assert ("many projects register ops in a namespace _C" in found(inspect(tree))) is warns
+
+
+def test_a_pattern_of_source_files_by_join(tree: Path) -> None:
+    """pyronn-torch 0.2.3 imports the function; `*` would be every file of the source."""
+    write(tree, {"setup": 'from os.path import join\nCUDAExtension("small_ops._C", glob(join("csrc", "*.cu")))\n'})
+    (extension,) = read_setup_script(tree).extensions
+    assert extension.sources == ("csrc/*.cu",)
 
 
 @pytest.mark.parametrize(
