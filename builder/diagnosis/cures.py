@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from posixpath import normpath
 
 from builder.diagnosis.known_errors import KnownCause, KnownError, removed
 from builder.diagnosis.rewrite import NotRewrittenError, defines, matches, rewrite, with_include
@@ -59,8 +60,9 @@ def treat(tree: Path, found: Sequence[KnownCause], torch: Torch, cuda: Cuda) -> 
 def _sources(tree: Path) -> Iterator[tuple[str, tuple[Path, bool]]]:
     """Path in the source, path, and whether it is code of others, of each file of C++ and CUDA."""
     for path, foreign in source_files(tree, NATIVE):
-        if not path.is_symlink():
-            yield path.relative_to(tree).as_posix(), (path, foreign)
+        name = path.relative_to(tree).as_posix()
+        if name.isprintable() and not path.is_symlink():
+            yield name, (path, foreign)
 
 
 def _twice(code: bytes, rows: Sequence[KnownError]) -> str:
@@ -79,7 +81,7 @@ def _cure(
     """Apply the cure of one row, which these causes have."""
     known, groups = causes[0].known, causes[0].groups
     assert known.cure  # noqa: S101 - the caller chose such rows
-    places = [cause.error.place.file for cause in causes if cause.error.place]
+    places = [normpath(cause.error.place.file) for cause in causes if cause.error.place]
     reported = [name for name in dict.fromkeys(places) if name in sources]
     before = (len(treatment.done), len(treatment.refused))
     if known.cure.rewrite:
@@ -89,9 +91,8 @@ def _cure(
         _rewrite(known, [*reported, *_unless_defined(known, own, tree, treatment)], tree, treatment, sure=True)
     elif known.cure.include:
         for cause in causes:
-            if cause.error.place and cause.error.place.file in sources:
-                headers = [header.format_map(cause.groups) for header in known.cure.include]
-                _include(headers, cause.error.place.file, tree, treatment)
+            if cause.error.place and (name := normpath(cause.error.place.file)) in sources:
+                _include([header.format_map(cause.groups) for header in known.cure.include], name, tree, treatment)
     if known.cure.setup:
         _setup(known, groups, tree, treatment)
     for key, value in known.cure.recipe.items():
@@ -100,7 +101,7 @@ def _cure(
             treatment.recipe.append((key, name, text))
             treatment.done.append(f"extension.yaml: {key}: {f'{name}: ' if name else ''}{text}")
     if before == (len(treatment.done), len(treatment.refused)):
-        lost = next((name for name in places if name not in sources), "")
+        lost = next((name for name in places if name not in sources and not known.cure.setup), "")
         where = f"{lost} is no file of the source" if lost else "no file has code of the form that the cure knows"
         treatment.refused.append(f"{known.about} is not cured: {where}")
 
@@ -115,7 +116,7 @@ def _unless_defined(known: KnownError, names: Iterable[str], tree: Path, treatme
 
 def _rewrite(known: KnownError, names: Sequence[str], tree: Path, treatment: Treatment, *, sure: bool) -> None:
     """Rewrite the files that have code of a row's patterns; `sure`: say so if a file cannot be rewritten."""
-    cure, changed = known.cure, list[str]()
+    cure, changed, used = known.cure, list[str](), dict[str, str]()
     assert cure  # noqa: S101 - the caller chose such rows
     for name in names:
         code = treatment.files.get(name) or (tree / name).read_bytes()
@@ -128,20 +129,17 @@ def _rewrite(known: KnownError, names: Sequence[str], tree: Path, treatment: Tre
         if new != code:
             treatment.files[name] = new
             changed.append(name)
+            used |= {pattern: text for pattern, text in cure.rewrite.items() if matches(code, pattern)}
     if changed:
-        treatment.done.append(f"{_named(changed)}: {_forms(known)}")
+        why = f" ({known.reason()})" if known.reason() else ""
+        treatment.done.append(f"{_named(changed)}: {'; '.join(map(_form, used.items()))}{why}")
 
 
-def _forms(known: KnownError) -> str:
-    """A cure as people read it: `AT_CHECK → TORCH_CHECK (torch 1.5 removed it)`."""
-    rules = known.cure.rewrite if known.cure else {}
-    pattern, replacement = next(iter(rules.items()), ("", ""))
-    holes = re.compile(r"\$\$\$[A-Z]+|\$([A-Z]+)")
-    before, after = (
-        holes.sub(lambda hole: hole[1].lower() if hole[1] else "…", text) for text in (pattern, replacement)
-    )
-    change = f"{before} → {after}" if after else f"without {before}"
-    return f"{change} ({known.reason()})" if known.reason() else change
+def _form(rule: tuple[str, str]) -> str:
+    """A pattern and its replacement as people read them: `AT_DISPATCH_…(x.type()) → AT_DISPATCH_…(x.scalar_type())`."""
+    holes = re.compile(r"\$\$\$[A-Z]+|(?<=\w)\$[A-Z]+|\$([A-Z]+)")
+    before, after = (holes.sub(lambda hole: hole[1].lower() if hole[1] else "…", text) for text in rule)
+    return f"{before} → {after}" if after else f"without {before}"
 
 
 def _include(headers: Iterable[str], name: str, tree: Path, treatment: Treatment) -> None:
@@ -164,9 +162,10 @@ def _setup(known: KnownError, groups: Mapping[str, str], tree: Path, treatment: 
     texts = [node for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     for node in sorted(texts, key=lambda node: (node.lineno, node.col_offset), reverse=True):
         for pattern, replacement in known.cure.setup.items() if known.cure else ():
-            old, new = str(node.value), replacement.format_map(groups)
-            if node.end_lineno != node.lineno or not re.fullmatch(pattern, old):
+            old = str(node.value)
+            if node.end_lineno != node.lineno or not old.startswith("-"):
                 continue
+            new = re.sub(rf"(?<!\S)(?:{pattern})(?!\S)", replacement.format_map(groups), old)
             line = lines[node.lineno - 1]
             literal = line[node.col_offset : node.end_col_offset]
             changed = literal.replace(old.encode(), new.encode())

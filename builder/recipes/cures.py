@@ -32,8 +32,12 @@ def cure(recipe: Recipe, build: Build, found: Sequence[KnownCause], store: Store
     `prepare_source` raises, and UsageError if extension.yaml has a form that cannot be extended.
     """
     patch, built = recipe.folder / PATCH, recipe.of(build.torch, build.cuda)
-    if isinstance(recipe.source, PathSource) or patch in recipe.patches[:-1]:
+    if isinstance(recipe.source, PathSource):
         return recipe, Treatment()
+    if patch in recipe.patches and built.patches[-1:] != (patch,):
+        return recipe, Treatment(
+            refused=[f"nothing is cured: `patches` has {PATCH} for other builds, or not at its end"]
+        )
     with store.work(f"cure-{project_key(recipe.folder)}") as scratch:
         trees = [scratch / "before", scratch / "now"]
         uncured = replace(built, patches=tuple(each for each in built.patches if each != patch))
@@ -43,12 +47,18 @@ def cure(recipe: Recipe, build: Build, found: Sequence[KnownCause], store: Store
         before, now = (project_folder(recipe, tree) for tree in trees)
         treatment = treat(now, found, build.torch, build.cuda)
         lines = [each for each in treatment.recipe if _lacks(recipe, *each)]
-        if treatment.files:
-            _write_patch(patch, before, now, treatment)
-            lines += [("patches", "", PATCH)] if patch not in recipe.patches else []
-        elif not lines:
+        if treatment.files and patch not in recipe.patches:
+            lines.append(("patches", "", PATCH))
+        if not lines and not treatment.files:
             return recipe, treatment
-    return _extended(recipe, lines), treatment
+        text = _extended(recipe, lines)
+        if treatment.files:
+            _write_patch(patch, patch.read_bytes() if patch in recipe.patches else b"", before, now, treatment)
+    document = parse_document(text, recipe.folder / RECIPE)
+    changed = recipe_of(document, recipe.folder)
+    if lines:
+        write_atomic(document.path, text.encode())
+    return replace(recipe, **{key: getattr(changed, key) for key, _, _ in lines}), treatment
 
 
 def _lacks(recipe: Recipe, key: str, name: str, value: str) -> bool:
@@ -56,9 +66,8 @@ def _lacks(recipe: Recipe, key: str, name: str, value: str) -> bool:
     return not given if isinstance(given, bool) else (name or value) not in given
 
 
-def _write_patch(patch: Path, before: Path, now: Path, treatment: Treatment) -> None:
-    """Write all cures of a recipe to one file: those that it has, and the new ones."""
-    old = patch.read_bytes() if patch.exists() else b""
+def _write_patch(patch: Path, old: bytes, before: Path, now: Path, treatment: Treatment) -> None:
+    """Write all cures of a recipe to one file: those of the old one, and the new ones."""
     head = old.partition(_DIFF)[0].rstrip() or _HEAD
     head += "".join(f"\n  {line}" for line in treatment.done if not line.startswith(RECIPE)).encode() + b"\n\n"
     names = sorted({*treatment.files, *_changed(old)})
@@ -74,8 +83,8 @@ def _changed(patch: bytes) -> list[str]:
     return [line.removeprefix(b"+++ b/").rstrip(b"\t").decode() for line in heads]
 
 
-def _extended(recipe: Recipe, lines: Sequence[tuple[str, str, str]]) -> Recipe:
-    """The recipe after these items were added to its file: key, name in it or "", value."""
+def _extended(recipe: Recipe, lines: Sequence[tuple[str, str, str]]) -> str:
+    """The text of the recipe with these items: key, name in it or "", value."""
     path = recipe.folder / RECIPE
     text = path.read_text(encoding="utf-8")
     for key, name, value in lines:
@@ -88,6 +97,4 @@ def _extended(recipe: Recipe, lines: Sequence[tuple[str, str, str]]) -> Recipe:
         if parse_document(text, path).data != {**old, key: values}:
             sentence = f"`{key}` has a form that buildfarm cannot extend"
             raise UsageError(sentence, Code.KEY_INVALID, where=str(path), hints=[f"add {name or value} to it"])
-    changed = recipe_of(parse_document(text, path), recipe.folder)
-    write_atomic(path, text.encode())
-    return replace(recipe, **{key: getattr(changed, key) for key, _, _ in lines})
+    return text

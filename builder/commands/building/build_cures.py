@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from threading import Lock
 
+from builder.errors import BuildfarmError
 from builder.log import print_line
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
@@ -33,7 +34,11 @@ class BuildCures:
         with self._lock:
             if self._recipes[build.extension] is not recipe:  # a build beside this one found a cure
                 return True
-            self._recipes[build.extension], treatment = cure(recipe, build, error.causes, self._store)
+            try:
+                self._recipes[build.extension], treatment = cure(recipe, build, error.causes, self._store)
+            except (BuildfarmError, OSError) as problem:
+                error.hints = (*error.hints, f"the cures cannot be written: {problem}")
+                return False
             for line in treatment.done:
                 print_line(f"{build}: cured: {line}")
             if self._recipes[build.extension] is not recipe:

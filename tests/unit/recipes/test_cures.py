@@ -124,6 +124,11 @@ def test_a_build_whose_torch_needs_no_cures_has_the_source_as_it_is(
     for torch, code in (("2.5.1", CODE), ("2.6.0", CURED)):
         assert prepared(both.of(Torch.parse(torch), BUILD.cuda), store, tmp_path / torch) == code
     assert source_digest(both.of(Torch.parse("2.5.1"), BUILD.cuda)) == source_digest(recipe)
+    before = (recipe.folder / PATCH).read_bytes()
+    again, treatment = cure(both, build_for("torch2.5.1-cu124-cp312"), found(NO_MODULE), store)
+    assert again is both
+    assert treatment.refused == [f"nothing is cured: `patches` has {PATCH} for other builds, or not at its end"]
+    assert (recipe.folder / PATCH).read_bytes() == before
 
 
 def test_the_folder_of_the_user_stays(recipe: Recipe, store: Store, tmp_path: Path) -> None:
