@@ -9,20 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from builder.cli.options import (
-    ExecutorName,
-    JsonOption,
-    MatrixOption,
-    NoPullOption,
-    NoPythonDownloadsOption,
-    SelectOptions,
-    StoreOption,
-)
+from builder.cli.options import ExecutorName, SelectOptions
 from builder.cli.output import print_data
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.folders import DIST, open_store
@@ -36,6 +26,7 @@ from builder.matrix.compat import and_list
 from builder.matrix.config import CASES, MATRIX, Recipe, WheelSource
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.plan import selected_recipes
+from builder.option import option
 from builder.progress.display import Progress
 from builder.proofs.cells.cell_environment import CellEnvironments, cell_environments
 from builder.result import CasesResult
@@ -78,26 +69,20 @@ def untraced(reason: str) -> dict[str, str]:
 class CasesOptions(SelectOptions):
     """The options of `buildfarm cases`."""
 
-    matrix: MatrixOption = MATRIX
-    executor: Annotated[
-        ExecutorName,
-        typer.Option(
-            "--executor",
-            help="auto: docker, in the cell's runtime image, if the glibc here is too old for the wheel, else local.",
-        ),
-    ] = ExecutorName.AUTO
-    no_pull: NoPullOption = False
-    no_python_downloads: NoPythonDownloadsOption = False
-    dist: Annotated[
-        Path,
-        typer.Option(
-            "--dist",
-            metavar="DIR",
-            help="Folder with wheels, for an extension whose wheel was not built here: the newest one is used.",
-        ),
-    ] = DIST
-    store: StoreOption = None
-    as_json: JsonOption = False
+    matrix: Path = MATRIX
+    executor: ExecutorName = option(
+        "auto: docker, in the cell's runtime image, if the glibc here is too old for the wheel, else local.",
+        default=ExecutorName.AUTO,
+    )
+    no_pull: bool = False
+    no_python_downloads: bool = False
+    dist: Path = option(
+        "Folder with wheels, for an extension whose wheel was not built here: the newest one is used.",
+        "DIR",
+        default=DIST,
+    )
+    store: Path | None = None
+    as_json: bool = False
 
 
 def cases(options: CasesOptions) -> None:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from packaging.version import InvalidVersion, Version
@@ -14,7 +13,6 @@ from pydantic import Field, field_validator
 from rich.markup import escape
 
 from builder import __version__
-from builder.cli.options import JsonOption
 from builder.cli.output import print_data
 from builder.commands.current_environment import current_environment
 from builder.errors import Code, Exit, UsageError
@@ -26,6 +24,7 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.matrix.fields import StrictModel
 from builder.matrix.yaml_document import read_document, validate
+from builder.option import option
 from builder.proofs.environment.cures import Cures, Finding, Severity
 from builder.proofs.environment.facts import InstalledEnvironment, Machine, read_environment
 from builder.proofs.environment.judge import judge
@@ -38,31 +37,13 @@ from builder.store import write_atomic
 class DoctorOptions:
     """The options of `buildfarm doctor`."""
 
-    python: Annotated[
-        Path | None,
-        typer.Option(
-            "--python",
-            metavar="PATH",
-            help="Python whose environment is judged. Default: that of the active environment.",
-        ),
-    ] = None
-    machine: Annotated[
-        Path | None,
-        typer.Option(
-            "--machine",
-            metavar="FILE",
-            help="Judge for the driver and the GPUs that FILE describes, not for this machine.",
-        ),
-    ] = None
-    bundle: Annotated[
-        Path | None,
-        typer.Option("--bundle", metavar="FILE", help="Also write versions and findings to FILE, for a bug report."),
-    ] = None
-    torch_index: Annotated[
-        str,
-        typer.Option("--torch-index", metavar="URL", help="Index of torch's CUDA variants that the cures name."),
-    ] = TORCH_INDEX
-    as_json: JsonOption = False
+    python: Path | None = option("Python whose environment is judged. Default: that of the active environment.", "PATH")
+    machine: Path | None = option(
+        "Judge for the driver and the GPUs that FILE describes, not for this machine.", "FILE"
+    )
+    bundle: Path | None = option("Also write versions and findings to FILE, for a bug report.", "FILE")
+    torch_index: str = option("Index of torch's CUDA variants that the cures name.", "URL", default=TORCH_INDEX)
+    as_json: bool = False
 
 
 def doctor(options: DoctorOptions) -> None:

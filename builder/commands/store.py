@@ -9,15 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.markup import escape
 
-from builder.cli.options import DryRunOption, StoreOptions
+from builder.cli.options import StoreOptions
 from builder.cli.output import print_data
 from builder.commands.folders import open_store
 from builder.gate.amounts import counted, size_text
+from builder.option import option
 from builder.publish.runs.history import Run, runs, tell_running
 from builder.publish.terminal import fits, plain_table, to_text
 from builder.store import RUN, Store
@@ -41,11 +40,8 @@ _UNMARKED = (
 class PruneStoreOptions(StoreOptions):
     """The options of `buildfarm store prune`."""
 
-    keep_days: Annotated[
-        float,
-        typer.Option("--keep-days", metavar="N", min=0, max=36_500, help="Keep what was used in the last N days."),
-    ]
-    dry_run: DryRunOption = False
+    keep_days: float = option("Keep what was used in the last N days.", "N", default=..., min=0, max=36_500)
+    dry_run: bool = False
 
 
 def prune(options: PruneStoreOptions) -> None:

@@ -7,12 +7,13 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
 import typer
 from rich.markup import escape
 
-from builder.cli.options import CellOptions, IndexOption, JsonOption, QuietOption, StoreOption, VerboseOption
+from builder.cli.options import CellOptions
 from builder.cli.output import print_data
 from builder.commands.folders import open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
@@ -22,6 +23,7 @@ from builder.gate.causes import line
 from builder.log import print_error, print_warning, set_verbosity
 from builder.matrix.axes import Gpu, Python
 from builder.matrix.compat import Compat
+from builder.option import argument, option
 from builder.proof import Proof, Verdict
 from builder.proofs.inventory import inventory_of_index, shelf_of
 from builder.proofs.verify.gpus import gpu_named
@@ -44,28 +46,17 @@ Unreadable = Mapping[ForeignWheel, UsageError]
 class VerifyOptions(CellOptions):
     """The options of `buildfarm verify`."""
 
-    wheels: Annotated[
-        list[str],
-        typer.Argument(metavar="WHEEL", help="File, folder with wheels, URL, or NAME==VERSION on the package index."),
-    ]
-    gpu: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--gpu", metavar="GPU", help="A GPU that must run the wheel: its name (RTX 4090), 8.9 or sm_89. Repeatable."
-        ),
-    ] = None
-    driver: Annotated[
-        str, typer.Option("--driver", metavar="VERSION", help="NVIDIA driver of the GPUs: 550 or 550.54.14.")
-    ] = ""
-    max_size: Annotated[
-        str,
-        typer.Option("--max-size", metavar="SIZE", help="The largest wheel file that passes, such as 300MB or 1GiB."),
-    ] = ""
-    index: IndexOption = ""
-    store: StoreOption = None
-    quiet: QuietOption = False
-    verbose: VerboseOption = False
-    as_json: JsonOption = False
+    wheels: list[str] = argument("File, folder with wheels, URL, or NAME==VERSION on the package index.", "WHEEL")
+    gpu: list[str] | None = option(
+        "A GPU that must run the wheel: its name (RTX 4090), 8.9 or sm_89. Repeatable.", "GPU"
+    )
+    driver: str = option("NVIDIA driver of the GPUs: 550 or 550.54.14.", "VERSION", default="")
+    max_size: str = option("The largest wheel file that passes, such as 300MB or 1GiB.", "SIZE", default="")
+    index: str = ""
+    store: Path | None = None
+    quiet: bool = False
+    verbose: bool = False
+    as_json: bool = False
 
 
 def verify(options: VerifyOptions) -> None:

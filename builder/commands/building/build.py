@@ -9,31 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from builder.cli.options import (
-    SOURCE,
-    ArchOption,
-    DistOption,
-    ExecutorName,
-    ImageOption,
-    JobsOption,
-    JsonOption,
-    JunitOption,
-    MatrixOption,
-    NoPullOption,
-    NoPythonDownloadsOption,
-    QuietOption,
-    SelectOptions,
-    StoreOption,
-    SummaryOption,
-    VerboseOption,
-    architectures,
-)
+from builder.cli.options import SOURCE, ExecutorName, SelectOptions, architectures
 from builder.cli.output import print_data
 from builder.commands.axes import reads_unknown
 from builder.commands.building.executor_choice import RunSettings, choose_executor, override_base_image
@@ -52,6 +34,7 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, TORCH_INDEX, Matrix, Recipe
 from builder.matrix.load import load_matrix, read_plan
 from builder.matrix.plan import Build, Plan, no_cell_left, select_versions
+from builder.option import argument, flag, option
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.acceptance import unused_accepts
 from builder.proofs.cells.prover import WheelProver
@@ -88,69 +71,39 @@ if TYPE_CHECKING:
 class BuildOptions(WorkersOptions, SelectOptions):
     """The options of `buildfarm build`."""
 
-    source: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="SOURCE",
-            help=f"First add this source, as `buildfarm add` does, then build only this source. {SOURCE}",
-        ),
-    ] = None
-    arch: ArchOption = None
-    matrix: MatrixOption = MATRIX
-    executor: Annotated[
-        ExecutorName,
-        typer.Option(
-            "--executor",
-            help="auto: docker with --image; otherwise local if the CUDA toolkit is on this machine or on the package"
-            " index, else docker.",
-        ),
-    ] = ExecutorName.AUTO
-    image: ImageOption = None
-    no_pull: NoPullOption = False
-    jobs: JobsOption = None
-    minor_mismatch: Annotated[
-        bool,
-        typer.Option(
-            "--allow-cuda-minor-mismatch",
-            help="Accept a CUDA toolkit whose minor version differs from the cell's CUDA. The wheel's record names the"
-            " toolkit.",
-        ),
-    ] = False
-    no_compiler_cache: Annotated[
-        bool,
-        typer.Option(
-            "--no-compiler-cache",
-            help="Compile without sccache, so that no compiled object is reused. Same as BUILDFARM_COMPILER_CACHE=0.",
-        ),
-    ] = False
-    no_python_downloads: NoPythonDownloadsOption = False
-    recheck: Annotated[
-        bool,
-        typer.Option(
-            "--recheck", help="Run every check of the selected wheels again, also checks that passed or failed before."
-        ),
-    ] = False
-    allow_empty: Annotated[
-        bool,
-        typer.Option(
-            "--allow-empty", help="Exit with 0, not 3, if every selected cell is skipped, such as by `exclude`."
-        ),
-    ] = False
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Print which wheels are already built and which would be compiled, and stop. Writes no file of the"
-            " project.",
-        ),
-    ] = False
-    dist: DistOption = DIST
-    junit: JunitOption = None
-    summary: SummaryOption = None
-    store: StoreOption = None
-    quiet: QuietOption = False
-    verbose: VerboseOption = False
-    as_json: JsonOption = False
+    source: str | None = argument(
+        f"First add this source, as `buildfarm add` does, then build only this source. {SOURCE}", "SOURCE", default=None
+    )
+    arch: list[str] | None = None
+    matrix: Path = MATRIX
+    executor: ExecutorName = option(
+        "auto: docker with --image; otherwise local if the CUDA toolkit is on this machine or on the package"
+        " index, else docker.",
+        default=ExecutorName.AUTO,
+    )
+    image: str | None = None
+    no_pull: bool = False
+    jobs: int | None = None
+    minor_mismatch: bool = flag(
+        "Accept a CUDA toolkit whose minor version differs from the cell's CUDA. The wheel's record names the toolkit.",
+        "--allow-cuda-minor-mismatch",
+    )
+    no_compiler_cache: bool = flag(
+        "Compile without sccache, so that no compiled object is reused. Same as BUILDFARM_COMPILER_CACHE=0."
+    )
+    no_python_downloads: bool = False
+    recheck: bool = flag("Run every check of the selected wheels again, also checks that passed or failed before.")
+    allow_empty: bool = flag("Exit with 0, not 3, if every selected cell is skipped, such as by `exclude`.")
+    dry_run: bool = flag(
+        "Print which wheels are already built and which would be compiled, and stop. Writes no file of the project."
+    )
+    dist: Path = DIST
+    junit: Path | None = None
+    summary: Path | None = None
+    store: Path | None = None
+    quiet: bool = False
+    verbose: bool = False
+    as_json: bool = False
 
     @cached_property
     def archs(self) -> tuple[Arch, ...]:

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Annotated
 
 import typer
 from packaging.requirements import InvalidRequirement, Requirement
@@ -15,11 +14,11 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder.cli.options import DryRunOption, JsonOption
 from builder.cli.output import print_data, print_json
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
+from builder.option import argument, option
 from builder.proof import proofs_of
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.new_wheel import sbom_of
@@ -38,43 +37,38 @@ _PLACE = {"metavar": "DIR|URL", "help": "The index: its folder, or s3://BUCKET/P
 class UnyankOptions:
     """The options of `buildfarm unyank`."""
 
-    what: Annotated[str, typer.Argument(metavar="WHEEL", help="A wheel's file name, or NAME==VERSION.")]
-    index: Annotated[str, typer.Option("--index", **_PLACE)]
-    as_json: JsonOption = False
+    what: str = argument("A wheel's file name, or NAME==VERSION.", "WHEEL")
+    index: str = option(**_PLACE, default=...)
+    as_json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class YankOptions(UnyankOptions):
     """The options of `buildfarm yank`."""
 
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, in one line; installers print it.")] = ""
+    reason: str = option("Why, in one line; installers print it.", "TEXT", default="")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WritePagesOptions:
     """The options of `buildfarm index write-pages`."""
 
-    index: Annotated[str, typer.Argument(**_PLACE)]
+    index: str = argument(**_PLACE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions(WritePagesOptions):
     """The options of `buildfarm index check`."""
 
-    as_json: JsonOption = False
+    as_json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class PruneOptions(CheckOptions):
     """The options of `buildfarm index prune`."""
 
-    keep: Annotated[
-        int | None,
-        typer.Option(
-            "--keep", metavar="N", min=1, help="Keep the N newest versions that count, and what is newer. Default: all."
-        ),
-    ] = None
-    dry_run: DryRunOption = False
+    keep: int | None = option("Keep the N newest versions that count, and what is newer. Default: all.", "N", min=1)
+    dry_run: bool = False
 
 
 def yank(options: YankOptions) -> None:

@@ -9,14 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from builder.check import Check
-from builder.cli.options import DistOption, JsonOption, StoreOption, VerboseOption
 from builder.cli.output import print_data, print_json
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.folders import DIST, new_folder, open_store, read_dist, unpublished_builds
@@ -28,6 +27,7 @@ from builder.log import print_error, print_line, set_verbosity, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe
 from builder.matrix.load import load_matrix, load_recipes
+from builder.option import argument, option
 from builder.proof import Proof
 from builder.publish.index.entry import project_of
 from builder.publish.index.install import commands_from_index, install_lines
@@ -45,24 +45,6 @@ from builder.result import PublishOutcome, PublishResult
 from builder.store import Store, local_path
 from builder.wheelfile.compatibility import check_wheel_name
 
-ToOption = Annotated[
-    str,
-    typer.Option(
-        "--to",
-        metavar="DIR|URL",
-        help="The index: its folder, which is made if it is missing, or s3://BUCKET/PREFIX.",
-    ),
-]
-RequireOption = Annotated[
-    str,
-    typer.Option(
-        "--require",
-        metavar="LEVELS",
-        help="Levels that the proofs must reach in each cell of a wheel: none, static, cpu or gpu; cpu,gpu: both."
-        " cpu,verify: also, no check of `verify` was left out.",
-    ),
-]
-
 _OLDER = (
     "These are the results of the last `buildfarm build` or `smoke`. After a change of cases.py, run the same"
     " `buildfarm build` command again: it tests the wheel again and does not compile."
@@ -79,32 +61,23 @@ _NO_GPU = (
 class PublishOptions:
     """The options of `buildfarm publish`."""
 
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="DIR|URL",
-            help="The index: its folder, which is made if it is missing; s3://BUCKET/PREFIX; or the URL of a running"
-            " `buildfarm serve`.",
-        ),
-    ]
-    wheels: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="WHEEL", help="Wheel files. Default: every wheel in the --dist folder."),
-    ] = None
-    require: RequireOption = "cpu"
-    dist: DistOption = DIST
-    matrix: Annotated[
-        Path | None,
-        typer.Option(
-            "--matrix",
-            metavar="FILE",
-            help="The matrix whose recipes may accept findings. Default: matrix.yaml, if there is one.",
-        ),
-    ] = None
-    store: StoreOption = None
-    verbose: VerboseOption = False
-    as_json: JsonOption = False
+    to: str = option(
+        "The index: its folder, which is made if it is missing; s3://BUCKET/PREFIX; or the URL of a running"
+        " `buildfarm serve`.",
+        "DIR|URL",
+        default=...,
+    )
+    wheels: list[Path] | None = argument(
+        "Wheel files. Default: every wheel in the --dist folder.", "WHEEL", default=None
+    )
+    require: str = "cpu"
+    dist: Path = DIST
+    matrix: Path | None = option(
+        "The matrix whose recipes may accept findings. Default: matrix.yaml, if there is one.", "FILE"
+    )
+    store: Path | None = None
+    verbose: bool = False
+    as_json: bool = False
 
 
 def publish(options: PublishOptions) -> None:

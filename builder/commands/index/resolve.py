@@ -8,13 +8,12 @@ import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from builder.cli.options import JsonOption
 from builder.cli.output import print_data, print_json
 from builder.commands.axes import with_selected
 from builder.commands.current_environment import cuda_here, python_here, torch_here
@@ -26,6 +25,7 @@ from builder.matrix.config import MATRIX, PathSource, Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.local_version import current_form
 from builder.matrix.plan import additions, make_plan
+from builder.option import argument, option
 from builder.proofs.claimed_cells import StatedTorch
 from builder.proofs.static.metadata import requires_admit
 from builder.proofs.verify.gpus import gpu_named
@@ -47,18 +47,14 @@ _NOT_OURS = "choose another index for it, or change its version by a patch (`pat
 class ResolveOptions:
     """The options of `buildfarm resolve`."""
 
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the extension.")]
-    index: Annotated[
-        str, typer.Option("--index", metavar="DIR|URL", help="The index: its folder, or its URL without `simple/`.")
-    ]
-    torch: Annotated[str, typer.Option("--torch", metavar="VERSION", help="PyTorch release or series.")] = ""
-    cuda: Annotated[str, typer.Option("--cuda", metavar="VERSION", help="CUDA of this torch: 13.0 or cu130.")] = ""
-    python: Annotated[str, typer.Option("--python", metavar="VERSION", help="Python version.")] = ""
-    glibc: Annotated[str, typer.Option("--glibc", metavar="VERSION", help="glibc of the machine, such as 2.31.")] = ""
-    gpu: Annotated[
-        str, typer.Option("--gpu", metavar="GPU", help="Name or compute capability of the GPU: 'RTX 4090' or 8.9.")
-    ] = ""
-    as_json: JsonOption = False
+    name: str = argument("The name of the extension.", "NAME")
+    index: str = option("The index: its folder, or its URL without `simple/`.", "DIR|URL", default=...)
+    torch: str = option("PyTorch release or series.", "VERSION", default="")
+    cuda: str = option("CUDA of this torch: 13.0 or cu130.", "VERSION", default="")
+    python: str = option("Python version.", "VERSION", default="")
+    glibc: str = option("glibc of the machine, such as 2.31.", "VERSION", default="")
+    gpu: str = option("Name or compute capability of the GPU: 'RTX 4090' or 8.9.", "GPU", default="")
+    as_json: bool = False
 
 
 def resolve(options: ResolveOptions) -> None:
