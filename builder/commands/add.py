@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from rich.markup import escape
 
 from builder.cli.options import SOURCE, NewMatrixOptions, architectures
-from builder.cli.output import print_data, print_json
+from builder.cli.output import print_result
 from builder.commands.axes import new_axes, reads_unknown
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, UsageError
@@ -96,18 +96,14 @@ def add(options: AddOptions) -> None:
         have = "has" if len(ignored) == 1 else "have"
         print_warning(f"{and_list(ignored)} {have} no effect, because {options.matrix} exists: edit this file")
     added = run_add(options)
-    if options.as_json:
-        print_json(
-            {
-                "name": added.recipe.name,
-                "version": added.recipe.version,
-                "recipe": str(added.recipe.folder / RECIPE),
-                "matrix": str(added.matrix.absolute()),
-                "findings": [vars(each) for each in added.draft.findings] if added.draft else [],
-            }
-        )
-    else:
-        print_data(added_text(added) + next_steps(added))
+    data = {
+        "name": added.recipe.name,
+        "version": added.recipe.version,
+        "recipe": added.recipe.folder / RECIPE,
+        "matrix": added.matrix.absolute(),
+        "findings": [vars(each) for each in added.draft.findings] if added.draft else [],
+    }
+    print_result(added_text(added) + next_steps(added), data, as_json=options.as_json)
 
 
 def _ignored_options(options: AddOptions) -> list[str]:

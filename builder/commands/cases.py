@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.cli.options import ExecutorName, SelectOptions
-from builder.cli.output import print_data
+from builder.cli.output import print_result
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.folders import DIST, open_store
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder
@@ -94,20 +94,11 @@ def cases(options: CasesOptions) -> None:
         buildfarm cases --ext NAME --torch 2.2 --cuda 12.1 --executor docker
     """
     results = list(run_cases(options))
-    if not options.as_json:
-        print_data("\n".join(map(summary_text, results)))
-        return
     data = [
-        {
-            "extension": result.extension,
-            "wheel": result.wheel,
-            "cell": str(result.cell),
-            "file": str(result.file) if result.file else None,
-            **result.drafts.to_json(),
-        }
-        for result in results
+        {"extension": one.extension, "wheel": one.wheel, "cell": one.cell, "file": one.file, **one.drafts.to_json()}
+        for one in results
     ]
-    print_data(json.dumps(data, indent=1) + "\n")
+    print_result("\n".join(map(summary_text, results)), data, as_json=options.as_json)
 
 
 def run_cases(options: CasesOptions) -> Iterator[CasesResult]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -10,7 +9,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from builder.cli.output import print_data
+from builder.cli.output import print_result
 from builder.errors import Code, UsageError
 from builder.log import print_warning
 from builder.masking import mask_credentials
@@ -73,11 +72,8 @@ def ci(options: CiOptions) -> None:
         )
     if why := _why_absent(options.directory, options.install):
         print_warning(f"--install: {why}")
-    if options.as_json:
-        print_data(json.dumps({"files": [str(path) for path in written]}) + "\n")
-        return
     lines = [f"wrote {path}" for path in written] + [f"removed {path}" for path in removed]
-    print_data("\n".join([*lines, "", *_needs(options)]) + "\n")
+    print_result("\n".join([*lines, "", *_needs(options)]) + "\n", {"files": written}, as_json=options.as_json)
 
 
 def _needs(options: WorkflowOptions) -> list[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
 from packaging.version import InvalidVersion, Version
@@ -13,11 +13,10 @@ from pydantic import Field, field_validator
 from rich.markup import escape
 
 from builder import __version__
-from builder.cli.output import print_data
+from builder.cli.output import print_result
 from builder.commands.current_environment import current_environment
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import counted
-from builder.log import print_line
 from builder.masking import mask_credentials
 from builder.matrix.axes import Gpu
 from builder.matrix.compat import Compat
@@ -30,7 +29,6 @@ from builder.proofs.environment.facts import InstalledEnvironment, Machine, read
 from builder.proofs.environment.judge import judge
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.terminal import to_text
-from builder.store import write_atomic
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,6 @@ class DoctorOptions:
     machine: Path | None = option(
         "Judge for the driver and the GPUs that FILE describes, not for this machine.", "FILE"
     )
-    bundle: Path | None = option("Also write versions and findings to FILE, for a bug report.", "FILE")
     torch_index: str = option("Index of torch's CUDA variants that the cures name.", "URL", default=TORCH_INDEX)
     as_json: bool = False
 
@@ -54,7 +51,7 @@ def doctor(options: DoctorOptions) -> None:
 
     Examples:
         buildfarm doctor
-        buildfarm doctor --python .venv/bin/python --bundle report.json
+        buildfarm doctor --python .venv/bin/python --json > report.json
         buildfarm doctor --machine gpu-server.yaml
     """
     compat = Compat.load()
@@ -68,11 +65,7 @@ def doctor(options: DoctorOptions) -> None:
             hints=["activate the environment to judge, or name its Python: `buildfarm doctor --python env/bin/python`"],
         )
     findings = judge(Cures(environment, compat, options.torch_index))
-    print_data((_json if options.as_json else doctor_text)(environment, findings))
-    if options.bundle:
-        text, home = _json(environment, findings), str(Path.home())  # whose name may be that of a person
-        write_atomic(options.bundle.absolute(), (text.replace(home, "~") if len(home) > 1 else text).encode())
-        print_line(f"wrote {options.bundle}")
+    print_result(doctor_text(environment, findings), _data(environment, findings), as_json=options.as_json)
     faults = any(finding.level is Severity.FAULT for finding in findings)
     raise typer.Exit(int(Exit.FAILED if faults else Exit.OK))
 
@@ -145,31 +138,28 @@ def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) 
     return to_text(*map(mask_credentials, lines))
 
 
-def _json(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str:
-    """The result as JSON without credentials; the commands have the real paths."""
+def _data(environment: InstalledEnvironment, findings: Sequence[Finding]) -> dict[str, Any]:
+    """The result for `--json`."""
     interpreter, machine, tools = environment.interpreter, environment.machine, environment.tools
-    data = {
+    return {
         "buildfarm": __version__,
         "python": {
-            "version": str(interpreter.python),
-            "executable": str(interpreter.executable),
-            "prefix": str(interpreter.prefix),
-            "path": [str(folder) for folder in interpreter.path],
+            "version": interpreter.python,
+            "executable": interpreter.executable,
+            "prefix": interpreter.prefix,
+            "path": interpreter.path,
             "headers": interpreter.headers,
         },
-        "platform": str(environment.platform),
+        "platform": environment.platform,
         "machine": {
             "described": machine.described,
             "driver": machine.driver,
-            "gpus": [{"name": gpu.name, "capability": str(gpu.arch)} for gpu in machine.gpus],
+            "gpus": [{"name": gpu.name, "capability": gpu.arch} for gpu in machine.gpus],
         },
         "tools": {"ninja": tools.ninja, "compiler": tools.compiler, "nvcc": tools.nvcc, "cuda_home": tools.home},
-        "torches": [
-            {"version": torch.version, "cuda": str(torch.cuda) if torch.cuda else None, "folder": str(torch.folder)}
-            for torch in environment.torches
-        ],
+        "torches": [{"version": one.version, "cuda": one.cuda, "folder": one.folder} for one in environment.torches],
         "packages": [
-            {"name": one.name, "version": one.version, "folder": str(one.folder), "installer": one.installer}
+            {"name": one.name, "version": one.version, "folder": one.folder, "installer": one.installer}
             for one in environment.packages
         ],
         "conda": dict(environment.conda),
@@ -177,4 +167,3 @@ def _json(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str
         "findings": [asdict(finding) for finding in findings],
         "faults": sum(finding.level is Severity.FAULT for finding in findings),
     }
-    return mask_credentials(json.dumps(data, indent=1)) + "\n"

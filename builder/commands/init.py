@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from builder.cli.options import NewMatrixOptions, architectures
-from builder.cli.output import print_data, print_json
+from builder.cli.output import print_result
 from builder.commands.axes import new_axes
 from builder.errors import Code, UsageError
 from builder.matrix.config import Matrix
@@ -48,11 +48,9 @@ def init(options: InitOptions) -> None:
         buildfarm init --torch 2.11 --cuda 13.0 --python 3.12 --arch 9.0
     """
     folder, (extension, axes) = options.folder, run_init(options)
-    if options.as_json:
-        files = [str(folder / path) for path in (*extension.files, _MATRIX)]
-        print_json({"name": extension.name, "files": files, "notes": extension.notes, "gaps": extension.gaps})
-    else:
-        print_data(started_text(folder, extension, axes))
+    files = [folder / path for path in (*extension.files, _MATRIX)]
+    data = {"name": extension.name, "files": files, "notes": extension.notes, "gaps": extension.gaps}
+    print_result(started_text(folder, extension, axes), data, as_json=options.as_json)
 
 
 def run_init(options: InitOptions) -> tuple[NewExtension, Matrix]:

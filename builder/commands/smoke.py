@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from builder.cli.options import SelectOptions, SmokeExecutor
-from builder.cli.output import print_data, print_json
+from builder.cli.output import print_result
 from builder.commands.axes import matrix_or_options, reads_unknown
 from builder.commands.folders import DIST, open_store
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder
@@ -191,19 +191,8 @@ def smoke(options: SmokeOptions) -> None:
     results = run_smoke(options)
     if options.junit:
         write_atomic(options.junit.absolute(), smoke_junit(results).encode())
-    if options.as_json:
-        print_json(
-            [
-                {
-                    "subject": result.subject,
-                    "cell": str(result.cell),
-                    "proofs": [proof.to_json() for proof in result.all_proofs],
-                }
-                for result in results
-            ]
-        )
-    else:
-        print_data(smoke_text(results))
+    data = [{"subject": one.subject, "cell": one.cell, "proofs": one.all_proofs} for one in results]
+    print_result(smoke_text(results), data, as_json=options.as_json)
     if {proof.verdict for result in results for proof in result.proofs} == {Verdict.NOT_RUN}:
         raise MissingToolError(
             "no check could run in any of the cells", Code.NO_CELL_HERE, hints=["the output above gives the reasons"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from builder.cli.options import CellOptions
-from builder.cli.output import print_data
+from builder.cli.output import print_result
 from builder.commands.folders import open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
 from builder.errors import BuildfarmError, Code, Exit, UsageError
@@ -73,7 +72,7 @@ def verify(options: VerifyOptions) -> None:
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     verdicts, unreadable = run_verify(options, open_store(options.store))
-    print_data(verify_json(verdicts, unreadable) if options.as_json else verify_text(verdicts))
+    print_result(verify_text(verdicts), verify_data(verdicts, unreadable), as_json=options.as_json)
     for error in unreadable.values():
         print_error(error)
     if unreadable:
@@ -151,7 +150,7 @@ def _placed(proof: Proof) -> str:
     return f"{proof.cell}: {proof.reason}" if proof.cell else proof.reason
 
 
-def verify_json(verdicts: Sequence[WheelVerdict], unreadable: Unreadable) -> str:
+def verify_data(verdicts: Sequence[WheelVerdict], unreadable: Unreadable) -> list[dict[str, Any]]:
     """Everything about each wheel, and the error of each file that is no readable wheel."""
     data: list[dict[str, Any]] = [
         {
@@ -159,12 +158,11 @@ def verify_json(verdicts: Sequence[WheelVerdict], unreadable: Unreadable) -> str
             "sha256": one.facts.sha256,
             "origin": one.origin,
             "failed": one.failed,
-            "proofs": [proof.to_json() for proof in one.proofs],
+            "proofs": one.proofs,
         }
         for one in verdicts
     ]
-    data += [
-        {"wheel": one.path.name, "origin": one.origin, "failed": True, "proofs": [], "error": error.to_json()}
+    return data + [
+        {"wheel": one.path.name, "origin": one.origin, "failed": True, "proofs": [], "error": error}
         for one, error in unreadable.items()
     ]
-    return json.dumps(data, indent=1) + "\n"

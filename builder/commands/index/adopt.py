@@ -12,7 +12,7 @@ import typer
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.cli.options import SelectOptions
-from builder.cli.output import print_data, print_json
+from builder.cli.output import print_result
 from builder.commands.folders import new_folder, open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
 from builder.commands.index.publish import publish_data, publish_text, publish_wheel
@@ -97,10 +97,7 @@ def adopt(options: AdoptOptions) -> None:
         adopter = _Adopter(required, select, repository, store, recipes, WheelProver(store, environments), progress)
         with progress.shown():
             results = list(map(adopter.adopt, found))
-    if options.as_json:
-        print_json(publish_data(results))
-    else:
-        print_data(publish_text(results, url_of(options.to), None))
+    print_result(publish_text(results, url_of(options.to), None), publish_data(results), as_json=options.as_json)
     raise typer.Exit(int(Exit.FAILED if any(result.reasons for result in results) else Exit.OK))
 
 

@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder.cli.output import print_data, print_json
+from builder.cli.output import print_result
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
@@ -114,10 +114,7 @@ def check(options: CheckOptions) -> None:
         buildfarm index check index
     """
     result = check_index(open_index(options.index))
-    if options.as_json:
-        print_json(asdict(result))
-    else:
-        print_data(_check_text(result, options.index))
+    print_result(_check_text(result, options.index), asdict(result), as_json=options.as_json)
     raise typer.Exit(int(Exit.FAILED if result.faults else Exit.OK))
 
 
@@ -203,10 +200,8 @@ def _old_wheels(repository: Repository, keep: int) -> list[str]:
 
 def _print_names(what: str, names: Sequence[str], *, as_json: bool) -> None:
     """Print a line for each name, such as `yanked NAME`; as JSON the names by what was done."""
-    if as_json:
-        print_json({what.replace(" ", "_"): list(names)})
-    else:
-        print_data("".join(f"{what} {name}\n" for name in names) or f"{what} nothing\n")
+    text = "".join(f"{what} {name}\n" for name in names) or f"{what} nothing\n"
+    print_result(text, {what.replace(" ", "_"): names}, as_json=as_json)
 
 
 def _check_text(result: IndexCheck, index: str) -> str:

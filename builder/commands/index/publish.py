@@ -16,7 +16,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from builder.check import Check
-from builder.cli.output import print_data, print_json
+from builder.cli.output import print_result
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.folders import DIST, new_folder, open_store, read_dist, unpublished_builds
 from builder.commands.index.verification import Verification
@@ -121,10 +121,7 @@ def publish(options: PublishOptions) -> None:
     if not found:
         raise_problems(failed)
     index, results = _publish(options, found, open_store(options.store, run=False), required)
-    if options.as_json:
-        print_json(publish_data(results, failed))
-    else:
-        print_data(publish_text(results, index, required))
+    print_result(publish_text(results, index, required), publish_data(results, failed), as_json=options.as_json)
     for error in failed:
         print_error(error)
     raise typer.Exit(int(Exit.FAILED if failed or any(result.reasons for result in results) else Exit.OK))
@@ -335,11 +332,11 @@ def publish_data(results: Sequence[PublishResult], failed: Sequence[BuildfarmErr
     return [
         {
             "wheel": result.wheel or None,
-            "outcome": str(result.outcome),
+            "outcome": result.outcome,
             "cells": result.cells,
-            "paths": list(result.paths),
+            "paths": result.paths,
             "yanked": result.yanked,
-            "reasons": list(result.reasons),
+            "reasons": result.reasons,
         }
         | result.about
         for result in (*results, *missing)

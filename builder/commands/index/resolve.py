@@ -14,7 +14,7 @@ import typer
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from builder.cli.output import print_data, print_json
+from builder.cli.output import print_result
 from builder.commands.axes import with_selected
 from builder.commands.current_environment import cuda_here, python_here, torch_here
 from builder.errors import Code, Exit, NothingSelectedError, UsageError
@@ -105,10 +105,8 @@ def resolve(options: ResolveOptions) -> None:
     found = best_wheel(entries, reader.requires, target)
     commands = commands_from_index(reader.url, entries, found.best, [target.cell]) if found.best else []
     cure = Cure() if found.best or why else how_to_build(name, target, entries)
-    if options.as_json:
-        print_json(_data(target, found, commands, cure))
-    else:
-        print_data(_text(target, found, commands, cure.text))
+    text, data = _text(target, found, commands, cure.text), _data(target, found, commands, cure)
+    print_result(text, data, as_json=options.as_json)
     if found.best and reader.login:
         print_line("The commands contain no password: pip and uv read it from ~/.netrc.")
     raise typer.Exit(int(Exit.OK if found.best else Exit.FAILED))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from builder.cli.output import print_data, print_json
+from builder.cli.output import print_result
 from builder.errors import Code, UsageError
 from builder.log import print_line
 from builder.option import argument, option
@@ -54,10 +53,7 @@ def add(options: NewTokenOptions) -> None:
     lifetime = parse_lifetime(options.expires)
     _check(options.index)
     secret, token = Tokens(options.index).add(options.name, tuple(options.scope), lifetime)
-    if options.as_json:
-        print_json({"token": secret, **_data(token)})
-    else:
-        print_data(f"{secret}\n")
+    print_result(f"{secret}\n", {"token": secret, **_data(token)}, as_json=options.as_json)
     print_line(f"{_line(token)}; the user name is __token__")
 
 
@@ -69,10 +65,8 @@ def list_tokens(options: TokensOptions) -> None:
     """
     _check(options.index)
     tokens = Tokens(options.index).all()
-    if options.as_json:
-        print_json(list(map(_data, tokens)))
-    else:
-        print_data("".join(f"{_line(token)}\n" for token in tokens))
+    text = "".join(f"{_line(token)}\n" for token in tokens)
+    print_result(text, list(map(_data, tokens)), as_json=options.as_json)
 
 
 def revoke(options: OldTokenOptions) -> None:
@@ -83,7 +77,7 @@ def revoke(options: OldTokenOptions) -> None:
     """
     _check(options.index)
     Tokens(options.index).revoke(options.name)
-    print_data(json.dumps({"revoked": options.name}) + "\n" if options.as_json else f"revoked {options.name}\n")
+    print_result(f"revoked {options.name}\n", {"revoked": options.name}, as_json=options.as_json)
 
 
 COMMANDS = {"add": add, "list": list_tokens, "revoke": revoke}
