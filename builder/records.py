@@ -9,6 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.hashing import sha256_of
 from builder.masking import mask_credentials
@@ -29,15 +31,6 @@ class CudaSources:
     never_compiled: tuple[str, ...] = ()
     #: The file that calls torch.cuda.is_available() during the build, such as `setup.py`; or empty.
     asks_for_gpu: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain data; `from_json` reads it."""
-        return asdict(self) | {"never_compiled": list(self.never_compiled)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CudaSources:
-        """Read what `to_json` wrote; raises KeyError, ValueError or TypeError for anything else."""
-        return cls(int(data["files"]), tuple(map(str, data["never_compiled"])), str(data["asks_for_gpu"]))
 
 
 class Part(StrEnum):
@@ -342,7 +335,7 @@ class BuildRecord:
             "provided": sorted(self.provided),
             "jobs": self.jobs,
             "objects": self.objects.to_json() if self.objects else None,
-            "cuda_sources": self.cuda.to_json(),
+            "cuda_sources": asdict(self.cuda),
             "build_format": self.format,
             "started": self.started.isoformat(timespec="seconds"),
             "seconds": self.seconds,
@@ -355,8 +348,8 @@ class BuildRecord:
             record=Record.from_json(data),
             provided=frozenset(texts(data["provided"])),
             jobs=int(data["jobs"]),
-            objects=CacheStatistics.from_json(data["objects"]) if data["objects"] else None,
-            cuda=CudaSources.from_json(data["cuda_sources"]),
+            objects=_STATISTICS.validate_python(data["objects"]),
+            cuda=_CUDA_SOURCES.validate_python(data["cuda_sources"]),
             format=int(data.get("build_format", 0)),
             started=datetime.fromisoformat(data["started"]),
             seconds=float(data["seconds"]),
@@ -384,13 +377,6 @@ class CacheStatistics:
         """As plain data, for the store's record and report.json."""
         return {name: value for name, value in asdict(self).items() if value or name in ("reused", "compiled")}
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CacheStatistics:
-        """Read what `to_json` wrote; raises KeyError or ValueError on anything else."""
-        not_cached = {str(reason): int(count) for reason, count in data.get("not_cached", {}).items()}
-        reasons = {name: data[name] for name in ("refused", "unreadable") if name in data}
-        return cls(int(data["reused"]), int(data["compiled"]), not_cached, **reasons)
-
     def sentence(self) -> str:
         """One line for a person: how much was reused."""
         if self.refused:
@@ -400,3 +386,6 @@ class CacheStatistics:
         parts = [f"{self.reused} of {self.reused + self.compiled} steps reused"]
         parts += [f"{count} not cached ({reason})" for reason, count in sorted(self.not_cached.items())]
         return f"compiler cache: {'; '.join(parts)}"
+
+
+_CUDA_SOURCES, _STATISTICS = TypeAdapter(CudaSources), TypeAdapter(CacheStatistics | None)

@@ -18,12 +18,12 @@ from packaging.version import Version
 from builder.check import Check
 from builder.cli.output import print_result
 from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.folders import DIST, new_folder, open_store, read_dist, unpublished_builds
+from builder.commands.folders import DIST, new_folder, open_store, read_dist
 from builder.commands.index.verification import Verification
-from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError, raise_problems
+from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
-from builder.log import print_error, print_line, set_verbosity, verbosity
+from builder.log import print_line, set_verbosity, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe
 from builder.matrix.load import load_matrix, load_recipes
@@ -102,7 +102,6 @@ def publish(options: PublishOptions) -> None:
 
     A published file never changes: a different wheel of the same file name is refused too.
 
-    Without WHEEL, each build that failed in the last run of `buildfarm build` is an error: its wheel is not in --dist.
     A wheel that --dist also has in a newer version is left out; name it to publish it.
 
     A server gets the token in the environment variable BUILDFARM_TOKEN, or in the netrc file. It must have the scope
@@ -117,14 +116,9 @@ def publish(options: PublishOptions) -> None:
     set_verbosity(quiet=False, verbose=options.verbose)
     required = levels_of(options.require)
     found = list(options.wheels or _newest_versions(read_dist(options.dist)))
-    failed = [] if options.wheels else unpublished_builds(options.dist)
-    if not found:
-        raise_problems(failed)
     index, results = _publish(options, found, open_store(options.store, run=False), required)
-    print_result(publish_text(results, index, required), publish_data(results, failed), as_json=options.as_json)
-    for error in failed:
-        print_error(error)
-    raise typer.Exit(int(Exit.FAILED if failed or any(result.reasons for result in results) else Exit.OK))
+    print_result(publish_text(results, index, required), publish_data(results), as_json=options.as_json)
+    raise typer.Exit(int(Exit.FAILED if any(result.reasons for result in results) else Exit.OK))
 
 
 def _newest_versions(wheels: Sequence[Path]) -> Iterator[Path]:
@@ -326,12 +320,11 @@ def _offered(results: Sequence[PublishResult]) -> list[PublishResult]:
     return [result for result in results if result.paths and result.yanked is None]
 
 
-def publish_data(results: Sequence[PublishResult], failed: Sequence[BuildfarmError] = ()) -> list[dict[str, Any]]:
-    """Everything about each wheel, and the builds that failed as refused results without a wheel."""
-    missing = [PublishResult("", PublishOutcome.REFUSED, {}, reasons=(str(one), *one.hints)) for one in failed]
+def publish_data(results: Sequence[PublishResult]) -> list[dict[str, Any]]:
+    """Everything about each wheel."""
     return [
         {
-            "wheel": result.wheel or None,
+            "wheel": result.wheel,
             "outcome": result.outcome,
             "cells": result.cells,
             "paths": result.paths,
@@ -339,5 +332,5 @@ def publish_data(results: Sequence[PublishResult], failed: Sequence[BuildfarmErr
             "reasons": result.reasons,
         }
         | result.about
-        for result in (*results, *missing)
+        for result in results
     ]

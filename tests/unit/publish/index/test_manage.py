@@ -12,12 +12,9 @@ from typing import Any
 
 import pytest
 
-from builder.check import Check
 from builder.commands.index.manage import check_index
 from builder.errors import Code
 from builder.hashing import sha256_of
-from builder.matrix.axes import Cell
-from builder.proof import Proof, Verdict
 from builder.publish.index import objects
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder, open_objects
@@ -26,7 +23,7 @@ from builder.publish.provenance import statement_path
 from tests.refused import refused
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.conftest import Run
-from tests.unit.publish.index.make import CELL, proofs_of, ready
+from tests.unit.publish.index.make import proofs_of, ready
 
 
 @pytest.fixture
@@ -275,40 +272,6 @@ def test_a_published_wheel_below_the_level_is_an_error(
     assert (code, json.loads(out)[0]["outcome"]) == (1, "already published")
     assert {path: path.read_bytes() for path in Path("index").rglob("*") if path.is_file()} == before
     assert run(*words, "none")[0] == 0
-
-
-def test_publish_names_the_failed_builds_of_the_last_run(tmp_path: Path, run: Run) -> None:
-    dist = tmp_path / "dist"
-    refused_wheel = ready(tmp_path / "refused", version="2.0").wheel
-    proof = Proof(sha256_of(refused_wheel), Cell.parse(CELL), Check.VALUES, Verdict.FAILED, "wrong result").to_json()
-    entry = {
-        "build": "my_ext-2.0-torch2.11",
-        "status": "failed",
-        "hints": ["do this"],
-        "wheel": refused_wheel.name,
-        "error": "my_ext-2.0-torch2.11: values: wrong result",
-        "proofs": [proof],
-    }
-    other = {"build": "other-1.0-torch2.11", "status": "failed", "hints": [], "error": "other-1.0-torch2.11: no nvcc"}
-    dist.mkdir()
-    (dist / "report.json").write_text(json.dumps({"builds": [entry, other]}))
-    words = ("publish", "--to", tmp_path / "index", "--store", tmp_path / "store", "--dist", dist, "--require", "none")
-    code, out, err = run(*words)
-    said = " ".join(err.split())
-    assert (code, out) == (1, "")
-    for words_of_it in ("my_ext-2.0-torch2.11", "values: wrong result", "hint: do this", "no nvcc"):
-        assert words_of_it in said
-    earlier = ready(dist).wheel
-    assert run(*words)[0] == 1
-    found = json.loads(run(*words, "--json")[1])
-    wanted = [(earlier.name, "already published"), (None, "refused"), (None, "refused")]
-    assert [(one["wheel"], one["outcome"]) for one in found] == wanted
-    assert "do this" in found[1]["reasons"]
-    assert run(*words, earlier)[0] == 0, "the user named the wheel"
-    shutil.copy(refused_wheel, dist)  # only its cases.py was wrong: `publish` itself judges the wheel
-    for report in ({"builds": [entry]}, {}):
-        (dist / "report.json").write_text(json.dumps(report))
-        assert run(*words)[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from builder.commands.index.manage import check_index, find_wheels
 from builder.errors import Code, UsageError
@@ -102,7 +103,7 @@ def test_a_wheel_that_admits_every_torch_is_in_the_paths_in_which_it_was_tested(
 
 def test_records_of_earlier_versions_are_in_the_paths_that_their_versions_name() -> None:
     def paths(version: str, *cells: str) -> tuple[str, ...]:
-        farm = FarmFacts.from_json(FarmFacts(("cu130",), dict.fromkeys(cells, "cpu")).to_json())
+        farm = TypeAdapter(FarmFacts).validate_python(FarmFacts(("cu130",), dict.fromkeys(cells, "cpu")).to_json())
         return paths_of(Entry(f"my_ext-{version}-py3-none-any.whl", "", "", 1, "", "", "", farm=farm))
 
     assert paths("1.0+cu130.torch211") == ("cu130", "cu130/torch2.11")
