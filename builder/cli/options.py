@@ -1,4 +1,4 @@
-"""The options and arguments of the command line, with their help texts; what they select."""
+"""Options that several commands have, and what their values mean."""
 
 from __future__ import annotations
 
@@ -101,3 +101,11 @@ def architectures(arch: list[str] | None) -> tuple[Arch, ...]:
         return tuple(sorted({*native, *(Arch.parse(text) for text in texts if text != "native")}))
     except UsageError as error:
         raise UsageError(error.sentence, error.code, where="--arch", hints=error.hints) from None
+
+
+def check_driver(version: str) -> None:
+    """Raise UsageError for a `--driver` that is no version; empty: none is named."""
+    if version and not re.fullmatch(r"\d+(?:\.\d+)*", version):
+        raise UsageError(
+            f"{version!r} is not a driver version; write it like 550 or 550.54.14", Code.VALUE_INVALID, where="--driver"
+        )

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from packaging.version import InvalidVersion, Version
-from pydantic import Field, field_validator
 from rich.markup import escape
 
 from builder import __version__
+from builder.cli.options import check_driver
 from builder.cli.output import print_result
 from builder.commands.current_environment import current_environment
 from builder.errors import Code, Exit, UsageError
@@ -21,8 +20,6 @@ from builder.masking import mask_credentials
 from builder.matrix.axes import Gpu
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
-from builder.matrix.fields import StrictModel
-from builder.matrix.yaml_document import read_document, validate
 from builder.option import option
 from builder.proofs.environment.cures import Cures, Finding, Severity
 from builder.proofs.environment.facts import InstalledEnvironment, Machine, read_environment
@@ -36,9 +33,10 @@ class DoctorOptions:
     """The options of `buildfarm doctor`."""
 
     python: Path | None = option("Python whose environment is judged. Default: that of the active environment.", "PATH")
-    machine: Path | None = option(
-        "Judge for the driver and the GPUs that FILE describes, not for this machine.", "FILE"
+    gpu: list[str] | None = option(
+        "Judge for this GPU, not for those of this machine: its name (RTX 4090), 8.9 or sm_89. Repeatable.", "GPU"
     )
+    driver: str = option("NVIDIA driver of another machine: 550 or 550.54.14.", "VERSION", default="")
     torch_index: str = option("Index of torch's CUDA variants that the cures name.", "URL", default=TORCH_INDEX)
     as_json: bool = False
 
@@ -52,10 +50,13 @@ def doctor(options: DoctorOptions) -> None:
     Examples:
         buildfarm doctor
         buildfarm doctor --python .venv/bin/python --json > report.json
-        buildfarm doctor --machine gpu-server.yaml
+        buildfarm doctor --gpu "RTX 5090" --driver 580
     """
     compat = Compat.load()
-    machine = _read_machine(options.machine, compat) if options.machine else None
+    check_driver(options.driver)
+    gpus, machine = tuple(Gpu(text, gpu_named(text, compat)) for text in options.gpu or ()), None
+    if gpus or options.driver:
+        machine = Machine(options.driver, gpus, described=True)
     current = current_environment()
     environment = read_environment(options.python or current.interpreter, machine)
     if not options.python and current.of_buildfarm and environment.torch is None:
@@ -68,36 +69,6 @@ def doctor(options: DoctorOptions) -> None:
     print_result(doctor_text(environment, findings), _data(environment, findings), as_json=options.as_json)
     faults = any(finding.level is Severity.FAULT for finding in findings)
     raise typer.Exit(int(Exit.FAILED if faults else Exit.OK))
-
-
-class MachineModel(StrictModel):
-    """The keys of the file."""
-
-    driver: str = Field("", description="Version of NVIDIA's driver.")
-    gpus: list[str] = Field(default_factory=list, description="Name or compute capability of each GPU.")
-
-    @field_validator("driver")
-    @classmethod
-    def _is_version(cls, value: str) -> str:
-        try:
-            Version(value or "0")
-        except InvalidVersion:
-            raise ValueError(f"{value!r} is not the version of a driver; write it like 580.65.06") from None
-        return value
-
-
-def _read_machine(path: Path, compat: Compat) -> Machine:
-    """Read the file; raises UsageError for a mistake in it and for an unknown GPU."""
-    document = read_document(path)
-    model = validate(document, MachineModel)
-    gpus = []
-    for number, name in enumerate(model.gpus):
-        try:
-            gpus.append(Gpu(name, gpu_named(name, compat)))
-        except UsageError as error:
-            hint = "write its compute capability, such as 8.9"
-            raise UsageError(error.sentence, error.code, where=document.where(("gpus", number)), hints=[hint]) from None
-    return Machine(model.driver, tuple(gpus), described=True)
 
 
 _MANAGED = (
@@ -113,7 +84,7 @@ def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) 
     torches = [f"{torch.version} ({f'CUDA {torch.cuda}' if torch.cuda else 'CPU'})" for torch in environment.torches]
     summary = {
         "python": f"{environment.interpreter.python} {environment.interpreter.executable}",
-        "machine": "described by a file" if machine.described else "this one",
+        "machine": "described by the options" if machine.described else "this one",
         "driver": machine.driver or "none found",
         "gpu": gpus or "none",
         "torch": ", ".join(torches) or "none",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 import typer
 from rich.markup import escape
 
-from builder.cli.options import CellOptions
+from builder.cli.options import CellOptions, check_driver
 from builder.cli.output import print_result
 from builder.commands.folders import open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
@@ -89,12 +88,7 @@ def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict]
     for text in options.select.cuda:
         compat.resolve_cuda(text)
     gpus = tuple(Gpu(text, gpu_named(text, compat)) for text in options.gpu or ())
-    if options.driver and not re.fullmatch(r"\d+(?:\.\d+)*", options.driver):
-        raise UsageError(
-            f"{options.driver!r} is not a driver version; write it like 550 or 550.54.14",
-            Code.VALUE_INVALID,
-            where="--driver",
-        )
+    check_driver(options.driver)
     most = 0
     if options.max_size:
         from builder.matrix.fields import parse_size  # noqa: PLC0415 - it needs the models of matrix.yaml
