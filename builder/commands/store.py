@@ -174,7 +174,9 @@ def prune_store(store: Store, keep_days: float, *, dry_run: bool = False) -> Pru
     in_use: list[Item] = []
     for item in sorted((item for item in _items(store) if item.used <= begin), key=lambda item: item.used):
         path = store.root / item.target
-        found = Item(item.target, item.mark, item.used, disk_size(path), _content(path))
+        names = (entry.name for entry in _entries(path))
+        content = next((name for name in names if name.endswith((".whl", ".tar.gz", ".zip"))), "")
+        found = Item(item.target, item.mark, item.used, disk_size(path), content)
         done = store.is_unused(item.mark) if dry_run else store.delete(item.target, item.mark)
         (deleted if done else in_use).append(found)
     return Pruned(tuple(deleted), tuple(in_use))
@@ -190,10 +192,6 @@ def _items(store: Store) -> Iterator[Item]:
                 if folder == "objects":  # sccache sets the time of each object that it finds
                     used = max([used, *(datetime.fromtimestamp(stat.st_mtime, UTC) for stat in _stats(path))])
                 yield Item(target, target if folder in _MARKED else RUN, used)
-
-
-def _content(path: Path) -> str:
-    return next((entry.name for entry in _entries(path) if entry.name.endswith((".whl", ".tar.gz", ".zip"))), "")
 
 
 def _entries(folder: Path) -> Sequence[Path]:

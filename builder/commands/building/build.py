@@ -33,7 +33,7 @@ from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, TORCH_INDEX, Matrix, Recipe
 from builder.matrix.load import load_matrix, read_plan
-from builder.matrix.plan import Build, Plan, no_cell_left, select_versions
+from builder.matrix.plan import Build, Plan, select_versions
 from builder.option import argument, flag, option
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.acceptance import unused_accepts
@@ -93,7 +93,6 @@ class BuildOptions(WorkersOptions, SelectOptions):
     )
     no_python_downloads: bool = False
     recheck: bool = flag("Run every check of the selected wheels again, also checks that passed or failed before.")
-    allow_empty: bool = flag("Exit with 0, not 3, if every selected cell is skipped, such as by `exclude`.")
     dry_run: bool = flag(
         "Print which wheels are already built and which would be compiled, and stop. Writes no file of the project."
     )
@@ -173,19 +172,6 @@ def _added(options: BuildOptions) -> Added | None:
     return added
 
 
-def _read_plan(
-    options: BuildOptions, new: Matrix | None = None, more: Sequence[Recipe] = ()
-) -> tuple[Matrix, dict[str, Recipe], Plan]:
-    """`read_plan` with the image of the options; with `--allow-empty`, a plan without builds is a warning."""
-    matrix, recipes, plan = read_plan(
-        options.matrix, options.select, options.archs, new=new, more=more, allow_empty=options.allow_empty
-    )
-    if not plan.builds:
-        error = no_cell_left(matrix, plan)
-        print_warning(f"{error}: {'; '.join(error.hints)}")
-    return override_base_image(matrix, options.image), recipes, plan
-
-
 def run_build(options: BuildOptions) -> BuildOutcome:
     """Build the selected wheels, prove them as far as this machine can, and put the good ones into `dist`.
 
@@ -193,7 +179,8 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     what the machine lacks. A build that fails later is a result with its error.
     """
     started, clock = datetime.now(UTC), time.monotonic()
-    matrix, recipes, plan = _read_plan(options)
+    matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs)
+    matrix = override_base_image(matrix, options.image)
     with new_folder(options.dist, "--dist"):  # neither folder is made if the other one cannot be used
         store = open_store(options.store)
     check_output(options.dist, "--dist")
@@ -274,7 +261,8 @@ def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bo
     """
     new = added.axes and replace(added.axes, path=options.matrix) if added else None
     more = [added.recipe] if added and not added.listed else []
-    matrix, recipes, plan = _read_plan(options, new, more)
+    matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs, new=new, more=more)
+    matrix = override_base_image(matrix, options.image)
     store = open_store(options.store)
     environments = Environments(store, matrix.torch_index, python_downloads=False)
     settings = replace(_settings(options, matrix), pull=False)
