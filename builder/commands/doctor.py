@@ -13,7 +13,7 @@ from rich.markup import escape
 from builder import __version__
 from builder.cli.options import check_driver
 from builder.cli.output import print_result
-from builder.commands.current_environment import current_environment
+from builder.commands.axes import current_environment
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import counted
 from builder.masking import mask_credentials

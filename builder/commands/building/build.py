@@ -38,8 +38,8 @@ from builder.option import argument, flag, option
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.acceptance import unused_accepts
 from builder.proofs.cells.prover import WheelProver
-from builder.publish.gradients import gradient_text, gradients_of
 from builder.publish.index.install import install_commands, install_lines
+from builder.publish.op_evidence import gradient_text, gradients_of
 from builder.publish.plan_text import architectures_hint, dry_run_json, dry_run_text
 from builder.publish.proof_lines import causes_of_builds, counts, gpu_lines, problem_of
 from builder.publish.provenance import SUFFIX

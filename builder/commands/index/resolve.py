@@ -15,8 +15,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from builder.cli.output import print_result
-from builder.commands.axes import with_selected
-from builder.commands.current_environment import cuda_here, python_here, torch_here
+from builder.commands.axes import cuda_here, python_here, torch_here, with_selected
 from builder.errors import Code, Exit, NothingSelectedError, UsageError
 from builder.log import print_line
 from builder.matrix.axes import Arch, Cell, Cuda, Platform, Python, Torch
