@@ -9,8 +9,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.hashing import sha256_of
 from builder.masking import mask_credentials
@@ -344,12 +342,13 @@ class BuildRecord:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BuildRecord:
         """Read what `to_json` wrote; raises KeyError, ValueError, TypeError or BuildfarmError on anything else."""
+        cuda = data["cuda_sources"]
         return cls(
             record=Record.from_json(data),
             provided=frozenset(texts(data["provided"])),
             jobs=int(data["jobs"]),
-            objects=_STATISTICS.validate_python(data["objects"]),
-            cuda=_CUDA_SOURCES.validate_python(data["cuda_sources"]),
+            objects=CacheStatistics(**data["objects"]) if data["objects"] else None,
+            cuda=CudaSources(int(cuda["files"]), texts(cuda["never_compiled"]), text(cuda["asks_for_gpu"])),
             format=int(data.get("build_format", 0)),
             started=datetime.fromisoformat(data["started"]),
             seconds=float(data["seconds"]),
@@ -386,6 +385,3 @@ class CacheStatistics:
         parts = [f"{self.reused} of {self.reused + self.compiled} steps reused"]
         parts += [f"{count} not cached ({reason})" for reason, count in sorted(self.not_cached.items())]
         return f"compiler cache: {'; '.join(parts)}"
-
-
-_CUDA_SOURCES, _STATISTICS = TypeAdapter(CudaSources), TypeAdapter(CacheStatistics | None)
