@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from builder.cli.app import app
-from builder.cli.output import data_printed, print_json
+from builder.cli.output import data_printed, json_text, print_data
 from builder.errors import DISK_HINT, BuildfarmError, Code, Exit, PreflightError, UsageError
 from builder.log import print_error, print_line
 from builder.process import handle_signals, kill_all
@@ -116,7 +116,7 @@ def _report(errors: Sequence[BuildfarmError]) -> None:
     for error in errors:
         print_error(error)
     if "--json" in sys.argv[1:] and not data_printed() and sys.stdout is not None:
-        print_json({"errors": [error.to_json() for error in errors]})
+        print_data(json_text({"errors": errors}))
 
 
 if __name__ == "__main__":

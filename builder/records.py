@@ -30,15 +30,6 @@ class CudaSources:
     #: The file that calls torch.cuda.is_available() during the build, such as `setup.py`; or empty.
     asks_for_gpu: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain data; `from_json` reads it."""
-        return asdict(self) | {"never_compiled": list(self.never_compiled)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CudaSources:
-        """Read what `to_json` wrote; raises KeyError, ValueError or TypeError for anything else."""
-        return cls(int(data["files"]), tuple(map(str, data["never_compiled"])), str(data["asks_for_gpu"]))
-
 
 class Part(StrEnum):
     """A part of a toolchain: the value is its key in records and its name in messages."""
@@ -342,7 +333,7 @@ class BuildRecord:
             "provided": sorted(self.provided),
             "jobs": self.jobs,
             "objects": self.objects.to_json() if self.objects else None,
-            "cuda_sources": self.cuda.to_json(),
+            "cuda_sources": asdict(self.cuda),
             "build_format": self.format,
             "started": self.started.isoformat(timespec="seconds"),
             "seconds": self.seconds,
@@ -351,12 +342,13 @@ class BuildRecord:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BuildRecord:
         """Read what `to_json` wrote; raises KeyError, ValueError, TypeError or BuildfarmError on anything else."""
+        cuda = data["cuda_sources"]
         return cls(
             record=Record.from_json(data),
             provided=frozenset(texts(data["provided"])),
             jobs=int(data["jobs"]),
-            objects=CacheStatistics.from_json(data["objects"]) if data["objects"] else None,
-            cuda=CudaSources.from_json(data["cuda_sources"]),
+            objects=CacheStatistics(**data["objects"]) if data["objects"] else None,
+            cuda=CudaSources(int(cuda["files"]), texts(cuda["never_compiled"]), text(cuda["asks_for_gpu"])),
             format=int(data.get("build_format", 0)),
             started=datetime.fromisoformat(data["started"]),
             seconds=float(data["seconds"]),
@@ -383,13 +375,6 @@ class CacheStatistics:
     def to_json(self) -> dict[str, Any]:
         """As plain data, for the store's record and report.json."""
         return {name: value for name, value in asdict(self).items() if value or name in ("reused", "compiled")}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CacheStatistics:
-        """Read what `to_json` wrote; raises KeyError or ValueError on anything else."""
-        not_cached = {str(reason): int(count) for reason, count in data.get("not_cached", {}).items()}
-        reasons = {name: data[name] for name in ("refused", "unreadable") if name in data}
-        return cls(int(data["reused"]), int(data["compiled"]), not_cached, **reasons)
 
     def sentence(self) -> str:
         """One line for a person: how much was reused."""

@@ -15,6 +15,9 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
+from typer.models import OptionInfo
+
+from builder.option import SHARED
 
 #: What each command does, in the order of the help: the first paragraph of its docstring.
 PURPOSES = {
@@ -62,16 +65,17 @@ def with_parameters(function: Callable[..., None]) -> Callable[..., None]:
     def run(**values: object) -> None:
         function(options=options(**values))
 
-    kinds = get_type_hints(options, include_extras=True)
-
-    def place(name: str) -> tuple[bool, bool]:
-        """Inherited options come last in the help: those with a heading of their own, before them --json."""
-        return bool(kinds[name].__metadata__[0].rich_help_panel), name == "as_json"
-
+    kinds = get_type_hints(options)
+    declared = [(one, (one.metadata or SHARED[one.name].metadata)["parameter"]) for one in fields(options)]
+    # Those with a heading of their own come last in the help, before them --json.
+    declared.sort(key=lambda pair: (bool(pair[1].rich_help_panel), pair[0].name == "as_json"))
     parameters = []
-    for one in sorted(fields(options), key=lambda one: place(one.name)):
+    for one, declaration in declared:
+        if isinstance(declaration, OptionInfo) and not declaration.param_decls:
+            declaration.param_decls = (f"--{one.name.replace('_', '-')}",)
         default = Parameter.empty if one.default is MISSING else one.default
-        parameters.append(Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=kinds[one.name]))
+        kind = Annotated[kinds[one.name], declaration]  # type: ignore[valid-type, name-defined] # made while it runs
+        parameters.append(Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind))
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # inspect.signature reads it
     return run
 

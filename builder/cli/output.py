@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import Any
 
 import typer
 
@@ -20,9 +21,18 @@ def data_printed() -> bool:
     return bool(_printed)
 
 
-def print_json(data: object) -> None:
-    """Print data for programs to stdout."""
-    print_data(json.dumps(data, indent=1) + "\n")
+def print_result(text: str, data: object, *, as_json: bool) -> None:
+    """Print the result of a command to stdout: its text, or data for programs."""
+    print_data(json_text(data) if as_json else text)
+
+
+def json_text(data: object) -> str:
+    """The data as JSON; an object of a class of buildfarm is what its `to_json` returns, or its text."""
+
+    def plain(value: Any) -> Any:  # noqa: ANN401
+        return value.to_json() if hasattr(value, "to_json") else str(value)
+
+    return f"{json.dumps(data, indent=1, default=plain)}\n"
 
 
 def print_data(text: str) -> None:

@@ -8,21 +8,12 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from packaging.utils import canonicalize_name
 from rich.markup import escape
 
-from builder.cli.options import (
-    SOURCE,
-    JsonOption,
-    MatrixOption,
-    NewMatrixOptions,
-    StoreOption,
-    architectures,
-)
-from builder.cli.output import print_data, print_json
+from builder.cli.options import SOURCE, NewMatrixOptions, architectures
+from builder.cli.output import print_result
 from builder.commands.axes import new_axes, reads_unknown
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, UsageError
@@ -42,6 +33,7 @@ from builder.matrix.config import (
 from builder.matrix.load import load_matrix, load_recipe, load_recipes, recipe_of
 from builder.matrix.plan import make_plan
 from builder.matrix.yaml_document import parse_document
+from builder.option import argument
 from builder.publish.terminal import to_text
 from builder.recipes.fetch import PinnedSource, parse_reference, pin, unpack_source
 from builder.recipes.inspection.draft import Draft
@@ -59,10 +51,10 @@ from builder.wheels.toolchain.environments import Environments
 class AddOptions(NewMatrixOptions):
     """The options of `buildfarm add`."""
 
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE)]
-    matrix: MatrixOption = MATRIX
-    store: StoreOption = None
-    as_json: JsonOption = False
+    source: str = argument(SOURCE, "SOURCE")
+    matrix: Path = MATRIX
+    store: Path | None = None
+    as_json: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,18 +96,14 @@ def add(options: AddOptions) -> None:
         have = "has" if len(ignored) == 1 else "have"
         print_warning(f"{and_list(ignored)} {have} no effect, because {options.matrix} exists: edit this file")
     added = run_add(options)
-    if options.as_json:
-        print_json(
-            {
-                "name": added.recipe.name,
-                "version": added.recipe.version,
-                "recipe": str(added.recipe.folder / RECIPE),
-                "matrix": str(added.matrix.absolute()),
-                "findings": [vars(each) for each in added.draft.findings] if added.draft else [],
-            }
-        )
-    else:
-        print_data(added_text(added) + next_steps(added))
+    data = {
+        "name": added.recipe.name,
+        "version": added.recipe.version,
+        "recipe": added.recipe.folder / RECIPE,
+        "matrix": added.matrix.absolute(),
+        "findings": [vars(each) for each in added.draft.findings] if added.draft else [],
+    }
+    print_result(added_text(added) + next_steps(added), data, as_json=options.as_json)
 
 
 def _ignored_options(options: AddOptions) -> list[str]:

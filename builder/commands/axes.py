@@ -1,19 +1,20 @@
-"""The torch, CUDA and Python of a new matrix.yaml, or of a command without one."""
+"""The torch, CUDA and Python of a new matrix.yaml, or of a command without one: as options or the environment say."""
 
 from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path, PurePosixPath
 from typing import Protocol, TypeVar
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
 
-from builder.commands.current_environment import cuda_here, current_environment, python_here, torch_here
 from builder.errors import Code, UsageError
 from builder.log import print_line
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
@@ -22,6 +23,7 @@ from builder.matrix.config import MATRIX, Matrix, Selection
 from builder.matrix.load import load_matrix
 from builder.matrix.plan import selected
 from builder.recipes.matrix_file import axes_text
+from builder.wheels.build_scripts.cuda_packages import torch_cuda
 
 
 class _Options(Protocol):
@@ -34,6 +36,7 @@ class _Options(Protocol):
 
 
 _O = TypeVar("_O", bound=_Options)
+_NAME_THEM = "name the versions, such as `--torch 2.11 --cuda 13.0 --python 3.12`"
 _NAME_A_WHEEL = "to test a wheel without this file, name the wheel, such as `buildfarm smoke torchvision==0.26.0`"
 
 
@@ -163,3 +166,76 @@ def _supported(compat: Compat, torch: Torch, source: SpecifierSet) -> list[Pytho
     """The Pythons of a torch that the source supports, without free-threaded ones."""
     pythons = (python for python in compat.torch(torch).pythons[torch] if not python.free_threaded)
     return [python for python in pythons if source.contains(str(python))]
+
+
+@dataclass(frozen=True)
+class CurrentEnvironment:
+    """A Python environment: its folder, its python program, and the folder of its distributions.
+
+    `of_buildfarm` is whether no variable names it, so that it is the environment of buildfarm.
+    """
+
+    prefix: Path
+    interpreter: Path
+    site_packages: Path
+    of_buildfarm: bool = False
+
+
+def current_environment() -> CurrentEnvironment:
+    """Find the current environment; raises UsageError when the folder that a variable names is no environment."""
+    named = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
+    if not named:  # sysconfig, since Debian's Python has its distributions in `dist-packages`
+        return CurrentEnvironment(
+            Path(sys.prefix), Path(sys.executable), Path(sysconfig.get_path("purelib")), of_buildfarm=True
+        )
+    prefix = Path(named)
+    for site_packages in sorted((prefix / "lib").glob("python3*/site-packages")):
+        return CurrentEnvironment(prefix, prefix / "bin" / "python", site_packages)
+    raise UsageError(
+        "VIRTUAL_ENV or CONDA_PREFIX names this folder, which is not a Python environment",
+        Code.NO_ENVIRONMENT,
+        where=str(prefix),
+    )
+
+
+def installed_version(site_packages: Path, name: str) -> str:
+    """The version of the installed distribution of this name, or empty."""
+    from importlib.metadata import distributions  # noqa: PLC0415 - takes long
+
+    from builder.wheelfile.installed import distribution_name  # noqa: PLC0415 - takes long
+
+    found = distributions(path=[str(site_packages)])
+    return next((each.version for each in found if distribution_name(each) == name), "")
+
+
+def torch_here() -> Torch:
+    """The release of the current environment's torch. Raises UsageError if it has none."""
+    here = current_environment()
+    if not (version := installed_version(here.site_packages, "torch")):
+        raise UsageError(
+            f"--torch is not given, and the current environment has no torch ({here.prefix})",
+            Code.NO_ENVIRONMENT,
+            hints=[_NAME_THEM],
+        )
+    return Torch.parse(Version(version).base_version)
+
+
+def cuda_here() -> Cuda:
+    """The CUDA of the current environment's torch. Raises UsageError if it has no torch for CUDA."""
+    here = current_environment()
+    cuda = torch_cuda(here.site_packages) if (here.site_packages / "torch" / "version.py").is_file() else ""
+    if not cuda:
+        raise UsageError(
+            f"--cuda is not given, and the torch of the current environment is not for CUDA ({here.prefix})",
+            Code.NO_ENVIRONMENT,
+            hints=[_NAME_THEM],
+        )
+    return Cuda.parse(cuda)
+
+
+def python_here() -> Python:
+    """The Python of the current environment."""
+    here = current_environment()
+    if here.of_buildfarm:
+        return Python(sys.version_info.major, sys.version_info.minor)
+    return Python.parse(here.site_packages.parent.name.removeprefix("python"))

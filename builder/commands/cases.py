@@ -9,21 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from builder.cli.options import (
-    ExecutorName,
-    JsonOption,
-    MatrixOption,
-    NoPullOption,
-    NoPythonDownloadsOption,
-    SelectOptions,
-    StoreOption,
-)
-from builder.cli.output import print_data
+from builder.cli.options import ExecutorName, SelectOptions
+from builder.cli.output import print_result
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.folders import DIST, open_store
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder
@@ -36,6 +26,7 @@ from builder.matrix.compat import and_list
 from builder.matrix.config import CASES, MATRIX, Recipe, WheelSource
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.plan import selected_recipes
+from builder.option import option
 from builder.progress.display import Progress
 from builder.proofs.cells.cell_environment import CellEnvironments, cell_environments
 from builder.result import CasesResult
@@ -78,26 +69,20 @@ def untraced(reason: str) -> dict[str, str]:
 class CasesOptions(SelectOptions):
     """The options of `buildfarm cases`."""
 
-    matrix: MatrixOption = MATRIX
-    executor: Annotated[
-        ExecutorName,
-        typer.Option(
-            "--executor",
-            help="auto: docker, in the cell's runtime image, if the glibc here is too old for the wheel, else local.",
-        ),
-    ] = ExecutorName.AUTO
-    no_pull: NoPullOption = False
-    no_python_downloads: NoPythonDownloadsOption = False
-    dist: Annotated[
-        Path,
-        typer.Option(
-            "--dist",
-            metavar="DIR",
-            help="Folder with wheels, for an extension whose wheel was not built here: the newest one is used.",
-        ),
-    ] = DIST
-    store: StoreOption = None
-    as_json: JsonOption = False
+    matrix: Path = MATRIX
+    executor: ExecutorName = option(
+        "auto: docker, in the cell's runtime image, if the glibc here is too old for the wheel, else local.",
+        default=ExecutorName.AUTO,
+    )
+    no_pull: bool = False
+    no_python_downloads: bool = False
+    dist: Path = option(
+        "Folder with wheels, for an extension whose wheel was not built here: the newest one is used.",
+        "DIR",
+        default=DIST,
+    )
+    store: Path | None = None
+    as_json: bool = False
 
 
 def cases(options: CasesOptions) -> None:
@@ -109,20 +94,11 @@ def cases(options: CasesOptions) -> None:
         buildfarm cases --ext NAME --torch 2.2 --cuda 12.1 --executor docker
     """
     results = list(run_cases(options))
-    if not options.as_json:
-        print_data("\n".join(map(summary_text, results)))
-        return
     data = [
-        {
-            "extension": result.extension,
-            "wheel": result.wheel,
-            "cell": str(result.cell),
-            "file": str(result.file) if result.file else None,
-            **result.drafts.to_json(),
-        }
-        for result in results
+        {"extension": one.extension, "wheel": one.wheel, "cell": one.cell, "file": one.file, **one.drafts.to_json()}
+        for one in results
     ]
-    print_data(json.dumps(data, indent=1) + "\n")
+    print_result("\n".join(map(summary_text, results)), data, as_json=options.as_json)
 
 
 def run_cases(options: CasesOptions) -> Iterator[CasesResult]:

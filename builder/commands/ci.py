@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from builder.cli.options import JsonOption
-from builder.cli.output import print_data
+from builder.cli.output import print_result
 from builder.errors import Code, UsageError
 from builder.log import print_warning
 from builder.masking import mask_credentials
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
+from builder.option import option
 from builder.proofs.environment.facts import source_url
 from builder.publish.ci.jobs import Scope, jobs_json
 from builder.publish.ci.workflows import IMAGE, MARK, STALE, WorkflowOptions, options_text, workflows
@@ -49,10 +45,8 @@ _LOCAL = re.compile(r"(?:git\+)?(?:file:|[/.~])")
 class CiOptions(WorkflowOptions):
     """The options of `buildfarm ci`."""
 
-    directory: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Root of the repository. It contains matrix.yaml.")
-    ] = Path()
-    as_json: JsonOption = False
+    directory: Path = option("Root of the repository. It contains matrix.yaml.", "DIR", "--dir", default=Path())
+    as_json: bool = False
 
 
 def ci(options: CiOptions) -> None:
@@ -78,11 +72,8 @@ def ci(options: CiOptions) -> None:
         )
     if why := _why_absent(options.directory, options.install):
         print_warning(f"--install: {why}")
-    if options.as_json:
-        print_data(json.dumps({"files": [str(path) for path in written]}) + "\n")
-        return
     lines = [f"wrote {path}" for path in written] + [f"removed {path}" for path in removed]
-    print_data("\n".join([*lines, "", *_needs(options)]) + "\n")
+    print_result("\n".join([*lines, "", *_needs(options)]) + "\n", {"files": written}, as_json=options.as_json)
 
 
 def _needs(options: WorkflowOptions) -> list[str]:

@@ -2,67 +2,43 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
-from packaging.version import InvalidVersion, Version
-from pydantic import Field, field_validator
 from rich.markup import escape
 
 from builder import __version__
-from builder.cli.options import JsonOption
-from builder.cli.output import print_data
-from builder.commands.current_environment import current_environment
+from builder.cli.options import check_driver
+from builder.cli.output import print_result
+from builder.commands.axes import current_environment
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import counted
-from builder.log import print_line
 from builder.masking import mask_credentials
 from builder.matrix.axes import Gpu
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
-from builder.matrix.fields import StrictModel
-from builder.matrix.yaml_document import read_document, validate
+from builder.option import option
 from builder.proofs.environment.cures import Cures, Finding, Severity
 from builder.proofs.environment.facts import InstalledEnvironment, Machine, read_environment
 from builder.proofs.environment.judge import judge
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.terminal import to_text
-from builder.store import write_atomic
 
 
 @dataclass(frozen=True)
 class DoctorOptions:
     """The options of `buildfarm doctor`."""
 
-    python: Annotated[
-        Path | None,
-        typer.Option(
-            "--python",
-            metavar="PATH",
-            help="Python whose environment is judged. Default: that of the active environment.",
-        ),
-    ] = None
-    machine: Annotated[
-        Path | None,
-        typer.Option(
-            "--machine",
-            metavar="FILE",
-            help="Judge for the driver and the GPUs that FILE describes, not for this machine.",
-        ),
-    ] = None
-    bundle: Annotated[
-        Path | None,
-        typer.Option("--bundle", metavar="FILE", help="Also write versions and findings to FILE, for a bug report."),
-    ] = None
-    torch_index: Annotated[
-        str,
-        typer.Option("--torch-index", metavar="URL", help="Index of torch's CUDA variants that the cures name."),
-    ] = TORCH_INDEX
-    as_json: JsonOption = False
+    python: Path | None = option("Python whose environment is judged. Default: that of the active environment.", "PATH")
+    gpu: list[str] | None = option(
+        "Judge for this GPU, not for those of this machine: its name (RTX 4090), 8.9 or sm_89. Repeatable.", "GPU"
+    )
+    driver: str = option("NVIDIA driver of another machine: 550 or 550.54.14.", "VERSION", default="")
+    torch_index: str = option("Index of torch's CUDA variants that the cures name.", "URL", default=TORCH_INDEX)
+    as_json: bool = False
 
 
 def doctor(options: DoctorOptions) -> None:
@@ -73,11 +49,14 @@ def doctor(options: DoctorOptions) -> None:
 
     Examples:
         buildfarm doctor
-        buildfarm doctor --python .venv/bin/python --bundle report.json
-        buildfarm doctor --machine gpu-server.yaml
+        buildfarm doctor --python .venv/bin/python --json > report.json
+        buildfarm doctor --gpu "RTX 5090" --driver 580
     """
     compat = Compat.load()
-    machine = _read_machine(options.machine, compat) if options.machine else None
+    check_driver(options.driver)
+    gpus, machine = tuple(Gpu(text, gpu_named(text, compat)) for text in options.gpu or ()), None
+    if gpus or options.driver:
+        machine = Machine(options.driver, gpus, described=True)
     current = current_environment()
     environment = read_environment(options.python or current.interpreter, machine)
     if not options.python and current.of_buildfarm and environment.torch is None:
@@ -87,43 +66,9 @@ def doctor(options: DoctorOptions) -> None:
             hints=["activate the environment to judge, or name its Python: `buildfarm doctor --python env/bin/python`"],
         )
     findings = judge(Cures(environment, compat, options.torch_index))
-    print_data((_json if options.as_json else doctor_text)(environment, findings))
-    if options.bundle:
-        text, home = _json(environment, findings), str(Path.home())  # whose name may be that of a person
-        write_atomic(options.bundle.absolute(), (text.replace(home, "~") if len(home) > 1 else text).encode())
-        print_line(f"wrote {options.bundle}")
+    print_result(doctor_text(environment, findings), _data(environment, findings), as_json=options.as_json)
     faults = any(finding.level is Severity.FAULT for finding in findings)
     raise typer.Exit(int(Exit.FAILED if faults else Exit.OK))
-
-
-class MachineModel(StrictModel):
-    """The keys of the file."""
-
-    driver: str = Field("", description="Version of NVIDIA's driver.")
-    gpus: list[str] = Field(default_factory=list, description="Name or compute capability of each GPU.")
-
-    @field_validator("driver")
-    @classmethod
-    def _is_version(cls, value: str) -> str:
-        try:
-            Version(value or "0")
-        except InvalidVersion:
-            raise ValueError(f"{value!r} is not the version of a driver; write it like 580.65.06") from None
-        return value
-
-
-def _read_machine(path: Path, compat: Compat) -> Machine:
-    """Read the file; raises UsageError for a mistake in it and for an unknown GPU."""
-    document = read_document(path)
-    model = validate(document, MachineModel)
-    gpus = []
-    for number, name in enumerate(model.gpus):
-        try:
-            gpus.append(Gpu(name, gpu_named(name, compat)))
-        except UsageError as error:
-            hint = "write its compute capability, such as 8.9"
-            raise UsageError(error.sentence, error.code, where=document.where(("gpus", number)), hints=[hint]) from None
-    return Machine(model.driver, tuple(gpus), described=True)
 
 
 _MANAGED = (
@@ -139,7 +84,7 @@ def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) 
     torches = [f"{torch.version} ({f'CUDA {torch.cuda}' if torch.cuda else 'CPU'})" for torch in environment.torches]
     summary = {
         "python": f"{environment.interpreter.python} {environment.interpreter.executable}",
-        "machine": "described by a file" if machine.described else "this one",
+        "machine": "described by the options" if machine.described else "this one",
         "driver": machine.driver or "none found",
         "gpu": gpus or "none",
         "torch": ", ".join(torches) or "none",
@@ -164,31 +109,28 @@ def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) 
     return to_text(*map(mask_credentials, lines))
 
 
-def _json(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str:
-    """The result as JSON without credentials; the commands have the real paths."""
+def _data(environment: InstalledEnvironment, findings: Sequence[Finding]) -> dict[str, Any]:
+    """The result for `--json`."""
     interpreter, machine, tools = environment.interpreter, environment.machine, environment.tools
-    data = {
+    return {
         "buildfarm": __version__,
         "python": {
-            "version": str(interpreter.python),
-            "executable": str(interpreter.executable),
-            "prefix": str(interpreter.prefix),
-            "path": [str(folder) for folder in interpreter.path],
+            "version": interpreter.python,
+            "executable": interpreter.executable,
+            "prefix": interpreter.prefix,
+            "path": interpreter.path,
             "headers": interpreter.headers,
         },
-        "platform": str(environment.platform),
+        "platform": environment.platform,
         "machine": {
             "described": machine.described,
             "driver": machine.driver,
-            "gpus": [{"name": gpu.name, "capability": str(gpu.arch)} for gpu in machine.gpus],
+            "gpus": [{"name": gpu.name, "capability": gpu.arch} for gpu in machine.gpus],
         },
         "tools": {"ninja": tools.ninja, "compiler": tools.compiler, "nvcc": tools.nvcc, "cuda_home": tools.home},
-        "torches": [
-            {"version": torch.version, "cuda": str(torch.cuda) if torch.cuda else None, "folder": str(torch.folder)}
-            for torch in environment.torches
-        ],
+        "torches": [{"version": one.version, "cuda": one.cuda, "folder": one.folder} for one in environment.torches],
         "packages": [
-            {"name": one.name, "version": one.version, "folder": str(one.folder), "installer": one.installer}
+            {"name": one.name, "version": one.version, "folder": one.folder, "installer": one.installer}
             for one in environment.packages
         ],
         "conda": dict(environment.conda),
@@ -196,4 +138,3 @@ def _json(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str
         "findings": [asdict(finding) for finding in findings],
         "faults": sum(finding.level is Severity.FAULT for finding in findings),
     }
-    return mask_credentials(json.dumps(data, indent=1)) + "\n"

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from builder.cli.options import CudaOption, MatrixOption, TorchOption
 from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.log import print_line, print_warning
 from builder.matrix.axes import Cuda, Torch
@@ -19,6 +18,7 @@ from builder.matrix.config import MATRIX, TORCH_INDEX, Selection
 from builder.matrix.facts_file import FACTS, Rows, facts_text, read_rows
 from builder.matrix.fields import specifier
 from builder.matrix.yaml_document import read_document
+from builder.option import flag
 from builder.store import write_atomic
 from builder.wheels.upstream import Facts, add_variant, newest_torch, toolkit_facts, torch_facts
 
@@ -27,12 +27,10 @@ from builder.wheels.upstream import Facts, add_variant, newest_torch, toolkit_fa
 class FactsOptions:
     """The options of `buildfarm facts`."""
 
-    torch: TorchOption = None
-    cuda: CudaOption = None
-    matrix: MatrixOption = MATRIX
-    check: Annotated[
-        bool, typer.Option("--check", help="Read the facts of the file again, write nothing, and fail on a difference.")
-    ] = False
+    torch: list[str] | None = None
+    cuda: list[str] | None = None
+    matrix: Path = MATRIX
+    check: bool = flag("Read the facts of the file again, write nothing, and fail on a difference.")
 
 
 def facts(options: FactsOptions) -> None:

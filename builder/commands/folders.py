@@ -1,4 +1,4 @@
-"""The two folders a user names, the store and `dist/`: checked before anything is built; what `dist/` lacks."""
+"""The two folders a user names, the store and `dist/`: checked before anything is built."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-from builder.errors import BuildfarmError, Code, UsageError
-from builder.hashing import digest_of, sha256_of
+from builder.errors import Code, UsageError
+from builder.hashing import digest_of
 from builder.store import MARK, ROOT, RUN, Store, default_store
-from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, text, texts
 
 #: torch writes nvcc's path into its ninja file unquoted, and the toolkit is in the store: such a store gets a link.
 _UNQUOTED = re.compile(r"[^\w@%+=:,./~-]")
@@ -65,33 +63,6 @@ def read_dist(dist: Path) -> list[Path]:
     if dist != DIST and not dist.is_dir():
         raise _no_folder(dist, f"--dist {dist}")
     return sorted(dist.glob("*.whl"))
-
-
-def unpublished_builds(dist: Path) -> list[BuildfarmError]:
-    """Each failed build of report.json as an error of `publish`; not one whose wheel is in `dist`.
-
-    If only cases.py is wrong, `dist` keeps the very wheel of the build.
-    """
-    report = dist / "report.json"
-
-    def errors(data: Mapping[str, Any]) -> Iterator[BuildfarmError]:
-        for entry in data["builds"]:
-            wheel = dist / Path(entry.get("wheel", "none.whl")).name
-            kept = wheel.is_file() and sha256_of(wheel) in {proof["wheel"] for proof in entry["proofs"]}
-            if entry["status"] != "failed" or kept:
-                continue
-            verb = "refused the wheel" if "wheel" in entry else "failed"
-            reason = str(entry["error"]).removeprefix(f"{entry['build']}: ")
-            yield BuildfarmError(
-                f"there is no wheel of this build to publish, because the last `buildfarm build` {verb}: {reason}",
-                Code.NO_WHEEL,
-                where=text(entry["build"]),
-                hints=[*texts(entry["hints"]), f"the report of this build is {report}"],
-            )
-
-    with suppress(OSError, JsonError):  # no report, or one of a different version
-        return read_json(report, lambda data: list(errors(data)), limit=MAX_OWN_JSON)
-    return []
 
 
 def _no_folder(path: Path, where: str) -> UsageError:

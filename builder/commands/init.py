@@ -8,16 +8,15 @@ import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.markup import escape
 
-from builder.cli.options import JsonOption, NewMatrixOptions, architectures
-from builder.cli.output import print_data, print_json
+from builder.cli.options import NewMatrixOptions, architectures
+from builder.cli.output import print_result
 from builder.commands.axes import new_axes
 from builder.errors import Code, UsageError
 from builder.matrix.config import Matrix
+from builder.option import argument, option
 from builder.publish.terminal import to_text
 from builder.recipes.matrix_file import axes_text, create_matrix
 from builder.recipes.new_extension import NewExtension, small_extension, wrapped_extension
@@ -29,19 +28,13 @@ _MATRIX = "matrix.yaml"
 class InitOptions(NewMatrixOptions):
     """The options of `buildfarm init`."""
 
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of the project. It is created if it does not exist.")
-    ] = Path()
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--name",
-            metavar="NAME",
-            help="Name of the extension. Default: that of the .cu file; of several files the one with which all names "
-            "begin, such as op for op.cpp and op_kernel.cu; else of the folder.",
-        ),
-    ] = None
-    as_json: JsonOption = False
+    folder: Path = argument("Folder of the project. It is created if it does not exist.", "DIR", default=Path())
+    name: str | None = option(
+        "Name of the extension. Default: that of the .cu file; of several files the one with which all names "
+        "begin, such as op for op.cpp and op_kernel.cu; else of the folder.",
+        "NAME",
+    )
+    as_json: bool = False
 
 
 def init(options: InitOptions) -> None:
@@ -55,11 +48,9 @@ def init(options: InitOptions) -> None:
         buildfarm init --torch 2.11 --cuda 13.0 --python 3.12 --arch 9.0
     """
     folder, (extension, axes) = options.folder, run_init(options)
-    if options.as_json:
-        files = [str(folder / path) for path in (*extension.files, _MATRIX)]
-        print_json({"name": extension.name, "files": files, "notes": extension.notes, "gaps": extension.gaps})
-    else:
-        print_data(started_text(folder, extension, axes))
+    files = [folder / path for path in (*extension.files, _MATRIX)]
+    data = {"name": extension.name, "files": files, "notes": extension.notes, "gaps": extension.gaps}
+    print_result(started_text(folder, extension, axes), data, as_json=options.as_json)
 
 
 def run_init(options: InitOptions) -> tuple[NewExtension, Matrix]:

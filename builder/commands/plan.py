@@ -7,16 +7,15 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from builder.cli.options import ArchOption, JsonOption, MatrixOption, SelectOptions, architectures
+from builder.cli.options import SelectOptions, architectures
 from builder.cli.output import print_data
 from builder.log import print_warning
 from builder.matrix.config import MATRIX
 from builder.matrix.load import read_plan
 from builder.matrix.plan import Plan
+from builder.option import flag, option
 from builder.publish.ci.jobs import Scope, jobs_json
 from builder.publish.plan_text import architectures_hint, plan_text
 from builder.recipes.inspection.metadata import other_versions
@@ -29,18 +28,14 @@ _SKIP = ("torch", "cuda", "python", "platform", "extension", "code", "reason")
 class PlanOptions(SelectOptions):
     """The options of `buildfarm plan`."""
 
-    arch: ArchOption = None
-    matrix: MatrixOption = MATRIX
-    explain: Annotated[bool, typer.Option("--explain", help="Name the skipped cells of each reason.")] = False
-    github: Annotated[
-        Scope | None,
-        typer.Option(
-            "--github",
-            help="Print the jobs for GitHub Actions as JSON: a matrix with at most 256 jobs. full: every build, one in"
-            " each job if this is enough. newest: a job for the newest cell of each extension.",
-        ),
-    ] = None
-    as_json: JsonOption = False
+    arch: list[str] | None = None
+    matrix: Path = MATRIX
+    explain: bool = flag("Name the skipped cells of each reason.")
+    github: Scope | None = option(
+        "Print the jobs for GitHub Actions as JSON: a matrix with at most 256 jobs. full: every build, one in"
+        " each job if this is enough. newest: a job for the newest cell of each extension."
+    )
+    as_json: bool = False
 
 
 def plan(options: PlanOptions) -> None:

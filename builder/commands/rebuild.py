@@ -9,21 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from packaging.version import InvalidVersion, Version
 
-from builder.cli.options import (
-    ImageOption,
-    JobsOption,
-    MatrixOption,
-    NoPullOption,
-    NoPythonDownloadsOption,
-    QuietOption,
-    StoreOption,
-    VerboseOption,
-)
 from builder.cli.output import print_data
 from builder.commands.building.executor_choice import RunSettings, choose_executor, override_base_image
 from builder.commands.building.preflight import preflight
@@ -34,6 +23,7 @@ from builder.hashing import sha256_of
 from builder.log import print_line, set_verbosity
 from builder.matrix.config import MATRIX, Recipe
 from builder.matrix.load import load_matrix, load_recipes
+from builder.option import argument, flag, option
 from builder.progress.display import Progress
 from builder.records import Part, Record, Toolchain, read_record, recorded_settings
 from builder.result import RebuildResult
@@ -123,21 +113,17 @@ def check_toolchain(recorded: Toolchain, here: Toolchain) -> None:
 class RebuildOptions:
     """The options of `buildfarm rebuild`."""
 
-    wheel: Annotated[Path, typer.Argument(metavar="WHEEL", help="A wheel that buildfarm built.")]
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Compare both wheels bit by bit. If they differ, exit with 1.")
-    ] = False
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder that keeps the rebuilt wheel.")] = (
-        None
-    )
-    matrix: MatrixOption = MATRIX
-    image: ImageOption = None
-    no_pull: NoPullOption = False
-    jobs: JobsOption = None
-    no_python_downloads: NoPythonDownloadsOption = False
-    store: StoreOption = None
-    quiet: QuietOption = False
-    verbose: VerboseOption = False
+    wheel: Path = argument("A wheel that buildfarm built.", "WHEEL")
+    verify: bool = flag("Compare both wheels bit by bit. If they differ, exit with 1.")
+    out: Path | None = option("Folder that keeps the rebuilt wheel.", "DIR")
+    matrix: Path = MATRIX
+    image: str | None = None
+    no_pull: bool = False
+    jobs: int | None = None
+    no_python_downloads: bool = False
+    store: Path | None = None
+    quiet: bool = False
+    verbose: bool = False
 
 
 def rebuild(options: RebuildOptions) -> None:

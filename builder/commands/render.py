@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from builder.cli.options import MatrixOption, SelectOptions
+from builder.cli.options import SelectOptions
 from builder.cli.output import print_data
 from builder.errors import Exit, MissingToolError
 from builder.images.dockerfiles import Dockerfile, dockerfiles, unpinned, write_dockerfiles
@@ -17,24 +16,19 @@ from builder.images.registry import lock_path, read_lock, read_mirrors
 from builder.log import print_error
 from builder.matrix.config import MATRIX
 from builder.matrix.load import read_plan
+from builder.option import flag, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class RenderOptions(SelectOptions):
     """The options of `buildfarm render`."""
 
-    matrix: MatrixOption = MATRIX
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the Dockerfiles.")] = Path(
-        "build/dockerfiles"
+    matrix: Path = MATRIX
+    out: Path = option("Folder for the Dockerfiles.", "DIR", default=Path("build/dockerfiles"))
+    lock: bool = flag(
+        "First ask the registries, through the Docker engine, for the digests of the base images, and write"
+        " them to buildfarm.lock."
     )
-    lock: Annotated[
-        bool,
-        typer.Option(
-            "--lock",
-            help="First ask the registries, through the Docker engine, for the digests of the base images, and write"
-            " them to buildfarm.lock.",
-        ),
-    ] = False
 
 
 def render(options: RenderOptions) -> None:

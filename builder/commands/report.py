@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from builder.cli.options import StoreOption
 from builder.cli.output import print_data
 from builder.commands.folders import open_store
 from builder.errors import Code, NothingSelectedError
 from builder.log import print_line
+from builder.option import argument, flag, option
 from builder.publish.runs.history import Run, find_run, runs, tell_running
 from builder.publish.runs.markdown import report_markdown
 from builder.publish.runs.page import report_page
@@ -28,22 +25,15 @@ PAGE = Path("buildfarm-report.html")
 class ReportOptions:
     """The options of `buildfarm report`."""
 
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RUN",
-            help="The id of a run, or its first characters, as `buildfarm store history` lists them. Default:"
-            " the newest run that was started in this folder.",
-        ),
-    ] = None
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help=f"The page to write. Default: {PAGE}, or none with --markdown."),
-    ] = None
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print Markdown for a job summary of GitHub Actions, of at most 1 MiB.")
-    ] = False
-    store: StoreOption = None
+    run: str | None = argument(
+        "The id of a run, or its first characters, as `buildfarm store history` lists them. Default:"
+        " the newest run that was started in this folder.",
+        "RUN",
+        default=None,
+    )
+    out: Path | None = option(f"The page to write. Default: {PAGE}, or none with --markdown.", "FILE")
+    markdown: bool = flag("Print Markdown for a job summary of GitHub Actions, of at most 1 MiB.")
+    store: Path | None = None
 
 
 def report(options: ReportOptions) -> None:

@@ -8,27 +8,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from builder.cli.options import (
-    IndexOption,
-    JsonOption,
-    JunitOption,
-    NoPullOption,
-    NoPythonDownloadsOption,
-    QuietOption,
-    SelectOptions,
-    SmokeExecutor,
-    StoreOption,
-    SummaryOption,
-    VerboseOption,
-    WheelMatrixOption,
-)
-from builder.cli.output import print_data, print_json
+from builder.cli.options import SelectOptions, SmokeExecutor
+from builder.cli.output import print_result
 from builder.commands.axes import matrix_or_options, reads_unknown
 from builder.commands.folders import DIST, open_store
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder
@@ -43,6 +30,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.plan import selected_recipes
+from builder.option import argument, option
 from builder.progress.display import Progress
 from builder.proof import Check, Proof, Verdict, proofs_json, proofs_path
 from builder.proofs.cells.acceptance import apply_accepts, unused_accepts
@@ -153,43 +141,31 @@ def _of_cells(proof: Proof) -> Proof:
 class SmokeOptions(SelectOptions):
     """The options of `buildfarm smoke`."""
 
-    wheels: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="WHEEL",
-            help="File, URL or NAME==VERSION. Default: the wheels in --dist and the official wheels that recipes name.",
-        ),
-    ] = None
-    matrix: WheelMatrixOption = None
-    index: IndexOption = ""
-    pack: Annotated[
-        Path | None,
-        typer.Option(
-            "--pack",
-            metavar="FILE",
-            help="Write the checks and the cases of one extension to FILE. Copy it to a GPU machine; run `python"
-            " FILE`.",
-        ),
-    ] = None
-    executor: Annotated[
-        SmokeExecutor,
-        typer.Option(
-            "--executor",
-            help="local: run on this machine. docker: run in the runtime image of each cell, with the GPU if there"
-            " is one.",
-        ),
-    ] = SmokeExecutor.LOCAL
-    no_pull: NoPullOption = False
-    no_python_downloads: NoPythonDownloadsOption = False
-    dist: Annotated[
-        Path, typer.Option("--dist", metavar="DIR", help="Folder whose wheels are tested if no WHEEL is given.")
-    ] = DIST
-    store: StoreOption = None
-    junit: JunitOption = None
-    summary: SummaryOption = None
-    quiet: QuietOption = False
-    verbose: VerboseOption = False
-    as_json: JsonOption = False
+    wheels: list[str] | None = argument(
+        "File, URL or NAME==VERSION. Default: the wheels in --dist and the official wheels that recipes name.",
+        "WHEEL",
+        default=None,
+    )
+    matrix: Path | None = option(
+        "The file that lists torch, CUDA, Python and the extensions. Default: matrix.yaml if there is one.", "FILE"
+    )
+    index: str = ""
+    pack: Path | None = option(
+        "Write the checks and the cases of one extension to FILE. Copy it to a GPU machine; run `python FILE`.", "FILE"
+    )
+    executor: SmokeExecutor = option(
+        "local: run on this machine. docker: run in the runtime image of each cell, with the GPU if there is one.",
+        default=SmokeExecutor.LOCAL,
+    )
+    no_pull: bool = False
+    no_python_downloads: bool = False
+    dist: Path = option("Folder whose wheels are tested if no WHEEL is given.", "DIR", default=DIST)
+    store: Path | None = None
+    junit: Path | None = None
+    summary: Path | None = None
+    quiet: bool = False
+    verbose: bool = False
+    as_json: bool = False
 
 
 @reads_unknown
@@ -215,19 +191,8 @@ def smoke(options: SmokeOptions) -> None:
     results = run_smoke(options)
     if options.junit:
         write_atomic(options.junit.absolute(), smoke_junit(results).encode())
-    if options.as_json:
-        print_json(
-            [
-                {
-                    "subject": result.subject,
-                    "cell": str(result.cell),
-                    "proofs": [proof.to_json() for proof in result.all_proofs],
-                }
-                for result in results
-            ]
-        )
-    else:
-        print_data(smoke_text(results))
+    data = [{"subject": one.subject, "cell": one.cell, "proofs": one.all_proofs} for one in results]
+    print_result(smoke_text(results), data, as_json=options.as_json)
     if {proof.verdict for result in results for proof in result.proofs} == {Verdict.NOT_RUN}:
         raise MissingToolError(
             "no check could run in any of the cells", Code.NO_CELL_HERE, hints=["the output above gives the reasons"]

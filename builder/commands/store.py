@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.markup import escape
 
-from builder.cli.options import DryRunOption, StoreOptions
-from builder.cli.output import print_data
+from builder.cli.options import StoreOptions
+from builder.cli.output import print_result
 from builder.commands.folders import open_store
 from builder.gate.amounts import counted, size_text
+from builder.option import option
 from builder.publish.runs.history import Run, runs, tell_running
 from builder.publish.terminal import fits, plain_table, to_text
 from builder.store import RUN, Store
@@ -41,11 +39,8 @@ _UNMARKED = (
 class PruneStoreOptions(StoreOptions):
     """The options of `buildfarm store prune`."""
 
-    keep_days: Annotated[
-        float,
-        typer.Option("--keep-days", metavar="N", min=0, max=36_500, help="Keep what was used in the last N days."),
-    ]
-    dry_run: DryRunOption = False
+    keep_days: float = option("Keep what was used in the last N days.", "N", default=..., min=0, max=36_500)
+    dry_run: bool = False
 
 
 def prune(options: PruneStoreOptions) -> None:
@@ -57,7 +52,13 @@ def prune(options: PruneStoreOptions) -> None:
     """
     store = open_store(options.store, run=False, must_exist=True)
     done = prune_store(store, options.keep_days, dry_run=options.dry_run)
-    print_data(pruned_text(done, dry_run=options.dry_run, as_json=options.as_json))
+    data = {
+        "dry_run": options.dry_run,
+        "freed": sum(item.size for item in done.deleted),
+        "deleted": done.deleted,
+        "in_use": done.in_use,
+    }
+    print_result(pruned_text(done, dry_run=options.dry_run), data, as_json=options.as_json)
 
 
 def history(options: StoreOptions) -> None:
@@ -68,24 +69,18 @@ def history(options: StoreOptions) -> None:
         buildfarm store history --json
     """
     store = open_store(options.store, run=False, must_exist=True)
-    print_data(history_text(runs(store), as_json=options.as_json))
+    found, large = runs(store), ("report", "timeline")
+    data = [{k: v for k, v in run.to_json().items() if k not in large} | {"builds": run.counts()} for run in found]
+    print_result(history_text(found), data, as_json=options.as_json)
     tell_running(store)
 
 
 COMMANDS = {"prune": prune, "history": history}
 
 
-def pruned_text(pruned: Pruned, *, dry_run: bool, as_json: bool) -> str:
+def pruned_text(pruned: Pruned, *, dry_run: bool) -> str:
     """Each deleted item, and how much space that frees."""
     freed = sum(item.size for item in pruned.deleted)
-    if as_json:
-        data = {
-            "dry_run": dry_run,
-            "freed": freed,
-            "deleted": [_item_json(item) for item in pruned.deleted],
-            "in_use": [_item_json(item) for item in pruned.in_use],
-        }
-        return json.dumps(data, indent=1) + "\n"
     lines = [f"{_name(item)}  {size_text(item.size)}" for item in pruned.deleted]
     lines += [f"kept, because it is in use: {_name(item)}" for item in pruned.in_use]
     count, size = counted(len(pruned.deleted), "item"), size_text(freed)
@@ -98,17 +93,8 @@ def _name(item: Item) -> str:
     return f"{folder}/{name[:16]}: {item.content}" if item.content else item.target
 
 
-def _item_json(item: Item) -> dict[str, object]:
-    used = item.used.isoformat(timespec="seconds")
-    return {"target": item.target, "content": item.content, "size": item.size, "used": used}
-
-
-def history_text(runs: Sequence[Run], *, as_json: bool) -> str:
-    """One line for each run, the newest first; as JSON, without reports and timelines."""
-    if as_json:
-        large = ("report", "timeline")
-        data = [{k: v for k, v in run.to_json().items() if k not in large} | {"builds": run.counts()} for run in runs]
-        return json.dumps(data, indent=1) + "\n"
+def history_text(runs: Sequence[Run]) -> str:
+    """One line for each run, the newest first."""
     if not runs:
         return "No run is recorded in this store.\n"
     table = plain_table("run", "time", "result", "extensions", "folder", "command")
@@ -138,6 +124,11 @@ class Item:
     size: int = 0
     #: The wheel or the archive in it, or empty.
     content: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """The item as `--json` prints it."""
+        used = self.used.isoformat(timespec="seconds")
+        return {"target": self.target, "content": self.content, "size": self.size, "used": used}
 
 
 @dataclass(frozen=True)
@@ -183,7 +174,9 @@ def prune_store(store: Store, keep_days: float, *, dry_run: bool = False) -> Pru
     in_use: list[Item] = []
     for item in sorted((item for item in _items(store) if item.used <= begin), key=lambda item: item.used):
         path = store.root / item.target
-        found = Item(item.target, item.mark, item.used, disk_size(path), _content(path))
+        names = (entry.name for entry in _entries(path))
+        content = next((name for name in names if name.endswith((".whl", ".tar.gz", ".zip"))), "")
+        found = Item(item.target, item.mark, item.used, disk_size(path), content)
         done = store.is_unused(item.mark) if dry_run else store.delete(item.target, item.mark)
         (deleted if done else in_use).append(found)
     return Pruned(tuple(deleted), tuple(in_use))
@@ -199,10 +192,6 @@ def _items(store: Store) -> Iterator[Item]:
                 if folder == "objects":  # sccache sets the time of each object that it finds
                     used = max([used, *(datetime.fromtimestamp(stat.st_mtime, UTC) for stat in _stats(path))])
                 yield Item(target, target if folder in _MARKED else RUN, used)
-
-
-def _content(path: Path) -> str:
-    return next((entry.name for entry in _entries(path) if entry.name.endswith((".whl", ".tar.gz", ".zip"))), "")
 
 
 def _entries(folder: Path) -> Sequence[Path]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
 import typer
 from rich.markup import escape
 
-from builder.cli.options import CellOptions, IndexOption, JsonOption, QuietOption, StoreOption, VerboseOption
-from builder.cli.output import print_data
+from builder.cli.options import CellOptions, check_driver
+from builder.cli.output import print_result
 from builder.commands.folders import open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
 from builder.errors import BuildfarmError, Code, Exit, UsageError
@@ -22,6 +21,7 @@ from builder.gate.causes import line
 from builder.log import print_error, print_warning, set_verbosity
 from builder.matrix.axes import Gpu, Python
 from builder.matrix.compat import Compat
+from builder.option import argument, option
 from builder.proof import Proof, Verdict
 from builder.proofs.inventory import inventory_of_index, shelf_of
 from builder.proofs.verify.gpus import gpu_named
@@ -44,28 +44,17 @@ Unreadable = Mapping[ForeignWheel, UsageError]
 class VerifyOptions(CellOptions):
     """The options of `buildfarm verify`."""
 
-    wheels: Annotated[
-        list[str],
-        typer.Argument(metavar="WHEEL", help="File, folder with wheels, URL, or NAME==VERSION on the package index."),
-    ]
-    gpu: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--gpu", metavar="GPU", help="A GPU that must run the wheel: its name (RTX 4090), 8.9 or sm_89. Repeatable."
-        ),
-    ] = None
-    driver: Annotated[
-        str, typer.Option("--driver", metavar="VERSION", help="NVIDIA driver of the GPUs: 550 or 550.54.14.")
-    ] = ""
-    max_size: Annotated[
-        str,
-        typer.Option("--max-size", metavar="SIZE", help="The largest wheel file that passes, such as 300MB or 1GiB."),
-    ] = ""
-    index: IndexOption = ""
-    store: StoreOption = None
-    quiet: QuietOption = False
-    verbose: VerboseOption = False
-    as_json: JsonOption = False
+    wheels: list[str] = argument("File, folder with wheels, URL, or NAME==VERSION on the package index.", "WHEEL")
+    gpu: list[str] | None = option(
+        "A GPU that must run the wheel: its name (RTX 4090), 8.9 or sm_89. Repeatable.", "GPU"
+    )
+    driver: str = option("NVIDIA driver of the GPUs: 550 or 550.54.14.", "VERSION", default="")
+    max_size: str = option("The largest wheel file that passes, such as 300MB or 1GiB.", "SIZE", default="")
+    index: str = ""
+    store: Path | None = None
+    quiet: bool = False
+    verbose: bool = False
+    as_json: bool = False
 
 
 def verify(options: VerifyOptions) -> None:
@@ -82,7 +71,7 @@ def verify(options: VerifyOptions) -> None:
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     verdicts, unreadable = run_verify(options, open_store(options.store))
-    print_data(verify_json(verdicts, unreadable) if options.as_json else verify_text(verdicts))
+    print_result(verify_text(verdicts), verify_data(verdicts, unreadable), as_json=options.as_json)
     for error in unreadable.values():
         print_error(error)
     if unreadable:
@@ -99,12 +88,7 @@ def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict]
     for text in options.select.cuda:
         compat.resolve_cuda(text)
     gpus = tuple(Gpu(text, gpu_named(text, compat)) for text in options.gpu or ())
-    if options.driver and not re.fullmatch(r"\d+(?:\.\d+)*", options.driver):
-        raise UsageError(
-            f"{options.driver!r} is not a driver version; write it like 550 or 550.54.14",
-            Code.VALUE_INVALID,
-            where="--driver",
-        )
+    check_driver(options.driver)
     most = 0
     if options.max_size:
         from builder.matrix.fields import parse_size  # noqa: PLC0415 - it needs the models of matrix.yaml
@@ -160,7 +144,7 @@ def _placed(proof: Proof) -> str:
     return f"{proof.cell}: {proof.reason}" if proof.cell else proof.reason
 
 
-def verify_json(verdicts: Sequence[WheelVerdict], unreadable: Unreadable) -> str:
+def verify_data(verdicts: Sequence[WheelVerdict], unreadable: Unreadable) -> list[dict[str, Any]]:
     """Everything about each wheel, and the error of each file that is no readable wheel."""
     data: list[dict[str, Any]] = [
         {
@@ -168,12 +152,11 @@ def verify_json(verdicts: Sequence[WheelVerdict], unreadable: Unreadable) -> str
             "sha256": one.facts.sha256,
             "origin": one.origin,
             "failed": one.failed,
-            "proofs": [proof.to_json() for proof in one.proofs],
+            "proofs": one.proofs,
         }
         for one in verdicts
     ]
-    data += [
-        {"wheel": one.path.name, "origin": one.origin, "failed": True, "proofs": [], "error": error.to_json()}
+    return data + [
+        {"wheel": one.path.name, "origin": one.origin, "failed": True, "proofs": [], "error": error}
         for one, error in unreadable.items()
     ]
-    return json.dumps(data, indent=1) + "\n"

@@ -33,15 +33,13 @@ def read_plan(
     *,
     new: Matrix | None = None,
     more: Sequence[Recipe] = (),
-    allow_empty: bool = False,
 ) -> tuple[Matrix, dict[str, Recipe], Plan]:
     """Read matrix.yaml and its recipes, and plan the selection; return the matrix, the recipes by name, and the plan.
 
     `archs`, unless empty, replace the GPU architectures of the matrix and of the recipes. `new` is the matrix of a file
     that does not exist yet, and `more` are recipes that it does not list.
 
-    Raises UsageError: a file or the selection is wrong; NothingSelectedError: without `allow_empty`, no cell is left of
-    the selection.
+    Raises UsageError: a file or the selection is wrong; NothingSelectedError: no cell is left of the selection.
     """
     matrix = new or load_matrix(path)
     recipes = (*load_recipes(matrix), *more)
@@ -49,7 +47,7 @@ def read_plan(
     if archs:
         matrix = replace(matrix, archs=archs)
         recipes = tuple(replace(recipe, archs=()) for recipe in recipes)
-    plan = make_plan(matrix, recipes, select, Compat.load(), allow_empty=allow_empty)
+    plan = make_plan(matrix, recipes, select, Compat.load())
     return matrix, {recipe.name: recipe for recipe in recipes}, plan
 
 

@@ -256,16 +256,14 @@ class SkipSummary:
         return join_names(self.extensions)
 
 
-def make_plan(
-    matrix: Matrix, recipes: Sequence[Recipe], select: Selection, compat: Compat, *, allow_empty: bool = False
-) -> Plan:
+def make_plan(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, compat: Compat) -> Plan:
     """Return the builds that a selection needs, each with the cells it serves, and a Skip for every other combination.
 
     The order of the input does not change the plan. Skips that concern every extension come first, then those of each
     extension by name; within these, the order is torch, CUDA, Python, platform.
 
     Raises UsageError: the selection holds an unknown value or two values that exclude each other; NothingSelectedError:
-    without `allow_empty`, no cell is left; see `no_cell_left`.
+    no cell is left, with three reasons as hints.
     """
     served, skips = _served_and_skipped(matrix, recipes, select, compat)
     builds = list[Build]()
@@ -278,19 +276,12 @@ def make_plan(
             groups[rules.group_key(cell)].append(cell)
         builds += [rules.build(key[1], group) for key, group in groups.items()]
     plan = Plan(tuple(builds), tuple(skips))
-    if not plan.builds and not allow_empty:
-        raise no_cell_left(matrix, plan)
-    return plan
-
-
-def no_cell_left(matrix: Matrix, plan: Plan) -> NothingSelectedError:
-    """The error of a plan without builds; the hints are three reasons.
-
-    What a recipe or the matrix says comes first: a user can change that, but not which combinations torch has.
-    """
+    if plan.builds:
+        return plan
+    # What a recipe or the matrix says comes first: a user can change that, but not which combinations torch has.
     said = sorted(summarise_skips(plan), key=lambda s: 0 if s.extensions else 1 if s.code == "excluded" else 2)
     reasons = [(f"{s.about}: " if s.about else "") + f"{s.reason} ({counted(len(s.cells), 'cell')})" for s in said[:3]]
-    return NothingSelectedError(
+    raise NothingSelectedError(
         "every selected cell is skipped", Code.NO_CELL_LEFT, where=str(matrix.path), hints=reasons
     )
 
@@ -403,7 +394,8 @@ def select_versions(
                 *([f"the matrix lists {and_list(sorted(getattr(matrix, axis)))}"] if alone else []),
             ],
         )
-    torch, cuda, python = (_narrowed(getattr(matrix, axis), values) for axis, values in selected.items())
+    listed = ((getattr(matrix, axis), set(chain(*groups))) for axis, groups in selected.items())
+    torch, cuda, python = (tuple(sorted(set(have) & wanted if wanted else set(have))) for have, wanted in listed)
     return torch, cuda, python
 
 
@@ -460,10 +452,6 @@ def _missing(matrix: Matrix, selected: _Selected) -> list[tuple[str, Any]]:
         for values in groups
         if not any(value in getattr(matrix, axis) for value in values)
     ]
-
-
-def _narrowed(listed: Sequence[Any], groups: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
-    return tuple(sorted(set(listed).intersection(chain(*groups)) if groups else set(listed)))
 
 
 def _to_add(matrix: Matrix, axis: str, value: object, compat: Compat) -> str:

@@ -12,7 +12,7 @@ from builder.gate.causes import Causes, PlacedOutcome, causes_of, line
 from builder.gate.outcome import FAILED, NOT_RUN, REMARK, Outcome, count_text
 from builder.matrix.axes import Arch
 from builder.proof import Check, Proof, Verdict
-from builder.publish.gpu_models import proven_on
+from builder.publish.op_evidence import proven_on
 from builder.result import BuildResult
 
 #: Checks that many ops do not promise to pass.

@@ -10,8 +10,7 @@ from builder.gate.outcome import FAILED, PASSED, Answer, Outcome
 from builder.gate.report import junit
 from builder.matrix.plan import Plan
 from builder.proof import Proof
-from builder.publish.gpu_models import models_json
-from builder.publish.gradients import gradients_of
+from builder.publish.op_evidence import gradients_of, models_json
 from builder.publish.proof_lines import failed_lines, problem_of
 from builder.publish.provenance import statement_path
 from builder.result import BuildResult, SmokeResult

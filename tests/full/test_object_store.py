@@ -18,7 +18,6 @@ from uuid import uuid4
 import botocore.session
 import pytest
 
-from builder.commands.index.manage import check_index
 from builder.proof import proofs_path
 from builder.publish.index import bucket as bucket_module
 from builder.publish.index.bucket import Bucket
@@ -29,7 +28,7 @@ from tests.fixtures.index_server import clean_environment
 from tests.fixtures.killed import seeded, together
 from tests.fixtures.object_store import ObjectStore
 from tests.unit.publish.index.conftest import Run
-from tests.unit.publish.index.make import ready
+from tests.unit.publish.index.make import checked, ready
 
 FORK = multiprocessing.get_context("fork")
 
@@ -71,7 +70,7 @@ def publish(run: Run, place: str, new: NewWheel, *options: str) -> tuple[int, st
 def wheels(place: str) -> list[str]:
     """The versions that the page of all wheels lists, after a check that finds no fault."""
     repository = Repository(Bucket(place))
-    assert check_index(repository).faults == ()
+    assert checked(repository).faults == ()
     return sorted(str(entry.version) for entry in repository.listed("my-ext"))
 
 
@@ -276,6 +275,6 @@ def test_a_connection_that_is_cut_is_continued(place: str, tmp_path: Path, monke
     with pytest.raises(Exception, match="does not answer"):
         Repository(objects).add(new)
     assert Repository(Bucket(place)).objects.names("pending") != []
-    check = check_index(Repository(Bucket(place)))
+    check = checked(Repository(Bucket(place)))
     assert (check.finished, check.faults) == (("my-ext",), ())
     assert wheels(place) == ["1.0"]

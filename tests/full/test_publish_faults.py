@@ -13,7 +13,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Event
 
-from builder.commands.index.manage import check_index
 from builder.commands.index.publish import publish_wheels
 from builder.publish.index.levels import Level
 from builder.publish.index.objects import Folder
@@ -22,6 +21,7 @@ from builder.result import PublishOutcome
 from builder.store import Store
 from tests.fixtures.killed import begin, context_of, enough, seeded
 from tests.unit.loopback import pure_wheel
+from tests.unit.publish.index.make import checked
 
 #: Kills of `publish`; BUILDFARM_KILLS=50 makes a longer test.
 KILLS = int(os.environ.get("BUILDFARM_KILLS", "15"))
@@ -93,14 +93,14 @@ def test_a_killed_publish_leaves_nothing_half_seen(tmp_path: Path) -> None:
                 process.join()
                 interrupted += bool(repository.objects.names("pending"))
                 if kills % 3 == 0:  # the other kills hit an index with more than one interrupted change
-                    assert check_index(repository).faults == ()
+                    assert checked(repository).faults == ()
             start(kills + kills % 2 + 2).join()
         finally:
             stop.set()
         assert reader.result() > 2
-    check = check_index(repository)
+    check = checked(repository)
     assert check.faults == ()
-    assert check_index(repository).finished == ()
+    assert checked(repository).finished == ()
     listed = {entry.filename for project in repository.projects() for entry in repository.listed(project)}
     assert {wheel.name for wheel in wheels} <= listed
     print(f"{kills} kills, {interrupted} during a change, {check.wheels} wheels")

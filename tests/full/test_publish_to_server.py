@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import requests
 
-from builder.commands.index.manage import check_index
 from builder.commands.index.publish import publish_wheels
 from builder.publish.index.levels import Level
 from builder.publish.index.objects import Folder
@@ -29,6 +28,7 @@ from tests.fixtures.killed import begin, context_of, enough, seeded
 from tests.real.publish.remote.make import CELL, ON_GPU, proven_wheel
 from tests.real.test_serve import _certificate as certificate
 from tests.real.test_serve import pip, uv_pip
+from tests.unit.publish.index.make import checked
 
 #: Kills of `publish`; BUILDFARM_KILLS=50 makes a longer test.
 KILLS = int(os.environ.get("BUILDFARM_KILLS", "20"))
@@ -70,7 +70,7 @@ def test_published_through_a_server_and_installed(tmp_path: Path) -> None:
         name: entry.farm and entry.farm.cells for name in repository.projects() for entry in repository.entries(name)
     }
     assert levels == {"my-ext": {CELL: "gpu"}, "other": {CELL: "cpu"}}
-    check = check_index(repository)
+    check = checked(repository)
     assert (check.wheels, check.faults, check.unused, check.finished) == (2, (), (), ())
 
 
@@ -155,7 +155,7 @@ def test_a_killed_publish_leaves_nothing_and_the_next_run_continues(
         wait_until(lambda: not any(temporary.glob("buildfarm-upload-*")), "a server without what killed clients sent")
         assert index.stop() == 0
         assert " 500 " not in index.log.read_text()
-    check = check_index(repository)
+    check = checked(repository)
     assert (check.faults, check.unused, check.finished) == ((), (), ())
     assert known <= {entry.filename for entry in repository.listed("my-ext")}
     assert all(entry.farm and entry.farm.cells == {CELL: "cpu"} for entry in repository.entries("my-ext"))
@@ -189,5 +189,5 @@ def test_a_cut_network(index: Server, tmp_path: Path, monkeypatch: pytest.Monkey
     assert result.outcome is PublishOutcome.PUBLISHED
     assert index.log.read_text().count("POST /legacy/ 200") == 1
     assert index.log.read_text().count("POST /legacy/ 400") >= 1
-    check = check_index(Repository(Folder(index.root)))
+    check = checked(Repository(Folder(index.root)))
     assert (check.wheels, check.faults, check.unused) == (1, (), ())

@@ -17,7 +17,6 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from builder.commands.index.manage import check_index
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.server.app import finish_interrupted, make_app, open_socket, run
@@ -26,7 +25,7 @@ from tests.conftest import PATIENCE, wait_until
 from tests.fixtures.index_server import Server, running
 from tests.fixtures.killed import begin, context_of, enough, seeded
 from tests.unit.loopback import pure_wheel
-from tests.unit.publish.index.make import ready
+from tests.unit.publish.index.make import checked, ready
 from tests.unit.publish.server.client import form_of
 
 JSON = {"accept": "application/vnd.pypi.simple.v1+json"}
@@ -99,7 +98,7 @@ def test_downloads_and_uploads_by_two_servers_while_publishing(tmp_path: Path) -
         log = server.log.read_text()
         assert server.stop() == 0
     assert " 500 " not in log  # both servers write it
-    check = check_index(repository)
+    check = checked(repository)
     assert (check.wheels, check.faults, check.unused, check.finished) == (1 + UPLOADS + PUBLISHED, (), (), ())
 
 
@@ -207,7 +206,7 @@ def test_a_killed_server_loses_nothing(tmp_path: Path, monkeypatch: pytest.Monke
         killed_while_busy += 0 < sum(done) < len(done)
         known |= {wheel.name for wheel, ok in zip(wheels, done, strict=True) if ok}
     finish_interrupted(root)
-    check = check_index(repository)
+    check = checked(repository)
     assert (check.faults, check.finished) == ((), ())
     listed = {entry.filename for project in repository.projects() for entry in repository.listed(project)}
     assert known <= listed

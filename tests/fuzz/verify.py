@@ -8,7 +8,8 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.commands.verify import verify_json, verify_text
+from builder.cli.output import json_text
+from builder.commands.verify import verify_data, verify_text
 from builder.errors import BuildfarmError
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
@@ -58,7 +59,7 @@ def _wheel(prepared: Prepared, rng: random.Random, folder: Path) -> None:
     with open_wheel(path) as wheel:
         verdicts = [prepared.judge.judge(wheel, read_facts(path), "fuzz")]
     verify_text(verdicts).encode()
-    verify_json(verdicts, {}).encode()
+    json_text(verify_data(verdicts, {})).encode()
 
 
 def _torch(prepared: Prepared, rng: random.Random, folder: Path) -> None:

@@ -59,6 +59,7 @@ ORDER = [
     "builder.untrusted",
     "builder.errors",
     "builder.masking",
+    "builder.option",
     "builder.gate.run",
     "builder.gate.starter",
     "builder.gate.draft",

@@ -9,31 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from builder.cli.options import (
-    SOURCE,
-    ArchOption,
-    DistOption,
-    ExecutorName,
-    ImageOption,
-    JobsOption,
-    JsonOption,
-    JunitOption,
-    MatrixOption,
-    NoPullOption,
-    NoPythonDownloadsOption,
-    QuietOption,
-    SelectOptions,
-    StoreOption,
-    SummaryOption,
-    VerboseOption,
-    architectures,
-)
+from builder.cli.options import SOURCE, ExecutorName, SelectOptions, architectures
 from builder.cli.output import print_data
 from builder.commands.axes import reads_unknown
 from builder.commands.building.executor_choice import RunSettings, choose_executor, override_base_image
@@ -51,12 +33,13 @@ from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, TORCH_INDEX, Matrix, Recipe
 from builder.matrix.load import load_matrix, read_plan
-from builder.matrix.plan import Build, Plan, no_cell_left, select_versions
+from builder.matrix.plan import Build, Plan, select_versions
+from builder.option import argument, flag, option
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.acceptance import unused_accepts
 from builder.proofs.cells.prover import WheelProver
-from builder.publish.gradients import gradient_text, gradients_of
 from builder.publish.index.install import install_commands, install_lines
+from builder.publish.op_evidence import gradient_text, gradients_of
 from builder.publish.plan_text import architectures_hint, dry_run_json, dry_run_text
 from builder.publish.proof_lines import causes_of_builds, counts, gpu_lines, problem_of
 from builder.publish.provenance import SUFFIX
@@ -88,77 +71,42 @@ if TYPE_CHECKING:
 class BuildOptions(WorkersOptions, SelectOptions):
     """The options of `buildfarm build`."""
 
-    source: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="SOURCE",
-            help=f"First add this source, as `buildfarm add` does, then build only this source. {SOURCE}",
-        ),
-    ] = None
-    arch: ArchOption = None
-    matrix: MatrixOption = MATRIX
-    executor: Annotated[
-        ExecutorName,
-        typer.Option(
-            "--executor",
-            help="auto: docker with --image; otherwise local if the CUDA toolkit is on this machine or on the package"
-            " index, else docker.",
-        ),
-    ] = ExecutorName.AUTO
-    image: ImageOption = None
-    no_pull: NoPullOption = False
-    jobs: JobsOption = None
-    minor_mismatch: Annotated[
-        bool,
-        typer.Option(
-            "--allow-cuda-minor-mismatch",
-            help="Accept a CUDA toolkit whose minor version differs from the cell's CUDA. The wheel's record names the"
-            " toolkit.",
-        ),
-    ] = False
-    no_compiler_cache: Annotated[
-        bool,
-        typer.Option(
-            "--no-compiler-cache",
-            help="Compile without sccache, so that no compiled object is reused. Same as BUILDFARM_COMPILER_CACHE=0.",
-        ),
-    ] = False
-    no_cures: Annotated[
-        bool,
-        typer.Option(
-            "--no-cures",
-            help="Stop at the first error of a compiler. Without this option, buildfarm applies the cures that it knows"
-            " to a source that it fetched, writes them to the recipe's folder, and compiles again.",
-        ),
-    ] = False
-    no_python_downloads: NoPythonDownloadsOption = False
-    recheck: Annotated[
-        bool,
-        typer.Option(
-            "--recheck", help="Run every check of the selected wheels again, also checks that passed or failed before."
-        ),
-    ] = False
-    allow_empty: Annotated[
-        bool,
-        typer.Option(
-            "--allow-empty", help="Exit with 0, not 3, if every selected cell is skipped, such as by `exclude`."
-        ),
-    ] = False
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Print which wheels are already built and which would be compiled, and stop. Writes no file of the"
-            " project.",
-        ),
-    ] = False
-    dist: DistOption = DIST
-    junit: JunitOption = None
-    summary: SummaryOption = None
-    store: StoreOption = None
-    quiet: QuietOption = False
-    verbose: VerboseOption = False
-    as_json: JsonOption = False
+    source: str | None = argument(
+        f"First add this source, as `buildfarm add` does, then build only this source. {SOURCE}", "SOURCE", default=None
+    )
+    arch: list[str] | None = None
+    matrix: Path = MATRIX
+    executor: ExecutorName = option(
+        "auto: docker with --image; otherwise local if the CUDA toolkit is on this machine or on the package"
+        " index, else docker.",
+        default=ExecutorName.AUTO,
+    )
+    image: str | None = None
+    no_pull: bool = False
+    jobs: int | None = None
+    minor_mismatch: bool = flag(
+        "Accept a CUDA toolkit whose minor version differs from the cell's CUDA. The wheel's record names the toolkit.",
+        "--allow-cuda-minor-mismatch",
+    )
+    no_compiler_cache: bool = flag(
+        "Compile without sccache, so that no compiled object is reused. Same as BUILDFARM_COMPILER_CACHE=0."
+    )
+    no_cures: bool = flag(
+        "Stop at the first error of a compiler. Without this option, buildfarm applies the cures that it knows"
+        " to a source that it fetched, writes them to the recipe's folder, and compiles again."
+    )
+    no_python_downloads: bool = False
+    recheck: bool = flag("Run every check of the selected wheels again, also checks that passed or failed before.")
+    dry_run: bool = flag(
+        "Print which wheels are already built and which would be compiled, and stop. Writes no file of the project."
+    )
+    dist: Path = DIST
+    junit: Path | None = None
+    summary: Path | None = None
+    store: Path | None = None
+    quiet: bool = False
+    verbose: bool = False
+    as_json: bool = False
 
     @cached_property
     def archs(self) -> tuple[Arch, ...]:
@@ -228,19 +176,6 @@ def _added(options: BuildOptions) -> Added | None:
     return added
 
 
-def _read_plan(
-    options: BuildOptions, new: Matrix | None = None, more: Sequence[Recipe] = ()
-) -> tuple[Matrix, dict[str, Recipe], Plan]:
-    """`read_plan` with the image of the options; with `--allow-empty`, a plan without builds is a warning."""
-    matrix, recipes, plan = read_plan(
-        options.matrix, options.select, options.archs, new=new, more=more, allow_empty=options.allow_empty
-    )
-    if not plan.builds:
-        error = no_cell_left(matrix, plan)
-        print_warning(f"{error}: {'; '.join(error.hints)}")
-    return override_base_image(matrix, options.image), recipes, plan
-
-
 def run_build(options: BuildOptions) -> BuildOutcome:
     """Build the selected wheels, prove them as far as this machine can, and put the good ones into `dist`.
 
@@ -248,7 +183,8 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     what the machine lacks. A build that fails later is a result with its error.
     """
     started, clock = datetime.now(UTC), time.monotonic()
-    matrix, recipes, plan = _read_plan(options)
+    matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs)
+    matrix = override_base_image(matrix, options.image)
     with new_folder(options.dist, "--dist"):  # neither folder is made if the other one cannot be used
         store = open_store(options.store)
     check_output(options.dist, "--dist")
@@ -337,7 +273,8 @@ def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bo
     """
     new = added.axes and replace(added.axes, path=options.matrix) if added else None
     more = [added.recipe] if added and not added.listed else []
-    matrix, recipes, plan = _read_plan(options, new, more)
+    matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs, new=new, more=more)
+    matrix = override_base_image(matrix, options.image)
     store = open_store(options.store)
     environments = Environments(store, matrix.torch_index, python_downloads=False)
     settings = replace(_settings(options, matrix), pull=False)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Annotated
+from pathlib import Path
 
-import typer
-
-from builder.cli.options import QuietOption, StoreOption
 from builder.errors import Code, MissingToolError, UsageError
+from builder.option import argument, flag, option
 
 #: Seconds to wait for a scheduler that ended, and for a worker that can run a task.
 PATIENCE = 60.0
@@ -18,77 +16,52 @@ PATIENCE = 60.0
 PANEL = "Several machines"
 
 
-#: What dask-jobqueue passes to every worker. buildfarm measures cores and memory itself.
-UnusedOption = Annotated[str, typer.Option(hidden=True)]
-
-
 @dataclass(frozen=True)
 class WorkerOptions:
     """The options of `buildfarm worker`."""
 
-    scheduler: Annotated[
-        str,
-        typer.Argument(
-            metavar="ADDRESS", envvar="BUILDFARM_SCHEDULER", help="Address of the Dask scheduler, tls://HOST:PORT."
-        ),
-    ]
-    name: Annotated[str, typer.Option(help="Name of this machine in messages. Default: its host name.")] = ""
-    builds: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of builds at the same time. Default: one for each four cores."),
-    ] = None
-    host: Annotated[
-        str, typer.Option(help="Address on which this worker listens. Default: the one that reaches the scheduler.")
-    ] = ""
-    wait: Annotated[
-        float,
-        typer.Option(
-            "--wait",
-            "--death-timeout",
-            min=0,
-            help="Seconds to wait for the scheduler, at the start and after it ended. --death-timeout is the name that"
-            " `dask worker` gives to this option.",
-        ),
-    ] = 3600.0
-    plain_tcp: Annotated[bool, typer.Option("--plain-tcp", help="Allow connections to other machines without TLS.")] = (
-        False
+    scheduler: str = argument(
+        "Address of the Dask scheduler, tls://HOST:PORT.", "ADDRESS", envvar="BUILDFARM_SCHEDULER"
     )
-    store: StoreOption = None
-    quiet: QuietOption = False
-    nthreads: UnusedOption = ""
-    memory_limit: UnusedOption = ""
+    name: str = option("Name of this machine in messages. Default: its host name.", default="")
+    builds: int | None = option("Number of builds at the same time. Default: one for each four cores.", min=1)
+    host: str = option("Address on which this worker listens. Default: the one that reaches the scheduler.", default="")
+    wait: float = option(
+        "Seconds to wait for the scheduler, at the start and after it ended. --death-timeout is the name that"
+        " `dask worker` gives to this option.",
+        "",
+        "--wait",
+        "--death-timeout",
+        default=3600.0,
+        min=0,
+    )
+    plain_tcp: bool = flag("Allow connections to other machines without TLS.")
+    store: Path | None = None
+    quiet: bool = False
+    #: What dask-jobqueue passes to every worker. buildfarm measures cores and memory itself.
+    nthreads: str = option("", default="", hidden=True)
+    memory_limit: str = option("", default="", hidden=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkersOptions:
     """The options of `buildfarm build` for workers."""
 
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            envvar="BUILDFARM_SCHEDULER",
-            rich_help_panel=PANEL,
-            help="Build and test on the workers of this Dask scheduler, tls://HOST:PORT; see `buildfarm worker`.",
-        ),
-    ] = None
-    plain_tcp: Annotated[
-        bool,
-        typer.Option(
-            "--plain-tcp",
-            rich_help_panel=PANEL,
-            help="With --scheduler: allow a connection to another machine without TLS.",
-        ),
-    ] = False
-    worker_timeout: Annotated[
-        float,
-        typer.Option(
-            "--worker-timeout",
-            min=0,
-            envvar="BUILDFARM_WORKER_TIMEOUT",
-            rich_help_panel=PANEL,
-            help="With --scheduler: seconds to wait for a worker that can run a task, and for a scheduler that ended.",
-        ),
-    ] = PATIENCE
+    scheduler: str | None = option(
+        "Build and test on the workers of this Dask scheduler, tls://HOST:PORT; see `buildfarm worker`.",
+        envvar="BUILDFARM_SCHEDULER",
+        rich_help_panel=PANEL,
+    )
+    plain_tcp: bool = flag(
+        "With --scheduler: allow a connection to another machine without TLS.", rich_help_panel=PANEL
+    )
+    worker_timeout: float = option(
+        "With --scheduler: seconds to wait for a worker that can run a task, and for a scheduler that ended.",
+        default=PATIENCE,
+        min=0,
+        envvar="BUILDFARM_WORKER_TIMEOUT",
+        rich_help_panel=PANEL,
+    )
 
     def check_workers(self) -> None:
         """Raise UsageError for an address that is not one or is not safe, and MissingToolError without Dask."""

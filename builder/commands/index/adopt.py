@@ -6,24 +6,16 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from builder.cli.options import (
-    IndexOption,
-    JsonOption,
-    NoPythonDownloadsOption,
-    QuietOption,
-    SelectOptions,
-    StoreOption,
-    VerboseOption,
-)
-from builder.cli.output import print_data, print_json
+from builder.cli.options import SelectOptions
+from builder.cli.output import print_result
 from builder.commands.folders import new_folder, open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
-from builder.commands.index.publish import RequireOption, ToOption, publish_data, publish_text, publish_wheel
+from builder.commands.index.publish import publish_data, publish_text, publish_wheel
 from builder.commands.index.verification import Verification
 from builder.commands.smoke_targets import empty_recipe, recipe_for, with_imports
 from builder.errors import Exit, UsageError
@@ -34,6 +26,7 @@ from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import MATRIX, TORCH_INDEX, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.plan import selected, selected_recipes
+from builder.option import argument, option
 from builder.progress.display import Progress
 from builder.proof import Check, Verdict
 from builder.proofs.cells.prover import Subject, WheelProver
@@ -57,26 +50,20 @@ _MOST = 8
 class AdoptOptions(SelectOptions):
     """The options of `buildfarm adopt`."""
 
-    wheels: Annotated[
-        list[str],
-        typer.Argument(metavar="WHEEL", help="File, folder with wheels, URL, or NAME==VERSION on the package index."),
-    ]
-    to: ToOption
-    require: RequireOption = "cpu"
-    matrix: Annotated[
-        Path | None,
-        typer.Option(
-            "--matrix",
-            metavar="FILE",
-            help="The file that lists the recipes, whose cases are run. Default: matrix.yaml if there is one.",
-        ),
-    ] = None
-    index: IndexOption = ""
-    no_python_downloads: NoPythonDownloadsOption = False
-    store: StoreOption = None
-    quiet: QuietOption = False
-    verbose: VerboseOption = False
-    as_json: JsonOption = False
+    wheels: list[str] = argument("File, folder with wheels, URL, or NAME==VERSION on the package index.", "WHEEL")
+    to: str = option(
+        "The index: its folder, which is made if it is missing, or s3://BUCKET/PREFIX.", "DIR|URL", default=...
+    )
+    require: str = "cpu"
+    matrix: Path | None = option(
+        "The file that lists the recipes, whose cases are run. Default: matrix.yaml if there is one.", "FILE"
+    )
+    index: str = ""
+    no_python_downloads: bool = False
+    store: Path | None = None
+    quiet: bool = False
+    verbose: bool = False
+    as_json: bool = False
 
 
 def adopt(options: AdoptOptions) -> None:
@@ -110,10 +97,7 @@ def adopt(options: AdoptOptions) -> None:
         adopter = _Adopter(required, select, repository, store, recipes, WheelProver(store, environments), progress)
         with progress.shown():
             results = list(map(adopter.adopt, found))
-    if options.as_json:
-        print_json(publish_data(results))
-    else:
-        print_data(publish_text(results, url_of(options.to), None))
+    print_result(publish_text(results, url_of(options.to), None), publish_data(results), as_json=options.as_json)
     raise typer.Exit(int(Exit.FAILED if any(result.reasons for result in results) else Exit.OK))
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Annotated
 
 import typer
 from packaging.requirements import InvalidRequirement, Requirement
@@ -15,19 +14,15 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder.cli.options import DryRunOption, JsonOption
-from builder.cli.output import print_data, print_json
+from builder.cli.output import print_result
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
-from builder.proof import proofs_of
-from builder.publish.index.entry import Entry, FarmFacts
-from builder.publish.index.new_wheel import sbom_of
+from builder.option import argument, option
+from builder.publish.index.entry import Entry
 from builder.publish.index.objects import Objects, open_objects, read
 from builder.publish.index.repository import Repository
-from builder.publish.provenance import statement_fault
-from builder.untrusted import JsonError, control_character, parse_json
-from builder.wheelfile.archive import WheelFile
+from builder.untrusted import control_character
 
 #: Seconds after which a file without a record belongs to no running upload.
 _ABANDONED = 24 * 3600
@@ -38,43 +33,38 @@ _PLACE = {"metavar": "DIR|URL", "help": "The index: its folder, or s3://BUCKET/P
 class UnyankOptions:
     """The options of `buildfarm unyank`."""
 
-    what: Annotated[str, typer.Argument(metavar="WHEEL", help="A wheel's file name, or NAME==VERSION.")]
-    index: Annotated[str, typer.Option("--index", **_PLACE)]
-    as_json: JsonOption = False
+    what: str = argument("A wheel's file name, or NAME==VERSION.", "WHEEL")
+    index: str = option(**_PLACE, default=...)
+    as_json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class YankOptions(UnyankOptions):
     """The options of `buildfarm yank`."""
 
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, in one line; installers print it.")] = ""
+    reason: str = option("Why, in one line; installers print it.", "TEXT", default="")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WritePagesOptions:
     """The options of `buildfarm index write-pages`."""
 
-    index: Annotated[str, typer.Argument(**_PLACE)]
+    index: str = argument(**_PLACE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions(WritePagesOptions):
     """The options of `buildfarm index check`."""
 
-    as_json: JsonOption = False
+    as_json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class PruneOptions(CheckOptions):
     """The options of `buildfarm index prune`."""
 
-    keep: Annotated[
-        int | None,
-        typer.Option(
-            "--keep", metavar="N", min=1, help="Keep the N newest versions that count, and what is newer. Default: all."
-        ),
-    ] = None
-    dry_run: DryRunOption = False
+    keep: int | None = option("Keep the N newest versions that count, and what is newer. Default: all.", "N", min=1)
+    dry_run: bool = False
 
 
 def yank(options: YankOptions) -> None:
@@ -112,23 +102,18 @@ def _yank(options: UnyankOptions, reason: str | None) -> None:
 
 
 def check(options: CheckOptions) -> None:
-    """Compare every file with its hash, and every page with the one that `index write-pages` would write.
-
-    Proofs, SBOM and provenance must be those of their wheel. Also finish what a killed command left undone.
+    """Compare every wheel and its METADATA with their hashes, and finish what a killed command left undone.
 
     Examples:
         buildfarm index check index
     """
     result = check_index(open_index(options.index))
-    if options.as_json:
-        print_json(asdict(result))
-    else:
-        print_data(_check_text(result, options.index))
+    print_result(_check_text(result, options.index), asdict(result), as_json=options.as_json)
     raise typer.Exit(int(Exit.FAILED if result.faults else Exit.OK))
 
 
 def write_pages(options: WritePagesOptions) -> None:
-    """Write all pages again from the records of the wheels: after an update of buildfarm, or if `check` names pages.
+    """Write all pages again from the records of the wheels: after an update of buildfarm, or if a page was changed.
 
     Examples:
         buildfarm index write-pages index
@@ -209,18 +194,14 @@ def _old_wheels(repository: Repository, keep: int) -> list[str]:
 
 def _print_names(what: str, names: Sequence[str], *, as_json: bool) -> None:
     """Print a line for each name, such as `yanked NAME`; as JSON the names by what was done."""
-    if as_json:
-        print_json({what.replace(" ", "_"): list(names)})
-    else:
-        print_data("".join(f"{what} {name}\n" for name in names) or f"{what} nothing\n")
+    text = "".join(f"{what} {name}\n" for name in names) or f"{what} nothing\n"
+    print_result(text, {what.replace(" ", "_"): names}, as_json=as_json)
 
 
 def _check_text(result: IndexCheck, index: str) -> str:
     """The faults, then how much was checked."""
     lines = [f"finished the interrupted change of {project}" for project in result.finished]
     lines += result.faults
-    if result.wrong_pages:
-        lines.append(f"`buildfarm index write-pages {shlex.quote(index)}` writes all pages again")
     if result.unused:
         lines.append(
             f"{len(result.unused)} of the folders in files/ belong to no wheel, such as those of killed uploads;"
@@ -241,21 +222,15 @@ class IndexCheck:
     projects: int
     #: Projects whose interrupted change was finished now.
     finished: tuple[str, ...]
-    #: A sentence for each damaged or missing file and for each wrong page.
+    #: A sentence for each damaged or missing file, and for each damaged record.
     faults: tuple[str, ...]
-    #: Whether `faults` has pages that disagree with the records or are missing: they can be written again.
-    wrong_pages: bool
     #: Paths of files that no record names; a killed upload leaves such files.
     unused: tuple[str, ...]
 
 
 def check_index(repository: Repository) -> IndexCheck:
-    """Finish interrupted changes, then read every file and every page. Changes nothing else."""
+    """Finish interrupted changes, then read every file. Changes nothing else."""
     finished = tuple(repository.finish_interrupted())
-    pages = _page_faults(repository)
-    if pages:  # a publisher may write pages meanwhile: what is wrong twice is wrong
-        again = set(_page_faults(repository))
-        pages = [fault for fault in pages if fault in again]
     faults: list[str] = []
     wheels = 0
     projects = repository.projects()
@@ -271,7 +246,7 @@ def check_index(repository: Repository) -> IndexCheck:
     unused: list[str] = []
     with suppress(UsageError):  # a damaged record, which is among the faults: which files it names is unknown
         unused = unused_files(repository)
-    return IndexCheck(wheels, len(projects), finished, (*faults, *pages), bool(pages), tuple(unused))
+    return IndexCheck(wheels, len(projects), finished, tuple(faults), tuple(unused))
 
 
 def unused_files(repository: Repository) -> list[str]:
@@ -296,14 +271,10 @@ def abandoned_files(repository: Repository) -> list[str]:
 
 
 def _file_faults(objects: Objects, entry: Entry) -> Iterator[str]:
-    """What is wrong with the wheel, with its METADATA and with its evidence."""
-    farm, found, sbom = entry.farm or FarmFacts(), "", b""
+    """What is wrong with the wheel and with its METADATA."""
+    found = ""
     with suppress(FileNotFoundError), objects.local(entry.path) as wheel:
         found = sha256_of(wheel)
-        if farm.sbom and found == entry.sha256:
-            # Earlier versions published wheels with an SBOM that cannot be read.
-            with WheelFile(wheel) as archive, suppress(UsageError):
-                sbom = sbom_of(archive)
     metadata = read(objects, f"{entry.path}.metadata")
     beside = "" if metadata is None else hashlib.sha256(metadata).hexdigest()
     for path, sha256, wanted in (
@@ -314,60 +285,3 @@ def _file_faults(objects: Objects, entry: Entry) -> Iterator[str]:
             yield f"{path}: the file is missing"
         elif sha256 != wanted:
             yield f"{path}: the content changed: its sha256 is {sha256}, the record says {wanted}"
-    checks: list[tuple[str, Callable[[bytes], str]]] = [
-        (farm.proofs, lambda data: _proofs_fault(data, entry.sha256)),
-        (farm.statement, lambda data: statement_fault(data, entry.sha256)),
-        (farm.sbom, lambda data: "" if data == sbom else "the SBOM differs from the one in the wheel"),
-    ]
-    for path, fault_of in checks:
-        data = read(objects, path) if path else None
-        if data is None and path:
-            yield f"{path}: the file is missing"
-        elif data is not None and (fault := fault_of(data)):
-            yield f"{path}: {fault}; `buildfarm publish` of the wheel writes it again"
-
-
-def _proofs_fault(data: bytes, sha256: str) -> str:
-    try:
-        proofs = parse_json(data, proofs_of)
-    except JsonError as error:
-        return f"the proofs cannot be read: {error}"
-    if not proofs:
-        return "the proofs cannot be read: there is none"
-    return "" if all(proof.wheel == sha256 for proof in proofs) else "these are proofs of a different file"
-
-
-class _Comparing(Repository):
-    """An index whose pages are compared with those that would be written, and stay as they are."""
-
-    def __init__(self, objects: Objects) -> None:
-        super().__init__(objects)
-        self.faults: list[str] = []
-
-    def put_page(self, name: str, page: bytes | None) -> None:
-        """Note what is wrong with a page."""
-        found = read(self.objects, name)
-        if found != page and found is None:
-            self.faults.append(f"{name}: the page is missing")
-        elif found != page and page is None:
-            self.faults.append(f"{name}: the page is of no project")
-        elif found != page:
-            self.faults.append(f"{name}: the page was changed, or a different version of buildfarm wrote it")
-
-
-def _page_faults(repository: Repository) -> list[str]:
-    """Each page that `write_all_pages` would add, change or delete.
-
-    Pages of a project with a damaged record are not judged, and lists of projects only if there is no such project.
-    """
-    comparing, damaged = _Comparing(repository.objects), False
-    shown = {path: repository.projects_of(path) for path in repository.paths()}
-    lists = {*shown}
-    for project in sorted(repository.shown()):
-        try:
-            lists |= comparing.write_project(project, [path for path, names in shown.items() if project in names])
-        except UsageError:  # a damaged record
-            damaged = True
-    if not damaged:
-        comparing.write_lists(lists)
-    return sorted(comparing.faults)

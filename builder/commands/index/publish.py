@@ -9,25 +9,25 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from builder.check import Check
-from builder.cli.options import DistOption, JsonOption, StoreOption, VerboseOption
-from builder.cli.output import print_data, print_json
+from builder.cli.output import print_result
 from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.folders import DIST, new_folder, open_store, read_dist, unpublished_builds
+from builder.commands.folders import DIST, new_folder, open_store, read_dist
 from builder.commands.index.verification import Verification
-from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError, raise_problems
+from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
-from builder.log import print_error, print_line, set_verbosity, verbosity
+from builder.log import print_line, set_verbosity, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe
 from builder.matrix.load import load_matrix, load_recipes
+from builder.option import argument, option
 from builder.proof import Proof
 from builder.publish.index.entry import project_of
 from builder.publish.index.install import commands_from_index, install_lines
@@ -45,24 +45,6 @@ from builder.result import PublishOutcome, PublishResult
 from builder.store import Store, local_path
 from builder.wheelfile.compatibility import check_wheel_name
 
-ToOption = Annotated[
-    str,
-    typer.Option(
-        "--to",
-        metavar="DIR|URL",
-        help="The index: its folder, which is made if it is missing, or s3://BUCKET/PREFIX.",
-    ),
-]
-RequireOption = Annotated[
-    str,
-    typer.Option(
-        "--require",
-        metavar="LEVELS",
-        help="Levels that the proofs must reach in each cell of a wheel: none, static, cpu or gpu; cpu,gpu: both."
-        " cpu,verify: also, no check of `verify` was left out.",
-    ),
-]
-
 _OLDER = (
     "These are the results of the last `buildfarm build` or `smoke`. After a change of cases.py, run the same"
     " `buildfarm build` command again: it tests the wheel again and does not compile."
@@ -79,32 +61,23 @@ _NO_GPU = (
 class PublishOptions:
     """The options of `buildfarm publish`."""
 
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="DIR|URL",
-            help="The index: its folder, which is made if it is missing; s3://BUCKET/PREFIX; or the URL of a running"
-            " `buildfarm serve`.",
-        ),
-    ]
-    wheels: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="WHEEL", help="Wheel files. Default: every wheel in the --dist folder."),
-    ] = None
-    require: RequireOption = "cpu"
-    dist: DistOption = DIST
-    matrix: Annotated[
-        Path | None,
-        typer.Option(
-            "--matrix",
-            metavar="FILE",
-            help="The matrix whose recipes may accept findings. Default: matrix.yaml, if there is one.",
-        ),
-    ] = None
-    store: StoreOption = None
-    verbose: VerboseOption = False
-    as_json: JsonOption = False
+    to: str = option(
+        "The index: its folder, which is made if it is missing; s3://BUCKET/PREFIX; or the URL of a running"
+        " `buildfarm serve`.",
+        "DIR|URL",
+        default=...,
+    )
+    wheels: list[Path] | None = argument(
+        "Wheel files. Default: every wheel in the --dist folder.", "WHEEL", default=None
+    )
+    require: str = "cpu"
+    dist: Path = DIST
+    matrix: Path | None = option(
+        "The matrix whose recipes may accept findings. Default: matrix.yaml, if there is one.", "FILE"
+    )
+    store: Path | None = None
+    verbose: bool = False
+    as_json: bool = False
 
 
 def publish(options: PublishOptions) -> None:
@@ -129,7 +102,6 @@ def publish(options: PublishOptions) -> None:
 
     A published file never changes: a different wheel of the same file name is refused too.
 
-    Without WHEEL, each build that failed in the last run of `buildfarm build` is an error: its wheel is not in --dist.
     A wheel that --dist also has in a newer version is left out; name it to publish it.
 
     A server gets the token in the environment variable BUILDFARM_TOKEN, or in the netrc file. It must have the scope
@@ -144,17 +116,9 @@ def publish(options: PublishOptions) -> None:
     set_verbosity(quiet=False, verbose=options.verbose)
     required = levels_of(options.require)
     found = list(options.wheels or _newest_versions(read_dist(options.dist)))
-    failed = [] if options.wheels else unpublished_builds(options.dist)
-    if not found:
-        raise_problems(failed)
     index, results = _publish(options, found, open_store(options.store, run=False), required)
-    if options.as_json:
-        print_json(publish_data(results, failed))
-    else:
-        print_data(publish_text(results, index, required))
-    for error in failed:
-        print_error(error)
-    raise typer.Exit(int(Exit.FAILED if failed or any(result.reasons for result in results) else Exit.OK))
+    print_result(publish_text(results, index, required), publish_data(results), as_json=options.as_json)
+    raise typer.Exit(int(Exit.FAILED if any(result.reasons for result in results) else Exit.OK))
 
 
 def _newest_versions(wheels: Sequence[Path]) -> Iterator[Path]:
@@ -356,18 +320,17 @@ def _offered(results: Sequence[PublishResult]) -> list[PublishResult]:
     return [result for result in results if result.paths and result.yanked is None]
 
 
-def publish_data(results: Sequence[PublishResult], failed: Sequence[BuildfarmError] = ()) -> list[dict[str, Any]]:
-    """Everything about each wheel, and the builds that failed as refused results without a wheel."""
-    missing = [PublishResult("", PublishOutcome.REFUSED, {}, reasons=(str(one), *one.hints)) for one in failed]
+def publish_data(results: Sequence[PublishResult]) -> list[dict[str, Any]]:
+    """Everything about each wheel."""
     return [
         {
-            "wheel": result.wheel or None,
-            "outcome": str(result.outcome),
+            "wheel": result.wheel,
+            "outcome": result.outcome,
             "cells": result.cells,
-            "paths": list(result.paths),
+            "paths": result.paths,
             "yanked": result.yanked,
-            "reasons": list(result.reasons),
+            "reasons": result.reasons,
         }
         | result.about
-        for result in (*results, *missing)
+        for result in results
     ]

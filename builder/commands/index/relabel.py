@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from builder.cli.output import print_data
+from builder.option import argument, option
 from builder.wheels.repair.relabel import relabel_wheel
 
 
@@ -16,18 +14,11 @@ from builder.wheels.repair.relabel import relabel_wheel
 class RelabelOptions:
     """The options of `buildfarm relabel`."""
 
-    wheel: Annotated[Path, typer.Argument(metavar="WHEEL", help="The wheel file. It is not changed.")]
-    version: Annotated[str, typer.Option("--version", metavar="V", help="Default: the version in the file name.")] = ""
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Default: the project in the file name.")] = ""
-    tag: Annotated[
-        str,
-        typer.Option(
-            "--tag", metavar="TAG", help="Such as cp312-cp312-manylinux_2_28_x86_64. Default: that of the file name."
-        ),
-    ] = ""
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder that gets the new wheel.")] = Path(
-        "relabelled"
-    )
+    wheel: Path = argument("The wheel file. It is not changed.", "WHEEL")
+    version: str = option("Default: the version in the file name.", "V", default="")
+    name: str = option("Default: the project in the file name.", "NAME", default="")
+    tag: str = option("Such as cp312-cp312-manylinux_2_28_x86_64. Default: that of the file name.", "TAG", default="")
+    out: Path = option("The folder that gets the new wheel.", "DIR", default=Path("relabelled"))
 
 
 def relabel(options: RelabelOptions) -> None:

@@ -8,16 +8,14 @@ import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from builder.cli.options import JsonOption
-from builder.cli.output import print_data, print_json
-from builder.commands.axes import with_selected
-from builder.commands.current_environment import cuda_here, python_here, torch_here
+from builder.cli.output import print_result
+from builder.commands.axes import cuda_here, python_here, torch_here, with_selected
 from builder.errors import Code, Exit, NothingSelectedError, UsageError
 from builder.log import print_line
 from builder.matrix.axes import Arch, Cell, Cuda, Platform, Python, Torch
@@ -26,6 +24,7 @@ from builder.matrix.config import MATRIX, PathSource, Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.local_version import current_form
 from builder.matrix.plan import additions, make_plan
+from builder.option import argument, option
 from builder.proofs.claimed_cells import StatedTorch
 from builder.proofs.static.metadata import requires_admit
 from builder.proofs.verify.gpus import gpu_named
@@ -47,18 +46,14 @@ _NOT_OURS = "choose another index for it, or change its version by a patch (`pat
 class ResolveOptions:
     """The options of `buildfarm resolve`."""
 
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the extension.")]
-    index: Annotated[
-        str, typer.Option("--index", metavar="DIR|URL", help="The index: its folder, or its URL without `simple/`.")
-    ]
-    torch: Annotated[str, typer.Option("--torch", metavar="VERSION", help="PyTorch release or series.")] = ""
-    cuda: Annotated[str, typer.Option("--cuda", metavar="VERSION", help="CUDA of this torch: 13.0 or cu130.")] = ""
-    python: Annotated[str, typer.Option("--python", metavar="VERSION", help="Python version.")] = ""
-    glibc: Annotated[str, typer.Option("--glibc", metavar="VERSION", help="glibc of the machine, such as 2.31.")] = ""
-    gpu: Annotated[
-        str, typer.Option("--gpu", metavar="GPU", help="Name or compute capability of the GPU: 'RTX 4090' or 8.9.")
-    ] = ""
-    as_json: JsonOption = False
+    name: str = argument("The name of the extension.", "NAME")
+    index: str = option("The index: its folder, or its URL without `simple/`.", "DIR|URL", default=...)
+    torch: str = option("PyTorch release or series.", "VERSION", default="")
+    cuda: str = option("CUDA of this torch: 13.0 or cu130.", "VERSION", default="")
+    python: str = option("Python version.", "VERSION", default="")
+    glibc: str = option("glibc of the machine, such as 2.31.", "VERSION", default="")
+    gpu: str = option("Name or compute capability of the GPU: 'RTX 4090' or 8.9.", "GPU", default="")
+    as_json: bool = False
 
 
 def resolve(options: ResolveOptions) -> None:
@@ -109,10 +104,8 @@ def resolve(options: ResolveOptions) -> None:
     found = best_wheel(entries, reader.requires, target)
     commands = commands_from_index(reader.url, entries, found.best, [target.cell]) if found.best else []
     cure = Cure() if found.best or why else how_to_build(name, target, entries)
-    if options.as_json:
-        print_json(_data(target, found, commands, cure))
-    else:
-        print_data(_text(target, found, commands, cure.text))
+    text, data = _text(target, found, commands, cure.text), _data(target, found, commands, cure)
+    print_result(text, data, as_json=options.as_json)
     if found.best and reader.login:
         print_line("The commands contain no password: pip and uv read it from ~/.netrc.")
     raise typer.Exit(int(Exit.OK if found.best else Exit.FAILED))

@@ -10,14 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
-
-import typer
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.images.network import is_loopback
 from builder.log import print_line, print_warning
 from builder.matrix.fields import parse_size
+from builder.option import argument, flag, option
 from builder.publish.index.levels import levels_of
 
 
@@ -25,40 +23,20 @@ from builder.publish.index.levels import levels_of
 class ServeOptions:
     """The options of `buildfarm serve`."""
 
-    index: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the index. It is made if it is missing.")]
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1"
-    port: Annotated[
-        int, typer.Option("--port", metavar="N", min=0, max=65535, help="The port to listen on; 0: any free port.")
-    ] = 8080
-    tls_cert: Annotated[
-        Path | None, typer.Option("--tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
-    ] = None
-    tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", metavar="FILE", help="The key of the certificate (PEM).")
-    ] = None
-    proxy_headers: Annotated[
-        bool,
-        typer.Option(
-            "--proxy-headers",
-            help="Take the address of a client from X-Forwarded-For, if the request comes from a proxy on this machine"
-            " or from an address in FORWARDED_ALLOW_IPS.",
-        ),
-    ] = False
-    read_token_required: Annotated[
-        bool,
-        typer.Option("--read-token-required", help="Let nobody read without a token. Uploads always need a token."),
-    ] = False
-    max_size: Annotated[str, typer.Option("--max-size", metavar="SIZE", help="The largest file that is accepted.")] = (
-        "4GiB"
+    index: Path = argument("The folder of the index. It is made if it is missing.", "DIR")
+    host: str = option("The address to listen on.", "ADDRESS", default="127.0.0.1")
+    port: int = option("The port to listen on; 0: any free port.", "N", default=8080, min=0, max=65535)
+    tls_cert: Path | None = option("Serve HTTPS with this certificate (PEM).", "FILE")
+    tls_key: Path | None = option("The key of the certificate (PEM).", "FILE")
+    proxy_headers: bool = flag(
+        "Take the address of a client from X-Forwarded-For, if the request comes from a proxy on this machine"
+        " or from an address in FORWARDED_ALLOW_IPS."
     )
-    require: Annotated[
-        str,
-        typer.Option(
-            "--require",
-            metavar="LEVELS",
-            help="What the proofs that come with an uploaded wheel must show, as in `publish`.",
-        ),
-    ] = "none"
+    read_token_required: bool = flag("Let nobody read without a token. Uploads always need a token.")
+    max_size: str = option("The largest file that is accepted.", "SIZE", default="4GiB")
+    require: str = option(
+        "What the proofs that come with an uploaded wheel must show, as in `publish`.", "LEVELS", default="none"
+    )
 
 
 def serve(options: ServeOptions) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from builder.cli.options import JsonOption
-from builder.cli.output import print_data, print_json
+from builder.cli.output import print_result
 from builder.errors import Code, UsageError
 from builder.log import print_line
+from builder.option import argument, option
 from builder.publish.server.tokens import Token, Tokens, parse_lifetime
 
 
@@ -20,36 +16,29 @@ from builder.publish.server.tokens import Token, Tokens, parse_lifetime
 class TokensOptions:
     """The options of `buildfarm token list`."""
 
-    index: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the index.")]
-    as_json: JsonOption = False
+    index: Path = argument("The folder of the index.", "DIR")
+    as_json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewTokenOptions(TokensOptions):
     """The options of `buildfarm token add`."""
 
-    name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="Who uses the token; the access log has this name.")
-    ]
-    scope: Annotated[
-        list[str],
-        typer.Option(
-            "--scope",
-            metavar="SCOPE",
-            help="read, upload, or prove: uploads with proofs, which the index then believes. For one project:"
-            " upload:PROJECT, prove:PROJECT. Every token may read. Repeatable.",
-        ),
-    ]
-    expires: Annotated[
-        str, typer.Option("--expires", metavar="TIME", help="When the token expires: 90d, 12h or never.")
-    ] = "90d"
+    name: str = option("Who uses the token; the access log has this name.", "NAME", default=...)
+    scope: list[str] = option(
+        "read, upload, or prove: uploads with proofs, which the index then believes. For one project:"
+        " upload:PROJECT, prove:PROJECT. Every token may read. Repeatable.",
+        "SCOPE",
+        default=...,
+    )
+    expires: str = option("When the token expires: 90d, 12h or never.", "TIME", default="90d")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OldTokenOptions(TokensOptions):
     """The options of `buildfarm token revoke`."""
 
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the token.")]
+    name: str = argument("The name of the token.", "NAME")
 
 
 def add(options: NewTokenOptions) -> None:
@@ -64,10 +53,7 @@ def add(options: NewTokenOptions) -> None:
     lifetime = parse_lifetime(options.expires)
     _check(options.index)
     secret, token = Tokens(options.index).add(options.name, tuple(options.scope), lifetime)
-    if options.as_json:
-        print_json({"token": secret, **_data(token)})
-    else:
-        print_data(f"{secret}\n")
+    print_result(f"{secret}\n", {"token": secret, **_data(token)}, as_json=options.as_json)
     print_line(f"{_line(token)}; the user name is __token__")
 
 
@@ -79,10 +65,8 @@ def list_tokens(options: TokensOptions) -> None:
     """
     _check(options.index)
     tokens = Tokens(options.index).all()
-    if options.as_json:
-        print_json(list(map(_data, tokens)))
-    else:
-        print_data("".join(f"{_line(token)}\n" for token in tokens))
+    text = "".join(f"{_line(token)}\n" for token in tokens)
+    print_result(text, list(map(_data, tokens)), as_json=options.as_json)
 
 
 def revoke(options: OldTokenOptions) -> None:
@@ -93,7 +77,7 @@ def revoke(options: OldTokenOptions) -> None:
     """
     _check(options.index)
     Tokens(options.index).revoke(options.name)
-    print_data(json.dumps({"revoked": options.name}) + "\n" if options.as_json else f"revoked {options.name}\n")
+    print_result(f"revoked {options.name}\n", {"revoked": options.name}, as_json=options.as_json)
 
 
 COMMANDS = {"add": add, "list": list_tokens, "revoke": revoke}

@@ -7,13 +7,12 @@ import re
 import shlex
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
 
-import typer
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.errors import Code, UsageError
+from builder.option import option
 from builder.publish.index.levels import Level, levels_of
 
 #: The first words of every written file. `buildfarm ci` overwrites only files that begin with them.
@@ -118,53 +117,34 @@ def options_text(options: WorkflowOptions) -> str:
 class WorkflowOptions:
     """The options of `buildfarm ci` that change the workflows; each has the name of its option."""
 
-    install: Annotated[
-        str,
-        typer.Option(
-            "--install",
-            metavar="REQUIREMENT",
-            help="What the jobs install as buildfarm, with pip: a URL with a commit, or a path in the repository. A"
-            " name of the package index, and a URL with a password or a token, are refused. Default: the URL and the"
-            " commit that this buildfarm was installed from.",
-        ),
-    ] = ""
-    runner_labels: Annotated[
-        str,
-        typer.Option(
-            "--runner-labels",
-            metavar="LABELS",
-            help="Labels of the runners with a GPU, with commas, or the name of one ARC runner scale set. Only with gpu"
-            " in --require.",
-        ),
-    ] = "self-hosted,linux,x64,gpu"
-    publish_labels: Annotated[
-        str,
-        typer.Option("--publish-labels", metavar="LABELS", help="Labels of the runner that publishes, with commas."),
-    ] = IMAGE
-    index: Annotated[
-        str,
-        typer.Option(
-            "--index",
-            metavar="DIR",
-            help="Folder of the index on the runner that publishes. A folder with an absolute path keeps its wheels"
-            " between runs. With a relative path, each run makes a new index and uploads it as an artifact.",
-        ),
-    ] = "index"
-    environment: Annotated[
-        str, typer.Option("--environment", metavar="NAME", help="Environment of GitHub in which the job publishes.")
-    ] = "wheels"
-    branch: Annotated[
-        str, typer.Option("--branch", metavar="NAME", help="The default branch. A push to it builds the newest cells.")
-    ] = "main"
-    require: Annotated[
-        str,
-        typer.Option(
-            "--require",
-            metavar="LEVELS",
-            help="Levels that publishing requires, as in `publish --require`. Without gpu, no job needs a runner with a"
-            " GPU: the machines of GitHub build, and test on the CPU.",
-        ),
-    ] = "gpu"
+    install: str = option(
+        "What the jobs install as buildfarm, with pip: a URL with a commit, or a path in the repository. A"
+        " name of the package index, and a URL with a password or a token, are refused. Default: the URL and the"
+        " commit that this buildfarm was installed from.",
+        "REQUIREMENT",
+        default="",
+    )
+    runner_labels: str = option(
+        "Labels of the runners with a GPU, with commas, or the name of one ARC runner scale set. Only with gpu"
+        " in --require.",
+        "LABELS",
+        default="self-hosted,linux,x64,gpu",
+    )
+    publish_labels: str = option("Labels of the runner that publishes, with commas.", "LABELS", default=IMAGE)
+    index: str = option(
+        "Folder of the index on the runner that publishes. A folder with an absolute path keeps its wheels"
+        " between runs. With a relative path, each run makes a new index and uploads it as an artifact.",
+        "DIR",
+        default="index",
+    )
+    environment: str = option("Environment of GitHub in which the job publishes.", "NAME", default="wheels")
+    branch: str = option("The default branch. A push to it builds the newest cells.", "NAME", default="main")
+    require: str = option(
+        "Levels that publishing requires, as in `publish --require`. Without gpu, no job needs a runner with a"
+        " GPU: the machines of GitHub build, and test on the CPU.",
+        "LEVELS",
+        default="gpu",
+    )
 
     @property
     def needs_gpu(self) -> bool:

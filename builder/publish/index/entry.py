@@ -10,10 +10,10 @@ from typing import Any, Self
 from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
+from pydantic import TypeAdapter
 
 from builder.matrix.axes import Cell
 from builder.matrix.local_version import LocalVersion, read_local
-from builder.untrusted import texts
 from builder.wheelfile.compatibility import admits
 
 #: PEP 691 reserves keys that start with an underscore for the index itself.
@@ -47,33 +47,17 @@ class FarmFacts:
     platform: str = ""
     #: The lines of Requires-Dist that require torch; None: unknown, because an earlier version wrote the record.
     requires_torch: tuple[str, ...] | None = None
-    #: What is known of the gradient of each op, by its name: a value of `publish.gradients.Gradient`.
+    #: What is known of the gradient of each op, by its name: a value of `publish.op_evidence.Gradient`.
     gradients: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; `from_json` reads it. Facts that earlier versions did not know are left out if empty."""
+        """Return plain data, which `_FARM` reads. Facts that earlier versions did not know are left out if empty."""
         plain = vars(self) | {"cells": dict(sorted(self.cells.items())), "gpus": dict(sorted(self.gpus.items()))}
         known = {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
         return {name: value for name, value in known.items() if name in _ALWAYS or value not in (None, False, "", {})}
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        """Read what `to_json` wrote; raises KeyError, TypeError or ValueError for anything else."""
-        return cls(
-            tuple(map(str, data["cuda"])),
-            {str(cell): str(level) for cell, level in data["cells"].items()},
-            str(data["proofs"]),
-            str(data["statement"]),
-            str(data["sbom"]),
-            tuple(map(str, data.get("archs", ()))),
-            bool(data["built_here"]),
-            str(data.get("origin", "")),
-            {str(cell): tuple(map(str, models)) for cell, models in data.get("gpus", {}).items()},
-            bool(data.get("cuda_unknown", False)),
-            str(data.get("platform", "")),
-            texts(data["requires_torch"]) if "requires_torch" in data else None,
-            {str(op): str(gradient) for op, gradient in data.get("gradients", {}).items()},
-        )
+
+_FARM = TypeAdapter(FarmFacts)
 
 
 @dataclass(frozen=True)
@@ -151,7 +135,7 @@ class Entry:
             requires_python=str(data.get("requires-python", "")),
             metadata_sha256=str(data["core-metadata"]["sha256"]),
             yanked=None if yanked is False else "" if yanked is True else str(yanked),
-            farm=FarmFacts.from_json(own) if own else None,
+            farm=_FARM.validate_python(own) if own else None,
         )
         parse_wheel_filename(entry.filename)
         return entry

@@ -17,7 +17,7 @@ from builder.images.network import ca_bundle, is_loopback
 from builder.publish.index.entry import Entry
 from builder.publish.index.pages import ALL, entries_of, quoted
 from builder.store import local_path
-from builder.untrusted import JsonError, split_url
+from builder.untrusted import JsonError, split_url, without_credentials
 
 #: The variable with the token.
 VARIABLE = "BUILDFARM_TOKEN"
@@ -45,7 +45,9 @@ class IndexReader:
                 hints=["name the URL of the web server in front of the bucket (docs/how-to/object-stores.md)"],
             )
         #: The root, without user and password.
-        self.url = f"{self._folder.resolve().as_uri()}/" if self._folder else f"{without_login(place).rstrip('/')}/"
+        self.url = (
+            f"{self._folder.resolve().as_uri()}/" if self._folder else f"{without_credentials(place).rstrip('/')}/"
+        )
         #: User and password that the index was asked with; None: requests takes those of the netrc file, if any.
         self.login = None if self._folder else login_in(place)
         self._token = None if self._folder else login_for(place)
@@ -162,12 +164,6 @@ def bundle_for(url: str) -> str | None:
         return str(ca_bundle())
     except MissingToolError:
         return None
-
-
-def without_login(url: str) -> str:
-    """A URL without user and password."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def is_safe(url: str) -> bool:

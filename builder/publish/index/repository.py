@@ -265,7 +265,10 @@ class Repository:
             stale = {f"{path}/{project}/{name}" for path in judged for name in ("index.html", "index.json")}
             stale.add(f"{FOLDER}/{project}/{HOME}")
             for name in sorted({*pages, *stale}, key=lambda name: _path(name) == ALL):
-                self.put_page(name, pages.get(name))
+                if name in pages:
+                    self.objects.write(name, pages[name])
+                else:
+                    self.objects.delete(name)
             listed = {path for path in map(_path, pages) if is_path(path)}
             changed |= listed ^ judged
             judged |= listed
@@ -276,16 +279,9 @@ class Repository:
         for path in sorted(paths):
             for projects in _until_stable(partial(self.projects_of, path), path):
                 for name, page in root_pages(projects).items():
-                    self.put_page(f"{path}/{name}", page)
+                    self.objects.write(f"{path}/{name}", page)
         for projects in _until_stable(lambda: self.objects.folders(FOLDER), HOME):
-            self.put_page(HOME, home_page(projects))
-
-    def put_page(self, name: str, page: bytes | None) -> None:
-        """Write a page; None: delete it."""
-        if page is None:
-            self.objects.delete(name)
-        else:
-            self.objects.write(name, page)
+            self.objects.write(HOME, home_page(projects))
 
     def projects_of(self, path: str) -> list[str]:
         """The projects that have a page in this path."""

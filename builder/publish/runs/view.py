@@ -13,8 +13,8 @@ from builder.errors import BuildfarmError, Code, UsageError
 from builder.gate.causes import Causes, causes_of
 from builder.progress.display import StageTime, Timeline, clock
 from builder.proof import Proof, Verdict
-from builder.publish.gpu_models import proven_on
 from builder.publish.index.levels import levels
+from builder.publish.op_evidence import proven_on
 from builder.publish.proof_lines import counts, findings
 from builder.publish.runs.history import FAILED, NOT_FINISHED, ORDER, REFUSED, REUSED, Run
 from builder.untrusted import JsonError, parse_plain, without_escapes

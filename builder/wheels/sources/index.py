@@ -176,7 +176,9 @@ def download(location: Location, aside: Path, *, kind: str, where: str) -> str:
         try:
             return _stream(location.url, aside)
         except (OSError, http.client.HTTPException) as error:
-            if attempt == _ATTEMPTS or _is_refusal(error):
+            # The server would refuse again. After a broken connection, the next attempt may succeed.
+            refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
+            if attempt == _ATTEMPTS or refused:
                 detail = f"{mask_credentials(location.url)}: {error}"
                 raise _unreachable(kind, where, detail, index_setting()) from None
             time.sleep(attempt)
@@ -213,11 +215,6 @@ def fetch(
             )
         (folder / found).mkdir(exist_ok=True)
         return aside.rename(folder / found / location.name)
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Whether the server would refuse again. After a broken connection, the next attempt may succeed."""
-    return isinstance(error, urllib.error.HTTPError) and error.code < 500
 
 
 def index_login(url: str) -> tuple[str, str] | None:

@@ -375,7 +375,7 @@ def test_a_signal_ends_the_compiler_and_prints_what_is_kept(
     last = history(Store(runs.project.store))[0]
     assert (last.interrupted, last.counts()) == (True, {"not finished": 1, "already built": 1})
     assert [build.split("-")[0] for build in last.unfinished] == [name]
-    assert "interrupted: 1 not finished, 1 already built" in history_text([last], as_json=False)
+    assert "interrupted: 1 not finished, 1 already built" in history_text([last])
 
 
 def programs(store: Path) -> list[str]:

@@ -53,7 +53,7 @@ class Patient:
     root: Path
     index: PackageIndex
     variables: dict[str, str] = field(default_factory=dict)
-    machine: Path | None = None
+    machine: tuple[str, ...] = ()
 
     @property
     def python(self) -> Path:
@@ -116,13 +116,12 @@ class Patient:
 
     def gpus(self, *gpus: str, driver: str = "580.95.05") -> None:
         """Describe the machine that is judged."""
-        self.machine = self.root / "machine.yaml"
-        self.machine.write_text(f"driver: {driver}\ngpus: [{', '.join(gpus)}]\n")
+        self.machine = ("--driver", driver, *(word for gpu in gpus for word in ("--gpu", gpu)))
 
     def doctor(self, *before: str) -> tuple[int, dict[str, Any]]:
         """Run the commands in one shell, then `buildfarm doctor --json`; the exit code and the data of doctor."""
         words = [str(BUILDFARM), "doctor", "--json", "--python", str(self.python)]
-        words += ["--torch-index", self.index.torch_index, *(["--machine", str(self.machine)] if self.machine else [])]
+        words += ["--torch-index", self.index.torch_index, *self.machine]
         lines = ["set -e", *(f"{{ {line}; }} >&2" for line in before), "set +e", shlex.join(words)]
         ran = subprocess.run(
             ["bash", "-c", "\n".join(lines)], capture_output=True, text=True, env=self._environment, check=False

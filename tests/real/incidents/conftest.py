@@ -140,13 +140,11 @@ def verify(farm: Farm, with_torch: Environment, tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture
-def doctor(farm: Farm, tmp_path: Path) -> Callable[..., Ran]:
+def doctor(farm: Farm) -> Callable[..., Ran]:
     """Runs `buildfarm doctor` on an environment, for a machine with this GPU and driver."""
 
     def run(python: Path, gpu: str, driver: str = "590.10") -> Ran:
-        machine = tmp_path / "machine.yaml"
-        machine.write_text(f"driver: {driver}\ngpus: [{gpu}]\n", encoding="utf-8")
-        return farm("doctor", "--python", python, "--machine", machine)
+        return farm("doctor", "--python", python, "--gpu", gpu, "--driver", driver)
 
     return run
 

@@ -18,7 +18,7 @@ from builder.matrix.plan import Build, Plan, Skip
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.op_gate import outcome_evidence, summary
 from builder.publish.dist import publish_wheels
-from builder.publish.gradients import Gradient, gradients_of
+from builder.publish.op_evidence import Gradient, gradients_of
 from builder.publish.report import build_junit, report_json
 from builder.records import CacheStatistics, Part, Toolchain
 from builder.result import BuildResult

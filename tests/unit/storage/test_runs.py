@@ -31,7 +31,7 @@ def test_the_report_of_each_run_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = Store(tmp_path)
-    assert history_text(runs(store), as_json=False) == "No run is recorded in this store.\n"
+    assert history_text(runs(store)) == "No run is recorded in this store.\n"
     monkeypatch.setattr("sys.argv", ["buildfarm", "build", "--ext", "https://me:secret@host/x"])
     save_run(store, datetime(2026, 11, 21, 9, 30, tzinfo=UTC), 12.34, json.dumps(REPORT))
     save_run(store, datetime(2026, 11, 22, 9, 30, tzinfo=UTC), 2.0, json.dumps({"builds": [], "skips": []}))
@@ -41,7 +41,7 @@ def test_the_report_of_each_run_is_kept(
     assert "20261120/run.json is damaged or of a different version" in "".join(capsys.readouterr().err.split("\n"))
     assert [run.id[:15] for run in found] == ["20261122-093000", "20261121-093000"]
     monkeypatch.setattr("builder.publish.terminal.PLAIN_WIDTH", 500)
-    line = history_text(found, as_json=False).splitlines()[2]
+    line = history_text(found).splitlines()[2]
     assert [part.strip() for part in line.split("  ") if part.strip()][1:] == [
         "12 s",
         "1 failed, 1 built",
@@ -50,10 +50,10 @@ def test_the_report_of_each_run_is_kept(
         "buildfarm build --ext https://***@host/x",
     ]
     monkeypatch.setattr("builder.publish.terminal.PLAIN_WIDTH", 80)
-    shown = history_text(found, as_json=False).splitlines()[3:]
+    shown = history_text(found).splitlines()[3:]
     assert shown[0].endswith("  12 s  a, b: 1 failed, 1 built")
     assert shown[1:] == ["  buildfarm build --ext https://***@host/x", f"  in {Path.cwd()}"]
-    assert json.loads(history_text(found, as_json=True))[1]["builds"] == {"built": 1, "failed": 1}
+    assert found[1].counts() == {"built": 1, "failed": 1}
     one = find_run(found, "20261121")
     assert one.report == REPORT
 
@@ -64,8 +64,8 @@ def test_the_history_says_what_was_not_compiled_and_what_was_refused(tmp_path: P
     report = {"builds": [*REPORT["builds"], refused, {"build": "d", "wheel": "d.whl", "status": "tested"}], "skips": []}
     save_run(Store(tmp_path), datetime(2026, 11, 21, tzinfo=UTC), 1, json.dumps(report), reused=["a", "c"])
     found = runs(Store(tmp_path))
-    assert "1 failed, 1 refused, 1 tested, 1 already built" in history_text(found, as_json=False)
-    counts = json.loads(history_text(found, as_json=True))[0]["builds"]
+    assert "1 failed, 1 refused, 1 tested, 1 already built" in history_text(found)
+    counts = found[0].counts()
     assert counts == {"failed": 1, "refused": 1, "tested": 1, "already built": 1}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.current_environment import installed_version
+from builder.commands.axes import installed_version
 from builder.wheelfile.installed import distribution_name
 
 

@@ -33,7 +33,7 @@ def test_steps_of_compilers_are_counted(tmp_path: Path) -> None:
     found = read_statistics(tmp_path)
     assert found == CacheStatistics(reused=2, compiled=14, not_cached={"-save-temps": 1})
     assert found.sentence() == "compiler cache: 2 of 16 steps reused; 1 not cached (-save-temps)"
-    assert CacheStatistics.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert CacheStatistics(**json.loads(json.dumps(found.to_json()))) == found
 
 
 def test_a_cache_that_was_not_used_has_a_reason(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_cache_that_was_not_used_has_a_reason(tmp_path: Path) -> None:
     found = read_statistics(tmp_path)
     assert found == CacheStatistics(refused="it is not used")
     assert found.sentence() == "compiler cache not used: it is not used"
-    assert CacheStatistics.from_json(found.to_json()) == found
+    assert CacheStatistics(**found.to_json()) == found
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_statistics_that_cannot_be_read_are_no_figures(tmp_path: Path, content: 
     found = read_statistics(tmp_path)
     assert found == CacheStatistics(unreadable=why)
     assert found.sentence() == f"compiler cache: cannot tell how many steps were reused: {why}"
-    assert CacheStatistics.from_json(found.to_json()) == found
+    assert CacheStatistics(**found.to_json()) == found
 
 
 def test_a_source_with_incbin_is_unsafe(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from builder.check import Check
-from builder.commands.index.manage import check_index
 from builder.hashing import sha256_of
 from builder.proof import Proof, Verdict, proofs_json, proofs_of, proofs_path
 from builder.publish.index.entry import Entry, FarmFacts
@@ -24,7 +23,7 @@ from builder.publish.server.client import MAX_EVIDENCE, PUBLISHED, UNCHANGED, UP
 from builder.publish.server.tokens import Tokens
 from tests.real.publish.remote.make import CELL, ON_GPU, TAG, proven_wheel
 from tests.unit.loopback import pure_wheel
-from tests.unit.publish.index.make import ON_CPU
+from tests.unit.publish.index.make import ON_CPU, checked
 from tests.unit.publish.index.make import proofs_of as made_proofs
 from tests.unit.publish.server.client import Client, form_of
 
@@ -92,7 +91,7 @@ def test_the_index_has_what_a_publish_into_its_folder_leaves(client: Client, whe
     assert {proof.check for proof in in_cell} == set(ON_CPU)
     own = {proof.check for proof in published_proofs(client) if not proof.cell}
     assert own >= {Check.PAYLOAD, Check.TAGS, Check.METADATA, Check.GRAFTED, Check.DEVICE_CODE}
-    check = check_index(Repository(Folder(client.root)))
+    check = checked(Repository(Folder(client.root)))
     assert (check.wheels, check.faults, check.unused) == (1, (), ())
 
 

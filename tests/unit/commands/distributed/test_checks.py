@@ -9,7 +9,7 @@ import pytest
 from builder.commands.distributed.client import is_open
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import cell_basis
-from builder.publish.gpu_models import model_of, proven_on
+from builder.publish.op_evidence import model_of, proven_on
 from builder.publish.proof_lines import gpu_lines
 from tests.unit.commands.distributed.made_up import CELL, PROOF_TASK, RECIPE, SHA, proofs
 

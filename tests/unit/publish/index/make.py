@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.check import Check
+from builder.commands.index.manage import IndexCheck, check_index
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.proof import Proof, Verdict
 from builder.publish.index.new_wheel import new_wheel
-from builder.publish.index.repository import NewWheel
+from builder.publish.index.repository import NewWheel, Repository
 from tests.unit.loopback import pure_wheel
 
 CELL = "torch2.11.0-cu130-cp312"
@@ -31,3 +32,18 @@ def ready(folder: Path, name: str = "my_ext", version: str = "1.0", *, text: str
     """A wheel to publish; `text` makes its content different from others of the same name."""
     wheel = pure_wheel(folder, name, version, {f"{name}.py": f"{text!r}\n"})
     return new_wheel(wheel, proofs_of(wheel) if proven else [])
+
+
+def checked(repository: Repository) -> IndexCheck:
+    """The result of a check of an index whose pages are those that `index write-pages` writes."""
+
+    def pages(folder: str = ".") -> dict[str, bytes]:
+        found = {f"{folder}/{name}": data for name, data in repository.objects.read_all(folder).items()}
+        for name in {*repository.objects.folders(folder)} - {"files", "records", "pending"}:
+            found |= pages(f"{folder}/{name}")
+        return found
+
+    result, before = check_index(repository), pages()
+    repository.write_all_pages()
+    assert pages() == before
+    return result

@@ -8,25 +8,16 @@ import os
 import shlex
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from builder.check import Check
-from builder.commands.index.manage import check_index
 from builder.errors import Code
-from builder.hashing import sha256_of
-from builder.matrix.axes import Cell
-from builder.proof import Proof, Verdict
 from builder.publish.index import objects
-from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder, open_objects
 from builder.publish.index.repository import Repository
-from builder.publish.provenance import statement_path
 from tests.refused import refused
-from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.conftest import Run
-from tests.unit.publish.index.make import CELL, proofs_of, ready
+from tests.unit.publish.index.make import checked, ready
 
 
 @pytest.fixture
@@ -79,7 +70,7 @@ PAGES = """index.html simple/index.html simple/index.json simple/my-ext/index.ht
 
 
 @pytest.mark.parametrize("damage", ["", None, "mine"], ids=["empty", "missing", "tampered"])
-def test_check_compares_each_page_with_what_would_be_written(index: Path, run: Run, damage: str | None) -> None:
+def test_write_pages_mends_each_page(index: Path, run: Run, damage: str | None) -> None:
     texts = {page: (index / page).read_text() for page in PAGES.split()}
     for folder in ("cu124", "projects", "simple"):
         shutil.copytree(index / folder / "my-ext", index / folder / "ghost")
@@ -88,62 +79,9 @@ def test_check_compares_each_page_with_what_would_be_written(index: Path, run: R
             (index / page).unlink()
         else:
             (index / page).write_text(damage and text.replace("my", damage))
-    code, out, _ = run("index", "check", index)
-    faults = {line.partition(": ")[0] for line in out.splitlines()}
-    ghosts = {f"{page}/ghost/index.{kind}" for page in ("cu124", "simple") for kind in ("html", "json")}
-    assert (code, faults >= texts.keys() | ghosts | {"projects/ghost/index.html"}) == (1, True), out
-    assert f"`buildfarm index write-pages {index}` writes all pages again\n" in out
     assert run("index", "write-pages", index)[0] == 0
     assert {page: (index / page).read_text() for page in texts} == texts
-    assert run("index", "check", index)[:2] == (0, "checked: 1 project, 4 wheels, 0 faults\n")
     assert not list(index.glob("*/ghost"))
-
-
-def test_check_accepts_pages_that_a_publisher_changes_meanwhile(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_project, new = Repository.write_project, [ready(tmp_path, version="4.0", proven=False)]
-
-    def publishing(self: Repository, *args: Any, **options: Any) -> set[str]:
-        changed = write_project(self, *args, **options)
-        while new:
-            Repository(Folder(index)).add(new.pop())
-        return changed
-
-    monkeypatch.setattr(Repository, "write_project", publishing)
-    assert check_index(Repository(Folder(index))).faults == ()
-
-
-SBOM = "my_ext-1.0+cu130.dist-info/sboms/buildfarm.cdx.json"
-
-
-@pytest.mark.parametrize(
-    ("suffix", "text", "fault"),
-    [
-        (".proofs.json", "[{", "the proofs cannot be read: it is no JSON: "),
-        (".proofs.json", "{}", "the proofs cannot be read: there is none"),
-        (".proofs.json", "[]", "the proofs cannot be read: there is none"),
-        (".proofs.json", "other", "these are proofs of a different file"),
-        (".intoto.json", "garbage", "the provenance cannot be read: it is no JSON: "),
-        (".intoto.json", '{"subject": []}', "the provenance is of a different file"),
-        (".intoto.json", '{"subject": [{"digest": {"sha256": "0"}}]}', "the provenance is of a different file"),
-        (".cdx.json", "garbage", "the SBOM differs from the one in the wheel"),
-        (".cdx.json", '{"bomFormat": "CycloneDX", "serial": 2}', "the SBOM differs from the one in the wheel"),
-    ],
-)
-def test_check_reads_the_evidence(tmp_path: Path, suffix: str, text: str, fault: str) -> None:
-    wheel = pure_wheel(tmp_path / "dist", "my_ext", "1.0+cu130", {SBOM: '{"bomFormat": "CycloneDX"}'})
-    statement_path(wheel).write_text(json.dumps({"subject": [{"digest": {"sha256": sha256_of(wheel)}}]}))
-    repository = Repository(Folder(tmp_path / "index"))
-    repository.add(new_wheel(wheel, proofs_of(wheel)))
-    assert check_index(repository).faults == ()
-    (path,) = (tmp_path / "index").glob(f"files/*/*/*{suffix}")
-    path.write_text(path.read_text().replace(sha256_of(wheel), "0" * 64) if text == "other" else text)
-    (found,) = check_index(repository).faults
-    assert found.startswith(f"{path.relative_to(tmp_path / 'index')}: {fault}")
-    assert found.endswith("; `buildfarm publish` of the wheel writes it again")
-    repository.add(new_wheel(wheel, proofs_of(wheel)))
-    assert check_index(repository).faults == ()
 
 
 def test_check_finishes_an_interrupted_change(index: Path, tmp_path: Path, run: Run) -> None:
@@ -168,7 +106,7 @@ def test_prune_keeps_the_newest_versions(index: Path, run: Run) -> None:
         path.parent.mkdir(parents=True)
         path.write_bytes(b"")
     os.utime(left, (0, 0))
-    assert len(check_index(Repository(Folder(index))).unused) == 2
+    assert len(checked(Repository(Folder(index))).unused) == 2
     hint = shlex.join(["buildfarm", "index", "prune", str(index)])  # it deletes no wheel
     assert f"`{hint}` deletes them after a day" in run("index", "check", index)[1]
     assert run(*shlex.split(hint)[1:], "--dry-run") == (0, "would delete files/ab/cd/left.whl\n", "")
@@ -236,7 +174,7 @@ def test_a_new_index_in_a_source_folder_is_no_part_of_the_source(
     words = ("publish", wheel, "--to", tmp_path / "index", "--store", tmp_path / "store", "--require", "none")
     assert run(*words)[0] == 0
     assert (tmp_path / "index" / ".gitignore").read_text() == "*\n"
-    assert check_index(Repository(Folder(tmp_path / "index"))).faults == ()
+    assert checked(Repository(Folder(tmp_path / "index"))).faults == ()
     (tmp_path / "file").write_text("")
     code, _, err = run(*words[:3], tmp_path / "file" / "index", *words[4:])
     assert code == 2
@@ -275,40 +213,6 @@ def test_a_published_wheel_below_the_level_is_an_error(
     assert (code, json.loads(out)[0]["outcome"]) == (1, "already published")
     assert {path: path.read_bytes() for path in Path("index").rglob("*") if path.is_file()} == before
     assert run(*words, "none")[0] == 0
-
-
-def test_publish_names_the_failed_builds_of_the_last_run(tmp_path: Path, run: Run) -> None:
-    dist = tmp_path / "dist"
-    refused_wheel = ready(tmp_path / "refused", version="2.0").wheel
-    proof = Proof(sha256_of(refused_wheel), Cell.parse(CELL), Check.VALUES, Verdict.FAILED, "wrong result").to_json()
-    entry = {
-        "build": "my_ext-2.0-torch2.11",
-        "status": "failed",
-        "hints": ["do this"],
-        "wheel": refused_wheel.name,
-        "error": "my_ext-2.0-torch2.11: values: wrong result",
-        "proofs": [proof],
-    }
-    other = {"build": "other-1.0-torch2.11", "status": "failed", "hints": [], "error": "other-1.0-torch2.11: no nvcc"}
-    dist.mkdir()
-    (dist / "report.json").write_text(json.dumps({"builds": [entry, other]}))
-    words = ("publish", "--to", tmp_path / "index", "--store", tmp_path / "store", "--dist", dist, "--require", "none")
-    code, out, err = run(*words)
-    said = " ".join(err.split())
-    assert (code, out) == (1, "")
-    for words_of_it in ("my_ext-2.0-torch2.11", "values: wrong result", "hint: do this", "no nvcc"):
-        assert words_of_it in said
-    earlier = ready(dist).wheel
-    assert run(*words)[0] == 1
-    found = json.loads(run(*words, "--json")[1])
-    wanted = [(earlier.name, "already published"), (None, "refused"), (None, "refused")]
-    assert [(one["wheel"], one["outcome"]) for one in found] == wanted
-    assert "do this" in found[1]["reasons"]
-    assert run(*words, earlier)[0] == 0, "the user named the wheel"
-    shutil.copy(refused_wheel, dist)  # only its cases.py was wrong: `publish` itself judges the wheel
-    for report in ({"builds": [entry]}, {}):
-        (dist / "report.json").write_text(json.dumps(report))
-        assert run(*words)[0] == 0
 
 
 @pytest.mark.parametrize(

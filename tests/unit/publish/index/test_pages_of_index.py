@@ -11,11 +11,11 @@ from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
 from builder.hashing import sha256_of
-from builder.publish.gradients import Gradient
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
+from builder.publish.op_evidence import Gradient
 from builder.publish.people.people_pages import home_page, project_page
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import ready

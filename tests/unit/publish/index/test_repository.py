@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
-from builder.commands.index.manage import check_index, find_wheels
+from builder.commands.index.manage import find_wheels
 from builder.errors import Code, UsageError
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.new_wheel import new_wheel
@@ -19,7 +20,7 @@ from tests.conftest import coded
 from tests.fixtures.killed import together
 from tests.refused import refused
 from tests.unit.loopback import pure_wheel
-from tests.unit.publish.index.make import CELL, ready
+from tests.unit.publish.index.make import CELL, checked, ready
 
 
 def listed(repository: Repository, path: str, project: str = "my-ext") -> list[str]:
@@ -87,7 +88,7 @@ def test_the_path_of_a_torch_has_the_wheels_that_admit_it(repository: Repository
     (entry,) = [entry for entry in repository.entries("my-ext") if entry.filename == free]
     assert f'href="../../../{entry.path.replace("+", "%2B")}#sha256=' in page
     assert json.loads(repository.objects.read("cu130/torch2.11/index.json"))["projects"] == [{"name": "my-ext"}]
-    assert check_index(repository).faults == ()
+    assert checked(repository).faults == ()
 
 
 def test_a_wheel_that_admits_every_torch_is_in_the_paths_in_which_it_was_tested(
@@ -102,7 +103,7 @@ def test_a_wheel_that_admits_every_torch_is_in_the_paths_in_which_it_was_tested(
 
 def test_records_of_earlier_versions_are_in_the_paths_that_their_versions_name() -> None:
     def paths(version: str, *cells: str) -> tuple[str, ...]:
-        farm = FarmFacts.from_json(FarmFacts(("cu130",), dict.fromkeys(cells, "cpu")).to_json())
+        farm = TypeAdapter(FarmFacts).validate_python(FarmFacts(("cu130",), dict.fromkeys(cells, "cpu")).to_json())
         return paths_of(Entry(f"my_ext-{version}-py3-none-any.whl", "", "", 1, "", "", "", farm=farm))
 
     assert paths("1.0+cu130.torch211") == ("cu130", "cu130/torch2.11")
@@ -121,7 +122,7 @@ def test_pages_of_a_torch_go_with_their_last_wheel(repository: Repository, tmp_p
     repository.remove(first)
     assert repository.projects_of("cu130/torch2.11") == ["other"]
     assert json.loads(repository.objects.read("cu130/torch2.11/index.json"))["projects"] == [{"name": "other"}]
-    assert check_index(repository).faults == ()
+    assert checked(repository).faults == ()
 
 
 def test_a_killed_change_leaves_no_page_of_a_torch(repository: Repository, tmp_path: Path) -> None:
