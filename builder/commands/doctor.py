@@ -19,7 +19,6 @@ from builder.cli.output import print_data
 from builder.commands.current_environment import current_environment
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import counted
-from builder.log import print_line
 from builder.masking import mask_credentials
 from builder.matrix.axes import Gpu
 from builder.matrix.compat import Compat
@@ -31,7 +30,6 @@ from builder.proofs.environment.facts import InstalledEnvironment, Machine, read
 from builder.proofs.environment.judge import judge
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.terminal import to_text
-from builder.store import write_atomic
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,6 @@ class DoctorOptions:
             help="Judge for the driver and the GPUs that FILE describes, not for this machine.",
         ),
     ] = None
-    bundle: Annotated[
-        Path | None,
-        typer.Option("--bundle", metavar="FILE", help="Also write versions and findings to FILE, for a bug report."),
-    ] = None
     torch_index: Annotated[
         str,
         typer.Option("--torch-index", metavar="URL", help="Index of torch's CUDA variants that the cures name."),
@@ -73,7 +67,7 @@ def doctor(options: DoctorOptions) -> None:
 
     Examples:
         buildfarm doctor
-        buildfarm doctor --python .venv/bin/python --bundle report.json
+        buildfarm doctor --python .venv/bin/python --json
         buildfarm doctor --machine gpu-server.yaml
     """
     compat = Compat.load()
@@ -88,10 +82,6 @@ def doctor(options: DoctorOptions) -> None:
         )
     findings = judge(Cures(environment, compat, options.torch_index))
     print_data((_json if options.as_json else doctor_text)(environment, findings))
-    if options.bundle:
-        text, home = _json(environment, findings), str(Path.home())  # whose name may be that of a person
-        write_atomic(options.bundle.absolute(), (text.replace(home, "~") if len(home) > 1 else text).encode())
-        print_line(f"wrote {options.bundle}")
     faults = any(finding.level is Severity.FAULT for finding in findings)
     raise typer.Exit(int(Exit.FAILED if faults else Exit.OK))
 
@@ -134,7 +124,7 @@ _MANAGED = (
 
 def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str:
     """The environment in a few lines, then each finding with its cause and cure."""
-    machine, tools = environment.machine, environment.tools
+    machine = environment.machine
     gpus = ", ".join(f"{gpu.name} ({gpu.arch.sm})" for gpu in machine.gpus)
     torches = [f"{torch.version} ({f'CUDA {torch.cuda}' if torch.cuda else 'CPU'})" for torch in environment.torches]
     summary = {
@@ -143,8 +133,7 @@ def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) 
         "driver": machine.driver or "none found",
         "gpu": gpus or "none",
         "torch": ", ".join(torches) or "none",
-        "nvcc": f"{tools.nvcc} in {tools.home}" if tools.nvcc else "none",
-        "compiler": tools.compiler or "none",
+        "nvcc": environment.nvcc or "none",
     }
     lines = [f"{name:<11}{escape(value)}" for name, value in summary.items()]
     shown = set[tuple[str, ...]]()
@@ -166,7 +155,7 @@ def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) 
 
 def _json(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str:
     """The result as JSON without credentials; the commands have the real paths."""
-    interpreter, machine, tools = environment.interpreter, environment.machine, environment.tools
+    interpreter, machine = environment.interpreter, environment.machine
     data = {
         "buildfarm": __version__,
         "python": {
@@ -174,7 +163,6 @@ def _json(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str
             "executable": str(interpreter.executable),
             "prefix": str(interpreter.prefix),
             "path": [str(folder) for folder in interpreter.path],
-            "headers": interpreter.headers,
         },
         "platform": str(environment.platform),
         "machine": {
@@ -182,7 +170,7 @@ def _json(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str
             "driver": machine.driver,
             "gpus": [{"name": gpu.name, "capability": str(gpu.arch)} for gpu in machine.gpus],
         },
-        "tools": {"ninja": tools.ninja, "compiler": tools.compiler, "nvcc": tools.nvcc, "cuda_home": tools.home},
+        "nvcc": environment.nvcc,
         "torches": [
             {"version": torch.version, "cuda": str(torch.cuda) if torch.cuda else None, "folder": str(torch.folder)}
             for torch in environment.torches

@@ -25,7 +25,6 @@ _CHECKS: tuple[Callable[[Cures, TorchInstall], Iterator[Finding]], ...] = (
     packages.check_nvidia,
     torches.check_library_path,
     check_extensions,
-    machine.check_tools,
 )
 
 

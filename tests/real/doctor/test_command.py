@@ -1,4 +1,4 @@
-"""The command `doctor`: the machine file, what is printed, and the file for a bug report."""
+"""The command `doctor`: the machine file, what is printed, and the JSON for a bug report."""
 
 from __future__ import annotations
 
@@ -69,20 +69,18 @@ SECRETS: Sequence[tuple[str, str]] = (
 )
 
 
-def test_the_bundle_has_no_secrets(patient: Patient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_json_has_no_secrets(
+    patient: Patient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     patient.has_torch()
     for name, value in SECRETS:
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("HOME", str(patient.root))
     (patient.site_packages / "torch-2.11.0.dist-info" / "direct_url.json").write_text(
         json.dumps({"url": "https://user:hunter2@files.example/torch.whl"})
     )
-    file = tmp_path / "report.json"
-    call(monkeypatch, "--python", patient.python, "--bundle", file, "--json")
-    text = file.read_text()
+    call(monkeypatch, "--python", patient.python, "--json")
+    text = capsys.readouterr().out
     data = json.loads(text)
-    assert data["torches"][0]["folder"].startswith("~/env/lib")
-    assert str(patient.root) not in text
     assert "hunter2" not in text
     assert "SECRET_TOKEN" not in text
     assert set(data) >= {"buildfarm", "python", "machine", "packages", "variables", "findings"}

@@ -169,7 +169,7 @@ def _compile(
     Without nvcc, pip and uv leave the kernels out. buildfarm brings an nvcc, but reads the package index only.
     """
     environment = cures.environment
-    has_nvcc = torch.cuda is None or environment.tools.nvcc.partition(".")[0] == str(torch.cuda.major)
+    has_nvcc = torch.cuda is None or environment.nvcc.partition(".")[0] == str(torch.cuda.major)
     if has_nvcc or torch.release not in cures.compat.torches:
         return cures.compile(package), ""
     words = ["buildfarm", "build", f"{package.name}=={package.public}", "--torch", str(torch.release)]
