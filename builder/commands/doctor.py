@@ -179,7 +179,6 @@ def _json(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str
             {"name": one.name, "version": one.version, "folder": str(one.folder), "installer": one.installer}
             for one in environment.packages
         ],
-        "conda": dict(environment.conda),
         "variables": dict(environment.variables),
         "findings": [asdict(finding) for finding in findings],
         "faults": sum(finding.level is Severity.FAULT for finding in findings),
