@@ -32,7 +32,8 @@ _NVIDIA_CALL = re.compile(r"nv[a-zA-Z]|nccl|cupti|cuFile|__nv")
 _CUDA_LIBRARIES = {"cuda": "libcudart", "nvtx": "libnvToolsExt"}
 #: Functions of the driver, such as cuCtxCreate_v2.
 _DRIVER_CALL = re.compile(r"cu[A-Z]\w*")
-_TORCH_OR_CUDA = re.compile(
+#: Libraries of torch and CUDA.
+TORCH_OR_CUDA = re.compile(
     r"lib(?:torch|c10|shm|cuda|cublas|cudnn|cufft|curand|cusolver|cusparse|nvrtc|nvJitLink|nvToolsExt|nccl)"
 )
 #: From how many files that were never compiled on they are not listed.
@@ -75,8 +76,8 @@ def check_linkage(
     for library in facts.libraries:
         scope = _scope(library, facts, table)
         if torch_only:
-            scope.elsewhere = [name for name in scope.missing if not _TORCH_OR_CUDA.match(name)]
-            scope.missing = [name for name in scope.missing if _TORCH_OR_CUDA.match(name)]
+            scope.elsewhere = [name for name in scope.missing if not TORCH_OR_CUDA.match(name)]
+            scope.missing = [name for name in scope.missing if TORCH_OR_CUDA.match(name)]
         if scope.missing:
             absent[library.path] = scope.missing
             errors += [f"{library.path} needs {name}, {_why_absent(name, cell, table)}" for name in scope.missing]
