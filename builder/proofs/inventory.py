@@ -68,7 +68,7 @@ class Inventory:
     def to_bytes(self) -> bytes:
         """The file; the same libraries make the same bytes."""
         data = {"format": _FORMAT, "release": str(self.release), "table": self.table.to_json()}
-        return gzip.compress(json.dumps(data, sort_keys=True, separators=(",", ":")).encode(), mtime=0)
+        return gzip.compress(json.dumps(data, sort_keys=True, separators=(",", ":")).encode(), 1, mtime=0)
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = "") -> Inventory:

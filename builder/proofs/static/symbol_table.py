@@ -28,11 +28,6 @@ class ProvidedLibrary:
     #: False for a library of which only the name is known.
     read: bool = True
 
-    @classmethod
-    def of(cls, name: str, elf: Elf) -> ProvidedLibrary:
-        """The library of this file name."""
-        return cls(name, elf.needed, frozenset(elf.defined))
-
 
 @dataclass(frozen=True)
 class SymbolTable:
@@ -46,7 +41,7 @@ class SymbolTable:
     @classmethod
     def of(cls, elves: Mapping[str, Elf], unread: Iterable[str] = ()) -> SymbolTable:
         """The table of libraries that were read, by file name, and of those whose names alone are known."""
-        libraries = {name: ProvidedLibrary.of(name, elf) for name, elf in elves.items()}
+        libraries = {name: ProvidedLibrary(name, elf.needed, frozenset(elf.defined)) for name, elf in elves.items()}
         libraries |= {
             name: ProvidedLibrary(name, (), frozenset(), read=False) for name in unread if name not in libraries
         }
