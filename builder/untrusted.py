@@ -52,7 +52,7 @@ def parse_json(data: bytes | str, parse: Callable[[Any], T], *, limit: int = MAX
     try:
         text = data if isinstance(data, str) else data.decode()
         plain = json.loads(text)
-        if "\\ud" in text.lower():
+        if "\\ud" in text or "\\uD" in text:
             json.dumps(plain, ensure_ascii=False).encode()
         _check_depth(plain)
     except _WRONG_SHAPE as error:

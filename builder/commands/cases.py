@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.cli.options import ExecutorName, SelectOptions
@@ -35,34 +36,6 @@ from builder.wheelfile.compatibility import is_compatible
 from builder.wheels.build_dir import clear_abandoned
 
 _WIDTH = 118
-
-_INTRODUCTION = '''\
-"""Draft of the cases of {name}, written by `buildfarm cases` in {cell}.
-
-buildfarm guessed the inputs of each op and called the op with them.
-{exceptions}
-{gaps}
-"""
-'''
-_GAPS = """\
-No result was compared with anything. The checks `values`, `gradients` and `edges` need a reference: without one, they
-are "not run" for a case. Write a function for each GAP below. It gets the same arguments as the op, and computes the
-result in plain PyTorch. If the op returns nothing, the function returns the new values of the tensors that the op
-writes to. If the op returns a tensor and writes to other arguments, the function writes to these arguments too.
-Add more inputs: other sizes, dtypes and options."""
-_NO_CASES = "Write a Case for each op of NOT_CLAIMED that has inputs you know, and remove its entry there."
-_IMPORTS = """\
-from __future__ import annotations
-
-import torch
-
-from builder.gate import Case
-"""
-_UNTRACED = '''\
-def untraced(reason: str) -> dict[str, str]:
-    """Return the value of `not_claimed` that turns off these five checks, for an op that torch cannot trace."""
-    return dict.fromkeys(("opcheck", "fake", "devices", "export", "compile"), reason)
-'''
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,35 +159,29 @@ def _drafted(
 
 def cases_text(name: str, cell: str, drafts: Drafts) -> str:
     """Return a whole cases.py."""
-    cases = [draft for draft in drafts.drafts if is_case(draft)]
-    results = []
-    if any(draft.state != CUDA_ONLY for draft in cases):
-        results.append("The call succeeded for each op that has a CPU kernel and is not in NOT_CLAIMED.")
-    if any(draft.state == CUDA_ONLY for draft in cases):
-        results.append("Ops without a CPU kernel were not called: check their inputs.")
-    exceptions = "\n".join(results or ["No call succeeded."])
-    text = _INTRODUCTION.format(name=name, cell=cell, exceptions=exceptions, gaps=_GAPS if cases else _NO_CASES)
-    return f"{text}\n{_IMPORTS}\n{_items(drafts, 'CASES =', 'NOT_CLAIMED =')}"
+    return _rendered(drafts, whole=True, name=name, cell=cell)
 
 
 def missing_text(drafts: Drafts) -> str:
     """Return what an existing cases.py lacks: functions and items to copy into it."""
-    return _items(drafts, "CASES +=", "NOT_CLAIMED |=")
+    return _rendered(drafts, whole=False)
 
 
-def _items(drafts: Drafts, cases: str, not_claimed: str) -> str:
-    drafted = [draft for draft in drafts.drafts if is_case(draft)]
-    parts = [f"\n{_UNTRACED}\n"] if any(draft.untraced for draft in drafted) else []
-    if drafted:
-        parts.append(f"{cases} [\n" + "".join(f"{_cases(draft)}\n" for draft in drafted) + "]\n")
-    elif cases.endswith(" ="):
-        parts.append(f"{cases} []\n")
-    unpassed = "a keyword-only argument is a tensor, which a case cannot pass"
+def _rendered(drafts: Drafts, **facts: object) -> str:
+    # No autoescape: it escapes for HTML, and the output is source code.
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # noqa: S701
+    )
+    environment.filters |= {"literal": _literal, "quoted": _quoted, "comment": _comment}
+    cases = [draft for draft in drafts.drafts if is_case(draft)]
     left = [draft for draft in drafts.drafts if draft.required and not is_case(draft)]
-    if left:
-        items = "".join(f'    "{draft.op}": {_quoted(draft.reason or unpassed, 400, 4)},\n' for draft in left)
-        parts.append(f"#: Ops without a case, and why. Their check `ops` is not run.\n{not_claimed} {{\n{items}}}\n")
-    return "\n".join(parts)
+    template = environment.get_template("drafted_cases.py.j2")
+    return template.render(cases=cases, left=left, cuda_only=CUDA_ONLY, width=_WIDTH, **facts)
 
 
 def is_case(draft: OpDraft) -> bool:
@@ -223,7 +190,7 @@ def is_case(draft: OpDraft) -> bool:
     return draft.state in (CALLED, CUDA_ONLY) and not named
 
 
-def _comment(draft: OpDraft) -> Iterator[str]:
+def _comment(draft: OpDraft) -> str:
     text = [draft.signature]
     if draft.state == CUDA_ONLY:
         text.append(f"not called: {draft.reason}; the inputs are a guess")
@@ -233,58 +200,13 @@ def _comment(draft: OpDraft) -> Iterator[str]:
         text.append(shortened(draft.remark, 300))
     if draft.empty_error:
         text.append(f"no case with an empty tensor: with one, {draft.empty_error}")
-    for part in text:
-        first, others = "        # ", "        #     "
-        yield from textwrap.wrap(part, _WIDTH, initial_indent=first, subsequent_indent=others, break_long_words=False)
+    first, others = "        # ", "        #     "
+    form = textwrap.TextWrapper(_WIDTH, first, others, break_long_words=False)
+    return "".join(f"{line}\n" for part in text for line in form.wrap(part))
 
 
-def _cases(draft: OpDraft) -> str:
-    gap = "the same result in plain PyTorch"
-    if draft.written:
-        gap = f"the new value{'s' if draft.written[1:] else ''} of {', '.join(draft.written)} in plain PyTorch"
-    typical = _case(draft, "draft", _comment(draft), gap)
-    if not draft.empty:
-        return typical
-    gap = "the function of the case above, if it accepts empty tensors"
-    return f"{typical}\n{_case(replace(draft, arguments=draft.empty, dtypes=()), 'empty', (), gap)}"
-
-
-def _case(draft: OpDraft, name: str, comment: Iterable[str], gap: str) -> str:
-    lines = [f"        op={_literal(draft.op)},", *comment, f'        name="{name}",']
-    made = "make" if any("make." in value for value in draft.arguments) else "_"
-    line = f"        inputs=lambda {made}: ({', '.join(draft.arguments)}{',' if len(draft.arguments) == 1 else ''}),"
-    if len(line) > _WIDTH:
-        line = "\n".join(
-            [f"        inputs=lambda {made}: (", *(f"            {one}," for one in draft.arguments), "        ),"]
-        )
-    lines.append(line)
-    if name == "empty":
-        lines.append('        edge="empty",')
-    if draft.kwargs:
-        lines.append(
-            "        kwargs={" + ", ".join(f'"{name}": {value}' for name, value in draft.kwargs.items()) + "},"
-        )
-    lines.append(f"        reference=None,  # GAP: {gap}")
-    if draft.dtypes:
-        lines.append(f"        dtypes=({', '.join(f'torch.{name}' for name in ['float32', *draft.dtypes])}),")
-    if draft.state == CUDA_ONLY or draft.device == "cuda":
-        lines.append('        devices=["cuda"],')
-    if draft.contiguous_only:
-        lines.append("        contiguous_only=True,")
-    if draft.mutates:
-        lines.append(f"        mutates={list(draft.mutates)},")
-    if draft.untraced:
-        reason = _quoted(draft.untraced, 300, 8)
-        lines.append(f"        not_claimed=untraced{reason if reason[0] == '(' else f'({reason})'},")
-    elif draft.unclaimed:
-        lines.append("        not_claimed={")
-        lines += [f'            "{check}": {_quoted(reason, 300, 12)},' for check, reason in draft.unclaimed.items()]
-        lines.append("        },")
-    return "    Case(\n" + "\n".join(lines) + "\n    ),"
-
-
-def _quoted(text: str, most: int, indent: int) -> str:
-    """Return a Python string of at most `most` characters; a long one in several lines and parentheses.
+def _quoted(text: str, most: int, indent: int, *, parentheses: bool = False) -> str:
+    """Return a Python string of at most `most` characters; a long one in several lines, for or with parentheses.
 
     `indent` is the number of spaces before the line that has the string.
     """
@@ -294,7 +216,8 @@ def _quoted(text: str, most: int, indent: int) -> str:
         return _literal(plain)
     parts = textwrap.wrap(plain, 96, break_on_hyphens=False, drop_whitespace=False)
     spaces = " " * indent
-    return "(\n" + "".join(f"{spaces}    {_literal(part)}\n" for part in parts) + f"{spaces})"
+    lines = "\n" + "".join(f"{spaces}    {_literal(part)}\n" for part in parts) + spaces
+    return f"({lines})" if parentheses else lines
 
 
 def _literal(text: str) -> str:

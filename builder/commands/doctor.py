@@ -79,7 +79,7 @@ _MANAGED = (
 
 def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str:
     """The environment in a few lines, then each finding with its cause and cure."""
-    machine, tools = environment.machine, environment.tools
+    machine = environment.machine
     gpus = ", ".join(f"{gpu.name} ({gpu.arch.sm})" for gpu in machine.gpus)
     torches = [f"{torch.version} ({f'CUDA {torch.cuda}' if torch.cuda else 'CPU'})" for torch in environment.torches]
     summary = {
@@ -88,8 +88,7 @@ def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) 
         "driver": machine.driver or "none found",
         "gpu": gpus or "none",
         "torch": ", ".join(torches) or "none",
-        "nvcc": f"{tools.nvcc} in {tools.home}" if tools.nvcc else "none",
-        "compiler": tools.compiler or "none",
+        "nvcc": environment.nvcc or "none",
     }
     lines = [f"{name:<11}{escape(value)}" for name, value in summary.items()]
     shown = set[tuple[str, ...]]()
@@ -111,7 +110,7 @@ def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) 
 
 def _data(environment: InstalledEnvironment, findings: Sequence[Finding]) -> dict[str, Any]:
     """The result for `--json`."""
-    interpreter, machine, tools = environment.interpreter, environment.machine, environment.tools
+    interpreter, machine = environment.interpreter, environment.machine
     return {
         "buildfarm": __version__,
         "python": {
@@ -119,7 +118,6 @@ def _data(environment: InstalledEnvironment, findings: Sequence[Finding]) -> dic
             "executable": interpreter.executable,
             "prefix": interpreter.prefix,
             "path": interpreter.path,
-            "headers": interpreter.headers,
         },
         "platform": environment.platform,
         "machine": {
@@ -127,13 +125,12 @@ def _data(environment: InstalledEnvironment, findings: Sequence[Finding]) -> dic
             "driver": machine.driver,
             "gpus": [{"name": gpu.name, "capability": gpu.arch} for gpu in machine.gpus],
         },
-        "tools": {"ninja": tools.ninja, "compiler": tools.compiler, "nvcc": tools.nvcc, "cuda_home": tools.home},
+        "nvcc": environment.nvcc,
         "torches": [{"version": one.version, "cuda": one.cuda, "folder": one.folder} for one in environment.torches],
         "packages": [
             {"name": one.name, "version": one.version, "folder": one.folder, "installer": one.installer}
             for one in environment.packages
         ],
-        "conda": dict(environment.conda),
         "variables": dict(environment.variables),
         "findings": [asdict(finding) for finding in findings],
         "faults": sum(finding.level is Severity.FAULT for finding in findings),

@@ -30,9 +30,8 @@ class CaseFacts:
     """What the scheduler, which does not import torch, knows about a case: its index in CASES and these fields.
 
     `missing` says why the case's op cannot be called; "" if it can. `unknown` is whether the reason is that nothing has
-    this name. `line` is the line of the name in cases.py, or 0. `cpu_kernel` is whether the op has a CPU kernel, but
-    every case excludes the CPU. `takes_tensor` is False if the op is known to take no tensor. The other fields are
-    those of `case.Case`.
+    this name. `cpu_kernel` is whether the op has a CPU kernel, but every case excludes the CPU. `takes_tensor` is False
+    if the op is known to take no tensor. The other fields are those of `case.Case`.
     """
 
     number: int
@@ -43,7 +42,6 @@ class CaseFacts:
     not_claimed: Mapping[str, str] = field(default_factory=dict)
     missing: str = ""
     unknown: bool = False
-    line: int = 0
     cpu_kernel: bool = False
     side_effects: bool = False
     takes_tensor: bool = True
@@ -79,9 +77,8 @@ def case_coverage(
     outcomes += [_failure(op, "", _UNKNOWN) for op in not_claimed if op not in known]
     for case in _first_case_of_each_op(case for case in cases if case.missing):
         near = get_close_matches(case.op, known, 1) if case.unknown else []
-        line = f" (line {case.line})" if case.line else ""
         meant = f"; did you mean {near[0]}?" if near else ""
-        reason = f"this case in cases.py{line} cannot be called: {case.missing}{meant}"
+        reason = f"this case in cases.py cannot be called: {case.missing}{meant}"
         outcomes.append(_failure(case.op, case.name, reason, mistake=case.unknown, unknown=True))
     names = [(case.op, case.name) for case in cases]
     reason = "two cases of this op have the same name: rename one of them"

@@ -184,15 +184,10 @@ def ops(recorder: RegistrationRecorder, public: Sequence[str]) -> list[str]:
         found += _functions(name, sys.modules.get(name), every=True)
     for name in public:
         try:
-            found += public_callables(name)
+            found += _functions(name, importlib.import_module(name), every=False)
         except ImportError:
             found.append(f"{name}.*")  # no case has this name, so the check "ops" fails
     return sorted(set(found))
-
-
-def public_callables(name: str) -> list[str]:
-    """Return the dotted paths of the public functions of a module. Raises ImportError."""
-    return _functions(name, importlib.import_module(name), every=False)
 
 
 def _without_tensors(function: Any) -> bool:  # noqa: ANN401

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
 import re
 import tempfile
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,13 +23,13 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.store import Store, write_atomic
-from builder.untrusted import JsonError, parse_json
+from builder.untrusted import MAX_JSON, JsonError, parse_json
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.elf import Elf, read_elf
 
 #: Version of the file format.
-_FORMAT = 1
-_NAME = re.compile(r"(torch[\d.]+-cu\d+-\w+)-([0-9a-f]{64})\.json")
+_FORMAT = 2
+_NAME = re.compile(r"(torch[\d.]+-cu\d+-\w+)-([0-9a-f]{64})\.json\.gz")
 #: Libraries in the folder torch/lib that are torch's own, by file name.
 _OWN = re.compile(r"lib(?:torch|c10|shm|caffe2|gomp)[\w-]*\.so(?:\.\d+)*")
 #: Libraries of NVIDIA's packages that other packages load although torch's libraries do not need them.
@@ -66,7 +68,7 @@ class Inventory:
     def to_bytes(self) -> bytes:
         """The file; the same libraries make the same bytes."""
         data = {"format": _FORMAT, "release": str(self.release), "table": self.table.to_json()}
-        return json.dumps(data, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+        return gzip.compress(json.dumps(data, sort_keys=True, separators=(",", ":")).encode(), 1, mtime=0)
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = "") -> Inventory:
@@ -78,8 +80,8 @@ class Inventory:
             return cls(Release.parse(found["release"]), SymbolTable.from_json(found["table"]))
 
         try:
-            return parse_json(data, of)
-        except JsonError as error:
+            return parse_json(zlib.decompressobj(wbits=31).decompress(data, MAX_JSON + 1), of)
+        except (JsonError, zlib.error) as error:
             raise _damaged("this is not a symbol inventory that this version of buildfarm reads", where) from error
 
 
@@ -91,7 +93,7 @@ class Shelf:
 
     @cached_property
     def _files(self) -> dict[Release, Path]:
-        found = ((_NAME.fullmatch(path.name), path) for path in sorted(self.folder.glob("torch*.json")))
+        found = ((_NAME.fullmatch(path.name), path) for path in sorted(self.folder.glob("torch*.json.gz")))
         return {Release.parse(match[1]): path for match, path in found if match}
 
     @property
@@ -107,7 +109,7 @@ class Shelf:
         """The inventory of a release that the shelf has. Raises UsageError if its file was changed."""
         path = self._files[release]
         data = path.read_bytes()
-        if not path.stem.endswith(hashlib.sha256(data).hexdigest()):
+        if hashlib.sha256(data).hexdigest() not in path.name:
             hint = "delete the file: `buildfarm verify` reads the release again"
             raise _damaged("the symbol inventory differs from the sha256 in its file name", path, hint)
         with suppress(OSError):
@@ -117,8 +119,8 @@ class Shelf:
     def add(self, inventory: Inventory) -> Path:
         """Keep an inventory; it replaces an earlier one of the same release."""
         data = inventory.to_bytes()
-        path = self.folder / f"{inventory.release}-{hashlib.sha256(data).hexdigest()}.json"
-        if not path.is_file() or sha256_of(path) != path.stem[-64:]:
+        path = self.folder / f"{inventory.release}-{hashlib.sha256(data).hexdigest()}.json.gz"
+        if not path.is_file() or sha256_of(path) not in path.name:
             write_atomic(path, data)
         if (old := self._files.get(inventory.release)) and old != path:
             old.unlink(missing_ok=True)

@@ -210,14 +210,12 @@ class Caller:
         empty: Candidate,
         of_empty: bool,
         grad: Sequence[int],
-        contiguous_only: bool,
-        mutates: Sequence[int],
+        **facts: Any,  # noqa: ANN401
     ) -> str:
         """Run a check of the gate for the case with these arguments, or for the one with an empty tensor.
 
-        Return why it fails; "" if it does not fail.
+        `facts` is what the case says besides. Return why it fails; "" if it does not fail.
         """
-        facts: dict[str, Any] = {"contiguous_only": contiguous_only, "mutates": mutates}
         cases = [self._case(candidate, "draft", grad, **facts)]
         if empty:
             cases.append(self._case(empty, "empty", (), edge="empty", **facts))

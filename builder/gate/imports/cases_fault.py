@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 import traceback
@@ -43,16 +42,3 @@ def line_of(error: BaseException | None, root: Path) -> str:
         if file.is_relative_to(root) and not file.is_relative_to(root / "builder"):
             return f" ({file.relative_to(root)}, line {frame.lineno})"
     return ""
-
-
-def lines_of_ops(root: Path) -> dict[str, int]:
-    """Return the first line of cases.py that has a string, for each string; empty if it cannot be read."""
-    try:
-        tree = ast.parse((root / "cases.py").read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return {}
-    lines: dict[str, int] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            lines[node.value] = min(node.lineno, lines.get(node.value, node.lineno))
-    return lines

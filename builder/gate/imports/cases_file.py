@@ -70,10 +70,8 @@ def _unusable(problem: str) -> CasesFile:
     return CasesFile(problem=problem, mistake=True)
 
 
-def case_facts(
-    number: int, case: Case, imported: bool, lines: Mapping[str, int], on_cpu: Collection[str]
-) -> dict[str, Any]:
-    """Return the fields of `coverage.CaseFacts` for a case; `lines` are those of `lines_of_ops`.
+def case_facts(number: int, case: Case, imported: bool, on_cpu: Collection[str]) -> dict[str, Any]:
+    """Return the fields of `coverage.CaseFacts` for a case.
 
     `on_cpu` names the ops that have a CPU kernel although every case excludes the CPU.
     """
@@ -100,7 +98,6 @@ def case_facts(
         "not_claimed": dict(case.not_claimed),
         "missing": missing,
         "unknown": unknown,
-        "line": lines.get(case.op, 0),
         "cpu_kernel": case.op in on_cpu,
         "side_effects": case.side_effects,
         "takes_tensor": tensor,

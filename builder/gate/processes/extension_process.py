@@ -19,7 +19,6 @@ from builder.gate.checks import compile_export
 from builder.gate.checks.dispatch import unused_cpu_kernels
 from builder.gate.checks.memory import heap_checks_work
 from builder.gate.context import Context
-from builder.gate.imports.cases_fault import lines_of_ops
 from builder.gate.imports.cases_file import CasesFile, case_facts, load_cases
 from builder.gate.imports.libraries import installed_libraries
 from builder.gate.outcome import Spec
@@ -66,9 +65,8 @@ def load(root: Path, spec: Spec, events: int) -> tuple[Context, dict[str, Any]]:
     send_event(events, event="importing", what="cases.py")
     file = load_cases(root) if spec.has_cases else CasesFile()
     ops = discover.ops(recorder, file.public)
-    lines = lines_of_ops(root)
     on_cpu = unused_cpu_kernels(file.cases, ops)
-    cases = [case_facts(number, each, facts["imported"], lines, on_cpu) for number, each in enumerate(file.cases)]
+    cases = [case_facts(number, each, facts["imported"], on_cpu) for number, each in enumerate(file.cases)]
     facts.update(ops=ops, cases=cases, not_claimed=dict(file.not_claimed))
     facts.update(cases_problem=file.problem, mistake=file.mistake)
     return Context(spec, file.cases, ops), facts

@@ -266,7 +266,6 @@ def _why_not(check: GateCheck, case: CaseFacts, device: str, no_gpu: str) -> str
     if case.cpu_kernel and check.device == "cpu" and (device not in case.devices or no_gpu):
         return (
             'the case says devices=["cuda"], but the op has a CPU kernel: remove `devices` from its cases in cases.py'
-            + (f", line {case.line}" if case.line else "")
         )
     if device not in case.devices and check.device == "cpu":
         return f"the check runs on {device.upper()}, and the case says that the op has no {device.upper()} kernel"

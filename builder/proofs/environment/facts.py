@@ -45,7 +45,6 @@ print(json.dumps({
     "user_site": (site.getusersitepackages() if site.ENABLE_USER_SITE else ""),
     "managed": sys.prefix == sys.base_prefix
     and os.path.isfile(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")),
-    "headers": os.path.isfile(os.path.join(sysconfig.get_path("include"), "Python.h")),
     "markers": {
         "python_version": "{0[0]}.{0[1]}".format(sys.version_info),
         "python_full_version": version,
@@ -88,7 +87,6 @@ class InstalledPython:
     path: tuple[Path, ...]  # the folders of `sys.path`, in order, without the current folder
     #: The folder of packages that the user installed outside of environments, if Python reads it.
     user_site: Path | None
-    headers: bool  # Python.h is there, so that extensions can be compiled
     markers: Mapping[str, str]  # the values of environment markers, such as `platform_machine`
     #: Whether the system manages its packages (PEP 668), so that installers refuse to change them.
     managed: bool = False
@@ -183,16 +181,6 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Tools:
-    """Programs that compile extensions: the path or the version of each, empty if it is missing."""
-
-    ninja: str = ""  # path of ninja
-    compiler: str = ""  # `g++ 12.2.0`
-    nvcc: str = ""  # version, such as 13.0.88
-    home: str = ""  # root folder of the toolkit of this nvcc
-
-
-@dataclass(frozen=True)
 class InstalledEnvironment:
     """An environment and its machine."""
 
@@ -201,9 +189,8 @@ class InstalledEnvironment:
     packages: tuple[InstalledPackage, ...]
     torches: tuple[TorchInstall, ...]  # each torch on `sys.path`; Python imports the first
     machine: Machine  # driver and GPUs
-    tools: Tools  # programs that compile extensions
+    nvcc: str  # version of the nvcc that a build finds, such as 13.0.88; empty without one
     variables: Mapping[str, str]  # environment variables that change what is loaded or built
-    conda: Mapping[str, str]  # Conda's packages of this environment, name and version
     platform: Platform  # operating system and processor
     #: Files and folders that an interrupted uninstallation of pip left on `sys.path`: their names begin with `~`.
     leftovers: tuple[Path, ...] = ()
@@ -232,15 +219,13 @@ def read_environment(python: Path, machine: Machine | None = None) -> InstalledE
         machine = Machine(driver_version(), tuple(gpus))
     found = (_package(one, folder) for folder in interpreter.path for one in distributions(path=[str(folder)]))
     packages = tuple(package for package in found if package is not None)
-    conda = (file.stem.rsplit("-", 2) for file in sorted((interpreter.prefix / "conda-meta").glob("*-*-*.json")))
     return InstalledEnvironment(
         interpreter=interpreter,
         packages=packages,
         torches=tuple(_torches(interpreter.path, packages)),
         machine=machine,
-        tools=_tools(interpreter),
+        nvcc=_nvcc(interpreter),
         variables={name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
-        conda={name: version for name, version, _ in conda if name},
         platform=_platform(interpreter.markers),
         leftovers=tuple(left for folder in interpreter.path for left in sorted(folder.glob("~*"))),
         torch_backends=tuple(path for path in uv_files() if path.is_file() and _BACKEND.search(path.read_bytes())),
@@ -266,7 +251,6 @@ def _read_python(python: Path) -> InstalledPython:
                 own=tuple(dict.fromkeys(map(Path, data["own"]))),
                 path=tuple(dict.fromkeys(map(Path, data["path"]))),
                 user_site=Path(data["user_site"]) if data["user_site"] else None,
-                headers=data["headers"],
                 markers=data["markers"],
                 managed=data["managed"],
             ),
@@ -353,15 +337,10 @@ def _torches(path: Iterable[Path], packages: Iterable[InstalledPackage]) -> Iter
         yield TorchInstall(folder, version, Cuda.of_toolkit(cuda) if cuda else None, owner)
 
 
-def _tools(interpreter: InstalledPython) -> Tools:
-    """What a build finds: PATH, and the programs beside the Python."""
+def _nvcc(interpreter: InstalledPython) -> str:
+    """The version of the nvcc that a build finds: by variables, on PATH, beside the Python, or in the usual folder."""
     search = os.pathsep.join([str(interpreter.executable.parent), os.environ.get("PATH", os.defpath)])
     which = shutil.which("nvcc", path=search)
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), which and Path(which).resolve().parents[1]]
-    versions = ((str(home), nvcc_version(Path(home))) for home in (*homes, "/usr/local/cuda") if home)
-    home, nvcc = next((found for found in versions if found[1]), ("", ""))
-    name, compiler = os.environ.get("CXX") or "g++", ""
-    if program := shutil.which(name, path=search):
-        ran = subprocess.run([program, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True, check=False)
-        compiler = f"{name} {ran.stdout.strip()}" if ran.returncode == 0 else ""
-    return Tools(ninja=shutil.which("ninja", path=search) or "", compiler=compiler, nvcc=nvcc, home=home)
+    versions = (nvcc_version(Path(home)) for home in (*homes, "/usr/local/cuda") if home)
+    return next(filter(None, versions), "")

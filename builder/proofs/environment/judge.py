@@ -14,7 +14,6 @@ from builder.tested_versions import FIRST_SAFE, unsafe
 _CHECKS: tuple[Callable[[Cures, TorchInstall], Iterator[Finding]], ...] = (
     torches.check_path,
     torches.check_records,
-    torches.check_installers,
     torches.check_requirements,
     torches.check_files,
     torches.check_backends,
@@ -25,7 +24,6 @@ _CHECKS: tuple[Callable[[Cures, TorchInstall], Iterator[Finding]], ...] = (
     packages.check_nvidia,
     torches.check_library_path,
     check_extensions,
-    machine.check_tools,
 )
 
 

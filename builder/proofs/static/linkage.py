@@ -8,7 +8,7 @@ linking it therefore fails at import, although torch has loaded libtorch_cuda.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from builder.gate.amounts import join_names
@@ -16,7 +16,7 @@ from builder.gate.system.crash import demangle
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.static.claim import WheelClaim, forgotten, make_proof, why_no_cuda
-from builder.proofs.static.symbol_table import SymbolNames, SymbolTable
+from builder.proofs.static.symbol_table import SymbolTable
 from builder.proofs.static.system_symbols import CUDA_CALL, STANDARD, is_python, is_torch_cxx, system_library
 from builder.proofs.static.tags import system_libraries
 from builder.proofs.static.variants import for_cell, variants
@@ -32,7 +32,8 @@ _NVIDIA_CALL = re.compile(r"nv[a-zA-Z]|nccl|cupti|cuFile|__nv")
 _CUDA_LIBRARIES = {"cuda": "libcudart", "nvtx": "libnvToolsExt"}
 #: Functions of the driver, such as cuCtxCreate_v2.
 _DRIVER_CALL = re.compile(r"cu[A-Z]\w*")
-_TORCH_OR_CUDA = re.compile(
+#: Libraries of torch and CUDA.
+TORCH_OR_CUDA = re.compile(
     r"lib(?:torch|c10|shm|cuda|cublas|cudnn|cufft|curand|cusolver|cusparse|nvrtc|nvJitLink|nvToolsExt|nccl)"
 )
 #: From how many files that were never compiled on they are not listed.
@@ -44,8 +45,8 @@ _OLD_STRING = re.compile(r"\bstd::string\b")
 class _Scope:
     """Where the loader searches for one library's symbols, and the needed libraries that do not exist."""
 
-    provided: list[SymbolNames] = field(default_factory=list)  # of libraries that torch and its packages provide
-    inside: list[Sequence[str]] = field(default_factory=list)  # defined by the wheel
+    #: What the libraries of torch, of its packages and of the wheel define.
+    defined: list[Collection[str]] = field(default_factory=list)
     system: set[str] = field(default_factory=set)
     driver: bool = False
     unread: set[str] = field(default_factory=set)  # libraries of NVIDIA's packages whose names alone are known
@@ -75,8 +76,8 @@ def check_linkage(
     for library in facts.libraries:
         scope = _scope(library, facts, table)
         if torch_only:
-            scope.elsewhere = [name for name in scope.missing if not _TORCH_OR_CUDA.match(name)]
-            scope.missing = [name for name in scope.missing if _TORCH_OR_CUDA.match(name)]
+            scope.elsewhere = [name for name in scope.missing if not TORCH_OR_CUDA.match(name)]
+            scope.missing = [name for name in scope.missing if TORCH_OR_CUDA.match(name)]
         if scope.missing:
             absent[library.path] = scope.missing
             errors += [f"{library.path} needs {name}, {_why_absent(name, cell, table)}" for name in scope.missing]
@@ -138,7 +139,7 @@ def link_one(builds: Sequence[WheelFacts], cell: Cell, table: SymbolTable) -> Pr
 def _scope(library: Library, facts: WheelFacts, table: SymbolTable) -> _Scope:
     inside = {name: one for one in facts.libraries for name in (one.basename, one.soname) if name}
     whitelist = system_libraries(library.machine)
-    scope = _Scope(inside=[library.defined], system=set(STANDARD))
+    scope = _Scope([library.defined], system=set(STANDARD))
     todo = [*library.needed, *([_GLOBAL] if _GLOBAL in table.libraries else [])]
     visited: set[str] = set()
     while todo:
@@ -149,7 +150,7 @@ def _scope(library: Library, facts: WheelFacts, table: SymbolTable) -> _Scope:
         if name in table.libraries:  # torch is imported first, so the loader has this one already
             if not table.libraries[name].read:
                 scope.unread.add(name)
-            scope.provided.append(table.libraries[name].defined)
+            scope.defined.append(table.libraries[name].defined)
             # Other dependencies of torch's libraries (MPI, RDMA) are torch's own concern.
             todo += [
                 one
@@ -157,7 +158,7 @@ def _scope(library: Library, facts: WheelFacts, table: SymbolTable) -> _Scope:
                 if one in table.libraries or one in whitelist or is_driver_library(one)
             ]
         elif name in inside:
-            scope.inside.append(inside[name].defined)
+            scope.defined.append(inside[name].defined)
             todo += inside[name].needed
         elif is_driver_library(name):
             scope.driver = True
@@ -169,17 +170,15 @@ def _scope(library: Library, facts: WheelFacts, table: SymbolTable) -> _Scope:
 
 
 def _lost(library: Library, scope: _Scope) -> list[str]:
-    """The undefined symbols that nothing defines. What is cheap to ask comes first: `verify` asks for many releases."""
-    left = set(library.undefined).difference(*scope.inside)
+    """The undefined symbols that nothing defines."""
+    left = set(library.undefined).difference(*scope.defined)
     # A missing library is one error, not one for each of its symbols.
     there = {*scope.system, *scope.missing, *scope.elsewhere}
     left -= {one for one, (name, _) in library.bound.items() if name in there or name.startswith("ld-linux")}
-    for names in scope.provided:
-        left = {symbol for symbol in left if symbol not in names}
     left = {symbol for symbol in left if not _may_be_defined(symbol, library, scope)}
     for name in sorted(scope.system) if left else ():
         if found := system_library(name):
-            left = {symbol for symbol in left if symbol not in found.defined}
+            left -= found.defined
     return [symbol for symbol in library.undefined if symbol in left]
 
 

@@ -6,66 +6,13 @@ there under the Python of the cell, which pyelftools needs to be 3.10 or newer.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from builder.errors import Code, MissingToolError
 from builder.wheelfile.elf import Elf, read_elf
-
-#: Bytes of the digest that stands for a symbol.
-_DIGEST = 8
-
-
-@lru_cache(maxsize=1 << 18)
-def _digest(symbol: str) -> int:
-    return int.from_bytes(_bytes_of(symbol), "little")
-
-
-def _bytes_of(symbol: str) -> bytes:
-    return hashlib.blake2b(symbol.encode(), digest_size=_DIGEST).digest()
-
-
-@dataclass(frozen=True)
-class SymbolNames:
-    """A set of symbols, kept as 8 bytes of the BLAKE2b digest of each name: the 80,000 of libtorch_cpu need 640 kB."""
-
-    #: The digests, sorted and joined.
-    digests: bytes
-
-    @classmethod
-    def of(cls, names: Iterable[str]) -> SymbolNames:
-        """The set of these names."""
-        return cls(b"".join(sorted({_bytes_of(one) for one in names})))
-
-    @cached_property
-    def _known(self) -> frozenset[int]:
-        return frozenset(struct.unpack(f"<{len(self)}Q", self.digests))
-
-    def __contains__(self, symbol: object) -> bool:
-        """Whether the set has the symbol."""
-        return isinstance(symbol, str) and _digest(symbol) in self._known
-
-    def __len__(self) -> int:
-        """Number of symbols."""
-        return len(self.digests) // _DIGEST
-
-    def to_text(self) -> str:
-        """The digests in base64."""
-        return base64.b64encode(self.digests).decode()
-
-    @classmethod
-    def from_text(cls, text: str) -> SymbolNames:
-        """Read what `to_text` wrote; raises ValueError on anything else."""
-        digests = base64.b64decode(text, validate=True)
-        if len(digests) % _DIGEST:
-            raise ValueError("the digests have no common size")
-        return cls(digests)
 
 
 @dataclass(frozen=True)
@@ -77,14 +24,9 @@ class ProvidedLibrary:
     #: DT_NEEDED.
     needed: tuple[str, ...]
     #: The symbols that it defines; empty for a library that was not read.
-    defined: SymbolNames
+    defined: frozenset[str]
     #: False for a library of which only the name is known.
     read: bool = True
-
-    @classmethod
-    def of(cls, name: str, elf: Elf) -> ProvidedLibrary:
-        """The library of this file name."""
-        return cls(name, elf.needed, SymbolNames.of(elf.defined))
 
 
 @dataclass(frozen=True)
@@ -99,9 +41,9 @@ class SymbolTable:
     @classmethod
     def of(cls, elves: Mapping[str, Elf], unread: Iterable[str] = ()) -> SymbolTable:
         """The table of libraries that were read, by file name, and of those whose names alone are known."""
-        libraries = {name: ProvidedLibrary.of(name, elf) for name, elf in elves.items()}
+        libraries = {name: ProvidedLibrary(name, elf.needed, frozenset(elf.defined)) for name, elf in elves.items()}
         libraries |= {
-            name: ProvidedLibrary(name, (), SymbolNames(b""), read=False) for name in unread if name not in libraries
+            name: ProvidedLibrary(name, (), frozenset(), read=False) for name in unread if name not in libraries
         }
         # With the old ABI no function of libc10 uses the new string type; with the new one dozens (2.2: 0, 2.11: 40).
         names = [name for name in elves["libc10.so"].defined if name.startswith(("_ZN3c10", "_ZNK3c10"))]
@@ -110,7 +52,8 @@ class SymbolTable:
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
         libraries = [
-            [one.name, list(one.needed), one.defined.to_text() if one.read else None] for one in self.libraries.values()
+            [one.name, list(one.needed), " ".join(sorted(one.defined)) if one.read else None]
+            for one in self.libraries.values()
         ]
         return {"libraries": libraries, "cxx11": self.cxx11}
 
@@ -118,8 +61,8 @@ class SymbolTable:
     def from_json(cls, data: Mapping[str, Any]) -> SymbolTable:
         """Read what `to_json` wrote; raises KeyError, TypeError or ValueError on anything else."""
         found = (
-            ProvidedLibrary(str(name), tuple(map(str, needed)), SymbolNames.from_text(text or ""), text is not None)
-            for name, needed, text in data["libraries"]
+            ProvidedLibrary(str(name), tuple(map(str, needed)), frozenset((names or "").split()), names is not None)
+            for name, needed, names in data["libraries"]
         )
         return cls({one.name: one for one in found}, bool(data["cxx11"]))
 

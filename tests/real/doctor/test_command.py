@@ -1,4 +1,4 @@
-"""The command `doctor`: the machine file, what is printed, and the file for a bug report."""
+"""The command `doctor`: the machine file, what is printed, and the JSON for a bug report."""
 
 from __future__ import annotations
 

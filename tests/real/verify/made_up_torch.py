@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-from functools import cache
 from pathlib import Path
 
 from builder.matrix.axes import Cuda, Torch
 from builder.proofs.inventory import Inventory, Release, Shelf
-from builder.proofs.static.symbol_table import ProvidedLibrary, SymbolNames, SymbolTable
+from builder.proofs.static.symbol_table import ProvidedLibrary, SymbolTable
 
 #: Symbols of libtorch_cpu in every release; those that only some have.
 COMMON = [
@@ -47,26 +46,21 @@ def stub_libraries(folder: Path) -> Path:
     return folder
 
 
-@cache
-def _names(*symbols: str) -> SymbolNames:
-    return SymbolNames.of(symbols)
-
-
 def inventory(torch: str, cuda: str = "13.0") -> Inventory:
     """The inventory of one release, as one that was read from a wheel: the symbols of libcudart are unknown."""
     release = Torch.parse(torch)
     runtime = f"libcudart.so.{cuda.partition('.')[0]}"
-    parts: dict[str, tuple[tuple[str, ...], SymbolNames]] = {
-        "libc10.so": ((), _names(STRING)),
-        "libtorch_cpu.so": (("libc10.so",), _names(*COMMON, *ONLY[release.series])),
-        "libtorch_cuda.so": (("libtorch_cpu.so", runtime), _names("_ZN2at4cuda4blasEv")),
-        "libtorch_python.so": (("libtorch.so",), _names("THPVariable_Wrap")),
-        "libtorch.so": (("libtorch_cpu.so", "libtorch_cuda.so"), _names()),
-        "libtorch_global_deps.so": ((runtime,), _names()),
-        "libgomp.so.1": ((), _names("GOMP_parallel")),
+    parts: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
+        "libc10.so": ((), frozenset([STRING])),
+        "libtorch_cpu.so": (("libc10.so",), frozenset([*COMMON, *ONLY[release.series]])),
+        "libtorch_cuda.so": (("libtorch_cpu.so", runtime), frozenset(["_ZN2at4cuda4blasEv"])),
+        "libtorch_python.so": (("libtorch.so",), frozenset(["THPVariable_Wrap"])),
+        "libtorch.so": (("libtorch_cpu.so", "libtorch_cuda.so"), frozenset()),
+        "libtorch_global_deps.so": ((runtime,), frozenset()),
+        "libgomp.so.1": ((), frozenset(["GOMP_parallel"])),
     }
     libraries = {name: ProvidedLibrary(name, needed, defined) for name, (needed, defined) in parts.items()}
-    libraries[runtime] = ProvidedLibrary(runtime, (), SymbolNames(b""), read=False)
+    libraries[runtime] = ProvidedLibrary(runtime, (), frozenset(), read=False)
     return Inventory(Release(release, Cuda.parse(cuda), "x86_64"), SymbolTable(libraries))
 
 

@@ -13,7 +13,7 @@ from builder.commands.doctor import doctor_text
 from builder.matrix.axes import Arch, Cuda, Gpu, Platform, Python
 from builder.matrix.compat import Compat
 from builder.proofs.environment.checks import torches
-from builder.proofs.environment.checks.machine import check_gpus, check_tools
+from builder.proofs.environment.checks.machine import check_gpus
 from builder.proofs.environment.checks.packages import check_companions, check_nvidia
 from builder.proofs.environment.cures import Cures, Finding, Severity, fault
 from builder.proofs.environment.facts import (
@@ -21,7 +21,6 @@ from builder.proofs.environment.facts import (
     InstalledPackage,
     InstalledPython,
     Machine,
-    Tools,
     TorchInstall,
 )
 from builder.proofs.environment.judge import check_safe_versions, judge
@@ -46,7 +45,7 @@ def environment(
     """An environment with this torch and these packages; `torch` may be empty."""
     own = [package("torch", torch, *requires)] if torch else []
     interpreter = InstalledPython(
-        Path("/env/bin/python"), Path("/env"), Python(3, 12), (SITE,), (SITE,), None, headers=True,
+        Path("/env/bin/python"), Path("/env"), Python(3, 12), (SITE,), (SITE,), None,
         markers={"platform_system": "Linux", "sys_platform": "linux"},
     )  # fmt: skip
     found = InstalledEnvironment(
@@ -54,9 +53,8 @@ def environment(
         packages=(*own, *packages),
         torches=(TorchInstall(SITE, torch, Cuda.parse(cuda) if cuda else None, own[0]),) if torch else (),
         machine=Machine(),
-        tools=Tools("/bin/ninja", "g++ 13.2.0", f"{cuda}.88", "/cuda"),
+        nvcc=f"{cuda}.88",
         variables={},
-        conda={},
         platform=Platform.LINUX_X86_64,
     )
     return replace(found, **facts)  # type: ignore[arg-type]
@@ -182,15 +180,6 @@ def test_a_companion_of_another_torch_or_cuda(torch: str, companion: tuple[str, 
         assert findings(check_gpus, environment(torch, "13.0")) == []
 
 
-def test_torch_of_conda_and_of_pip() -> None:
-    found = environment("2.5.1", "12.4", conda={"pytorch": "2.5.1"})
-    one = only(findings(torches.check_installers, found), "torch-of-conda-and-pip")
-    assert one.cure[0] == "conda remove --yes --force --prefix /env pytorch"
-    torch = package("torch", "2.5.1", installer="conda")
-    conda = replace(found, packages=(torch,), torches=(replace(found.torches[0], package=torch),))
-    assert findings(torches.check_installers, conda) == []
-
-
 def test_a_torch_in_the_user_site_hides_that_of_the_environment() -> None:
     found = environment()
     user = Path("/home/user/.local/lib/python3.12/site-packages")
@@ -209,22 +198,6 @@ def test_packages_of_another_cuda_that_another_package_requires_are_a_note(marke
     found = environment("2.11.0", "13.0", package("nvidia-cublas-cu12", "12.8"), user)
     one = only(findings(check_nvidia, found), "two-cuda-majors", Severity.NOTE)
     assert "cupy-like require nvidia-cublas-cu12 12.8" in one.what
-
-
-@pytest.mark.parametrize(
-    ("tools", "code"),
-    [
-        (Tools("", "g++ 13.2.0", "13.0.88", "/cuda"), "no-ninja"),
-        (Tools("/bin/ninja", "", "13.0.88", "/cuda"), "no-compiler"),
-        (Tools("/bin/ninja", "g++ 13.2.0", "", ""), "no-nvcc"),
-        (Tools("/bin/ninja", "g++ 13.2.0", "12.4.131", "/cuda"), "nvcc-of-another-cuda"),
-        (Tools("/bin/ninja", "g++ 16.1.0", "13.0.88", "/cuda"), "compiler-of-another-age"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_what_a_build_lacks_is_a_note(tools: Tools, code: str) -> None:
-    only(findings(check_tools, environment(tools=tools)), code, Severity.NOTE)
-    assert findings(check_tools, environment()) == []
 
 
 def test_a_version_that_trusts_compromised_authorities_is_a_note() -> None:

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from builder.gate.imports.cases_fault import is_mistake, line_of, lines_of_ops
+from builder.gate.imports.cases_fault import is_mistake, line_of
 
 CASE = """\
 def __getattr__(name):
@@ -73,10 +73,3 @@ def test_a_mistake_is_an_error_of_the_code_of_cases_py(root: Path, code: str, mi
         runpy.run_path(str(root / "cases.py"))
     assert is_mistake(caught.value, root) is mistake
     assert line_of(caught.value, root) == line
-
-
-def test_the_lines_of_ops(root: Path) -> None:
-    (root / "cases.py").write_text('A = "ns::a"\nCASES = [\n    Case("ns::b"),\n    Case("ns::a")]\n')
-    assert lines_of_ops(root) == {"ns::a": 1, "ns::b": 3}
-    (root / "cases.py").write_text("CASES = [")
-    assert lines_of_ops(root) == {}

@@ -11,7 +11,7 @@ from typing import Any
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Torch
 from builder.proof import Proof
 from builder.proofs.static.claim import WheelClaim
-from builder.proofs.static.symbol_table import ProvidedLibrary, SymbolNames, SymbolTable
+from builder.proofs.static.symbol_table import ProvidedLibrary, SymbolTable
 from builder.wheelfile.facts import Library, WheelFacts
 from tests.unit.loopback import pure_wheel
 
@@ -84,7 +84,7 @@ def table(
     }
     parts = plain | dict(libraries or {})
     return SymbolTable(
-        {n: ProvidedLibrary(n, needed, SymbolNames.of(defined)) for n, (needed, defined) in parts.items()}, cxx11
+        {n: ProvidedLibrary(n, needed, frozenset(defined)) for n, (needed, defined) in parts.items()}, cxx11
     )
 
 

@@ -25,7 +25,6 @@ from builder.proofs.cells import driver
 from builder.proofs.cells.cell_run import CellRun, CellRunner
 from builder.proofs.cells.container import ContainerEnvironment, ContainerEnvironments, in_container
 from builder.proofs.cells.driver import gpu_for
-from builder.proofs.static.symbol_table import SymbolNames
 from builder.store import Store
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.uv import KilledError, UnsatisfiableError
@@ -37,9 +36,7 @@ from tests.unit.matrix import make
 NO_VARIABLES: Mapping[str, str] = {}
 CELL = Cell.parse("torch2.11.0-cu130-cp312")
 OTHER = Cell.parse("torch2.2.2-cu118-cp312")
-SYMBOLS = json.dumps(
-    {"libraries": [["libtorch_cpu.so", [], SymbolNames.of(["at_foo"]).to_text()]], "cxx11": True}
-).encode()
+SYMBOLS = json.dumps({"libraries": [["libtorch_cpu.so", [], "at_foo"]], "cxx11": True}).encode()
 SECRET = "5ec2e7"
 IMPORTED = SECRET + ' imported {"torch": "2.11.0", "gpus": 0}\n'
 GONE = MissingToolError(
@@ -444,7 +441,7 @@ def test_run_in_a_container_has_the_same_proofs_as_on_this_machine(run: Run, mon
     engine = FakeEngine({"importlib": RunResult(0, IMPORTED, "")}, files={"gate/answer.json": written})
     cell_run = run(engine)
     assert cell_run.symbols is not None
-    assert cell_run.symbols.libraries["libtorch_cpu.so"].defined == SymbolNames.of(["at_foo"])
+    assert cell_run.symbols.libraries["libtorch_cpu.so"].defined == {"at_foo"}
     verdicts = {proof.check: proof.verdict for proof in cell_run.proofs}
     assert verdicts[Check.IMPORT] is verdicts[Check.VALUES] is Verdict.PASSED
     assert verdicts[Check.GPU_VALUES] is Verdict.NOT_RUN

@@ -14,17 +14,13 @@ from builder.matrix.axes import Cell, Cuda
 from builder.proofs.claimed_cells import links_torch, uses_torch
 from builder.proofs.environment.cures import Cures, Finding, fault, note
 from builder.proofs.environment.facts import InstalledPackage, TorchInstall
-from builder.proofs.static.linkage import check_linkage
+from builder.proofs.static.linkage import TORCH_OR_CUDA, check_linkage
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
 from builder.proofs.static.system_symbols import is_torch_cxx
 from builder.wheelfile.compatibility import code_number, runs_on
 from builder.wheelfile.elf import HEAD, MISHAPS, what_else
 from builder.wheelfile.facts import WheelFacts, read_library
 
-#: Libraries of torch and CUDA. Whether others exist is no question of torch: a program may load them from anywhere.
-_OURS = re.compile(
-    r"lib(?:torch|c10|cuda|cudart|cublas|cudnn|cufft|curand|cusolver|cusparse|nccl|nvrtc|nvJitLink)\w*\.so"
-)
 _CUDA_LIBRARY = re.compile(r"lib(?:torch_cuda|c10_cuda|cudart|cublas|cudnn)\w*\.so")
 
 
@@ -117,7 +113,8 @@ def _linkage(
     # A program chooses among libraries that do not link torch, such as one for each CUDA, and loads them itself.
     for library in (one for one in facts.libraries if links_torch(one)):
         path, lost = library.path, evidence["absent"].get(library.path)
-        names = [name for name in lost or () if _OURS.match(name)]
+        # Whether others exist is no question of torch: a program may load them from anywhere.
+        names = [name for name in lost or () if TORCH_OR_CUDA.match(name)]
         missing = [name for name in evidence["missing"].get(path, ()) if lost is None or is_torch_cxx(name)]
         has_all = all(any(symbol in one.defined for one in table.libraries.values()) for symbol in missing)
         if missing and not library.needs_torch and has_all:
@@ -169,7 +166,7 @@ def _compile(
     Without nvcc, pip and uv leave the kernels out. buildfarm brings an nvcc, but reads the package index only.
     """
     environment = cures.environment
-    has_nvcc = torch.cuda is None or environment.tools.nvcc.partition(".")[0] == str(torch.cuda.major)
+    has_nvcc = torch.cuda is None or environment.nvcc.partition(".")[0] == str(torch.cuda.major)
     if has_nvcc or torch.release not in cures.compat.torches:
         return cures.compile(package), ""
     words = ["buildfarm", "build", f"{package.name}=={package.public}", "--torch", str(torch.release)]

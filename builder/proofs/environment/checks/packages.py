@@ -48,7 +48,10 @@ def _judge(cures: Cures, package: InstalledPackage, torch: TorchInstall, release
         return
     variant = torch.cuda.variant if torch.cuda else "cpu"
     built_for = re.match(r"(cu\d+|cpu)\b", package.local)
-    named = built_for[1] if built_for else "cpu" if torch.cuda and _lacks_gpu_code(package) else variant
+    # torchvision without CUDA has libraries, but no GPU code. torchaudio may have none.
+    libraries = read_package(package)[0].libraries if torch.cuda and not built_for and name == "torchvision" else ()
+    without = bool(libraries) and not any(library.fatbin for library in libraries)
+    named = built_for[1] if built_for else "cpu" if without else variant
     if named != variant:
         why = f"`import {name}` fails, because it and torch were compiled with different CUDA versions"
         if named == "cpu":
@@ -56,12 +59,6 @@ def _judge(cures: Cures, package: InstalledPackage, torch: TorchInstall, release
             why = f"ops of {name} fail on the GPU: `{text}`"
         what = f"{package} is for {named}, but torch {torch.version} is for {variant}"
         yield fault("companion-of-another-cuda", what, why, *_cure(cures, name, torch, release, replaces=True))
-
-
-def _lacks_gpu_code(package: InstalledPackage) -> bool:
-    """Whether torchvision was built without CUDA: it has libraries, but no GPU code. torchaudio may have none."""
-    libraries = read_package(package)[0].libraries if package.name == "torchvision" else ()
-    return bool(libraries) and not any(library.fatbin for library in libraries)
 
 
 def _cure(
