@@ -207,7 +207,7 @@ class LocalRun(BuildRun):
         if self.prover is None:
             return []
         subject = self.prover.subject(stored, build, self.recipes[build.extension])
-        return self.prover.prove(subject, log=log, stage=stage)
+        return self.prover.prove(subject, log=log, stage=stage, part=partial(self.progress.part, str(build)))
 
     def _earlier(self, build: Build, prepared: Prepared) -> StoredBuild | None:
         recipe = self.recipes[build.extension]
