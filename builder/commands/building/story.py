@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -246,8 +246,9 @@ class LocalRun(BuildRun):
                 )
                 self.progress.read_calls(name, job.calls)
                 needless = needless_headers(job.source)  # before the compile, which may move the source away
-                raw = compile_wheel(prepared, job, stage)
-                wheel, record = repair_wheel(raw, source.digest, stage, minor_mismatch=self._minor_mismatch)
+                with self.prover.environments_ahead(build, recipe, digest) if self.prover else nullcontext():
+                    raw = compile_wheel(prepared, job, stage)
+                    wheel, record = repair_wheel(raw, source.digest, stage, minor_mismatch=self._minor_mismatch)
                 if needless and record.seconds >= _SLOW:
                     why = f"the build took {record.seconds:.0f} s: {too_many_headers(needless)}"
                     self._warn_once(f"{build.extension}: {why}")

@@ -19,6 +19,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.progress.display import WAITS
 from builder.proof import Check, Proof, Verdict
+from builder.proofs.cells.ahead import Ahead
 from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments
 from builder.proofs.cells.driver import make_stubs
 from builder.proofs.cells.import_check import CAUSES, ImportOutcome, import_hints
@@ -59,6 +60,8 @@ class CellRunner:
     stage: Callable[[str], None] = field(default=lambda _: None)
     #: Whether `run` reads the symbols of the cell's torch, for the check of the linkage.
     linkage: bool = True
+    #: Has environments already.
+    ahead: Ahead | None = None
 
     def run(self, cell: Cell, wheel: Path, sha256: str, recipe: Recipe) -> CellRun:
         """Install the wheel, import it and run the op gate. DiskFullError and KilledError are no fault of the wheel."""
@@ -117,6 +120,16 @@ class CellRunner:
 
     @contextmanager
     def _environment(self, proofs: CellProofs, cell: Cell, *, cases: bool) -> Iterator[CellEnvironment]:
+        early = None
+        if self.ahead:
+            self.stage(f"install in {cell}")
+            early = self.ahead.take(cell)
+        if early:
+            with early.stack:
+                with self.log.open("ab") as log:
+                    log.write(early.log.read_bytes())
+                yield replace(early.environment, log=self.log)
+            return
         name = f"prove-{work_name(proofs.wheel)}-{cell}"
         with self.store.work(name, lambda who: self.stage(f"{WAITS}{who}, which tests the same wheel")) as folder:
             self.stage(f"install in {cell}")

@@ -78,6 +78,11 @@ class Turns:
             self._most = self._at_once()
         return self._waiting[0] is one and not self._alone and self._running < (1 if alone else self._most)
 
+    def most(self) -> int:
+        """How many cells may run."""
+        with self._changed:
+            return self._most if self._running else self._at_once()
+
     def _at_once(self) -> int:
         """How many cells may run, when none runs; says once that it is the memory that allows no more."""
         if self._gpu():
@@ -103,7 +108,7 @@ class Turns:
         room = most or shutil.disk_usage(folder).free // ENVIRONMENT_BYTES
         with self._changed:
             self._expected += len(tasks)
-            threads = max(1, min(len(tasks), room, 1 + (self._most if self._running else self._at_once())))
+        threads = max(1, min(len(tasks), room, 1 + self.most()))
 
         def run(task: Callable[[], T]) -> T:
             try:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,13 +54,15 @@ os._exit(0)  # torch 2.2 under Python 3.12 waits at the exit, forever, for proce
 """
 
 
-def import_once(python: Path, modules: Sequence[str], *, log: Path, owner: str, hashed: Path | None = None) -> None:
+def import_once(python: Path, modules: Sequence[str], *, log: Path, owner: str, hashed: Path | None = None) -> int:
     """Import modules of an environment's packages, so that Python keeps their bytecode in the environment.
+
+    Returns the exit status of `run`: 0 also if a module cannot be imported.
 
     Builds and checks cannot write into their environment (`confinement`), so Python cannot keep there what it compiles.
     The bytecode of sources below `hashed` is made valid for copies of the sources too.
     """
-    run([str(python), "-I", "-c", _PROGRAM, str(hashed or ""), *modules], log=log, owner=owner)
+    return run([str(python), "-I", "-c", _PROGRAM, str(hashed or ""), *modules], log=log, owner=owner)
 
 
 #: Compiles the sources of which another environment has the bytecode, and imports nothing.
@@ -99,9 +102,11 @@ def add_bytecode(store: Store, python: Path, site: Path, modules: Sequence[str],
             return
         if like := next(kept.parent.glob(f"{of_torch}*"), None):
             store.use(f"envs/{like.name}")
-            run([str(python), "-I", "-S", "-c", _COMPILE, str(site), str(like)], log=log, owner=owner)
+            status = run([str(python), "-I", "-S", "-c", _COMPILE, str(site), str(like)], log=log, owner=owner)
         else:
-            import_once(python, modules, log=log, owner=owner, hashed=site)
+            status = import_once(python, modules, log=log, owner=owner, hashed=site)
+        if status == -signal.SIGKILL:  # what there is may be little
+            return
         new = folder / "new"
         new.mkdir()
         for path in site.rglob("*.pyc"):
