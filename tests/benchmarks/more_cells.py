@@ -1,7 +1,7 @@
 """Wall time, CPU time and peak memory of proving a finished wheel in more cells of one torch, beside an older commit.
 
 Run: python -m tests.benchmarks.more_cells --old COMMIT [--rounds N]. It needs network, git and Pythons 3.10 to 3.13,
-and takes some minutes a round. ms_deform_attn is built for Python 3.10; then each round proves the wheel in the cells
+and takes some minutes a round. ms_deform_attn is built for Python 3.12; then each round proves the wheel in the cells
 of three more Pythons, with the older commit and with this checkout, in changing order. Packages are in uv's cache; the
 proofs and the bytecode of the three Pythons are deleted before each run. The proofs of both must be equal
 but for times.
@@ -31,7 +31,7 @@ from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import find_uv
 
 ROOT = Path(__file__).parents[2]
-FIRST, MORE = "3.10", ("3.11", "3.12", "3.13")
+FIRST, MORE = "3.12", ("3.10", "3.11", "3.13")
 TORCH = "torch==2.11.0"
 SELECT = ("--ext", "ms_deform_attn", "--torch", "2.11", "--cuda", "13.0", "--arch", "9.0", "--executor", "local")
 #: Runs the words after it as a program, adopts what that program leaves, and writes the CPU seconds of all to a file.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from builder.errors import BuildError, Code, MissingToolError
+from builder.gate.outcome import Answer
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.config import Matrix
 from builder.matrix.plan import Build
@@ -29,7 +31,7 @@ from builder.wheels.toolchain.uv import DiskFullError, KilledError
 from tests.conftest import PATIENCE, wait_until
 from tests.fixtures.compiled import torch_libraries
 from tests.unit import loopback
-from tests.unit.canned_gate import VERDICTS, can_gate
+from tests.unit.canned_gate import VERDICTS, answer, can_gate
 from tests.unit.loopback import PYTHON
 from tests.unit.matrix import make
 from tests.unit.wheels import make_record
@@ -288,6 +290,31 @@ def test_a_cell_that_ended_before_a_full_disk_is_kept(
     assert verdicts(proofs, NEWER_TORCH)["import"] == "passed"
     assert kept[HERE, Check.IMPORT] in proofs.values()
     assert len(interpreters) == 1, "the gate of the first cell ran again"
+
+
+def test_a_gate_that_is_killed_fails_its_cell_only(
+    prove: Prove,
+    part: Part,
+    index: loopback.PackageIndex,
+    libraries: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    index.add_torch("2.12.0", "13.0", libraries=libraries)
+
+    def run_gate(interpreter: Path, *_: object, log: Path, owner: str, **__: object) -> Answer | str:
+        if "2.12.0" not in str(interpreter):
+            return answer()
+        status = run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], log=log, owner=owner)
+        return op_gate.read_answer(b"", Answer.from_json, status, log)
+
+    monkeypatch.setattr("builder.proofs.cells.cell_environment.run_gate", run_gate)
+    proofs = prove(NEWER_TORCH, HERE, requires=CLASHES, part=part)
+    assert verdicts(proofs, HERE) == {"linkage": "passed", "import": "passed", **GATED}
+    killed = proofs[NEWER_TORCH, Check.VALUES]
+    assert (killed.verdict, proofs[NEWER_TORCH, Check.IMPORT].verdict) == (Verdict.FAILED, Verdict.PASSED)
+    assert "ended by SIGKILL" in killed.reason
+    assert killed.reason.endswith(f"the full output is in {tmp_path / 'log'}"), "the log of the cell is gone"
 
 
 @pytest.fixture
