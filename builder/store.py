@@ -309,7 +309,7 @@ class Store:
         kernel releases the lock when its process dies, so a killed run never blocks the next. Raises Interrupted if
         buildfarm is stopped during the wait.
         """
-        lock = FileLock(self.root / "locks" / f"{name}.lock")
+        lock = FileLock(self.root / "locks" / f"{name}.lock", thread_local=False)  # another thread may release it
         while True:
             try:
                 lock.acquire(timeout=0.5 if wait else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ from builder.proofs.cells.cell_environment import cell_environments
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.op_gate import spec_of
 from builder.proofs.cells.prover import cell_basis
+from builder.proofs.cells.turns import TURNS
 from builder.proofs.claimed_cells import foreign_claim
 from builder.proofs.static.linkage import check_linkage_in
 from builder.proofs.static.symbol_table import SymbolTable
@@ -76,12 +78,17 @@ class Results:
         self._store = store
         self._beside = {target.wheel: proofs_beside(target.wheel, target.sha256) for target in targets}
         self._files: dict[str, tuple[Proof, ...]] = {}
+        self._adding = threading.Lock()  # cells are tested side by side
         #: the proofs of each wheel from this run and from earlier ones, by its file name
         self.known: dict[str, list[Proof]] = {}
         self.made: dict[tuple[Path, Cell], SmokeResult] = {}
 
     def add(self, target: SmokeTarget, cell: Cell, found: Sequence[Proof], answer: Answer | None) -> str:
         """Judge and save the proofs of a wheel in a cell; return the end of the cell in the lines of the progress."""
+        with self._adding:
+            return self._add(target, cell, found, answer)
+
+    def _add(self, target: SmokeTarget, cell: Cell, found: Sequence[Proof], answer: Answer | None) -> str:
         basis = cell_basis(target.recipe)
         proofs = tuple(apply_accepts([replace(proof, basis=basis[proof.check]) for proof in found], target.recipe))
         self._store.save_proofs(proofs)
@@ -221,15 +228,19 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
     targets, progress = finder.find(wheels, options.dist), Progress()
     results = Results(store, targets)
     jobs = [(target, cell) for target in targets for cell in target.cells]
+
+    def test(target: SmokeTarget, cell: Cell) -> None:
+        name, log = f"{target.wheel.name} in {cell}", store.log(f"smoke-{target.wheel.name}-{cell}", Path.cwd())
+        progress.start(name, log)
+        linkage = results.lack_linkage(target, cell)
+        runner = CellRunner(store, cells, log, partial(_stage, progress, name, cell), linkage=linkage)
+        run = runner.run(cell, target.wheel, target.sha256, target.recipe)
+        found = (*run.proofs, *([] if run.symbols is None else [_linked(target, cell, run.symbols)]))
+        progress.finish(name, results.add(target, cell, found, run.answer))
+
     with progress.shown():
-        for target, cell in jobs:
-            name, log = f"{target.wheel.name} in {cell}", store.log(f"smoke-{target.wheel.name}-{cell}", Path.cwd())
-            progress.start(name, log)
-            linkage = results.lack_linkage(target, cell)
-            runner = CellRunner(store, cells, log, partial(_stage, progress, name, cell), linkage=linkage)
-            run = runner.run(cell, target.wheel, target.sha256, target.recipe)
-            found = (*run.proofs, *([] if run.symbols is None else [_linked(target, cell, run.symbols)]))
-            progress.finish(name, results.add(target, cell, found, run.answer))
+        most = None if options.executor is SmokeExecutor.LOCAL else 1  # each container may use all the memory
+        TURNS.side_by_side([partial(test, *job) for job in jobs], store.root, most=most)
     made = [results.made[target.wheel, cell] for target, cell in jobs]
     for (target, cell), result in zip(jobs, made, strict=True):
         for sentence in unused_accepts(target.recipe, result.proofs):

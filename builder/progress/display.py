@@ -276,6 +276,34 @@ class Progress:
             print_line(f"{name}: {outcome} in {clock(work)}{waited}")
         return work
 
+    @contextmanager
+    def part(self, name: str, part: str) -> Iterator[tuple[Path, Callable[[str], None]]]:
+        """Show a part of a build in a line `NAME in PART`; yield the log of the part, and what shows its stages.
+
+        When the part has ended, its log is appended to that of the build: those of parallel parts do not mix.
+        """
+        with self._lock:
+            log = self._lines[name].log or Path(os.devnull)
+        line, own = f"{name} in {part}", log.with_name(f"{log.stem}-{part}.log")
+        own.write_bytes(b"")
+        self.start(line, own)
+        try:
+            yield own, lambda stage: self.stage(line, stage.removesuffix(f" in {part}"))
+        finally:
+            self._end_part(name, line, log, own)
+
+    def _end_part(self, name: str, line: str, log: Path, own: Path) -> None:
+        with self._lock:
+            ended = self._lines.pop(line)
+            texts = [*self._read(ended), *self._read(self._lines[name])]
+            self._stages.append(ended.end_stage())
+            with suppress(OSError):  # on a full disk the log of the part stays
+                with log.open("ab") as whole:
+                    whole.write(own.read_bytes())
+                own.unlink()
+            self._lines[name].offset = log_size(log)  # `--verbose` has printed these lines
+        _print(texts)
+
     def timeline(self) -> Timeline:
         """The stages that have ended, without those too short to see."""
         begin = self._started

@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -224,7 +224,7 @@ class LocalRun(BuildRun):
         if self.prover is None:
             return []
         subject = self.prover.subject(stored, build, self.recipes[build.extension])
-        return self.prover.prove(subject, log=log, stage=stage)
+        return self.prover.prove(subject, log=log, stage=stage, part=partial(self.progress.part, str(build)))
 
     def _earlier(self, build: Build, prepared: Prepared, recipe: Recipe) -> StoredBuild | None:
         return self.store.take(build_digest(build, recipe, prepared.toolchain, source_digest(recipe)))
@@ -262,8 +262,9 @@ class LocalRun(BuildRun):
                 )
                 self.progress.read_calls(name, job.calls)
                 needless = needless_headers(job.source)  # before the compile, which may move the source away
-                raw = compile_wheel(prepared, job, stage)
-                wheel, record = repair_wheel(raw, source.digest, stage, minor_mismatch=self._minor_mismatch)
+                with self.prover.environments_ahead(build, recipe, digest) if self.prover else nullcontext():
+                    raw = compile_wheel(prepared, job, stage)
+                    wheel, record = repair_wheel(raw, source.digest, stage, minor_mismatch=self._minor_mismatch)
                 if needless and record.seconds >= _SLOW:
                     why = f"the build took {record.seconds:.0f} s: {too_many_headers(needless)}"
                     self._warn_once(f"{build.extension}: {why}")

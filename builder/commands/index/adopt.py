@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,7 @@ class _Adopter:
             Subject(wheel.path, facts, claim, provided_by_torch(facts), recipe, fault=""),
             log=self.store.log(f"adopt-{name}", Path.cwd()),
             stage=lambda text: self.progress.stage(name, text),
+            part=partial(self.progress.part, name),
             keep_others=own is None,
         )
         verification = Verification(self.store, select=self.select)

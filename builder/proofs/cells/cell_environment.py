@@ -28,6 +28,11 @@ class CellEnvironment(Protocol):
     says nothing about the wheel.
     """
 
+    @property
+    def alone(self) -> bool:
+        """Whether no other cell may run its wheel while this one does."""
+        ...
+
     def symbols(self) -> SymbolTable:
         """What the libraries of the cell's torch and its NVIDIA packages define. Raises SymbolsUnreadableError."""
         ...
@@ -45,8 +50,11 @@ class CellEnvironment(Protocol):
         """
         ...
 
-    def run_gate(self, recipe: Recipe) -> Answer | str:
-        """Run the op gate; return its answer, or a sentence on why there is none, which is a failure of the wheel."""
+    def run_gate(self, recipe: Recipe, cores: int) -> Answer | str:
+        """Run the op gate, with so many ops at the same time.
+
+        Return its answer, or a sentence on why there is none, which is a failure of the wheel.
+        """
         ...
 
     def draft_cases(self, recipe: Recipe) -> Drafts | str:
@@ -106,7 +114,13 @@ class LocalEnvironment:
     _index: tuple[str, ...]
     _folder: Path
     _owner: str
-    _log: Path
+    #: Gets the output of programs.
+    log: Path
+
+    @property
+    def alone(self) -> bool:
+        """No: the memory of the machine is counted for several."""
+        return False
 
     def symbols(self) -> SymbolTable:
         """Read from the environment's files."""
@@ -116,24 +130,24 @@ class LocalEnvironment:
         """Install with uv."""
         wanted = [*self._packages, str(wheel), *companions]
         folder = self._environment.folder
-        self._environments.install(folder, wanted, index=self._index, log=self._log, owner=self._owner)
+        self._environments.install(folder, wanted, index=self._index, log=self.log, owner=self._owner)
 
     def try_import(
         self, modules: Sequence[str], *, as_with_gpu: bool = False, stubs: Path | None = None
     ) -> ImportOutcome:
         """Import in a process of the environment's Python."""
         python = self._environment.interpreter
-        return try_import(python, modules, owner=self._owner, log=self._log, as_with_gpu=as_with_gpu, stubs=stubs)
+        return try_import(python, modules, owner=self._owner, log=self.log, as_with_gpu=as_with_gpu, stubs=stubs)
 
-    def run_gate(self, recipe: Recipe) -> Answer | str:
+    def run_gate(self, recipe: Recipe, cores: int) -> Answer | str:
         """Run the gate with the environment's Python."""
-        python, jobs = self._environment.interpreter, measure_resources().cores
-        return run_gate(python, recipe, self._folder / "gate", jobs=jobs, log=self._log, owner=self._owner)
+        python = self._environment.interpreter
+        return run_gate(python, recipe, self._folder / "gate", jobs=cores, log=self.log, owner=self._owner)
 
     def draft_cases(self, recipe: Recipe) -> Drafts | str:
         """Draft with the environment's Python."""
         python, jobs = self._environment.interpreter, measure_resources().cores
-        return run_drafts(python, recipe, self._folder / "drafts", jobs=jobs, log=self._log, owner=self._owner)
+        return run_drafts(python, recipe, self._folder / "drafts", jobs=jobs, log=self.log, owner=self._owner)
 
 
 def cell_environments(

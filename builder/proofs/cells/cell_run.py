@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes.util import find_library
@@ -20,17 +19,16 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.progress.display import WAITS
 from builder.proof import Check, Proof, Verdict
+from builder.proofs.cells.ahead import Ahead
 from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments
 from builder.proofs.cells.driver import make_stubs
 from builder.proofs.cells.import_check import CAUSES, ImportOutcome, import_hints
 from builder.proofs.cells.op_gate import CELL_CHECKS, CellProofs
+from builder.proofs.cells.turns import TURNS
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.store import Store, work_name
 from builder.wheelfile.compatibility import is_driver_library
 from builder.wheels.toolchain.uv import DiskFullError, KilledError, UnsatisfiableError
-
-#: The gate uses every core: two gates at the same time would run into their time limits.
-_gate_lock = threading.Lock()
 
 #: Errors that mean the wheel does not install in its cell. Any other error means that this machine lacks something.
 _INSTALL_ERRORS: tuple[type[BuildfarmError], ...] = (UnsatisfiableError, BuildError)
@@ -62,6 +60,8 @@ class CellRunner:
     stage: Callable[[str], None] = field(default=lambda _: None)
     #: Whether `run` reads the symbols of the cell's torch, for the check of the linkage.
     linkage: bool = True
+    #: Has environments already.
+    ahead: Ahead | None = None
 
     def run(self, cell: Cell, wheel: Path, sha256: str, recipe: Recipe) -> CellRun:
         """Install the wheel, import it and run the op gate. DiskFullError and KilledError are no fault of the wheel."""
@@ -70,7 +70,9 @@ class CellRunner:
             # The cell's packages are installed first: a later failure is then caused by the wheel.
             with self._environment(proofs, cell, cases=recipe.cases is not None) as environment:
                 symbols, unread = _symbols(environment, proofs) if self.linkage else (None, [])
-                found, answer = self._import_and_call(environment, cell, wheel, recipe, proofs)
+                waits = partial(self.stage, f"{WAITS}the proofs of other cells in {cell}")
+                with TURNS.turn(alone=environment.alone, on_wait=waits) as cores:
+                    found, answer = self._import_and_call(environment, cell, wheel, recipe, proofs, cores)
         except MissingToolError as error:
             return not_run_in_cell(str(error), sha256, cell)
         return CellRun(symbols, (*unread, *found), answer)
@@ -86,7 +88,7 @@ class CellRunner:
         return CellRun(symbols, tuple(unread))
 
     def _import_and_call(
-        self, environment: CellEnvironment, cell: Cell, wheel: Path, recipe: Recipe, proofs: CellProofs
+        self, environment: CellEnvironment, cell: Cell, wheel: Path, recipe: Recipe, proofs: CellProofs, cores: int
     ) -> tuple[list[Proof], Answer | None]:
         self.stage(f"import in {cell}")
         lacking = ""
@@ -109,16 +111,25 @@ class CellRunner:
         # without NumPy (`builder.gate.torch_limits`), which no torch requires.
         numpy = ["numpy"] if (2, 3) <= (cell.torch.major, cell.torch.minor) < (2, 6) else []
         _install_companions([*recipe.companions, *numpy], partial(environment.install, wheel))
-        with _gate_lock:
-            self.stage(f"run every op in {cell}")
-            try:
-                answer = environment.run_gate(recipe)
-            except MissingToolError as error:  # the environment is lost
-                return [imported, *proofs.not_run(str(error))], None
+        self.stage(f"run every op in {cell}")
+        try:
+            answer = environment.run_gate(recipe, cores)
+        except MissingToolError as error:  # the environment is lost
+            return [imported, *proofs.not_run(str(error))], None
         return [imported, *proofs.of_gate(answer)], answer if isinstance(answer, Answer) else None
 
     @contextmanager
     def _environment(self, proofs: CellProofs, cell: Cell, *, cases: bool) -> Iterator[CellEnvironment]:
+        early = None
+        if self.ahead:
+            self.stage(f"install in {cell}")
+            early = self.ahead.take(cell)
+        if early:
+            with early.stack:
+                with self.log.open("ab") as log:
+                    log.write(early.log.read_bytes())
+                yield replace(early.environment, log=self.log)
+            return
         name = f"prove-{work_name(proofs.wheel)}-{cell}"
         with self.store.work(name, lambda who: self.stage(f"{WAITS}{who}, which tests the same wheel")) as folder:
             self.stage(f"install in {cell}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,8 +36,12 @@ from builder.wheels.job import required_torch, torch_floor
 from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
+    from builder.proofs.cells.ahead import Ahead
     from builder.proofs.cells.cell_environment import CellEnvironments
-    from builder.proofs.static.symbol_table import SymbolTable
+    from builder.proofs.cells.cell_run import CellRun
+
+#: Shows a cell in a line of its own: gives the log of the cell, and what shows its stages (`Progress.part`).
+Part = Callable[[str], AbstractContextManager[tuple[Path, Callable[[str], None]]]]
 
 #: Packages whose tables decide static checks: policies of manylinux platforms, and Python's stable ABI.
 _TABLES = ("auditwheel", "abi3info")
@@ -58,6 +63,8 @@ class Subject:
     recipe: Recipe
     #: What `wheel_fault` says of the wheel; None: the wheel was not compared with its RECORD yet.
     fault: str | None = None
+    #: Environments of its cells that exist; those that are left are removed by `prove`.
+    ahead: Ahead | None = None
 
 
 @dataclass
@@ -73,12 +80,32 @@ class WheelProver:
     #: Every check runs again, also those that are decided.
     again: bool = field(default=False, kw_only=True)
     _containers: CellEnvironments | None = field(default=None, init=False)
+    _ahead: dict[Build, Ahead] = field(default_factory=dict, init=False)
 
     def subject(self, stored: StoredBuild, build: Build, recipe: Recipe) -> Subject:
         """The wheel of a build, to prove in the cells that the build serves."""
         facts = self._facts(stored)
         claim = _claim(build, recipe, facts, stored.record.cuda)
-        return Subject(stored.wheel, facts, claim, stored.record.provided, recipe)
+        return Subject(stored.wheel, facts, claim, stored.record.provided, recipe, ahead=self._ahead.pop(build, None))
+
+    @contextmanager
+    def environments_ahead(self, build: Build, recipe: Recipe, digest: str) -> Iterator[None]:
+        """Make environments of the build's cells while the body makes the wheel; `subject` takes them.
+
+        Not where the wheel may need containers.
+        """
+        from builder.proofs.cells.ahead import Ahead  # noqa: PLC0415 - as `_in_cells`
+        from builder.proofs.cells.cell_environment import LocalEnvironments  # noqa: PLC0415
+
+        if self.images is None:
+            local, cases = LocalEnvironments(self.environments), recipe.cases is not None
+            self._ahead[build] = Ahead(self.store, local, digest, build.serves, cases=cases)
+        try:
+            yield
+        except BaseException:
+            if ahead := self._ahead.pop(build, None):
+                ahead.close()
+            raise
 
     def prove(
         self,
@@ -86,12 +113,14 @@ class WheelProver:
         *,
         log: Path,
         stage: Callable[[str], None],
+        part: Part | None = None,
         others: Mapping[Cell, Sequence[Proof]] | None = None,
         keep_others: bool = False,
     ) -> list[Proof]:
         """Return every check of a wheel in the cells of its claim; checks that are decided already do not run again.
 
-        `others` are the proofs that other machines made in cells; no check of a cell runs here then. With
+        With `part`, cells are proven side by side, each in a part; the proofs of a cell are in the store when it has
+        ended. `others` are the proofs that other machines made in cells; no check of a cell runs here then. With
         `keep_others`, "not run" replaces nothing in the store that another recipe gave. Raises DiskFullError and
         KilledError: they say nothing about the wheel.
         """
@@ -105,10 +134,16 @@ class WheelProver:
             cell: {one for one in checks if self.again or not self._decided(proofs.get((cell, one)), subject.facts)}
             for cell, checks in wanted.items()
         }
+
+        def save(made: Sequence[Proof]) -> tuple[list[Proof], list[Proof]]:
+            based = apply_accepts([replace(one, basis=basis(one)) for one in made], subject.recipe)
+            return based, self.store.save_proofs(based, keep_others=keep_others)
+
+        with closing(subject.ahead) if subject.ahead else nullcontext():
+            runs = self._in_cells(subject, {} if others is not None else missing, log, stage, part, save)
         if others or any(missing.values()):
-            found = [replace(one, basis=basis(one)) for one in self._run(subject, missing, log, stage, others)]
-            found = apply_accepts(found, subject.recipe)
-            saved = self.store.save_proofs(found, keep_others=keep_others)
+            made = [proof for proofs in (others or {}).values() for proof in proofs]
+            found, saved = save(self._all_proofs(subject, runs, made, missing))
             proofs = {**_keyed(found), **proofs, **_keyed(saved)}  # what the store did not take fills gaps only
         # The wanted ones in order, then checks of the file that the ABI class does not ask for, such as `abi3`.
         keys = [(cell, check) for cell, checks in wanted.items() for check in checks]
@@ -142,39 +177,71 @@ class WheelProver:
         write_atomic(cached, json.dumps(facts_to_json(facts)).encode())
         return facts
 
-    def _run(
+    def _in_cells(
         self,
         subject: Subject,
         missing: Mapping[Cell | None, Set[Check]],
         log: Path,
         stage: Callable[[str], None],
-        others: Mapping[Cell, Sequence[Proof]] | None,
-    ) -> list[Proof]:
-        """Run the missing checks in each cell, or take those of other machines; then the static checks."""
-        # Imported here because auditwheel and abi3info load slowly, and a wheel that is proven does not need them.
-        from builder.proofs.cells.cell_run import CellRunner, not_run_in_cell  # noqa: PLC0415
-        from builder.proofs.file_checks import any_wheel_proofs, static_proofs  # noqa: PLC0415
+        part: Part | None,
+        save: Callable[[Sequence[Proof]], object],
+    ) -> dict[Cell, CellRun]:
+        """Run the missing checks in each cell."""
+        cells = [cell for cell in subject.claim.cells if missing.get(cell)]
+        if not cells:
+            return {}
+        # Imported here because a wheel that is proven does not need it.
+        from builder.proofs.cells.turns import TURNS  # noqa: PLC0415
+
+        def run(cell: Cell) -> CellRun:
+            parted = nullcontext((log, stage)) if part is None or len(cells) == 1 else part(str(cell))
+            with parted as (own_log, own_stage):
+                made = self._in_cell(subject, cell, missing[cell], own_log, own_stage)
+                # The log of the part becomes a part of the log.
+                proofs = tuple(replace(one, reason=one.reason.replace(str(own_log), str(log))) for one in made.proofs)
+                save(proofs)
+            return replace(made, proofs=proofs)
+
+        if part and len(cells) > 1:
+            stage("prove in its cells")
+        # Each container may use all the memory.
+        most = None if part and all(is_compatible(subject.facts.filename, cell.python) for cell in cells) else 1
+        runs = TURNS.side_by_side([partial(run, cell) for cell in cells], self.store.root, most=most)
+        return dict(zip(cells, runs, strict=True))
+
+    def _in_cell(
+        self, subject: Subject, cell: Cell, missing: Set[Check], log: Path, stage: Callable[[str], None]
+    ) -> CellRun:
+        from builder.proofs.cells.cell_run import CellRunner, not_run_in_cell  # noqa: PLC0415 - as `_in_cells`
 
         sha256 = subject.facts.sha256
-        symbols: dict[Cell, SymbolTable] = {}
-        found: list[Proof] = [proof for proofs in (others or {}).values() for proof in proofs]
-        for cell in [cell for cell in subject.claim.cells if others is None and missing[cell]]:
-            try:
-                runner = CellRunner(self.store, self._cells_for(subject, cell), log, stage)
-            except MissingToolError as error:
-                found += not_run_in_cell(str(error), sha256, cell).proofs
-                continue
-            if missing[cell] == {Check.LINKAGE}:  # which needs no import and no gate
-                run = runner.read_symbols(cell, sha256)
-            else:
-                run = runner.run(cell, subject.path, sha256, subject.recipe)
-            found += run.proofs
-            if run.symbols is not None:
-                symbols[cell] = run.symbols
-                # What a cell's torch defines is kept as an inventory, for `verify`; one that the store has stays.
-                release = Release(cell.torch, cell.cuda, cell.platform.removeprefix("linux_"))
-                if release not in (shelf := shelf_of(self.store)).releases:
-                    shelf.add(Inventory(release, run.symbols))
+        try:
+            environments = self._cells_for(subject, cell)
+            runner = CellRunner(self.store, environments, log, stage, ahead=subject.ahead)
+        except MissingToolError as error:
+            return not_run_in_cell(str(error), sha256, cell)
+        if missing == {Check.LINKAGE}:  # which needs no import and no gate
+            return runner.read_symbols(cell, sha256)
+        return runner.run(cell, subject.path, sha256, subject.recipe)
+
+    def _all_proofs(
+        self,
+        subject: Subject,
+        runs: Mapping[Cell, CellRun],
+        others: Sequence[Proof],
+        missing: Mapping[Cell | None, Set[Check]],
+    ) -> list[Proof]:
+        """Those of other machines, those of the runs in cells, and the static checks."""
+        # Imported here because auditwheel and abi3info load slowly, and a wheel that is proven does not need them.
+        from builder.proofs.file_checks import any_wheel_proofs, static_proofs  # noqa: PLC0415
+
+        found = [*others, *(proof for run in runs.values() for proof in run.proofs)]
+        symbols = {cell: run.symbols for cell, run in runs.items() if run.symbols is not None}
+        for cell, table in symbols.items():
+            # What a cell's torch defines is kept as an inventory, for `verify`; one that the store has stays.
+            release = Release(cell.torch, cell.cuda, cell.platform.removeprefix("linux_"))
+            if release not in (shelf := shelf_of(self.store)).releases:
+                shelf.add(Inventory(release, table))
         static = static_proofs(subject.facts, subject.claim, subject.provided, symbols)
         # Linkage needs a symbol table. In other cells an earlier proof holds, or the run has given its reason.
         found += [proof for proof in static if proof.cell is None or proof.cell in symbols]

@@ -145,7 +145,8 @@ def last_steps(store: Store) -> dict[tuple[str, str], float]:
     for run in reversed(runs(store, most=_RECENT)):
         if run.timeline and run.folder == str(Path.cwd()):
             ended = {build.get("build") for build in run.report["builds"] if run.result(build) != FAILED}
-            found |= {(one.build, one.stage): one.end - one.start for one in run.timeline.stages if one.build in ended}
+            stages = [one for one in run.timeline.stages if one.build.partition(" in ")[0] in ended]
+            found |= {(one.build, one.stage): one.end - one.start for one in stages}
     return found
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,32 +54,59 @@ os._exit(0)  # torch 2.2 under Python 3.12 waits at the exit, forever, for proce
 """
 
 
-def import_once(python: Path, modules: Sequence[str], *, log: Path, owner: str, hashed: Path | None = None) -> None:
+def import_once(python: Path, modules: Sequence[str], *, log: Path, owner: str, hashed: Path | None = None) -> int:
     """Import modules of an environment's packages, so that Python keeps their bytecode in the environment.
+
+    Returns the exit status of `run`: 0 also if a module cannot be imported.
 
     Builds and checks cannot write into their environment (`confinement`), so Python cannot keep there what it compiles.
     The bytecode of sources below `hashed` is made valid for copies of the sources too.
     """
-    run([str(python), "-I", "-c", _PROGRAM, str(hashed or ""), *modules], log=log, owner=owner)
+    return run([str(python), "-I", "-c", _PROGRAM, str(hashed or ""), *modules], log=log, owner=owner)
+
+
+#: Compiles the sources of which another environment has the bytecode, and imports nothing.
+_COMPILE = """
+import sys
+from contextlib import suppress
+from importlib.util import source_from_cache
+from pathlib import Path
+from py_compile import PycInvalidationMode, compile
+
+site, like = map(Path, sys.argv[1:])
+for path in like.rglob("*.pyc"):
+    with suppress(Exception):
+        source = site / Path(source_from_cache(str(path))).relative_to(like)
+        compile(str(source), doraise=True, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
+"""
 
 
 def add_bytecode(store: Store, python: Path, site: Path, modules: Sequence[str], *, log: Path, owner: str) -> None:
     """Give a new environment the bytecode of these modules, and of all that they import.
 
-    The first environment with exactly these packages imports the modules; later ones get copies of its bytecode. `site`
-    is the environment's site-packages.
+    The first environment with exactly these packages makes it; later ones get copies. It imports the modules, unless
+    another Python with this torch has done that: then it compiles the same files, which takes two thirds of the time.
+    `site` is the environment's site-packages.
     """
     # The sources in site-packages have their hashes in the RECORD files.
     rows = (row for path in sorted(site.glob("*.dist-info/RECORD")) for row in path.read_text("utf-8").splitlines())
     sources = [row for row in rows if ".py," in row and not row.startswith("..")]
-    name = f"{BYTECODE}{digest_of([os.path.realpath(python), sources, list(modules)])[:16]}"
+    torch = [path.name for path in site.glob("torch-*.dist-info")]
+    of_torch = f"{BYTECODE}{digest_of([torch, list(modules)])[:8]}-"
+    name = f"{of_torch}{digest_of([os.path.realpath(python), sources])[:16]}"
     store.use(f"envs/{name}")
     kept = store.root / "envs" / name
     with store.work(name) as folder:
         if kept.is_dir():
             shutil.copytree(kept, site, dirs_exist_ok=True)
             return
-        import_once(python, modules, log=log, owner=owner, hashed=site)
+        if like := next(kept.parent.glob(f"{of_torch}*"), None):
+            store.use(f"envs/{like.name}")
+            status = run([str(python), "-I", "-S", "-c", _COMPILE, str(site), str(like)], log=log, owner=owner)
+        else:
+            status = import_once(python, modules, log=log, owner=owner, hashed=site)
+        if status == -signal.SIGKILL:  # what there is may be little
+            return
         new = folder / "new"
         new.mkdir()
         for path in site.rglob("*.pyc"):

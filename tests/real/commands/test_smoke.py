@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import venv as venvs
@@ -27,6 +28,7 @@ from builder.proofs.cells.prover import cell_basis
 from builder.publish.index.new_wheel import proofs_beside
 from builder.publish.runs.history import runs
 from builder.store import Store
+from tests.conftest import BUILDFARM, PATIENCE, owned, wait_until
 from tests.fixtures.compiled import torch_libraries
 from tests.unit import loopback
 from tests.unit.canned_gate import can_gate
@@ -164,6 +166,37 @@ def test_each_cell_is_a_row(workspace: Workspace) -> None:
     assert unavailable.split()[:2] == ["torch2.11.0-cu130-cp314", "-"]
     assert "no Python 3.14 on this machine" in done.stdout, done.stdout
     assert f"  not run   GPU           torch2.11.0-cu130-{PYTHON.tag}: no GPU on this machine" in done.stdout
+
+
+def test_an_interrupt_ends_every_cell_and_keeps_those_that_have_ended(workspace: Workspace) -> None:
+    """The cell of torch 2.13 hangs in the import; both run at the same time where the machine allows it."""
+    module = "import time, torch\ntime.sleep(0 if torch.__version__ == '2.11.0' else 600)\n"
+    wheel = loopback.pure_wheel(workspace.root, "other", "1.0", {"other/__init__.py": module}, requires=["torch"])
+    argv: list[str | Path] = [
+        BUILDFARM,
+        "smoke",
+        wheel,
+        "--matrix",
+        workspace.root / "matrix.yaml",
+        "--store",
+        workspace.store,
+    ]
+    argv += ["--torch", "2.11.0", "--torch", "2.13.0", "--python", str(PYTHON)]
+    process = subprocess.Popen(argv, cwd=workspace.root, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    said, hangs = "", f"torch2.13.0-cu130-{PYTHON.tag}: import ("
+    ended = rf"torch2\.11\.0-cu130-{PYTHON.tag}: (tested|\d+ failed) in"
+    while not (re.search(ended, said) and hangs in said):
+        said += (line := process.stderr.readline())
+        assert line, said
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == Exit.INTERRUPTED, said + err
+    store = Store(workspace.store)
+    wait_until(lambda: owned(store.owner("")) == [], "the end of the import that hangs")
+    kept = {proof.cell for proof in store.proofs(sha256_of(wheel)) if proof.cell}
+    assert kept == {Cell.parse(f"torch2.11.0-cu130-{PYTHON.tag}")}
+    assert [path.name for path in (workspace.store / "work").glob("prove-*")] == []
 
 
 @pytest.mark.parametrize("python", [str(PYTHON), "3.14"])

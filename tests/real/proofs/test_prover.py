@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from builder.errors import BuildError, Code, MissingToolError
+from builder.gate.outcome import Answer
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.config import Matrix
 from builder.matrix.plan import Build
+from builder.process import run
+from builder.progress.display import Progress
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells import import_check, op_gate, prover
-from builder.proofs.cells.prover import WheelProver, cell_basis
+from builder.proofs.cells.prover import Part, WheelProver, cell_basis
+from builder.proofs.cells.turns import Turns
+from builder.resources import Resources
 from builder.store import Store
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.pythons import Interpreter, find_python
-from builder.wheels.toolchain.uv import DiskFullError
+from builder.wheels.toolchain.uv import DiskFullError, KilledError
+from tests.conftest import PATIENCE, wait_until
 from tests.fixtures.compiled import torch_libraries
 from tests.unit import loopback
-from tests.unit.canned_gate import VERDICTS, can_gate
+from tests.unit.canned_gate import VERDICTS, answer, can_gate
 from tests.unit.loopback import PYTHON
 from tests.unit.matrix import make
 from tests.unit.wheels import make_record
@@ -64,13 +73,14 @@ def prove(
         again: bool = False,
         tag: str = "py3-none-any",
         images: Matrix | None = None,
+        part: Part | None = None,
     ) -> dict[tuple[Cell | None, Check], Proof]:
         files: dict[str, str | bytes] = {"ops/__init__.py": module}
         wheel = loopback.pure_wheel(tmp_path, "ops", "1.0+cu130.torch2.11", files, requires=requires, tag=tag)
         stored = store.find("d" * 64) or store.add("d" * 64, wheel, make_record.build_record())
         prover = WheelProver(store, environments, images, again=again)
         subject = prover.subject(stored, replace(BUILD, serves=cells), make.recipe("ops"))
-        proofs = prover.prove(subject, log=tmp_path / "log", stage=lambda _: None)
+        proofs = prover.prove(subject, log=tmp_path / "log", stage=lambda _: None, part=part)
         return {(proof.cell, proof.check): proof for proof in proofs}
 
     return prove
@@ -195,6 +205,167 @@ def test_full_disk_says_nothing_about_the_wheel(prove: Prove, store: Store, monk
             prove(HERE)
     assert list((store.root / "proofs").iterdir()) == []
     assert verdicts(prove(HERE), HERE)["import"] == "passed"
+
+
+@pytest.fixture
+def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Part:
+    """Cells side by side, on a machine with two cores and much memory; their build has the log `log`."""
+    machine = Turns(lambda: Resources(2, 64 << 30), lambda: False)
+    monkeypatch.setattr("builder.proofs.cells.cell_run.TURNS", machine)
+    monkeypatch.setattr("builder.proofs.cells.turns.TURNS", machine)
+    progress = Progress()
+    progress.start("build", tmp_path / "log")
+    return partial(progress.part, "build")
+
+
+#: Cells that fail and pass the import below, which names its torch in its output.
+NEWER_TORCH = Cell(Torch(2, 12, 0), Cuda(13, 0), PYTHON)
+MODULE = """\
+import os, sys, time, torch
+for number in range(20):
+    print(f"<{torch.__version__} {number}>", file=sys.stderr, flush=True)
+    time.sleep(0.01)
+assert torch.__version__ == "2.11.0", "of a newer torch"
+"""
+CLASHES = ("torch>=2.11",)
+
+
+def test_cells_side_by_side_have_the_proofs_of_cells_one_after_the_other(
+    prove: Prove, part: Part, store: Store, index: loopback.PackageIndex, libraries: Path, tmp_path: Path
+) -> None:
+    index.add_torch("2.12.0", "13.0", libraries=libraries)
+    cells = (NEWER_TORCH, HERE, NO_PYTHON)
+    proofs = prove(*cells, module=MODULE, requires=CLASHES, part=part)
+    assert verdicts(proofs, HERE) == {"linkage": "passed", "import": "passed", **GATED}
+    assert verdicts(proofs, NEWER_TORCH) == {"linkage": "passed", "import": "failed", **NOTHING}
+    assert verdicts(proofs, NO_PYTHON) == {"linkage": "not run", "import": "not run", **NOTHING}
+    text = (tmp_path / "log").read_text()
+    printed = [line for line in text.splitlines() if line.startswith("<2.12.0 ")]
+    assert printed == [f"<2.12.0 {number}>" for number in range(20)] * 2, "it is tried again as with a GPU"
+    assert text.index("<2.12.0 0>") < text.index("of a newer torch")
+    assert [path.name for path in tmp_path.glob("*log*")] == ["log"]
+    assert list((store.root / "work").glob("prove-*")) == []
+    one_by_one = prove(*cells, again=True)
+
+    def plain(found: dict[tuple[Cell | None, Check], Proof]) -> dict[tuple[Cell | None, Check], object]:
+        return {key: (proof.verdict, proof.reason, proof.basis) for key, proof in found.items()}
+
+    assert plain(one_by_one) == plain(proofs)
+
+
+def test_a_cell_that_ended_before_a_full_disk_is_kept(
+    prove: Prove,
+    part: Part,
+    store: Store,
+    index: loopback.PackageIndex,
+    libraries: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    index.add_torch("2.12.0", "13.0", libraries=libraries)
+    install = Environments.install
+    ended = threading.Event()
+    save = Store.save_proofs
+
+    def saved(self: Store, *words: Any, **more: Any) -> list[Proof]:
+        found = save(self, *words, **more)
+        ended.set()
+        return found
+
+    def full(folder: Path, requirements: Sequence[str], **rest: Any) -> None:
+        if "2.12.0" in str(folder) and any(requirement.endswith(".whl") for requirement in requirements):
+            assert ended.wait(PATIENCE)
+            raise DiskFullError("the disk is full", stage="environment")
+        install(folder, requirements, **rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Environments, "install", staticmethod(full))
+        patched.setattr(Store, "save_proofs", saved)
+        with pytest.raises(BuildError, match="the disk is full"):
+            prove(HERE, NEWER_TORCH, requires=CLASHES, part=part)
+    (path,) = (store.root / "proofs").iterdir()
+    kept = {(proof.cell, proof.check): proof for proof in store.proofs(path.stem)}
+    assert {cell for cell, _ in kept} == {HERE}
+    interpreters = can_gate(monkeypatch)
+    proofs = prove(HERE, NEWER_TORCH, part=part)
+    assert verdicts(proofs, NEWER_TORCH)["import"] == "passed"
+    assert kept[HERE, Check.IMPORT] in proofs.values()
+    assert len(interpreters) == 1, "the gate of the first cell ran again"
+
+
+def test_a_gate_that_is_killed_fails_its_cell_only(
+    prove: Prove,
+    part: Part,
+    index: loopback.PackageIndex,
+    libraries: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    index.add_torch("2.12.0", "13.0", libraries=libraries)
+
+    def run_gate(interpreter: Path, *_: object, log: Path, owner: str, **__: object) -> Answer | str:
+        if "2.12.0" not in str(interpreter):
+            return answer()
+        status = run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], log=log, owner=owner)
+        return op_gate.read_answer(b"", Answer.from_json, status, log)
+
+    monkeypatch.setattr("builder.proofs.cells.cell_environment.run_gate", run_gate)
+    proofs = prove(NEWER_TORCH, HERE, requires=CLASHES, part=part)
+    assert verdicts(proofs, HERE) == {"linkage": "passed", "import": "passed", **GATED}
+    killed = proofs[NEWER_TORCH, Check.VALUES]
+    assert (killed.verdict, proofs[NEWER_TORCH, Check.IMPORT].verdict) == (Verdict.FAILED, Verdict.PASSED)
+    assert "ended by SIGKILL" in killed.reason
+    assert killed.reason.endswith(f"the full output is in {tmp_path / 'log'}"), "the log of the cell is gone"
+
+
+@pytest.fixture
+def ahead(store: Store, index: loopback.PackageIndex, libraries: Path, monkeypatch: pytest.MonkeyPatch) -> WheelProver:
+    """A prover whose index has the torch of one cell."""
+    index.add_torch("2.11.0", "13.0", libraries=libraries)
+    index.add("numpy", "2.0")
+    can_gate(monkeypatch)
+    return WheelProver(store, Environments(store, index.torch_index))
+
+
+SERVES_HERE = replace(BUILD, serves=(HERE,))
+
+
+def test_an_environment_that_was_made_during_the_compile_is_used(
+    ahead: WheelProver, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ahead.environments_ahead(SERVES_HERE, make.recipe("ops"), "d" * 64):
+        wait_until(lambda: [*(store.root / "envs").glob("bytecode-*")], "an environment without a wheel")
+        wheel = loopback.pure_wheel(tmp_path, "ops", "1.0+cu130.torch2.11", {"ops/__init__.py": ""})
+        stored = store.add("d" * 64, wheel, make_record.build_record())
+    monkeypatch.setattr(Environments, "create", lambda *_, **__: pytest.fail("it was made again"))
+    subject = ahead.subject(stored, SERVES_HERE, make.recipe("ops"))
+    proofs = ahead.prove(subject, log=tmp_path / "log", stage=lambda _: None)
+    found = {(proof.cell, proof.check): proof for proof in proofs}
+    assert verdicts(found, HERE) == {"linkage": "passed", "import": "passed", **GATED}
+    assert " venv " in (tmp_path / "log").read_text(), "the output of the programs that made the environment"
+    assert list((store.root / "work").glob("prove-*")) == []
+
+
+def test_a_compile_that_fails_does_not_wait_for_an_environment(
+    ahead: WheelProver, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    def create(*_: object, log: Path, owner: str, **__: object) -> None:
+        begun.set()
+        if run(["sleep", "600"], log=log, owner=owner) != 0:
+            raise KilledError("it was killed", stage="environment")
+
+    monkeypatch.setattr(Environments, "create", staticmethod(create))
+
+    def fail() -> None:
+        with ahead.environments_ahead(SERVES_HERE, make.recipe("ops"), "d" * 64):
+            assert begun.wait(PATIENCE)
+            raise BuildError("no compiler", stage="compile")
+
+    with pytest.raises(BuildError, match="no compiler"):
+        fail()
+    assert list((store.root / "work").iterdir()) == []
+    assert ahead._ahead == {}
 
 
 def test_missing_python_means_not_run(prove: Prove, index: loopback.PackageIndex) -> None:

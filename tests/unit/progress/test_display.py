@@ -149,6 +149,31 @@ def test_verbose_prints_the_output_while_the_build_runs(
         assert lines_with("[x]", output)[-1] == "one | [x] ::error::no command"
 
 
+def test_parts_of_a_build_have_lines_and_logs_of_their_own(
+    output: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verbosity(monkeypatch, Verbosity(verbose=True))
+    log = tmp_path / "one.log"
+    log.write_text("compiled\n")
+    progress = Progress(FakeClock())
+    progress.start("one", log)
+    with progress.part("one", "a") as (first, stage), progress.part("one", "b") as (second, _):
+        stage("import in a")
+        for path, text in ((first, "a1"), (second, "b1"), (first, "a2")):
+            with path.open("a") as stream:
+                stream.write(f"{text}\n")
+    progress.finish("one", "built")
+    assert output.getvalue().splitlines() == [
+        "one in a: import (0:00)",
+        "one in b | b1",
+        "one in a | a1",
+        "one in a | a2",
+        "one: built in 0:00",
+    ]
+    assert log.read_text() == "compiled\nb1\na1\na2\n"
+    assert [*tmp_path.iterdir()] == [log]
+
+
 def test_in_github_actions_the_output_is_a_fold_group_without_commands(
     output: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

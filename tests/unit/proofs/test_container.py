@@ -228,7 +228,7 @@ def test_engine_without_gpu_support_runs_the_other_checks_and_gives_the_reason(
         assert engine.removed == 2
         written = replace(answer(), where={**answer().where, "no_gpu": "no GPU on this machine"})
         engine.made[-1].files["gate/answer.json"] = signed(monkeypatch, written)
-        found = cell.run_gate(recipe)
+        found = cell.run_gate(recipe, 2)
     assert isinstance(found, Answer)
     on_gpu = [one for one in found.outcomes if Check(one.check).on_gpu]
     assert on_gpu
@@ -336,7 +336,7 @@ def test_code_of_the_wheel_gets_neither_a_network_nor_passwords(
         cell.install(wheel)
         cell.try_import(["ops"])
         cell.install(wheel, ["torchvision"])
-        cell.run_gate(make.recipe())
+        cell.run_gate(make.recipe(), 2)
     first, second = engine.made
     assert [one for one in first.did if not one.startswith("put")] == ["uv", "offline", "python", "python"]
     assert [one for one in second.did if not one.startswith("put")] == ["uv", "offline", "gate"]
@@ -362,12 +362,12 @@ def test_unfinished_gate_has_no_answer(opened: Opened, end: RunResult, written: 
     container.script["--answer"] = end
     if written:
         container.files["gate/answer.json"] = written
-    assert message in str(cell.run_gate(make.recipe()))
+    assert message in str(cell.run_gate(make.recipe(), 2))
     assert container.did.index("offline") < container.did.index("gate"), "the gate has no network"
     shutil.rmtree(cell._folder / "gate")
     container.script["--answer"] = GONE  # the engine, which says nothing about the wheel
     with refused(Code.ENGINE_NOT_ANSWERING):
-        cell.run_gate(make.recipe())
+        cell.run_gate(make.recipe(), 2)
 
 
 @pytest.mark.parametrize("status", [0, 1])
@@ -379,10 +379,10 @@ def test_answer_that_the_gate_did_not_write_is_refused(
     good = signed(monkeypatch, answer())
     for written in (json.dumps(answer().to_json()).encode(), good.replace(b"tiny::op", b"tiny::on")):
         engine.made[0].files["gate/answer.json"] = written
-        assert isinstance(cell.run_gate(make.recipe()), str)
+        assert isinstance(cell.run_gate(make.recipe(), 2), str)
         shutil.rmtree(cell._folder / "gate")
     engine.made[0].files["gate/answer.json"] = good
-    assert isinstance(cell.run_gate(make.recipe()), Answer if status == 0 else str)
+    assert isinstance(cell.run_gate(make.recipe(), 2), Answer if status == 0 else str)
 
 
 @pytest.mark.parametrize(

@@ -421,11 +421,17 @@ def test_a_second_cell_takes_the_bytecode_of_the_first(tmp_path: Path, monkeypat
     assert not copies & {path.stat().st_ino for path in kept.rglob("*.pyc")}, "a cell could change the store's files"
 
 
-def test_other_sources_have_bytecode_of_their_own(tmp_path: Path) -> None:
+def test_other_sources_have_bytecode_of_their_own_and_are_compiled_without_an_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store(tmp_path / "store")
-    for name, source in (("a", SOURCE), ("b", f"{SOURCE}OTHER = 1\n")):
-        (tmp_path / name).mkdir()
-        cell(store, tmp_path / name, source)
+    (tmp_path / "a").mkdir()
+    cell(store, tmp_path / "a")
+    monkeypatch.setattr(
+        "builder.wheels.toolchain.environments.import_once", lambda *_, **__: pytest.fail("imported again")
+    )
+    (tmp_path / "b").mkdir()
+    assert uses(cell(store, tmp_path / "b", f"{SOURCE}OTHER = 1\n")) == {"__init__.py", "part.py"}
     assert len(list((store.root / "envs").glob("bytecode-*"))) == 2
 
 
