@@ -120,7 +120,11 @@ class _Source:
         return self.treatment.files.get(name) or (self._tree / name).read_bytes()
 
     def _include(self, name: str, header: str) -> None:
-        new = with_include(code := self._code(name), header)
+        try:
+            new = with_include(code := self._code(name), header)
+        except NotRewrittenError as error:
+            self.treatment.refused.append(f"{name} is not changed: {error}")
+            return
         if new != code:
             self.treatment.files[name] = new
             self.treatment.done.append(f"{name}: #include <{header}>")

@@ -97,6 +97,9 @@ def test_an_include_stands_below_no_condition(code: str) -> None:
 def test_what_is_no_utf8_or_would_be_no_code_stays() -> None:
     with pytest.raises(NotRewrittenError, match="it is not UTF-8"):
         rewrite(b"void f() { AT_CHECK(x); } // \xe9", {"AT_CHECK": "TORCH_CHECK"})
+    with pytest.raises(NotRewrittenError, match="it is not UTF-8"):
+        with_include(b"// \xe9", "a.h")
+    assert rewrite(b"// \xe9", {"AT_CHECK": "TORCH_CHECK"}) == b"// \xe9"
     with pytest.raises(NotRewrittenError, match="the result would be no C"):
         rewrite(b"void f() { AT_CHECK(x); }", {"AT_CHECK": "TORCH_CHECK(("})
 
