@@ -169,12 +169,12 @@ def test_a_missing_package_is_required(tmp_path: Path) -> None:
 
 
 def test_the_standard_of_setup_py_is_that_of_torch(tmp_path: Path) -> None:
-    setup = (
-        "flags = {'cxx': ['-O2', '-std=c++14'], \"nvcc\": ['-g -std=c++14']}  # -std=c++14\nother = 'no -std=c++14'\n"
-    )
+    setup = "flags = {'cxx': ['-O2', '-std=c++14'], \"nvcc\": ['-g -std=c++14', '-std=c++14']}  # -std=c++14\n"
+    stays = "other = ['no -std=c++14', '/std:c++14', '-std=c++20']\n"
     lines = ["/env/torch/all.h:4:2: error: #error C++17 or later compatible compiler is required to use PyTorch."]
-    treatment = treat(source(tmp_path, setup_py=setup, a_cpp=""), found(*lines), TORCH, CUDA)
-    assert treatment.files["setup.py"].decode() == setup.replace("-std=c++14'", "-std=c++17'", 2)
+    treatment = treat(source(tmp_path, setup_py=setup + stays, a_cpp=""), found(*lines), TORCH, CUDA)
+    assert treatment.files["setup.py"].decode() == setup.replace("-std=c++14'", "-std=c++17'") + stays
+    assert treatment.done == ["setup.py: -std=c++14 → -std=c++17", "setup.py: -g -std=c++14 → -g -std=c++17"]
 
 
 def test_ptxas_names_no_file_of_the_source(tmp_path: Path) -> None:
