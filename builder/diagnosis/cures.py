@@ -120,7 +120,11 @@ class _Source:
         return self.treatment.files.get(name) or (self._tree / name).read_bytes()
 
     def _include(self, name: str, header: str) -> None:
-        new = with_include(code := self._code(name), header)
+        try:
+            new = with_include(code := self._code(name), header)
+        except NotRewrittenError as error:
+            self.treatment.refused.append(f"{name} is not changed: {error}")
+            return
         if new != code:
             self.treatment.files[name] = new
             self.treatment.done.append(f"{name}: #include <{header}>")
@@ -131,7 +135,7 @@ class _Source:
             module = ast.parse(code := self._code(_SETUP))
         except (OSError, ValueError, SyntaxError):  # ValueError: not UTF-8
             return
-        lines = code.splitlines(keepends=True)
+        lines, done = code.splitlines(keepends=True), dict[str, None]()
         texts = [node for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
         for node in sorted(texts, key=lambda node: (node.lineno, node.col_offset), reverse=True):
             for pattern, replacement in cure.setup.items():
@@ -143,7 +147,8 @@ class _Source:
                 changed = literal.replace(old.encode(), new.encode())
                 if changed != literal:
                     lines[node.lineno - 1] = line[: node.col_offset] + changed + line[node.end_col_offset :]
-                    self.treatment.done.append(f"{_SETUP}: {old} → {new}")
+                    done[f"{_SETUP}: {old} → {new}"] = None
+        self.treatment.done += done
         if (after := b"".join(lines)) != code:
             self.treatment.files[_SETUP] = after
 
