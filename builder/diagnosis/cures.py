@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from posixpath import normpath
 
-from builder.diagnosis.known_errors import KnownCause, KnownError, removed
+from builder.diagnosis.known_errors import KnownCause, KnownError, SourceCure, removed
 from builder.diagnosis.rewrite import NotRewrittenError, defines, matches, rewrite, with_include
 from builder.diagnosis.target_version import NATIVE, source_files
 from builder.matrix.axes import Cuda, Torch
@@ -36,33 +36,121 @@ class Treatment:
 
 def treat(tree: Path, found: Sequence[KnownCause], torch: Torch, cuda: Cuda) -> Treatment:
     """What the cures of these causes change in the source below `tree`."""
-    treatment = Treatment()
     named: dict[str, list[KnownCause]] = {}
     for cause in found:
         if cause.known.cure:
             named.setdefault(cause.known.hint, []).append(cause)
     if not named:
-        return treatment
+        return Treatment()
     others = [known for known in removed(torch, cuda) if known.cure and known.hint not in named]
-    sources = dict(_sources(tree))
-    for name in [*sources]:
-        if twice := _twice((tree / name).read_bytes(), [*(each[0].known for each in named.values()), *others]):
-            del sources[name]
-            treatment.refused.append(f"{name} is not changed: two cures are for one place, {twice}")
+    source = _Source(tree, [*(causes[0].known for causes in named.values()), *others])
     for causes in named.values():
-        _cure(causes, tree, sources, treatment)
-    for known in others if treatment.files else ():
-        own = [name for name, (_, foreign) in sources.items() if not foreign]
-        _rewrite(known, _unless_defined(known, own, tree, treatment), tree, treatment, sure=False)
-    return treatment
+        source.cure(causes[0].known, causes)
+    for known in others if source.treatment.files else ():
+        source.rewrite(known, ())
+    return source.treatment
 
 
-def _sources(tree: Path) -> Iterator[tuple[str, tuple[Path, bool]]]:
-    """Path in the source, path, and whether it is code of others, of each file of C++ and CUDA."""
-    for path, foreign in source_files(tree, NATIVE):
-        name = path.relative_to(tree).as_posix()
-        if name.isprintable() and not path.is_symlink():
-            yield name, (path, foreign)
+class _Source:
+    """The files of a source while it is cured."""
+
+    def __init__(self, tree: Path, rows: Sequence[KnownError]) -> None:
+        """`rows` are all that may be applied. A file in which two find the same place is left out."""
+        self.treatment = Treatment()
+        self._tree = tree
+        self._foreign: dict[str, bool] = {}  # whether a file of C++ or CUDA is code of others
+        for path, foreign in source_files(tree, NATIVE):
+            name = path.relative_to(tree).as_posix()
+            if name.isprintable() and not path.is_symlink():
+                self._foreign[name] = foreign
+                if twice := _twice(self._code(name), rows):
+                    del self._foreign[name]
+                    self.treatment.refused.append(f"{name} is not changed: two cures are for one place, {twice}")
+
+    def cure(self, known: KnownError, causes: Sequence[KnownCause]) -> None:
+        """Apply the cure of a row to the errors that have this cause, and what else is certain to have it."""
+        cure, done = known.cure or SourceCure(), self.treatment.done
+        before = [*done, *self.treatment.refused]
+        places = [(normpath(each.error.place.file), each.groups) for each in causes if each.error.place]
+        if cure.rewrite:
+            # ptxas and ld name no file.
+            self.rewrite(known, [name for name in dict(places) if name in self._foreign], anywhere=not places)
+        for name, groups in places if not cure.rewrite else ():
+            for header in cure.include if name in self._foreign else ():
+                self._include(name, header.format_map(groups))
+        self._setup(cure, causes[0].groups)
+        for key, value in cure.recipe.items():
+            listed = [("", value)] if isinstance(value, str) else [("", each) for each in value]
+            for name, text in value.items() if isinstance(value, dict) else listed:
+                self.treatment.recipe.append((key, name, text))
+                done.append(f"extension.yaml: {key}: {f'{name}: ' if name else ''}{text}")
+        if [*done, *self.treatment.refused] == before:
+            lost = next((name for name, _ in places if name not in self._foreign and not cure.setup), "")
+            why = f"{lost} is no file of the source" if lost else "no file has code of the form that the cure knows"
+            self.treatment.refused.append(f"{known.about} is not cured: {why}")
+
+    def rewrite(self, known: KnownError, reported: Sequence[str], *, anywhere: bool = False) -> None:
+        """Rewrite the files that a compiler reported, and all own files if a release removed the form, or `anywhere`.
+
+        Own files stay if one of them defines by itself what the row is about: the source has a cure of its own.
+        """
+        cure, changed, used = known.cure or SourceCure(), list[str](), dict[str, str]()
+        own = [name for name, foreign in self._foreign.items() if not foreign and name not in reported]
+        plain = [pattern for pattern in cure.rewrite if re.fullmatch(r"\w+", pattern)]
+        certain = known.torch or known.cuda or anywhere  # else other files may compile
+        if not certain or any(defines(self._code(name), each) for name in own for each in plain):
+            own = []
+        for name in [*reported, *own]:
+            code = self._code(name)
+            try:
+                new = rewrite(code, cure.rewrite, cure.include)
+            except NotRewrittenError as error:
+                if name in reported:
+                    self.treatment.refused.append(f"{name} is not changed: {error}")
+                continue
+            if new != code:
+                self.treatment.files[name] = new
+                changed.append(name)
+                used |= {pattern: text for pattern, text in cure.rewrite.items() if matches(code, pattern)}
+        if changed:
+            why = f" ({known.reason()})" if known.reason() else ""
+            self.treatment.done.append(f"{_named(changed)}: {'; '.join(map(_form, used.items()))}{why}")
+
+    def _code(self, name: str) -> bytes:
+        return self.treatment.files.get(name) or (self._tree / name).read_bytes()
+
+    def _include(self, name: str, header: str) -> None:
+        try:
+            new = with_include(code := self._code(name), header)
+        except NotRewrittenError as error:
+            self.treatment.refused.append(f"{name} is not changed: {error}")
+            return
+        if new != code:
+            self.treatment.files[name] = new
+            self.treatment.done.append(f"{name}: #include <{header}>")
+
+    def _setup(self, cure: SourceCure, groups: Mapping[str, str]) -> None:
+        """Replace options in the strings of setup.py, by its syntax tree."""
+        try:
+            module = ast.parse(code := self._code(_SETUP))
+        except (OSError, ValueError, SyntaxError):  # ValueError: not UTF-8
+            return
+        lines, done = code.splitlines(keepends=True), dict[str, None]()
+        texts = [node for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        for node in sorted(texts, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+            for pattern, replacement in cure.setup.items():
+                old, line = str(node.value), lines[node.lineno - 1]
+                if node.end_lineno != node.lineno or not old.startswith("-"):
+                    continue
+                new = re.sub(rf"(?<!\S)(?:{pattern})(?!\S)", replacement.format_map(groups), old)
+                literal = line[node.col_offset : node.end_col_offset]
+                changed = literal.replace(old.encode(), new.encode())
+                if changed != literal:
+                    lines[node.lineno - 1] = line[: node.col_offset] + changed + line[node.end_col_offset :]
+                    done[f"{_SETUP}: {old} → {new}"] = None
+        self.treatment.done += done
+        if (after := b"".join(lines)) != code:
+            self.treatment.files[_SETUP] = after
 
 
 def _twice(code: bytes, rows: Sequence[KnownError]) -> str:
@@ -75,104 +163,11 @@ def _twice(code: bytes, rows: Sequence[KnownError]) -> str:
     return ""
 
 
-def _cure(
-    causes: Sequence[KnownCause], tree: Path, sources: Mapping[str, tuple[Path, bool]], treatment: Treatment
-) -> None:
-    """Apply the cure of one row, which these causes have."""
-    known, groups = causes[0].known, causes[0].groups
-    assert known.cure  # noqa: S101 - the caller chose such rows
-    places = [normpath(cause.error.place.file) for cause in causes if cause.error.place]
-    reported = [name for name in dict.fromkeys(places) if name in sources]
-    before = (len(treatment.done), len(treatment.refused))
-    if known.cure.rewrite:
-        # Other files may compile, unless a release removed the form, or the program (ptxas, ld) named no file.
-        certain = known.torch or known.cuda or not places
-        own = [name for name, (_, foreign) in sources.items() if certain and not foreign and name not in reported]
-        _rewrite(known, [*reported, *_unless_defined(known, own, tree, treatment)], tree, treatment, sure=True)
-    elif known.cure.include:
-        for cause in causes:
-            if cause.error.place and (name := normpath(cause.error.place.file)) in sources:
-                _include([header.format_map(cause.groups) for header in known.cure.include], name, tree, treatment)
-    if known.cure.setup:
-        _setup(known, groups, tree, treatment)
-    for key, value in known.cure.recipe.items():
-        listed = [("", value)] if isinstance(value, str) else [("", each) for each in value]
-        for name, text in value.items() if isinstance(value, dict) else listed:
-            treatment.recipe.append((key, name, text))
-            treatment.done.append(f"extension.yaml: {key}: {f'{name}: ' if name else ''}{text}")
-    if before == (len(treatment.done), len(treatment.refused)):
-        lost = next((name for name in places if name not in sources and not known.cure.setup), "")
-        where = f"{lost} is no file of the source" if lost else "no file has code of the form that the cure knows"
-        treatment.refused.append(f"{known.about} is not cured: {where}")
-
-
-def _unless_defined(known: KnownError, names: Iterable[str], tree: Path, treatment: Treatment) -> list[str]:
-    """The files, or none of them if one defines by itself what the row is about: then the source has its own cure."""
-    names, rules = list(names), known.cure.rewrite if known.cure else ()
-    contents = [treatment.files.get(name) or (tree / name).read_bytes() for name in names]
-    plain = [pattern for pattern in rules if re.fullmatch(r"\w+", pattern)]
-    return [] if any(defines(code, pattern) for code in contents for pattern in plain) else names
-
-
-def _rewrite(known: KnownError, names: Sequence[str], tree: Path, treatment: Treatment, *, sure: bool) -> None:
-    """Rewrite the files that have code of a row's patterns; `sure`: say so if a file cannot be rewritten."""
-    cure, changed, used = known.cure, list[str](), dict[str, str]()
-    assert cure  # noqa: S101 - the caller chose such rows
-    for name in names:
-        code = treatment.files.get(name) or (tree / name).read_bytes()
-        try:
-            new = rewrite(code, cure.rewrite, cure.include)
-        except NotRewrittenError as error:
-            if sure:
-                treatment.refused.append(f"{name} is not changed: {error}")
-            continue
-        if new != code:
-            treatment.files[name] = new
-            changed.append(name)
-            used |= {pattern: text for pattern, text in cure.rewrite.items() if matches(code, pattern)}
-    if changed:
-        why = f" ({known.reason()})" if known.reason() else ""
-        treatment.done.append(f"{_named(changed)}: {'; '.join(map(_form, used.items()))}{why}")
-
-
 def _form(rule: tuple[str, str]) -> str:
     """A pattern and its replacement as people read them: `AT_DISPATCH_…(x.type()) → AT_DISPATCH_…(x.scalar_type())`."""
     holes = re.compile(r"\$\$\$[A-Z]+|(?<=\w)\$[A-Z]+|\$([A-Z]+)")
     before, after = (holes.sub(lambda hole: hole[1].lower() if hole[1] else "…", text) for text in rule)
     return f"{before} → {after}" if after else f"without {before}"
-
-
-def _include(headers: Iterable[str], name: str, tree: Path, treatment: Treatment) -> None:
-    code = treatment.files.get(name) or (tree / name).read_bytes()
-    for header in headers:
-        new = with_include(code, header)
-        if new != code:
-            treatment.files[name] = code = new
-            treatment.done.append(f"{name}: #include <{header}>")
-
-
-def _setup(known: KnownError, groups: Mapping[str, str], tree: Path, treatment: Treatment) -> None:
-    """Replace the texts of setup.py that a row names, by the syntax tree."""
-    try:
-        code = treatment.files.get(_SETUP) or (tree / _SETUP).read_bytes()
-        module = ast.parse(code)
-    except (OSError, ValueError, SyntaxError):  # ValueError: not UTF-8
-        return
-    lines = code.splitlines(keepends=True)
-    texts = [node for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    for node in sorted(texts, key=lambda node: (node.lineno, node.col_offset), reverse=True):
-        for pattern, replacement in known.cure.setup.items() if known.cure else ():
-            old = str(node.value)
-            if node.end_lineno != node.lineno or not old.startswith("-"):
-                continue
-            new = re.sub(rf"(?<!\S)(?:{pattern})(?!\S)", replacement.format_map(groups), old)
-            line = lines[node.lineno - 1]
-            literal = line[node.col_offset : node.end_col_offset]
-            changed = literal.replace(old.encode(), new.encode())
-            if changed != literal:
-                lines[node.lineno - 1] = line[: node.col_offset] + changed + line[node.end_col_offset :]
-                treatment.done.append(f"{_SETUP}: {old} → {new}")
-    treatment.files |= {_SETUP: b"".join(lines)} if b"".join(lines) != code else {}
 
 
 def _named(names: Sequence[str]) -> str:

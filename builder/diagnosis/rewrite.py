@@ -43,12 +43,9 @@ def rewrite(code: bytes, rules: Mapping[str, str], include: Sequence[str] = ()) 
     Headers of `include` are added if a rule changed something. Raises NotRewrittenError if the code is not UTF-8, or if
     the result has more places than before that are no C++.
     """
-    try:
-        code.decode()
-    except UnicodeDecodeError:
-        raise NotRewrittenError("it is not UTF-8") from None
     if not any(word in code for pattern in rules for word in _words(pattern)):
         return code
+    _check_text(code)
     new = code
     for pattern, replacement in rules.items():
         new = _applied(new, pattern, replacement)
@@ -79,7 +76,11 @@ def defines(code: bytes, pattern: str) -> bool:
 
 
 def with_include(code: bytes, header: str) -> bytes:
-    """The code with an `#include`, below the first one that stands below no condition; else at the top."""
+    """The code with an `#include`, below the first one that stands below no condition; else at the top.
+
+    Raises NotRewrittenError if the code is not UTF-8.
+    """
+    _check_text(code)
     tree, line = _parser().parse(code).root_node, f"#include <{header}>"
     tops = [node for node in tree.children if node.type != "comment"]
     if tops and tops[0].type == "preproc_ifdef" and tops[0].children[0].type == "#ifndef":  # an include guard
@@ -98,6 +99,13 @@ def with_include(code: bytes, header: str) -> bytes:
 def faults(code: bytes) -> int:
     """How many places of the code are no C++, such as macros that hide half a statement."""
     return sum(node.is_error or node.is_missing for node in _nodes(_parser().parse(code).root_node))
+
+
+def _check_text(code: bytes) -> None:
+    try:
+        code.decode()
+    except UnicodeDecodeError:
+        raise NotRewrittenError("it is not UTF-8") from None
 
 
 def _applied(code: bytes, pattern: str, replacement: str) -> bytes:

@@ -97,6 +97,9 @@ def test_an_include_stands_below_no_condition(code: str) -> None:
 def test_what_is_no_utf8_or_would_be_no_code_stays() -> None:
     with pytest.raises(NotRewrittenError, match="it is not UTF-8"):
         rewrite(b"void f() { AT_CHECK(x); } // \xe9", {"AT_CHECK": "TORCH_CHECK"})
+    with pytest.raises(NotRewrittenError, match="it is not UTF-8"):
+        with_include(b"// \xe9", "a.h")
+    assert rewrite(b"// \xe9", {"AT_CHECK": "TORCH_CHECK"}) == b"// \xe9"
     with pytest.raises(NotRewrittenError, match="the result would be no C"):
         rewrite(b"void f() { AT_CHECK(x); }", {"AT_CHECK": "TORCH_CHECK(("})
 
@@ -166,12 +169,12 @@ def test_a_missing_package_is_required(tmp_path: Path) -> None:
 
 
 def test_the_standard_of_setup_py_is_that_of_torch(tmp_path: Path) -> None:
-    setup = (
-        "flags = {'cxx': ['-O2', '-std=c++14'], \"nvcc\": ['-g -std=c++14']}  # -std=c++14\nother = 'no -std=c++14'\n"
-    )
+    setup = "flags = {'cxx': ['-O2', '-std=c++14'], \"nvcc\": ['-g -std=c++14', '-std=c++14']}  # -std=c++14\n"
+    stays = "other = ['no -std=c++14', '/std:c++14', '-std=c++20']\n"
     lines = ["/env/torch/all.h:4:2: error: #error C++17 or later compatible compiler is required to use PyTorch."]
-    treatment = treat(source(tmp_path, setup_py=setup, a_cpp=""), found(*lines), TORCH, CUDA)
-    assert treatment.files["setup.py"].decode() == setup.replace("-std=c++14'", "-std=c++17'", 2)
+    treatment = treat(source(tmp_path, setup_py=setup + stays, a_cpp=""), found(*lines), TORCH, CUDA)
+    assert treatment.files["setup.py"].decode() == setup.replace("-std=c++14'", "-std=c++17'") + stays
+    assert treatment.done == ["setup.py: -std=c++14 → -std=c++17", "setup.py: -g -std=c++14 → -g -std=c++17"]
 
 
 def test_ptxas_names_no_file_of_the_source(tmp_path: Path) -> None:
