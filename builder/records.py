@@ -333,7 +333,7 @@ class BuildRecord:
             "provided": sorted(self.provided),
             "jobs": self.jobs,
             "objects": self.objects.to_json() if self.objects else None,
-            "cuda_sources": asdict(self.cuda),
+            "cuda_sources": asdict(self.cuda) | {"never_compiled": list(self.cuda.never_compiled)},
             "build_format": self.format,
             "started": self.started.isoformat(timespec="seconds"),
             "seconds": self.seconds,

@@ -176,6 +176,11 @@ def test_a_command_takes_its_options_as_one_object(name: str) -> None:
         assert PURPOSES[name] == " ".join(first.split())
 
 
+def test_options_are_declared_in_one_way() -> None:
+    callers = [name_of(path) for path in MODULES if re.search(r"typer\.(?:Option|Argument)\(", path.read_text())]
+    assert callers == ["builder.cli.app", "builder.option"]  # the first has --version, which belongs to no command
+
+
 def chapters(text: str) -> list[str]:
     """The comments between the definitions of a module that belong to none of them: lines of signs, and headings."""
     lines = ["", *text.splitlines(), ""]
