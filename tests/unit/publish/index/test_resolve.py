@@ -1,24 +1,39 @@
-"""`resolve`: the wheel for a machine, or the one reason why each wheel does not fit."""
+"""`resolve`: the wheel for a machine, or why each does not fit; the commands that install it; indexes with a token."""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
 
 from builder.commands.index.resolve import Cure, Target, best_wheel, how_to_build, misfit
-from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
+from builder.errors import Code, Exit
+from builder.matrix.axes import Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
+from builder.publish.index import install
 from builder.publish.index.entry import Entry, FarmFacts
+from builder.publish.index.install import install_lines
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
+from builder.publish.index.reader import IndexReader, login_for
 from builder.publish.index.repository import Repository
 from builder.wheelfile.compatibility import runs_on
-from tests.unit.loopback import pure_wheel
+from builder.wheels.toolchain.pythons import Interpreter
+from tests.refused import refused
+from tests.unit.loopback import pure_wheel, serving
 from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.index.make import ready
 
@@ -358,3 +373,158 @@ def test_the_current_environment_is_the_default(
     code, _, err = run("resolve", "my_ext", "--index", tmp_path / "index")
     assert code == 2
     assert "is not for CUDA" in " ".join(err.split())
+
+
+CELLS = [Cell.parse(f"torch2.11.0-cu130-cp{python}") for python in ("311", "312")]
+
+
+def test_the_new_environment_has_the_python_that_buildfarm_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The printed line works where uv finds no Python by its version: on PATH there is no program but a shell."""
+    monkeypatch.setattr(install, "find_python", lambda _: Interpreter(Path(sys.executable), "3.12.1", headers=True))
+    monkeypatch.setenv("PATH", "/bin")
+    head, environment, command = install_lines(CELLS, ["pip install x"])
+    assert "Python 3.11, 3.12," in head
+    assert command == "  pip install x"
+    assert shlex.split(environment)[1:5] == ["venv", "--seed", "--python", sys.executable]
+    argv = ["bash", "-c", environment.replace("--seed ", "") + " && echo $VIRTUAL_ENV"]  # pip needs a network
+    ran = subprocess.run(
+        argv,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": "/bin", "UV_PYTHON_DOWNLOADS": "never"},
+    )
+    assert ran.stdout.split() == [str(tmp_path / "env")]
+
+
+def test_a_python_that_this_machine_lacks_is_named_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install, "find_python", lambda _: None)
+    assert " venv --seed --python 3.12 env &&" in install_lines(CELLS, [])[1]
+
+
+def test_the_new_environment_has_the_newest_python_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    older = Interpreter(Path("/py/3.11"), "3.11.2", headers=True)
+    monkeypatch.setattr(install, "find_python", lambda python: older if str(python) == "3.11" else None)
+    assert " venv --seed --python /py/3.11 env &&" in install_lines(CELLS, [])[1]
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.0+cu130"])
+def test_only_a_local_version_is_installed_by_its_version(version: str) -> None:
+    """pip takes the file of any index for `==1.0`; no public index has `1.0+cu130`."""
+    url = f"https://wheels.example/files/ab/cd/my_ext-{version}-py3-none-any.whl#sha256=0"
+    cells = [Cell.parse("torch2.11.0-cu128-cp312")]
+    place, theirs = "https://wheels.example/simple/", "https://torch.example/cu128"
+    pip, uv = install.install_commands(place, "my_ext", version, cells, "https://torch.example/{variant}", url)
+    torch = "torch==2.11.0+cu128"
+    assert shlex.split(uv) == [
+        "uv", "pip", "install", "--index", place, "--index", theirs, f"my_ext=={version}", torch,
+    ]  # fmt: skip
+    index = "--extra-index-url"
+    both = [index, place, index, theirs, f"my_ext=={version}", torch]
+    direct = [index, theirs, f"my_ext @ {url}", torch]
+    assert shlex.split(pip) == ["pip", "install", *(both if "+" in version else direct)]
+
+
+WANTED = f"Basic {base64.b64encode(b'__token__:right').decode()}"
+
+
+class Handler(SimpleHTTPRequestHandler):
+    """Serves files, if `private` to those who have the token; notes what they send."""
+
+    def __init__(self, *args: Any, private: bool, seen: list[str | None], **options: Any) -> None:
+        self.private, self.seen = private, seen
+        super().__init__(*args, **options)
+
+    def do_GET(self) -> None:
+        self.seen.append(self.headers.get("Authorization"))
+        if self.private and self.seen[-1] != WANTED:
+            self.send_error(401)
+        else:
+            super().do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server has it
+        """Print nothing."""
+
+
+@contextmanager
+def index_on_server(folder: Path, monkeypatch: pytest.MonkeyPatch, *, private: bool) -> Iterator[tuple[str, list[Any]]]:
+    """The URL of an index with one wheel, and what its clients sent."""
+    monkeypatch.delenv("BUILDFARM_TOKEN", raising=False)
+    monkeypatch.setenv("NETRC", str(folder / "netrc"))
+    Repository(Folder(folder / "index")).add(ready(folder))
+    seen: list[str | None] = []
+    with serving(partial(Handler, private=private, seen=seen, directory=str(folder / "index"))) as address:
+        yield f"http://{address}/", seen
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of an index that needs a token."""
+    with index_on_server(tmp_path, monkeypatch, private=True) as (address, _):
+        yield address
+
+
+def test_the_token_comes_from_variable_url_or_netrc(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused(Code.LOGIN_REFUSED, "401") as caught:
+        IndexReader(url).entries("my_ext")
+    assert caught.value.where == url
+    assert "BUILDFARM_TOKEN" in caught.value.hints[0]
+    with_password = url.replace("://", "://__token__:right@")
+    assert len(IndexReader(with_password).entries("my_ext")) == 1
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login __token__ password right\n")
+    (tmp_path / "netrc").chmod(0o600)
+    assert len(IndexReader(url).entries("my_ext")) == 1
+    (tmp_path / "netrc").unlink()
+    monkeypatch.setenv("BUILDFARM_TOKEN", "wrong")
+    with refused(Code.LOGIN_REFUSED, "401"):
+        IndexReader(url).entries("my_ext")
+    monkeypatch.setenv("BUILDFARM_TOKEN", "right")
+    (entry,) = IndexReader(url).entries("my_ext")
+    assert IndexReader(url).requires(entry) == ()
+
+
+def test_an_index_that_asks_for_no_token_does_not_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with index_on_server(tmp_path, monkeypatch, private=False) as (address, seen):
+        monkeypatch.setenv("BUILDFARM_TOKEN", "right")
+        assert len(IndexReader(address).entries("my_ext")) == 1
+    assert set(seen) == {None}
+
+
+def test_the_commands_contain_no_password(url: str, run: Run) -> None:
+    code, out, err = run("resolve", "my_ext", "--index", url.replace("://", "://__token__:right@"), *CELL)
+    assert code == Exit.OK, err
+    assert url in out
+    assert "@127" not in out
+    assert "***" not in out
+    assert "pip and uv read it from ~/.netrc" in err
+
+
+@pytest.mark.parametrize(
+    ("url", "login"),
+    [
+        ("https://wheels.example/", ("__token__", "secret")),
+        ("http://127.0.0.1:8080/", ("__token__", "secret")),
+        ("http://wheels.example/", None),
+        ("https://me:p%40ss@wheels.example/", ("me", "p@ss")),
+    ],
+)
+def test_without_tls_only_this_machine_gets_the_token(url: str, login: tuple[str, str] | None) -> None:
+    assert login_for(url, {"BUILDFARM_TOKEN": "secret\n"}) == login
+
+
+def test_the_bundle_of_the_environment_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle, seen = tmp_path / "ca.pem", []
+    bundle.write_text("")
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+
+    def get(_: str, **options: Any) -> None:
+        seen.append(options["verify"])
+        raise requests.ConnectionError
+
+    monkeypatch.setattr("requests.get", get)
+    with refused(Code.NETWORK_UNREACHABLE):
+        IndexReader("https://wheels.example/").entries("my_ext")
+    assert seen == [str(bundle)]

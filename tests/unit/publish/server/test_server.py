@@ -1,7 +1,8 @@
-"""What the server answers to readers: pages in two forms, redirects, caching, ranges; nothing outside of the index."""
+"""What the server answers to readers, and tokens."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,11 @@ import pytest
 from starlette.testclient import TestClient
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from builder.commands.index.token import NewTokenOptions, add
+from builder.errors import Code
 from builder.publish.server.app import make_app
+from builder.publish.server.tokens import Tokens, parse_lifetime, parse_scope
+from tests.refused import refused
 from tests.unit.publish.server.client import Client
 
 JSON, HTML = "application/vnd.pypi.simple.v1+json", "application/vnd.pypi.simple.v1+html"
@@ -248,3 +253,54 @@ def test_a_client_cannot_forge_lines_of_the_log(client: Client) -> None:
     first, second = log
     assert first.split()[1:5] == ["?[2J?[31m?192.0.2.7?GET?/ok?200", "GET", "/simple/", "200"]
     assert len(second) < 500
+
+
+def test_only_a_hash_is_kept(tmp_path: Path) -> None:
+    secret, token = Tokens(tmp_path).add("ci", ("upload",), timedelta(days=1))
+    assert len(secret) > 50
+    (file,) = (tmp_path / ".tokens").iterdir()
+    assert secret not in file.read_text()
+    assert Tokens(tmp_path).find(secret) == token
+    assert Tokens(tmp_path).find(secret + "x") is None
+
+
+def test_scopes_lifetimes_and_names(tmp_path: Path) -> None:
+    assert parse_scope("upload:My_Ext") == "upload:my-ext"
+    assert (parse_lifetime("12h"), parse_lifetime("never")) == (timedelta(hours=12), None)
+    for scope in ("", "write", "upload:", "read:my-ext", "upload:../x"):
+        with refused(Code.VALUE_INVALID):
+            parse_scope(scope)
+    for lifetime in ("90", "0d", "00h", "000d"):  # the last ones have expired at once
+        with refused(Code.VALUE_INVALID, lifetime):
+            parse_lifetime(lifetime)
+    for name in ("", "../x", ".hidden", "a b", "x" * 65):
+        with refused(Code.VALUE_INVALID):
+            Tokens(tmp_path).add(name, ("read",), None)
+    Tokens(tmp_path).add("ci", ("read",), None)
+    with refused(Code.ALREADY_EXISTS):
+        Tokens(tmp_path).add("ci", ("upload",), None)
+
+
+def test_a_token_for_one_project(tmp_path: Path) -> None:
+    _, token = Tokens(tmp_path).add("release", ("upload:my_ext", "read"), None)
+    assert token.may_upload()
+    assert token.may_upload("my-ext")
+    assert not token.may_upload("my-ext2")
+
+
+def test_expired_and_revoked_tokens_are_unknown(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path)
+    expired, _ = tokens.add("old", ("upload",), timedelta(seconds=-1))
+    secret, _ = tokens.add("ci", ("upload",), parse_lifetime("90d"))
+    assert tokens.find(expired) is None
+    assert tokens.find(secret)
+    Tokens(tmp_path).revoke("ci")  # a different process
+    assert tokens.find(secret) is None
+    with refused(Code.NOT_IN_INDEX):
+        tokens.revoke("ci")
+
+
+def test_a_mistyped_folder_gets_no_token(tmp_path: Path) -> None:
+    with refused(Code.NO_INDEX, str(tmp_path / "indxe")):
+        add(NewTokenOptions(index=tmp_path / "indxe", name="ci", scope=["upload"]))
+    assert not (tmp_path / "indxe").exists()
