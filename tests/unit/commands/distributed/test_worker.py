@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-from copy import deepcopy
 from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
@@ -18,7 +17,7 @@ from distributed import Worker
 from builder.commands.building.executor_choice import RunSettings
 from builder.commands.distributed import protocol
 from builder.commands.distributed.client import RemoteRun, is_open
-from builder.commands.distributed.cluster import missing, nobody
+from builder.commands.distributed.cluster import missing
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.distributed.protocol import (
     BUILDS,
@@ -219,11 +218,6 @@ def test_a_build_without_the_compiler_cache_is_another_task(tmp_path: Path, monk
     assert digest(SETTINGS) != digest(replace(SETTINGS, compiler_cache=False))
 
 
-def test_tasks_travel() -> None:
-    for task in (BUILD_TASK, PROOF_TASK):
-        assert pickle.loads(pickle.dumps(task)) == task
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -262,17 +256,6 @@ def test_a_message_names_what_workers_lack_once() -> None:
     assert first == "w0, w1, w2 and 2 more have no Docker"
     assert second.startswith("small has ")
     assert error.exit_code == MissingToolError("", Code.TOOLKIT_MISSING).exit_code
-
-
-def test_the_error_of_workers_that_failed_names_them() -> None:
-    full = BuildfarmError("the disk of the worker is full", Code.DISK_FULL, where="/store", hints=["look"])
-    error = nobody(
-        BUILD_TASK, [WorkerAnswer(name, name, deepcopy(full), machine_fault=True) for name in ("w1", "w2")]
-    ).error
-    reason = "/store: the disk of the worker is full"
-    assert error is not None
-    assert str(error) == f"no worker could run this build: w1: {reason}; w2: {reason}"
-    assert (error.code, error.hints) == (Code.DISK_FULL, ("on w2: look",))
 
 
 def test_checks_need_what_they_use() -> None:

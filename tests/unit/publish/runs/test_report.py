@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -19,15 +18,15 @@ from builder.errors import Code, UsageError
 from builder.log import console
 from builder.publish.runs.history import save_run
 from builder.publish.runs.markdown import LIMIT, append_summary, code, fenced, report_markdown
-from builder.publish.runs.page import kind_of, picture, report_page
+from builder.publish.runs.page import picture, report_page
 from builder.publish.runs.view import LogEnd, plain, read_end, report_of
 from builder.store import Store
+from tests.unit.publish.html_page import Page
 from tests.unit.publish.runs.make import (
     CELL,
     FAILED,
     GOOD,
     HOSTILE,
-    OTHER,
     REFUSED,
     UNFINISHED,
     entry,
@@ -183,63 +182,6 @@ def test_a_summary_is_appended(tmp_path: Path) -> None:
     assert summary.stat().st_size <= LIMIT
 
 
-def test_what_a_report_knows_of_a_run(tmp_path: Path) -> None:
-    builds = report_of(run(tmp_path)).builds
-    assert [build.result for build in builds] == ["failed", "refused", "not finished", "built"]
-    failed, refused, _, good = builds
-    assert [build.code for build in builds] == ["compile-failed", "compile-failed", None, None]
-    assert failed.log
-    assert failed.log.lines[-1].endswith(" end")
-    assert [(cell.cell, cell.level) for cell in (*failed.cells, *refused.cells, *good.cells)] == [
-        (OTHER, "not built"),
-        (CELL, "failed"),
-        (CELL, "cpu"),
-    ]
-    assert good.objects == {"reused": 1, "all": 2}
-
-
-VOID = {"meta", "link", "br", "img", "input"}
-
-
-class Page(HTMLParser):
-    """Reads a page; fails for an end tag that does not fit."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str]]] = []
-        self.texts: list[str] = []
-        self.headings: list[int] = []
-        self._open: list[str] = []
-        self.feed(html)
-        self.close()
-        assert not self._open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, {name: value or "" for name, value in attrs}))
-        if re.fullmatch("h[1-6]", tag):
-            self.headings.append(int(tag[1]))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, {name: value or "" for name, value in attrs}))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] != "style":
-            self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
-
-    def all(self, name: str) -> list[str]:
-        """The values of an attribute."""
-        return [attributes[name] for _, attributes in self.tags if name in attributes]
-
-
 @pytest.fixture(scope="module")
 def html(tmp_path_factory: pytest.TempPathFactory) -> str:
     return report_page(report_of(run(tmp_path_factory.mktemp("run"))))
@@ -354,9 +296,3 @@ def test_the_picture_is_one_svg_with_a_row_for_each_build() -> None:
     assert "script" not in {element.tag.removeprefix(space) for element in svg.iter()}
     widths = [float(rect.attrib["x"]) + float(rect.attrib["width"]) for rect in svg.iter(f"{space}rect")]
     assert max(widths) <= 1000
-
-
-def test_kinds_of_stages() -> None:
-    checks = ("run every op in x", "prove in x")
-    stages = ("resolve", "waiting for another build", "compile", "repair", *checks, "before-all")
-    assert [kind_of(stage) for stage in stages] == ["prepare", "wait", "compile", "repair", "check", "check", "prepare"]
