@@ -25,20 +25,13 @@ def refusal(*words: str | Path) -> Exception | None:
     return result.exception
 
 
-def test_errors_before_the_server_runs(tmp_path: Path) -> None:
+def test_a_port_and_a_host_that_cannot_be_used(tmp_path: Path) -> None:
     with open_socket("127.0.0.1", 0) as used:
         error = refusal(tmp_path, "--port", str(used.getsockname()[1]))
     assert isinstance(error, UsageError)
     assert error.code is Code.VALUE_INVALID
-    for words, sentence in (
-        (("--tls-cert", "x"), "belong together"),
-        (("--tls-cert", "x", "--tls-key", "y"), "cannot be read"),
-        (("--max-size", "much"), "is not a size"),
-        (("--require", "much"), "is not a level"),
-        (("--host", "no.such.host.invalid"), "cannot listen"),
-    ):
-        with pytest.raises(UsageError, match=sentence):
-            raise refusal(tmp_path, *words) or AssertionError
+    with pytest.raises(UsageError, match="cannot listen"):
+        raise refusal(tmp_path, "--host", "no.such.host.invalid") or AssertionError
 
 
 def test_an_index_that_cannot_be_written_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
-import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -35,29 +33,6 @@ def index(tmp_path: Path) -> Path:
     for version in ("1.0+cu121", "1.0+cu124", "2.0+cu124", "3.0"):
         repository.add(ready(tmp_path, version=version, proven=False))
     return tmp_path / "index"
-
-
-def test_yank_and_unyank(index: Path, run: Run) -> None:
-    code, out, _ = run("yank", "my_ext==1.0+cu124", "--index", index, "--reason", "slow")
-    assert (code, out) == (0, "yanked my_ext-1.0+cu124-py3-none-any.whl\n")
-    code, out, _ = run("unyank", "my_ext-1.0+cu124-py3-none-any.whl", "--index", index, "--json")
-    assert json.loads(out) == {"unyanked": ["my_ext-1.0+cu124-py3-none-any.whl"]}
-    assert all(entry.yanked is None for entry in Repository(Folder(index)).entries("my-ext"))
-
-
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        ("my_ext", "pass the file name of a wheel, or NAME==VERSION"),
-        ("my_ext==9", "the index has no such wheel"),
-        ("x-1.0-py3-none-any.whl", "the index has no such wheel"),
-        ("..whl", "..whl"),
-    ],
-)
-def test_unknown_wheels_are_refused(index: Path, run: Run, what: str, said: str) -> None:
-    code, _, err = run("yank", what, "--index", index)
-    assert code == 2
-    assert said in " ".join(err.split())
 
 
 def test_check_compares_each_file_with_its_hash(index: Path, run: Run) -> None:
@@ -160,31 +135,6 @@ def test_check_finishes_an_interrupted_change(index: Path, tmp_path: Path, run: 
     assert (code, out) == (0, "finished the interrupted change of my-ext\nchecked: 1 project, 5 wheels, 0 faults\n")
 
 
-def test_prune_keeps_the_newest_versions(index: Path, run: Run) -> None:
-    index = index.rename(index.with_name("an index"))
-    left = index / "files" / "ab" / "cd" / "left.whl"
-    young = index / "files" / "ab" / "ef" / "young.whl"
-    for path in (left, young):
-        path.parent.mkdir(parents=True)
-        path.write_bytes(b"")
-    os.utime(left, (0, 0))
-    assert len(check_index(Repository(Folder(index))).unused) == 2
-    hint = shlex.join(["buildfarm", "index", "prune", str(index)])  # it deletes no wheel
-    assert f"`{hint}` deletes them after a day" in run("index", "check", index)[1]
-    assert run(*shlex.split(hint)[1:], "--dry-run") == (0, "would delete files/ab/cd/left.whl\n", "")
-    _, out, _ = run("index", "prune", index, "--keep", 2, "--dry-run")
-    assert out.splitlines() == [
-        "would delete my_ext-1.0+cu121-py3-none-any.whl",
-        "would delete my_ext-1.0+cu124-py3-none-any.whl",
-        "would delete files/ab/cd/left.whl",
-    ]
-    run("index", "prune", index, "--keep", 2)
-    assert sorted(str(entry.version) for entry in Repository(Folder(index)).entries("my-ext")) == ["2.0+cu124", "3.0"]
-    assert not left.exists()
-    assert young.exists()
-    assert not (index / "cu121" / "my-ext").exists()
-
-
 @pytest.mark.parametrize(
     ("versions", "yanked", "left"),
     [
@@ -241,40 +191,6 @@ def test_a_new_index_in_a_source_folder_is_no_part_of_the_source(
     code, _, err = run(*words[:3], tmp_path / "file" / "index", *words[4:])
     assert code == 2
     assert "name a different folder with `--to DIR`" in " ".join(err.split())
-
-
-def test_a_refused_publish_creates_nothing(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    wheel = ready(tmp_path, version="1.0+cu130.torch2.11", proven=False).wheel
-    words = ("publish", wheel, "--store", tmp_path / "store", "--require", "gpu", "--to")
-    assert run(*words, Path("new", "index"))[0] == 1
-    assert not Path("new").exists()
-    unreadable = tmp_path / "bad-1.0-py3-none-any.whl"
-    unreadable.write_text("no archive")
-    assert run("publish", unreadable, *words[2:], "index")[0] == 2
-    assert not Path("index").exists()
-    Path("mine").mkdir()  # a folder of the user stays
-    assert run(*words, "mine")[0] == 1
-    assert list(Path("mine").iterdir()) == []
-
-
-def test_a_published_wheel_below_the_level_is_an_error(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    wheel = ready(tmp_path, version="1.0+cu130").wheel
-    words = ("publish", wheel, "--to", "index", "--store", "store", "--require")
-    assert run(*words, "none")[0] == 0
-    before = {path: path.read_bytes() for path in Path("index").rglob("*") if path.is_file()}
-    code, out, _ = run(*words, "gpu")
-    assert code == 1
-    assert out.startswith(f"already published  {wheel.name}\n  not run   import        no cell was tested\n")
-    assert "Each cell must reach gpu" in out
-    assert "The index keeps a published wheel" in out
-    code, out, _ = run(*words, "gpu", "--json")
-    assert (code, json.loads(out)[0]["outcome"]) == (1, "already published")
-    assert {path: path.read_bytes() for path in Path("index").rglob("*") if path.is_file()} == before
-    assert run(*words, "none")[0] == 0
 
 
 def test_publish_names_the_failed_builds_of_the_last_run(tmp_path: Path, run: Run) -> None:

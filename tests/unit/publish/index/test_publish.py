@@ -24,10 +24,8 @@ from builder.publish.index.repository import CONFLICT, Repository
 from builder.publish.provenance import statement_path
 from builder.result import PublishOutcome
 from builder.store import Store
-from builder.wheels.toolchain.uv import uv_command
 from tests.refused import refused
 from tests.unit.loopback import pure_wheel
-from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.index.make import CELL, ON_CPU, proofs_of
 from tests.unit.publish.server.client import Client
 
@@ -231,64 +229,28 @@ def test_a_statement_of_a_different_file_is_an_error(wheel: Path, tmp_path: Path
     assert repository.projects() == []
 
 
-def test_the_text_says_how_to_install_and_what_is_missing(wheel: Path, tmp_path: Path) -> None:
+def test_the_text_says_how_to_publish_what_has_no_results_here(wheel: Path, tmp_path: Path) -> None:
     repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
     refused = publish_wheels(repository, [wheel], store, [Level.CPU])
-    text = publish_text(refused, "file:///index/", [Level.CPU])
-    assert "Each cell must reach cpu; --require sets a lower level" in text
-    assert "After a change of cases.py, run the same `buildfarm build` command again" in text
     conflict = [replace(result, lacking=()) for result in refused]
     assert "Each cell must reach" not in publish_text(conflict, "file:///index/", [Level.CPU])
     cuda_only = [replace(result, reasons=("values: not run: no GPU on this machine",)) for result in refused]
     assert "publish without results of these ops with `--require static`" in publish_text(
         cuda_only, "file:///index/", [Level.CPU]
     )
-    store.save_proofs(proofs_of(wheel))
-    published = publish_wheels(repository, [wheel], store, [Level.CPU])
-    text = publish_text(published, url_of(str(tmp_path / "index")), [Level.CPU])
-    pages = (tmp_path / "index" / "cu130").as_uri()
-    assert f"  pip install --find-links {pages}/my-ext/index.html my-ext==1.0+cu130 {TORCH}" in text.splitlines()
-    assert f"  {uv_command()} pip install --index {pages}/ my-ext==1.0+cu130 {TORCH}" in text.splitlines()
 
 
-def test_a_wheel_without_a_local_version_is_installed_by_its_url(tmp_path: Path) -> None:
+def test_the_page_of_a_wheel_without_a_local_version_has_its_url(tmp_path: Path) -> None:
     repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
     wheels = [pure_wheel(tmp_path / "dist", "my_ext", "1.0"), pure_wheel(tmp_path / "dist", "other", "1.0+cu130")]
-    results = publish_wheels(repository, wheels, store, [Level.NONE])
-    lines = publish_text(results, url_of(str(tmp_path / "index")), [Level.NONE]).splitlines()
+    publish_wheels(repository, wheels, store, [Level.NONE])
     (entry,) = repository.entries("my-ext")
-    direct = f"my-ext @ {(tmp_path / 'index' / entry.path).as_uri()}#sha256={entry.sha256}"
-    assert f"pip install '{direct}'" in lines
-    assert [line for line in lines if line.startswith("uv") and line.endswith("my-ext==1.0")]
-    assert [line for line in lines if line.startswith("pip install --find-links") and line.endswith("other==1.0+cu130")]
     (page,) = (tmp_path / "index").glob("projects/my-ext/index.html")
     assert f'pip install \'my-ext @ <span data-path="{entry.path}#sha256={entry.sha256}"' in html.unescape(
         page.read_text()
     )
     assert 'data-path="simple/"' in page.read_text()
     assert "pip install --extra-index-url <span" in (tmp_path / "index/projects/other/index.html").read_text()
-
-
-def test_the_next_release_leaves_out_the_wheel_of_the_last_one(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for version in ("0.9+cu130", "0.10+cu130", "0.9+cu126"):
-        made = pure_wheel(tmp_path / "dist", "my_ext", version)
-        if version == "0.10+cu130":
-            proofs_path(made).write_bytes(proofs_json(proofs_of(made)))
-    words = ("publish", "--to", "index", "--store", tmp_path / "store", "--require", "none")
-    code, out, err = run(*words)
-    assert code == 0, err
-    published = [line.split()[1].split("-")[1] for line in out.splitlines() if line.startswith("published")]
-    assert published == ["0.10+cu130", "0.9+cu126"], "cu126 has no newer release"
-    assert "left out my_ext-0.9+cu130-py3-none-any.whl: dist has a newer version of it" in err
-    code, out, _ = run(*words[:-1], "cpu", "dist/my_ext-0.9+cu130-py3-none-any.whl")
-    assert (code, out.partition(" ")[0]) == (1, "refused"), "it was named"
-    code, out, _ = run(*words[:-1], "cpu")
-    assert code == 1
-    outcomes = [line.partition("  ")[0] for line in out.splitlines() if "my_ext-0" in line.partition(": ")[0]]
-    assert outcomes[:2] == ["already published", "already published"]
 
 
 def test_a_check_of_verify_that_did_not_run_is_named_once(tmp_path: Path) -> None:

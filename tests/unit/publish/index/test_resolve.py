@@ -130,47 +130,6 @@ def test_stable_then_tested_then_the_newest_version(
     assert (found.best.version.public, found.newer.version.public if found.newer else "") == (best, passed_over)
 
 
-def test_the_command_names_the_newer_version_that_it_passes_over(
-    repository: Repository, tmp_path: Path, run: Run
-) -> None:
-    repository.add(ready(tmp_path, version="1.0+cu130"))
-    words = ["resolve", "my_ext", "--index", tmp_path / "index", *CELL]
-    assert json.loads(run(*words, "--json")[1])["newer"] is None
-    for version, why in (("2.0+cu130", "not tested in this cell"), ("3.0rc1+cu130", "a pre-release")):
-        repository.add(ready(tmp_path, version=version, proven=False))
-        code, out, _ = run(*words)
-        assert (code, out.splitlines()[:2]) == (
-            0,
-            [
-                "my_ext-1.0+cu130-py3-none-any.whl (tested in this cell: cpu)",
-                f"passed over: my_ext-{version}-py3-none-any.whl is newer, but {why}",
-            ],
-        )
-        newer = {"wheel": f"my_ext-{version}-py3-none-any.whl", "reason": why}
-        assert json.loads(run(*words, "--json")[1])["newer"] == newer
-
-
-def test_the_command_prints_how_to_install(repository: Repository, tmp_path: Path, run: Run) -> None:
-    repository.add(ready(tmp_path, version="1.0+cu130"))
-    code, out, err = run("resolve", "My.Ext", "--index", tmp_path / "index", *CELL)
-    assert code == 0, err
-    pages = (tmp_path / "index" / "cu130").as_uri()
-    assert out.splitlines() == [
-        "my_ext-1.0+cu130-py3-none-any.whl (tested in this cell: cpu)",
-        "",
-        f"pip install --find-links {pages}/my-ext/index.html my-ext==1.0+cu130 torch==2.11.0",
-        f"uv pip install --index {pages}/ my-ext==1.0+cu130 torch==2.11.0",
-    ]
-    repository.add(ready(tmp_path, version="2.0"))
-    (public,) = [entry for entry in repository.entries("my-ext") if not entry.version.local]
-    url = f"{(tmp_path / 'index' / public.path).as_uri()}#sha256={public.sha256}"
-    lines = run("resolve", "My.Ext", "--index", f"{tmp_path / 'index'}/simple/", *CELL)[1].splitlines()
-    assert f"pip install 'my-ext @ {url}' torch==2.11.0" in lines
-    assert f"uv pip install --index {pages}/ my-ext==2.0 torch==2.11.0" in lines
-    untested = run("resolve", "My.Ext", "--index", tmp_path / "index", *CELL, "--torch", "2.12", "--json")[1]
-    assert json.loads(untested)["level"] == ""
-
-
 @pytest.mark.parametrize(
     ("names", "best"),
     [
@@ -211,69 +170,12 @@ def test_of_two_files_of_a_version_the_commands_name_the_url(
     assert (" @ " in json.loads(run(*words, "--json")[1])["install"]["uv"]) is False
 
 
-def test_a_wheel_for_one_torch_is_installed_from_the_path_of_this_torch(
-    repository: Repository, tmp_path: Path, run: Run
-) -> None:
-    for torch in ("2.9", "2.11"):
-        repository.add(ready(tmp_path, version=f"1.0+cu130.torch{torch}", proven=False))
-    words = ["resolve", "my_ext", "--index", tmp_path / "index", *CELL]
-    pages = (tmp_path / "index" / "cu130" / "torch2.11").as_uri()
-    assert run(*words)[1].splitlines()[2:] == [
-        f"pip install --find-links {pages}/my-ext/index.html my-ext==1.0+cu130.torch2.11 torch==2.11.0",
-        f"uv pip install --index {pages}/ my-ext==1.0+cu130.torch2.11 torch==2.11.0",
-    ]
-
-
 def test_the_current_form_of_a_version_comes_before_the_earlier_one() -> None:
     earlier, now = (
         entry(f"my_ext-1.0+cu124.{torch}-cp311-cp311-linux_x86_64.whl") for torch in ("torch26", "torch2.6")
     )
     assert earlier.version > now.version
     assert best_wheel([now, earlier], nothing, TARGET).best == now
-
-
-def test_a_version_that_cannot_be_read_gets_a_remark(repository: Repository, tmp_path: Path, run: Run) -> None:
-    repository.add(ready(tmp_path, version="1.0+2.4.cu121", proven=False))
-    words = ["resolve", "my_ext", "--index", tmp_path / "index", "--cuda", "12.1", "--python", "3.11", "--torch", "2.4"]
-    assert "the version 1.0+2.4.cu121 seems to name torch in a form that buildfarm does not read\n" in run(*words)[1]
-
-
-def test_a_yanked_wheel_is_built_with_a_new_version(repository: Repository, tmp_path: Path, run: Run) -> None:
-    for version in ("0.9+cu130", "1.0+cu130"):
-        repository.add(ready(tmp_path, version=version))
-        repository.yank(f"my_ext-{version}-py3-none-any.whl", "slow")
-    words = ["resolve", "my_ext", "--index", tmp_path / "index"]
-    code, out, _ = run(*words, "--torch", "2.11", "--cuda", "13.0", "--python", "3.11")
-    assert (code, out.splitlines()[-1:]) == (
-        1,
-        [
-            "to build one in the project of my_ext, list torch 2.11.0, CUDA 13.0 and Python 3.11 in matrix.yaml, then"
-            " raise its version in the recipe and in the source, then run:"
-            " buildfarm build --torch 2.11.0 --cuda 13.0 --python 3.11 --ext my_ext",
-        ],
-    )
-
-
-def test_the_command_prints_why_nothing_fits(repository: Repository, tmp_path: Path, run: Run) -> None:
-    repository.add(ready(tmp_path, version="1.0+cu130"))
-    words = ["resolve", "my_ext", "--index", tmp_path / "index"]
-    code, out, _ = run(*words, "--torch", "2.6", "--cuda", "12.4", "--python", "3.11", "--gpu", "RTX 4090")
-    assert (code, out.splitlines()) == (
-        1,
-        [
-            "no wheel fits torch2.6.0-cu124-cp311, x86_64, a GPU of compute capability 8.9:",
-            "  my_ext-1.0+cu130-py3-none-any.whl: it is for cu130, not cu124",
-            "",
-            "to build one in the project of my_ext, list torch 2.6.0, CUDA 12.4 and Python 3.11 in matrix.yaml, then"
-            " run: buildfarm build --torch 2.6.0 --cuda 12.4 --python 3.11 --ext my_ext",
-        ],
-    )
-    code, _, err = run(*words, "--torch", "2.2", "--cuda", "13.0", "--python", "3.12")
-    assert (code, "torch 2.2 was never built for CUDA 13.0" in " ".join(err.split())) == (2, True)
-    code, _, err = run("resolve", "other", *words[2:], "--torch", "2.6", "--cuda", "12.4", "--python", "3.11")
-    assert code == 2
-    assert "the index has no project of this name" in " ".join(err.split())
-    assert "run: buildfarm build other==VERSION --torch 2.6.0 --cuda 12.4 --python 3.11" in " ".join(err.split())
 
 
 MATRIX = "torch: [2.11.0]\ncuda: [13.0]\npython: [3.12]\narchs: [9.0]\nextensions: [my_ext]\n"

@@ -10,7 +10,6 @@ import pytest
 from starlette.testclient import TestClient
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from builder.commands.index.token import NewTokenOptions, add
 from builder.errors import Code
 from builder.publish.server.app import make_app
 from builder.publish.server.tokens import Tokens, parse_lifetime, parse_scope
@@ -298,9 +297,3 @@ def test_expired_and_revoked_tokens_are_unknown(tmp_path: Path) -> None:
     assert tokens.find(secret) is None
     with refused(Code.NOT_IN_INDEX):
         tokens.revoke("ci")
-
-
-def test_a_mistyped_folder_gets_no_token(tmp_path: Path) -> None:
-    with refused(Code.NO_INDEX, str(tmp_path / "indxe")):
-        add(NewTokenOptions(index=tmp_path / "indxe", name="ci", scope=["upload"]))
-    assert not (tmp_path / "indxe").exists()
