@@ -7,11 +7,10 @@ import os
 import shlex
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from builder.wheels.sources.prepare import locate_sdist
 from tests.conftest import coded
 from tests.fixtures.handmade_wheels import w0
 from tests.unit import loopback
+from tests.unit.loopback import serving
 
 SECRET = "s3cr:t/x"
 
@@ -66,11 +66,8 @@ def server(tmp_path: Path) -> Iterator[tuple[str, str]]:
         subprocess.run(["git", *words], check=True)
     commit = subprocess.run(["git", "-C", str(bare), "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
     handler = partial(Protected, directory=str(tmp_path / "served"))
-    http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=http.serve_forever, daemon=True).start()
-    yield f"127.0.0.1:{http.server_port}/ops.git", commit.stdout.strip()
-    http.shutdown()
-    http.server_close()
+    with serving(handler) as address:
+        yield f"{address}/ops.git", commit.stdout.strip()
 
 
 def test_git_gets_the_password_and_keeps_it_nowhere(

@@ -22,8 +22,8 @@ from builder.publish.index.objects import Folder, open_objects
 from builder.publish.index.repository import Repository
 from builder.publish.provenance import statement_path
 from tests.refused import refused
+from tests.unit.conftest import Call
 from tests.unit.loopback import pure_wheel
-from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.index.make import CELL, proofs_of, ready
 
 
@@ -35,14 +35,14 @@ def index(tmp_path: Path) -> Path:
     return tmp_path / "index"
 
 
-def test_check_compares_each_file_with_its_hash(index: Path, run: Run) -> None:
-    assert run("index", "check", index)[:2] == (0, "checked: 1 project, 4 wheels, 0 faults\n")
+def test_check_compares_each_file_with_its_hash(index: Path, call: Call) -> None:
+    assert call("index", "check", index)[:2] == (0, "checked: 1 project, 4 wheels, 0 faults\n")
     (wheel,) = index.glob("files/*/*/my_ext-3.0-py3-none-any.whl")
     data = wheel.read_bytes()
     wheel.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     (metadata,) = index.glob("files/*/*/my_ext-2.0*.metadata")
     metadata.unlink()
-    code, out, _ = run("index", "check", index, "--json")
+    code, out, _ = call("index", "check", index, "--json")
     missing, changed = sorted(json.loads(out)["faults"], key=lambda fault: "changed" in fault)
     assert (code, "my_ext-2.0" in missing, "the file is missing" in missing) == (1, True, True)
     assert "my_ext-3.0" in changed
@@ -54,7 +54,7 @@ PAGES = """index.html simple/index.html simple/index.json simple/my-ext/index.ht
 
 
 @pytest.mark.parametrize("damage", ["", None, "mine"], ids=["empty", "missing", "tampered"])
-def test_check_compares_each_page_with_what_would_be_written(index: Path, run: Run, damage: str | None) -> None:
+def test_check_compares_each_page_with_what_would_be_written(index: Path, call: Call, damage: str | None) -> None:
     texts = {page: (index / page).read_text() for page in PAGES.split()}
     for folder in ("cu124", "projects", "simple"):
         shutil.copytree(index / folder / "my-ext", index / folder / "ghost")
@@ -63,14 +63,14 @@ def test_check_compares_each_page_with_what_would_be_written(index: Path, run: R
             (index / page).unlink()
         else:
             (index / page).write_text(damage and text.replace("my", damage))
-    code, out, _ = run("index", "check", index)
+    code, out, _ = call("index", "check", index)
     faults = {line.partition(": ")[0] for line in out.splitlines()}
     ghosts = {f"{page}/ghost/index.{kind}" for page in ("cu124", "simple") for kind in ("html", "json")}
     assert (code, faults >= texts.keys() | ghosts | {"projects/ghost/index.html"}) == (1, True), out
     assert f"`buildfarm index write-pages {index}` writes all pages again\n" in out
-    assert run("index", "write-pages", index)[0] == 0
+    assert call("index", "write-pages", index)[0] == 0
     assert {page: (index / page).read_text() for page in texts} == texts
-    assert run("index", "check", index)[:2] == (0, "checked: 1 project, 4 wheels, 0 faults\n")
+    assert call("index", "check", index)[:2] == (0, "checked: 1 project, 4 wheels, 0 faults\n")
     assert not list(index.glob("*/ghost"))
 
 
@@ -121,7 +121,7 @@ def test_check_reads_the_evidence(tmp_path: Path, suffix: str, text: str, fault:
     assert check_index(repository).faults == ()
 
 
-def test_check_finishes_an_interrupted_change(index: Path, tmp_path: Path, run: Run) -> None:
+def test_check_finishes_an_interrupted_change(index: Path, tmp_path: Path, call: Call) -> None:
     class Killed(BaseException):
         pass
 
@@ -131,7 +131,7 @@ def test_check_finishes_an_interrupted_change(index: Path, tmp_path: Path, run: 
 
     with pytest.raises(Killed):
         Stopping(Folder(index)).add(ready(tmp_path, version="4.0", proven=False))
-    code, out, _ = run("index", "check", index)
+    code, out, _ = call("index", "check", index)
     assert (code, out) == (0, "finished the interrupted change of my-ext\nchecked: 1 project, 5 wheels, 0 faults\n")
 
 
@@ -149,51 +149,51 @@ def test_check_finishes_an_interrupted_change(index: Path, tmp_path: Path, run: 
     ],
 )
 def test_prune_counts_neither_yanked_versions_nor_pre_releases(
-    tmp_path: Path, run: Run, versions: tuple[str, ...], yanked: tuple[str, ...], left: list[str]
+    tmp_path: Path, call: Call, versions: tuple[str, ...], yanked: tuple[str, ...], left: list[str]
 ) -> None:
     repository = Repository(Folder(tmp_path / "index"))
     for version in versions:
         repository.add(ready(tmp_path, version=version, proven=False))
     for version in yanked:
         repository.yank(f"my_ext-{version}-py3-none-any.whl", "slow")
-    assert run("index", "prune", tmp_path / "index", "--keep", 1)[0] == 0
+    assert call("index", "prune", tmp_path / "index", "--keep", 1)[0] == 0
     assert sorted(str(entry.version) for entry in repository.entries("my-ext")) == left
 
 
-def test_a_reason_has_no_control_characters(index: Path, run: Run) -> None:
+def test_a_reason_has_no_control_characters(index: Path, call: Call) -> None:
     words = ("yank", "my_ext==3.0", "--index", index, "--reason")
     for reason in ("two\nlines", "red \x1b[31m", "\x07", "\x9b31m", "\u202e"):
-        code, _, err = run(*words, reason)
+        code, _, err = call(*words, reason)
         assert (code, "\x1b" in err) == (2, False)
         assert not list(index.glob("records/my-ext/*.yank"))
-    assert run(*words, "größer als 1 ✓")[0] == 0
+    assert call(*words, "größer als 1 ✓")[0] == 0
 
 
-def test_the_folder_of_an_index_is_named_in_three_ways(index: Path, run: Run, tmp_path: Path) -> None:
+def test_the_folder_of_an_index_is_named_in_three_ways(index: Path, call: Call, tmp_path: Path) -> None:
     for place in (index, f"{index.as_uri()}/", f"{index.as_uri()}/simple/"):
-        code, out, _ = run("verify", "my_ext==3.0", "--index", place, "--store", tmp_path / "store")
+        code, out, _ = call("verify", "my_ext==3.0", "--index", place, "--store", tmp_path / "store")
         assert (code, out.split()[0]) == (0, "my_ext-3.0-py3-none-any.whl")
         words = ("--index", place, "--torch", "2.11", "--cuda", "13.0", "--python", "3.12")
-        assert run("resolve", "my_ext", *words)[1].startswith("my_ext-3.0-py3-none-any.whl ")
-    assert run("index", "check", index.as_uri())[0] == 0
+        assert call("resolve", "my_ext", *words)[1].startswith("my_ext-3.0-py3-none-any.whl ")
+    assert call("index", "check", index.as_uri())[0] == 0
 
 
 def test_a_new_index_in_a_source_folder_is_no_part_of_the_source(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a folder without a matrix
     wheel = ready(tmp_path, version="1.0+cu130").wheel
     words = ("publish", wheel, "--to", tmp_path / "index", "--store", tmp_path / "store", "--require", "none")
-    assert run(*words)[0] == 0
+    assert call(*words)[0] == 0
     assert (tmp_path / "index" / ".gitignore").read_text() == "*\n"
     assert check_index(Repository(Folder(tmp_path / "index"))).faults == ()
     (tmp_path / "file").write_text("")
-    code, _, err = run(*words[:3], tmp_path / "file" / "index", *words[4:])
+    code, _, err = call(*words[:3], tmp_path / "file" / "index", *words[4:])
     assert code == 2
     assert "name a different folder with `--to DIR`" in " ".join(err.split())
 
 
-def test_publish_names_the_failed_builds_of_the_last_run(tmp_path: Path, run: Run) -> None:
+def test_publish_names_the_failed_builds_of_the_last_run(tmp_path: Path, call: Call) -> None:
     dist = tmp_path / "dist"
     refused_wheel = ready(tmp_path / "refused", version="2.0").wheel
     proof = Proof(sha256_of(refused_wheel), Cell.parse(CELL), Check.VALUES, Verdict.FAILED, "wrong result").to_json()
@@ -209,22 +209,22 @@ def test_publish_names_the_failed_builds_of_the_last_run(tmp_path: Path, run: Ru
     dist.mkdir()
     (dist / "report.json").write_text(json.dumps({"builds": [entry, other]}))
     words = ("publish", "--to", tmp_path / "index", "--store", tmp_path / "store", "--dist", dist, "--require", "none")
-    code, out, err = run(*words)
+    code, out, err = call(*words)
     said = " ".join(err.split())
     assert (code, out) == (1, "")
     for words_of_it in ("my_ext-2.0-torch2.11", "values: wrong result", "hint: do this", "no nvcc"):
         assert words_of_it in said
     earlier = ready(dist).wheel
-    assert run(*words)[0] == 1
-    found = json.loads(run(*words, "--json")[1])
+    assert call(*words)[0] == 1
+    found = json.loads(call(*words, "--json")[1])
     wanted = [(earlier.name, "already published"), (None, "refused"), (None, "refused")]
     assert [(one["wheel"], one["outcome"]) for one in found] == wanted
     assert "do this" in found[1]["reasons"]
-    assert run(*words, earlier)[0] == 0, "the user named the wheel"
+    assert call(*words, earlier)[0] == 0, "the user named the wheel"
     shutil.copy(refused_wheel, dist)  # only its cases.py was wrong: `publish` itself judges the wheel
     for report in ({"builds": [entry]}, {}):
         (dist / "report.json").write_text(json.dumps(report))
-        assert run(*words)[0] == 0
+        assert call(*words)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_publish_names_the_failed_builds_of_the_last_run(tmp_path: Path, run: Ru
     ids=lambda words: words[0],
 )
 def test_a_full_disk_names_the_index(
-    index: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    index: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     wheel = ready(tmp_path, version="4.0", proven=False).wheel
 
@@ -249,12 +249,12 @@ def test_a_full_disk_names_the_index(
     monkeypatch.setattr(objects, "sync", full)
     if words[0] == "yank":
         monkeypatch.setattr(objects, "write_if_changed", full)
-    code, _, err = run(*(word.format(wheel=wheel, index=index, tmp=tmp_path) for word in words))
+    code, _, err = call(*(word.format(wheel=wheel, index=index, tmp=tmp_path) for word in words))
     assert code == 1
     assert f"error[disk-full]: the disk is full ({index}" in err
 
 
-def test_prune_survives_files_that_vanish(index: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prune_survives_files_that_vanish(index: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     unused = index / "files/ab/cd/x-1.0-py3-none-any.whl"
     unused.parent.mkdir(parents=True)
     unused.write_bytes(b"x")
@@ -265,34 +265,34 @@ def test_prune_survives_files_that_vanish(index: Path, run: Run, monkeypatch: py
         return age(self, name)
 
     monkeypatch.setattr(Folder, "age", vanishing)
-    code, _, err = run("index", "prune", index, "--keep", 9)
+    code, _, err = call("index", "prune", index, "--keep", 9)
     assert (code, err) == (0, "")
 
 
-def test_a_stray_file_is_no_project(index: Path, tmp_path: Path, run: Run) -> None:
+def test_a_stray_file_is_no_project(index: Path, tmp_path: Path, call: Call) -> None:
     stray = [
         index / folder / name for folder in ("simple", "cpu", "projects", "records") for name in ("x", "robots.txt")
     ]
     for path in stray:
         path.write_text("User-agent: *\n")
     Repository(Folder(index)).add(ready(tmp_path, version="4.0", proven=False))
-    assert run("index", "write-pages", index) == (0, "", "")
+    assert call("index", "write-pages", index) == (0, "", "")
     for folder in ("simple", "cpu"):
         page = json.loads((index / folder / "index.json").read_bytes())
         assert page["projects"] == [{"name": "my-ext"}]
     assert "robots" not in (index / "index.html").read_text()
     assert Repository(Folder(index)).projects() == ["my-ext"]
-    assert run("index", "check", index)[:2] == (0, "checked: 1 project, 5 wheels, 0 faults\n")
+    assert call("index", "check", index)[:2] == (0, "checked: 1 project, 5 wheels, 0 faults\n")
     assert all(path.is_file() for path in stray)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "{}", '{"filename": 1}', '{"size": "x"}'])
-def test_a_damaged_record_is_a_fault(index: Path, run: Run, text: str) -> None:
+def test_a_damaged_record_is_a_fault(index: Path, call: Call, text: str) -> None:
     (index / "records/my-ext/my_ext-3.0-py3-none-any.whl.json").write_text(text)
-    code, out, _ = run("index", "check", index)
+    code, out, _ = call("index", "check", index)
     assert code == 1
     assert "records/my-ext/my_ext-3.0-py3-none-any.whl.json: this record of the index cannot be read" in out
-    code, _, err = run("index", "prune", index, "--keep", 1)
+    code, _, err = call("index", "prune", index, "--keep", 1)
     assert code == 2
     assert "this record of the index cannot be read" in " ".join(err.split())
 

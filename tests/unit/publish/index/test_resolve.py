@@ -33,8 +33,8 @@ from builder.publish.index.repository import Repository
 from builder.wheelfile.compatibility import runs_on
 from builder.wheels.toolchain.pythons import Interpreter
 from tests.refused import refused
+from tests.unit.conftest import Call
 from tests.unit.loopback import pure_wheel, serving
-from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.index.make import ready
 
 TARGET = Target(Torch(2, 6, 0), Cuda(12, 4), Python(3, 11), Platform.LINUX_X86_64, (2, 31), Arch(8, 9))
@@ -147,7 +147,7 @@ def test_stable_then_tested_then_the_newest_version(
     ],
 )
 def test_of_two_files_of_a_version_the_commands_name_the_url(
-    names: tuple[str, ...], best: int, repository: Repository, tmp_path: Path, run: Run
+    names: tuple[str, ...], best: int, repository: Repository, tmp_path: Path, call: Call
 ) -> None:
     made = []
     for number, name in enumerate(names):
@@ -157,7 +157,7 @@ def test_of_two_files_of_a_version_the_commands_name_the_url(
         repository.add(new_wheel(wheel, []))
         made.append(wheel.name)
     words = ["resolve", "my_ext", "--index", tmp_path / "index", *CELL]
-    found = json.loads(run(*words, "--json")[1])
+    found = json.loads(call(*words, "--json")[1])
     assert found["wheel"] == made[best]
     entry = repository.find(made[best])
     url = f"{(tmp_path / 'index' / entry.path).as_uri()}#sha256={entry.sha256}"
@@ -167,7 +167,7 @@ def test_of_two_files_of_a_version_the_commands_name_the_url(
     }
     for other in {*made} - {made[best]}:
         repository.yank(other, "")
-    assert (" @ " in json.loads(run(*words, "--json")[1])["install"]["uv"]) is False
+    assert (" @ " in json.loads(call(*words, "--json")[1])["install"]["uv"]) is False
 
 
 def test_the_current_form_of_a_version_comes_before_the_earlier_one() -> None:
@@ -197,59 +197,59 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def cure(run: Run, *options: object) -> tuple[list[str], list[str]]:
+def cure(call: Call, *options: object) -> tuple[list[str], list[str]]:
     """What to do before the printed command, and the words of the command."""
-    code, out, err = run("resolve", "my-ext", "--index", "index", *options, "--json")
+    code, out, err = call("resolve", "my-ext", "--index", "index", *options, "--json")
     assert code == 1, err
     data = json.loads(out)
     steps = "".join(f"{step}, then " for step in data["before_build"])
-    assert f"{steps}run: {data['build']}\n" in run("resolve", "my-ext", "--index", "index", *options)[1]
+    assert f"{steps}run: {data['build']}\n" in call("resolve", "my-ext", "--index", "index", *options)[1]
     return data["before_build"], shlex.split(data["build"])[1:]
 
 
 RAISE = "raise its version in the recipe and in the source"
 
 
-def test_the_printed_command_compiles_for_a_gpu_that_the_wheel_lacks(project: Path, run: Run) -> None:
-    before, words = cure(run, *CELL, "--gpu", "RTX 4090")
+def test_the_printed_command_compiles_for_a_gpu_that_the_wheel_lacks(project: Path, call: Call) -> None:
+    before, words = cure(call, *CELL, "--gpu", "RTX 4090")
     assert (before, words[-4:]) == ([RAISE], ["--arch", "8.9", "--arch", "9.0"])
-    code, out, err = run(*words, "--dry-run")
+    code, out, err = call(*words, "--dry-run")
     assert (code, out.splitlines()[0]) == (0, "1 to compile, 0 already built"), err
     assert out.splitlines()[1].endswith("archs 8.9 9.0")
     (project / "my_ext" / "extension.yaml").write_text(RECIPE.replace("1.0", "1.1"))
-    assert cure(run, *CELL, "--gpu", "RTX 4090") == ([], words), "the version is raised"
+    assert cure(call, *CELL, "--gpu", "RTX 4090") == ([], words), "the version is raised"
     (project / "my_ext" / "extension.yaml").write_text(
         RECIPE.replace("path: .", f"sdist: my-ext, version: 1.0, sha256: {'0' * 64}")
     )
-    before, _ = cure(run, *CELL, "--gpu", "RTX 4090")
+    before, _ = cure(call, *CELL, "--gpu", "RTX 4090")
     assert before == ["choose another index for it, or change its version by a patch (`patches`) and in the recipe"]
     (project / "matrix.yaml").unlink()
-    before, words = cure(run, *CELL, "--gpu", "RTX 4090")
+    before, words = cure(call, *CELL, "--gpu", "RTX 4090")
     assert before == ["list torch 2.11.0, CUDA 13.0 and Python 3.12 in matrix.yaml", RAISE]
     assert words[-4:] == ["--arch", "8.9", "--arch", "9.0"]
 
 
-def test_what_the_matrix_does_not_list_is_added_first(project: Path, run: Run) -> None:
+def test_what_the_matrix_does_not_list_is_added_first(project: Path, call: Call) -> None:
     options = ("--torch", "2.12", *CELL[2:], "--gpu", "H100")
-    before, words = cure(run, *options)
+    before, words = cure(call, *options)
     newest = Compat.load().resolve_torch("2.12")
     assert (before, "--arch" in words) == ([f"add {newest} under `torch`"], False)
-    assert run(*words, "--dry-run")[0] == 3, "the matrix does not list it yet"
+    assert call(*words, "--dry-run")[0] == 3, "the matrix does not list it yet"
     listed = MATRIX.replace("[2.11.0]", f"[2.11.0, {newest}]")
     (project / "matrix.yaml").write_text(listed)
-    assert cure(run, *options) == ([], words)
-    code, out, err = run(*words, "--dry-run")
+    assert cure(call, *options) == ([], words)
+    code, out, err = call(*words, "--dry-run")
     assert (code, out.splitlines()[0]) == (0, "1 to compile, 0 already built"), err
     other = next(platform for platform in Platform if platform.machine != os.uname().machine)
     (project / "matrix.yaml").write_text(f"{listed}platforms: [{other}]\n")
-    assert cure(run, *options)[0] == [f"add linux_{os.uname().machine} under `platforms`"]
+    assert cure(call, *options)[0] == [f"add linux_{os.uname().machine} under `platforms`"]
 
 
-def test_no_command_is_printed_for_what_cannot_be_built(project: Path, run: Run) -> None:
+def test_no_command_is_printed_for_what_cannot_be_built(project: Path, call: Call) -> None:
     words = ("resolve", "my-ext", "--index", "index", *CELL)
-    assert "no wheel can be built: " in run(*words, "--gpu", "6.0")[1], "CUDA 13 compiles for no such GPU"
+    assert "no wheel can be built: " in call(*words, "--gpu", "6.0")[1], "CUDA 13 compiles for no such GPU"
     (project / "my_ext" / "extension.yaml").write_text(RECIPE + 'python: ">=3.13"\n')
-    out = run(*words, "--gpu", "8.9")[1]
+    out = call(*words, "--gpu", "8.9")[1]
     assert "no wheel can be built: my_ext" in out
     assert "buildfarm build" not in out
     unknown = how_to_build("my_ext", replace(TARGET, torch=Torch(99, 0, 0)), [])
@@ -260,7 +260,7 @@ def test_no_command_is_printed_for_what_cannot_be_built(project: Path, run: Run)
 
 
 def test_the_current_environment_is_the_default(
-    repository: Repository, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    repository: Repository, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository.add(ready(tmp_path, version="1.0+cu130"))
     packages = tmp_path / "venv" / "lib" / "python3.12" / "site-packages"
@@ -269,10 +269,10 @@ def test_the_current_environment_is_the_default(
     (packages / "torch").mkdir()
     (packages / "torch" / "version.py").write_text("cuda: Optional[str] = '13.0'\n")
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
-    code, out, err = run("resolve", "my_ext", "--index", tmp_path / "index", "--json")
+    code, out, err = call("resolve", "my_ext", "--index", tmp_path / "index", "--json")
     assert (code, json.loads(out)["cell"]) == (0, "torch2.11.0-cu130-cp312"), err
     (packages / "torch" / "version.py").write_text("cuda: Optional[str] = None\n")
-    code, _, err = run("resolve", "my_ext", "--index", tmp_path / "index")
+    code, _, err = call("resolve", "my_ext", "--index", tmp_path / "index")
     assert code == 2
     assert "is not for CUDA" in " ".join(err.split())
 
@@ -395,8 +395,8 @@ def test_an_index_that_asks_for_no_token_does_not_get_it(tmp_path: Path, monkeyp
     assert set(seen) == {None}
 
 
-def test_the_commands_contain_no_password(url: str, run: Run) -> None:
-    code, out, err = run("resolve", "my_ext", "--index", url.replace("://", "://__token__:right@"), *CELL)
+def test_the_commands_contain_no_password(url: str, call: Call) -> None:
+    code, out, err = call("resolve", "my_ext", "--index", url.replace("://", "://__token__:right@"), *CELL)
     assert code == Exit.OK, err
     assert url in out
     assert "@127" not in out
