@@ -44,7 +44,7 @@ from tests.unit import loopback
 from tests.unit.loopback import pure_wheel
 from tests.unit.matrix import make
 from tests.unit.publish.index.make import proofs_of
-from tests.unit.publish.index.test_pages_of_index import index_of
+from tests.unit.publish.index.test_manage import index_of
 
 MODULE = {"my_ext.py": "VERSION = '1.0+cu13'\n"}
 PIP_OPTIONS = ["--isolated", "--disable-pip-version-check", "--no-input", "--no-cache-dir"]
