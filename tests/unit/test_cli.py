@@ -97,21 +97,6 @@ def test_a_deleted_current_folder_is_named(call: Call, tmp_path: Path, monkeypat
     assert err == "error[path-not-usable]: the current folder was deleted or cannot be read\n"
 
 
-@pytest.mark.parametrize("words", [(), ("--dry-run",)])
-def test_a_selection_without_cells_can_be_allowed(call: Call, matrix: Path, words: tuple[str, ...]) -> None:
-    matrix.write_text(matrix.read_text() + "exclude: [{python: 3.12, reason: not needed}]\n")
-    argv = ("build", "--matrix", matrix, *words)
-    assert call(*argv)[0] == Exit.NOTHING_SELECTED
-    code, out, err = call(*argv, "--allow-empty", "--json")
-    assert call(*argv, "--allow-empty")[0] == Exit.OK
-    found = json.loads(out)
-    assert (code, found["builds"]) == (Exit.OK, [])
-    if not words:
-        assert [skip["reason"] for skip in found["skips"]] == ["not needed"]
-    assert "every selected cell is skipped: not needed" in err
-    assert call(*argv, "--allow-empty", "--torch", "2.3")[0] == Exit.NOTHING_SELECTED
-
-
 @pytest.mark.parametrize(
     ("outcome", "code", "message"),
     [

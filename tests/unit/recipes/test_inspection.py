@@ -32,8 +32,6 @@ setup(name="small-ops", version="1.2.0", packages=find_packages(), cmdclass={"bu
 """
 BACKEND = '[build-system]\nbuild-backend = "hatchling.build"\n'
 PROJECT = '[project]\nname = "small-ops"\nversion = "0.3"\n'
-#: A setup.py without a list of packages, and the end of one that compiles nothing.
-BARE = 'setup(name="small-ops", version="1.0", ext_modules=[CppExtension("_C", ["a"])])\n'
 PLAIN = 'setup(name="small-ops", version="1.0", packages=["small_ops"], package_data={"": ["*.cu"]})\n'
 #: Keys of `write` for files that many tests write.
 NAMES = {
