@@ -96,13 +96,17 @@ def test_the_printed_url_works_on_other_machines(address: str, host: str) -> Non
 
 pytestmark = pytest.mark.usefixtures("index")
 
-#: Commands whose output names the Python of the tests, and those that run: the exit code and the first sentence.
+NO_PROJECT = "the index has no such {}: it has no project of this name"
+#: Commands that ask an index or run, and whose output names a Python: the exit code and the first sentence.
 OUTCOMES = {
-    "init": (0, "folder"),
-    "smoke torchvision==0.26.0 --torch 2.11": (
+    "add torch-scatter==2.1.2": (2, f"torch-scatter 2.1.2: {NO_PROJECT.format('source distribution')}"),
+    "build torch-scatter==2.1.2 --torch 2.11 --cuda 13.0": (
         2,
-        "torchvision 0.26.0: the index has no such wheel: it has no project of this name",
+        f"torch-scatter 2.1.2: {NO_PROJECT.format('source distribution')}",
     ),
+    "facts --torch 2.16": (2, f"torch 2.16.*: {NO_PROJECT.format('wheel')}"),
+    "init": (0, "folder"),
+    "smoke torchvision==0.26.0 --torch 2.11": (2, f"torchvision 0.26.0: {NO_PROJECT.format('wheel')}"),
     "serve index": (0, "serving index on http://HOST/simple/"),
     "doctor": (1, "python     VERSION ENV/bin/python"),
 }
