@@ -162,6 +162,15 @@ def run(*argv: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = Non
     return Ran(program.returncode, out, err)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_sync() -> Iterator[None]:
+    """No test outlives a loss of power; to sync thousands of small files takes minutes."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda _: None)
+        patched.setattr("builder.wheels.toolchain.environments.sync_file_system", lambda _: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def farm() -> Farm:
     """The installed `buildfarm`, in a process of its own."""

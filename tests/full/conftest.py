@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.gate_env import LIBRARIES, build_wheel, make_environment
-from tests.unit.publish.index.conftest import run
+from tests.unit.conftest import call
 
-__all__ = ["run"]  # a fixture: the command line in this process
+__all__ = ["call"]  # a fixture: the command line in this process
 
 #: torch to the Python of its environment.
 TORCHES = {"2.11.0": "3.12", "2.15.0": "3.13"}

@@ -1,4 +1,4 @@
-"""kill -9 during a build: no partial wheel, no compiler left running, and the next run finishes the build."""
+"""kill -9 during a build, and the main job made again in another store: equal bit for bit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from builder.store import Store
-from tests.conftest import BUILDFARM, PATIENCE, ROOT, owned, run, wait_until
+from builder.wheelfile.facts import read_facts
+from tests.conftest import BUILDFARM, PATIENCE, ROOT, Farm, owned, run, wait_until
+from tests.fixtures.sections import changed_sections
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -22,20 +25,20 @@ MOMENTS = [0.0, 0.3, 1, 2, 4, 7, 11, 16, 22, 30]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Path]:
-    """A separate store, so that everything in it comes from the runs of this test."""
+def own_store(tmp_path: Path) -> Iterator[Path]:
+    """A separate own_store, so that everything in it comes from the runs of this test."""
     folder = tmp_path / "store"
     folder.mkdir()
     yield folder
     shutil.rmtree(folder)
 
 
-def compilers(store: Path) -> list[int]:
-    """The ids of processes whose owner is a build of this store, whatever their parent is."""
-    return owned(Store(store).owner(""))
+def compilers(own_store: Path) -> list[int]:
+    """The ids of processes whose owner is a build of this own_store, whatever their parent is."""
+    return owned(Store(own_store).owner(""))
 
 
-def test_ten_kills_and_then_a_complete_wheel(store: Path, tmp_path: Path) -> None:
+def test_ten_kills_and_then_a_complete_wheel(own_store: Path, tmp_path: Path) -> None:
     dist = tmp_path / "dist"
     # An arch that no other test builds, so that the compiler cache is empty; a single arch, so that it is short.
     command = [
@@ -50,8 +53,8 @@ def test_ten_kills_and_then_a_complete_wheel(store: Path, tmp_path: Path) -> Non
         "--ext",
         "ms_deform_attn",
     ]
-    command += ["--arch", "8.9", "--executor", "local", "--store", str(store), "--dist", str(dist)]
-    log = store / "logs"
+    command += ["--arch", "8.9", "--executor", "local", "--store", str(own_store), "--dist", str(dist)]
+    log = own_store / "logs"
     for moment in MOMENTS:
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         assert process.stderr is not None
@@ -66,21 +69,21 @@ def test_ten_kills_and_then_a_complete_wheel(store: Path, tmp_path: Path) -> Non
         process.wait()
         for wheel in dist.glob("*"):
             assert wheel.suffix != ".whl" or zipfile.ZipFile(wheel).testzip() is None
-        for wheel in (store / "builds").glob("*/*.whl"):
+        for wheel in (own_store / "builds").glob("*/*.whl"):
             assert zipfile.ZipFile(wheel).testzip() is None
     done = run(*command)
     assert done.code == 0, done.all
     (wheel,) = dist.glob("*.whl")
     assert zipfile.ZipFile(wheel).testzip() is None
     assert list(log.glob("*.log"))
-    wait_until(lambda: compilers(store) == [], "the end of all compilers")
-    assert list((store / "work").glob("*")) == [], "scratch folders of killed runs are deleted"
+    wait_until(lambda: compilers(own_store) == [], "the end of all compilers")
+    assert list((own_store / "work").glob("*")) == [], "scratch folders of killed runs are deleted"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda s: s.name)
-def test_a_signal_ends_the_run_and_its_compilers(store: Path, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_the_run_and_its_compilers(own_store: Path, tmp_path: Path, number: signal.Signals) -> None:
     command = [str(BUILDFARM), "build", "--torch", "2.11", "--cuda", "13.0", "--ext", "ms_deform_attn", "--arch", "8.7"]
-    command += ["--executor", "local", "--store", str(store), "--dist", str(tmp_path / "dist")]
+    command += ["--executor", "local", "--store", str(own_store), "--dist", str(tmp_path / "dist")]
     # SIGINT has the disposition of a program in the foreground; SIGTERM and SIGHUP must work while it is ignored.
     disposition = signal.SIG_DFL if number is signal.SIGINT else signal.SIG_IGN
     process = subprocess.Popen(
@@ -97,9 +100,70 @@ def test_a_signal_ends_the_run_and_its_compilers(store: Path, tmp_path: Path, nu
         line = process.stderr.readline()
         assert line, output
         output += line
-    wait_until(lambda: process.poll() is not None or compilers(store), "a compiler in the compile stage")
+    wait_until(lambda: process.poll() is not None or compilers(own_store), "a compiler in the compile stage")
     process.send_signal(number)
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, output + err
     assert "interrupted; finished builds are kept" in err
-    wait_until(lambda: compilers(store) == [], "the end of all compilers")
+    wait_until(lambda: compilers(own_store) == [], "the end of all compilers")
+
+
+SELECT = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12", "--ext", "ms_deform_attn")
+
+#: A kernel that is local to its file, so that nvcc has to make up a name for it.
+KERNEL = """
+namespace { __global__ void twice(float *p) { p[threadIdx.x] *= 2; } }
+void run(float *p) { twice<<<1, 32>>>(p); }
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(farm: Farm, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    dist = tmp_path_factory.mktemp("reproducible") / "dist"
+    done = farm("build", *SELECT, "--executor", "local", "--store", store, "--dist", dist)
+    assert done.code == 0, done.all
+    (found,) = dist.glob("*.whl")
+    return found
+
+
+def test_made_again_in_another_store_it_is_equal(wheel: Path, farm: Farm, tmp_path: Path) -> None:
+    before = wheel.read_bytes()
+    done = farm("rebuild", "--verify", wheel, "--store", tmp_path / "another" / "store")
+    assert done.code == 0, done.all
+    sha256 = read_facts(wheel).sha256
+    assert done.out == f"equal, sha256 {sha256}\n"
+    assert wheel.read_bytes() == before
+
+
+@pytest.fixture
+def nvcc(wheel: Path, store: Path) -> Path:
+    """The store's own, which the wheel's environment holds."""
+    del wheel
+    return next(store.glob("envs/*/lib/python3.*/site-packages/nvidia/cu13/bin/nvcc"))
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Two of names that no other run has."""
+    made = (tmp_path / uuid4().hex, tmp_path / uuid4().hex)
+    for folder in made:
+        folder.mkdir()
+        (folder / "kernel.cu").write_text(KERNEL)
+    return made
+
+
+def compiled(nvcc: Path, folder: Path, *flags: str) -> Path:
+    """The object of the kernel in that folder, in an archive of one file."""
+    subprocess.run([nvcc, "-c", "-arch=sm_90", *flags, "kernel.cu", "-o", "kernel.o"], cwd=folder, check=True)
+    archive = folder / f"{uuid4().hex}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(archive, "w") as zipped:
+        zipped.writestr(zipfile.ZipInfo("kernel.o"), (folder / "kernel.o").read_bytes())
+    return archive
+
+
+def test_nvcc_needs_the_fixed_folder_and_its_files_beside_the_object(nvcc: Path, folders: tuple[Path, Path]) -> None:
+    """Were this to fail, a newer nvcc would need less than `place` and -objtemp do for it."""
+    here, there = folders
+    assert changed_sections(compiled(nvcc, here, "-objtemp"), compiled(nvcc, here, "-objtemp")) == set()
+    assert changed_sections(compiled(nvcc, here), compiled(nvcc, here)) == {".strtab"}
+    assert ".nv_fatbin" in changed_sections(compiled(nvcc, here, "-objtemp"), compiled(nvcc, there, "-objtemp"))

@@ -27,7 +27,7 @@ from tests.fixtures import object_store
 from tests.fixtures.index_server import clean_environment
 from tests.fixtures.killed import seeded, together
 from tests.fixtures.object_store import ObjectStore
-from tests.unit.publish.index.conftest import Run
+from tests.unit.conftest import Call
 from tests.unit.publish.index.make import checked, ready
 
 FORK = multiprocessing.get_context("fork")
@@ -62,9 +62,9 @@ def proven(folder: Path, **about: Any) -> NewWheel:
     return new
 
 
-def publish(run: Run, place: str, new: NewWheel, *options: str) -> tuple[int, str, str]:
+def publish(call: Call, place: str, new: NewWheel, *options: str) -> tuple[int, str, str]:
     store = new.wheel.parent / "store"
-    return run("publish", new.wheel, "--to", place, "--store", store, *options)
+    return call("publish", new.wheel, "--to", place, "--store", store, *options)
 
 
 def wheels(place: str) -> list[str]:
@@ -75,22 +75,22 @@ def wheels(place: str) -> list[str]:
 
 
 def test_a_wheel_in_a_bucket_is_installed_by_pip_and_uv(
-    server: ObjectStore, client: Any, place: str, run: Run, tmp_path: Path
+    server: ObjectStore, client: Any, place: str, call: Call, tmp_path: Path
 ) -> None:
     new = proven(tmp_path, version="1.0+cu130")
-    code, out, err = publish(run, place, new)
+    code, out, err = publish(call, place, new)
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == "published          my_ext-1.0+cu130-py3-none-any.whl  1 cell: cpu"
-    assert publish(run, place, new)[1].startswith("already published")
+    assert publish(call, place, new)[1].startswith("already published")
     web = f"{server.website}/{place.removeprefix('s3://')}"
     env = clean_environment(tmp_path)
     pip = (sys.executable, "-m", "pip", "install", "--no-cache-dir", "--target")
     uv = (str(find_uv()), "pip", "install", "--python", sys.executable, "--target")
     page = f"{web}/simple/my-ext/index.html"  # without a web server that knows `index.html`
     target_of = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12")
-    code, out, _ = run("resolve", "my_ext", "--index", web, *target_of)
+    code, out, _ = call("resolve", "my_ext", "--index", web, *target_of)
     assert (code, out.splitlines()[0]) == (0, f"{new.wheel.name} (tested in this cell: cpu)")
-    code, _, err = run("resolve", "my_ext", "--index", place, *target_of)
+    code, _, err = call("resolve", "my_ext", "--index", place, *target_of)
     assert (code, "name the URL of the web server" in " ".join(err.split())) == (2, True)
     for number, words in enumerate(
         (
@@ -117,21 +117,21 @@ def test_a_wheel_in_a_bucket_is_installed_by_pip_and_uv(
         assert (about["ContentType"], about["CacheControl"]) == (kind, cache), key
 
 
-def test_yank_prune_and_check(place: str, run: Run, tmp_path: Path) -> None:
+def test_yank_prune_and_check(place: str, call: Call, tmp_path: Path) -> None:
     for version in ("1.0+cu124", "1.0+cu130", "2.0"):
-        assert publish(run, place, proven(tmp_path, version=version))[0] == 0
-    assert run("yank", "my_ext==2.0", "--index", place, "--reason", "wrong results")[0] == 0
+        assert publish(call, place, proven(tmp_path, version=version))[0] == 0
+    assert call("yank", "my_ext==2.0", "--index", place, "--reason", "wrong results")[0] == 0
     repository = Repository(Bucket(place))
     assert 'data-yanked="wrong results"' in repository.objects.read("simple/my-ext/index.html").decode()
-    assert run("unyank", "my_ext==2.0", "--index", place)[0] == 0
+    assert call("unyank", "my_ext==2.0", "--index", place)[0] == 0
     assert "data-yanked" not in repository.objects.read("simple/my-ext/index.html").decode()
-    code, out, _ = run("index", "prune", place, "--keep", "1", "--json")
+    code, out, _ = call("index", "prune", place, "--keep", "1", "--json")
     assert json.loads(out) == {"deleted": [f"my_ext-1.0+cu{cuda}-py3-none-any.whl" for cuda in (124, 130)]}
     assert wheels(place) == ["2.0"]
     entry = repository.find("my_ext-2.0-py3-none-any.whl")
     repository.objects.write(entry.path, b"damaged")
     repository.objects.delete(f"{entry.path}.metadata")
-    code, out, _ = run("index", "check", place)
+    code, out, _ = call("index", "check", place)
     assert code == 1
     assert "the content changed" in out
     assert "whl.metadata: the file is missing" in out
@@ -211,12 +211,12 @@ def test_requests_do_not_grow_with_the_number_of_projects(server: ObjectStore, p
 
 
 def test_errors_have_one_sentence_and_a_hint(
-    place: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = proven(tmp_path)
 
     def said(place: str) -> tuple[int, str]:
-        code, _, err = publish(run, place, new)
+        code, _, err = publish(call, place, new)
         assert "Traceback" not in err
         return code, " ".join(err.split())
 
@@ -225,7 +225,7 @@ def test_errors_have_one_sentence_and_a_hint(
     assert said("s3://")[0] == said("gs://bucket/team")[0] == said("https://wheels.example/")[0] == 2
     code, text = said("gs://bucket/team")
     assert "in a folder or in s3:// only hint: most object stores speak S3" in text
-    code, _, err = run("index", "check", f"{place}-2")
+    code, _, err = call("index", "check", f"{place}-2")
     assert (code, "contains no index" in err) == (2, True)
     with monkeypatch.context() as other:
         other.setenv("AWS_ACCESS_KEY_ID", "wrong")
@@ -249,13 +249,13 @@ def test_errors_have_one_sentence_and_a_hint(
     assert said(place)[0] == 0
 
 
-def test_a_store_that_replaces_objects_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+def test_a_store_that_replaces_objects_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     monkeypatch.delenv(object_store.OTHER_SERVER, raising=False)
     with object_store.running(tmp_path, "--unconditional") as store:
         for name, value in store.env.items():
             monkeypatch.setenv(name, value)
         botocore.session.get_session().create_client("s3").create_bucket(Bucket="wheels")
-        code, _, err = publish(run, "s3://wheels", proven(tmp_path))
+        code, _, err = publish(call, "s3://wheels", proven(tmp_path))
         assert code == 2
         assert "this object store ignores the header If-None-Match" in " ".join(err.split())
         assert Repository(Bucket("s3://wheels")).projects() == []

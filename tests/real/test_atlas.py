@@ -12,7 +12,7 @@ import pytest
 from docs.atlas.facts import Atlas
 from tests.conftest import PATIENCE, ROOT
 from tests.unit.loopback import Handler, only, pure_wheel, served
-from tests.unit.test_atlas import TAG
+from tests.unit.test_docs import TAG
 
 
 def run_atlas(folder: Path) -> subprocess.Popen[str]:

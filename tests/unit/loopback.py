@@ -73,6 +73,10 @@ class PackageIndex:
     root: Path
     url: str = ""
     requested: list[str] = field(default_factory=list)
+    #: What clients sent as `Authorization`, by path.
+    logins: dict[str, str] = field(default_factory=dict)
+    #: The sha256 that the page states, by file.
+    digests: dict[str, str] = field(default_factory=dict)
 
     @property
     def default(self) -> str:
@@ -110,6 +114,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.index.requested.append(self.path)
+        self.index.logins[self.path] = self.headers.get("Authorization", "")
         path = unquote(self.path).strip("/")
         channel, simple, project = path.partition("/simple/")
         body: bytes | None = None
@@ -119,7 +124,11 @@ class Handler(BaseHTTPRequestHandler):
                 *(self.index.root / channel).glob(f"{name}-*.whl"),
                 *(self.index.root / channel).glob(f"{name}-*.gz"),
             ]
-            links = "".join(f'<a href="/{channel}/{file.name}">{file.name}</a>' for file in sorted(files))
+            digests = {name: f"#sha256={digest}" for name, digest in self.index.digests.items() if digest}
+            links = "".join(
+                f'<a href="/{channel}/{name}{digests.get(name, "")}">{name}</a>'
+                for name in sorted(f.name for f in files)
+            )
             body = f"<!DOCTYPE html><html><body>{links}</body></html>".encode() if files else None
         elif (self.index.root / path).is_file():
             body = (self.index.root / path).read_bytes()

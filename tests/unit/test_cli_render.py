@@ -35,14 +35,6 @@ def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name)
 
 
-def test_the_files_of_a_selection(call: Call, tmp_path: Path) -> None:
-    there = tmp_path / "there"
-    code, out, _ = call("render", "--python", "3.11", "--out", there)
-    names = {"build-cu121-rockylinux8-gcc12-cp311.Dockerfile", "run-torch2.2.2-cu121-cp311.Dockerfile"}
-    assert (code, {path.name for path in there.iterdir()}) == (0, names)
-    assert all(name in out and (there / name).read_text().startswith("# Rendered by buildfarm") for name in names)
-
-
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
     (tmp_path / "engine").mkdir()

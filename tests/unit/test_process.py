@@ -1,17 +1,29 @@
-"""Running programs: logs, interrupts, and orphans of a killed run."""
+"""Running programs: logs, interrupts, orphans, folders without write permission, and what a machine allows."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import traceback
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
-from builder import process
+from builder import process, resources
+from builder.errors import Code, Exit
+from builder.resources import Resources, compile_jobs, find_shortages, measure_resources
+from builder.store import Store
+from builder.wheels import build_dir
+from builder.wheels.build_dir import fixed_folder, folder_of
 from tests.conftest import PATIENCE, owned, wait_until
 
 
@@ -135,3 +147,164 @@ def test_a_second_signal_does_not_interrupt_the_end_of_a_run(tmp_path: Path, num
             assert out == "ended True\n"
         finally:
             run.kill()
+
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def nobodys() -> Iterator[Path]:
+    """A folder of nobody; pytest's own folders are closed to that user."""
+    made = Path(tempfile.mkdtemp(prefix="read-only-", dir="/var/tmp"))
+    if os.geteuid() == 0:
+        os.chown(made, NOBODY, NOBODY)
+    yield made
+    shutil.rmtree(made)
+
+
+def as_nobody(step: Callable[[], None]) -> None:
+    """Run a function in a process without the rights of root; fails when it raises."""
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+            step()
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - the child never returns to pytest
+            traceback.print_exc()
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def leave_read_only(place: Path) -> None:
+    """What a build leaves: folders that nobody may write, or even list, and a link out of the folder."""
+    for name, mode in (("src", 0o500), ("closed", 0o000)):
+        (place / name / "deep").mkdir(parents=True)
+        (place / name / "deep" / "file").touch()
+        (place / name / "deep").chmod(mode)
+        (place / name).chmod(mode)
+    (place / "link").symlink_to("/var/tmp")
+
+
+def test_a_scratch_folder_with_read_only_folders_is_deleted(nobodys: Path) -> None:
+    def step() -> None:
+        store = Store(nobodys)
+        for _ in range(2):
+            with store.work("job") as work:
+                assert list(work.iterdir()) == []
+                leave_read_only(work)
+            assert not work.exists()
+        leave_read_only(nobodys / "work" / "abandoned")
+        Store(nobodys).clear_abandoned()
+        assert list((nobodys / "work").iterdir()) == []
+
+    as_nobody(step)
+
+
+def test_the_folder_of_a_build_with_read_only_folders_is_emptied(
+    nobodys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_dir, "ROOT", nobodys)
+    monkeypatch.setattr(build_dir, "WORK_BYTES", 0)
+
+    def step() -> None:
+        killed = folder_of("demo")
+        killed.mkdir(0o700)
+        leave_read_only(killed)
+        for _ in range(2):
+            with fixed_folder("demo", nobodys / "otherwise") as place:
+                assert place == killed
+                assert list(place.iterdir()) == [], "otherwise the source would be moved to src/src"
+                leave_read_only(place)
+            assert not place.exists()
+
+    as_nobody(step)
+
+
+GIB = 2**30
+
+
+#: Cores, GiB of memory, GiB per compiler, the wanted number, and the number of compilers.
+JOBS: dict[str, tuple[int, int, float, int | None, int]] = {
+    "as many as cores": (8, 64, 1.0, None, 8),
+    "memory limits, one GiB is spared": (8, 5, 1.0, None, 4),
+    "hungrier jobs": (8, 5, 2.0, None, 2),
+    "never none": (8, 2, 4.0, None, 1),
+    "no memory at all": (8, 0, 1.0, None, 1),
+    "one core": (1, 64, 1.0, None, 1),
+    "what was asked for wins over cores": (2, 64, 1.0, 16, 16),
+    "and over memory": (8, 2, 4.0, 3, 3),
+}
+
+
+@pytest.mark.parametrize(("cores", "memory", "per_job", "wanted", "jobs"), JOBS.values(), ids=JOBS.keys())
+def test_compile_jobs(cores: int, memory: int, per_job: float, wanted: int | None, jobs: int) -> None:
+    assert compile_jobs(Resources(cores, memory * GIB), int(per_job * GIB), wanted) == jobs
+
+
+@pytest.fixture
+def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A control group of its own, and 64 GiB in the machine."""
+    monkeypatch.setattr(resources, "CGROUP", tmp_path)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=64 * GIB))
+    return tmp_path
+
+
+def limited(folder: Path, names: tuple[str, str], limit: str, used: int, stat: str = "") -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / names[0]).write_text(f"{limit}\n")
+    (folder / names[1]).write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(stat)
+
+
+V2 = ("memory.max", "memory.current")
+V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
+def test_without_a_cgroup_the_machine_decides(cgroup: Path) -> None:
+    assert cgroup.is_dir()
+    assert measure_resources().memory == 64 * GIB
+    assert measure_resources().cores >= 1
+
+
+LIMITS = {
+    "no limit": ("max", 3 * GIB, "", 64 * GIB),
+    "what is left of the limit": (str(8 * GIB), 3 * GIB, "", 5 * GIB),
+    "never below nothing": (str(8 * GIB), 9 * GIB, "", 0),
+    "a limit beyond the machine": (str(2**63 - 4096), 3 * GIB, "", 64 * GIB),
+    "cached files are free": (str(8 * GIB), 7 * GIB, f"anon 5\nfile 9\ninactive_file {6 * GIB}\n", 7 * GIB),
+}
+
+
+@pytest.mark.parametrize(("limit", "used", "stat", "memory"), LIMITS.values(), ids=LIMITS.keys())
+def test_the_limit_of_a_cgroup_counts(limit: str, used: int, stat: str, memory: int, cgroup: Path) -> None:
+    limited(cgroup, V2, limit, used, stat)
+    assert measure_resources().memory == memory
+
+
+def test_cgroup_version_1_counts_too(cgroup: Path) -> None:
+    limited(cgroup / "memory", V1, str(8 * GIB), 7 * GIB, f"cache 1\ntotal_inactive_file {2 * GIB}\n")
+    assert measure_resources().memory == 3 * GIB
+
+
+def test_enough_space_and_memory_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "ENVIRONMENT_BYTES", 0)
+    monkeypatch.setattr(resources, "WORK_BYTES", 0)
+    assert find_shortages(Resources(1, GIB), [GIB, GIB // 2], tmp_path) == []
+    assert find_shortages(Resources(1, GIB), [], tmp_path) == []
+
+
+def test_each_shortage_is_an_error_with_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "ENVIRONMENT_BYTES", 2**60)
+    disk, memory = find_shortages(Resources(1, GIB), [GIB // 2, 3 * GIB], tmp_path)
+    assert (disk.code, disk.exit_code, disk.where) == (Code.DISK_FULL, Exit.USAGE, str(tmp_path))
+    assert "GiB are free" in disk.sentence
+    assert "buildfarm store prune" in disk.hints[0]
+    assert "--store" in disk.hints[1]
+    assert memory.code is Code.OUT_OF_MEMORY
+    assert "1.0 GiB" in memory.sentence
+    assert "3.0 GiB" in memory.sentence
+    assert "memory_per_job" in memory.hints[0]

@@ -1,4 +1,4 @@
-"""The store: files are complete or absent, builds are found by digest, locks and marks die with their process."""
+"""The store: complete files, builds by digest, locks and marks, the history of runs, and what `store prune` deletes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,25 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from builder.cli.options import StoreOptions
+from builder.commands.folders import open_store
+from builder.commands.report import ReportOptions, report
+from builder.commands.store import disk_size, history, history_text
+from builder.commands.store import prune_store as prune
+from builder.errors import NothingSelectedError
 from builder.hashing import digest_of, sha256_of
 from builder.matrix.axes import Cell
 from builder.process import OWNER_VARIABLE
+from builder.progress.display import StageTime, Timeline
 from builder.proof import Check, Proof, Verdict
-from builder.store import InUse, Store, default_store, remove_temporary_files, sync_file_system, write_atomic
+from builder.publish.runs.history import find_run, last_steps, runs, save_run
+from builder.store import RUN, InUse, Store, default_store, remove_temporary_files, sync_file_system, write_atomic
 from tests.conftest import PATIENCE, owned, wait_until
 from tests.unit.wheels import make_record
 
@@ -295,3 +304,242 @@ def test_a_mark_waits_for_the_end_of_a_deletion(tmp_path: Path) -> None:
     assert not waiting.is_alive()
     with prune.claimed("one") as free:
         assert not free
+
+
+BLOCK = b"x" * 40960
+
+DIGEST, WHEEL = "d" * 64, "a" * 64
+
+#: Everything that `prune` can delete.
+ITEMS = [
+    f"builds/{'e' * 64}/build.json",
+    "envs/key/lib/torch.so",
+    "envs/bytecode-key/torch.pyc",
+    "inventories/2.11.0.json",
+    "logs/demo.log",
+    "objects/demo/kept/0/object",
+    f"proofs/{WHEEL}.json",
+    "received/key/other-1.0-py3-none-any.whl",
+    "remote/task.json",
+    "remote/use-demo-cu130.json",
+    "runs/20261122/run.json",
+    "sources/git/demo/file",
+    "sources/sdists/key/demo-1.0.tar.gz",
+    "sources/wheels/key/demo-1.0-py3-none-any.whl",
+]
+#: And what stays.
+KEPT = ["envs/key.json", "envs/docker-key.txt", "locks/one.lock", "sources/last/demo.json", "sources/seen/marker"]
+
+
+def write(path: Path, data: bytes = BLOCK) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def make_old(store: Store, days: float = 9) -> None:
+    then = time.time() - days * 86400
+    for path in store.root.rglob("*"):
+        os.utime(path, (then, then))
+
+
+def item_of(path: str) -> str:
+    parts = path.split("/")
+    return "/".join(parts[: 3 if parts[0] == "sources" else 2])
+
+
+def targets(store: Store, keep_days: float = 0) -> set[str]:
+    return {item.target for item in prune(store, keep_days).deleted}
+
+
+def test_a_file_that_is_also_elsewhere_frees_nothing(tmp_path: Path) -> None:
+    own = write(tmp_path / "env" / "own")
+    os.link(own, tmp_path / "env" / "own-again")
+    os.link(write(tmp_path / "cache"), tmp_path / "env" / "linked")
+    assert disk_size(tmp_path / "env") == own.stat().st_blocks * 512
+    assert disk_size(tmp_path / "absent") == 0
+
+
+def test_what_was_not_used_is_deleted(store: Store) -> None:
+    for path in (*ITEMS, *KEPT):
+        write(store.root / path)
+    make_old(store)
+    assert targets(store, keep_days=10) == set()
+    planned = prune(store, 8, dry_run=True)
+    assert {item.target for item in planned.deleted} == {item_of(path) for path in ITEMS}
+    assert all((store.root / path).exists() for path in (*ITEMS, *KEPT))
+    done = prune(store, 8)
+    assert done == planned
+    assert {item.content for item in done.deleted} - {""} == {
+        "other-1.0-py3-none-any.whl",
+        "demo-1.0.tar.gz",
+        "demo-1.0-py3-none-any.whl",
+    }
+    assert all(item.size >= len(BLOCK) for item in done.deleted)
+    assert not [path for path in ITEMS if (store.root / path).exists()]
+    assert all((store.root / path).exists() for path in KEPT)
+
+
+@pytest.mark.parametrize("used", ["objects/demo/kept/0/object", f"builds/{'e' * 64}", "logs/demo.log"])
+def test_what_was_used_meanwhile_stays(store: Store, used: str) -> None:
+    for path in ITEMS:
+        write(store.root / path)
+    make_old(store)
+    os.utime(store.root / used)
+    assert targets(store, keep_days=1) == {item_of(path) for path in ITEMS} - {item_of(used)}
+
+
+def test_proofs_that_are_read_were_used(store: Store) -> None:
+    write(store.root / "proofs" / f"{WHEEL}.json", b"[]")
+    make_old(store)
+    assert store.proofs(WHEEL) == []
+    assert targets(store, keep_days=1) == set()
+    make_old(store)
+    assert targets(store, keep_days=1) == {f"proofs/{WHEEL}.json"}
+
+
+def test_what_a_process_uses_is_kept(store: Store) -> None:
+    for path in ITEMS:
+        write(store.root / path)
+    make_old(store)
+    user = Store(store.root)
+    user.use("envs/key")
+    user.use(RUN)
+    make_old(store)
+    own_marks = {item_of(path) for path in ITEMS if path.split("/")[0] in ("builds", "envs", "received", "runs")}
+    done = prune(store, 0)
+    assert {item.target for item in done.deleted} == own_marks - {"envs/key"}
+    assert {item.target for item in done.in_use} == {item_of(path) for path in ITEMS} - own_marks | {"envs/key"}
+    del user
+    assert targets(store) == {item.target for item in done.in_use}
+
+
+def test_a_stored_build_in_use_is_not_deleted(tmp_path: Path) -> None:
+    target = f"builds/{DIGEST}"
+    store = Store(tmp_path / "store")
+    with store.work(DIGEST[:16]):
+        added = store.add(DIGEST, write(tmp_path / "demo-1.0-py3-none-any.whl"), RECORD)
+    os.utime(store.root / target, (0, 0))
+    other = Store(store.root)
+    assert not other.delete(target, target)  # the new build is marked
+    del store, added
+    taken = Store(other.root).take(DIGEST)  # the result keeps the mark, also after its store is gone
+    assert taken is not None
+    assert not other.delete(target, target)
+    assert other.last_use(target).year > 2000
+    del taken
+    assert other.delete(target, target)
+    assert other.find(DIGEST) is None
+    assert not list((other.root / "work").iterdir())
+
+
+REPORT: dict[str, Any] = {
+    "builds": [
+        {"build": "a", "wheel": "a.whl", "status": "built", "error": None, "proofs": [{"verdict": "passed"}] * 2},
+        {"build": "b", "status": "failed", "error": "no nvcc"},
+    ],
+    "skips": [{}],
+}
+
+
+def test_the_report_of_each_run_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path)
+    assert history_text(runs(store)) == "No run is recorded in this store.\n"
+    monkeypatch.setattr("sys.argv", ["buildfarm", "build", "--ext", "https://me:secret@host/x"])
+    save_run(store, datetime(2026, 11, 21, 9, 30, tzinfo=UTC), 12.34, json.dumps(REPORT))
+    save_run(store, datetime(2026, 11, 22, 9, 30, tzinfo=UTC), 2.0, json.dumps({"builds": [], "skips": []}))
+    (tmp_path / "runs" / "20261120").mkdir()
+    (tmp_path / "runs" / "20261120" / "run.json").write_text("{}")
+    found = runs(store)
+    assert "20261120/run.json is damaged or of a different version" in "".join(capsys.readouterr().err.split("\n"))
+    assert [run.id[:15] for run in found] == ["20261122-093000", "20261121-093000"]
+    monkeypatch.setattr("builder.publish.terminal.PLAIN_WIDTH", 500)
+    line = history_text(found).splitlines()[2]
+    assert [part.strip() for part in line.split("  ") if part.strip()][1:] == [
+        "12 s",
+        "1 failed, 1 built",
+        "a, b",
+        str(Path.cwd()),
+        "buildfarm build --ext https://***@host/x",
+    ]
+    monkeypatch.setattr("builder.publish.terminal.PLAIN_WIDTH", 80)
+    shown = history_text(found).splitlines()[3:]
+    assert shown[0].endswith("  12 s  a, b: 1 failed, 1 built")
+    assert shown[1:] == ["  buildfarm build --ext https://***@host/x", f"  in {Path.cwd()}"]
+    assert found[1].counts() == {"built": 1, "failed": 1}
+    one = find_run(found, "20261121")
+    assert one.report == REPORT
+
+
+def test_the_history_says_what_was_not_compiled_and_what_was_refused(tmp_path: Path) -> None:
+    proofs = [{"verdict": "passed"}, {"verdict": "failed"}]
+    refused = {"build": "c", "wheel": "c.whl", "status": "failed", "error": "c: values", "proofs": proofs}
+    report = {"builds": [*REPORT["builds"], refused, {"build": "d", "wheel": "d.whl", "status": "tested"}], "skips": []}
+    save_run(Store(tmp_path), datetime(2026, 11, 21, tzinfo=UTC), 1, json.dumps(report), reused=["a", "c"])
+    found = runs(Store(tmp_path))
+    assert "1 failed, 1 refused, 1 tested, 1 already built" in history_text(found)
+    counts = found[0].counts()
+    assert counts == {"failed": 1, "refused": 1, "tested": 1, "already built": 1}
+
+
+def test_the_steps_of_the_newest_run_say_how_long_a_step_takes(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for day, seconds in ((20, 90.0), (21, 70.0)):
+        timeline = Timeline((StageTime("a", "compile", 1.0, 1.0 + seconds),))
+        save_run(store, datetime(2026, 11, day, tzinfo=UTC), 1, json.dumps(REPORT), timeline=timeline)
+    save_run(store, datetime(2026, 11, 22, tzinfo=UTC), 1, json.dumps(REPORT))
+    assert last_steps(store) == {("a", "compile"): 70.0}
+
+
+def test_a_step_that_did_not_end_and_one_of_another_folder_say_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two projects with an extension of one name share a store."""
+    store, timeline = Store(tmp_path / "store"), Timeline((StageTime("a", "compile", 0.0, 15.0),))
+    failed = {"builds": [{"build": "a", "status": "failed", "error": "no nvcc"}], "skips": []}
+    for report_json, unfinished in (({"builds": [], "skips": []}, ["a"]), (failed, None)):
+        save_run(store, datetime.now(UTC), 1, json.dumps(report_json), unfinished=unfinished, timeline=timeline)
+    assert last_steps(store) == {}
+    save_run(store, datetime.now(UTC), 1, json.dumps(REPORT), timeline=timeline)
+    assert last_steps(store) == {("a", "compile"): 15.0}
+    monkeypatch.chdir(tmp_path)
+    assert last_steps(store) == {}
+
+
+def test_a_running_command_is_named_where_its_run_is_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    running = open_store(tmp_path)
+    history(StoreOptions(store=tmp_path))
+    with pytest.raises(NothingSelectedError, match="no run is recorded"):
+        report(ReportOptions(store=tmp_path))
+    sentence = "a command uses this store now: `build` and `smoke` record their run when they end"
+    assert " ".join(capsys.readouterr().err.split()) == f"{sentence} {sentence}"
+    del running
+    history(StoreOptions(store=tmp_path))
+    assert capsys.readouterr().err == ""
+
+
+def test_report_takes_the_newest_run_of_this_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Several projects share a store; a page about another project would look like one about this."""
+    store = tmp_path / "store"
+    for day, name in ((20, "mine"), (21, "other")):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        built: dict[str, Any] = {"build": name, "wheel": f"{name}.whl", "status": "built", "error": None}
+        built |= {"hints": [], "serves": []}
+        report_json = json.dumps({"builds": [built], "skips": []})
+        save_run(open_store(store), datetime(2026, 11, day, tzinfo=UTC), 1, report_json)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(NothingSelectedError, match="no run was started in this folder") as caught:
+        report(ReportOptions(store=store))
+    assert f"the newest run is of other, in {tmp_path / 'other'}: `buildfarm report 20261121" in caught.value.hints[0]
+    assert not list(Path.cwd().iterdir())
+    monkeypatch.chdir(tmp_path / "mine")
+    monkeypatch.setattr("sys.argv", ["buildfarm", "build"])
+    report(ReportOptions(store=store))
+    assert f"of mine: 1 built, in {tmp_path / 'mine'}" in "".join(capsys.readouterr().err.split("\n"))
+    assert Path("buildfarm-report.html").is_file()

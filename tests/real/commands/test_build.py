@@ -162,12 +162,6 @@ def test_a_run_that_compiles_says_for_how_many_architectures(runs: Runs) -> None
     assert hint_of(replace(options, arch=["9.0"]), {build: False}) == "", "the user chose them"
 
 
-def test_checks_that_did_not_run_are_shown_as_not_run(runs: Runs) -> None:
-    _, _, cells, checks, gpu, _ = row(runs.first, "tiny")
-    assert (cells, checks, gpu) == ("1", "26 passed, 0 failed, 5 not run", "not run")
-    assert "  not run   GPU           no GPU on this machine" in runs.first.table
-
-
 def test_a_failed_compile_is_a_result_and_the_other_builds_go_on(runs: Runs) -> None:
     result = runs.first.results["broken"]
     assert result.exit == Exit.FAILED
@@ -457,13 +451,6 @@ def test_a_full_disk_is_an_error_only_if_something_is_to_be_built(
         run_build(replace(options, store=tmp_path / "empty"))
     results = run_build(options).results
     assert all(result.reused for result in results)
-
-
-def test_an_unusable_store_is_a_usage_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="cannot use this store: Not a directory") as caught:
-        open_store(tmp_path / "file" / "store")
-    assert "--store" in caught.value.hints[0]
 
 
 NO_TOOLKIT = MissingToolError(

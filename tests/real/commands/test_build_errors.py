@@ -1,16 +1,150 @@
-"""How `build` ends when a compile really fails: gcc compiles each source, through the local executor."""
+"""`build` of folders: a recipe for a new source, files beside it, secrets in the output, compiles that fail."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from builder.__main__ import run_command
+from builder.commands.building import story
 from builder.commands.building.build import run_build
 from builder.errors import BuildError, Exit
 from builder.log import print_error
-from tests.fixtures.small_project import BACKEND, SmallProject, small_project
+from builder.wheels import make
+from builder.wheels.make import compile_wheel
+from tests.fixtures.small_project import BACKEND, MODULE, SmallProject, small_project
+from tests.unit.loopback import PYTHON
+
+pytestmark = pytest.mark.usefixtures("headers")
+
+
+@pytest.fixture(scope="module")
+def folder_project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallProject]:
+    with (
+        pytest.MonkeyPatch.context() as monkeypatch,
+        small_project(tmp_path_factory.mktemp("folder"), monkeypatch) as ours,
+    ):
+        ours.recipe("tiny")
+        ours.matrix("tiny")
+        yield ours
+
+
+def test_a_log_that_grows_in_the_source_folder_is_named_and_does_not_fail_the_build(
+    folder_project: SmallProject, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = folder_project.root / "tiny" / "src" / "build.log"
+
+    def growing(*args: Any, **kwargs: Any) -> Any:
+        log.write_text("one more line\n")
+        return compile_wheel(*args, **kwargs)
+
+    monkeypatch.setattr(make, "compile_wheel", growing)
+    ((first,), (second,)) = (run_build(folder_project.options())[1] for _ in range(2))
+    assert (first.exit, first.error, first.reused) == (Exit.OK, None, False)
+    assert "build.log changed during the build" in capfd.readouterr().err
+    assert (second.exit, second.reused) == (Exit.OK, False), "the log is a source file, and it changed"
+    assert run_build(folder_project.options())[1][0].reused
+
+
+def test_a_new_dist_is_no_source_of_the_folder_around_it(folder_project: SmallProject) -> None:
+    run_build(folder_project.options())
+    assert Path(folder_project.root, "dist", ".gitignore").read_text() == "*\n"
+
+
+def test_a_slow_build_names_the_header_that_a_cuda_file_does_not_need(
+    folder_project: SmallProject, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder_project.root / "tiny" / "src" / "kernel.cu").write_text("#include <torch/extension.h>\n")
+    monkeypatch.setattr(story, "_SLOW", 0)
+    run_build(folder_project.options())
+    said = " ".join(capfd.readouterr().err.split())
+    assert "s: kernel.cu includes <torch/extension.h>" in said
+    assert "<torch/types.h> is enough for this file" in said
+
+
+@pytest.fixture
+def new_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallProject]:
+    with small_project(tmp_path / "project", monkeypatch) as made:
+        yield made
+
+
+@pytest.mark.usefixtures("headers")
+def test_build_source_adds_and_builds(
+    new_project: SmallProject, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    package = new_project.recipe("small_ops", source=MODULE.format(answer=1))
+    (package.parent.parent / "extension.yaml").unlink()
+    (package.parent / "pyproject.toml").write_text(
+        (package.parent / "pyproject.toml").read_text() + '[project]\nname = "small-ops"\nversion = "1.0"\n'
+    )
+    (new_project.root / "matrix.yaml").write_text(
+        f"torch: [2.11.0]\ncuda: [13.0]\npython: [{PYTHON}]\nextensions: []\n"
+        f"torch_index: {new_project.index.torch_index}\n"
+    )
+    monkeypatch.chdir(new_project.root)
+    argv = ["build", "small_ops/src", "--executor", "local", "--store", str(new_project.store)]
+    monkeypatch.setattr(sys, "argv", ["buildfarm", *argv, "--arch", "bad"])
+    assert run_command() == Exit.USAGE
+    assert not (package / "extension.yaml").exists(), "a recipe is written only for a valid command line"
+    for matrix in ("matrix.yaml", "new/matrix.yaml"):
+        capfd.readouterr()
+        monkeypatch.setattr(sys, "argv", ["buildfarm", *argv, "--dry-run", "--matrix", matrix])
+        before = {path: path.read_bytes() for path in new_project.root.rglob("*") if path.is_file()}
+        assert run_command() == Exit.OK
+        assert {path: path.read_bytes() for path in new_project.root.rglob("*") if path.is_file()} == before
+        out, err = capfd.readouterr()
+        assert "would write small_ops/src/extension.yaml" in err
+        assert out.startswith("1 to compile, 0 already built\n  compile        small_ops-1.0-")
+    monkeypatch.setattr(sys, "argv", ["buildfarm", *argv])
+    code = run_command()
+    out, err = capfd.readouterr()
+    assert "wrote small_ops/src/extension.yaml" in err
+    assert "no CUDA file" in err
+    assert (code, len(list((new_project.root / "dist").glob("*.whl")))) == (0, 1), err
+    assert "1 cell" in out or "small_ops-1.0" in out
+
+
+pytestmark = pytest.mark.usefixtures("headers")
+SECRET = "hunter2secret"
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_run_keeps_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: bool
+) -> None:
+    with small_project(tmp_path / "project", monkeypatch) as project:
+        backend = project.recipe(
+            "steady", more=f"env: {{MIRROR: 'https://me:{SECRET}@host/x?token={SECRET}'}}\n"
+        ).parent
+        text = (backend / "backend.py").read_text().replace('f"{NAME}/env.txt"', '# f"{NAME}/env.txt"')
+        said = "".join(
+            f"print({line!r}, flush=True)\n"
+            for line in (
+                f"fetching https://me:{SECRET}@host/x.git",
+                f"GET https://host/x?access_token={SECRET}",
+                f"GET https://host/t/{SECRET}/x",
+                f"Authorization: Bearer {SECRET}",
+            )
+        )
+        (backend / "backend.py").write_text(said + text + ("raise SystemExit(1)\n" if broken else ""))
+        matrix = project.matrix("steady")
+        matrix.write_text(matrix.read_text().replace("http://", f"http://me:{SECRET}@"))
+        words = ["build", "--matrix", str(matrix), "--executor", "local", "--store", str(project.store)]
+        words += ["--dist", str(project.root / "dist"), "--verbose", "--index-url", f"https://me:{SECRET}@host"]
+        monkeypatch.setattr(sys, "argv", ["buildfarm", *words[:-2]])
+        code = run_command()
+        out, err = capsys.readouterr()
+        log = (project.store / "logs").glob("steady*.log")
+        assert "GET https://host/x?access_token=" in next(log).read_text()
+        assert code == int(broken), err
+        assert SECRET not in out + err
+        files = [path for folder in (project.store, project.root / "dist") for path in folder.rglob("*")]
+        assert [path for path in files if path.is_file() and SECRET.encode() in path.read_bytes()] == []
+
 
 pytestmark = pytest.mark.usefixtures("headers")
 
@@ -20,7 +154,7 @@ _COMPILER = "subprocess.run([*argv,"
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallProject]:
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallProject]:
     with (
         pytest.MonkeyPatch.context() as monkeypatch,
         small_project(tmp_path_factory.mktemp("errors"), monkeypatch) as ours,
@@ -28,13 +162,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallProject]:
         yield ours
 
 
-def failed(project: SmallProject, name: str, source: str | bytes, backend: str = BACKEND) -> BuildError:
+def failed(failing: SmallProject, name: str, source: str | bytes, backend: str = BACKEND) -> BuildError:
     """The error of a build of this C file by this build backend."""
-    package = project.recipe(name)
+    package = failing.recipe(name)
     (package / "_C.c").write_bytes(source if isinstance(source, bytes) else source.encode())
     (package.parent / "backend.py").write_text(backend)
-    project.matrix(name)
-    [result] = run_build(project.options())[1]
+    failing.matrix(name)
+    [result] = run_build(failing.options())[1]
     assert result.exit is Exit.FAILED
     assert isinstance(result.error, BuildError)
     assert result.error.stage == "compile"
@@ -42,10 +176,10 @@ def failed(project: SmallProject, name: str, source: str | bytes, backend: str =
 
 
 def test_the_first_error_after_warnings_is_printed_with_its_line(
-    project: SmallProject, capfd: pytest.CaptureFixture[str]
+    failing: SmallProject, capfd: pytest.CaptureFixture[str]
 ) -> None:
     source = '#warning "error: no error"\nint f(void) { return 1 }\nint g(void) { return h; }\n'
-    error = failed(project, "first", source)
+    error = failed(failing, "first", source)
     assert error.sentence == "first/_C.c:2:23: error: expected ‘;’ before ‘}’ token (2 errors in all)"
     assert error.excerpt == ("    2 | int f(void) { return 1 }", "      |                       ^~")
     capfd.readouterr()
@@ -56,8 +190,8 @@ def test_the_first_error_after_warnings_is_printed_with_its_line(
     assert [line.split()[0] for line in lines[3:]] == ["hint:"]
 
 
-def test_a_missing_header_has_its_package(project: SmallProject) -> None:
-    error = failed(project, "header", "#include <glm/glm.hpp>\n")
+def test_a_missing_header_has_its_package(failing: SmallProject) -> None:
+    error = failed(failing, "header", "#include <glm/glm.hpp>\n")
     assert error.sentence == "header/_C.c:1:10: fatal error: glm/glm.hpp: No such file or directory"
     assert (
         error.hints[0] == "the header glm/glm.hpp is in `libglm-dev` (Debian, Ubuntu) and `glm-devel` (dnf): install it"
@@ -73,16 +207,16 @@ def test_a_missing_header_has_its_package(project: SmallProject) -> None:
         ("option", ["-std=c99999"], "error: unrecognized command-line option ‘-std=c99999’", ""),
     ],
 )
-def test_linkers_and_options(project: SmallProject, name: str, options: list[str], sentence: str, hint: str) -> None:
+def test_linkers_and_options(failing: SmallProject, name: str, options: list[str], sentence: str, hint: str) -> None:
     backend = BACKEND.replace(_COMPILER, f"{_COMPILER} *{options!r},")
-    error = failed(project, name, "int missing(void);\nint f(void) { int unused; return missing(); }\n", backend)
+    error = failed(failing, name, "int missing(void);\nint f(void) { int unused; return missing(); }\n", backend)
     assert sentence in error.sentence
     assert [hint in line for line in error.hints[:-1]] == ([True] if hint else []), error.hints
 
 
-def test_colours_and_bytes_that_are_no_text(project: SmallProject) -> None:
+def test_colours_and_bytes_that_are_no_text(failing: SmallProject) -> None:
     backend = BACKEND.replace(_COMPILER, f"{_COMPILER} '-fdiagnostics-color=always',")
-    error = failed(project, "colours", b'char *s = "caf\xe9"; int f(void) { return caf\xe9; }\n', backend)
+    error = failed(failing, "colours", b'char *s = "caf\xe9"; int f(void) { return caf\xe9; }\n', backend)
     assert "\x1b" not in error.sentence + "".join(error.excerpt)
     assert error.sentence.startswith("colours/_C.c:1:")
     assert error.excerpt[0].startswith('    1 | char *s = "caf')
@@ -95,31 +229,31 @@ def test_colours_and_bytes_that_are_no_text(project: SmallProject) -> None:
         ("memory", "-v 300000", "memory", "a compiler had no more memory"),
     ],
 )
-def test_a_compiler_without_memory(project: SmallProject, name: str, limit: str, said: str, sentence: str) -> None:
+def test_a_compiler_without_memory(failing: SmallProject, name: str, limit: str, said: str, sentence: str) -> None:
     """The kernel ends the one with SIGKILL; the other gets no more memory and says so."""
     limited = f"['sh', '-c', 'ulimit {limit}; exec \"$@\"', 'sh']"
-    error = failed(project, name, _LARGE, BACKEND.replace(_COMPILER, f"{_COMPILER.replace('[', f'[*{limited}, ')}"))
+    error = failed(failing, name, _LARGE, BACKEND.replace(_COMPILER, f"{_COMPILER.replace('[', f'[*{limited}, ')}"))
     assert error.log
     assert said in error.log.read_text()
     assert error.sentence == sentence
     assert "--jobs 1" in error.hints[0]
 
 
-def test_an_error_of_the_build_backend_has_its_file_and_line(project: SmallProject) -> None:
-    error = failed(project, "python", "", BACKEND.replace("    tag =", "    os.environ['MY_TOOLKIT']\n    tag =", 1))
+def test_an_error_of_the_build_backend_has_its_file_and_line(failing: SmallProject) -> None:
+    error = failed(failing, "python", "", BACKEND.replace("    tag =", "    os.environ['MY_TOOLKIT']\n    tag =", 1))
     line = next(n for n, text in enumerate(BACKEND.splitlines(), 1) if text.startswith("    tag ="))
     assert error.sentence == f"backend.py:{line}: KeyError: 'MY_TOOLKIT'"
     assert error.excerpt == (f"{line:>5} |     os.environ['MY_TOOLKIT']",)
 
 
-def test_a_missing_module_has_the_requirement(project: SmallProject) -> None:
-    error = failed(project, "module", "", BACKEND.replace("    tag =", "    import yaml.none\n    tag =", 1))
+def test_a_missing_module_has_the_requirement(failing: SmallProject) -> None:
+    error = failed(failing, "module", "", BACKEND.replace("    tag =", "    import yaml.none\n    tag =", 1))
     assert "ModuleNotFoundError: No module named 'yaml'" in error.sentence
     assert error.hints[0] == "add `PyYAML` to `build_requires` in the recipe: the build needs this module"
 
 
-def test_a_backend_that_only_says_why(project: SmallProject) -> None:
+def test_a_backend_that_only_says_why(failing: SmallProject) -> None:
     backend = BACKEND.replace("    tag =", "    raise SystemExit('Install the frobnicator first.')\n    tag =", 1)
-    error = failed(project, "says", "", backend)
+    error = failed(failing, "says", "", backend)
     assert error.sentence.endswith(": Install the frobnicator first.")
     assert Path(error.hints[-1].rpartition(" ")[2]).is_file()

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from builder import records
-from builder.cli.app import app
 from builder.commands import rebuild
 from builder.commands.building.build import run_build
 from builder.commands.building.executor_choice import RunSettings, choose_executor
@@ -290,16 +288,3 @@ def test_an_extension_that_is_not_in_the_matrix_is_an_error(built: Built, tmp_pa
     error = refused(replace(built.options("steady"), matrix=other.matrix("other")))
     assert isinstance(error, UsageError)
     assert "'steady'" in error.sentence
-
-
-def test_the_command_line(built: Built, tmp_path: Path) -> None:
-    words = ["rebuild", str(built.wheels["moody"]), "--matrix", str(built.project.root / "matrix.yaml")]
-    words += ["--store", str(built.project.store)]
-    nothing = CliRunner().invoke(app, words)
-    assert isinstance(nothing.exception, UsageError)
-    moody = CliRunner().invoke(app, [*words, "--verify"])
-    assert moody.exit_code == Exit.FAILED
-    assert moody.stdout.startswith("not equal: 2 differences")
-    words[1] = str(built.wheels["steady"])
-    kept = CliRunner().invoke(app, [*words, "--verify", "--out", str(tmp_path)])
-    assert (kept.exit_code, kept.stdout.startswith("equal, sha256 ")) == (Exit.OK, True)

@@ -108,14 +108,6 @@ def test_a_wheel_is_tested_in_its_cells_and_the_proofs_are_saved(workspace: Work
     assert sorted(str(proof.check) for proof in saved) == sorted(verdicts)
 
 
-def test_the_default_is_the_wheels_of_dist(workspace: Workspace) -> None:
-    wheel = workspace.wheel()
-    done = workspace.smoke("--python", str(PYTHON))
-    assert done.exit_code == Exit.OK, done.output
-    assert "21 passed, 0 failed, 5 not run" in done.stdout
-    assert not proofs_path(wheel).exists(), "build wrote none"
-
-
 def test_a_wheel_of_an_earlier_version_is_tested_only_by_its_name(workspace: Workspace) -> None:
     workspace.wheel()
     old = loopback.pure_wheel(workspace.dist, "ops", "0.9", {"ops/__init__.py": ""}, requires=["torch==2.11.*"])

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.unit.publish.index.conftest import run
+from tests.unit.conftest import call
 
-__all__ = ["run"]
+__all__ = ["call"]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import run
 from tests.fixtures.zip_archives import ARCHIVES
+from tests.unit.loopback import serving
 
 NAME = "t0-1.0-py3-none-any.whl"
 METADATA = "Metadata-Version: 2.1\nName: t0\nVersion: 1.0\n"
@@ -33,11 +33,8 @@ def index(tmp_path: Path) -> Iterator[str]:
         (folder / NAME).write_bytes(content)
         (folder / f"{NAME}.metadata").write_text(METADATA)
         (folder / "index.html").write_text(f'<!DOCTYPE html><a href="{NAME}" data-core-metadata="true">{NAME}</a>')
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(tmp_path)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    with serving(partial(_Quiet, directory=str(tmp_path))) as address:
+        yield f"http://{address}"
 
 
 def test_uv_installs_what_has_no_fault_and_nothing_else(tmp_path: Path, index: str) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
-from tests.unit.images.test_dockerfiles import TYPICAL, files_of, shipped
+from tests.unit.images.test_images import TYPICAL, files_of, shipped
 
 
 def linted(texts: dict[str, str], folder: Path) -> str:

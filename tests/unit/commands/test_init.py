@@ -14,10 +14,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from builder.commands.init import InitOptions, run_init, started_text
-from builder.errors import Code, UsageError
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
-from tests.conftest import ROOT, coded, run
+from tests.conftest import ROOT, run
 
 CELL = InitOptions(torch=["2.11"], cuda=["13.0"], python=["3.12"])
 TUTORIAL = re.compile(r'^```\w+ title="extensions/axpby/([^"]+)"\n(.*?)^```$', re.M | re.S)
@@ -27,10 +26,10 @@ def start(folder: Path, name: str | None = None) -> list[str]:
     return run_init(replace(CELL, folder=folder, name=name))[0].notes
 
 
-def printed(folder: Path, code: str, archs: tuple[str, ...] = ()) -> str:
+def printed(folder: Path, code: str) -> str:
     """What `init` prints for a folder with one CUDA file."""
     (folder / "mine.cu").write_text(code)
-    return started_text(folder, *run_init(replace(CELL, folder=folder, arch=list(archs))))
+    return started_text(folder, *run_init(replace(CELL, folder=folder)))
 
 
 def without_comments(text: str) -> str:
@@ -76,12 +75,6 @@ def test_cuda_file_of_the_user_is_wrapped_and_not_changed(tmp_path: Path, code: 
     compile((tmp_path / "setup.py").read_text(), "setup.py", "exec")
     _, _, plan = read_plan(tmp_path / "matrix.yaml", Selection())
     assert len(plan.builds) == 1
-
-
-@pytest.mark.parametrize(("body", "gaps"), [("TORCH_CHECK(x.is_cuda());", 1), ("if (!x.is_cuda()) { return x; }", 0)])
-def test_pybind_functions_for_the_gpu_only_are_a_gap(tmp_path: Path, body: str, gaps: int) -> None:
-    code = f"at::Tensor f(at::Tensor x) {{ {body} return x; }}\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{}}"
-    assert " ".join(printed(tmp_path, code).split()).count("branch for CPU tensors: `if (!x.is_cuda())") == gaps
 
 
 FUNCTIONS = """\
@@ -141,16 +134,6 @@ def test_ops_that_return_nothing_get_fake_kernels_that_refuse_two_devices(
         fakes["mine::norm"](cuda, cpu, 4.0)
 
 
-def test_what_init_could_not_derive_is_told(tmp_path: Path) -> None:
-    text = printed(tmp_path, FUNCTIONS)
-    assert "op torch.ops.mine.two(Tensor x) -> Tensor[]" in text
-    assert "no op for sizes: it returns `std::vector<int64_t>`" in text
-    assert "no fake kernel for same, other, two: for torch.compile, add what `buildfarm cases` prints" in text
-    assert "Before the build" not in text
-    package = (tmp_path / "src" / "mine" / "__init__.py").read_text()
-    assert "# For each op, register a fake kernel here." in package
-
-
 def test_function_that_writes_to_a_tensor_becomes_an_op(tmp_path: Path) -> None:
     text = printed(tmp_path, WRITES)
     assert "op torch.ops.mine.norm(Tensor(a!) out, Tensor x, float eps) -> ()" in text
@@ -161,14 +144,6 @@ def test_function_that_writes_to_a_tensor_becomes_an_op(tmp_path: Path) -> None:
     assert 'm.impl("norm", &norm);' in binding
     assert "_kernel" not in binding
     assert "\nmemory_per_job: 3GiB" in (tmp_path / "extension.yaml").read_text()
-
-
-def test_a_file_without_a_function_for_an_op_says_what_to_write(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, check=coded(Code.SOURCE_UNSUPPORTED)) as caught:
-        printed(tmp_path, WRITES.replace("void norm(", "static void norm("))
-    assert caught.value.hints[0] == "norm: it is static; remove `static` to make it an op"
-    assert "write a function that launches the kernel" in caught.value.hints[1]
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.cu"]
 
 
 NORM = "at::Tensor {0}(at::Tensor x, double eps) {{ {1} }}\n"
@@ -227,27 +202,6 @@ def test_a_cpu_kernel_that_is_written_later_is_registered_as_the_note_says(tmp_p
     assert "return norm_cpu(x, eps);" in (tmp_path / "csrc" / "mine_ops.cu").read_text()
 
 
-@pytest.mark.parametrize("joins", [True, False])
-def test_of_a_pybind_module_the_gradient_that_init_can_join_is_named(tmp_path: Path, joins: bool) -> None:
-    functions = "torch::Tensor f_forward(torch::Tensor x) { return x; }\n"
-    functions += f"torch::Tensor f_backward(torch::Tensor {'grad_out' if joins else 'other'}) {{ return x; }}\n"
-    module = (
-        'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &f_forward); m.def("backward", &f_backward); }'
-    )
-    text = printed(tmp_path, functions + module)
-    assert "forward has no gradient: backward seems to compute it" in text
-    assert ("a new `buildfarm init` makes ops with this gradient" in text) == joins
-    assert "To test here, begin NAME with a branch for CPU tensors" in text
-
-
-def test_architectures_of_the_new_matrix(tmp_path: Path) -> None:
-    text = printed(tmp_path, WRITES, ("9.0", "12.0+PTX"))
-    assert "Python 3.12, archs 9.0, 12.0+PTX\n" in text
-    assert "build --arch" not in text
-    _, _, plan = read_plan(tmp_path / "matrix.yaml", Selection())
-    assert [str(arch) for arch in plan.builds[0].archs] == ["9.0", "12.0+PTX"]
-
-
 def test_without_architectures_the_build_with_one_is_named(tmp_path: Path) -> None:
     assert "  buildfarm build --arch 9.0    (one GPU architecture" in printed(tmp_path, WRITES)
     assert "\n# archs: [9.0]\n" in (tmp_path / "matrix.yaml").read_text()
@@ -270,31 +224,6 @@ def test_a_forward_is_joined_to_its_backward(tmp_path: Path) -> None:
         "torch.ops.mine.leaky_backward(grads[0].contiguous(), x, ctx.slope)\n    return found, None, None\n" in package
     )
     assert '"mine::leaky_forward", _call_leaky_backward, setup_context=_keep_for_leaky_backward' in package
-
-
-@pytest.mark.parametrize(
-    ("code", "how"),
-    [
-        (
-            PAIR.replace("float slope) { return grad", "float other) { return grad"),
-            "register_autograd, or say in cases",
-        ),
-        (
-            'TORCH_LIBRARY(a, m) { m.def("f_fwd(Tensor x) -> Tensor"); m.def("f_bwd(Tensor v) -> Tensor"); }',
-            "its parameter v is neither",
-        ),
-        (
-            'PYBIND11_MODULE(a, m) { m.def("forward", &f); m.def("backward", &b); }',
-            "join them in a torch.autograd.Function",
-        ),
-    ],
-    ids=["functions", "library", "pybind"],
-)
-def test_a_pair_that_cannot_be_joined_is_a_step_before_the_build(tmp_path: Path, code: str, how: str) -> None:
-    step = " ".join(printed(tmp_path, code).partition("Before the build, check these files.")[2].split())
-    assert "src/mine/__init__.py: " in step
-    assert "has no gradient" in step
-    assert how in step
 
 
 LIBRARY = """TORCH_LIBRARY(space, m) {
@@ -323,20 +252,6 @@ def test_a_library_with_a_gradient_of_its_own_or_none_gets_no_other(tmp_path: Pa
     assert "register_autograd" not in (tmp_path / "src" / "mine" / "__init__.py").read_text()
 
 
-def test_ops_without_a_backward_are_named(tmp_path: Path) -> None:
-    text = printed(tmp_path, PAIR + FUNCTIONS)
-    assert "\n  no gradient for same, other, two: to train with them, call torch.library.register_autograd in" in text
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [(PAIR, True), ("PYBIND11_MODULE(a, m) {}", False)],
-)
-def test_a_header_of_all_of_torch_that_the_file_does_not_need_is_named(tmp_path: Path, code: str, said: bool) -> None:
-    text = " ".join(printed(tmp_path, f"#include <torch/extension.h>\n{code}").split())
-    assert ("mine.cu includes <torch/extension.h>" in text) is said
-
-
 def test_numbers_of_other_types_are_cast(tmp_path: Path) -> None:
     printed(tmp_path, PAIR)
     binding = (tmp_path / "csrc" / "mine_ops.cu").read_text()
@@ -363,15 +278,6 @@ def test_functions_of_several_files_are_declared(tmp_path: Path) -> None:
     assert "at::Tensor f(const at::Tensor& x, float s);\nstd::vector<at::Tensor> g(at::Tensor x);\n\n" in binding
     assert '#include "' not in binding
     assert '["a.cu", "b.cu", "csrc/both_ops.cu"]' in (tmp_path / "setup.py").read_text()
-
-
-def test_files_of_one_object_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "op.cpp").write_text("PYBIND11_MODULE(a, m) {}")
-    (tmp_path / "op.cu").touch()
-    with pytest.raises(UsageError, check=coded(Code.SOURCE_UNSUPPORTED)) as caught:
-        start(tmp_path)
-    assert "op.cpp and op.cu have the same name without the ending" in str(caught.value)
-    assert caught.value.hints == ("rename one of them, such as op_kernel.cu",)
 
 
 def test_functions_that_an_op_calls_are_not_named(tmp_path: Path) -> None:

@@ -1,18 +1,47 @@
-"""The jobs of a run, the checks that are not run and why, and the order of the queue."""
+"""The jobs of a run and their order, the outcome of import orders, journals, GPUs, and facts of the system."""
 
 from __future__ import annotations
 
+import functools
+import itertools
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import tracemalloc
+from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
+import psutil
 import pytest
 
+import builder
+from builder.gate.amounts import size_text
 from builder.gate.check_table import CHECKS
 from builder.gate.coverage import CaseFacts
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
+from builder.gate.processes.import_order import ImportOrders, OrderRun, allowed_order, orders_of
 from builder.gate.processes.jobs import INSIDE, OUTPUT_BYTES, SEND, Job, Queue, plan
-from builder.gate.processes.journal import LOG, TaskRecord
+from builder.gate.processes.journal import LOG, Journal, TaskRecord, new_key, read
+from builder.gate.processes.order_process import FORK, NEW, WATCH
 from builder.gate.processes.servers import JUDGE, PLAIN
 from builder.gate.processes.verdicts import compare_bits, job_outcomes
+from builder.gate.system import nvidia, rlimits
+from builder.gate.system.exit_status import ProcessExit, tail
+from builder.gate.system.files import mapped_files, read_regular
+from builder.gate.system.nvidia import (
+    gpu_facts,
+    hidden_gpus,
+    hide_gpus,
+    may_have_gpu,
+    read_sanitizer,
+    row_of,
+    sanitizer_command,
+    smi_rows,
+)
+from tests.conftest import PATIENCE, is_running, wait_until
 
 SPEC = Spec("toy", ["toy"])
 CASE = CaseFacts(0, "ns::op", "plain")
@@ -163,3 +192,503 @@ def test_a_process_that_printed_too_much_and_ended_before_it_was_killed(tmp_path
     *_, last = job_outcomes(ended)
     assert last.verdict == FAILED
     assert "prints more than 64.0 MiB" in last.reason
+
+
+NAMES = ("torch", "toy")
+
+
+def outcome_of(runs: list[OrderRun], spec: Spec) -> Outcome:
+    orders = ImportOrders(spec, {}, {})
+    for run in runs:
+        orders.add(run, NEW)
+    [found] = orders.outcomes()
+    return found
+
+
+def judged(*called: str, printed: str = "") -> Outcome:
+    """The outcome of orders that all succeed, each with the op that returned."""
+    runs = [
+        OrderRun(order, 0, f"{printed}\nbuildfarm-called {op}\n")
+        for order, op in zip((NAMES, NAMES[::-1]), called, strict=True)
+    ]
+    return outcome_of(runs, Spec("toy", ["toy"], has_cases=any(called)))
+
+
+def test_orders_that_call_the_same_op_pass_whatever_an_import_prints() -> None:
+    assert judged("toy::op", "toy::op", printed="apex not found").verdict == PASSED
+    none = judged("", "", printed="hello")
+    assert (none.verdict, none.reason.partition(",")[0]) == (NOT_RUN, "no case could be called after the imports")
+
+
+def test_an_op_that_returns_in_only_one_order_fails() -> None:
+    found = judged("toy::op", "")
+    assert found.verdict == FAILED
+    assert found.reason.startswith("the import order changes which ops work.")
+    assert "After toy, torch: every op raises an exception. After torch, toy: toy::op is the first" in found.reason
+    assert found.reason.endswith("call in each the first case of toy::op")
+
+
+LIBC10 = "ImportError: libc10.so: cannot open shared object file: No such file or directory"
+TWICE = "RuntimeError: Only a single TORCH_LIBRARY can be used to register the namespace _C; please put all of your"
+GOOD = OrderRun(NAMES, 0, "\nbuildfarm-called toy::op\n")
+
+
+def raises(order: tuple[str, ...], error: str) -> OrderRun:
+    trace = f"buildfarm-step import toy\nTraceback (most recent call last):\n  File x\n{error}\nmore text\n"
+    return OrderRun(order, 1 << 8, trace)
+
+
+@pytest.mark.parametrize(
+    ("runs", "parts"),
+    [
+        pytest.param(
+            [OrderRun(NAMES, 6, "buildfarm-step import torch\n", ProcessExit(6, "time", "180 s"))],
+            ["does not end within 180 s"],
+            id="three times the limit of a case",
+        ),
+        pytest.param(
+            [GOOD, raises(NAMES[::-1], LIBC10)],
+            [LIBC10, "only if torch is not imported before toy", "`needs_first: [torch]`"],
+            id="a module that imports only after torch",
+        ),
+        pytest.param(
+            [raises(NAMES, TWICE)],
+            ["two libraries have `TORCH_LIBRARY(_C, m)`; rename the namespace in one"],
+            id="one namespace in two libraries",
+        ),
+    ],
+)
+def test_an_order_that_fails_is_told_with_the_cure(runs: list[OrderRun], parts: list[str]) -> None:
+    found = outcome_of(runs, Spec("toy", ["toy"]))
+    assert found.verdict == FAILED
+    assert [part for part in parts if part not in found.reason] == []
+
+
+def test_an_order_that_fails_in_a_fork_runs_in_a_new_python_and_a_crash_once_more_for_its_stacks() -> None:
+    orders = ImportOrders(Spec("toy", ["toy"]), {"apex": None}, {"toy": "1.0"})
+    modes = {one.order: one.mode for one in (orders.take(), orders.take()) if one}
+    assert modes == {NAMES: FORK, NAMES[::-1]: NEW}
+    assert [one.mode for one in orders.add(OrderRun(NAMES, 1 << 8, ""), FORK)] == [NEW]
+    orders.add(GOOD, NEW)
+    orders._left = 1
+    crash = OrderRun(NAMES[::-1], signal.SIGSEGV, "buildfarm-step import toy\n")
+    assert [(one.order, one.mode) for one in orders.add(crash, NEW)] == [(NAMES[::-1], WATCH)]
+    missing, found = orders.outcomes()
+    assert (missing.case, missing.verdict) == ("apex", NOT_RUN)
+    assert found.reason.startswith("toy 1.0: import toy dies with SIGSEGV (a segmentation fault)")
+    assert found.reason.endswith("; the order torch, toy works")
+
+
+def test_modules_of_needs_first_precede_the_extension() -> None:
+    spec = Spec("toy", ["toy", "toy.more"], needs_first=["torch"])
+    assert allowed_order(("toy", "numpy", "torch", "toy.more"), spec) == ("torch", "toy", "numpy", "toy.more")
+    assert allowed_order(("torch", "toy.more", "toy"), spec) == ("torch", "toy.more", "toy")
+    listed = Spec("toy", ["torch", "toy"], needs_first=["torch"])
+    assert allowed_order(("toy", "torch"), listed) == ("torch", "toy")
+
+
+def test_orders_have_each_pair_and_each_module_first_with_torch_at_the_end() -> None:
+    names = ["t", "a", "b"]
+    assert set(orders_of(names)) == set(itertools.permutations(names))
+    assert set(orders_of(names[:2])) == {("t", "a"), ("a", "t")}
+    orders = list(orders_of([*names, "c"]))
+    assert {order[0] for order in orders if order[-1] == "t"} == {"a", "b", "c"}
+    pairs = {order[:2] for order in orders}
+    assert len(pairs) == 12
+
+
+KEY = new_key()
+DONE = Outcome("values", "ns::op", "plain", PASSED, "2 dtypes")
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "journal"), KEY)
+    journal.step("float32")
+    journal.outcome(DONE)
+    journal.facts({"gpus": []})
+    record = read(tmp_path / "journal", KEY)
+    assert (record.step, record.ended, record.forked, record.foreign) == ("float32", False, False, False)
+    assert record.outcomes == [DONE]
+    journal.end()
+    assert read(tmp_path / "journal", KEY).ended
+
+
+def test_an_incomplete_line_and_a_missing_file_are_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    assert not read(path, KEY).ended
+    Journal(str(path), KEY).step("x")
+    with path.open("ab") as file:
+        file.write(b'{"end": tr')
+    record = read(path, KEY)
+    assert (record.step, record.ended, record.foreign) == ("x", False, False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"end": true}\n',
+        b"\xff\xfe\n",
+        b"[]\n",
+        b"0" * 64 + b' 1 {"end": true}\n',
+        b"0" * 64 + b' x {"end": true}\n',
+        b"[" * 100_000 + b"\n",
+    ],
+)
+def test_a_line_without_the_key_is_noticed(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "journal"
+    journal = Journal(str(path), KEY)
+    journal.outcome(DONE)
+    with path.open("ab") as file:
+        file.write(line)
+    journal.end()
+    record = read(path, KEY)
+    assert record.foreign
+    assert not record.ended
+
+
+def test_lines_cannot_be_repeated_left_out_or_taken_from_another_task(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = Journal(str(path), KEY)
+    journal.step("x")
+    journal.outcome(DONE)
+    journal.end()
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    for changed in (first + first, first + third, second + third, first + second + third + third):
+        path.write_bytes(changed)
+        assert read(path, KEY).foreign
+    path.write_bytes(first + second + third)
+    assert not read(path, KEY).foreign
+    assert read(path, new_key()).foreign
+
+
+def test_a_journal_that_is_not_a_file_does_not_block_the_reader(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for name in ("pipe", "link"):
+        assert read(tmp_path / name, KEY).foreign
+
+
+def test_a_copy_of_the_process_records_itself_and_exits(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "journal"), KEY)
+    pid = os.fork()
+    if pid == 0:
+        journal.end()
+        os._exit(9)  # not reached
+    assert os.waitpid(pid, 0)[1] == 0
+    record = read(tmp_path / "journal", KEY)
+    assert record.forked
+    assert not record.ended
+
+
+ROOT = str(Path(builder.__file__).parents[1])
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(5, "5 bytes"), (484 << 10, "484 KiB"), (4 << 20, "4.0 MiB"), (2**30 - 1, "1024.0 MiB"), (100 << 30, "100.0 GiB")],
+)
+def test_a_size_as_text(size: int, text: str) -> None:
+    assert size_text(size) == text
+
+
+def test_a_mapped_file_is_found_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "with a space.so"
+    path.write_bytes(b"x")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
+        assert str(path) in mapped_files()
+    assert str(path) not in mapped_files()
+
+
+def test_the_start_or_the_end_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"0123456789")
+    assert read_regular(tmp_path / "file", 4) == b"0123"
+    assert read_regular(tmp_path / "file", 4, end=True) == b"6789"
+    tracemalloc.start()
+    assert read_regular(tmp_path / "file", 4 << 30, end=True) == b"0123456789"
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20, "a large limit takes no memory"
+    tracemalloc.stop()
+    assert tail(tmp_path / "missing") == ""
+    (tmp_path / "log").write_bytes(b"\xff" * 10 + b"end")
+    assert tail(tmp_path / "log", 4) == "\ufffdend"
+
+
+def test_pipes_devices_and_links_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "other").symlink_to(tmp_path / "file")
+    for name in ("pipe", "link", "other", "missing"):
+        with pytest.raises(OSError):  # noqa: PT011 (the kernel's message)
+            read_regular(tmp_path / name, 10)
+
+
+THROWS = "terminate called after throwing an instance of"
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        (ProcessExit(signal.SIGSEGV, frame="f of lib.so"), "dies with SIGSEGV (a segmentation fault) in f of lib.so"),
+        (ProcessExit(signal.SIGABRT), "dies with SIGABRT (abort())"),
+        (ProcessExit(signal.SIGABRT, log="free(): invalid pointer\n"), "glibc aborts with 'free(): invalid pointer'"),
+        (ProcessExit(signal.SIGABRT, log="double free or corruption (out)\n"), "'double free or corruption (out)'"),
+        (
+            ProcessExit(signal.SIGABRT, log=f"{THROWS} 'std::bad_alloc'\n  what():  x\n"),
+            "allocates more memory than allowed and does not catch std::bad_alloc",
+        ),
+        (
+            ProcessExit(signal.SIGABRT, log=f"{THROWS} 'Oops'\n  what():  too late\n"),
+            "dies of an uncaught C++ exception: Oops (too late)",
+        ),
+        (ProcessExit(signal.SIGKILL), "killed by the kernel when memory ran out"),
+        (ProcessExit(40), "dies with signal 40"),
+    ],
+)
+def test_the_end_of_a_process_is_a_sentence(end: ProcessExit, text: str) -> None:
+    assert text in end.sentence()
+
+
+def test_evidence_has_the_innermost_python_frame() -> None:
+    stack = 'Thread 0x1 (most recent call first):\n  File "/a/op.py", line 7 in call\n  File "/b.py", line 1 in x\n'
+    evidence = ProcessExit(signal.SIGSEGV, stack=stack, log="hello").evidence()
+    assert evidence == {"signal": "SIGSEGV", "stack": stack, "frame": "/a/op.py:7 in call", "printed": "hello"}
+
+
+def python(code: str) -> str:
+    """What a new Python prints."""
+    head = f"import sys; sys.path.insert(0, {ROOT!r}); from builder.gate.system import rlimits\n"
+    return subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, check=False).stdout
+
+
+def test_memory_is_limited_until_the_limit_is_removed() -> None:
+    refused = "rlimits.limit_added_memory(64 << 20)\ntry: bytearray(100 << 30)\nexcept MemoryError: print('refused')\n"
+    assert python(refused) == "refused\n"
+    assert python("rlimits.limit_added_memory(256 << 20)\nprint(len(bytearray(64 << 20)))") == f"{64 << 20}\n"
+    removed = "rlimits.limit_added_memory(16 << 20)\nrlimits.remove_memory_limit()\nprint(len(bytearray(64 << 20)))"
+    assert python(removed) == f"{64 << 20}\n"
+
+
+def test_a_process_dies_with_its_parent() -> None:
+    code = (
+        "import os, time\nparent = os.getpid()\nreader, writer = os.pipe()\npid = os.fork()\n"
+        "if pid == 0:\n    rlimits.exit_with_parent(parent)\n    os.close(1)\n    os.close(2)\n"
+        "    os.write(writer, b'1')\n    time.sleep(600)\n"
+        "os.read(reader, 1)\nprint(pid, flush=True)\nos.kill(os.getpid(), 9)\n"
+    )
+    pid = int(python(code))  # the child has closed the pipe that this reads
+    with suppress(psutil.NoSuchProcess):
+        child = psutil.Process(pid)
+        wait_until(lambda: not is_running(child), "the end of the child")
+
+
+def test_threads_and_memory_of_a_process() -> None:
+    own = os.getpid()
+    assert rlimits.threads(own) >= 1
+    assert (rlimits.resident(own) or 0) > 1 << 20
+    assert rlimits.resident(1 << 30) is None
+
+
+def test_killing_a_group_that_has_ended_is_no_error() -> None:
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    rlimits.kill_group(child.pid)
+    assert child.wait(PATIENCE) == -signal.SIGKILL
+    rlimits.kill_group(child.pid)
+
+
+TWO = """\
+0, GPU-11111111-aaaa-bbbb-cccc-000000000000, NVIDIA H100 80GB HBM3, 580.65.06, 345, 1980, 2619, 700.00, 80503, Default
+1, GPU-22222222-aaaa-bbbb-cccc-000000000000, NVIDIA H100 80GB HBM3, 580.65.06, 1980, 1980, 2619, [N/A], 3100, Prohibited
+"""
+MEMCHECK = """\
+========= COMPUTE-SANITIZER
+something the program printed
+========= Invalid __global__ write of size 4 bytes
+=========     at void add<float>(float *, long)+0x70 in add.cu:12
+=========     by thread (31,0,0) in block (0,0,0)
+=========     Address 0x7f2b5be00080 is out of bounds
+=========     and is 1 bytes after the nearest allocation at 0x7f2b5be00000 of size 128 bytes
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: cuLaunchKernel [0x7ff]
+=========
+========= Invalid __global__ read of size 2 bytes
+=========     at read()+0x10
+=========     by thread (0,0,0) in block (1,0,0)
+=========     Address 0x0 is out of bounds
+=========
+========= ERROR SUMMARY: 2 errors
+"""
+
+
+@pytest.fixture
+def rows() -> list[dict[str, str]]:
+    return smi_rows(TWO)
+
+
+def test_a_row_for_each_gpu_without_missing_values(rows: list[dict[str, str]]) -> None:
+    assert [(row["index"], row.get("power.limit")) for row in rows] == [("0", "700.00"), ("1", None)]
+    for text in ("", "No devices were found\n", "Failed to initialize NVML: Driver/library mismatch\n"):
+        assert smi_rows(text) == []
+
+
+SECOND = "22222222-aaaa-bbbb-cccc-000000000000"
+L4 = {"index": "2", "name": "NVIDIA L4"}
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "uuid", "more", "index"),
+    [
+        pytest.param(0, "NVIDIA H100 80GB HBM3", SECOND, [], "1", id="the uuid, however it is numbered"),
+        pytest.param(0, "NVIDIA H100 80GB HBM3", f"GPU-{SECOND}", [], "1", id="the uuid with its kind"),
+        pytest.param(1, "NVIDIA H100 80GB HBM3", "", [], "1", id="the number, if all names are equal"),
+        pytest.param(0, "NVIDIA H100 80GB HBM3", "", [L4], None, id="ambiguous"),
+        pytest.param(0, "NVIDIA L4", "", [L4], "2", id="the only one of this name"),
+        pytest.param(0, "NVIDIA L40", "", [L4], None, id="no such name"),
+        # CUDA names it so, and its UUID is that of the part, which this query of nvidia-smi does not list.
+        pytest.param(2, "NVIDIA L4 MIG 1g.10gb", "7b6a0b7e-0000", [L4], "2", id="a part of a GPU: that of the GPU"),
+    ],
+)
+def test_which_row_is_that_of_a_gpu(
+    rows: list[dict[str, str]], number: int, name: str, uuid: str, more: list[dict[str, str]], index: str | None
+) -> None:
+    assert row_of([*rows, *more], number, name, uuid).get("index") == index
+
+
+def test_facts_of_a_gpu(rows: list[dict[str, str]]) -> None:
+    assert gpu_facts("NVIDIA H100 80GB HBM3", (9, 0), 80 << 30, rows[0]) == {
+        "name": "NVIDIA H100 80GB HBM3",
+        "sm": "sm_90",
+        "memory": "80 GiB",
+        "driver": "580.65.06",
+        "clock": "345 of 1980 MHz",
+        "memory clock": "2619 MHz",
+        "power limit": "700.00 W",
+    }
+    assert gpu_facts("x", (12, 0), 1 << 30, {}) == {"name": "x", "sm": "sm_120", "memory": "1 GiB"}
+
+
+def test_processes_at_the_same_time(rows: list[dict[str, str]]) -> None:
+    assert nvidia.most_processes(80 << 30, rows[0]) == 78
+    assert nvidia.most_processes(10 << 30, rows[0]) == 10, "a part of a GPU (MIG)"
+    assert nvidia.most_processes(80 << 30, {**rows[0], "memory.free": "3100"}) == 3
+    assert nvidia.most_processes(80 << 30, {**rows[0], "memory.free": "100"}) == 1
+    assert nvidia.most_processes(80 << 30, {**rows[0], "compute_mode": "Exclusive_Process"}) == 1
+    assert nvidia.most_processes(8 << 30, {}) == 8, "no nvidia-smi"
+
+
+def test_why_there_is_no_gpu(rows: list[dict[str, str]]) -> None:
+    assert nvidia.why_no_gpu("13.0", "", []) == "no GPU on this machine"
+    assert nvidia.why_no_gpu("13.0", "RuntimeError: Found no NVIDIA driver", []) == "no GPU on this machine"
+    assert nvidia.why_no_gpu(None, "", []) == "this torch is a CPU build, which cannot use a GPU"
+    assert nvidia.why_no_gpu(None, "", rows).endswith("the NVIDIA H100 80GB HBM3 that nvidia-smi finds")
+    old = nvidia.why_no_gpu("13.0", "RuntimeError: The NVIDIA driver on your system is too old", rows)
+    assert old == (
+        "nvidia-smi finds NVIDIA H100 80GB HBM3 (driver 580.65.06), but torch (CUDA 13.0) does not: "
+        "RuntimeError: The NVIDIA driver on your system is too old"
+    )
+    assert nvidia.why_no_gpu("13.0", "", rows).endswith("does not; check CUDA_VISIBLE_DEVICES")
+
+
+def test_nvidia_smi_may_be_missing_or_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert nvidia.smi() == []
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\ncase $1 in --query-gpu=index,uuid,*) ;; *) exit 2;; esac\ncat <<X\n{TWO}X\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert len(nvidia.smi()) == 2
+    program.write_text(f"#!/bin/sh\ncat <<X\n{TWO}X\nexit 9\n")
+    assert nvidia.smi() == []
+    program.write_text(f"#!/bin/sh\ncat <<X\n{TWO}X\nexit 14\n")
+    assert len(nvidia.smi()) == 2, "the infoROM of a GPU is corrupted"
+
+
+def test_compute_sanitizer_is_found_on_the_path_or_in_the_toolkit(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "compute-sanitizer"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    command = sanitizer_command(["python", "x"], {"PATH": "/nowhere", "CUDA_HOME": str(tmp_path)})
+    assert command
+    assert (command[0], command[-2:]) == (str(program), ["python", "x"])
+
+
+WRITE = (
+    "Invalid __global__ write of size 4 bytes at void add<float>(float *, long)+0x70 in add.cu:12 "
+    "by thread (31,0,0) in block (0,0,0) Address 0x7f2b5be00080 is out of bounds"
+)
+READ = (
+    "Invalid __global__ read of size 2 bytes at read()+0x10 by thread (0,0,0) in block (1,0,0) "
+    "Address 0x0 is out of bounds"
+)
+OWN = "Internal Sanitizer Error: The Sanitizer encountered an error while launching add"
+HEAD = "========= COMPUTE-SANITIZER\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "report"),
+    [
+        pytest.param(MEMCHECK, (2, [WRITE, READ], ""), id="error, location and thread"),
+        pytest.param(
+            MEMCHECK.replace("Invalid __global__ write of size 4 bytes", OWN),
+            (2, [READ], OWN),
+            id="its own error is no finding",
+        ),
+        pytest.param(f"{HEAD}========= ERROR SUMMARY: 0 errors\n", (0, [], ""), id="clean"),
+        pytest.param("", (None, [], ""), id="nothing"),
+        pytest.param(
+            f"{HEAD}========= Error: Target application ended before its first instrumented call\n",
+            (None, [], ""),
+            id="without a summary",
+        ),
+    ],
+)
+def test_the_report_of_the_sanitizer(text: str, report: tuple[int | None, list[str], str]) -> None:
+    assert read_sanitizer(text) == report
+
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+@pytest.fixture(params=[None, "1"])
+def before(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """The GPUs that the user has chosen."""
+    value: str | None = request.param
+    if value is None:
+        monkeypatch.delenv(VARIABLE, raising=False)
+    else:
+        monkeypatch.setenv(VARIABLE, value)
+    return value
+
+
+def test_the_choice_of_the_user_is_restored(before: str | None) -> None:
+    with hidden_gpus():
+        assert os.environ[VARIABLE] == "-1"
+    assert os.environ.get(VARIABLE) == before
+
+
+@pytest.mark.usefixtures("before")
+def test_what_torch_has_stored_about_gpus_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins for the modules of torch: triton's `has_triton` and the old `device_count` store their results."""
+
+    @functools.cache
+    def finds_gpu() -> bool:
+        return os.environ.get(VARIABLE) != "-1"
+
+    modules = {
+        name: ModuleType(name) for name in ("torch.cuda", "torch.utils._triton", "torch._dynamo.device_interface")
+    }
+    vars(modules["torch.cuda"])["device_count"] = finds_gpu
+    vars(modules["torch._dynamo.device_interface"])["_device_initialized"] = True
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    assert finds_gpu()
+    with hidden_gpus():
+        assert not finds_gpu()
+        assert vars(modules["torch._dynamo.device_interface"])["_device_initialized"] is False
+    assert finds_gpu()
+
+
+def test_hidden_gpus_are_no_gpus(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, before or "0")  # so that monkeypatch restores it
+    hide_gpus()
+    assert not may_have_gpu()

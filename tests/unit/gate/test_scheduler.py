@@ -96,47 +96,31 @@ CRASHES = {
     "ns::stranger": "something other than the gate writes into the results",
     "ns::forks": "forks, and the child returns",
     "ns::wrong": "1 is not 2",
+    "ns::loop": "does not end within 2 s",
 }
 
 
-@pytest.mark.parametrize(("op", "reason"), CRASHES.items())
-def test_an_op_that_crashes_is_named_and_the_others_go_on(tmp_path: Path, op: str, reason: str) -> None:
-    answer = gate(tmp_path, f"ns::good,{op},ns::fine")
-    failure = values(answer, op)
-    assert failure.verdict == FAILED
-    assert reason in failure.reason
-    assert values(answer, "ns::good").verdict == values(answer, "ns::fine").verdict == PASSED
-
-
-@pytest.mark.parametrize(("op", "reason"), [*CRASHES.items(), ("ns::loop", "does not end within 2 s")])
-def test_cases_in_one_process_have_the_outcomes_of_a_process_each(tmp_path: Path, op: str, reason: str) -> None:
-    """The check "fake" runs several cases in one process: what fails there is judged by what it does alone."""
-    ops = f"ns::good,ns::first,{op},ns::fine,ns::last"
-    answer = gate(tmp_path, ops, ("fake",), seconds=2.0 if op == "ns::loop" else 120.0)
-    assert len(answer.outcomes) == 5
-    failure = values(answer, op, "fake")
-    assert failure.verdict == FAILED
-    assert reason in failure.reason
-    assert [one.op for one in answer.outcomes if one.verdict == PASSED] == [one for one in ops.split(",") if one != op]
-
-
 #: In the judge, an op that kills or stops its parent ends the judge.
-IN_JUDGE = {op: reason for op, reason in CRASHES.items() if "parent process" not in reason}
+CRASHES_IN = [
+    (kind, op)
+    for kind in ("values", "fake", "judge")
+    for op in CRASHES
+    if kind != "judge" or "parent process" not in CRASHES[op]
+]
 
 
-@pytest.mark.parametrize(("op", "reason"), [*IN_JUDGE.items(), ("ns::loop", "does not end within 2 s")])
-def test_results_in_one_process_of_the_judge_have_the_outcomes_of_a_process_each(
-    tmp_path: Path, op: str, reason: str
-) -> None:
-    ops = f"ns::good,ns::first,judge-{op},ns::fine,ns::last"
-    answer = gate(tmp_path, ops, ("values",), seconds=2.0 if op == "ns::loop" else 120.0)
+@pytest.mark.parametrize(("kind", "op"), CRASHES_IN)
+def test_an_op_that_crashes_is_named_and_the_others_go_on(tmp_path: Path, kind: str, op: str) -> None:
+    """`fake` runs several cases in one process, the judge several results: what fails there is judged alone."""
+    check, bad = ("values", f"judge-{op}") if kind == "judge" else (kind, op)
+    others = ["ns::good", "ns::first", "ns::fine", "ns::last"]
+    ops = ",".join([*others[:2], bad, *others[2:]])
+    answer = gate(tmp_path, ops, (check,), seconds=2.0 if op == "ns::loop" else 120.0)
     assert len(answer.outcomes) == 5
-    failure = values(answer, f"judge-{op}")
+    failure = values(answer, bad, check)
     assert failure.verdict == FAILED
-    assert reason in failure.reason
-    assert [one.op for one in answer.outcomes if one.verdict == PASSED] == [
-        one for one in ops.split(",") if "judge" not in one
-    ]
+    assert CRASHES[op] in failure.reason
+    assert [one.op for one in answer.outcomes if one.verdict == PASSED] == others
 
 
 def test_a_judge_that_ends_fails_what_it_has_not_judged(tmp_path: Path) -> None:

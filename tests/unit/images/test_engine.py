@@ -1,15 +1,35 @@
+"""The engine: its answers and errors, the network of containers, pulls, registries and buildfarm.lock."""
+
 from __future__ import annotations
 
+import base64
 import gc
-from collections.abc import Callable
+import json
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
+import docker
 import pytest
 import requests
 from docker.errors import DockerException
 
-from builder.errors import Exit, MissingToolError
-from builder.images.engine import Engine, image_build_error
+from builder import process
+from builder.errors import Code, Exit, MissingToolError, UsageError
+from builder.images import network, pull
+from builder.images.engine import Engine, image_build_error, pull_missing, refresh_lock
+from builder.images.network import ca_bundle, ca_variables, index_variables, package_settings, shell_settings
+from builder.images.pull import PullProgress, pull_error, pull_image
+from builder.images.registry import Reference, located, lock_path, read_lock, read_mirrors, write_lock
+from builder.log import console
+from builder.process import Interrupted
+from tests.conftest import PATIENCE, coded
+from tests.refused import refused
 from tests.unit.images.fake_engine import FakeEngine
 
 
@@ -227,3 +247,363 @@ def test_the_error_for_an_output_of_buildx(lines: list[str], code: Exit, sentenc
     assert sentence in error.sentence
     assert error.where == "buildfarm/build:abc"
     assert "the full output is in /logs/build" in error.hints
+
+
+@pytest.mark.parametrize(
+    ("environ", "variables"),
+    [
+        ({}, {}),
+        ({"PATH": "/bin", "UV_CACHE_DIR": "/c", "UV_FIND_LINKS": "/wheels", "PIP_CERT": "/ca"}, {}),
+        ({"UV_DEFAULT_INDEX": ""}, {}),
+        ({"UV_DEFAULT_INDEX": "u"}, {"UV_DEFAULT_INDEX": "u", "PIP_INDEX_URL": "u"}),
+        ({"UV_INDEX_URL": "u"}, {"UV_INDEX_URL": "u", "PIP_INDEX_URL": "u"}),
+        ({"PIP_INDEX_URL": "p"}, {"UV_DEFAULT_INDEX": "p", "PIP_INDEX_URL": "p"}),
+        ({"PIP_INDEX_URL": "p", "UV_DEFAULT_INDEX": "u"}, {"PIP_INDEX_URL": "p", "UV_DEFAULT_INDEX": "u"}),
+        ({"UV_DEFAULT_INDEX": "own=https://u"}, {"UV_DEFAULT_INDEX": "own=https://u", "PIP_INDEX_URL": "https://u"}),
+        ({"UV_INDEX_FARM_PASSWORD": "x", "https_proxy": "h"}, {"UV_INDEX_FARM_PASSWORD": "x", "https_proxy": "h"}),
+    ],
+    ids=["nothing", "not ours", "empty", "uv", "old uv", "pip", "both", "named", "credentials and proxy"],
+)
+def test_network_variables_of_a_container(environ: dict[str, str], variables: dict[str, str]) -> None:
+    assert index_variables(environ) == variables
+
+
+def test_a_bundle_in_the_environment_precedes_the_systems(tmp_path: Path) -> None:
+    (tmp_path / "own.pem").touch()
+    assert ca_bundle({"SSL_CERT_FILE": str(tmp_path / "own.pem")}) == tmp_path / "own.pem"
+    assert ca_bundle({"SSL_CERT_FILE": "/nowhere", "PIP_CERT": str(tmp_path / "own.pem")}) == tmp_path / "own.pem"
+
+
+def test_a_missing_bundle_has_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "_CA_FILES", (str(tmp_path / "none.pem"),))
+    monkeypatch.setattr("ssl.get_default_verify_paths", _Paths)
+    with refused(Code.CERTIFICATE_NOT_USABLE) as caught:
+        ca_bundle({})
+    assert "SSL_CERT_FILE" in caught.value.hints[0]
+
+
+class _Paths:
+    cafile = None
+
+
+def test_settings_are_quoted_for_the_shell() -> None:
+    awkward = {"A": 'it\'s $HOME; `x` "y"', **ca_variables("/ca.pem")}
+    sh = shutil.which("sh")
+    assert sh
+    script = shell_settings(awkward) + 'printf "%s\\n%s" "$A" "$SSL_CERT_FILE"'
+    answer = subprocess.run([sh, "-eu"], input=script, capture_output=True, text=True, check=True, env={})
+    assert answer.stdout == f"{awkward['A']}\n/ca.pem"
+
+
+def test_only_places_of_packages_are_taken_from_the_settings_of_uv(tmp_path: Path) -> None:
+    own, shared = tmp_path / "config" / "uv" / "uv.toml", tmp_path / "shared" / "uv" / "uv.toml"
+    for path in (own, shared):
+        path.parent.mkdir(parents=True)
+    own.write_text(
+        'prerelease = "allow"\noverride-dependencies = ["torch==1"]\noffline = true\nfind-links = ["/one", "/two"]\n'
+        '[pip]\ntorch-backend = "cpu"\nindex-strategy = "unsafe-best-match"\n'
+        '[[index]]\nname = "own"\nurl = "https://own"\n[[index]]\nurl = "https://main"\ndefault = true\n'
+        '[[index]]\nurl = "https://flat"\nformat = "flat"\n'
+        '[[index]]\nname = "rare"\nurl = "https://rare"\nexplicit = true\n'
+    )
+    shared.write_text('index-url = "https://shared"\nextra-index-url = ["https://more"]\ncache-dir = "/cache"\n')
+    shell = {"XDG_CONFIG_HOME": str(own.parents[1]), "XDG_CONFIG_DIRS": str(shared.parents[1])}
+    assert package_settings({**shell, "UV_TORCH_BACKEND": "auto", "UV_INDEX": "https://first"}) == {
+        **shell,
+        "UV_INDEX": "https://first own=https://own",
+        "UV_DEFAULT_INDEX": "https://main",
+        "UV_EXTRA_INDEX_URL": "https://more",
+        "UV_FIND_LINKS": "/one,/two,https://flat",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_OFFLINE": "True",
+        "UV_CACHE_DIR": "/cache",
+    }
+    given = {**shell, "PIP_INDEX_URL": "https://pip", "UV_NO_CONFIG": "1", "PIP_CONSTRAINT": "/x", "PIP_CERT": "/ca"}
+    assert package_settings(given) == {**shell, "PIP_INDEX_URL": "https://pip", "PIP_CERT": "/ca"}
+    for wrong in ("[", "[[index]]\nname = 'own'\n", "pip = 1\n"):
+        own.write_text(wrong)
+        with refused(Code.VALUE_INVALID, str(own)):
+            package_settings(shell)
+
+
+DIGEST = "sha256:" + "11" * 32
+
+
+def layer(identity: str, status: str, current: int = 0, total: int = 0) -> dict[str, Any]:
+    return {"id": identity, "status": status, "progressDetail": {"current": current, "total": total} if total else {}}
+
+
+def test_a_digest_is_pulled_without_the_tag(fake: FakeEngine) -> None:
+    fake.pulls[f"registry.example/team/cuda@{DIGEST}"] = []
+    Engine().pull(f"registry.example/team/cuda:12@{DIGEST}")
+    assert fake.pulled == [{"fromImage": "registry.example/team/cuda", "tag": DIGEST}]
+
+
+def test_the_login_of_the_registry_is_passed_on(
+    fake: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del fake
+    (tmp_path / "docker").mkdir()
+    entry = {"auth": base64.b64encode(b"someone:secret").decode()}
+    (tmp_path / "docker" / "config.json").write_text(json.dumps({"auths": {"registry.example": entry}}))
+    sent: dict[str, Any] = {}
+
+    def post(*_: Any, **arguments: Any) -> Any:
+        sent.update(arguments)
+        raise docker.errors.DockerException("enough")
+
+    with closing(docker.from_env()) as client:
+        monkeypatch.setattr(client.api, "post", post)
+        with refused(Code.ENGINE_NOT_ANSWERING):
+            pull_image(client, "registry.example/a:1", "registry.example/a:1")
+    login = json.loads(base64.urlsafe_b64decode(sent["headers"]["X-Registry-Auth"]))
+    assert (login["username"], login["password"]) == ("someone", "secret")
+
+
+def test_missing_images_are_named_before_the_pull(fake: FakeEngine) -> None:
+    for name in ("nvidia/cuda:12", "pypa/many:1"):
+        fake.pulls[f"mirror.example/{name}"] = []
+    fake.add_image("here:1", "sha256:here")
+    engine = Engine({"docker.io": "mirror.example", "quay.io": "mirror.example"})
+    with console.capture() as output:
+        for _ in range(2):
+            assert pull_missing(engine, ["nvidia/cuda:12", "here:1", "quay.io/pypa/many:1"]) == {}
+    first, *others = output.get().splitlines()
+    assert first == "pulling 2 base images: nvidia/cuda:12, quay.io/pypa/many:1, from mirror.example"
+    assert [line.split(" (")[0] for line in others] == ["pulled nvidia/cuda:12", "pulled quay.io/pypa/many:1"]
+
+
+def test_when_a_registry_cannot_be_reached_no_other_image_is_pulled(fake: FakeEngine) -> None:
+    for name in ("a", "b"):
+        fake.pulls[f"r.example/{name}:1"] = [{"error": "dial tcp: lookup x: no such host"}]
+    problems = pull_missing(Engine(), ["r.example/a:1", "r.example/b:1"])
+    assert list(problems) == ["r.example/a:1"]
+    assert len(fake.pulled) == 1
+
+
+def test_no_pull_names_each_missing_image_and_asks_no_registry(fake: FakeEngine) -> None:
+    with console.capture() as output:
+        problems = pull_missing(Engine(may_pull=False), ["a:1", "b:1"])
+    assert [str(problem) for problem in problems.values()] == [
+        f"{name}: this base image is not on this machine, and `--no-pull` forbids a pull" for name in ("a:1", "b:1")
+    ]
+    assert (output.get(), fake.pulled) == ("", [])
+
+
+#: Messages of Docker Engine 20.10.24.
+MESSAGES = [
+    ("manifest for r.example/a:1 not found: manifest unknown: manifest unknown", "has no such image (", "images:"),
+    (
+        "pull access denied for a, repository does not exist or may require 'docker login': denied: requested access"
+        " to the resource is denied",
+        "has no such image, or requires a login for it (",
+        "`docker login`",
+    ),
+    ("toomanyrequests: You have reached your pull rate limit.", "refuses more pulls for now (", "registries:"),
+    ("write /var/lib/docker/tmp/GetImageBlob1: no space left on device", "the disk is full (", "`docker system df`"),
+    (
+        'Get "https://r.example/v2/": dial tcp: lookup r.example: no such host',
+        "the Docker engine cannot connect to the registry (Get",
+        "BUILDFARM_REGISTRIES",
+    ),
+    ("unexpected EOF", "cannot connect to the registry (unexpected EOF)", "run the command again"),
+    ("something new", "the Docker engine refuses (something new)", "run the command again"),
+]
+
+
+@pytest.mark.parametrize(("message", "sentence", "hint"), MESSAGES)
+def test_the_error_for_a_message_of_the_engine(message: str, sentence: str, hint: str) -> None:
+    error = pull_error("a:1", "r.example/team/a:1", message)
+    assert error.sentence.startswith("team/a:1 cannot be pulled from r.example: ")
+    assert sentence in error.sentence
+    assert (error.where, error.exit_code) == ("a:1", Exit.TOOL_MISSING)
+    assert any(hint in each for each in error.hints), error.hints
+
+
+@pytest.mark.parametrize("event", [{"error": "unexpected EOF"}, {"errorDetail": {}, "error": "unexpected EOF"}])
+def test_an_error_among_the_events_is_raised(fake: FakeEngine, event: dict[str, Any]) -> None:
+    fake.pulls["docker.io/library/a:1"] = [layer("one", "Downloading", 5, 10), event]
+    with refused(Code.NETWORK_UNREACHABLE, "unexpected EOF"):
+        Engine().pull("a:1")
+
+
+@contextmanager
+def raw_engine(folder: Path, answer: Callable[[socket.socket], None]) -> Iterator[docker.DockerClient]:
+    """The client of an engine that answers the first request by this function."""
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        connection.recv(1 << 16)
+        answer(connection)
+        connection.close()
+
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "s"))
+        server.listen()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        client = docker.DockerClient(base_url=f"unix://{folder / 's'}", version="1.41")
+        yield client
+        thread.join(PATIENCE)
+        client.close()
+        assert not thread.is_alive(), "the connection is closed, so the engine stops the download"
+
+
+BEGUN = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def test_an_engine_that_is_silent_for_too_long(
+    fake: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del fake
+    monkeypatch.setattr(pull, "SILENCE_TIMEOUT", 0.5)
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(BEGUN + b"2\r\n{}\r\n")
+        connection.recv(1)  # until the client closes the connection
+
+    with raw_engine(tmp_path, answer) as client, refused(Code.NETWORK_UNREACHABLE, "0.5 seconds"):
+        pull_image(client, "a:1", "a:1")
+
+
+@pytest.mark.parametrize("sent", [b"", BEGUN], ids=["none", "begun"])
+def test_an_interrupt_does_not_wait_for_a_silent_engine(
+    fake: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    del fake
+    monkeypatch.setattr(pull, "SILENCE_TIMEOUT", 600)
+    monkeypatch.setattr(process, "_stopping", threading.Event())
+    ended = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(sent)
+        process.kill_all()
+        ended.wait(PATIENCE)
+
+    with raw_engine(tmp_path, answer) as client:
+        with pytest.raises(Interrupted):
+            pull_image(client, "a:1", "a:1")
+        ended.set()
+
+
+def test_the_progress_counts_the_bytes_of_all_layers() -> None:
+    progress = PullProgress()
+    assert (progress.phase, progress.total) == ("waiting", 0)
+    progress.add({})
+    progress.add({"id": "1", "status": "Pulling from a"})
+    for identity in ("one", "two"):
+        progress.add(layer(identity, "Pulling fs layer"))
+    progress.add(layer("one", "Downloading", 30, 60))
+    assert (str(progress), progress.total) == ("30 bytes of 60 bytes, downloading", 60)
+    progress.add(layer("one", "Download complete"))
+    progress.add(layer("two", "Retrying in 5 seconds"))
+    assert str(progress) == "60 bytes of 60 bytes, retrying in 5 seconds"
+    progress.add(layer("two", "Downloading", 40, 40))
+    progress.add(layer("two", "Extracting", 10, 40))
+    assert str(progress) == "100 bytes of 100 bytes, extracting"
+
+
+def test_the_progress_is_printed_as_lines(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull, "LINE_SECONDS", 0)
+    fake.pulls["docker.io/library/a:1"] = [layer("one", "Downloading", 5_000_000, 10_000_000)]
+    with console.capture() as output:
+        Engine().pull("a:1")
+    assert output.get() == "a:1: 5.0 MB of 10.0 MB, downloading (0:00)\npulled a:1 (10.0 MB, 0:00)\n"
+
+
+ONE, TWO = "sha256:" + "11" * 32, "sha256:" + "22" * 32
+
+
+def test_a_written_lock_is_sorted_and_readable(tmp_path: Path) -> None:
+    path = lock_path(tmp_path / "matrix.yaml")
+    assert read_lock(path) == {}
+    write_lock(path, {"b/x:1": TWO, "a": ONE})
+    assert read_lock(path) == {"a": ONE, "b/x:1": TWO}
+    assert path.read_text().splitlines()[-2:] == [f'"a" = "{ONE}"', f'"b/x:1" = "{TWO}"']
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("version = 1\nimages = 3", "`images` has no sha256"),
+        ('version = 1\n[images]\n"a" = "latest"', "`a` has no sha256"),
+        ('version = 1\n[images]\n"a" = "sha256:12"', "`a` has no sha256"),
+        ("version = 2\n[images]", "has version 2"),
+        ("", "has version None"),
+        ("<<<<<<< ours", "is not valid TOML"),
+    ],
+)
+def test_an_invalid_lock_is_a_usage_error(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "buildfarm.lock"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=reason) as wrong:
+        read_lock(path)
+    assert wrong.value.where == str(path)
+
+
+def test_a_refresh_updates_these_images_and_keeps_the_others(tmp_path: Path, fake: FakeEngine) -> None:
+    path = tmp_path / "buildfarm.lock"
+    moved, fresh, gone = "r.example/a:1", "r.example/b:1", "r.example/gone:1"
+    write_lock(path, {moved: ONE, gone: TWO, "not/refreshed": ONE})
+    fake.digests = {moved: TWO, fresh: ONE}
+    problems = refresh_lock(path, [moved, fresh, gone], Engine())
+    assert [(problem.where, problem.code) for problem in problems] == [(gone, Code.IMAGE_NOT_FOUND)]
+    assert read_lock(path) == {**fake.digests, gone: TWO, "not/refreshed": ONE}
+    first = path.read_bytes()
+    refresh_lock(path, [fresh, moved], Engine())
+    assert path.read_bytes() == first
+
+
+def test_without_an_engine_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (problem,) = refresh_lock(tmp_path / "buildfarm.lock", ["a:1"], Engine())
+    assert problem.code is Code.ENGINE_MISSING
+    assert not (tmp_path / "buildfarm.lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ("ubuntu", "docker.io/library/ubuntu:latest"),
+        ("registry-1.docker.io/nvidia/cuda:1", "docker.io/nvidia/cuda:1"),
+        (f"quay.io/pypa/many:2026@{ONE}", f"quay.io/pypa/many:2026@{ONE}"),
+        ("registry.example:5000/a/b", "registry.example:5000/a/b:latest"),
+        ("localhost/a:1", "localhost/a:1"),
+    ],
+)
+def test_an_image_name_is_parsed_as_docker_does(image: str, name: str) -> None:
+    assert Reference.parse(image).name == name
+
+
+@pytest.mark.parametrize(
+    ("image", "wanted"),
+    [
+        ("nvidia/cuda:12.1.1-x", "r.example/hub/nvidia/cuda:12.1.1-x"),
+        ("docker.io/nvidia/cuda:1", "r.example/hub/nvidia/cuda:1"),
+        (f"nvidia/cuda:1@{ONE}", f"r.example/hub/nvidia/cuda:1@{ONE}"),
+        (f"nvidia/cuda@{ONE}", f"r.example/hub/nvidia/cuda@{ONE}"),
+        ("ubuntu", "r.example/hub/library/ubuntu:latest"),
+        ("quay.io/pypa/many:1", "quay.io/pypa/many:1"),
+        ("own.example/a", "own.example/a"),
+    ],
+)
+def test_a_mirror_has_the_image_under_the_same_path(image: str, wanted: str) -> None:
+    assert located(image, {"docker.io": "r.example/hub"}) == wanted
+
+
+def test_the_variable_takes_precedence_over_matrix_yaml() -> None:
+    declared = {"docker.io": "a.example", "quay.io": "a.example/quay"}
+    mirrors = read_mirrors(declared, {"BUILDFARM_REGISTRIES": " docker.io=127.0.0.1:5000  ghcr.io=b.example/x "})
+    images = ("nvidia/cuda:1", "quay.io/pypa/many:1", "ghcr.io/a/b:1")
+    assert [located(image, mirrors) for image in images] == [
+        "127.0.0.1:5000/nvidia/cuda:1",
+        "a.example/quay/pypa/many:1",
+        "b.example/x/a/b:1",
+    ]
+
+
+@pytest.mark.parametrize("value", ["docker.io", "docker.io=https://a.example", "=a.example", "docker.io=a.example/X Y"])
+def test_an_invalid_variable_is_a_usage_error(value: str) -> None:
+    with pytest.raises(UsageError, check=coded(Code.VALUE_INVALID)) as caught:
+        read_mirrors({}, {"BUILDFARM_REGISTRIES": value})
+    assert caught.value.where == "BUILDFARM_REGISTRIES"

@@ -1,14 +1,23 @@
-"""Which cells a wheel claims, and why it does not claim the others."""
+"""Cells that a wheel claims, NVIDIA's driver for a cell, and findings that a recipe accepts."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from builder.matrix.axes import AbiClass, Cell, Platform
+from builder.gate.acceptance import Accept
+from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome
+from builder.gate.system import nvidia
+from builder.matrix.axes import AbiClass, Cell, Cuda, Platform
 from builder.matrix.compat import Compat
-from builder.proof import Verdict
+from builder.matrix.config import Recipe
+from builder.proof import Check, Proof, Verdict
+from builder.proofs.cells import driver
+from builder.proofs.cells.acceptance import apply_accepts, unused_accepts
+from builder.proofs.cells.op_gate import CellProofs, gate_basis
 from builder.proofs.claimed_cells import (
     CellClaims,
     abi_class,
@@ -19,6 +28,8 @@ from builder.proofs.claimed_cells import (
 )
 from builder.proofs.static.metadata import check_metadata
 from builder.wheelfile.facts import WheelFacts
+from tests.unit.canned_gate import answer
+from tests.unit.matrix import make
 from tests.unit.proofs.make import library, wheel_facts
 
 URL = "https://download.example/whl/cu130/torch-2.11.0%2Bcu130-cp312-cp312-manylinux_2_28_x86_64.whl"
@@ -147,3 +158,113 @@ def test_a_number_that_python_does_not_convert_is_no_error(field: str) -> None:
     CellClaims(changed[field]).why_not(cell)
     proof = check_metadata(changed[field], foreign_claim(changed[field], [cell]))
     assert proof.verdict is Verdict.FAILED
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "floor"),
+    [
+        ("580.65.06", Cuda(13, 2), ""),
+        ("570.211.01", Cuda(13, 0), "580.65.06"),
+        ("525.60.13", Cuda(12, 8), ""),
+        ("520.61.05", Cuda(12, 1), "525.60.13"),
+        ("450.80.02", Cuda(11, 8), ""),
+        ("440.33", Cuda(11, 8), "450.80.02"),
+        ("", Cuda(13, 0), ""),
+        ("[N/A]", Cuda(13, 0), ""),
+    ],
+)
+def test_driver_of_the_first_minor_suffices_within_a_major(version: str, cuda: Cuda, floor: str) -> None:
+    assert driver.driver_runs(version, cuda, Compat.load()) is not bool(floor)
+    assert floor in driver.driver_floor(cuda, Compat.load())
+
+
+def test_version_from_nvidia_smi_else_from_the_kernel_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kernel = tmp_path / "version"
+    monkeypatch.setattr(driver, "_KERNEL", kernel)
+    monkeypatch.setattr(nvidia, "smi", lambda: [{"name": "H100", "driver_version": "580.95.05"}])
+    assert driver.driver_version() == "580.95.05"
+    monkeypatch.setattr(nvidia, "smi", list)
+    assert driver.driver_version() == ""
+    kernel.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n")
+    assert driver.driver_version() == "535.183.01"
+    kernel.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n")
+    assert driver.driver_version() == "580.95.05"
+
+
+def test_gpu_exists_when_the_driver_created_a_device_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(nvidia, "NODES", (tmp_path / "nvidiactl",))
+    assert not driver.gpu_here()
+    (tmp_path / "nvidiactl").touch()
+    assert driver.gpu_here()
+
+
+CELL = Cell.parse("torch2.11.0-cu130-cp312")
+FAKE = Outcome("fake", "tiny::op", "plain", FAILED, "the fake kernel returns another shape")
+ACCEPTS = Accept("fake", "upstream knows it", op="tiny::op")
+
+
+def recipe(*entries: Accept) -> Recipe:
+    return replace(make.recipe("tiny"), version="1.4", accepts=entries)
+
+
+def proofs(*outcomes: Outcome) -> list[Proof]:
+    return CellProofs("ab", CELL).of_gate(answer(*outcomes))
+
+
+def of(check: Check, made: list[Proof]) -> Proof:
+    [found] = [proof for proof in made if proof.check is check]
+    return found
+
+
+def test_an_accepted_failure_is_neither_failed_nor_passed_and_keeps_its_finding() -> None:
+    raw = proofs(FAKE)
+    made = apply_accepts(raw, recipe(ACCEPTS))
+    found = of(Check.FAKE, made)
+    assert (found.verdict, found.accepted) == (Verdict.ACCEPTED, "upstream knows it")
+    assert found.reason == "tiny::op (plain): the fake kernel returns another shape"
+    assert found.evidence["outcomes"][0]["accepted"] == "upstream knows it"
+    assert [proof for proof in made if proof is not found] == [p for p in raw if p.check is not Check.FAKE]
+
+
+def test_a_stored_proof_follows_the_recipe_of_today() -> None:
+    raw = of(Check.FAKE, proofs(FAKE))
+    [accepted] = apply_accepts([raw], recipe(ACCEPTS))
+    stored = Proof.from_json(json.loads(json.dumps(accepted.to_json())))
+    assert apply_accepts([stored], recipe(ACCEPTS)) == [accepted]
+    assert apply_accepts([stored], recipe()) == [raw]
+
+
+def test_a_second_failure_of_the_check_still_fails() -> None:
+    [found] = apply_accepts([of(Check.FAKE, proofs(FAKE, replace(FAKE, op="tiny::more")))], recipe(ACCEPTS))
+    assert found.verdict is Verdict.FAILED
+    assert found.reason.startswith("tiny::more (plain): ")
+
+
+def test_a_check_of_the_file_can_be_accepted() -> None:
+    raw = Proof("ab", None, Check.TAGS, Verdict.FAILED, "uses GLIBC_2.99", {"symbols": ["x"]})
+    [found] = apply_accepts([raw], recipe(Accept("tags", "only for our machines")))
+    assert (found.verdict, found.reason, found.accepted) == (Verdict.ACCEPTED, raw.reason, "only for our machines")
+    assert apply_accepts([found], recipe()) == [raw]
+    assert apply_accepts([raw], recipe(Accept("tags", "in a cell", cell="torch2*"))) == [raw]
+
+
+def test_a_remark_can_be_accepted() -> None:
+    remark = Outcome("loaded", "", "tiny/_video.so", NOT_RUN, "no import loads it", remark=True)
+    good = Outcome("loaded", "", "tiny/_C.so", PASSED)
+    raw = of(Check.LOADED, proofs(good, remark))
+    assert (raw.remark, raw.reason) == (True, "tiny/_video.so: no import loads it")
+    [found] = apply_accepts([raw], recipe(Accept("loaded", "loaded on demand", op="tiny/_video.so")))
+    assert (found.verdict, found.remark, found.accepted) == (Verdict.ACCEPTED, False, "loaded on demand")
+    assert apply_accepts([found], recipe()) == [raw]
+
+
+def test_an_entry_without_a_finding_is_reported() -> None:
+    entries = (ACCEPTS, Accept("values", "gone"), Accept("gpu-values", "no GPU here"), Accept("fake", "x", cell="a*"))
+    made = apply_accepts(proofs(FAKE), recipe(*entries))
+    assert unused_accepts(recipe(*entries), made) == [
+        "`accepts[1]` (check values) matches no finding: remove the entry"
+    ]
+
+
+def test_accepts_are_no_input_of_a_run() -> None:
+    assert gate_basis(recipe()) == gate_basis(recipe(ACCEPTS))

@@ -1,29 +1,41 @@
-"""The closing table, report.json and dist/: a refused wheel is not published; "not run" is never shown as passed."""
+"""The closing table, report.json, dist/, tables of 80 columns, the text of a plan, and the statement of provenance."""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from builder.commands.building import story
 from builder.commands.building.build import build_text, distinct_errors
+from builder.commands.smoke import smoke_text
 from builder.errors import BuildError, BuildfarmError, Code, Exit
 from builder.gate.outcome import CHECKED, LOST, MISTAKE_IN_CASES, REFUSED, Outcome
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
-from builder.matrix.plan import Build, Plan, Skip
+from builder.matrix.config import GitSource, SdistSource, Selection
+from builder.matrix.load import read_plan
+from builder.matrix.plan import Build, Plan, Skip, summarise_skips
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.op_gate import outcome_evidence, summary
-from builder.publish.dist import publish_wheels
+from builder.publish.dist import Published, publish_wheels
 from builder.publish.op_evidence import Gradient, gradients_of
+from builder.publish.plan_text import architectures_hint, plan_text
+from builder.publish.provenance import make_statement, statement_path, write_statement
 from builder.publish.report import build_junit, report_json
-from builder.records import CacheStatistics, Part, Toolchain
-from builder.result import BuildResult
+from builder.records import CacheStatistics, Part, Record, Toolchain
+from builder.result import BuildResult, SmokeResult
 from builder.store import StoredBuild
 from builder.wheels.toolchain.uv import uv_command
+from tests.conftest import ROOT
 from tests.unit.wheels import make_record
 
 CELLS = tuple(Cell.parse(f"torch2.11.0-cu130-cp3{minor}") for minor in (11, 12, 13))
@@ -78,14 +90,6 @@ def test_gpu_is_passed_only_if_every_cell_had_one(gpu: tuple[Verdict, ...], show
     assert row(build_text(Path("dist"), PLAN, [result(stored, proofs(*gpu))]))[-2] == shown
 
 
-def test_the_figures_of_a_row(stored: StoredBuild) -> None:
-    made = proofs(NOT_RUN, NOT_RUN, NOT_RUN)
-    assert row(build_text(Path("dist"), PLAN, [result(stored, made)])) == [
-        stored.wheel.name, "5 KiB", "3", "2 passed, 0 failed, 3 not run", "not run", "61 s",
-    ]  # fmt: skip
-    assert row(build_text(Path("dist"), PLAN, [result(stored, made, reused=True)]))[-1] == "reused"
-
-
 def test_reasons_are_grouped_and_not_read_as_markup(stored: StoredBuild) -> None:
     odd = "std::vector[0] is [red]not[/red] :here:"
     made = [
@@ -101,22 +105,14 @@ def test_reasons_are_grouped_and_not_read_as_markup(stored: StoredBuild) -> None
     assert "(refused)" in lines[1]
 
 
-def test_the_command_that_installs_a_wheel_is_printed(stored: StoredBuild, tmp_path: Path) -> None:
-    text = build_text(tmp_path / "my dist", PLAN, [result(stored, proofs(NOT_RUN))])
+def test_equal_commands_are_printed_once_and_torch_comes_from_its_index(stored: StoredBuild, tmp_path: Path) -> None:
+    older = Cell.parse("torch2.2.2-cu118-cp311")
+    one = replace(result(stored, proofs(NOT_RUN)), build=replace(build(), serves=(older,)))
+    text = build_text(tmp_path / "my dist", PLAN, [one, one], "https://mirror.example/{variant}")
     commands = [line for line in text.splitlines() if "pip install" in line]
     assert all(line.strip().startswith(name) for line, name in zip(commands, ("pip ", uv_command()), strict=True))
     for command in commands:
         assert f" --find-links '{tmp_path.resolve()}/my dist' " in command
-        assert command.endswith(" ops==1.0+cu130.torch2.11 torch==2.11.0")
-
-
-def test_equal_commands_are_printed_once_and_torch_comes_from_its_index(stored: StoredBuild, tmp_path: Path) -> None:
-    older = Cell.parse("torch2.2.2-cu118-cp311")
-    one = replace(result(stored, proofs(NOT_RUN)), build=replace(build(), serves=(older,)))
-    text = build_text(tmp_path, PLAN, [one, one], "https://mirror.example/{variant}")
-    commands = [line for line in text.splitlines() if "pip install" in line]
-    assert len(commands) == 2
-    for command in commands:
         assert "https://mirror.example/cu118" in command
         assert command.endswith(" torch==2.2.2+cu118 'numpy<2'")
 
@@ -432,3 +428,151 @@ def test_junit_gives_the_reason_why_a_finding_is_accepted(stored: StoredBuild) -
     suites = ElementTree.fromstring(build_junit([result(stored, (found,))]).partition("?>")[2])
     messages = [skipped.get("message") for skipped in suites.iter("skipped")]
     assert messages == ["accepted: our index allows it; the finding: the wheel is too large"]
+
+
+WHEEL = "ms_deform_attn-0.1.0+cu130.torch2.11-cp310-abi3-manylinux_2_34_x86_64.whl"
+
+
+def every_proof(cell: Cell) -> tuple[Proof, ...]:
+    return tuple(Proof("ab", cell, check, NOT_RUN if check.on_gpu else PASSED) for check in Check)
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal of 80 columns."""
+    monkeypatch.setattr("builder.publish.terminal.PLAIN_WIDTH", 80)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_in_a_narrow_terminal_a_build_has_a_line_for_its_wheel_and_one_for_its_figures(stored: StoredBuild) -> None:
+    lines = build_text(Path("dist"), PLAN, [result(stored, every_proof(CELLS[0]), reused=True)]).splitlines()
+    assert lines[0] == stored.wheel.name
+    passed = sum(not check.on_gpu for check in Check)
+    assert lines[1] == f"  5 KiB, 3 cells; checks: {passed} passed, 0 failed, 5 not run; GPU: not run; reused"
+
+
+@pytest.mark.usefixtures("narrow")
+def test_several_cells_have_a_row_each_and_what_was_not_run_a_line() -> None:
+    lines = smoke_text([SmokeResult(WHEEL, cell, every_proof(cell), None) for cell in CELLS]).splitlines()
+    assert lines[0] == WHEEL
+    assert [each.split()[0] for each in lines[1:5]] == ["cell", *map(str, CELLS)]
+    assert lines[-1] == "  not run   GPU           no reason given"
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_a_reason_that_all_wheels_share_is_printed_once() -> None:
+    results = [
+        SmokeResult(wheel, CELLS[0], every_proof(CELLS[0]), None) for wheel in (WHEEL, WHEEL.replace("0.1", "0.2"))
+    ]
+    assert smoke_text(results).count("no reason given") == 1
+
+
+def test_what_failed_stands_last_with_what_to_do() -> None:
+    failed = Proof("ab", CELLS[0], Check.IMPORT, FAILED, "no module", {"hints": ["import torch first"]})
+    lines = smoke_text([SmokeResult(WHEEL, CELLS[0], (*every_proof(CELLS[0])[:3], failed), None)]).splitlines()
+    assert lines[-2:] == ["  FAILED    import        no module", "  hint: import torch first"]
+
+
+def test_the_explained_plan_of_a_large_matrix_can_be_read() -> None:
+    _, _, plan = read_plan(ROOT / "matrix.yaml", Selection())
+    assert len(plan.skips) > 700
+    lines = plan_text(plan, explain=True).splitlines()
+    assert len(lines) < 700
+    reasons = [line for line in lines if re.match(r" +\d+  ", line)]
+    assert len(reasons) == len(set(reasons)) == len(summarise_skips(plan)), "each reason once"
+
+
+def test_the_hint_names_the_number_of_architectures_and_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = build(), replace(build(), archs=(Arch(8, 0), Arch(9, 0, ptx=True)))
+    monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
+    assert architectures_hint([]) == architectures_hint([one]) == ""
+    hint = architectures_hint([two])
+    assert "for up to 2 GPU architectures" in architectures_hint([one, two])
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
+    assert architectures_hint([two]) == f"{hint} TORCH_CUDA_ARCH_LIST is not read."
+
+
+def test_a_farm_holds_the_folder_while_it_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = []
+
+    def publish(dist: Path, *_: object) -> Published:
+        descriptor = os.open(dist, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(descriptor)
+        published.append(dist)
+        return Published([], [], [])
+
+    monkeypatch.setattr(story, "publish_wheels", publish)
+    story.publish(tmp_path / "dist", Plan((), ()), [])
+    assert published == [tmp_path / "dist"]
+    descriptor = os.open(tmp_path / "dist", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(descriptor)
+
+
+def stored_wheel(folder: Path, record: Record | None = None) -> StoredBuild:
+    folder.mkdir(exist_ok=True)
+    wheel = folder / "ops-1.0+cu130.torch2.11-cp312-cp312-manylinux_2_28_x86_64.whl"
+    wheel.write_bytes(b"wheel")
+    return StoredBuild("d" * 64, wheel, make_record.build_record(record, provided=frozenset({"libtorch.so"})))
+
+
+def statement(wheel: StoredBuild) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(make_statement(wheel))
+    return data
+
+
+def test_the_fields_and_the_subject(tmp_path: Path) -> None:
+    wheel = stored_wheel(tmp_path)
+    data = statement(wheel)
+    assert data["_type"] == "https://in-toto.io/Statement/v1"
+    assert data["predicateType"] == "https://slsa.dev/provenance/v1"
+    sha256 = hashlib.sha256(b"wheel").hexdigest()
+    assert data["subject"] == [{"name": wheel.wheel.name, "digest": {"sha256": sha256}}]
+    definition, details = data["predicate"]["buildDefinition"], data["predicate"]["runDetails"]
+    assert set(definition) == {"buildType", "externalParameters", "internalParameters", "resolvedDependencies"}
+    assert definition["externalParameters"]["archs"] == ["8.0", "9.0+PTX"]
+    assert definition["internalParameters"]["toolchain"]["nvcc"] == "13.0.88"
+    assert details["builder"]["id"] == "urn:buildfarm:executor:local"
+    assert details["metadata"]["startedOn"] == "2026-01-02T03:04:05Z"
+    assert details["metadata"]["finishedOn"] == "2026-01-02T03:05:05Z"
+    assert "unsigned" in details["buildfarm_signature"]
+
+
+def dependencies(wheel: StoredBuild) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = statement(wheel)["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert all({"uri", "digest", "content"} & set(each) for each in found)  # in-toto's ResourceDescriptor requires one
+    return found
+
+
+def test_every_input_is_listed(tmp_path: Path) -> None:
+    patch = tmp_path / "a.patch"
+    patch.write_text("--- a\n")
+    record = make_record.record(
+        make_record.TOOLCHAIN.having({Part.BASE: "debian:13", Part.BASE_DIGEST: "sha256:" + "e" * 64}),
+        source=SdistSource("ops-cuda", "1.0", "ab" * 32),
+        patches=(patch,),
+    )
+    source, changed, base, *packages = dependencies(stored_wheel(tmp_path / "store", record))
+    assert source == {"name": "source", "uri": "pkg:pypi/ops-cuda@1.0", "digest": {"sha256": "ab" * 32}}
+    assert changed["digest"] == {"sha256": hashlib.sha256(b"--- a\n").hexdigest()}
+    assert base == {"name": "base image", "uri": "docker://debian:13", "digest": {"sha256": "e" * 64}}
+    assert {"uri": "pkg:pypi/torch@2.11.0"} in packages
+
+
+def test_git_sources_and_local_sources(tmp_path: Path) -> None:
+    git = make_record.record(source=GitSource("https://example.org/ops.git", "c" * 40))
+    assert dependencies(stored_wheel(tmp_path, git))[0]["digest"] == {"gitCommit": "c" * 40}
+    assert dependencies(stored_wheel(tmp_path))[0]["digest"] == {"buildfarm_source_1": "5" * 64}
+
+
+def test_it_is_written_next_to_both_copies_and_only_once(tmp_path: Path) -> None:
+    wheel, dist = stored_wheel(tmp_path / "store"), tmp_path / "dist"
+    target = write_statement(wheel, dist)
+    assert target == dist / f"{wheel.wheel.name}.intoto.json"
+    assert target.read_bytes() == statement_path(wheel.wheel).read_bytes()
+    before = target.stat().st_mtime_ns, target.stat().st_ino
+    assert write_statement(wheel, dist) == target
+    assert (target.stat().st_mtime_ns, target.stat().st_ino) == before
+    assert '"build_format": 7' in target.read_text()

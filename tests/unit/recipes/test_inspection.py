@@ -1,4 +1,4 @@
-"""Small source trees, and what the inspection finds in them."""
+"""Small source trees and what the inspection finds; what SOURCE may be; matrix.yaml keeps what the user wrote."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import pytest
 
 from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import Code, UsageError
-from builder.matrix.axes import Cuda, Torch
-from builder.matrix.config import GitSource, PathSource
-from builder.recipes.fetch import PinnedSource
+from builder.matrix.axes import Cuda, Python, Torch
+from builder.matrix.config import GitSource, Matrix, PathSource, SdistSource
+from builder.matrix.yaml_document import read_document
+from builder.recipes.fetch import PinnedSource, parse_reference
 from builder.recipes.inspection.draft import Draft
 from builder.recipes.inspection.draft_recipe import inspect_source
 from builder.recipes.inspection.metadata import BackendMetadata
 from builder.recipes.inspection.native_code import needless_headers, too_many_headers
+from builder.recipes.matrix_file import add_extension, create_matrix
+from tests.conftest import coded
 from tests.refused import refused
 
 PYBIND = "#include <torch/extension.h>\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}\n"
@@ -30,8 +33,6 @@ setup(name="small-ops", version="1.2.0", packages=find_packages(), cmdclass={"bu
 """
 BACKEND = '[build-system]\nbuild-backend = "hatchling.build"\n'
 PROJECT = '[project]\nname = "small-ops"\nversion = "0.3"\n'
-#: A setup.py without a list of packages, and the end of one that compiles nothing.
-BARE = 'setup(name="small-ops", version="1.0", ext_modules=[CppExtension("_C", ["a"])])\n'
 PLAIN = 'setup(name="small-ops", version="1.0", packages=["small_ops"], package_data={"": ["*.cu"]})\n'
 #: Keys of `write` for files that many tests write.
 NAMES = {
@@ -189,7 +190,10 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
         ["small_ops does not import torch itself"],
     ),
     "folders that a setup.py without a list of packages does not install": (  # pointops of point-transformer
-        {"setup": BARE.replace('"_C"', '"small_cuda"'), "functions/__init__.py": "import numpy\n"},
+        {
+            "setup": 'setup(name="small-ops", version="1.0", ext_modules=[CppExtension("small_cuda", ["a"])])\n',
+            "functions/__init__.py": "import numpy\n",
+        },
         {"imports": ["small_cuda"], "requires": None, "needs_first": ["torch"]},
         [],
     ),
@@ -486,3 +490,85 @@ def test_a_cuda_file_that_needs_only_the_types_of_torch_is_known(tmp_path: Path,
     write(tmp_path, {"csrc/a.cu": code})
     assert needless_headers(tmp_path) == (["csrc/a.cu"] if needless else [])
     assert too_many_headers(["a.cu", "b.cu"]).startswith("a.cu, b.cu include <torch/extension.h>, and with it pybind11")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("torch-scatter==2.1.2", SdistSource("torch-scatter", "2.1.2", "")),
+        ("torch-scatter", SdistSource("torch-scatter", "", "")),
+        ("https://host/owner/name", GitSource("https://host/owner/name", "", "")),
+        ("https://host/owner/name.git@v1.0", GitSource("https://host/owner/name.git", "v1.0", "")),
+        ("https://user:key@host/name@feature/x", GitSource("https://user:key@host/name", "feature/x", "")),
+        ("git+https://host/name@main#subdirectory=python", GitSource("https://host/name", "main", "python")),
+        ("git+https://host/name@v1#egg=z&subdirectory=a/b", GitSource("https://host/name", "v1", "a/b")),
+        ("git@host:owner/name.git@main", GitSource("git@host:owner/name.git", "main", "")),
+        ("git@host:owner/name.git", GitSource("git@host:owner/name.git", "", "")),
+    ],
+)
+def test_source_is_parsed(text: str, expected: object) -> None:
+    assert parse_reference(text) == expected
+
+
+def test_an_unknown_part_of_the_url_is_refused() -> None:
+    with refused(Code.SOURCE_UNSUPPORTED, "only `subdirectory=FOLDER`"):
+        parse_reference("https://host/name@v1#subdir=python")
+
+
+def test_a_folder_and_a_local_repository(tmp_path: Path) -> None:
+    (tmp_path / "name" / ".git").mkdir(parents=True)
+    name = tmp_path / "name"
+    assert parse_reference(str(name)) == PathSource(name)
+    assert parse_reference(f"{name}@v1") == GitSource(name.as_uri(), "v1", "")
+
+
+HEAD = "# my versions\ntorch: [2.11]  # one\n"
+TAIL = "\n# the end\narchs: [9.0]\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("extensions:\n  - a  # first\n  - b\n", "extensions:\n  - a  # first\n  - b\n  - new\n"),
+        ("extensions:\n- a # first\n", "extensions:\n- a # first\n- new\n"),
+        ("extensions: [a, b] # all\n", "extensions: [a, b, new] # all\n"),
+        ("extensions: []\n", "extensions: [new]\n"),
+        ("extensions: [\n  a,\n  b,\n]\n", "extensions: [\n  a,\n  b, new\n]\n"),
+        ("extensions:  # none yet\n", "extensions:  # none yet\n  - new\n"),
+        ("extensions: [a, new]\n", "extensions: [a, new]\n"),
+    ],
+)
+@pytest.mark.parametrize("tail", ["", TAIL], ids=["at the end", "before other keys"])
+def test_extensions_grow_and_the_rest_stays(tmp_path: Path, before: str, after: str, tail: str) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_text(HEAD + before + tail)
+    add_extension(path, "new")
+    assert path.read_text() == HEAD + after + tail
+    assert read_document(path).data["extensions"][-1] == "new"
+
+
+def test_a_file_without_the_key_and_without_a_last_newline(tmp_path: Path) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_text("torch: [2.11]")
+    add_extension(path, "a b: c")
+    assert read_document(path).data == {"torch": ["2.11"], "extensions": ["a b: c"]}
+
+
+def test_a_form_that_cannot_be_extended_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_text("python: &list [a]\nextensions: *list\n")
+    with pytest.raises(UsageError, check=coded(Code.KEY_INVALID)):
+        add_extension(path, "new")
+    assert path.read_text() == "python: &list [a]\nextensions: *list\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_file_lists_the_axes(tmp_path: Path) -> None:
+    path = tmp_path / "matrix.yaml"
+    create_matrix(path, "extensions/ops", Matrix(path, (Torch(2, 11, 0),), (Cuda(13, 0),), (Python(3, 12),)))
+    assert read_document(path).data == {
+        "torch": ["2.11.0"],
+        "cuda": ["13.0"],
+        "python": ["3.12"],
+        "extensions": ["extensions/ops"],
+    }

@@ -1,7 +1,12 @@
 """What commands print, in one file for each command. `python -m tests.unit.transcripts` runs them and writes the files.
 
-In a file, a line `% ...` is a line of sh that prepares the next call, and `$ buildfarm ...` is the call. Its stdout and
-stderr follow, and the exit code in brackets. Each call starts in a new copy of the same project, without network.
+In a file, a line `% ...` prepares the next call: it is a line of sh, or one of those below. `$ buildfarm ...` is the
+call. Its stdout and stderr follow, and the exit code in brackets. Each call starts in a new copy of the same project,
+without network.
+
+- `% buildfarm ...` is an earlier call, whose output is not shown;
+- `% wheel NAME VERSION...` puts wheels with the proofs of one cell into dist/, `% untested` wheels without proofs;
+- `% published NAME VERSION...` and `% published-untested ...` do the same in the index of the folder `index`.
 """
 
 from __future__ import annotations
@@ -21,7 +26,11 @@ from pathlib import Path
 from builder.__main__ import run_command
 from builder.cli import output
 from builder.errors import Exit
+from builder.proof import proofs_path
+from builder.publish.index.objects import Folder
+from builder.publish.index.repository import Repository
 from builder.wheels.toolchain import cuda_toolkit, pythons
+from tests.unit.publish.index.make import ready
 
 FOLDER = Path(__file__).parent
 #: A port that no server uses, so each request is refused at once.
@@ -80,7 +89,7 @@ def run(call: Call) -> Call:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         for line in call.before:
-            subprocess.run(["/bin/sh", "-c", line], cwd=project, check=True)
+            _prepare(line, root)
         files = sorted(project.rglob("*"))
         with _alone(root), contextlib.chdir(project):
             code, out, err = call_in_process(shlex.split(call.command)[1:])
@@ -91,6 +100,24 @@ def run(call: Call) -> Call:
         printed = printed.replace(place, name)
     lines = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
     return Call(call.before, call.command, f"{lines}[{code}]\n")
+
+
+def _prepare(line: str, root: Path) -> None:
+    project = root / "project"
+    match line.split():
+        case ["buildfarm", *words]:
+            with _alone(root), contextlib.chdir(project):
+                call_in_process(words)
+        case ["wheel" | "untested" | "published" | "published-untested" as kind, name, *versions]:
+            for version in versions:
+                folder = project / "dist" if kind in {"wheel", "untested"} else root / "wheels"
+                made = ready(folder, name, version, proven="untested" not in kind)
+                if kind == "wheel":
+                    proofs_path(made.wheel).write_bytes(made.attached[".proofs.json"])
+                elif kind != "untested":
+                    Repository(Folder(project / "index")).add(made)
+        case _:
+            subprocess.run(["/bin/sh", "-c", line], cwd=project, check=True)
 
 
 def call_in_process(arguments: list[str]) -> tuple[int, str, str]:
@@ -109,7 +136,7 @@ def call_in_process(arguments: list[str]) -> tuple[int, str, str]:
 @contextlib.contextmanager
 def _alone(root: Path) -> Iterator[None]:
     """Without the store, the programs, the container engine and the package index of this machine."""
-    (root / "bin").mkdir()
+    (root / "bin").mkdir(exist_ok=True)
     before = dict(os.environ)
     forget_machine()
     os.environ.clear()

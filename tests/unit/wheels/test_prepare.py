@@ -11,10 +11,8 @@ import shutil
 import socket
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +24,7 @@ from builder.wheelfile import limits
 from builder.wheels.sources.prepare import changed_files, prepare_source, project_folder, source_digest
 from tests.conftest import coded
 from tests.refused import refused
-from tests.unit.loopback import serving
+from tests.unit.loopback import PackageIndex
 
 Source = PathSource | SdistSource | GitSource | WheelSource
 
@@ -422,49 +420,27 @@ SHA256 = hashlib.sha256(ARCHIVE).hexdigest()
 SDIST = SdistSource("my-ext", "1.0", SHA256)
 
 
-class Handler(SimpleHTTPRequestHandler):
-    def __init__(self, *args: Any, seen: list[tuple[str, str]], **kwargs: Any) -> None:
-        self.seen = seen
-        super().__init__(*args, **kwargs)
-
-    def log_message(self, *_: object) -> None:
-        self.seen.append((self.path, self.headers.get("Authorization", "")))
-
-
-class Index:
-    """A simple index with one source distribution."""
-
-    def __init__(self, root: Path, address: str, seen: list[tuple[str, str]]) -> None:
-        self.root, self.address, self.seen = root, address, seen
-
-    def offer(self, data: bytes = ARCHIVE, *, digest: str = "", name: str = "my_ext-1.0.tar.gz") -> None:
-        fragment = f"#sha256={digest}" if digest else ""
-        page = f'<!DOCTYPE html><html><body><a href="/files/{name}{fragment}">{name}</a></body></html>'
-        write(self.root, {"simple/my-ext/index.html": page, "files/README": ""})
-        (self.root / "files" / name).write_bytes(data)
-
-
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    root = tmp_path / "www"
-    root.mkdir()
-    seen: list[tuple[str, str]] = []
-    for name in [name for name in os.environ if name.startswith(("UV_", "PIP_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def index(index: PackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackageIndex:
+    """The index of these tests, without uv's cache; the archive makes a file if anything runs it."""
     monkeypatch.setenv("UV_NO_CACHE", "1")
-    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     monkeypatch.setenv("CANARY", str(tmp_path / "canary"))
-    with serving(partial(Handler, seen=seen, directory=str(root))) as address:
-        monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://{address}/simple")
-        yield Index(root, address, seen)
+    return index
+
+
+def offer(index: PackageIndex, data: bytes = ARCHIVE, digest: str = "") -> Path:
+    file = index.root / "default" / "my_ext-1.0.tar.gz"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(data)
+    index.digests[file.name] = digest
+    return file
 
 
 @pytest.mark.parametrize("digest", ["", SHA256], ids=["index without digests", "index with digests"])
 def test_an_sdist_is_fetched_once_and_never_run(
-    index: Index, take: Take, cache: Path, tmp_path: Path, digest: str
+    index: PackageIndex, take: Take, cache: Path, tmp_path: Path, digest: str
 ) -> None:
-    index.offer(digest=digest)
+    offer(index, digest=digest)
     target = take(SDIST)
     assert sorted(tree(target)) == ["PKG-INFO", "setup.py", "tool.sh"]
     assert not (tmp_path / "canary").exists()
@@ -472,14 +448,14 @@ def test_an_sdist_is_fetched_once_and_never_run(
     assert (target / "setup.py").stat().st_mode & 0o777 == 0o644
     assert (cache / "sdists" / SHA256 / "my_ext-1.0.tar.gz").read_bytes() == ARCHIVE
     assert len(list((cache / "sdists").iterdir())) == 1
-    index.seen.clear()
+    index.requested.clear()
     other = take(SDIST)
     assert tree(other) == tree(target)
-    assert not index.seen
+    assert not index.requested
 
 
-def test_a_kept_sdist_that_was_damaged_is_fetched_anew(index: Index, take: Take, cache: Path) -> None:
-    index.offer()
+def test_a_kept_sdist_that_was_damaged_is_fetched_anew(index: PackageIndex, take: Take, cache: Path) -> None:
+    offer(index)
     kept = cache / "sdists" / SHA256 / "my_ext-1.0.tar.gz"
     kept.parent.mkdir(parents=True)
     kept.write_bytes(ARCHIVE[:-9])
@@ -487,10 +463,12 @@ def test_a_kept_sdist_that_was_damaged_is_fetched_anew(index: Index, take: Take,
     assert kept.read_bytes() == ARCHIVE
 
 
-def test_another_digest_than_the_recipes_is_refused(index: Index, take: Take, cache: Path, tmp_path: Path) -> None:
+def test_another_digest_than_the_recipes_is_refused(
+    index: PackageIndex, take: Take, cache: Path, tmp_path: Path
+) -> None:
     forged = ARCHIVE + b"\0"
     found = hashlib.sha256(forged).hexdigest()
-    index.offer(forged, digest=found)
+    offer(index, forged, found)
     with pytest.raises(UsageError, match=f"{found}.*{SHA256}") as caught:
         take(SDIST)
     assert caught.value.where == "my-ext 1.0"
@@ -509,9 +487,9 @@ def test_another_digest_than_the_recipes_is_refused(index: Index, take: Take, ca
     ],
 )
 def test_what_the_index_does_not_have_is_the_recipes_fault(
-    index: Index, take: Take, source: SdistSource, says: str
+    index: PackageIndex, take: Take, source: SdistSource, says: str
 ) -> None:
-    index.offer()
+    offer(index)
     with pytest.raises(UsageError, match=says):
         take(source)
 
@@ -527,9 +505,10 @@ def test_without_network_it_says_what_was_wanted_and_where(take: Take, monkeypat
     assert "secret" not in whole
 
 
-def test_a_file_that_is_listed_but_gone_cannot_be_had(index: Index, take: Take) -> None:
-    index.offer()
-    (index.root / "files" / "my_ext-1.0.tar.gz").unlink()
+def test_a_file_that_is_listed_but_gone_cannot_be_had(index: PackageIndex, take: Take) -> None:
+    file = offer(index)
+    file.unlink()
+    file.symlink_to("gone")  # it is listed
     with refused(Code.NETWORK_UNREACHABLE, "404") as caught:
         take(SDIST)
     assert "my_ext-1.0.tar.gz" in str(caught.value)
@@ -537,13 +516,13 @@ def test_a_file_that_is_listed_but_gone_cannot_be_had(index: Index, take: Take) 
 
 @pytest.mark.parametrize("setting", ["UV_DEFAULT_INDEX", "PIP_INDEX_URL"])
 def test_an_index_with_a_password_gets_it(
-    index: Index, take: Take, monkeypatch: pytest.MonkeyPatch, setting: str
+    index: PackageIndex, take: Take, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
-    index.offer()
+    offer(index)
     monkeypatch.delenv("UV_DEFAULT_INDEX")
-    monkeypatch.setenv(setting, f"http://me:pass@{index.address}/simple")
+    monkeypatch.setenv(setting, index.default.replace("://", "://me:pass@"))
     take(SDIST)
-    assert dict(index.seen)["/files/my_ext-1.0.tar.gz"] == "Basic bWU6cGFzcw=="
+    assert index.logins["/default/my_ext-1.0.tar.gz"] == "Basic bWU6cGFzcw=="
 
 
 @pytest.mark.usefixtures("index")

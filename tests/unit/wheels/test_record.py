@@ -1,4 +1,4 @@
-"""What a wheel says of how it was made: read back as it was, and nothing of the machine in it."""
+"""What a wheel says of how it was made: its record, its SBOM, and the digest of its inputs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from typing import Any
 import pytest
 
 from builder.errors import Code, UsageError
-from builder.matrix.axes import Python
-from builder.matrix.config import GitSource, SdistSource
+from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python, Torch
+from builder.matrix.config import AbiRule, GitSource, Recipe, SdistSource
+from builder.matrix.plan import Build
 from builder.records import BuildRecord, CacheStatistics, Part, Record, Toolchain, read_record, recorded_settings
+from builder.wheelfile.elf import Elf
+from builder.wheels import job as digests
+from builder.wheels.job import build_digest, required_torch, torch_floor, torch_window
+from builder.wheels.repair.sbom import Library, make_sbom
 from tests.conftest import coded
 from tests.unit.matrix import make
 from tests.unit.wheels import make_record
@@ -131,3 +136,201 @@ def test_what_the_store_keeps_is_read_back_as_it_was() -> None:
     objects = CacheStatistics(reused=3, compiled=1, not_cached={"-save-temps": 1})
     for kept in (make_record.build_record(), make_record.build_record(objects=objects, provided=frozenset({"a.so"}))):
         assert BuildRecord.from_json(json.loads(json.dumps(kept.to_json()))) == kept
+
+
+NAME = "ops-1.0+cu130.torch2.11-cp312-cp312-manylinux_2_28_x86_64.whl"
+PROVIDED = frozenset({"libtorch_cpu.so", "libcudart.so.13", "libnccl.so.2"})
+
+
+def elf(*, undefined: tuple[str, ...] = (), fatbin: bool = False) -> Elf:
+    needed = ("libtorch_cpu.so", "libother-1234.so.2", "libc.so.6")
+    return Elf(needed=needed, undefined=undefined, defined=(), versions={}, fatbin=fatbin)
+
+
+LIBRARIES = (("ops/_C.so", b"one", elf()), ("ops.libs/libother-1234.so.2", b"two", elf()))
+
+
+def fault_of(text: str) -> object:
+    """What the schema of CycloneDX 1.6 finds; None if it is kept."""
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator  # takes seconds to import
+
+    return JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
+
+
+def sbom(record: Record, libraries: tuple[Library, ...] = LIBRARIES) -> dict[str, Any]:
+    text = make_sbom("ops", "1.0+cu130.torch2.11", NAME, record, libraries, PROVIDED)
+    fault = fault_of(text.decode())
+    assert fault is None, fault
+    data: dict[str, Any] = json.loads(text)
+    return data
+
+
+def said(data: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = [component for component in data["components"] if component["name"] == name]
+    return {**found, **{each["name"].removeprefix("buildfarm:"): each["value"] for each in found["properties"]}}
+
+
+def test_it_names_the_wheel_and_what_made_it() -> None:
+    data = sbom(make_record.record(make_record.TOOLCHAIN.having({Part.UV: "0.13.9"})))
+    wrong = [{**data["components"][0], "scope": "somewhat"}]
+    assert fault_of(json.dumps({**data, "components": wrong})) is not None, "the validator sees a fault"
+    wheel = data["metadata"]["component"]
+    assert (wheel["name"], wheel["version"]) == ("ops", "1.0+cu130.torch2.11")
+    assert wheel["purl"].startswith("pkg:pypi/ops@1.0%2Bcu130.torch2.11?file_name=ops-1.0")
+    for name, version in (("g++", "12.2.0"), ("nvcc", "13.0.88"), ("python", "3.12.1"), ("uv", "0.13.9")):
+        tool = said(data, name)
+        assert (tool["version"], tool["scope"], tool["role"]) == (version, "excluded", "toolchain")
+    assert said(data, "torch")["scope"] == "required"
+    assert said(data, "nvidia-cuda-nvcc")["purl"] == "pkg:pypi/nvidia-cuda-nvcc@13.0.88"
+
+
+def test_what_is_linked_is_built_grafted_excluded_or_the_systems() -> None:
+    data = sbom(make_record.record())
+    assert said(data, "ops/_C.so")["link"] == "built"
+    assert said(data, "ops/_C.so")["hashes"][0]["content"] == hashlib.sha256(b"one").hexdigest()
+    assert said(data, "ops.libs/libother-1234.so.2")["link"] == "grafted"
+    assert "excluded" in said(data, "libtorch_cpu.so")["link"]
+    assert said(data, "libc.so.6")["link"] == "dynamic, of the system"
+    names = [component["name"] for component in data["components"]]
+    assert "libnccl.so.2" not in names  # left out, but nothing asks for it
+    assert "libother-1234.so.2" not in names  # it is in the wheel
+
+
+@pytest.mark.parametrize(
+    ("fatbin", "undefined", "static"),
+    [
+        pytest.param(True, (), True, id="GPU code and a runtime inside"),
+        pytest.param(True, ("__cudaRegisterFatBinary",), False, id="GPU code and a runtime outside"),
+        pytest.param(False, (), False, id="no GPU code"),
+    ],
+)
+def test_a_static_cuda_runtime_is_listed(fatbin: bool, undefined: tuple[str, ...], static: bool) -> None:
+    library = ("ops/_C.so", b"one", elf(undefined=undefined, fatbin=fatbin))
+    names = [component["name"] for component in sbom(make_record.record(), (library,))["components"]]
+    assert ("libcudart_static.a" in names) is static
+
+
+def test_source_and_patches_are_the_wheels_pedigree(tmp_path: Path) -> None:
+    patch = tmp_path / "a fix.patch"
+    patch.write_text("--- a\n")
+    record = make_record.record(source=SdistSource("ops-cuda", "1.0", "ab" * 32), patches=(patch,))
+    data = sbom(record)
+    pedigree = data["metadata"]["component"]["pedigree"]
+    (ancestor,) = pedigree["ancestors"]
+    assert ancestor["purl"] == "pkg:pypi/ops-cuda@1.0"
+    assert ancestor["hashes"] == [{"alg": "SHA-256", "content": "ab" * 32}]
+    assert len(pedigree["patches"]) == 1
+    assert said(data, "a fix.patch")["hashes"][0]["content"] == hashlib.sha256(b"--- a\n").hexdigest()
+    git = sbom(make_record.record(source=GitSource("https://example.org/ops.git", "c" * 40)))
+    (ancestor,) = git["metadata"]["component"]["pedigree"]["ancestors"]
+    assert ancestor["version"] == "c" * 40
+    assert ancestor["externalReferences"] == [{"type": "vcs", "url": "https://example.org/ops.git"}]
+
+
+def test_the_base_image_is_named_by_digest_and_another_minor_version_is_said() -> None:
+    toolchain = make_record.TOOLCHAIN.having(
+        {
+            Part.BASE: "nvidia/cuda:13.0.2-devel-rockylinux8",
+            Part.BASE_DIGEST: "sha256:" + "e" * 64,
+            Part.IMAGE: "buildfarm/x:1",
+            Part.REQUESTED_CUDA: "CUDA 12.1",
+        }
+    )
+    data = sbom(make_record.record(toolchain))
+    stands_in = {"name": "buildfarm:stands-in-for", "value": "CUDA 12.1"}
+    assert stands_in in data["metadata"]["component"]["properties"]
+    base = said(data, "nvidia/cuda:13.0.2-devel-rockylinux8")
+    assert (base["type"], base["hashes"]) == ("container", [{"alg": "SHA-256", "content": "e" * 64}])
+    assert said(data, "buildfarm/x:1")["role"] == "rendered image"
+
+
+def test_the_same_facts_give_the_same_bytes_and_others_another_number() -> None:
+    one, two = sbom(make_record.record()), sbom(make_record.record())
+    assert one == two
+    other = sbom(make_record.record(make_record.TOOLCHAIN.having({Part.UV: "0.13.10"})))
+    assert one["serialNumber"] != other["serialNumber"]
+    assert one["metadata"]["timestamp"] == "1980-01-01T00:00:00+00:00"
+
+
+BUILD = replace(make_record.BUILD, archs=(Arch(9, 0),))
+TOOLCHAIN = make_record.TOOLCHAIN
+
+
+def digest(
+    build: Build = BUILD, recipe: Recipe | None = None, toolchain: Toolchain = TOOLCHAIN, source: str = "s" * 64
+) -> str:
+    return build_digest(build, recipe or make.recipe("ops"), toolchain, source)
+
+
+def test_the_same_inputs_have_the_same_name() -> None:
+    assert digest() == digest()
+    assert len(digest()) == 64
+
+
+INPUTS: list[tuple[str, dict[str, Any]]] = [
+    ("build", {"extension": "other"}),
+    ("build", {"version": "1.1"}),
+    ("build", {"abi": AbiClass.ABI3}),
+    ("build", {"abi": AbiClass.STABLE}),
+    ("build", {"torch": Torch(2, 11, 1)}),
+    ("build", {"cuda": Cuda(13, 2)}),
+    ("build", {"pythons": (Python(3, 13),)}),
+    ("build", {"archs": (Arch(9, 0, ptx=True),)}),
+    ("build", {"archs": (Arch(8, 0), Arch(9, 0))}),
+    ("recipe", {"env": {"WITH_X": "1"}}),
+    ("recipe", {"build_requires": ("pybind11",)}),
+    ("recipe", {"requires": ("numpy>=1.26",)}),
+    ("recipe", {"assume_cuda": True}),
+    ("recipe", {"override_architectures": True}),
+    ("recipe", {"config_settings": {"--global-option": ("--cuda_ext",)}}),
+    ("recipe", {"requires_torch": "source"}),
+    ("toolchain", {"executor": "docker"}),
+    ("toolchain", {"python": Python(3, 13)}),
+    ("toolchain", {"others": {**TOOLCHAIN.others, Part.CXX: "g++ 13.3.0"}}),
+    ("toolchain", {"packages": ("ninja==1.12", "torch==2.11.0")}),
+]
+
+
+@pytest.mark.parametrize(("of", "change"), INPUTS, ids=str)
+def test_what_can_change_the_wheel_is_an_input(of: str, change: dict[str, Any]) -> None:
+    inputs: dict[str, Any] = {"build": BUILD, "recipe": make.recipe("ops"), "toolchain": TOOLCHAIN}
+    assert digest(**{of: replace(inputs[of], **change)}) != digest()
+
+
+def test_source_and_the_format_of_builds_are_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = digest()
+    assert digest(source="t" * 64) != before
+    monkeypatch.setattr(digests, "BUILD_FORMAT", 0)
+    assert digest() != before
+
+
+def test_who_is_served_and_how_it_is_proven_is_none() -> None:
+    more = (*BUILD.serves, Cell.parse("torch2.11.0-cu130-cp313"))
+    assert digest(replace(BUILD, serves=more)) == digest()
+    proven = replace(make.recipe("ops"), imports=("ops.more",), companions=("decord",), memory_per_job=1, summary="x")
+    assert digest(recipe=proven) == digest()
+
+
+@pytest.mark.parametrize(
+    ("abi", "window", "floor"),
+    [
+        (AbiClass.CPYTHON, "torch==2.11.*", Torch(2, 11, 0)),
+        (AbiClass.ABI3, "torch==2.11.*", Torch(2, 11, 0)),
+        (AbiClass.STABLE, "torch>=2.10", Torch(2, 10, 0)),
+    ],
+)
+def test_the_torch_a_wheel_may_stand_beside(abi: AbiClass, window: str, floor: Torch) -> None:
+    build, recipe = replace(BUILD, abi=abi), replace(make.recipe("ops"), abi=(AbiRule(abi),))
+    assert (torch_window(build, recipe), torch_floor(build, recipe)) == (window, floor)
+    assert required_torch(build, recipe) == window
+    assert required_torch(build, replace(recipe, requires_torch="source")) == ""
+
+
+@pytest.mark.parametrize(
+    ("specifier", "window"), [(">=2.10", "torch>=2.10"), (">=2.12", "torch>=2.12"), (">=2.8", "torch>=2.10")]
+)
+def test_the_oldest_torch_of_a_stable_wheel_is_that_of_its_rule(specifier: str, window: str) -> None:
+    rules = (AbiRule(AbiClass.STABLE, specifier), AbiRule(AbiClass.CPYTHON))
+    build, recipe = replace(BUILD, abi=AbiClass.STABLE), replace(make.recipe("ops"), abi=rules)
+    assert torch_window(build, recipe) == window

@@ -16,7 +16,7 @@ from distributed.comm.core import connect, listen
 from distributed.security import Security
 
 from tests.conftest import PATIENCE, lacking
-from tests.unit.commands.distributed.test_page import FILES, block
+from tests.unit.commands.distributed.test_scheduler import FILES, block
 
 
 def certificates(folder: Path) -> None:

@@ -24,8 +24,8 @@ from builder.store import Store
 from tests.fixtures.compiled import torch_libraries
 from tests.unit import loopback
 from tests.unit.canned_gate import NO_GPU, can_gate
+from tests.unit.conftest import Call
 from tests.unit.loopback import PYTHON, pure_wheel
-from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.index.make import proofs_of
 
 HERE = f"torch2.11.0-cu130-{PYTHON.tag}"
@@ -61,7 +61,7 @@ def library(torch: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
 def make(tmp_path: Path, library: Callable[[str], bytes]) -> Make:
     """Make a wheel with one library."""
 
-    def call(
+    def invoke(
         version: str = "1.0",
         *,
         symbol: str = "torch_symbol",
@@ -73,7 +73,7 @@ def make(tmp_path: Path, library: Callable[[str], bytes]) -> Make:
         files: dict[str, str | bytes] = {"ops/__init__.py": module, "ops/_C.so": library(symbol)}
         return pure_wheel(tmp_path / folder, "ops", version, files, requires=[requires] if requires else [], tag=tag)
 
-    return call
+    return invoke
 
 
 @pytest.fixture
@@ -85,17 +85,17 @@ def gates(index: loopback.PackageIndex, torch: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def adopt(run: Run, gates: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Adopt:
+def adopt(call: Call, gates: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Adopt:
     """Run `adopt` in an empty folder for CUDA 13.0; returns the exit code, the first wheel's JSON and stderr."""
     del gates
     monkeypatch.chdir(tmp_path)
 
-    def call(*words: object, require: str = "cpu", cuda: str = "13.0") -> tuple[int, dict[str, Any], str]:
+    def invoke(*words: object, require: str = "cpu", cuda: str = "13.0") -> tuple[int, dict[str, Any], str]:
         options = ["--to", tmp_path / "index", "--store", tmp_path / "store", "--require", require, "--json"]
-        code, out, err = run("adopt", *words, *options, *(["--cuda", cuda] if cuda else []))
+        code, out, err = call("adopt", *words, *options, *(["--cuda", cuda] if cuda else []))
         return code, json.loads(out)[0] if out else {}, err
 
-    return call
+    return invoke
 
 
 def entries(tmp_path: Path) -> list[Any]:
@@ -148,9 +148,9 @@ def test_a_cell_that_cannot_be_made_is_not_run_and_not_published(adopt: Adopt, m
     assert (entry.farm.cells, entry.farm.cuda, entry.farm.origin) == ({HERE: "cpu"}, ("cu130",), "a file")
 
 
-def test_what_is_printed(run: Run, gates: list[Path], make: Make, tmp_path: Path) -> None:
+def test_what_is_printed(call: Call, gates: list[Path], make: Make, tmp_path: Path) -> None:
     del gates
-    code, out, _ = run("adopt", make(), "--to", tmp_path / "index", "--store", tmp_path / "store", "--cuda", "13.0")
+    code, out, _ = call("adopt", make(), "--to", tmp_path / "index", "--store", tmp_path / "store", "--cuda", "13.0")
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert code == Exit.OK
     assert lines[0] == f"published ops-1.0-{TAG}.whl 1 cell: cpu"
@@ -277,26 +277,26 @@ def test_a_different_file_of_a_published_name_is_refused_without_a_test(
     ],
 )
 def test_arguments_that_cannot_be_used(
-    run: Run, gates: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], sentence: str
+    call: Call, gates: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], sentence: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = run("adopt", *words, "--to", tmp_path / "new", "--store", tmp_path / "store")
+    code, out, err = call("adopt", *words, "--to", tmp_path / "new", "--store", tmp_path / "store")
     assert (code, out, gates) == (Exit.USAGE, "", [])
     assert sentence in " ".join(err.split())
 
 
-def test_a_folder_is_taken_wheel_by_wheel(run: Run, gates: list[Path], make: Make, tmp_path: Path) -> None:
+def test_a_folder_is_taken_wheel_by_wheel(call: Call, gates: list[Path], make: Make, tmp_path: Path) -> None:
     make(), make("2.0")
     damage(make("3.0"))
     words = ["--to", tmp_path / "index", "--store", tmp_path / "store", "--cuda", "13.0", "--json"]
-    code, out, _ = run("adopt", tmp_path / "downloads", *words)
+    code, out, _ = call("adopt", tmp_path / "downloads", *words)
     assert code == Exit.FAILED
     assert [one["outcome"] for one in json.loads(out)] == ["published", "published", "refused"]
     assert len(gates) == 2
 
 
 def test_cases_come_from_the_recipe_that_ext_names(
-    run: Run, gates: list[Path], make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, gates: list[Path], make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del gates
     monkeypatch.chdir(tmp_path)
@@ -306,7 +306,7 @@ def test_cases_come_from_the_recipe_that_ext_names(
     Path("matrix.yaml").write_text(f"torch: [2.11]\ncuda: [13.0]\npython: [{PYTHON}]\nextensions: [mine]\n")
     words = ["--to", tmp_path / "index", "--store", tmp_path / "store", "--cuda", "13.0", "--require", "static"]
     wheel = make()
-    assert run("adopt", wheel, *words)[0] == Exit.OK, "no recipe has the name of the wheel"
-    code, out, _ = run("adopt", wheel, *words, "--ext", "mine")
+    assert call("adopt", wheel, *words)[0] == Exit.OK, "no recipe has the name of the wheel"
+    code, out, _ = call("adopt", wheel, *words, "--ext", "mine")
     assert code == Exit.FAILED, "it was published before, and stays"
     assert "No module named 'absent'" in out

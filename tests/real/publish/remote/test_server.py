@@ -20,8 +20,8 @@ from builder.publish.server import client as server
 from builder.publish.server.client import UploadBody, root_url
 from tests.conftest import coded
 from tests.real.publish.remote.make import proven_wheel
+from tests.unit.conftest import Call
 from tests.unit.loopback import pure_wheel, serving
-from tests.unit.publish.index.conftest import Run
 
 
 def rights_of(*, uploads: bool = True, proofs: bool = True, max_size: int = 10**9) -> str:
@@ -66,14 +66,14 @@ Publish = Callable[..., tuple[int, str, Script]]
 
 
 @pytest.fixture
-def publish(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publish:
+def publish(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publish:
     """Publish a wheel to a server with these answers; returns the exit code, all that was printed, and the server."""
     monkeypatch.setenv("BUILDFARM_TOKEN", "buildfarm_secret")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(server, "_PAUSES", (0.0, 0.0))
     wheel = proven_wheel(tmp_path / "dist")
 
-    def call(
+    def invoke(
         rights: tuple[int, str] = (200, rights_of()),
         page: tuple[int, str] = (404, ""),
         post: list[tuple[int, str]] | None = None,
@@ -82,11 +82,11 @@ def publish(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publis
             {"GET /legacy/": [rights], "GET /simple/": [page], "POST /legacy/": post or [(200, "published")]}
         )
         with serving(type("Own", (Handler,), {"script": script})) as address:
-            code, out, err = run("publish", wheel, "--to", f"http://{address}/", "--store", tmp_path / "store")
+            code, out, err = call("publish", wheel, "--to", f"http://{address}/", "--store", tmp_path / "store")
         assert "buildfarm_secret" not in out + err
         return code, " ".join((out + err).split()), script
 
-    return call
+    return invoke
 
 
 def test_a_busy_server_gets_a_few_attempts(publish: Publish) -> None:
@@ -136,22 +136,22 @@ def test_a_page_that_is_none(publish: Publish, page: str) -> None:
     assert not any(one.startswith("POST") for one in script.seen)
 
 
-def test_nobody_listens(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_listens(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUILDFARM_TOKEN", "x")
     monkeypatch.setattr(server, "_PAUSES", (0.0,))
     wheel = proven_wheel(tmp_path / "dist")
-    code, _, err = run("publish", wheel, "--to", "http://127.0.0.1:9/", "--store", tmp_path / "store")
+    code, _, err = call("publish", wheel, "--to", "http://127.0.0.1:9/", "--store", tmp_path / "store")
     assert (code, "the server does not answer" in " ".join(err.split())) == (4, True)
 
 
 def test_the_bar_is_checked_before_a_word_to_the_server(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BUILDFARM_TOKEN", "x")
     wheel = proven_wheel(tmp_path / "dist")
     monkeypatch.setattr(server.IndexServer, "published", lambda *_: None)
     words = ("publish", wheel, "--to", "http://127.0.0.1:9/", "--store", tmp_path / "store", "--require", "gpu")
-    code, out, _ = run(*words)
+    code, out, _ = call(*words)
     assert (code, "  not run   GPU           there is no proof" in out) == (1, True)
 
 
@@ -201,9 +201,9 @@ def test_the_root(url: str, root: str) -> None:
         ("http://verysecret@127.0.0.1/", "visible to every user"),
     ],
 )
-def test_refused_urls(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, sentence: str) -> None:
+def test_refused_urls(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, sentence: str) -> None:
     monkeypatch.setenv("BUILDFARM_TOKEN", "buildfarm_x")
-    code, out, err = run("publish", proven_wheel(tmp_path), "--to", url, "--store", tmp_path / "store")
+    code, out, err = call("publish", proven_wheel(tmp_path), "--to", url, "--store", tmp_path / "store")
     assert (code, sentence in " ".join(err.split())) == (2, True), err
     assert "verysecret" not in out + err
 

@@ -1,4 +1,4 @@
-"""`buildfarm ci`: the jobs, their conditions and their rights. Linters of workflows read them in tests/real."""
+"""`buildfarm ci` and the actions of this repository: jobs, conditions, rights, scripts, how jobs install buildfarm."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import re
 import subprocess
 import tomllib
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +17,19 @@ from packaging.requirements import Requirement
 from typer.testing import CliRunner, Result
 
 from builder.cli.app import app
-from builder.errors import UsageError
-from builder.publish.ci.workflows import ACTIONS, REQUIREMENTS, WorkflowOptions, workflows
+from builder.commands import ci as ci_command
+from builder.commands.ci import check_install
+from builder.errors import Code, UsageError
+from builder.matrix.axes import Platform
+from builder.matrix.compat import Compat
+from builder.matrix.config import Selection
+from builder.matrix.load import load_matrix, load_recipes, read_plan
+from builder.matrix.plan import Plan, make_plan
+from builder.publish.ci.jobs import MOST_JOBS, Scope, jobs_json
+from builder.publish.ci.workflows import ACTIONS, MAIN, REQUIREMENTS, WorkflowOptions, workflows
 from tests.conftest import BUILDFARM, ROOT, lacking
+from tests.refused import refused
+from tests.unit.matrix.make import matrix, recipe
 from tests.unit.publish.ci.steps import StepRun, program, run_step, step_named
 
 WORKFLOWS = ROOT / ".github" / "workflows"
@@ -244,4 +256,299 @@ def test_values_that_would_break_the_file_are_refused(project: Path, option: str
     error = ci(project, *arguments).exception
     assert isinstance(error, UsageError)
     assert option in str(error)
+    assert not (project / ".github").exists()
+
+
+STEPS = yaml.safe_load(ACTION.read_text())["runs"]["steps"]
+VERIFY_STEPS = yaml.safe_load(VERIFY.read_text())["runs"]["steps"]
+#: Notes its arguments.
+FAKE = """\
+printf '%s\\n' "$@" > "$HOME/words"
+echo a verdict
+exit "$(cat "$HOME/code")"
+"""
+
+
+def run(step: str, home: Path, code: int = 0, **env: str) -> StepRun:
+    """Run a step of an action with a `buildfarm` that ends with this code."""
+    (home / "code").write_text(str(code))
+    # The actions put their own programs first.
+    program(home, "buildfarm", FAKE)
+    (home / "runner" / "buildfarm").mkdir(parents=True, exist_ok=True)
+    (home / "runner" / "buildfarm" / "bin").symlink_to(home / "programs")
+    steps = STEPS if step == "Run buildfarm" else VERIFY_STEPS
+    return run_step(step_named(steps, step), home, home / "programs", HOME=str(home), **env)
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_action_runs_the_command_and_names_the_wheels(tmp_path: Path, code: int) -> None:
+    (tmp_path / "kernels").mkdir()
+    ran = run("Run buildfarm", tmp_path, code, ARGS='build --torch 2.11 --ext "$(touch evil)"', FOLDER="kernels")
+    assert ran.code == code
+    assert (tmp_path / "words").read_text().split("\n")[:4] == ["build", "--torch", "2.11", "--ext"]
+    assert not list(tmp_path.rglob("evil"))
+    assert f"dist={tmp_path}/kernels/dist\n" in ran.output
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_verdicts_are_in_the_summary_and_decide(tmp_path: Path, code: int) -> None:
+    ran = run("Verify the wheels", tmp_path, code, WHEELS="dist more/x.whl", ARGS='--gpu "$(touch evil)"')
+    words = (tmp_path / "words").read_text().splitlines()
+    assert words[:4] == ["verify", "--gpu", '"$(touch', 'evil)"']
+    assert words[-3:] == ["--", "dist", "more/x.whl"]
+    assert not list(tmp_path.rglob("evil"))
+    assert (ran.code, ran.summary) == (code, "    a verdict\n")
+
+
+def test_a_failed_verdict_keeps_the_symbols_that_were_read() -> None:
+    assert VERIFY_STEPS[-1]["if"] == "${{ !cancelled() }}"
+    assert VERIFY_STEPS[-1]["with"]["key"].endswith("${{ github.run_id }}"), "GitHub never changes an entry"
+
+
+def test_a_run_with_a_failed_check_keeps_its_store() -> None:
+    for name in ("Remove older builds from the store", "Save the wheels and proofs for later runs"):
+        assert step_named(STEPS, name)["if"] == "${{ !cancelled() }}"
+    key = step_named(STEPS, "Save the wheels and proofs for later runs")["with"]["key"]
+    assert key.endswith("${{ github.run_id }}-${{ steps.run.outputs.time }}"), "GitHub never changes an entry"
+
+
+def test_a_failed_night_opens_an_issue_before_its_job_is_cancelled(tmp_path: Path) -> None:
+    job = yaml.safe_load((WORKFLOWS / "nightly.yml").read_text())["jobs"]["session"]
+    assert step_named(job["steps"], "Run the session")["timeout-minutes"] < job["timeout-minutes"]
+    programs = program(tmp_path, "gh", 'case "$1 $2" in "issue create") echo "$4" > "$RUNNER_TEMP/title" ;; esac\n')
+    given = {"GH_TOKEN": "token", "GH_REPO": "owner/name", "SESSION": "all", "RUN": "URL"}
+    ran = run_step(step_named(job["steps"], "Open an issue"), tmp_path, programs, **given)
+    assert ran.code == 0, ran.printed
+    assert (tmp_path / "runner" / "title").read_text() == "nox -s all fails\n"
+
+
+SHIPPED = ROOT / "matrix.yaml"
+
+
+def jobs_of(plan: Plan, scope: Scope) -> list[dict[str, str]]:
+    jobs: list[dict[str, str]] = json.loads(jobs_json(plan, scope))["include"]
+    return jobs
+
+
+def selected(words: str) -> Selection:
+    """What the options of a job select."""
+    pairs = list(zip(*[iter(words.split())] * 2, strict=True))
+    values = {option: tuple(value for name, value in pairs if name == option) for option, _ in pairs}
+    return Selection(values["--torch"], values["--cuda"], values["--python"], values["--ext"])
+
+
+def test_the_jobs_of_the_shipped_matrix_select_each_build_once() -> None:
+    declared, recipes = load_matrix(SHIPPED), load_recipes(load_matrix(SHIPPED))
+    compat = Compat.load()
+    plan = make_plan(declared, recipes, Selection(), compat)
+    jobs = jobs_of(plan, Scope.FULL)
+    assert len(plan.builds) > MOST_JOBS >= len(jobs), "GitHub starts no more"
+    lines = [line for job in jobs for line in job["select"].splitlines()]
+    for line, build in zip(lines, plan.builds, strict=True):
+        assert make_plan(declared, recipes, selected(line), compat).builds == (build,)
+    names = [job["name"] for scope in Scope for job in jobs_of(plan, scope)]
+    assert not {*"".join(names)} & set('":<>|*?\r\n\\/'), "they are names of artifacts"
+    first, third = plan.builds[0].source_folder, plan.builds[2].source_folder
+    assert [job["name"] for job in jobs][:2] == [f"{first}-and-1-more", f"{third}-and-1-more"]
+
+
+def test_a_job_has_one_build_if_the_jobs_are_enough() -> None:
+    _, _, plan = read_plan(SHIPPED, Selection(("2.11",)))
+    assert [job["name"] for job in jobs_of(plan, Scope.FULL)] == [build.source_folder for build in plan.builds]
+
+
+def test_the_newest_cell_of_each_extension() -> None:
+    words = ["--torch", "2.9", "--torch", "2.11", "--python", "3.12", "--github", "newest"]
+    done = CliRunner().invoke(app, ["plan", "--matrix", str(SHIPPED), *words])
+    assert done.exit_code == 0, done.output
+    jobs = json.loads(done.stdout)["include"]
+    assert [job["name"] for job in jobs] == [
+        "diffrast-stable-torch2.11.0-cu130-py3",
+        "ms_deform_attn-stable-torch2.11.0-cu130-py3",
+        "torch_scatter-cpython-torch2.11.0-cu130-cp312",
+    ]
+    assert jobs[0]["select"] == "--ext diffrast --torch 2.11.0 --cuda 13.0 --python 3.12"
+    assert len(done.stdout.splitlines()) == 1, "a line of GITHUB_OUTPUT"
+
+
+def test_a_run_finds_the_cache_of_another_scope_and_version() -> None:
+    """The names of jobs are the keys of their caches."""
+    declared = matrix(["2.11"], ["13.0"], ["3.12", "3.13"])
+    recipes = [replace(recipe(), version=version) for version in ("1.0", "2.0")]
+    plans = [make_plan(declared, [one], Selection(), Compat.load()) for one in recipes]
+    keys = [[job["name"] for job in jobs_of(plan, scope)] for plan in plans for scope in Scope]
+    assert keys[0] == keys[2]
+    assert keys[1] == keys[3] == keys[0][-1:]
+
+
+def test_the_jobs_compile_for_the_architectures_of_the_plan() -> None:
+    words = ["--ext", "diffrast", "--torch", "2.11", "--cuda", "13.0", "--arch", "9.0,12.0+PTX"]
+    done = CliRunner().invoke(app, ["plan", "--matrix", str(SHIPPED), *words, "--github", "newest"])
+    assert done.exit_code == 0, done.output
+    (job,) = json.loads(done.stdout)["include"]
+    assert job["select"] == "--ext diffrast --torch 2.11.0 --cuda 13.0 --python 3.14"
+    assert job["archs"] == "--arch 9.0 --arch 12.0+PTX"
+
+
+def test_other_platforms_are_refused() -> None:
+    plan = make_plan(matrix(["2.11"], ["13.0"], ["3.12"]), [recipe()], Selection(), Compat.load())
+    foreign = replace(plan.builds[0], platform=Platform.LINUX_AARCH64)
+    with refused(Code.PLATFORM_UNSUPPORTED, "linux_aarch64"):
+        jobs_json(Plan((*plan.builds, foreign), ()), Scope.FULL)
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "./buildfarm",
+        "buildfarm/",
+        "./buildfarm[s3]",
+        "./buildfarm[cache, dask]",
+        "./tools/buildfarm-1.0-py3-none-any.whl[s3]",
+        f"git+https://git.example/buildfarm@{COMMIT}",
+        f"git+https://git.example/buildfarm.git@{COMMIT}#subdirectory=tools",
+        f"buildfarm[s3] @ git+https://git.example/buildfarm@{COMMIT}",
+        f"buildfarm @ git+ssh://git@git.example/buildfarm@{COMMIT}",
+        f"buildfarm @ https://git.example/buildfarm/archive/{COMMIT}.zip",
+        f"https://git.example/buildfarm-1.0-py3-none-any.whl#sha256={COMMIT[:32] * 2}",
+    ],
+)
+def test_paths_of_the_repository_and_urls_with_a_commit(project: Path, value: str) -> None:
+    (project / "tools").mkdir()
+    (project / "tools" / "buildfarm-1.0-py3-none-any.whl").write_bytes(b"")
+    check_install(value, project)
+    assert ci(project, "--install", value).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "words"),
+    [
+        *((name, Code.VALUE_INVALID, "package index") for name in ("buildfarm", "buildfarm[s3]", "buildfarm==0.1.0")),
+        *((name, Code.VALUE_INVALID, "package index") for name in ("other >=1,<2", "Tools")),
+        ("git+https://git.example/buildfarm@main", Code.VALUE_INVALID, "commit"),
+        ("git+https://git.example/buildfarm", Code.VALUE_INVALID, "commit"),
+        ("buildfarm[s3] @ git+https://git.example/buildfarm@v0.1.0", Code.VALUE_INVALID, "commit"),
+        (f"git+https://git.example/buildfarm@{COMMIT[:12]}", Code.VALUE_INVALID, "commit"),
+        (f"git+https://git.example/buildfarm@main#egg={COMMIT}", Code.VALUE_INVALID, "commit"),
+        (f"git+https://git.example/{COMMIT}@main", Code.VALUE_INVALID, "commit"),
+        ("git+ssh://git@git.example/buildfarm", Code.VALUE_INVALID, "commit"),
+        ("https://git.example/buildfarm/archive/main.zip", Code.VALUE_INVALID, "commit"),
+        (f"buildfarm @ git+https://HOST/OWNER/buildfarm@{COMMIT}", Code.VALUE_INVALID, "HOST/OWNER is a placeholder"),
+        ("buildfarm @ git+https://git.example/buildfarm@COMMIT", Code.VALUE_INVALID, "COMMIT is a placeholder"),
+        (f"buildfarm @ git+/srv/buildfarm@{COMMIT}", Code.VALUE_INVALID, "cannot be reached from GitHub"),
+        ("./nope", Code.NO_SUCH_FILE, ""),
+        ("./nope[s3]", Code.NO_SUCH_FILE, ""),
+        ("tools/nope", Code.NO_SUCH_FILE, ""),
+        ("./ops", Code.NO_SUCH_FILE, ""),  # has no pyproject.toml
+        ("./matrix.yaml", Code.VALUE_INVALID, ""),
+        ("../buildfarm", Code.VALUE_INVALID, ""),
+        ("./linked", Code.VALUE_INVALID, ""),  # a link out of the repository
+        ("/srv/buildfarm", Code.VALUE_INVALID, ""),
+        ("~/buildfarm", Code.VALUE_INVALID, ""),
+        (f"git+file:///srv/buildfarm@{COMMIT}", Code.VALUE_INVALID, "cannot be reached from GitHub"),
+        ("buildfarm @ ./buildfarm", Code.VALUE_INVALID, "cannot be reached from GitHub"),
+        ("-r ./buildfarm", Code.VALUE_INVALID, ""),
+        ("--index-url=https://git.example/", Code.VALUE_INVALID, ""),
+        ("./buildfarm ./ops", Code.NO_SUCH_FILE, ""),
+        (f"buildfarm @ http://git.example/buildfarm@{COMMIT}", Code.VALUE_INVALID, "TLS"),
+        (f"buildfarm @ git+http://git.example/buildfarm@{COMMIT}", Code.VALUE_INVALID, "TLS"),
+    ],
+)
+def test_what_differs_between_jobs_or_is_missing_is_refused(project: Path, value: str, code: Code, words: str) -> None:
+    outside = project.parent / "buildfarm"
+    outside.mkdir(exist_ok=True)
+    (outside / "pyproject.toml").touch()
+    (project / "linked").symlink_to(outside)
+    with refused(code, "--install", words):
+        check_install(value, project)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "says"),
+    [
+        ("true", ""),  # no repository
+        ("git init -q . && git add buildfarm", ""),
+        ("git init -q .", "git does not track buildfarm"),
+        ("git init -q . && git init -q buildfarm", "buildfarm is a git repository of its own"),
+        (
+            f"git init -q . && git update-index --add --cacheinfo 160000,{COMMIT},buildfarm",
+            "git -C CLONE archive --prefix=buildfarm/ HEAD | tar x",
+        ),
+    ],
+)
+def test_a_path_that_a_checkout_lacks_is_named(
+    project: Path, capsys: pytest.CaptureFixture[str], prepare: str, says: str
+) -> None:
+    subprocess.run(["/bin/sh", "-c", prepare], cwd=project, check=True)
+    done = ci(project, "--install", "./buildfarm[s3]")
+    assert done.exit_code == 0, done.exception
+    told = done.output + capsys.readouterr().err
+    assert says in told
+    assert bool(says) == ("--install: " in told)
+
+
+def test_an_example_repeats_the_other_options(project: Path) -> None:
+    done = ci(project, "--require", "cpu")
+    assert isinstance(done.exception, UsageError)
+    assert "`buildfarm ci --require cpu --install ./tools/buildfarm`" in done.exception.hints[1]
+
+
+def test_a_path_may_have_signs_that_yaml_reads(project: Path) -> None:
+    (project / "buildfarm").rename(project / "a #b")
+    assert ci(project, "--install", "./a #b").exit_code == 0
+    plan = yaml.safe_load((project / MAIN).read_text())["jobs"]["plan"]
+    assert "'./a #b'" in step_named(plan["steps"], "Install buildfarm")["run"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"git+https://user:tok3n@git.example/buildfarm@{COMMIT}",
+        f"buildfarm[s3] @ git+https://tok3n@git.example/buildfarm@{COMMIT}",
+        f"git+ssh://git:tok3n@git.example/buildfarm@{COMMIT}",
+        f"https://git.example/archive/{COMMIT}.zip?private_token=tok3n",
+        "git+https://user:tok3n@git.example/buildfarm@main",
+    ],
+)
+def test_a_secret_is_refused_and_is_in_no_message_and_no_file(project: Path, value: str) -> None:
+    with refused(Code.VALUE_INVALID, "--install", "committed") as told:
+        check_install(value, project)
+    assert "tok3n" not in str(told.value)
+    done = ci(project, "--install", value)
+    assert "tok3n" not in f"{done.output}{done.exception}"
+    assert not (project / ".github").exists()
+
+
+def installed_from(direct_url: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let buildfarm be installed with this direct_url.json (PEP 610)."""
+    text = None if direct_url is None else json.dumps(direct_url)
+    monkeypatch.setattr(ci_command, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
+
+
+def test_the_default_is_the_commit_that_this_buildfarm_was_installed_from(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vcs = {"vcs": "git", "requested_revision": "main", "commit_id": COMMIT}
+    installed_from({"url": "https://git.example/buildfarm", "vcs_info": vcs}, monkeypatch)
+    done = ci(project, "--require", "cpu")
+    assert done.exit_code == 0, done.exception
+    requirement = f"buildfarm @ git+https://git.example/buildfarm@{COMMIT}"
+    assert (
+        (project / MAIN).read_text().startswith(f"# Written by `buildfarm ci --install '{requirement}' --require cpu`.")
+    )
+
+
+@pytest.mark.parametrize("direct_url", [None, {"url": "file:///home/me/buildfarm", "dir_info": {}}])
+def test_without_such_a_commit_the_option_is_asked_for_with_an_example(
+    direct_url: dict[str, object] | None, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed_from(direct_url, monkeypatch)
+    error = ci(project).exception
+    assert isinstance(error, UsageError)
+    assert error.code is Code.COMMAND_LINE_INVALID
+    assert 'buildfarm @ git+https://HOST/OWNER/buildfarm@COMMIT"' in error.hints[0]
+    assert "`buildfarm ci --install ./tools/buildfarm`" in error.hints[1]
     assert not (project / ".github").exists()

@@ -1,9 +1,11 @@
-"""`publish`: which wheels are refused, and why."""
+"""`publish`: which wheels are refused and why, and which no installer can use."""
 
 from __future__ import annotations
 
 import html
 import json
+import zipfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from builder.commands.index.publish import publish_data, publish_text, publish_w
 from builder.errors import Code
 from builder.hashing import sha256_of
 from builder.proof import Proof, Verdict, proofs_json, proofs_path
+from builder.publish.index import new_wheel as wheel_file
 from builder.publish.index.levels import OF_VERIFY, Level, levels, sentence, shortfalls
 from builder.publish.index.new_wheel import merged, new_wheel
 from builder.publish.index.objects import Folder, url_of
@@ -21,11 +24,10 @@ from builder.publish.index.repository import CONFLICT, Repository
 from builder.publish.provenance import statement_path
 from builder.result import PublishOutcome
 from builder.store import Store
-from builder.wheels.toolchain.uv import uv_command
 from tests.refused import refused
 from tests.unit.loopback import pure_wheel
-from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.index.make import CELL, ON_CPU, proofs_of
+from tests.unit.publish.server.client import Client
 
 TORCH = "torch==2.11.0"
 OTHER = "torch2.12.0-cu130-cp312"
@@ -227,64 +229,28 @@ def test_a_statement_of_a_different_file_is_an_error(wheel: Path, tmp_path: Path
     assert repository.projects() == []
 
 
-def test_the_text_says_how_to_install_and_what_is_missing(wheel: Path, tmp_path: Path) -> None:
+def test_the_text_says_how_to_publish_what_has_no_results_here(wheel: Path, tmp_path: Path) -> None:
     repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
     refused = publish_wheels(repository, [wheel], store, [Level.CPU])
-    text = publish_text(refused, "file:///index/", [Level.CPU])
-    assert "Each cell must reach cpu; --require sets a lower level" in text
-    assert "After a change of cases.py, run the same `buildfarm build` command again" in text
     conflict = [replace(result, lacking=()) for result in refused]
     assert "Each cell must reach" not in publish_text(conflict, "file:///index/", [Level.CPU])
     cuda_only = [replace(result, reasons=("values: not run: no GPU on this machine",)) for result in refused]
     assert "publish without results of these ops with `--require static`" in publish_text(
         cuda_only, "file:///index/", [Level.CPU]
     )
-    store.save_proofs(proofs_of(wheel))
-    published = publish_wheels(repository, [wheel], store, [Level.CPU])
-    text = publish_text(published, url_of(str(tmp_path / "index")), [Level.CPU])
-    pages = (tmp_path / "index" / "cu130").as_uri()
-    assert f"  pip install --find-links {pages}/my-ext/index.html my-ext==1.0+cu130 {TORCH}" in text.splitlines()
-    assert f"  {uv_command()} pip install --index {pages}/ my-ext==1.0+cu130 {TORCH}" in text.splitlines()
 
 
-def test_a_wheel_without_a_local_version_is_installed_by_its_url(tmp_path: Path) -> None:
+def test_the_page_of_a_wheel_without_a_local_version_has_its_url(tmp_path: Path) -> None:
     repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
     wheels = [pure_wheel(tmp_path / "dist", "my_ext", "1.0"), pure_wheel(tmp_path / "dist", "other", "1.0+cu130")]
-    results = publish_wheels(repository, wheels, store, [Level.NONE])
-    lines = publish_text(results, url_of(str(tmp_path / "index")), [Level.NONE]).splitlines()
+    publish_wheels(repository, wheels, store, [Level.NONE])
     (entry,) = repository.entries("my-ext")
-    direct = f"my-ext @ {(tmp_path / 'index' / entry.path).as_uri()}#sha256={entry.sha256}"
-    assert f"pip install '{direct}'" in lines
-    assert [line for line in lines if line.startswith("uv") and line.endswith("my-ext==1.0")]
-    assert [line for line in lines if line.startswith("pip install --find-links") and line.endswith("other==1.0+cu130")]
     (page,) = (tmp_path / "index").glob("projects/my-ext/index.html")
     assert f'pip install \'my-ext @ <span data-path="{entry.path}#sha256={entry.sha256}"' in html.unescape(
         page.read_text()
     )
     assert 'data-path="simple/"' in page.read_text()
     assert "pip install --extra-index-url <span" in (tmp_path / "index/projects/other/index.html").read_text()
-
-
-def test_the_next_release_leaves_out_the_wheel_of_the_last_one(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for version in ("0.9+cu130", "0.10+cu130", "0.9+cu126"):
-        made = pure_wheel(tmp_path / "dist", "my_ext", version)
-        if version == "0.10+cu130":
-            proofs_path(made).write_bytes(proofs_json(proofs_of(made)))
-    words = ("publish", "--to", "index", "--store", tmp_path / "store", "--require", "none")
-    code, out, err = run(*words)
-    assert code == 0, err
-    published = [line.split()[1].split("-")[1] for line in out.splitlines() if line.startswith("published")]
-    assert published == ["0.10+cu130", "0.9+cu126"], "cu126 has no newer release"
-    assert "left out my_ext-0.9+cu130-py3-none-any.whl: dist has a newer version of it" in err
-    code, out, _ = run(*words[:-1], "cpu", "dist/my_ext-0.9+cu130-py3-none-any.whl")
-    assert (code, out.partition(" ")[0]) == (1, "refused"), "it was named"
-    code, out, _ = run(*words[:-1], "cpu")
-    assert code == 1
-    outcomes = [line.partition("  ")[0] for line in out.splitlines() if "my_ext-0" in line.partition(": ")[0]]
-    assert outcomes[:2] == ["already published", "already published"]
 
 
 def test_a_check_of_verify_that_did_not_run_is_named_once(tmp_path: Path) -> None:
@@ -317,3 +283,84 @@ def test_a_refusal_groups_its_reasons_and_offers_nothing_to_install(
     assert text.splitlines()[1].startswith("  not run   GPU           a GPU is needed")
     assert max(map(len, text.split("\n\n")[0].splitlines()[1:])) <= 100
     assert "pip install" not in text
+
+
+NAME = "my_ext-1.0-py3-none-any.whl"
+INFO = "my_ext-1.0.dist-info"
+METADATA = b"Metadata-Version: 2.1\nName: my_ext\nVersion: 1.0\n"
+
+
+def wheel_of(folder: Path, files: Mapping[str, bytes | None], name: str = NAME) -> Path:
+    """A wheel with these files beside the usual ones; None: without this file."""
+    usual = {f"{INFO}/METADATA": METADATA, f"{INFO}/WHEEL": b"Tag: py3-none-any\n", f"{INFO}/RECORD": b""}
+    with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, data in {**usual, **files}.items():
+            if data is not None:
+                archive.writestr(path, data)
+    return folder / name
+
+
+def metadata_with(line: bytes) -> dict[str, bytes | None]:
+    return {f"{INFO}/METADATA": METADATA + line + b"\n"}
+
+
+LINUX = "my_ext-1.0-cp312-cp312-linux_x86_64.whl"
+HOSTILE: dict[str, tuple[dict[str, bytes | None], str, str]] = {
+    "no RECORD": ({f"{INFO}/RECORD": None}, NAME, "has no RECORD"),
+    "no WHEEL": ({f"{INFO}/WHEEL": None}, NAME, "has no WHEEL"),
+    "UTF-8": (metadata_with(b"Author: M\xfcller"), NAME, "METADATA is not UTF-8: byte 57 is 0xfc"),
+    "long Requires-Dist": (
+        metadata_with(b"Requires-Dist: x" + b">=1," * 600 + b">=1"),
+        NAME,
+        "Requires-Dist of METADATA is too long",
+    ),
+    "tag": ({}, LINUX, "WHEEL says py3-none-any, but the file name says cp312-cp312-linux_x86_64"),
+    "control characters": ({"a\nb": b""}, NAME, "control characters: 'a\\nb'"),
+    "large SBOM": ({f"{INFO}/sboms/x.cdx.json": b"[" * 31 * 2**20}, NAME, "x.cdx.json cannot be read"),
+    "SBOM of another kind": ({f"{INFO}/sboms/x.cdx.json": b"[]"}, NAME, "x.cdx.json cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("files", "name", "sentence"), HOSTILE.values(), ids=HOSTILE)
+def test_it_is_refused(tmp_path: Path, files: Mapping[str, bytes | None], name: str, sentence: str) -> None:
+    wheel = wheel_of(tmp_path, files, name)
+    with refused(Code.WHEEL_DAMAGED, sentence):
+        new_wheel(wheel, [])
+    client = Client(tmp_path / "index")
+    answer = client.upload(wheel, client.token())
+    assert (answer.status_code, sentence in answer.text, answer.text.count("\n")) == (400, True, 1), answer.text
+    assert not (client.root / "records").exists()
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        (b"Tag: py2-none-any\nTag: py3-none-any\n", "my_ext-1.0-py2.py3-none-any.whl"),
+        (b"Tag: py2.py3-none-any\n", "my_ext-1.0-py2.py3-none-any.whl"),
+        (b"Tag: py3-none-any\n", "my_ext-1.0-py2.py3-none-any.whl"),
+        (
+            b"Tag: cp312-cp312-manylinux_2_17_x86_64\nTag: cp312-cp312-manylinux2014_x86_64\n",
+            "my_ext-1.0-cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+        ),
+        (b"Tag: cp312-cp312-linux_x86_64\n", "my_ext-1.0-cp312-cp312-manylinux1_x86_64.whl"),
+        (b"Tag: cp312-cp312-linux_x86_64\n", "my_ext-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"),
+        (b"", "my_ext-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"),
+    ],
+)
+def test_tags_of_real_wheels(tmp_path: Path, written: bytes, name: str) -> None:
+    assert new_wheel(wheel_of(tmp_path, {f"{INFO}/WHEEL": b"Wheel-Version: 1.0\n" + written}, name), [])
+
+
+def test_names_in_other_languages(tmp_path: Path) -> None:
+    author = {f"{INFO}/METADATA": METADATA + "Author: Müller\n".encode()}
+    made = new_wheel(wheel_of(tmp_path, {"my_ext/naïve\u3000文.txt": b"", **author}), [])
+    assert made.attached[".metadata"] == author[f"{INFO}/METADATA"]
+
+
+def test_the_first_sbom_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {f"{INFO}/sboms/{name}.cdx.json": f'{{"name": "{name}"}}'.encode() for name in ("b", "a")}
+    wheel = wheel_of(tmp_path, files)
+    assert new_wheel(wheel, []).attached[".cdx.json"] == b'{"name": "a"}'
+    monkeypatch.setattr(wheel_file, "MAX_SBOM", 5)
+    with refused(Code.WHEEL_DAMAGED, "a.cdx.json"):
+        new_wheel(wheel, [])

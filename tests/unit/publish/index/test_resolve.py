@@ -1,25 +1,40 @@
-"""`resolve`: the wheel for a machine, or the one reason why each wheel does not fit."""
+"""`resolve`: the wheel for a machine, or why each does not fit; the commands that install it; indexes with a token."""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
 
 from builder.commands.index.resolve import Cure, Target, best_wheel, how_to_build, misfit
-from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
+from builder.errors import Code, Exit
+from builder.matrix.axes import Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
+from builder.publish.index import install
 from builder.publish.index.entry import Entry, FarmFacts
+from builder.publish.index.install import install_lines
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
+from builder.publish.index.reader import IndexReader, login_for
 from builder.publish.index.repository import Repository
 from builder.wheelfile.compatibility import runs_on
-from tests.unit.loopback import pure_wheel
-from tests.unit.publish.index.conftest import Run
+from builder.wheels.toolchain.pythons import Interpreter
+from tests.refused import refused
+from tests.unit.conftest import Call
+from tests.unit.loopback import pure_wheel, serving
 from tests.unit.publish.index.make import ready
 
 TARGET = Target(Torch(2, 6, 0), Cuda(12, 4), Python(3, 11), Platform.LINUX_X86_64, (2, 31), Arch(8, 9))
@@ -115,47 +130,6 @@ def test_stable_then_tested_then_the_newest_version(
     assert (found.best.version.public, found.newer.version.public if found.newer else "") == (best, passed_over)
 
 
-def test_the_command_names_the_newer_version_that_it_passes_over(
-    repository: Repository, tmp_path: Path, run: Run
-) -> None:
-    repository.add(ready(tmp_path, version="1.0+cu130"))
-    words = ["resolve", "my_ext", "--index", tmp_path / "index", *CELL]
-    assert json.loads(run(*words, "--json")[1])["newer"] is None
-    for version, why in (("2.0+cu130", "not tested in this cell"), ("3.0rc1+cu130", "a pre-release")):
-        repository.add(ready(tmp_path, version=version, proven=False))
-        code, out, _ = run(*words)
-        assert (code, out.splitlines()[:2]) == (
-            0,
-            [
-                "my_ext-1.0+cu130-py3-none-any.whl (tested in this cell: cpu)",
-                f"passed over: my_ext-{version}-py3-none-any.whl is newer, but {why}",
-            ],
-        )
-        newer = {"wheel": f"my_ext-{version}-py3-none-any.whl", "reason": why}
-        assert json.loads(run(*words, "--json")[1])["newer"] == newer
-
-
-def test_the_command_prints_how_to_install(repository: Repository, tmp_path: Path, run: Run) -> None:
-    repository.add(ready(tmp_path, version="1.0+cu130"))
-    code, out, err = run("resolve", "My.Ext", "--index", tmp_path / "index", *CELL)
-    assert code == 0, err
-    pages = (tmp_path / "index" / "cu130").as_uri()
-    assert out.splitlines() == [
-        "my_ext-1.0+cu130-py3-none-any.whl (tested in this cell: cpu)",
-        "",
-        f"pip install --find-links {pages}/my-ext/index.html my-ext==1.0+cu130 torch==2.11.0",
-        f"uv pip install --index {pages}/ my-ext==1.0+cu130 torch==2.11.0",
-    ]
-    repository.add(ready(tmp_path, version="2.0"))
-    (public,) = [entry for entry in repository.entries("my-ext") if not entry.version.local]
-    url = f"{(tmp_path / 'index' / public.path).as_uri()}#sha256={public.sha256}"
-    lines = run("resolve", "My.Ext", "--index", f"{tmp_path / 'index'}/simple/", *CELL)[1].splitlines()
-    assert f"pip install 'my-ext @ {url}' torch==2.11.0" in lines
-    assert f"uv pip install --index {pages}/ my-ext==2.0 torch==2.11.0" in lines
-    untested = run("resolve", "My.Ext", "--index", tmp_path / "index", *CELL, "--torch", "2.12", "--json")[1]
-    assert json.loads(untested)["level"] == ""
-
-
 @pytest.mark.parametrize(
     ("names", "best"),
     [
@@ -173,7 +147,7 @@ def test_the_command_prints_how_to_install(repository: Repository, tmp_path: Pat
     ],
 )
 def test_of_two_files_of_a_version_the_commands_name_the_url(
-    names: tuple[str, ...], best: int, repository: Repository, tmp_path: Path, run: Run
+    names: tuple[str, ...], best: int, repository: Repository, tmp_path: Path, call: Call
 ) -> None:
     made = []
     for number, name in enumerate(names):
@@ -183,7 +157,7 @@ def test_of_two_files_of_a_version_the_commands_name_the_url(
         repository.add(new_wheel(wheel, []))
         made.append(wheel.name)
     words = ["resolve", "my_ext", "--index", tmp_path / "index", *CELL]
-    found = json.loads(run(*words, "--json")[1])
+    found = json.loads(call(*words, "--json")[1])
     assert found["wheel"] == made[best]
     entry = repository.find(made[best])
     url = f"{(tmp_path / 'index' / entry.path).as_uri()}#sha256={entry.sha256}"
@@ -193,20 +167,7 @@ def test_of_two_files_of_a_version_the_commands_name_the_url(
     }
     for other in {*made} - {made[best]}:
         repository.yank(other, "")
-    assert (" @ " in json.loads(run(*words, "--json")[1])["install"]["uv"]) is False
-
-
-def test_a_wheel_for_one_torch_is_installed_from_the_path_of_this_torch(
-    repository: Repository, tmp_path: Path, run: Run
-) -> None:
-    for torch in ("2.9", "2.11"):
-        repository.add(ready(tmp_path, version=f"1.0+cu130.torch{torch}", proven=False))
-    words = ["resolve", "my_ext", "--index", tmp_path / "index", *CELL]
-    pages = (tmp_path / "index" / "cu130" / "torch2.11").as_uri()
-    assert run(*words)[1].splitlines()[2:] == [
-        f"pip install --find-links {pages}/my-ext/index.html my-ext==1.0+cu130.torch2.11 torch==2.11.0",
-        f"uv pip install --index {pages}/ my-ext==1.0+cu130.torch2.11 torch==2.11.0",
-    ]
+    assert (" @ " in json.loads(call(*words, "--json")[1])["install"]["uv"]) is False
 
 
 def test_the_current_form_of_a_version_comes_before_the_earlier_one() -> None:
@@ -215,50 +176,6 @@ def test_the_current_form_of_a_version_comes_before_the_earlier_one() -> None:
     )
     assert earlier.version > now.version
     assert best_wheel([now, earlier], nothing, TARGET).best == now
-
-
-def test_a_version_that_cannot_be_read_gets_a_remark(repository: Repository, tmp_path: Path, run: Run) -> None:
-    repository.add(ready(tmp_path, version="1.0+2.4.cu121", proven=False))
-    words = ["resolve", "my_ext", "--index", tmp_path / "index", "--cuda", "12.1", "--python", "3.11", "--torch", "2.4"]
-    assert "the version 1.0+2.4.cu121 seems to name torch in a form that buildfarm does not read\n" in run(*words)[1]
-
-
-def test_a_yanked_wheel_is_built_with_a_new_version(repository: Repository, tmp_path: Path, run: Run) -> None:
-    for version in ("0.9+cu130", "1.0+cu130"):
-        repository.add(ready(tmp_path, version=version))
-        repository.yank(f"my_ext-{version}-py3-none-any.whl", "slow")
-    words = ["resolve", "my_ext", "--index", tmp_path / "index"]
-    code, out, _ = run(*words, "--torch", "2.11", "--cuda", "13.0", "--python", "3.11")
-    assert (code, out.splitlines()[-1:]) == (
-        1,
-        [
-            "to build one in the project of my_ext, list torch 2.11.0, CUDA 13.0 and Python 3.11 in matrix.yaml, then"
-            " raise its version in the recipe and in the source, then run:"
-            " buildfarm build --torch 2.11.0 --cuda 13.0 --python 3.11 --ext my_ext",
-        ],
-    )
-
-
-def test_the_command_prints_why_nothing_fits(repository: Repository, tmp_path: Path, run: Run) -> None:
-    repository.add(ready(tmp_path, version="1.0+cu130"))
-    words = ["resolve", "my_ext", "--index", tmp_path / "index"]
-    code, out, _ = run(*words, "--torch", "2.6", "--cuda", "12.4", "--python", "3.11", "--gpu", "RTX 4090")
-    assert (code, out.splitlines()) == (
-        1,
-        [
-            "no wheel fits torch2.6.0-cu124-cp311, x86_64, a GPU of compute capability 8.9:",
-            "  my_ext-1.0+cu130-py3-none-any.whl: it is for cu130, not cu124",
-            "",
-            "to build one in the project of my_ext, list torch 2.6.0, CUDA 12.4 and Python 3.11 in matrix.yaml, then"
-            " run: buildfarm build --torch 2.6.0 --cuda 12.4 --python 3.11 --ext my_ext",
-        ],
-    )
-    code, _, err = run(*words, "--torch", "2.2", "--cuda", "13.0", "--python", "3.12")
-    assert (code, "torch 2.2 was never built for CUDA 13.0" in " ".join(err.split())) == (2, True)
-    code, _, err = run("resolve", "other", *words[2:], "--torch", "2.6", "--cuda", "12.4", "--python", "3.11")
-    assert code == 2
-    assert "the index has no project of this name" in " ".join(err.split())
-    assert "run: buildfarm build other==VERSION --torch 2.6.0 --cuda 12.4 --python 3.11" in " ".join(err.split())
 
 
 MATRIX = "torch: [2.11.0]\ncuda: [13.0]\npython: [3.12]\narchs: [9.0]\nextensions: [my_ext]\n"
@@ -280,59 +197,59 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def cure(run: Run, *options: object) -> tuple[list[str], list[str]]:
+def cure(call: Call, *options: object) -> tuple[list[str], list[str]]:
     """What to do before the printed command, and the words of the command."""
-    code, out, err = run("resolve", "my-ext", "--index", "index", *options, "--json")
+    code, out, err = call("resolve", "my-ext", "--index", "index", *options, "--json")
     assert code == 1, err
     data = json.loads(out)
     steps = "".join(f"{step}, then " for step in data["before_build"])
-    assert f"{steps}run: {data['build']}\n" in run("resolve", "my-ext", "--index", "index", *options)[1]
+    assert f"{steps}run: {data['build']}\n" in call("resolve", "my-ext", "--index", "index", *options)[1]
     return data["before_build"], shlex.split(data["build"])[1:]
 
 
 RAISE = "raise its version in the recipe and in the source"
 
 
-def test_the_printed_command_compiles_for_a_gpu_that_the_wheel_lacks(project: Path, run: Run) -> None:
-    before, words = cure(run, *CELL, "--gpu", "RTX 4090")
+def test_the_printed_command_compiles_for_a_gpu_that_the_wheel_lacks(project: Path, call: Call) -> None:
+    before, words = cure(call, *CELL, "--gpu", "RTX 4090")
     assert (before, words[-4:]) == ([RAISE], ["--arch", "8.9", "--arch", "9.0"])
-    code, out, err = run(*words, "--dry-run")
+    code, out, err = call(*words, "--dry-run")
     assert (code, out.splitlines()[0]) == (0, "1 to compile, 0 already built"), err
     assert out.splitlines()[1].endswith("archs 8.9 9.0")
     (project / "my_ext" / "extension.yaml").write_text(RECIPE.replace("1.0", "1.1"))
-    assert cure(run, *CELL, "--gpu", "RTX 4090") == ([], words), "the version is raised"
+    assert cure(call, *CELL, "--gpu", "RTX 4090") == ([], words), "the version is raised"
     (project / "my_ext" / "extension.yaml").write_text(
         RECIPE.replace("path: .", f"sdist: my-ext, version: 1.0, sha256: {'0' * 64}")
     )
-    before, _ = cure(run, *CELL, "--gpu", "RTX 4090")
+    before, _ = cure(call, *CELL, "--gpu", "RTX 4090")
     assert before == ["choose another index for it, or change its version by a patch (`patches`) and in the recipe"]
     (project / "matrix.yaml").unlink()
-    before, words = cure(run, *CELL, "--gpu", "RTX 4090")
+    before, words = cure(call, *CELL, "--gpu", "RTX 4090")
     assert before == ["list torch 2.11.0, CUDA 13.0 and Python 3.12 in matrix.yaml", RAISE]
     assert words[-4:] == ["--arch", "8.9", "--arch", "9.0"]
 
 
-def test_what_the_matrix_does_not_list_is_added_first(project: Path, run: Run) -> None:
+def test_what_the_matrix_does_not_list_is_added_first(project: Path, call: Call) -> None:
     options = ("--torch", "2.12", *CELL[2:], "--gpu", "H100")
-    before, words = cure(run, *options)
+    before, words = cure(call, *options)
     newest = Compat.load().resolve_torch("2.12")
     assert (before, "--arch" in words) == ([f"add {newest} under `torch`"], False)
-    assert run(*words, "--dry-run")[0] == 3, "the matrix does not list it yet"
+    assert call(*words, "--dry-run")[0] == 3, "the matrix does not list it yet"
     listed = MATRIX.replace("[2.11.0]", f"[2.11.0, {newest}]")
     (project / "matrix.yaml").write_text(listed)
-    assert cure(run, *options) == ([], words)
-    code, out, err = run(*words, "--dry-run")
+    assert cure(call, *options) == ([], words)
+    code, out, err = call(*words, "--dry-run")
     assert (code, out.splitlines()[0]) == (0, "1 to compile, 0 already built"), err
     other = next(platform for platform in Platform if platform.machine != os.uname().machine)
     (project / "matrix.yaml").write_text(f"{listed}platforms: [{other}]\n")
-    assert cure(run, *options)[0] == [f"add linux_{os.uname().machine} under `platforms`"]
+    assert cure(call, *options)[0] == [f"add linux_{os.uname().machine} under `platforms`"]
 
 
-def test_no_command_is_printed_for_what_cannot_be_built(project: Path, run: Run) -> None:
+def test_no_command_is_printed_for_what_cannot_be_built(project: Path, call: Call) -> None:
     words = ("resolve", "my-ext", "--index", "index", *CELL)
-    assert "no wheel can be built: " in run(*words, "--gpu", "6.0")[1], "CUDA 13 compiles for no such GPU"
+    assert "no wheel can be built: " in call(*words, "--gpu", "6.0")[1], "CUDA 13 compiles for no such GPU"
     (project / "my_ext" / "extension.yaml").write_text(RECIPE + 'python: ">=3.13"\n')
-    out = run(*words, "--gpu", "8.9")[1]
+    out = call(*words, "--gpu", "8.9")[1]
     assert "no wheel can be built: my_ext" in out
     assert "buildfarm build" not in out
     unknown = how_to_build("my_ext", replace(TARGET, torch=Torch(99, 0, 0)), [])
@@ -343,7 +260,7 @@ def test_no_command_is_printed_for_what_cannot_be_built(project: Path, run: Run)
 
 
 def test_the_current_environment_is_the_default(
-    repository: Repository, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    repository: Repository, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository.add(ready(tmp_path, version="1.0+cu130"))
     packages = tmp_path / "venv" / "lib" / "python3.12" / "site-packages"
@@ -352,9 +269,164 @@ def test_the_current_environment_is_the_default(
     (packages / "torch").mkdir()
     (packages / "torch" / "version.py").write_text("cuda: Optional[str] = '13.0'\n")
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
-    code, out, err = run("resolve", "my_ext", "--index", tmp_path / "index", "--json")
+    code, out, err = call("resolve", "my_ext", "--index", tmp_path / "index", "--json")
     assert (code, json.loads(out)["cell"]) == (0, "torch2.11.0-cu130-cp312"), err
     (packages / "torch" / "version.py").write_text("cuda: Optional[str] = None\n")
-    code, _, err = run("resolve", "my_ext", "--index", tmp_path / "index")
+    code, _, err = call("resolve", "my_ext", "--index", tmp_path / "index")
     assert code == 2
     assert "is not for CUDA" in " ".join(err.split())
+
+
+CELLS = [Cell.parse(f"torch2.11.0-cu130-cp{python}") for python in ("311", "312")]
+
+
+def test_the_new_environment_has_the_python_that_buildfarm_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The printed line works where uv finds no Python by its version: on PATH there is no program but a shell."""
+    monkeypatch.setattr(install, "find_python", lambda _: Interpreter(Path(sys.executable), "3.12.1", headers=True))
+    monkeypatch.setenv("PATH", "/bin")
+    head, environment, command = install_lines(CELLS, ["pip install x"])
+    assert "Python 3.11, 3.12," in head
+    assert command == "  pip install x"
+    assert shlex.split(environment)[1:5] == ["venv", "--seed", "--python", sys.executable]
+    argv = ["bash", "-c", environment.replace("--seed ", "") + " && echo $VIRTUAL_ENV"]  # pip needs a network
+    ran = subprocess.run(
+        argv,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": "/bin", "UV_PYTHON_DOWNLOADS": "never"},
+    )
+    assert ran.stdout.split() == [str(tmp_path / "env")]
+
+
+def test_a_python_that_this_machine_lacks_is_named_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install, "find_python", lambda _: None)
+    assert " venv --seed --python 3.12 env &&" in install_lines(CELLS, [])[1]
+
+
+def test_the_new_environment_has_the_newest_python_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    older = Interpreter(Path("/py/3.11"), "3.11.2", headers=True)
+    monkeypatch.setattr(install, "find_python", lambda python: older if str(python) == "3.11" else None)
+    assert " venv --seed --python /py/3.11 env &&" in install_lines(CELLS, [])[1]
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.0+cu130"])
+def test_only_a_local_version_is_installed_by_its_version(version: str) -> None:
+    """pip takes the file of any index for `==1.0`; no public index has `1.0+cu130`."""
+    url = f"https://wheels.example/files/ab/cd/my_ext-{version}-py3-none-any.whl#sha256=0"
+    cells = [Cell.parse("torch2.11.0-cu128-cp312")]
+    place, theirs = "https://wheels.example/simple/", "https://torch.example/cu128"
+    pip, uv = install.install_commands(place, "my_ext", version, cells, "https://torch.example/{variant}", url)
+    torch = "torch==2.11.0+cu128"
+    assert shlex.split(uv) == [
+        "uv", "pip", "install", "--index", place, "--index", theirs, f"my_ext=={version}", torch,
+    ]  # fmt: skip
+    index = "--extra-index-url"
+    both = [index, place, index, theirs, f"my_ext=={version}", torch]
+    direct = [index, theirs, f"my_ext @ {url}", torch]
+    assert shlex.split(pip) == ["pip", "install", *(both if "+" in version else direct)]
+
+
+WANTED = f"Basic {base64.b64encode(b'__token__:right').decode()}"
+
+
+class Handler(SimpleHTTPRequestHandler):
+    """Serves files, if `private` to those who have the token; notes what they send."""
+
+    def __init__(self, *args: Any, private: bool, seen: list[str | None], **options: Any) -> None:
+        self.private, self.seen = private, seen
+        super().__init__(*args, **options)
+
+    def do_GET(self) -> None:
+        self.seen.append(self.headers.get("Authorization"))
+        if self.private and self.seen[-1] != WANTED:
+            self.send_error(401)
+        else:
+            super().do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server has it
+        """Print nothing."""
+
+
+@contextmanager
+def index_on_server(folder: Path, monkeypatch: pytest.MonkeyPatch, *, private: bool) -> Iterator[tuple[str, list[Any]]]:
+    """The URL of an index with one wheel, and what its clients sent."""
+    monkeypatch.delenv("BUILDFARM_TOKEN", raising=False)
+    monkeypatch.setenv("NETRC", str(folder / "netrc"))
+    Repository(Folder(folder / "index")).add(ready(folder))
+    seen: list[str | None] = []
+    with serving(partial(Handler, private=private, seen=seen, directory=str(folder / "index"))) as address:
+        yield f"http://{address}/", seen
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of an index that needs a token."""
+    with index_on_server(tmp_path, monkeypatch, private=True) as (address, _):
+        yield address
+
+
+def test_the_token_comes_from_variable_url_or_netrc(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused(Code.LOGIN_REFUSED, "401") as caught:
+        IndexReader(url).entries("my_ext")
+    assert caught.value.where == url
+    assert "BUILDFARM_TOKEN" in caught.value.hints[0]
+    with_password = url.replace("://", "://__token__:right@")
+    assert len(IndexReader(with_password).entries("my_ext")) == 1
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login __token__ password right\n")
+    (tmp_path / "netrc").chmod(0o600)
+    assert len(IndexReader(url).entries("my_ext")) == 1
+    (tmp_path / "netrc").unlink()
+    monkeypatch.setenv("BUILDFARM_TOKEN", "wrong")
+    with refused(Code.LOGIN_REFUSED, "401"):
+        IndexReader(url).entries("my_ext")
+    monkeypatch.setenv("BUILDFARM_TOKEN", "right")
+    (entry,) = IndexReader(url).entries("my_ext")
+    assert IndexReader(url).requires(entry) == ()
+
+
+def test_an_index_that_asks_for_no_token_does_not_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with index_on_server(tmp_path, monkeypatch, private=False) as (address, seen):
+        monkeypatch.setenv("BUILDFARM_TOKEN", "right")
+        assert len(IndexReader(address).entries("my_ext")) == 1
+    assert set(seen) == {None}
+
+
+def test_the_commands_contain_no_password(url: str, call: Call) -> None:
+    code, out, err = call("resolve", "my_ext", "--index", url.replace("://", "://__token__:right@"), *CELL)
+    assert code == Exit.OK, err
+    assert url in out
+    assert "@127" not in out
+    assert "***" not in out
+    assert "pip and uv read it from ~/.netrc" in err
+
+
+@pytest.mark.parametrize(
+    ("url", "login"),
+    [
+        ("https://wheels.example/", ("__token__", "secret")),
+        ("http://127.0.0.1:8080/", ("__token__", "secret")),
+        ("http://wheels.example/", None),
+        ("https://me:p%40ss@wheels.example/", ("me", "p@ss")),
+    ],
+)
+def test_without_tls_only_this_machine_gets_the_token(url: str, login: tuple[str, str] | None) -> None:
+    assert login_for(url, {"BUILDFARM_TOKEN": "secret\n"}) == login
+
+
+def test_the_bundle_of_the_environment_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle, seen = tmp_path / "ca.pem", []
+    bundle.write_text("")
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+
+    def get(_: str, **options: Any) -> None:
+        seen.append(options["verify"])
+        raise requests.ConnectionError
+
+    monkeypatch.setattr("requests.get", get)
+    with refused(Code.NETWORK_UNREACHABLE):
+        IndexReader("https://wheels.example/").entries("my_ext")
+    assert seen == [str(bundle)]

@@ -1,0 +1,270 @@
+"""What a worker says of its machine, which checks it runs again, what it keeps from `store prune`, what it gets."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from dataclasses import replace
+from multiprocessing import Pipe
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from distributed import Worker
+
+from builder.commands.building.executor_choice import RunSettings
+from builder.commands.distributed import protocol
+from builder.commands.distributed.client import RemoteRun, is_open
+from builder.commands.distributed.cluster import missing
+from builder.commands.distributed.options import WorkersOptions
+from builder.commands.distributed.protocol import (
+    BUILDS,
+    GPU,
+    MEMORY,
+    PLUGIN,
+    PROOF_MEMORY,
+    PROOFS,
+    WorkerAnswer,
+    compile_resource,
+    version_resource,
+    version_text,
+)
+from builder.commands.distributed.worker import child, facts
+from builder.commands.distributed.worker.facts import WorkerFacts, measure
+from builder.commands.distributed.worker.service import Service
+from builder.commands.store import prune_store as prune
+from builder.errors import BuildError, BuildfarmError, Code, MissingToolError, UsageError
+from builder.images.engine import Engine
+from builder.matrix.axes import Cuda
+from builder.proof import Check, Proof, Verdict
+from builder.proofs.cells.prover import WheelProver, cell_basis
+from builder.publish.op_evidence import model_of, proven_on
+from builder.publish.proof_lines import gpu_lines
+from builder.store import Store
+from tests.unit.commands.distributed.made_up import BUILD_TASK, CELL, PROOF_TASK, RECIPE, SETTINGS, SHA, WHEEL, proofs
+from tests.unit.wheels.make_record import BUILD
+
+ROWS = """\
+#!/bin/sh
+printf 'NVIDIA A100, 8.0, 570.1\\nNVIDIA H200, 9.0, 570.1\\nNVIDIA H200, 9.0, 570.1\\n'
+"""
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder on PATH."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
+    monkeypatch.setattr(Engine, "problem", lambda _: "there is no engine")
+    monkeypatch.setattr(facts, "_lack", lambda *_, **__: "")
+    return folder
+
+
+def nvidia_smi(folder: Path, text: str) -> None:
+    (folder / "nvidia-smi").write_text(text)
+    (folder / "nvidia-smi").chmod(0o755)
+
+
+def test_a_machine_without_docker_and_gpu(tools: Path, tmp_path: Path) -> None:
+    nvidia_smi(tools, "#!/bin/sh\nexit 9\n")
+    store = Store(tmp_path / "store")
+    found = measure("plain", builds=3)
+    assert (found.gpus, found.docker, found.builds) == ((), "", 3)
+    assert found.cores >= 1
+    builds, proofs = found.offers()
+    assert (builds.kind, builds.threads, set(builds.resources)) == (BUILDS, 3, {version_resource(), BUILDS, MEMORY})
+    assert (proofs.kind, proofs.threads, set(proofs.resources)) == (PROOFS, 1, {version_resource(), PROOFS, MEMORY})
+    assert (builds.resources[BUILDS], proofs.resources[PROOFS]) == (3, 1)
+    text = "\n".join(found.lines(store.root))
+    assert "no GPU" in text
+    assert "no Docker" in text
+
+
+def test_a_machine_without_a_compiler_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", str(tmp_path / "c++"))
+    monkeypatch.setenv("CUDA_HOME", "")
+    monkeypatch.setattr(Engine, "problem", lambda _: "there is no engine")
+    found = measure("bare")
+    assert found.toolkits == ()
+    assert found.without_compiler[0] == f"no C++ compiler: CXX is {tmp_path}/c++, which does not run"
+    (line,) = [line for line in found.lines(tmp_path) if "CUDA toolkits" in line]
+    assert line.endswith(f": none ({'; '.join(found.without_compiler)})")
+
+
+def test_gpus_come_from_the_driver(tools: Path) -> None:
+    nvidia_smi(tools, ROWS)
+    found = measure("gpus")
+    assert [model for model, _ in found.gpus] == ["sm_80", "sm_90", "sm_90"]
+    builds, proofs = found.offers()
+    assert (GPU in builds.resources, proofs.resources[GPU]) == (False, 3)
+
+
+def test_what_a_compiler_and_docker_offer() -> None:
+    some = WorkerFacts("w", 8, 1 << 30, 2, 4, docker="29.0", toolkits=("13.0",))
+    builds, proofs = (offer.resources for offer in some.offers())
+    assert {"docker", "local-cu130", "any-cu130", "any-cu128"} <= set(builds)
+    assert "local-cu128" not in builds
+    assert set(proofs) == {version_resource(), PROOFS, MEMORY, "docker"}
+
+
+@pytest.mark.parametrize(("gib", "for_builds"), [(24, 22), (4, 2), (3, 3)])
+def test_builds_leave_memory_for_a_proof_where_there_is_enough(gib: int, for_builds: int) -> None:
+    assert PROOF_MEMORY == 2 << 30
+    builds, proofs = WorkerFacts("w", 8, gib << 30, 2, 4).offers()
+    assert (builds.resources[MEMORY], proofs.resources[MEMORY]) == (for_builds << 30, gib << 30)
+
+
+BASIS = cell_basis(RECIPE)
+
+
+@pytest.mark.parametrize(
+    ("known", "here", "on_gpu"),
+    [
+        pytest.param((), True, True, id="no proof"),
+        pytest.param(proofs(Verdict.PASSED), False, False, id="passed"),
+        pytest.param(proofs(Verdict.NOT_RUN), True, True, id="not run, for a reason of the machine"),
+        pytest.param(proofs(Verdict.NOT_RUN, settled=True), False, True, id="not run without a GPU"),
+    ],
+)
+def test_checks_that_another_run_could_decide(known: tuple[Proof, ...], here: bool, on_gpu: bool) -> None:
+    current = [replace(proof, basis=BASIS[proof.check]) for proof in known]
+    assert (is_open(PROOF_TASK, current, gpu=False), is_open(PROOF_TASK, current, gpu=True)) == (here, on_gpu)
+    assert is_open(replace(PROOF_TASK, again=True), current, gpu=False)
+    assert is_open(PROOF_TASK, [replace(proof, basis="old") for proof in current], gpu=False)
+
+
+def test_people_see_the_gpu() -> None:
+    where = {"gpus": [{"sm": "sm_90"}, {"sm": "sm_80"}]}
+    assert proven_on(proofs(Verdict.PASSED, where=where)) == {str(CELL): ("sm_90",)}
+    assert gpu_lines(proofs(Verdict.PASSED, where=where), 100) == ["  passed    GPU           sm_90"]
+    assert gpu_lines(proofs(Verdict.FAILED, where=where), 100) == []
+
+
+@pytest.mark.parametrize("where", [{"gpus": [{"sm": "sm_90 | x"}]}, {"gpus": "sm_90"}, 3])
+def test_evidence_of_others_names_no_made_up_models(where: object) -> None:
+    assert model_of(Proof(SHA, CELL, Check.GPU_VALUES, Verdict.PASSED, "", {"where": where})) == ""
+
+
+KEPT = f"received/{'a' * 64}"
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Service:
+    """The plugin of a worker with a wheel, a note and a log in its store, all from long ago."""
+    made = Service(tmp_path / "store", WorkerFacts("machine", cores=1, memory=2**30, builds=1, jobs=1))
+    made.setup(cast("Worker", SimpleNamespace(startup_information={})))
+    for name in (f"{KEPT}/demo.whl", "remote/task.json", "logs/demo.log"):
+        path = tmp_path / "store" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+        os.utime(path, (0, 0))
+    return made
+
+
+def targets(plugin: Service) -> set[str]:
+    return {item.target for item in prune(Store(plugin._root), 0).deleted}
+
+
+def test_no_wheel_that_a_task_used_is_deleted_while_the_worker_runs(plugin: Service) -> None:
+    plugin._keep(KEPT)
+    assert targets(plugin) == {"remote/task.json", "logs/demo.log"}, "the process of a task keeps them while it runs"
+    assert Store(plugin._root).last_use(KEPT).year > 2000
+    plugin._store = Store(plugin._root)  # the marks end with the worker
+    assert targets(plugin) == {KEPT}
+
+
+def test_a_process_ends_after_the_worker_has_marked_what_it_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "run", lambda _work, _report: WorkerAnswer(reused=True))
+    ours, theirs = Pipe()
+    thread = threading.Thread(target=child.serve, args=(theirs,))
+    thread.start()
+    ours.send("work")
+    assert ours.recv() == WorkerAnswer(reused=True)
+    thread.join(0.2)
+    assert thread.is_alive()
+    ours.close()
+    thread.join()
+
+
+def test_the_key_of_checks_covers_what_decides_them() -> None:
+    task = PROOF_TASK
+    others = [
+        replace(task, basis="other"),
+        replace(task, again=not task.again),
+        replace(task, wheel=replace(WHEEL, sha256="b" * 64)),
+        replace(task, settings=replace(SETTINGS, executor="docker")),
+    ]
+    assert len({task.key, *(other.key for other in others)}) == len(others) + 1
+
+
+def test_keys_begin_with_what_dask_averages_over() -> None:
+    assert BUILD_TASK.key.rpartition("-")[0] == "build_ops_cu130"
+    assert PROOF_TASK.key.rpartition("-")[0] == f"prove_ops_{CELL}"
+
+
+def test_a_build_without_the_compiler_cache_is_another_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel that a worker made with the cache must not answer `--no-compiler-cache`."""
+    monkeypatch.setattr("builder.commands.distributed.client.source_digest", lambda _: "source")
+
+    def digest(settings: RunSettings) -> str:
+        options = WorkersOptions(scheduler="tcp://127.0.0.1:1")
+        run = RemoteRun(Store(tmp_path), cast("WheelProver", None), {BUILD.extension: RECIPE}, settings, options)
+        return run._task(BUILD).digest
+
+    assert digest(SETTINGS) == digest(replace(SETTINGS, compiler_cache=True))
+    assert digest(SETTINGS) != digest(replace(SETTINGS, compiler_cache=False))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BuildError("it failed", stage="compile", where="ops", hints=["read it"], excerpt=("error: x",)),
+        MissingToolError("no nvcc", Code.TOOLKIT_MISSING, where="cu130", hints=["install it"]),
+        UsageError("no such op", Code.VALUE_INVALID, where="cases.py"),
+        BuildfarmError("the disk is full", Code.DISK_FULL),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_comes_back_as_it_was(error: BuildfarmError) -> None:
+    back = pickle.loads(pickle.dumps(error))
+    assert type(back) is type(error)
+    assert (str(back), back.exit_code, vars(back)) == (str(error), error.exit_code, vars(error))
+
+
+def test_the_version_names_the_formats(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert version_resource().rpartition("-")[2] in version_text()
+    before = version_resource()
+    monkeypatch.setattr(protocol, "PROTOCOL", 0)
+    assert version_resource() != before
+
+
+def worker(name: str, **resources: float) -> dict[str, object]:
+    return {"resources": resources, PLUGIN: {"name": name}}
+
+
+def test_a_message_names_what_workers_lack_once() -> None:
+    task = replace(PROOF_TASK, settings=replace(SETTINGS, executor="docker"))
+    enough = {PROOFS: 1.0, MEMORY: 1e12}
+    workers = {str(at): worker(f"w{at}", **enough) for at in range(5)}
+    workers["z"] = worker("only-builds", **{BUILDS: 1.0})
+    workers["y"] = worker("small", **{PROOFS: 1.0, "docker": 1.0})
+    error = missing(task, workers, ())
+    first, _, second = error.sentence.removeprefix("no worker can run these checks: ").partition("; ")
+    assert first == "w0, w1, w2 and 2 more have no Docker"
+    assert second.startswith("small has ")
+    assert error.exit_code == MissingToolError("", Code.TOOLKIT_MISSING).exit_code
+
+
+def test_checks_need_what_they_use() -> None:
+    in_docker = replace(PROOF_TASK, settings=replace(SETTINGS, executor="docker"))
+    assert in_docker.needs["docker"][0] == 1
+    assert "docker" not in PROOF_TASK.needs
+    assert BUILD_TASK.priority < PROOF_TASK.priority < in_docker.priority
+
+
+def test_a_build_needs_a_compiler() -> None:
+    found = [compile_resource(executor, Cuda(13, 0)) for executor in ("auto", "local", "docker")]
+    assert found == ["any-cu130", "local-cu130", "docker"]

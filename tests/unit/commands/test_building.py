@@ -1,0 +1,311 @@
+"""Runs of `build`: their order, interruption, a store of two projects, files that compile again, wheels of `adopt`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from builder.commands.building.build import build_text
+from builder.commands.building.folder_builds import FolderBuilds
+from builder.commands.building.preflight import BuildOrder, Parallelism
+from builder.commands.building.story import LocalRun
+from builder.commands.index.foreign_wheels import foreign_wheels
+from builder.commands.plan import PlanOptions, plan
+from builder.errors import BuildError
+from builder.hashing import sha256_of
+from builder.matrix.axes import Cell
+from builder.matrix.config import PathSource, Selection
+from builder.matrix.load import read_plan
+from builder.matrix.plan import Build, Plan
+from builder.progress.display import WAITS
+from builder.result import BuildResult
+from builder.store import Store, work_name
+from builder.wheels import make as wheel_maker
+from builder.wheels.job import Compiled, CompileJob, build_digest
+from builder.wheels.local import LocalExecutor
+from builder.wheels.sources.prepare import source_digest, source_entries
+from builder.wheels.toolchain.environments import Environments
+from tests.conftest import PATIENCE, wait_until
+from tests.unit.commands.test_cases import a_project, built
+from tests.unit.fake_clock import FakeClock
+from tests.unit.loopback import pure_wheel
+from tests.unit.matrix import make
+from tests.unit.wheels.make_record import BUILD, TOOLCHAIN, build_record
+
+FIRST = BUILD
+SECOND = replace(FIRST, pythons=(Cell.parse("torch2.6.0-cu124-cp311").python,))
+OTHER = replace(FIRST, extension="other")
+ALONE = Parallelism()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as executor:
+        yield executor
+
+
+def compile_in(
+    order: BuildOrder, build: Build, entered: threading.Event, waits: list[Build] | None = None
+) -> Callable[[], None]:
+    waits = [] if waits is None else waits
+
+    def run() -> None:
+        with order.compiling(build, ALONE, lambda: waits.append(build)):
+            entered.set()
+
+    return run
+
+
+def test_the_second_python_waits_for_the_first_and_a_different_extension_does_not(pool: ThreadPoolExecutor) -> None:
+    waits: list[Build] = []
+    order, entered, other = BuildOrder([FIRST, SECOND, OTHER]), threading.Event(), threading.Event()
+    with order.compiling(FIRST, ALONE):
+        waiting = pool.submit(compile_in(order, SECOND, entered, waits))
+        pool.submit(compile_in(order, OTHER, other, waits)).result(timeout=PATIENCE)
+        assert other.is_set()
+        assert not entered.is_set()
+        assert waits == [SECOND]
+    waiting.result(timeout=PATIENCE)
+    assert entered.is_set()
+
+
+def test_a_first_build_that_fails_releases_the_others(pool: ThreadPoolExecutor) -> None:
+    order, entered = BuildOrder([FIRST, SECOND]), threading.Event()
+    with pytest.raises(ValueError, match="broken"), order.compiling(FIRST, ALONE):
+        raise ValueError("broken")
+    pool.submit(compile_in(order, SECOND, entered)).result(timeout=PATIENCE)
+    assert entered.is_set()
+
+
+def test_the_first_builds_of_all_groups_start_first() -> None:
+    assert BuildOrder([FIRST, SECOND, OTHER]).ordered([SECOND, FIRST, OTHER]) == [FIRST, OTHER, SECOND]
+
+
+@pytest.mark.parametrize(
+    ("builds", "build", "jobs"),
+    [
+        ([FIRST, SECOND], FIRST, 8),
+        ([FIRST, SECOND], SECOND, 2),
+        ([FIRST, SECOND, OTHER], FIRST, 2),  # builds that wait for the other group's first build may start meanwhile
+        ([], FIRST, 2),
+    ],
+)
+def test_the_first_build_of_a_single_group_gets_the_compilers_of_the_waiting_builds(
+    builds: list[Build], build: Build, jobs: int
+) -> None:
+    order = BuildOrder(builds)
+    order.release(FIRST)
+    with order.compiling(build, Parallelism(builds=4, jobs=2)) as given:
+        assert given == jobs
+
+
+@pytest.mark.parametrize("builds", [[], [FIRST, SECOND]], ids=["outside of the order", "the first is not compiled"])
+def test_a_build_does_not_wait_for_what_is_not_compiled(builds: list[Build]) -> None:
+    order = BuildOrder(builds)
+    order.release(FIRST)
+    with order.compiling(SECOND, ALONE):
+        pass
+
+
+PROGRAM = """\
+import os, signal, sys, time
+from pathlib import Path
+from builder import process
+from builder.commands.building.story import BuildRun
+from builder.log import verbosity
+from builder.store import Store
+
+moment, root = sys.argv[1:]
+process.handle_signals()
+# Signals now reach only the thread of the build.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+class Run(BuildRun):
+    stored = prove = None
+    log = lambda self, build: self.store.log(build)
+
+    def start(self, builds):
+        return 1, self.ordered(builds)
+
+    def ordered(self, builds):
+        yield from builds
+        if moment == "submit":
+            raise KeyboardInterrupt
+
+    def make(self, build, log, stage):
+        if moment == "other thread":
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            os.kill(os.getpid(), signal.SIGTERM)
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            process.raise_if_interrupted()
+            time.sleep(0.02)
+        print("the build went on")
+
+verbosity.quiet = True
+try:
+    Run(Store(Path(root)), {}, None).build_all({"build": False})
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("moment", ["other thread", "submit"])
+def test_a_signal_ends_the_running_builds(tmp_path: Path, moment: str) -> None:
+    argv = [sys.executable, "-c", PROGRAM, moment, str(tmp_path / "store")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "interrupted\n", done.stderr
+
+
+def test_a_dry_run_knows_which_files_changed_before_the_source_is_copied(tmp_path: Path) -> None:
+    folder, store = tmp_path / "ext", Store(tmp_path / "store")
+    folder.mkdir()
+    (folder / "op.cu").write_text("first")
+    recipe = replace(make.recipe("ops"), folder=folder, source=PathSource(folder))
+    run = LocalRun(store, LocalExecutor(Environments(store, "https://index.example")), None, {BUILD.extension: recipe})
+    FolderBuilds(store).remember(BUILD, recipe, "d" * 64, source_entries(recipe))
+    (folder / "op.cu").write_text("second")
+    assert run.why(BUILD) == "must be compiled again, because these files changed since the last wheel: op.cu"
+
+
+def test_a_version_that_is_published_with_other_files_is_named_before_and_after_a_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BUILDFARM_STORE", str(tmp_path / "store"))
+    matrix, store = a_project(tmp_path / "project"), Store(tmp_path / "store")
+    (tmp_path / "project" / "dist").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    _, recipes, planned = read_plan(matrix, Selection())
+    [made], recipe, notes = planned.builds, recipes["toy"], FolderBuilds(store)
+    (recipe.folder / "op.cu").write_text("first")
+    first = built(store, matrix, "a" * 64, "1.0+cu130.torch2.11")
+    notes.remember(made, recipe, first.digest, source_entries(recipe))
+    notes.remember_published(first.wheel, first.sha256, [recipe])
+
+    def planning() -> str:
+        plan(PlanOptions(matrix=matrix))
+        return " ".join(capsys.readouterr().err.split())
+
+    says = "toy 1.0 is already published; raise the version in"
+    assert not planning(), "nothing has changed"
+    (recipe.folder / "op.cu").write_text("changed")
+    assert says in planning()
+    second = built(store, matrix, "b" * 64)
+    notes.remember(made, recipe, second.digest, source_entries(recipe))
+    assert says in planning(), "the last wheel is another one"
+    result = BuildResult(made, second, None, False, 1, taken=notes.taken(made, recipe, second.digest))
+    assert says in build_text(tmp_path, Plan((made,), ()), [result])
+    result = BuildResult(made, first, None, False, 1, taken=notes.taken(made, recipe, first.digest))
+    assert says not in build_text(tmp_path, Plan((made,), ()), [result])
+
+
+class Tools:
+    """Compilers that write to the log and fail when the test lets them go on."""
+
+    toolchain = TOOLCHAIN
+
+    def __init__(self) -> None:
+        self.go, self.logs = threading.Event(), list[Path]()
+
+    def compile(self, job: CompileJob, stage: Callable[[str], None]) -> NoReturn:
+        """Raise BuildError."""
+        stage("compile")
+        job.log.write_text(job.source.joinpath("op.cu").read_text())
+        self.logs.append(job.log)
+        self.go.wait()
+        raise BuildError("no wheel", stage="compile", log=job.log)
+
+
+def project(folder: Path, source: str, store: Store) -> LocalRun:
+    """A project with one extension."""
+    folder.mkdir()
+    (folder / "op.cu").write_text(source)
+    recipe = replace(make.recipe("ops"), folder=folder, source=PathSource(folder))
+    executor = LocalExecutor(Environments(store, "https://index.example"))
+    run = LocalRun(store, executor, None, {BUILD.extension: recipe})
+    run.progress.start(str(BUILD))
+    return run
+
+
+def compile_in_thread(run: LocalRun, tools: Tools) -> tuple[threading.Thread, list[str]]:
+    """A thread that compiles the extension with these tools, and the stages that it shows."""
+    stages = list[str]()
+
+    def make_wheel() -> None:
+        with pytest.raises(BuildError):
+            run._make_wheel(BUILD, tools, run.recipes[BUILD.extension], run.log(BUILD), 1, stages.append)
+
+    return threading.Thread(target=make_wheel), stages
+
+
+@pytest.mark.parametrize("source", ["first", "other"])
+def test_projects_wait_for_the_same_wheel_only_and_have_logs_of_their_own(tmp_path: Path, source: str) -> None:
+    store, tools = Store(tmp_path / "store"), Tools()
+    first, _ = compile_in_thread(project(tmp_path / "one", "first", store), tools)
+    second, stages = compile_in_thread(project(tmp_path / "two", source, store), tools)
+    waits = f"waiting for process {os.getpid()} in {Path.cwd()}, which makes the same wheel"
+    shown = ["fetch", waits] if source == "first" else ["fetch", "compile"]
+    first.start()
+    try:
+        wait_until(lambda: len(tools.logs) == 1, "the first compile")
+        second.start()
+        wait_until(lambda: stages == shown, lambda: f"{stages} shall be {shown}")
+    finally:
+        tools.go.set()
+        first.join()
+        second.join()
+    assert [log.read_text() for log in tools.logs] == ["first", source]
+
+
+def test_a_wheel_that_another_process_made_meanwhile_is_not_built_here(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    run = project(tmp_path / "one", "first", store)
+    recipe = run.recipes[BUILD.extension]
+    digest = build_digest(BUILD, recipe, TOOLCHAIN, source_digest(recipe))
+    with store.work(work_name(digest)) as work:
+        (work / "ops.whl").touch()
+        stored = store.add(digest, work / "ops.whl", build_record())
+    assert run._make_wheel(BUILD, Tools(), recipe, run.log(BUILD), 1, lambda _: None) == (stored, True)
+
+
+def test_a_compile_begins_when_it_has_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of a build says whether its source is slow to compile."""
+    clock = FakeClock()
+
+    class Waits:
+        toolchain = TOOLCHAIN
+
+        def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Compiled:
+            for text in ("environment", f"{WAITS}process 7 in /b", "compile"):
+                stage(text)
+                clock.step(30)
+            return Compiled(job.raw, frozenset(), None)
+
+    for name in ("check_source", "check_wheel"):
+        monkeypatch.setattr(wheel_maker, name, lambda *_: None)
+    monkeypatch.setattr(time, "monotonic", clock)
+    job = CompileJob(BUILD, make.recipe("ops"), TOOLCHAIN, tmp_path, tmp_path, tmp_path / "log", 1, "0" * 64, "own")
+    raw = wheel_maker.compile_wheel(Waits(), job, lambda _: None)
+    assert clock() - raw.clock == 30
+
+
+def test_the_origin_has_no_secret_of_the_url(tmp_path: Path) -> None:
+    wheel = pure_wheel(tmp_path, "ops", "1.0")
+    sha256 = sha256_of(wheel)
+    kept = tmp_path / "cache" / "wheels" / sha256 / wheel.name  # a kept wheel is not downloaded again
+    kept.parent.mkdir(parents=True)
+    wheel.rename(kept)
+    place = "dl.example/basic/team/t/{token}/python/" + wheel.name
+    url = f"https://user:s3cr3t@{place.format(token='s3cr3ts3cr3t')}?token=s3cr3ts3cr3t#sha256={sha256}"
+    (found,) = foreign_wheels([url], tmp_path / "cache", "", ())
+    assert (found.path, found.origin) == (kept, f"https://{place.format(token='***')}")

@@ -1,0 +1,370 @@
+"""Reading matrix.yaml and extension.yaml: keys, defaults, errors with positions, and files that would do harm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from builder.errors import Code, Exit, UsageError
+from builder.gate.acceptance import Accept
+from builder.images.dockerfiles import render_template
+from builder.matrix.axes import AbiClass, Arch, Cuda, Platform, Python, Torch
+from builder.matrix.config import AbiRule, Exclude, GitSource, ImageRule, PathSource, SdistSource, Variant, WheelSource
+from builder.matrix.fields import parse_size
+from builder.matrix.load import load_matrix, load_recipe, load_recipes
+from builder.matrix.models import (
+    AbiModel,
+    ExcludeModel,
+    ImageModel,
+    MatrixModel,
+    PatchModel,
+    RecipeModel,
+    SourceModel,
+)
+from builder.matrix.yaml_document import read_document
+from tests.conftest import coded
+from tests.fuzz.targets import MATRIX, RECIPE
+from tests.refused import refused
+from tests.unit.matrix.conftest import WriteMatrix, WriteRecipe
+
+FULL_MATRIX = """\
+torch:
+  - 2.10            # no quotes, and not 2.1
+  - 2.2.0
+  - '2.11'
+cuda: [cu130, 12.1]
+python: [3.10, 3.13t, 3.12]
+archs: [9.0+PTX, 8.0]
+platforms: [linux_aarch64, linux_x86_64]
+extensions: [one]
+exclude:
+  - {torch: 2.2, cuda: 12.1, python: 3.12, extension: one, reason: nobody uses it}
+images:
+  - {cells: "torch2.1*", image: "base:1"}
+torch_index: https://mirror.example/{variant}
+"""
+
+
+def test_all_keys_of_a_matrix(write_matrix: WriteMatrix, tmp_path: Path) -> None:
+    matrix = load_matrix(write_matrix(FULL_MATRIX))
+    assert matrix.path == tmp_path / "matrix.yaml"
+    assert matrix.torch == (Torch(2, 2, 0), Torch(2, 10, 0), Torch(2, 11, 0))
+    assert matrix.cuda == (Cuda(12, 1), Cuda(13, 0))
+    assert matrix.python == (Python(3, 10), Python(3, 12), Python(3, 13, free_threaded=True))
+    assert matrix.archs == (Arch(8, 0), Arch(9, 0, ptx=True))
+    assert matrix.platforms == (Platform.LINUX_AARCH64, Platform.LINUX_X86_64)
+    assert matrix.extensions == (tmp_path / "one",)
+    assert matrix.exclude == (Exclude("nobody uses it", "2.2", Cuda(12, 1), Python(3, 12), "one"),)
+    assert matrix.images == (ImageRule("torch2.1*", "base:1"),)
+    assert matrix.torch_index == "https://mirror.example/{variant}"
+
+
+def test_missing_keys_have_defaults(write_matrix: WriteMatrix) -> None:
+    matrix = load_matrix(write_matrix(exclude="", images="", archs=""))  # a key without a value is not written
+    assert (matrix.archs, matrix.exclude, matrix.images) == ((), (), ())
+    assert matrix.platforms == (Platform.LINUX_X86_64,)
+    assert matrix.torch_index == "https://download.pytorch.org/whl/{variant}"
+
+
+def test_all_keys_of_an_image(write_matrix: WriteMatrix) -> None:
+    first = 'cells: "*-cu118-*", image: "base:1", pythons: "pythons:1", runtime: "small:1", toolkit: 12.4'
+    rules = f'[{{{first}}}, {{cells: "*", image: "base:2"}}]'
+    matrix = load_matrix(write_matrix(images=rules))
+    rule = ImageRule("*-cu118-*", "base:1", "pythons:1", "small:1", Cuda(12, 4))
+    assert matrix.images == (rule, ImageRule("*", "base:2"))
+
+
+def test_duplicate_values_count_once(write_matrix: WriteMatrix) -> None:
+    assert load_matrix(write_matrix(torch="[2.11, 2.11.0]", python="[3.12, cp312]")).torch == (Torch(2, 11, 0),)
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"pythons": "[3.12]"}, "5:1: unknown key `pythons`; did you mean `python`?"),
+        ({"python": "3.12"}, "4:1: `python` must be a list; write [3.12]"),
+        ({"python": "[]"}, "4:1: `python` must list at least one value"),
+        ({"python": ""}, "4:1: key `python` has no value"),
+        ({"extensions": "[one, two]"}, "4:19: `extensions[1]`: there is no folder two"),
+        ({"extensions": "[onee]"}, "4:14: `extensions[0]`: there is no folder onee; did you mean `one`?"),
+        ({"extensions": "[one, ./one]"}, "4:19: `extensions[1]`: the folder ./one is listed twice"),
+    ],
+)
+def test_mistakes_in_a_matrix(write_matrix: WriteMatrix, keys: dict[str, str], says: str) -> None:
+    path = write_matrix(**keys)
+    with refused(Code.KEY_INVALID, f"{path}:{says}") as caught:
+        load_matrix(path)
+    assert caught.value.exit_code is Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("torch: [2.11]\ntorch: [2.12]\n", "2:1: key `torch` is given twice, first on line 1"),
+        ("a: {b: 1,\n  b: 2}\n", "2:3: key `b` is given twice, first on line 1"),
+        ("? [a]\n: 1\n", "1:3: a key must be plain text"),
+        ("a: &x [*x]\n", "1:4: an alias is inside the value it refers to"),
+        ("- torch\n", " the file must be a mapping of keys, such as `torch: [2.11]`"),
+        ("", " key `torch` is missing"),
+        ("torch: 1\n\tcuda: x\n", "2:1: this is not valid YAML: "),
+        ("a: 1\n---\nb: 2\n", "2:1: this is not valid YAML: "),
+        ("a\0b", " this is not valid YAML: "),
+    ],
+)
+def test_invalid_yaml(write_matrix: WriteMatrix, text: str, says: str) -> None:
+    path = write_matrix(text)
+    with pytest.raises(UsageError) as caught:
+        load_matrix(path)
+    assert str(caught.value).startswith(f"{path}:{says}")
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    latin = tmp_path / "latin.yaml"
+    latin.write_bytes(b"a: \xe9\n")
+    for path, code in (
+        (tmp_path / "none", Code.NO_SUCH_FILE),
+        (tmp_path, Code.PATH_NOT_USABLE),
+        (latin, Code.FILE_INVALID),
+    ):
+        with refused(code, str(path)):
+            load_matrix(path)
+
+
+def test_recipes_are_sorted_and_their_names_unique(write_matrix: WriteMatrix, write_recipe: WriteRecipe) -> None:
+    write_recipe("two", name="a_b")
+    matrix = load_matrix(write_matrix(extensions="[two, one]"))
+    assert [recipe.name for recipe in load_recipes(matrix)] == ["a_b", "one"]
+    write_recipe("one", name="A-B")  # wheels of both would carry one name
+    with refused(Code.ALREADY_EXISTS, "a_b", *(str(matrix.path.parent / name) for name in ("one", "two"))):
+        load_recipes(matrix)
+
+
+def test_an_exclude_names_an_unknown_extension(write_matrix: WriteMatrix) -> None:
+    matrix = load_matrix(write_matrix(exclude="[{extension: ones, reason: x}]"))
+    with refused(Code.EXTENSION_UNKNOWN, "`exclude[0].extension`", "'ones'; did you mean `one`?"):
+        load_recipes(matrix)
+
+
+HASH = "0123456789abcdef" * 4
+FULL_RECIPE = f"""\
+name: torch_thing
+version: 2.10
+summary: A thing
+source: {{sdist: torch-thing, version: 2.10, sha256: {HASH}}}
+patches: [fix.patch]
+abi:
+  - {{class: stable, torch: ">=2.10"}}
+  - {{class: cpython}}
+cuda: optional
+env: {{FORCE_CUDA: 1, EMPTY: , ON: yes}}
+build_requires: ["setuptools>=77"]
+requires: [numpy]
+assume_cuda: true
+archs: [9.0, 8.0]
+python: ">=3.10"
+imports: [torch_thing, torch_thing.ops]
+needs_first: [torch]
+accepts:
+  - {{check: fake, op: "thing::f", cell: "torch2.2*", reason: no fake kernel}}
+  - {{check: import-order, order: [torch_thing, torch], reason: documented}}
+companions: [transformers==4.49.0]
+libraries:
+  _C: [CPU, CUDA]
+variants:
+  - {{library: "*_cuda13*", cuda: 13}}
+  - {{library: "a/sm90/*", arch: 9.0}}
+memory_per_job: 1.5GiB
+"""
+
+
+def test_all_keys_of_a_recipe(write_recipe: WriteRecipe) -> None:
+    folder = write_recipe(text=FULL_RECIPE)
+    (folder / "fix.patch").write_text("")
+    recipe = load_recipe(folder)
+    assert (recipe.name, recipe.version, recipe.summary) == ("torch_thing", "2.10", "A thing")
+    assert recipe.folder == folder
+    assert recipe.source == SdistSource("torch-thing", "2.10", HASH)
+    assert recipe.modules == ("torch", "torch_thing", "torch_thing.ops")
+    assert recipe.accepts == (
+        Accept("fake", "no fake kernel", op="thing::f", cell="torch2.2*"),
+        Accept("import-order", "documented", order=("torch_thing", "torch")),
+    )
+    assert recipe.patches == (folder / "fix.patch",)
+    assert recipe.abi == (AbiRule(AbiClass.STABLE, ">=2.10"), AbiRule(AbiClass.CPYTHON, ""))
+    assert (recipe.cuda, recipe.assume_cuda, recipe.python) == ("optional", True, ">=3.10")
+    assert recipe.env == {"FORCE_CUDA": "1", "EMPTY": "", "ON": "yes"}
+    assert (recipe.build_requires, recipe.requires) == (("setuptools>=77",), ("numpy",))
+    assert recipe.archs == (Arch(8, 0), Arch(9, 0))
+    assert (recipe.imports, recipe.companions) == (("torch_thing", "torch_thing.ops"), ("transformers==4.49.0",))
+    assert recipe.libraries == {"_C": ("CPU", "CUDA")}
+    assert recipe.variants == (Variant("*_cuda13*", cuda="13"), Variant("a/sm90/*", arch=Arch(9, 0)))
+    assert recipe.memory_per_job == 3 * 2**29
+
+
+def test_defaults(write_recipe: WriteRecipe) -> None:
+    recipe = load_recipe(write_recipe())
+    assert recipe.source == PathSource(recipe.folder)
+    assert recipe.abi == (AbiRule(AbiClass.CPYTHON, ""),)
+    assert (recipe.cuda, recipe.assume_cuda, recipe.memory_per_job) == ("required", False, 2 * 2**30)
+    assert (recipe.patches, recipe.archs, recipe.env, recipe.libraries) == ((), (), {}, {})
+
+
+def test_sources_elsewhere(write_recipe: WriteRecipe) -> None:
+    url, revision = "https://git.example/thing.git", "0123456789" * 4
+    source = f"{{git: '{url}', revision: {revision}, subdirectory: ops}}"
+    assert load_recipe(write_recipe(source=source)).source == GitSource(url, revision, "ops")
+    official = load_recipe(write_recipe(source="{wheel: torchvision, version: 0.26.0}"))
+    assert official.source == WheelSource("torchvision", "0.26.0")
+
+
+def test_a_patch_may_be_for_some_builds_only(write_recipe: WriteRecipe) -> None:
+    new, cuda, every = (
+        "{file: new.patch, torch: '>=2.6'}",
+        "{file: cuda.patch, cuda: '>=13', torch: '<3'}",
+        "every.patch",
+    )
+    folder = write_recipe(patches=f"[{every}, {new}, {cuda}]")
+    for name in ("new.patch", "cuda.patch", every):
+        (folder / name).write_text(name)
+    recipe = load_recipe(folder)
+    assert [path.name for path in recipe.patches] == [every, "new.patch", "cuda.patch"]
+
+    def applied(torch: str, version: str) -> list[str]:
+        return [path.name for path in recipe.of(Torch.parse(torch), Cuda.parse(version)).patches]
+
+    assert applied("2.5.1", "12.4") == [every]
+    assert applied("2.6.0", "12.4") == [every, "new.patch"]
+    assert applied("2.11.0", "13.0") == [every, "new.patch", "cuda.patch"]
+
+
+def test_cases_are_next_to_the_recipe(write_recipe: WriteRecipe) -> None:
+    folder = write_recipe()
+    assert load_recipe(folder).cases is None
+    (folder / "cases.py").touch()
+    assert load_recipe(folder).cases == folder / "cases.py"
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"abi": "[{clas: abi3}]"}, "unknown key `abi[0].clas`; did you mean `class`?"),
+        ({"version": "1.0+cu130"}, "`version`: '1.0+cu130' has a local part (+cu130), which buildfarm adds itself"),
+        ({"abi": "stble"}, "`abi` must be 'cpython', 'abi3' or 'stable', not 'stble'"),
+        ({"env": "[A=1]"}, "`env` must be a mapping of keys"),
+        ({"env": "{A: [1]}"}, "`env.A` must be text"),
+        ({"source": "{}"}, "`source`: must name exactly one of path, sdist, git, wheel; it names none"),
+        ({"source": "{sdist: x, version: 1}"}, "`source`: sdist also needs sha256"),
+        ({"source": "{path: ., version: 1}"}, "`source`: version cannot be combined with path"),
+        ({"source": f"{{git: '--upload-pack=x', revision: {HASH[:40]}}}"}, "`source.git`: '--upload-pack=x' is not a"),
+        ({"source": f"{{git: 'https://x/y', revision: {HASH[:40]}, subdirectory: ../z}}"}, "`source.subdirectory`:"),
+        ({"source": "{path: gone}"}, "`source.path`: there is no folder 'gone' in one"),
+        ({"source": "{path: link}"}, "`source.path`: 'link' is outside of the recipe's folder; copy it into one"),
+        ({"patches": "[../a.patch]"}, "`patches[0]`: '../a.patch' is outside of the recipe's folder; copy it into one"),
+        ({"patches": "[a.patch]"}, "`patches[0]`: there is no file 'a.patch' in one"),
+        (
+            {"patches": "[{file: a.patch, torch: new}]"},
+            "`patches[0].torch`: 'new' is not a version specifier; write it like >=2.10,<3",
+        ),
+    ],
+)
+def test_mistakes_in_a_recipe(write_recipe: WriteRecipe, tmp_path: Path, keys: dict[str, str], says: str) -> None:
+    folder = write_recipe(**keys)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "a.patch").write_text("")
+    (folder / "link").symlink_to(outside)
+    with refused(Code.KEY_INVALID, f"{folder / 'extension.yaml'}:", f": {says}"):
+        load_recipe(folder)
+
+
+def test_a_link_inside_the_folder_is_allowed(write_recipe: WriteRecipe) -> None:
+    folder = write_recipe(source="{path: link}")
+    (folder / "src").mkdir()
+    (folder / "link").symlink_to(folder / "src")
+    assert load_recipe(folder).source == PathSource(folder / "src")
+
+
+@pytest.mark.parametrize(
+    "model", [MatrixModel, ExcludeModel, ImageModel, RecipeModel, PatchModel, AbiModel, SourceModel]
+)
+def test_every_key_has_a_description(model: type[BaseModel]) -> None:
+    for name, field in model.model_fields.items():
+        assert (field.description or "").endswith("."), name
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param(BOMB, "more than 20000 values", id="alias bomb"),
+        pytest.param("a: " + "[" * 900 + "]" * 900, "nested more than 20 levels", id="nesting"),
+        pytest.param("a: " + "[" * 100_000 + "]" * 100_000, "nested more than 20 levels", id="deep nesting"),
+        pytest.param("\n".join(" " * n + "a:" for n in range(200)), "nested more than 20 levels", id="blocks"),
+        pytest.param("a: " + "x" * 20_000, "a value has more than 16384 characters", id="long value"),
+        pytest.param("? " + "x" * 20_000 + "\n: a", "a value has more than 16384 characters", id="long key"),
+        pytest.param("# " + "x" * 2**20, "the file has more than 1048576 characters", id="large file"),
+        pytest.param('a: "b\\0c"', r"the control character '\\x00'", id="NUL"),
+        pytest.param('a: "\\e[31m"', r"the control character '\\x1b'", id="escape code"),
+    ],
+)
+def test_a_file_beyond_the_limits_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=says):
+        read_document(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        pytest.param("torch: [2.2", "torch: [2." + "9" * 5000, "has 5002 characters; at most 200", id="torch"),
+        pytest.param("cuda: [12.1", "cuda: [13." + "9" * 5000, "has 5003 characters; at most 200", id="cuda"),
+        pytest.param("archs: [8.0", "archs: [" + "9" * 400, "has 400 characters; at most 200", id="arch"),
+        pytest.param("768MiB", "9" * 400 + "GiB", "has 403 characters; at most 200", id="memory"),
+        pytest.param("version: 1.0.0", 'version: "1.0\\n"', r"'1.0\\n' is not a version", id="line end"),
+        pytest.param("version: 1.0.0", "version: " + "1" * 5000, "has 5000 characters", id="version"),
+        pytest.param('"debian:12"', '"debian:12\\nRUN echo PWNED"', r"PWNED' is not an image name", id="RUN"),
+        pytest.param('"debian:12"', '"debian:12 AS x"', "is not an image name", id="AS"),
+        pytest.param("manylinux_2_28_x86_64", "x --platform=y", "is not an image name", id="option"),
+    ],
+)
+def test_a_value_beyond_the_limits_is_refused(tmp_path: Path, old: str, new: str, says: str) -> None:
+    assert old in MATRIX + RECIPE
+    (tmp_path / "ops").mkdir()
+    (tmp_path / "matrix.yaml").write_text(MATRIX.replace(old, new))
+    (tmp_path / "ops/extension.yaml").write_text(RECIPE.replace(old, new))
+    with pytest.raises(UsageError, match=says):
+        load_recipes(load_matrix(tmp_path / "matrix.yaml"))
+
+
+@pytest.mark.parametrize("size", ["9" * 400 + "G", "9" * 5000])
+def test_sizes_beyond_every_disk(size: str) -> None:
+    with pytest.raises(UsageError, check=coded(Code.VALUE_INVALID)):
+        parse_size(size)
+
+
+class Spec:
+    """A spec that has the same text for every value."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __getattr__(self, name: str) -> Any:
+        return [self.text] if name in ("packages", "requirements", "programs") else Spec(self.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@pytest.mark.parametrize("text", ["a\nRUN b", "a'; b", 'a" b', "$(a)", "`a`", "a && b", "a\\", "a; b", "a | b", "a  b"])
+@pytest.mark.parametrize("name", ["build.Dockerfile.j2", "runtime.Dockerfile.j2"])
+def test_a_template_prints_no_value_that_leaves_its_place(name: str, text: str) -> None:
+    with pytest.raises(UsageError, check=coded(Code.VALUE_INVALID)):
+        render_template(name, Spec(text))

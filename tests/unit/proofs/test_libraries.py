@@ -1,0 +1,468 @@
+"""Libraries of a wheel: their undefined symbols, their GPU code, the symbols of the system, and both stable ABIs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.errors import Code
+from builder.gate.system.crash import demangle
+from builder.matrix.axes import AbiClass, Arch, Torch
+from builder.matrix.config import Variant
+from builder.proof import Check
+from builder.proofs.static.device_code import check_device_code
+from builder.proofs.static.linkage import check_linkage, check_linkage_in
+from builder.proofs.static.stable_abi import check_abi3, check_stable
+from builder.proofs.static.symbol_table import collect_symbols
+from builder.proofs.static.system_symbols import is_python, is_standard, is_torch_cxx, system_library
+from builder.publish.index.new_wheel import gpu_code
+from builder.records import CudaSources
+from builder.wheelfile.compatibility import DRIVER_LIBRARIES, is_driver_library
+from builder.wheelfile.facts import Library
+from builder.wheelfile.shims import shims
+from tests.refused import refused
+from tests.unit.proofs.make import CELL, FORWARD, claim, expect, gpu_library, library, table, wheel_facts
+from tools.make_shims import tabulate
+
+CXX11 = "_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+CUDART_12 = {"cudaFancy": ("libcudart.so.12", "libcudart.so.12")}
+
+
+def uses(*undefined: str, **facts: Any) -> Library:
+    return library(undefined=undefined, **facts)
+
+
+LIBC, LOADER = ("libc.so.6", "GLIBC_2.99"), ("ld-linux-x86-64.so.2", "GLIBC_2.3")
+FOUND: dict[str, tuple[Library, ...]] = {
+    "in a library it needs": (uses("_ZN2at6Tensor3fooEv"),),
+    "in a library needed in turn": (uses("_ZN3c105ErrorC1Ev"),),
+    "through libtorch": (uses("aoti_torch_get_current_cuda_stream", needed=("libtorch.so",)),),
+    "CUDA runtime, which torch opens for all": (uses("cudaMalloc", needed=()),),
+    "Python": (uses("PyModule_Create2", "_Py_NoneStruct", needed=()),),
+    "C library, without a version": (uses("getenv", "cosf", needed=()),),
+    "C++ library, which torch needs": (uses("_ZSt4cout", needed=()),),
+    "a later version is the tags' matter": (uses("fancy", needed=("libc.so.6",), bound={"fancy": LIBC}),),
+    "the loader itself": (uses("__tls_get_addr", needed=(), bound={"__tls_get_addr": LOADER}),),
+    "the driver": (uses("cuLaunchKernel", needed=("libcuda.so.1",)),),
+    "itself": (uses("own", defined=("own",)),),
+    "by file name": (uses("helper", needed=("libh.so",)), library("ops/libh.so", defined=("helper",))),
+    "by soname": (uses("f", needed=("libh.so.1",)), library("ops/h", soname="libh.so.1", defined=("f",))),
+    "no library": (),
+}
+
+
+@pytest.mark.parametrize("libraries", FOUND.values(), ids=FOUND)
+def test_found(libraries: tuple[Library, ...]) -> None:
+    proof = check_linkage(wheel_facts(*libraries), CELL, table())
+    assert (proof.check, proof.cell, proof.verdict) == (Check.LINKAGE, CELL, "passed"), proof.reason
+    assert proof.evidence["missing"] == {}
+
+
+@pytest.mark.parametrize(
+    ("libraries", "symbols", "says"),
+    [
+        ((uses("_ZTIN5torch8autograd4NodeE"),), {}, r"typeinfo for torch::autograd::Node: .*different torch"),
+        ((uses(CXX11),), {"cxx11": False}, "different C.. ABI of std::string.*USE_CXX11_ABI=0"),
+        ((uses(CXX11),), {}, "built against a different torch"),  # not the string
+        ((uses("aoti_torch_get_current_cuda_stream"),), {}, r"not linked against libtorch_cuda\.so"),
+        ((uses("helper"), library("ops/h.so", defined=("helper",))), {}, r"ops/h\.so defines the symbol, but"),
+        ((uses("torch_has_storage"),), {}, r"torch 2\.14 added this function, but this cell has torch 2\.11"),
+        ((uses("torch_sorted"),), {}, "no torch release in buildfarm's table shims.yaml has this function"),
+        ((uses("cublasSgemm_v2", needed=()),), {}, r"link libcublas for CUDA 13\.0"),
+        ((uses("cublasLtMatmul", needed=()),), {}, "link libcublasLt for CUDA"),
+        ((uses("__cudaFancy", needed=()),), {}, "link libcudart for CUDA"),
+        ((uses("_ZSt21something_from_gcc_99v"),), {}, "newer libstdc"),
+        ((uses("cuLaunchKernel"),), {}, "cuLaunchKernel"),  # the driver is not linked
+    ],
+)
+def test_missing(libraries: tuple[Library, ...], symbols: dict[str, Any], says: str) -> None:
+    expect(check_linkage(wheel_facts(*libraries), CELL, table(**symbols)), says)
+
+
+@pytest.mark.parametrize(
+    ("needed", "says"),
+    [
+        ("libc10.so.2", r"this cell provides libc10\.so: build the wheel with this cell's torch"),
+        ("libtorch_cuda_cpp.so", r"which torch 2\.11\.0 does not provide: the wheel was built against a different"),
+        ("libcurand.so.10", r"does not bring: .*`nvidia-curand`.* path `\$ORIGIN/\.\./nvidia/cu13/lib`"),
+        ("libnppig.so.13", "add `nvidia-npp` to `requires`"),
+        ("libjpeg.so.8", "which this cell does not provide: link it statically"),
+    ],
+)
+def test_needed_library_does_not_exist(needed: str, says: str) -> None:
+    proof = expect(check_linkage(wheel_facts(uses(needed=(needed,))), CELL, table()), says)
+    assert proof.evidence["absent"] == {"ops/_C.so": [needed]}
+
+
+def test_missing_library_is_one_error_not_one_for_each_symbol() -> None:
+    wheel = wheel_facts(uses("cudaFancy", needed=("libcudart.so.12",), bound=CUDART_12))
+    proof = check_linkage(wheel, CELL, table())
+    assert proof.evidence["missing"] == {}
+    assert "cudaFancy" not in proof.reason
+
+
+def test_versioned_symbol_of_a_cuda_library_must_be_defined_there() -> None:
+    bound = {"cudaFancy": ("libcudart.so.13", "libcudart.so.13")}
+    proof = check_linkage(wheel_facts(uses("cudaFancy", needed=("libcudart.so.13",), bound=bound)), CELL, table())
+    assert "cudaFancy" in proof.reason
+
+
+@pytest.mark.parametrize("machine", ["EM_NONE", "EM_HEXAGON", "4711", "riscv64"])
+def test_a_library_for_any_processor_is_judged(machine: str) -> None:
+    facts = wheel_facts(library(machine=machine))
+    assert check_linkage(facts, CELL, table()).verdict in ("passed", "failed")
+
+
+def test_missing_dependencies_of_torch_itself_do_not_matter() -> None:
+    symbols = table({"libtorch_cpu.so": (("libmpi.so.40",), ("_ZN2at6Tensor3fooEv",))})
+    assert check_linkage(wheel_facts(uses("_ZN2at6Tensor3fooEv")), CELL, symbols).verdict == "passed"
+
+
+def test_evidence_has_mangled_and_readable_names() -> None:
+    proof = check_linkage(wheel_facts(uses(FORWARD)), CELL, table())
+    readable = "ms_deform_attn_cuda_forward(" + "at::Tensor const&, " * 5 + "int)"
+    assert proof.evidence["missing"] == {"ops/_C.so": {FORWARD: readable}}
+
+
+def test_a_forgotten_cuda_file_is_named() -> None:
+    libraries = (uses(FORWARD), gpu_library("sm_90"))
+    few, many = (CudaSources(count + 1, tuple(f"{n}.cu" for n in range(count))) for count in (1, 400))
+    assert "0.cu was never compiled" in check_linkage(wheel_facts(*libraries), CELL, table(), few).reason
+    assert "check `sources`" in check_linkage(wheel_facts(*libraries), CELL, table(), many).reason
+
+
+PER_CUDA = tuple(
+    library(f"ops/libx_cuda{name}.so", needed=(f"libcudart.so.{major}",), soname="")
+    for name, major in (("118", "11.0"), ("121", "12"), ("130", "13"))
+)
+
+
+NONE = "no library of `variants` in the recipe is for CUDA 13.0"
+EACH = (("*cuda11*", "11"), ("*cuda12*", "12"), ("*cuda13*", "13"))
+MINOR = (("*cuda11*", "11"), ("*cuda12*", "12.1"), ("*cuda13*", "13.0"))
+
+
+@pytest.mark.parametrize(
+    ("named", "foreign", "reason", "remark"),
+    [
+        ((), False, "the runtime of CUDA 12", ""),
+        ((), True, "", ""),
+        (EACH, False, "", "ops/libx_cuda118.so, ops/libx_cuda121.so"),
+        (MINOR, True, "", "another CUDA: ops/libx_cuda118.so"),
+        ((("*cuda1*", "12"),), False, NONE, "ops/libx_cuda118.so"),
+        ((("libx_cuda1[12]*", "12"),), False, NONE, "libx_cuda121"),
+    ],
+)
+def test_libraries_for_one_cuda_each(
+    named: tuple[tuple[str, str], ...], foreign: bool, reason: str, remark: str
+) -> None:
+    claimed = claim(foreign=foreign, variants=tuple(Variant(pattern, cuda=cuda) for pattern, cuda in named))
+    expect(check_linkage_in(wheel_facts(*PER_CUDA), claimed, CELL, table()), reason, remark)
+
+
+def test_a_foreign_wheel_without_a_library_for_this_cuda_fails() -> None:
+    proof = check_linkage_in(wheel_facts(*PER_CUDA[:2]), claim(foreign=True), CELL, table())
+    assert "the runtime of CUDA" in proof.reason
+
+
+@pytest.mark.parametrize(
+    ("libraries", "archs", "missing"),
+    [
+        ((gpu_library("sm_90"),), "9.0", ""),  # the same
+        ((gpu_library("sm_80", "sm_90"),), "9.0", ""),  # more than claimed
+        ((gpu_library("sm_90a"),), "9.0", ""),  # sm_90a runs on every 9.0
+        ((gpu_library("sm_90"),), "9.0a", "sm_90a"),  # 9.0a is not 9.0
+        ((gpu_library("sm_80"),), "8.6", "sm_86"),  # older code does not satisfy the claim
+        ((gpu_library("sm_80", ptx=("compute_80",)),), "8.0 9.0", "sm_90"),  # PTX is not machine code
+        ((gpu_library("sm_80"),), "8.0 9.0 12.0", "sm_90, sm_120"),  # all that are missing
+        ((gpu_library("sm_90", ptx=("compute_90",)),), "9.0+PTX", ""),  # PTX
+        ((gpu_library("sm_90"),), "9.0+PTX", "compute_90"),  # no PTX
+        ((gpu_library("sm_90a", ptx=("compute_90a",)),), "9.0+PTX", "compute_90"),  # PTX tied to one GPU
+        ((gpu_library("sm_90"), library()), "9.0", ""),  # library without GPU code does not matter
+        ((gpu_library("sm_90"), gpu_library("sm_80", path="ops/b.so")), "9.0", "ops/b.so"),  # one of two
+        ((gpu_library("sm_90"), gpu_library("sm_50", path="ops.libs/b.so")), "9.0", ""),  # a copied one
+        ((gpu_library(),), "9.0", "sm_90"),  # a section with nothing in it
+        ((library(),), "9.0", "no library contains GPU code"),  # none at all
+    ],
+)
+def test_device_code(libraries: tuple[Library, ...], archs: str, missing: str) -> None:
+    claimed = tuple(Arch.parse(arch) for arch in archs.split())
+    proof = expect(check_device_code(wheel_facts(*libraries), claim(archs=claimed)), missing)
+    assert proof.evidence["claimed"] == archs.split()
+
+
+@pytest.mark.parametrize(
+    ("archs", "beyond"),
+    [
+        ("8.0 9.0+PTX", {}),
+        ("9.0+PTX", {"sm_80": 100}),
+        ("8.0 9.0", {"compute_90": 5}),
+        ("8.0 9.0a+PTX", {}),
+        ("12.0", {"sm_80": 100, "sm_90": 40, "compute_90": 5}),
+    ],
+)
+def test_code_beyond_the_claim_is_measured(archs: str, beyond: dict[str, int]) -> None:
+    code = {"sm_80": 70, "sm_90": 40, "compute_90": 5}
+    libraries = (gpu_library(*code, gpu_code=code), gpu_library("sm_80", path="ops/b.so", gpu_code={"sm_80": 30}))
+    proof = check_device_code(wheel_facts(*libraries), claim(archs=tuple(map(Arch.parse, archs.split()))))
+    assert proof.evidence.get("beyond", {}) == beyond
+
+
+def test_no_gpu_code_where_none_is_required() -> None:
+    proof = check_device_code(wheel_facts(library()), claim(cuda_required=False))
+    assert (proof.verdict, proof.reason) == ("passed", "no GPU code, which the recipe allows (`cuda: optional`)")
+    foreign = check_device_code(wheel_facts(library()), replace(claim(cuda_required=False), foreign=True))
+    assert (foreign.verdict, foreign.reason) == ("passed", "no GPU code"), "a wheel of others has no recipe"
+
+
+@pytest.mark.parametrize(("has", "dropped"), [(("sm_75",), True), (("sm_52",), True), (("sm_75", "sm_80"), False)])
+def test_the_default_of_nvcc_has_a_cause_of_its_own(has: tuple[str, ...], dropped: bool) -> None:
+    reason = check_device_code(wheel_facts(gpu_library(*has)), claim(archs=(Arch(9, 0),))).reason
+    assert ("nvcc's default: torch names no architecture if the letters `arch` are in an option" in reason) is dropped
+
+
+def test_affected_gpus_and_the_architectures_are_named() -> None:
+    archs = (Arch(8, 0), Arch(12, 0))
+    reason = check_device_code(wheel_facts(gpu_library("sm_80")), claim(archs=archs)).reason
+    assert "sm_120 (RTX PRO 6000 Blackwell, RTX 50 series (5090))" in reason
+    assert "A100" not in reason
+    assert "`override_architectures: true`" in reason
+    wheel = wheel_facts(gpu_library("sm_80", "sm_100"), gpu_library("sm_80", path="ops/b.so", ptx=("compute_80",)))
+    assert check_device_code(wheel, claim(archs=archs[:1])).reason == "compute_80 sm_80 sm_100"
+
+
+SM90, SM100 = gpu_library("sm_90", path="ops/sm90/_C.so"), gpu_library("sm_100", path="ops/sm100/_C.so")
+SPLIT = (Variant("ops/sm90/*", arch=Arch(9, 0)), Variant("ops/sm100/*", arch=Arch(10, 0)))
+
+
+@pytest.mark.parametrize(
+    ("libraries", "variants", "archs", "missing"),
+    [
+        ((SM90, SM100), (), "9.0 10.0", "if the library is for one architecture only, name it in `variants`"),
+        ((SM90, SM100), SPLIT, "9.0 10.0", ""),
+        ((SM90, SM100), SPLIT, "9.0", ""),
+        ((SM90, SM100), SPLIT, "9.0 10.0 12.0", "no library of `variants` in the recipe is for sm_120"),
+        ((SM90, gpu_library("sm_90", path=SM100.path)), SPLIT, "9.0 10.0", "ops/sm100/_C.so has no machine code"),
+        ((SM90, SM100, gpu_library("sm_90")), SPLIT, "9.0 10.0", "ops/_C_cuda.so has no machine code for sm_100"),
+        ((SM90, SM100), SPLIT, "9.0 10.0+PTX", "ops/sm100/_C.so has no PTX compute_100"),
+        ((SM90, SM100), (Variant("*/sm90/*", cuda="13"), Variant("*/sm100/*", cuda="12")), "9.0", ""),
+        ((SM90, SM100), (Variant("*/sm90/*", cuda="12"), Variant("*/sm100/*", cuda="13")), "9.0", "sm100/_C.so has no"),
+    ],
+)
+def test_libraries_for_one_architecture_or_cuda(
+    libraries: tuple[Library, ...], variants: tuple[Variant, ...], archs: str, missing: str
+) -> None:
+    claimed = claim(archs=tuple(map(Arch.parse, archs.split())), variants=variants)
+    expect(check_device_code(wheel_facts(*libraries), claimed), missing)
+
+
+def test_libraries_for_one_architecture_each_count_as_one() -> None:
+    proof = check_device_code(wheel_facts(SM90, SM100), claim(variants=SPLIT))
+    assert gpu_code([proof]) == ("sm_100", "sm_90")
+
+
+def test_code_of_an_unknown_kind_is_said() -> None:
+    wheel = wheel_facts(gpu_library("sm_80", gpu_code={"sm_80": 1, "lto_90": 1, "kind77_120f": 1}))
+    proof = check_device_code(wheel, claim(archs=(Arch(8, 0),)))
+    assert (proof.verdict, proof.reason) == ("passed", "sm_80 lto_90 kind77_120f")
+    assert proof.evidence["others"] == {"ops/_C_cuda.so": ["lto_90", "kind77_120f"]}
+    assert "ops/_C_cuda.so has GPU code that buildfarm does not know (kind 77 for 120f)" in proof.evidence["remarks"][0]
+
+
+def test_the_device_link_drops_ptx() -> None:
+    archs = (Arch(9, 0, ptx=True),)
+    for linked in (False, True):
+        reason = check_device_code(wheel_facts(gpu_library("sm_90", device_link=linked)), claim(archs=archs)).reason
+        assert ("the device link of relocatable code drops PTX, so leave out +PTX" in reason) == linked
+
+
+def test_environment_without_torch(tmp_path: Path) -> None:
+    with refused(Code.NO_ENVIRONMENT):
+        collect_symbols(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("symbol", "readable"),
+    [
+        (FORWARD, "ms_deform_attn_cuda_forward(" + "at::Tensor const&, " * 5 + "int)"),
+        ("torch_call_dispatcher", "torch_call_dispatcher"),
+        ("_Znonsense", "_Znonsense"),
+        ("f", "f"),
+    ],
+)
+def test_demangle(symbol: str, readable: str) -> None:
+    assert demangle(symbol) == readable
+
+
+@pytest.mark.parametrize(
+    ("symbol", "torch"),
+    [
+        ("_ZN2at6TensorC1Ev", True),
+        ("_ZNK3c106Device3strEv", True),
+        ("_ZNKR5torch8autograd4Node4nameEv", True),
+        ("_ZTVN5torch8autograd4NodeE", True),
+        ("_ZN6caffe28TypeMetaC1Ev", True),
+        ("_ZN2atlsERSoRKNS_6TensorE", True),
+        ("_ZNSt6vectorIN2at6TensorESaIS1_EED1Ev", False),
+        (FORWARD, False),
+        ("_ZN7torchvi3fooEv", False),
+        ("_ZN3atx3fooEv", False),
+        ("torch_call_dispatcher", False),
+    ],
+)
+def test_names_of_torch_cxx(symbol: str, torch: bool) -> None:
+    assert is_torch_cxx(symbol) is torch
+
+
+def test_names_of_python_and_of_the_libraries_of_the_driver() -> None:
+    assert all(map(is_python, ("PyList_New", "_Py_NoneStruct", "_PyThreadState_UncheckedGet")))
+    assert not any(map(is_python, ("Pyramid", "pyre")))
+    assert all(map(is_driver_library, ("libcuda.so.1", *DRIVER_LIBRARIES)))
+    assert not any(map(is_driver_library, ("libcudart.so.13", "libcudadevrt.so")))
+
+
+def test_libraries_of_this_machine() -> None:
+    assert is_standard("getenv")
+    assert is_standard("_ZSt4cout")
+    assert not is_standard("torch_call_dispatcher")
+    assert system_library("libno-such-library.so.1") is None
+
+
+CXX = "_ZNK2at6Tensor8data_ptrIfEEPT_v"
+REPLACE = "_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEE10_M_replaceEmmPKcm"
+
+
+RUNTIME = {"cudaMalloc": ("libcudart.so.13", "libcudart.so.13")}
+#: Libraries, the oldest torch with their functions, and the error.
+STABLE: list[tuple[tuple[Library, ...], str, str]] = [
+    ((uses("torch_call_dispatcher", "aoti_torch_get_dim"),), "2.10", ""),
+    ((uses("aoti_torch_get_dim"),), "2.9", ""),  # the oldest measured
+    ((uses("torch_c10_cuda_check_msg"),), "2.10", ""),
+    ((uses("torch_from_blob"),), "2.11", r"needs torch 2\.11 for torch_from_blob, but .* must work with torch 2\.10"),
+    ((uses("aoti_torch_aten_subtract_Tensor"),), "2.10", ""),
+    ((uses("torch_call_dispatcher", "aoti_torch_cpu_Unknown"),), "2.10", "which no torch release"),
+    ((uses("torch_call_dispatcher", "torch_sorted"),), "2.10", "torch_sorted, which no torch release"),
+    ((uses(CXX),), "", r"C\+\+ ABI \(float\* at::Tensor::data_ptr<float>\(\) const\)"),
+    ((uses("_ZTVN3c105ErrorE"),), "", r"vtable for c10::Error"),
+    ((uses("PyModule_Create2", "_Py_NoneStruct"),), "", ""),
+    ((uses("getenv", "_Znwm", REPLACE, "cosf"),), "", ""),  # C and C++ runtimes, without a version
+    ((uses("cudaMalloc", bound=RUNTIME),), "", ""),
+    ((uses("cuLaunchKernel", needed=("libcuda.so.1",)),), "", ""),
+    ((uses("inflate", needed=("libz.so.1", "libtorch.so")),), "", ""),  # a library without versions
+    ((uses("inflate", FORWARD, needed=("libz.so.1",)),), "", r"leaves ms_deform_attn_cuda_forward\(at::Tensor const&"),
+    ((uses("inflate", needed=("libc.so.6", "libcudart.so.13", "libc10.so")),), "", "leaves inflate undefined"),
+    ((uses("cuLaunchKernel"),), "", "leaves cuLaunchKernel undefined"),
+    ((uses(FORWARD),), "", r"leaves ms_deform_attn_cuda_forward\(at::Tensor const&"),
+    ((uses("helper"), library("ops/h.so", defined=("helper",))), "", ""),
+    ((uses("sgemm_"),), "", "leaves sgemm_ undefined"),  # torch exports it, and it is no C function of torch
+]
+
+
+@pytest.mark.parametrize(("libraries", "floor", "error"), STABLE)
+def test_stable(libraries: tuple[Library, ...], floor: str, error: str) -> None:
+    proof = check_stable(wheel_facts(*libraries), claim(abi=AbiClass.STABLE, torch=Torch(2, 10, 0)))
+    assert expect(proof, error).evidence["floor"] == floor
+
+
+def test_other_abi_classes_have_no_stable_proof() -> None:
+    assert check_stable(wheel_facts(uses(CXX)), claim(abi=AbiClass.ABI3)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "series", "kind"),
+    [
+        ("aoti_torch_get_current_cuda_stream", "2.9", "cuda"),
+        ("torch_call_dispatcher", "2.10", "cpu"),
+        ("torch_c10_cuda_check_msg", "2.10", "cuda"),
+        ("torch_from_blob", "2.11", "cpu"),
+        ("torch_library_def_with_tags", "2.12", "cpu"),
+        ("torch_generator_get_device", "2.13", "cpu"),
+        ("torch_has_storage", "2.14", "cpu"),
+        ("torch_dtype_to_pyobject", "2.15", "cpu"),
+    ],
+)
+def test_measured_table(name: str, series: str, kind: str) -> None:
+    assert (shims()[name].series, shims()[name].kind) == (series, kind)
+
+
+def test_table_lists_first_and_last_appearances() -> None:
+    measured = {
+        Torch(2, 11, 0): {"cpu": {"torch_a", "torch_b"}, "cuda": {"torch_x"}},
+        Torch(2, 9, 1): {"cpu": {"torch_a"}, "cuda": {"torch_old"}},
+        Torch(2, 10, 0): {"cpu": {"torch_a"}, "cuda": {"torch_x"}},
+    }
+    assert tabulate(measured) == {
+        "since": {
+            "2.9": {"cpu": ["torch_a"], "cuda": ["torch_old"]},
+            "2.10": {"cuda": ["torch_x"]},
+            "2.11": {"cpu": ["torch_b"]},
+        },
+        "gone": {"2.10": {"cuda": ["torch_old"]}},
+    }
+
+
+def test_functions_of_cuda_are_a_matter_of_the_linkage() -> None:
+    """vLLM 0.33.0 calls cuBLAS, and links libtorch_cuda alone."""
+    calls = uses("aoti_torch_get_current_device_index", "cublasLtCreate", "cudnnCreate", needed=("libtorch_cuda.so",))
+    for needed, remarks in (((), 1), (("libcublasLt.so.13",), 0)):
+        one = replace(calls, needed=(*calls.needed, *needed))
+        proof = expect(check_stable(wheel_facts(one), claim(abi=AbiClass.STABLE)))
+        assert len(proof.evidence.get("remarks", ())) == remarks
+
+
+def manylinux(python: str) -> str:
+    return f"{python}-manylinux_2_28_x86_64"
+
+
+UNCHECKED = "_PyThreadState_UncheckedGet"
+ABI3: list[tuple[str, str, AbiClass, str]] = [
+    ("cp310-abi3", "PyModule_Create2", AbiClass.ABI3, ""),
+    ("cp310-abi3", "PyExc_ValueError", AbiClass.ABI3, ""),
+    ("cp310-abi3", "PyBuffer_Release", AbiClass.ABI3, "PyBuffer_Release (3.11), which Python 3.10"),
+    ("cp311-abi3", "PyBuffer_Release", AbiClass.ABI3, ""),
+    ("cp310-abi3", UNCHECKED, AbiClass.ABI3, UNCHECKED),
+    ("cp310-abi3", "PyBuffer_Release", AbiClass.CPYTHON, "which Python 3.10"),  # the tag alone is a claim
+    ("cp312-cp312", "PyModule_Create2", AbiClass.STABLE, "tagged cp312-cp312"),
+    ("py3-none", "", AbiClass.STABLE, ""),
+    ("cp315-abi3.abi3t", "PyModule_Exec", AbiClass.ABI3, ""),
+    ("cp310-abi3t", "PyModule_Exec", AbiClass.CPYTHON, ""),  # abi3t begins with 3.15
+    ("cp316-abi3t", UNCHECKED, AbiClass.CPYTHON, "stable ABI does"),
+    ("cp310-abi3.abi3t", "PyModule_Exec", AbiClass.ABI3, "which Python 3.10 of"),
+]
+
+
+@pytest.mark.parametrize(("tag", "used", "abi", "error"), ABI3)
+def test_abi3(tag: str, used: str, abi: AbiClass, error: str) -> None:
+    python, tagged = tag.split("-")
+    tags = tuple(manylinux(f"{python}-{each}") for each in tagged.split("."))
+    proof = check_abi3(wheel_facts(library(undefined=(used,) if used else ()), tags=tags), claim(abi=abi))
+    expect(proof, error)
+
+
+def test_oldest_of_two_tags_decides() -> None:
+    tags = (manylinux("cp310-abi3"), manylinux("cp311-abi3"))
+    proof = check_abi3(wheel_facts(library(undefined=("PyBuffer_Release",)), tags=tags), claim())
+    expect(proof, "PyBuffer_Release")
+
+
+def test_no_proof_without_an_abi3_tag_or_claim() -> None:
+    assert check_abi3(wheel_facts(library(undefined=("PyBuffer_Release",))), claim()) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "used", "error"),
+    [
+        ("_C.abi3t.so", "PyModule_Exec", ""),
+        ("_C.abi3-x86_64-linux-gnu.so", "PyModule_Exec", ""),
+        ("_C.abi3.so", "PyModule_Exec", "PyModule_Exec (3.15), which Python 3.10"),
+        ("_C.abi3t.so", "PyModuleDef_Init", "define Py_TARGET_ABI3T=0x030f0000, and export PyModExport__C"),
+        ("_C.abi3.so", "PyModuleDef_Init", ""),
+    ],
+)
+def test_a_file_that_only_new_pythons_find(name: str, used: str, error: str) -> None:
+    facts = wheel_facts(library(f"ops/{name}", undefined=(used,)), tag=manylinux("cp310-abi3"))
+    proof = check_abi3(facts, claim(abi=AbiClass.ABI3))
+    expect(proof, error)
