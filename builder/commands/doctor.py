@@ -131,6 +131,7 @@ def _data(environment: InstalledEnvironment, findings: Sequence[Finding]) -> dic
             {"name": one.name, "version": one.version, "folder": one.folder, "installer": one.installer}
             for one in environment.packages
         ],
+        "conda": dict(environment.conda),
         "variables": dict(environment.variables),
         "findings": [asdict(finding) for finding in findings],
         "faults": sum(finding.level is Severity.FAULT for finding in findings),

@@ -191,6 +191,7 @@ class InstalledEnvironment:
     machine: Machine  # driver and GPUs
     nvcc: str  # version of the nvcc that a build finds, such as 13.0.88; empty without one
     variables: Mapping[str, str]  # environment variables that change what is loaded or built
+    conda: Mapping[str, str]  # Conda's packages of this environment, name and version
     platform: Platform  # operating system and processor
     #: Files and folders that an interrupted uninstallation of pip left on `sys.path`: their names begin with `~`.
     leftovers: tuple[Path, ...] = ()
@@ -219,6 +220,7 @@ def read_environment(python: Path, machine: Machine | None = None) -> InstalledE
         machine = Machine(driver_version(), tuple(gpus))
     found = (_package(one, folder) for folder in interpreter.path for one in distributions(path=[str(folder)]))
     packages = tuple(package for package in found if package is not None)
+    conda = (file.stem.rsplit("-", 2) for file in sorted((interpreter.prefix / "conda-meta").glob("*-*-*.json")))
     return InstalledEnvironment(
         interpreter=interpreter,
         packages=packages,
@@ -226,6 +228,7 @@ def read_environment(python: Path, machine: Machine | None = None) -> InstalledE
         machine=machine,
         nvcc=_nvcc(interpreter),
         variables={name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
+        conda={name: version for name, version, _ in conda if name},
         platform=_platform(interpreter.markers),
         leftovers=tuple(left for folder in interpreter.path for left in sorted(folder.glob("~*"))),
         torch_backends=tuple(path for path in uv_files() if path.is_file() and _BACKEND.search(path.read_bytes())),

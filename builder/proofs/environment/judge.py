@@ -14,6 +14,7 @@ from builder.tested_versions import FIRST_SAFE, unsafe
 _CHECKS: tuple[Callable[[Cures, TorchInstall], Iterator[Finding]], ...] = (
     torches.check_path,
     torches.check_records,
+    torches.check_installers,
     torches.check_requirements,
     torches.check_files,
     torches.check_backends,

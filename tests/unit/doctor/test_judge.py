@@ -55,6 +55,7 @@ def environment(
         machine=Machine(),
         nvcc=f"{cuda}.88",
         variables={},
+        conda={},
         platform=Platform.LINUX_X86_64,
     )
     return replace(found, **facts)  # type: ignore[arg-type]
@@ -178,6 +179,15 @@ def test_a_companion_of_another_torch_or_cuda(torch: str, companion: tuple[str, 
         assert cure in (one.cure[0] if one.cure else one.advice)
     if torch.startswith("2.99"):
         assert findings(check_gpus, environment(torch, "13.0")) == []
+
+
+def test_torch_of_conda_and_of_pip() -> None:
+    found = environment("2.5.1", "12.4", conda={"pytorch": "2.5.1"})
+    one = only(findings(torches.check_installers, found), "torch-of-conda-and-pip")
+    assert one.cure[0] == "conda remove --yes --force --prefix /env pytorch"
+    torch = package("torch", "2.5.1", installer="conda")
+    conda = replace(found, packages=(torch,), torches=(replace(found.torches[0], package=torch),))
+    assert findings(torches.check_installers, conda) == []
 
 
 def test_a_torch_in_the_user_site_hides_that_of_the_environment() -> None:

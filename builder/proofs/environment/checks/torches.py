@@ -67,6 +67,25 @@ def check_records(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
     )
 
 
+def check_installers(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
+    """A torch of conda and a torch of pip in one environment overwrite each other's files."""
+    conda = cures.environment.conda
+    names = [name for name in ("pytorch", "libtorch") if name in conda]
+    if not names or torch.package is None or torch.package.installer == "conda":
+        return
+    installer = torch.package.installer or "pip"
+    yield fault(
+        "torch-of-conda-and-pip",
+        f"conda installed {names[0]} {conda[names[0]]}, and {installer} installed torch {torch.package.version}",
+        "both have files of the same names, and the linker may load those of the other torch",
+        (
+            f"conda remove --yes --force --prefix {cures.environment.interpreter.prefix} {' '.join(names)}",
+            cures.restore([torch.package], cures.index_of(torch)),
+        ),
+        "or remove the torch of pip, and install PyTorch by conda only",
+    )
+
+
 def check_requirements(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
     """Every package of CUDA that torch requires is installed."""
     required = _cuda_packages(cures.environment, torch.package) if torch.package else ()
