@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -109,34 +109,32 @@ class Turns:
         with self._changed:
             self._expected += len(tasks)
         threads = max(1, min(len(tasks), room, 1 + self.most()))
+        errors: list[BaseException] = []
 
-        def run(task: Callable[[], T]) -> T:
+        def run(task: Callable[[], T]) -> list[T]:
             try:
-                return task()
+                return [] if errors else [task()]
+            except BaseException as error:
+                errors.append(error)
+                raise
             finally:
                 with self._changed:
                     self._expected -= 1
 
         if len(tasks) <= 1:
-            return [run(task) for task in tasks]
+            return [found for task in tasks for found in run(task)]
         with ThreadPoolExecutor(threads) as pool:
-            futures = [pool.submit(run, task) for task in tasks]
             try:
-                running = set(futures)
-                # A signal that the kernel gives to another thread does not end a wait of this one.
-                while running and not any(one.done() and not one.cancelled() and one.exception() for one in futures):
-                    _, running = wait(running, _LOOK_SECONDS, FIRST_EXCEPTION)
+                running = set(futures := [pool.submit(run, task) for task in tasks])
+                while running:  # a signal that the kernel gives to another thread does not end a wait of this one
+                    _, running = wait(running, _LOOK_SECONDS)
             except BaseException:  # Ctrl-C, in the main thread
                 pool.shutdown(wait=False, cancel_futures=True)
                 kill_all()
                 raise
-            given_up = sum(one.cancel() for one in futures)
-        with self._changed:
-            self._expected -= given_up
-        for one in futures:
-            if not one.cancelled() and (error := one.exception()):
-                raise error
-        return [one.result() for one in futures]
+        if errors:
+            raise errors[0]
+        return [found for one in futures for found in one.result()]
 
 
 #: Of this process: two commands beside each other do not know of each other.
