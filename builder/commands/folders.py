@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -9,9 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from builder.errors import Code, UsageError
-from builder.store import MARK, RUN, Store, default_store
+from builder.hashing import digest_of
+from builder.store import MARK, ROOT, RUN, Store, default_store
 
-#: torch writes nvcc's path into its ninja file unquoted, and the toolkit is in the store.
+#: torch writes nvcc's path into its ninja file unquoted, and the toolkit is in the store: such a store gets a link.
 _UNQUOTED = re.compile(r"[^\w@%+=:,./~-]")
 #: Where `build` writes wheels by default.
 DIST = Path("dist")
@@ -33,15 +36,8 @@ def open_store(root: Path | None, *, run: bool = True, must_exist: bool = False)
         raise UsageError(
             f"this folder is no store: it has no {MARK}", Code.PATH_NOT_USABLE, where=str(root), hints=[hint]
         )
-    if found := _UNQUOTED.search(str(root)):
-        raise UsageError(
-            f"the path of the store contains {found[0]!r}, which breaks the ninja files that torch writes",
-            Code.PATH_NOT_USABLE,
-            where=str(root),
-            hints=[f"{hint}; only the path of the store has this limit"],
-        )
     try:
-        store = Store(root)
+        store = Store(_linked(root) if _UNQUOTED.search(str(root)) else root)
         if run:
             store.use(RUN)
     except OSError as error:
@@ -49,6 +45,17 @@ def open_store(root: Path | None, *, run: bool = True, must_exist: bool = False)
             f"cannot use this store: {error.strerror}", Code.PATH_NOT_USABLE, where=str(root), hints=[hint]
         ) from None
     return store
+
+
+def _linked(root: Path) -> Path:
+    """A link to the store, in ROOT, whose path needs no quotes; raises OSError if it cannot be made."""
+    root.mkdir(parents=True, exist_ok=True)
+    link = ROOT / f"buildfarm.store.{os.getuid()}.{digest_of(str(root))[:16]}"
+    with suppress(FileExistsError):
+        link.symlink_to(root)
+    if link.lstat().st_uid != os.getuid() or not link.is_symlink() or link.readlink() != root:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(link))  # ROOT is open to everyone
+    return link
 
 
 def read_dist(dist: Path) -> list[Path]:
