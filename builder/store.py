@@ -87,6 +87,9 @@ RUN = "run"
 #: The file that every store has: it also tells backups to leave the folder out (Cache Directory Tagging).
 MARK = "CACHEDIR.TAG"
 
+#: For short paths: on disk, where /tmp is often in memory, and present on every Linux (FHS 3.0, 5.15). Every user can
+#: write there, so what is found there must belong to this one.
+ROOT = Path("/var/tmp")  # noqa: S108
 #: How the name of a folder in `envs` begins that keeps the bytecode of an environment's packages.
 BYTECODE = "bytecode-"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -10,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import BuildfarmError, Code, UsageError
-from builder.hashing import sha256_of
-from builder.store import MARK, RUN, Store, default_store
+from builder.hashing import digest_of, sha256_of
+from builder.store import MARK, ROOT, RUN, Store, default_store
 from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, text, texts
 
-#: torch writes nvcc's path into its ninja file unquoted, and the toolkit is in the store.
+#: torch writes nvcc's path into its ninja file unquoted, and the toolkit is in the store: such a store gets a link.
 _UNQUOTED = re.compile(r"[^\w@%+=:,./~-]")
 #: Where `build` writes wheels by default.
 DIST = Path("dist")
@@ -36,15 +38,8 @@ def open_store(root: Path | None, *, run: bool = True, must_exist: bool = False)
         raise UsageError(
             f"this folder is no store: it has no {MARK}", Code.PATH_NOT_USABLE, where=str(root), hints=[hint]
         )
-    if found := _UNQUOTED.search(str(root)):
-        raise UsageError(
-            f"the path of the store contains {found[0]!r}, which breaks the ninja files that torch writes",
-            Code.PATH_NOT_USABLE,
-            where=str(root),
-            hints=[f"{hint}; only the path of the store has this limit"],
-        )
     try:
-        store = Store(root)
+        store = Store(_linked(root) if _UNQUOTED.search(str(root)) else root)
         if run:
             store.use(RUN)
     except OSError as error:
@@ -52,6 +47,17 @@ def open_store(root: Path | None, *, run: bool = True, must_exist: bool = False)
             f"cannot use this store: {error.strerror}", Code.PATH_NOT_USABLE, where=str(root), hints=[hint]
         ) from None
     return store
+
+
+def _linked(root: Path) -> Path:
+    """A link to the store, in ROOT, whose path needs no quotes; raises OSError if it cannot be made."""
+    root.mkdir(parents=True, exist_ok=True)
+    link = ROOT / f"buildfarm.store.{os.getuid()}.{digest_of(str(root))[:16]}"
+    with suppress(FileExistsError):
+        link.symlink_to(root)
+    if link.lstat().st_uid != os.getuid() or not link.is_symlink() or link.readlink() != root:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(link))  # ROOT is open to everyone
+    return link
 
 
 def read_dist(dist: Path) -> list[Path]:

@@ -19,11 +19,8 @@ from pathlib import Path
 from builder.hashing import digest_of
 from builder.process import raise_if_interrupted
 from builder.resources import WORK_BYTES
-from builder.store import Store, holder
+from builder.store import ROOT, Store, holder
 from builder.untrusted import remove_tree
-
-#: On disk, where /tmp is often in memory, and present on every Linux (FHS 3.0, 5.15).
-ROOT = Path("/var/tmp")  # noqa: S108 - see `_open_own`
 
 _PREFIX = "buildfarm.build."
 

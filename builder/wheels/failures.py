@@ -17,6 +17,8 @@ from builder.wheels.toolchain.pythons import header_hint
 
 #: Variables that may switch a compile on or off.
 _SWITCH = re.compile(r"CUDA|GPU|BUILD|COMPILE|EXT")
+#: What CMake and CMakeLists.txt files say about a library or program that is not installed.
+_NOT_FOUND = re.compile(r"not find|not found|FindPackage|missing", re.IGNORECASE)
 #: The file that a compiler command compiles.
 _COMPILES = re.compile(r"\s-c\s+(?:-c\s+)?(?P<file>[^\s-]\S*)")
 
@@ -68,10 +70,8 @@ def compile_failure(
     container, packages = job.toolchain.executor == "docker", job.toolchain.packages
     found = missing_file_hints(error.message, lines, source, tree or Path(source), origin)
     found = found or hints_for(error, job.build.torch, job.build.cuda, container=container, packages=packages)
-    if not found and error.text.startswith("CMake Error"):
-        found = [
-            "if CMake does not find a library or program, install it; for a Python package, add it to `build_requires`"
-        ]
+    if not found and error.text.startswith("CMake Error") and _NOT_FOUND.search(error.text):
+        found = ["CMake does not find something: install it; add a Python package to `build_requires`"]
     hints[:0] = found
     return failure(error.sentence, *(error.excerpt or (() if len(hints) > 1 else last_lines(lines))))
 

@@ -59,11 +59,14 @@ class Request:
     name: str = "my_ext"
     #: The version specifier of torch, which is requested too; empty: it is not.
     torch: str = ""
+    #: The URL of the wheel that a project requires, with its hash; empty: a version from an index.
+    url: str = ""
 
     @property
     def words(self) -> list[str]:
         """The requirements."""
-        return [f"{self.name}{self.specifier}", *([f"torch{self.torch}"] if self.torch else [])]
+        own = f"{self.name} @ {self.url}" if self.url else f"{self.name}{self.specifier}"
+        return [own, *([f"torch{self.torch}"] if self.torch else [])]
 
     def __str__(self) -> str:
         """The request as a person writes it."""
@@ -188,11 +191,14 @@ class Installers:
         sources = [("farm", indexes.farm, "explicit" if indexes.explicit else "primary")]
         if indexes.public:
             sources.append(("public", indexes.public, "primary"))
+        source = f'version = "{request.specifier or "*"}", allow-prereleases = {str(request.pre).lower()}'
+        source += ', source = "farm"' if indexes.explicit else ""
+        if request.url:
+            source = f'url = "{request.url}"'
         lines = [
             "[tool.poetry]\npackage-mode = false",
             f'[tool.poetry.dependencies]\npython = "~{sys.version_info[0]}.{sys.version_info[1]}"',
-            f'{request.name} = {{version = "{request.specifier or "*"}", allow-prereleases = {str(request.pre).lower()}'
-            + (', source = "farm"}' if indexes.explicit else "}"),
+            f"{request.name} = {{{source}}}",
             *([f'torch = "{request.torch}"'] if request.torch else []),
             *(
                 f'[[tool.poetry.source]]\nname = "{name}"\nurl = "{url}"\npriority = "{priority}"'

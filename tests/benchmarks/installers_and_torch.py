@@ -108,10 +108,11 @@ class TorchInstallers(Installers):
             if task.installed:
                 self.install_into("uv", place, public, [f"torch=={task.installed}"])
             self.install_into(task.installer, place, public, words if not task.path else [option, *words])
-        elif not task.path and not words[0].startswith("--"):
-            return "not asked", "-"  # a project file names no URL with a hash
         else:
-            if not task.path:
+            if not task.path and not words[0].startswith("--"):  # a URL
+                request = Request(name=request.name, torch=f"=={NOW}", url=words[0].rpartition(" @ ")[2])
+                words = [f"{farm}/simple/"]
+            elif not task.path:
                 words = words[1:]
                 request = Request(f"=={words[1].partition('==')[2]}", name=request.name, torch=f"=={NOW}")
             place = self.install_project(task.installer, Indexes(words[0], public, explicit=True), request)

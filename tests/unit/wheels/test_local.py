@@ -121,6 +121,12 @@ def test_a_compilers_words_become_a_sentence(said: str, status: int, sentence: s
     assert str(work.log) in error.hints[-1]
 
 
+def test_nothing_is_missing_in_an_error_of_cmake_that_does_not_say_so(tmp_path: Path) -> None:
+    work = job(tmp_path)
+    work.log.write_text("CMake Error at CMakeLists.txt:9 (message):\n  version 3 is too old\n\n\n")
+    assert compile_failure(work, 1, "/var/tmp/build/src").hints == (f"the full output is in {work.log}",)
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A CUDA 13.0 on disk, so that no toolkit is asked of the index, and a g++ that every nvcc here takes."""
