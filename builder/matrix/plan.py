@@ -196,11 +196,8 @@ class Build:
         return f"{self.extension}-{self.version}-{self._target}"
 
     @property
-    def source_folder(self) -> str:
-        """The name of the build without the version: a new version keeps the paths of its files, and so their objects.
-
-        Compilers and sccache read absolute paths; see `builder.wheels.build_dir`.
-        """
+    def name_without_version(self) -> str:
+        """The name of the build without the version, for what a new version goes on with."""
         return f"{self.extension}-{self._target}"
 
     @property

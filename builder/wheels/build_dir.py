@@ -26,7 +26,7 @@ _PREFIX = "buildfarm.build."
 
 
 def folder_of(name: str) -> Path:
-    """The folder of the build with this name. Its path, which is in options of compilers, does not contain the name.
+    """The folder of builds of this name. Its path, which is in options of compilers, does not contain the name.
 
     torch drops a build's architectures if the letters `arch` are in an option for nvcc, such as -I/…/research/include.
     """

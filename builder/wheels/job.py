@@ -116,6 +116,8 @@ class Executor(Protocol):
     name: str
     #: Whether builds reuse objects that another build of the same extension compiled.
     shares_objects: bool
+    #: Whether builds of the same extension compile one after the other, in the same folder.
+    compiles_in_turn: bool
 
     def problems(self, builds: Sequence[Build], recipes: Mapping[str, Recipe]) -> list[BuildfarmError]:
         """Everything that would stop these builds, found before the first one starts."""

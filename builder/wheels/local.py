@@ -65,7 +65,7 @@ class LocalExecutor:
     """Builds on this machine; see `Executor`."""
 
     name = "local"
-    shares_objects = False  # each build compiles at a path of its own, and nvcc writes that path into its results
+    compiles_in_turn = True  # see `LocalBuild._in_place`
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class LocalExecutor:
         `compiler_cache` is whether compilers run through sccache, if this machine has it.
         """
         self.environments = environments
-        self.compiler_cache = compiler_cache
+        self.shares_objects = self.compiler_cache = compiler_cache
         self._minor_mismatch = minor_mismatch
         self._packages = tuple(packages)
         self._warned = False
@@ -245,14 +245,15 @@ class LocalBuild:
     ) -> Iterator[tuple[Environment, Path, Callable[[Sequence[str]], int]]]:
         """The environment of a build, its source in the build's place, and a function that runs a program there.
 
-        The program calls its compilers through the launchers; the function returns its exit status.
+        The program calls its compilers through the launchers; the function returns its exit status. All builds of an
+        extension have one place, in turn: paths are in what compilers read and write, and so in the keys of objects.
         """
         stage("environment")
         environment = self._executor.environment(self._python, job.build, job.recipe, job.log)
         home = self._toolkit.home or environment.packaged_toolkit(job.build.cuda)
         if not self._toolkit.home:
             link_toolkit(home, self._compiler.cc)
-        with fixed_folder(job.build.source_folder, job.work / "fixed", lambda who: stage(WAITS + who)) as place:
+        with fixed_folder(job.build.extension, job.work / "fixed", lambda who: stage(WAITS + who)) as place:
             stage("compile")
             inside = job.source.relative_to(job.tree)
             tree = Path(shutil.move(job.tree, place / "src"))

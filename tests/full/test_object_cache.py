@@ -151,7 +151,7 @@ class Machine:
 
     def object(self, source: str, *, fresh: bool = False) -> tuple[bytes, CacheStatistics]:
         """One source compiled; with `fresh`, by the same programs, nothing is taken from the cache."""
-        compiler = ["nvcc", "-arch=sm_90"] if source.endswith(".cu") else ["g++", "-fPIC", f"-I{self._headers()}"]
+        compiler = ["nvcc", "-arch=sm_90"] if source.endswith(".cu") else ["g++", "-fPIC", f"-I{self.headers()}"]
         env = {"SCCACHE_NO_CACHE": "1"} if fresh else None
         found, _ = self.run(*compiler, "-Ifirst", "-Isecond", "-c", source, "-o", "out.o", env=env)
         return (self.source / "out.o").read_bytes(), found
@@ -159,13 +159,14 @@ class Machine:
     def stay(self) -> None:
         """Promise, as a container does, that nothing but the source tree changes what is included."""
         self.place = {"BUILDFARM_HEADERS_DIGEST": "here", "BUILDFARM_SOURCE": str(self.source)}
-        self.place["BUILDFARM_PREFIX"] = str(Path(self._headers()).parents[1])
+        self.place["BUILDFARM_PREFIX"] = str(Path(self.headers()).parents[1])
 
     def known(self) -> list[Path]:
         """What the cache knows of the headers of sources."""
         return sorted(path for path in (self.folder / "kept" / "preprocessor").rglob("*") if path.is_file())
 
-    def _headers(self) -> str:
+    def headers(self) -> str:
+        """The folder of Python's headers."""
         asked = "import sysconfig; print(sysconfig.get_path('include'))"
         return run(self.environment.interpreter, "-c", asked).out.strip()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,8 +35,9 @@ class BuildOrder:
     if all compiled at once, each would compile the kernels that are the same for all.
     """
 
-    def __init__(self, builds: Sequence[Build]) -> None:
-        """Group the builds that will be compiled."""
+    def __init__(self, builds: Sequence[Build], *, in_turn: bool = False) -> None:
+        """Group the builds that will be compiled; `in_turn`: the executor compiles those of a group one by one."""
+        self._in_turn = in_turn
         self._compiled: dict[tuple[str, ...], threading.Event] = {}  # per group: its first build has compiled
         self._first: set[Build] = set()
         for build in builds:
@@ -44,8 +46,16 @@ class BuildOrder:
                 self._first.add(build)
 
     def ordered(self, builds: Iterable[Build]) -> list[Build]:
-        """The same builds, the first build of each group before all others."""
-        return sorted(builds, key=lambda build: build not in self._first)
+        """The same builds: the first build of each group, then a further build of each group, and so on."""
+        ranks: Counter[tuple[str, ...]] = Counter()
+
+        def rank(build: Build) -> int:
+            if build in self._first or not self._first:
+                return 0
+            ranks[_group(build)] += 1
+            return ranks[_group(build)]
+
+        return sorted(builds, key=rank)
 
     def release(self, build: Build) -> None:
         """Let the builds that wait for this one start: it compiled, failed, or was in the store."""
@@ -59,8 +69,8 @@ class BuildOrder:
         """Wait until the first build of the group is released, after a call of `on_wait`; on exit release this build.
 
         Yields how many compilers the build may start. With a single group, its first build also gets the compilers of
-        the builds that wait for it. With two groups it does not: builds that wait for the other group's first build
-        could start while it still uses their compilers.
+        the builds that wait for it; each build does if they compile in turn. With two groups none does: builds that
+        wait for the other group's first build could start while it still uses their compilers.
 
         Raises Interrupted when the run is interrupted while it waits.
         """
@@ -70,7 +80,8 @@ class BuildOrder:
             while not compiled.wait(0.2):
                 raise_if_interrupted()
         try:
-            yield max(jobs, parallelism.builds * jobs) if self._first == {build} else jobs
+            alone = len(self._first) == 1 and compiled is not None and (self._in_turn or build in self._first)
+            yield parallelism.builds * jobs if alone else jobs
         finally:
             self.release(build)
 

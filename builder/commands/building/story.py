@@ -191,7 +191,9 @@ class LocalRun(BuildRun):
         """As in `BuildRun`; raises what `preflight` raises."""
         missing = [build for build, stored in builds.items() if not stored]
         self._parallelism = preflight(missing, self.recipes, self._executor, self.store, self._jobs)
-        self._order = BuildOrder(missing if self._executor.shares_objects else ())
+        self._order = BuildOrder(
+            missing if self._executor.shares_objects else (), in_turn=self._executor.compiles_in_turn
+        )
         return self._parallelism.builds, self._order.ordered(builds)
 
     def make(self, build: Build, log: Path, stage: Callable[[str], None]) -> tuple[StoredBuild, bool]:

@@ -38,7 +38,7 @@ def jobs_json(plan: Plan, scope: Scope, archs: Sequence[Arch] = ()) -> str:
         )
     builds = _newest_cells(plan)
     if scope is Scope.FULL:
-        builds = [(build.source_folder, _select(build.extension, build.serves)) for build in plan.builds]
+        builds = [(build.name_without_version, _select(build.extension, build.serves)) for build in plan.builds]
     size = max(1, -(-len(builds) // MOST_JOBS))
     groups = [builds[start : start + size] for start in range(0, len(builds), size)]
     words = " ".join(_values("--arch", archs))
@@ -61,7 +61,7 @@ def _newest_cells(plan: Plan) -> list[tuple[str, str]]:
     """The cell of each extension with the newest torch, the newest CUDA of this torch, and the newest Python."""
     newest: dict[str, tuple[Cell, str]] = {}
     for build in plan.builds:
-        found = [(cell, build.source_folder) for cell in build.serves]
+        found = [(cell, build.name_without_version) for cell in build.serves]
         newest[build.extension] = max([*found, *filter(None, [newest.get(build.extension)])])
     return [(folder, _select(name, [cell])) for name, (cell, folder) in newest.items()]
 

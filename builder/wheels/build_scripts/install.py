@@ -15,14 +15,13 @@ from pathlib import Path
 
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
 from builder.wheels.build_scripts.job_file import BuildPaths
+from builder.wheels.build_scripts.new_environment import BUILD_MODULES, fix_header_times
 from builder.wheels.sccache.launchers import server
 from builder.wheels.sccache.launchers.server import CacheSettings
 
 #: File in the job's folder that the host writes: a file name of a driver's library in each line.
 DRIVER_LIBRARIES = "driver_libraries.txt"
 
-#: Python keeps the bytecode of what it imports. A build cannot write any, and would compile these modules again.
-_IMPORTED = ("torch.utils.cpp_extension", "setuptools.build_meta", "setuptools.command.bdist_wheel")
 _IMPORT = """
 import importlib, sys
 for name in sys.argv[1:]:
@@ -59,7 +58,8 @@ def install(paths: BuildPaths, cache: CacheSettings) -> None:
         _run_uv(paths, "pip", "install", *options, "--requirements", paths.requirements)
         if paths.torch_cuda and (problem := torch_mismatch(paths.site, paths.torch_cuda)):
             sys.exit(f"error: {problem}")
-        subprocess.run([paths.environment / "bin" / "python", "-I", "-c", _IMPORT, *_IMPORTED], check=False)
+        fix_header_times(paths.site)
+        subprocess.run([paths.environment / "bin" / "python", "-I", "-c", _IMPORT, *BUILD_MODULES], check=False)
         line = _PATH_LINE.format(link=cache.layout.site, site=paths.site)
         (paths.site / _PATH_FILE).write_text(line, encoding="utf-8")
         os.sync()

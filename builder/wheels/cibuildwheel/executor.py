@@ -71,6 +71,7 @@ class DockerExecutor:
     """Builds in a container; see `Executor`."""
 
     name = "docker"
+    compiles_in_turn = False  # containers have the same paths
 
     def __init__(
         self,

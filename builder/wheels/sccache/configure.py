@@ -1,8 +1,8 @@
 """Configures sccache for a build: which program, which variables, and when objects must not be reused.
 
-An object is compiled once for all builds in which its preprocessed text, its flags and its compiler are the same: a
-kernel that includes neither torch nor Python serves every torch and Python. `builder.wheels.sccache.launchers` puts
-sccache in front of the compilers, in a container and on this machine alike.
+A step of a compiler runs once for all builds of an extension in which its input, flags and program are the same: a
+kernel that includes neither torch nor Python serves every torch and Python, and ptxas runs once for equal PTX.
+`builder.wheels.sccache.launchers` puts sccache in front of the compilers, in a container and on this machine alike.
 """
 
 from __future__ import annotations

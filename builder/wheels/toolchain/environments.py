@@ -21,6 +21,7 @@ from builder.matrix.compat import Compat
 from builder.process import kill_orphans, run
 from builder.store import BYTECODE, Store, sync_file_system, write_atomic
 from builder.untrusted import JsonError, read_json, remove_tree, texts
+from builder.wheels.build_scripts.new_environment import BUILD_MODULES, fix_header_times
 from builder.wheels.toolchain.pythons import Interpreter, Pythons
 from builder.wheels.toolchain.uv import compile_requirements, run_uv
 
@@ -117,9 +118,7 @@ def add_bytecode(store: Store, python: Path, site: Path, modules: Sequence[str],
         new.rename(kept)
 
 
-#: What most builds and most checks of ops import; `import_once` says why they are named. Without cases, the checks
-#: import the first of the second list.
-BUILD_MODULES = ("torch.utils.cpp_extension", "setuptools.build_meta", "setuptools.command.bdist_wheel")
+#: What most checks of ops import; `import_once` says why they are named. Without cases, checks import the first.
 CELL_MODULES = (
     "torch",
     "torch._dynamo.backends.debugging",
@@ -198,6 +197,7 @@ class Environments:
                 remove_tree(folder)
                 wanted, owner = locked or requirements, self.store.owner(job)
                 self.create(folder, interpreter, wanted, index=index, log=log, owner=owner, options=options)
+                fix_header_times(Environment(folder, python, ()).site_packages)
                 import_once(folder / "bin" / "python", BUILD_MODULES, log=log, owner=owner)
                 locked = _freeze(folder, python)
                 data = {"requirements": list(requirements), "packages": locked}

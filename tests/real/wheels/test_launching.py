@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from builder.wheels.build_scripts.job_file import write_job
+from builder.wheels.build_scripts.new_environment import fix_header_times
 from builder.wheels.sccache.configure import TURNED_OFF, as_set, cache_variables, read_statistics
 from builder.wheels.sccache.launchers.server import CacheSettings
 from builder.wheels.scripts import PACKAGE, script_command
@@ -576,3 +577,25 @@ def test_a_compiler_calls_the_folders_as_it_is_told(tmp_path: Path, *, hashed: b
         texts.append((folder / "a.o").read_bytes())
     assert texts[0] == texts[1]
     assert os.fsencode(tmp_path) not in texts[0]
+
+
+def test_a_header_does_not_hide_an_equal_one(tmp_path: Path) -> None:
+    """gcc takes two headers for one file if their bytes and their times are equal."""
+    for name in ("first", "second"):
+        (tmp_path / "torch" / "include" / name).mkdir(parents=True)
+        header = tmp_path / "torch" / "include" / name / "all.h"
+        header.write_text('#pragma once\n#include "value.h"\n')
+        os.utime(header, (1, 1))
+        header.with_name("value.h").write_text(f"int {name};\n")
+    script = tmp_path / "torch" / "include" / "__init__.py"
+    script.touch()
+    os.utime(script, (1, 1))
+    fix_header_times(tmp_path)
+    source = tmp_path / "source.c"
+    source.write_text('#include "torch/include/first/all.h"\n#include "torch/include/second/all.h"\n')
+    text = subprocess.run(["gcc", "-E", "-P", source], capture_output=True, text=True, check=True).stdout
+    assert text.split() == ["int", "first;", "int", "second;"]
+    assert script.stat().st_mtime == 1, "its bytecode holds its time"
+    before = header.stat().st_mtime
+    fix_header_times(tmp_path)
+    assert header.stat().st_mtime == before

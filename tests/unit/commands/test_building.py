@@ -23,7 +23,7 @@ from builder.commands.index.foreign_wheels import foreign_wheels
 from builder.commands.plan import PlanOptions, plan
 from builder.errors import BuildError
 from builder.hashing import sha256_of
-from builder.matrix.axes import Cell
+from builder.matrix.axes import Cell, Python
 from builder.matrix.config import PathSource, Selection
 from builder.matrix.load import read_plan
 from builder.matrix.plan import Build, Plan
@@ -87,23 +87,28 @@ def test_a_first_build_that_fails_releases_the_others(pool: ThreadPoolExecutor) 
     assert entered.is_set()
 
 
-def test_the_first_builds_of_all_groups_start_first() -> None:
+def test_builds_of_all_groups_start_in_turn() -> None:
+    third, other = replace(SECOND, pythons=(Python(3, 14),)), replace(OTHER, pythons=SECOND.pythons)
+    builds = [FIRST, SECOND, third, OTHER, other]
+    assert BuildOrder(builds).ordered(builds) == [FIRST, OTHER, SECOND, other, third]
     assert BuildOrder([FIRST, SECOND, OTHER]).ordered([SECOND, FIRST, OTHER]) == [FIRST, OTHER, SECOND]
 
 
 @pytest.mark.parametrize(
-    ("builds", "build", "jobs"),
+    ("builds", "build", "in_turn", "jobs"),
     [
-        ([FIRST, SECOND], FIRST, 8),
-        ([FIRST, SECOND], SECOND, 2),
-        ([FIRST, SECOND, OTHER], FIRST, 2),  # builds that wait for the other group's first build may start meanwhile
-        ([], FIRST, 2),
+        ([FIRST, SECOND], FIRST, False, 8),
+        ([FIRST, SECOND], SECOND, False, 2),
+        ([FIRST, SECOND], SECOND, True, 8),
+        ([FIRST, SECOND, OTHER], FIRST, False, 2),  # builds that wait for the other group's first build may start
+        ([FIRST, SECOND, OTHER], SECOND, True, 2),
+        ([], FIRST, False, 2),
     ],
 )
-def test_the_first_build_of_a_single_group_gets_the_compilers_of_the_waiting_builds(
-    builds: list[Build], build: Build, jobs: int
+def test_a_build_gets_the_compilers_of_builds_that_wait_for_it(
+    builds: list[Build], build: Build, jobs: int, *, in_turn: bool
 ) -> None:
-    order = BuildOrder(builds)
+    order = BuildOrder(builds, in_turn=in_turn)
     order.release(FIRST)
     with order.compiling(build, Parallelism(builds=4, jobs=2)) as given:
         assert given == jobs

@@ -237,7 +237,7 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
     def record(argv: list[str], *, env: dict[str, str], **_: object) -> int:
         told.append(env)
         assert {"with-compiler-cache", "build", "--wheel"} <= set(argv), "compilers run through the launchers"
-        assert argv[-1] == str(folder_of(BUILD.source_folder) / "src")
+        assert argv[-1] == str(folder_of(BUILD.extension) / "src")
         assert Path(argv[-1]).is_dir()
         return 1
 
@@ -259,7 +259,7 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
     assert "of the shell" not in plain.values()
     assert kept.items() <= plain.items()
     assert plain["SCCACHE_DIR"] == str(tmp_path / "kept" / "ops" / "kept"), "a folder for each extension"
-    assert Path(plain["UV_CACHE_DIR"]).parent == Path(plain["TMPDIR"]).parent == folder_of(BUILD.source_folder)
+    assert Path(plain["UV_CACHE_DIR"]).parent == Path(plain["TMPDIR"]).parent == folder_of(BUILD.extension)
     assert plain["WITH_X"] == "1"
     assert plain["MAX_JOBS"] == "1"  # the recipe has the last word
     site, _, shim = assumed["PYTHONPATH"].partition(":")

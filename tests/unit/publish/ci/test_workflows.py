@@ -348,13 +348,13 @@ def test_the_jobs_of_the_shipped_matrix_select_each_build_once() -> None:
         assert make_plan(declared, recipes, selected(line), compat).builds == (build,)
     names = [job["name"] for scope in Scope for job in jobs_of(plan, scope)]
     assert not {*"".join(names)} & set('":<>|*?\r\n\\/'), "they are names of artifacts"
-    first, third = plan.builds[0].source_folder, plan.builds[2].source_folder
+    first, third = plan.builds[0].name_without_version, plan.builds[2].name_without_version
     assert [job["name"] for job in jobs][:2] == [f"{first}-and-1-more", f"{third}-and-1-more"]
 
 
 def test_a_job_has_one_build_if_the_jobs_are_enough() -> None:
     _, _, plan = read_plan(SHIPPED, Selection(("2.11",)))
-    assert [job["name"] for job in jobs_of(plan, Scope.FULL)] == [build.source_folder for build in plan.builds]
+    assert [job["name"] for job in jobs_of(plan, Scope.FULL)] == [build.name_without_version for build in plan.builds]
 
 
 def test_the_newest_cell_of_each_extension() -> None:

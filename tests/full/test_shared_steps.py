@@ -1,0 +1,194 @@
+"""Steps of nvcc that one cell takes from another: each object equals that of a fresh compile, byte for byte."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from builder.matrix.axes import Python, Torch
+from builder.records import CacheStatistics
+from builder.store import Store
+from builder.wheels.sccache.configure import find_sccache
+from builder.wheels.toolchain.environments import Environment, Environments, build_requirements
+from tests.conftest import lacking
+from tests.full.test_object_cache import CUDA, Machine
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+#: Cell: torch, Python.
+CELLS = {
+    "first": (Torch(2, 11, 0), Python(3, 12)),
+    "Python": (Torch(2, 11, 0), Python(3, 13)),
+    "torch": (Torch(2, 12, 0), Python(3, 12)),
+}
+
+#: Steps of nvcc for one GPU: cudafe++, cicc, ptxas and the host compiler.
+ALL = 4
+
+HOPPER = "-gencode=arch=compute_90,code=sm_90"
+
+#: The host half of each source.
+LAUNCH = "void run(float *p) { kernel<<<1, 32>>>(p); }\n"
+HALF = "#include <c10/util/Half.h>\n"
+TORCH = "#include <torch/version.h>\n"
+PYTHON = "#include <patchlevel.h>\n"
+
+#: Name: text, an option, and the most steps that the cells of another Python and of another torch compile. What only
+#: the host half reads leaves ptxas as it was.
+SOURCES: dict[str, tuple[str, str, int, int]] = {
+    "nothing of torch": (
+        "namespace { __device__ int count; __global__ void kernel(float *p) { p[threadIdx.x] += ++count; } }\n",
+        *("-O3", 0, 0),
+    ),
+    "torch's headers on the GPU": (
+        f"#include <ATen/cuda/DeviceUtils.cuh>\n{HALF}"
+        "__global__ void kernel(float *p) { c10::Half h(*p); *p = WARP_SHFL_DOWN(float(h * h), 1); }\n",
+        *("-O3", 0, ALL - 1),
+    ),
+    "torch in the host half": (
+        f"{TORCH}int release = TORCH_VERSION_MINOR;\nstatic __constant__ float scale = 2;\n"
+        "__global__ void kernel(float *p) { p[threadIdx.x] *= scale; }\n",
+        *("-O3", 0, ALL - 1),
+    ),
+    "torch on the GPU": (f"{TORCH}__global__ void kernel(float *p) {{ *p = TORCH_VERSION_MINOR; }}\n", "-O3", 0, ALL),
+    "Python in the host half": (
+        f"{PYTHON}int python = PY_VERSION_HEX;\n__global__ void kernel(float *p) {{ p[threadIdx.x] *= 2; }}\n",
+        *("-O3", ALL - 1, 0),
+    ),
+    "Python on the GPU": (f"{PYTHON}__global__ void kernel(float *p) {{ *p = PY_VERSION_HEX; }}\n", "-O3", ALL, 0),
+    "CUDA": ("#include <cuda.h>\n__global__ void kernel(float *p) { *p = CUDA_VERSION; }\n", "-O3", 0, 0),
+    "file and line, of torch's headers too": (
+        f"#include <cstdio>\n{HALF}#include <torch/headeronly/util/Exception.h>\n"
+        '__global__ void kernel(float *p) { printf("%s:%d", __FILE__, __LINE__); }\n'
+        "int check(int a) { STD_TORCH_CHECK(a > 1); return a; }\n",
+        *("-O3", 0, ALL - 1),
+    ),
+    "-rdc=true": (
+        "extern __device__ float other(float);\nstatic __device__ float factor = 3;\n"
+        "__global__ void kernel(float *p) { *p = other(*p) * factor; }\n",
+        *("-rdc=true", 0, 0),
+    ),
+    "-lineinfo": (
+        f"{HALF}__global__ void kernel(float *p) {{ *p = c10::Half(*p) * c10::Half(*p); }}\n",
+        *("-lineinfo", 0, ALL),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def environments(store: Path) -> dict[str, Environment]:
+    """The environments of the cells, as the local executor makes them."""
+    made = Environments(Store(store), "https://wheels.invalid/{variant}")
+    log = Store(store).log("shared-steps")
+    return {
+        name: made.ensure(python, build_requirements(torch, CUDA, [], toolkit=True), index=[], log=log)
+        for name, (torch, python) in CELLS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def machine(environments: dict[str, Environment]) -> Iterator[Machine]:
+    """One place and one cache for all cells."""
+    program = find_sccache()
+    if program is None:
+        lacking("no sccache beside buildfarm's Python")
+    assert program is not None
+    with tempfile.TemporaryDirectory(prefix="steps-") as folder:  # a socket's path is short
+        yield Machine(Path(folder), environments["first"], program)
+
+
+@pytest.fixture
+def compiled(machine: Machine, environments: dict[str, Environment]) -> Callable[..., tuple[bytes, CacheStatistics]]:
+    """Compile the kernel in the place of all cells, with the environment of one, by a script that calls nvcc."""
+
+    def compile_in(
+        cell: str, *options: str, fresh: bool = False, script: str = 'nvcc "$@"'
+    ) -> tuple[bytes, CacheStatistics]:
+        machine.environment = environments[cell]
+        include = machine.folder / "objects" / "site" / "torch" / "include"
+        headers = [include, include / "torch/csrc/api/include", machine.headers()]
+        argv = ["sh", "-c", script, "nvcc", "-std=c++17", *(f"-I{path}" for path in headers), *options]
+        env = {"SCCACHE_NO_CACHE": "1"} if fresh else None
+        found, output = machine.run(*argv, "-c", "kernel.cu", "-o", "out.o", env=env)
+        assert not found.not_cached, output
+        return (machine.source / "out.o").read_bytes(), found
+
+    return compile_in
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_another_cell_made_equals_a_fresh_object(
+    machine: Machine, compiled: Callable[..., tuple[bytes, CacheStatistics]], name: str
+) -> None:
+    text, option, of_python, of_torch = SOURCES[name]
+    machine.write("kernel.cu", text + LAUNCH)
+    _, found = compiled("first", HOPPER, option)
+    assert found.reused == 0
+    for cell, most in (("Python", of_python), ("torch", of_torch)):
+        cached, found = compiled(cell, HOPPER, option)
+        fresh, alone = compiled(cell, HOPPER, option, fresh=True)
+        assert alone.reused == 0
+        assert cached == fresh, f"{found.reused} of {found.reused + found.compiled} steps were reused"
+        assert found.compiled <= most, f"{cell}: compiled {found.compiled} steps"
+
+
+def edited(chance: random.Random) -> str:
+    """The kernel after edits of macros, of host-only and GPU-only code, of lines, and of versions."""
+    number = partial(chance.randrange, 3)
+    return (
+        f"#define VALUE {number()}\n{TORCH}{PYTHON}" + "// a line\n" * number() + "#ifdef __CUDA_ARCH__\n"
+        f"#define HALF {number()}\n#else\n#define HALF {number()}\nint host() {{ return {number()}; }}\n#endif\n"
+        f"static __device__ int state = {chance.choice(['1', 'VALUE', 'PY_MINOR_VERSION', 'TORCH_VERSION_MINOR'])};\n"
+        f"int answer = {chance.choice(['HALF', '__LINE__', 'PY_MINOR_VERSION', 'TORCH_VERSION_MINOR'])};\n"
+        f"__global__ void kernel(float *p) {{ *p += HALF + ++state + {chance.choice(['0', 'VALUE', '__LINE__'])}; }}\n"
+    )
+
+
+def test_edits_by_chance_never_get_an_object_of_another_text(
+    machine: Machine, compiled: Callable[..., tuple[bytes, CacheStatistics]]
+) -> None:
+    """BUILDFARM_TEST_EDITS is their number: each takes some seconds."""
+    edits, out = machine.folder / "edits", machine.folder / "out"
+    for folder in (edits, out):
+        folder.mkdir()
+    chance = random.Random(1)
+    for number in range(int(os.environ.get("BUILDFARM_TEST_EDITS", "8"))):
+        (edits / f"{number}.cu").write_text(edited(chance) + LAUNCH)
+    reused = 0
+    for cell, fresh in product(CELLS, (False, True)):
+        one = f'cp "$edit" kernel.cu && nvcc "$@" && cp out.o {out}/$(basename $edit)-{fresh} || exit 1'
+        _, found = compiled(cell, HOPPER, fresh=fresh, script=f"for edit in {edits}/*.cu; do {one}; done")
+        reused += found.reused
+        for edit in edits.iterdir() if fresh else ():
+            cached, anew = ((out / f"{edit.name}-{kind}").read_bytes() for kind in (False, True))
+            assert cached == anew, f"{cell}: {edit.read_text()}"
+    assert reused > 0
+
+
+def test_a_further_architecture_compiles_its_own_steps_alone(
+    machine: Machine, compiled: Callable[..., tuple[bytes, CacheStatistics]]
+) -> None:
+    machine.write("kernel.cu", f"{HALF}__global__ void kernel(float *p) {{ *p *= 4; }}\n{LAUNCH}")
+    both = [HOPPER, "-gencode=arch=compute_100,code=sm_100"]
+    compiled("first", HOPPER)
+    cached, found = compiled("first", *both)
+    assert (found.reused, found.compiled) == (3, 3), "cicc, ptxas, and the host half that holds both"
+    assert cached == compiled("first", *both, fresh=True)[0]
+
+
+def test_the_time_of_a_compile_is_not_that_of_another(
+    machine: Machine, compiled: Callable[..., tuple[bytes, CacheStatistics]]
+) -> None:
+    machine.write("kernel.cu", "const char *made() { return __TIME__; }\n__global__ void kernel() {}\n")
+    first, _ = compiled("first", HOPPER)
+    time.sleep(1)
+    second, _ = compiled("first", HOPPER)
+    assert first != second
