@@ -31,7 +31,7 @@ fast-rnnt==1.3 sphericart-torch==1.0.5 vesin-torch==0.6.2
 #: grid-fusion-pytorch 0.1.2, gpytorch-lattice-kernel 0.0.dev1), or with a library that another build makes first
 #: (HawkAaron/warp-transducer).
 #: With torch 2.11.0 and CUDA 13.0, torch-edit-distance, torch-unified and cornerpool became wheels as they are, and
-#: warp-rna and torch-bincount by cures; the whole list was not run yet.
+#: warp-rna, torch-bincount and gridencoder by cures; the whole list was not run yet.
 OLD = """
 torch-baidu-ctc==0.3.0 warp-rna==0.3.0 torch-edit-distance==0.4.0 torch-discounted-cumsum==1.1.0 torch-dwconv==0.1.0
 torch-bincount==0.1.1 svox==0.2.32 neural-renderer-pytorch==1.1.3 dcnv2==0.4 jointbilateralfilter-torch==1.0.0
