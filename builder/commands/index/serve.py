@@ -63,8 +63,8 @@ def serve(options: ServeOptions) -> None:
     app = server.make_app(index, _log, token_required=options.read_token_required, max_size=max_size, required=required)
     if index.exists() and not index.is_dir():
         raise UsageError("this is a file, not the folder of an index", Code.PATH_NOT_USABLE, where=str(index))
-    index.mkdir(parents=True, exist_ok=True)
     listening = server.open_socket(options.host, options.port)
+    index.mkdir(parents=True, exist_ok=True)
     if not os.access(index, os.W_OK):
         print_warning(f"{index} cannot be written, so the server refuses every upload")
     for project in server.finish_interrupted(index):

@@ -39,7 +39,8 @@ def test_a_port_and_a_host_that_cannot_be_used(tmp_path: Path) -> None:
     assert isinstance(error, UsageError)
     assert error.code is Code.VALUE_INVALID
     with pytest.raises(UsageError, match="cannot listen"):
-        raise refusal(tmp_path, "--host", "no.such.host.invalid") or AssertionError
+        raise refusal(tmp_path / "new", "--host", "no.such.host.invalid") or AssertionError
+    assert not (tmp_path / "new").exists()
 
 
 def test_an_index_that_cannot_be_written_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
