@@ -50,7 +50,7 @@ class BuildOrder:
         ranks: Counter[tuple[str, ...]] = Counter()
 
         def rank(build: Build) -> int:
-            if build in self._first or not self._first:
+            if build in self._first or _group(build) not in self._compiled:
                 return 0
             ranks[_group(build)] += 1
             return ranks[_group(build)]

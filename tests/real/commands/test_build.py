@@ -199,7 +199,7 @@ def test_the_report_of_a_run(runs: Runs) -> None:
     assert first.timeline
     tiny, cell = str(runs.first.results["tiny"].build), runs.first.results["tiny"].build.serves[0]
     stages = {stage.stage for stage in first.timeline.stages if stage.build == tiny}
-    assert {"compile", "repair", f"install in {cell}", f"import in {cell}"} <= stages
+    assert {"compile", "repair", f"import in {cell}"} <= stages
     assert all(0 <= each.start < each.end <= first.seconds + 1 for each in first.timeline.stages)
     assert set(warm.reused) == {tiny, str(runs.first.results["hollow"].build)}
     found = {build.extension: build for build in report_of(first).builds}
@@ -237,7 +237,9 @@ def test_a_second_run_builds_nothing_and_sends_no_request(runs: Runs) -> None:
     assert runs.warm.results["hollow"].exit == Exit.FAILED
     assert runs.warm.report == runs.first.report
     assert runs.first.requests > 0
-    assert runs.warm.requests == 0
+    runs.project.index.requested.clear()
+    run_build(replace(runs.project.options(), ext=["tiny", "hollow"]))  # not `broken`, which compiles again
+    assert runs.project.index.requested == []
 
 
 def test_the_symbols_of_the_torch_of_a_cell_are_kept_for_verify(runs: Runs) -> None:
@@ -297,7 +299,7 @@ from builder.process import handle_signals
 from builder import resources
 from builder.wheels import local
 local.find_sccache = lambda: None
-resources.ENVIRONMENT_BYTES = resources.WORK_BYTES = 0
+resources.ENVIRONMENT_BYTES = resources.WORK_BYTES = 1
 handle_signals()
 status = __main__.run_command()
 print(status, *sorted(name for name in sys.modules if "." not in name), file=sys.stderr)
