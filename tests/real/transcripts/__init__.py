@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.small_project import SmallProject, small_project
-from tests.unit.transcripts import Call, call_in_process, calls_of, forget_machine
+from tests.unit.transcripts import Call, call_in_process, calls_of, forget_machine, named_places
 
 FOLDER = Path(__file__).parent
 #: What differs from run to run, and what stands for it.
@@ -43,9 +43,7 @@ _MASKS = (
 def masked(text: str, root: Path) -> str:
     """What a call printed, without what differs from run to run."""
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    for place, name in {str(root): "ROOT", sys.prefix: "ENVIRONMENT"}.items():
-        text = text.replace(place, name)
-    text = re.sub(r"'(ENVIRONMENT/[\w./]+)'", r"\1", text)  # quoted, because the folder has a space in its name
+    text = named_places(text, {str(root): "ROOT"})
     for pattern, name in _MASKS:
         text = re.sub(pattern, name, text)
     text = text.replace(python, "PYTHON").replace(f"cp{python.replace('.', '')}", "cpPYTHON")

@@ -19,7 +19,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,10 +96,16 @@ def run(call: Call) -> Call:
         if code == Exit.USAGE:
             assert sorted(project.rglob("*")) == files, f"{call.command}: a call with exit code 2 has written files"
     printed = out + err
-    for place, name in {str(project): "PROJECT", str(root): "ROOT", sys.prefix: "ENVIRONMENT"}.items():
-        printed = printed.replace(place, name)
+    printed = named_places(printed, {str(project): "PROJECT", str(root): "ROOT"})
     lines = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
     return Call(call.before, call.command, f"{lines}[{code}]\n")
+
+
+def named_places(text: str, places: Mapping[str, str]) -> str:
+    """The text with a name for each place of this machine, and for the environment of this Python."""
+    for place, name in {**places, sys.prefix: "ENVIRONMENT"}.items():
+        text = text.replace(place, name)
+    return re.sub(r"'(ENVIRONMENT/[\w./]+)'", r"\1", text)  # quoted, if the path of the environment has a space
 
 
 def _prepare(line: str, root: Path) -> None:
