@@ -403,10 +403,12 @@ def test_prune_disturbs_no_running_worker(tmp_path: Path, monkeypatch: pytest.Mo
         outputs = {name: tmp_path / f"pruned-{name}" for name in ("alpha", "beta")}
         with pruning(farm.store("alpha"), outputs["alpha"]), pruning(farm.store("beta"), outputs["beta"]):
             farm.build()
-            farm.build(store="other", dist="other")  # the wheels of the first run are still there
+            farm.build(store="other", dist="other")
+            kept = [path.name for name in outputs for path in farm.store(name).glob("builds/*/*.whl")]
             for name in ("alpha", "beta"):
                 assert len(list((farm.store(name) / "work").glob("dask-*"))) == 1
-        assert [farm.compiles(name) for name in NAMES] == [1, 1]
+        # No wheel was deleted and compiled again. Dask chooses the workers: a wheel may be on both.
+        assert [farm.compiles(name) for name in NAMES] == [sum(name in wheel for wheel in kept) for name in NAMES]
         assert farm.wheels() == farm.wheels("other")
         assert len(farm.wheels()) == len(NAMES)
         lines = {line for output in outputs.values() for line in output.read_text().splitlines()}
