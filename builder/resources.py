@@ -74,6 +74,11 @@ def compile_jobs(resources: Resources, memory_per_job: int, wanted: int | None) 
     return max(1, min(resources.cores, by_memory))
 
 
+def environments_that_fit(folder: Path) -> int:
+    """How many environments the disk of a folder has room for."""
+    return shutil.disk_usage(folder).free // ENVIRONMENT_BYTES
+
+
 def find_shortages(resources: Resources, memory_per_job: Iterable[int], store: Path) -> list[BuildfarmError]:
     """Return the errors for too little disk space and too little memory; `memory_per_job` is in bytes."""
     found: list[BuildfarmError] = []

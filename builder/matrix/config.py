@@ -170,10 +170,11 @@ class Recipe:
 
     def of(self, torch: Torch, cuda: Cuda) -> Recipe:
         """The recipe for a build, with the patches that this torch and CUDA need."""
-        everyone = PatchRule()
-        names = {path: path.relative_to(self.folder).as_posix() for path in self.patches if self.patch_rules}
-        needed = [path for path, name in names.items() if self.patch_rules.get(name, everyone).suits(torch, cuda)]
-        return replace(self, patches=tuple(needed), patch_rules={}) if self.patch_rules else self
+        if not self.patch_rules:
+            return self
+        rules = {self.folder / name: rule for name, rule in self.patch_rules.items()}
+        needed = (path for path in self.patches if path not in rules or rules[path].suits(torch, cuda))
+        return replace(self, patches=tuple(needed), patch_rules={})
 
     def wheel_name(self, torch: Torch, cuda: Cuda) -> str:
         """The distribution name of the wheel for this torch and CUDA."""

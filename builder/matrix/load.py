@@ -96,6 +96,9 @@ def load_recipe(folder: Path) -> Recipe:
 def recipe_of(document: Document, home: Path) -> Recipe:
     """Return the recipe that a document declares; its paths are relative to `home`. Raises as `load_recipe`."""
     model = validate(document, RecipeModel)
+    patches = tuple(
+        _within(document, home, patch.file, ("patches", i), file=True) for i, patch in enumerate(model.patches)
+    )
     return Recipe(
         name=re.sub(r"[-_]*\{\w+\}", "", model.name),
         pattern=model.name if "{" in model.name else "",
@@ -103,12 +106,10 @@ def recipe_of(document: Document, home: Path) -> Recipe:
         version_pattern=model.version if "{" in model.version else "",
         folder=home,
         source=_source(document, home, model.source),
-        patches=tuple(
-            _within(document, home, patch.file, ("patches", i), file=True) for i, patch in enumerate(model.patches)
-        ),
+        patches=patches,
         patch_rules={
-            Path(patch.file).as_posix(): config.PatchRule(patch.torch, patch.cuda)
-            for patch in model.patches
+            path.relative_to(home).as_posix(): config.PatchRule(patch.torch, patch.cuda)
+            for path, patch in zip(patches, model.patches, strict=True)
             if patch.torch or patch.cuda
         },
         abi=tuple(config.AbiRule(rule.abi, rule.torch) for rule in model.abi),

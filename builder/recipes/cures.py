@@ -8,12 +8,11 @@ from pathlib import Path
 
 from builder.diagnosis.cures import Treatment, treat
 from builder.diagnosis.known_errors import KnownCause
-from builder.errors import Code, UsageError
 from builder.matrix.config import RECIPE, PathSource, Recipe
 from builder.matrix.load import recipe_of
 from builder.matrix.plan import Build
 from builder.matrix.yaml_document import parse_document
-from builder.recipes.yaml_lines import with_item
+from builder.recipes.yaml_lines import extended
 from builder.store import Store, project_key, write_atomic
 from builder.wheels.sources.patches import make_patch
 from builder.wheels.sources.prepare import prepare_source, project_folder
@@ -88,13 +87,8 @@ def _extended(recipe: Recipe, lines: Sequence[tuple[str, str, str]]) -> str:
     path = recipe.folder / RECIPE
     text = path.read_text(encoding="utf-8")
     for key, name, value in lines:
-        old = parse_document(text, path).data
-        values: object = {**(old.get(key) or {}), name: value} if name else [*(old.get(key) or ()), value]
         if isinstance(getattr(recipe, key), bool):
-            values, text = value, f"{text.rstrip()}\n{_COMMENT}\n{key}: {value}\n"
+            text = f"{text.rstrip()}\n{_COMMENT}\n{key}: {value}\n"
         else:
-            text = with_item(text, key, value, name, _COMMENT)
-        if parse_document(text, path).data != {**old, key: values}:
-            sentence = f"`{key}` has a form that buildfarm cannot extend"
-            raise UsageError(sentence, Code.KEY_INVALID, where=str(path), hints=[f"add {name or value} to it"])
+            text = extended(text, path, key, value, name, _COMMENT)
     return text

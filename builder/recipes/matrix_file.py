@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder.errors import Code, UsageError
 from builder.matrix.config import Matrix
-from builder.matrix.yaml_document import parse_document, read_document
-from builder.recipes.yaml_lines import scalar, with_item
+from builder.matrix.yaml_document import read_document
+from builder.recipes.yaml_lines import extended, scalar
 from builder.store import write_atomic
 
 _NEW = """\
@@ -51,19 +50,8 @@ def add_extension(path: Path, extension: str) -> None:
 
     Raises UsageError if the file is not valid, or if its `extensions` has a form that cannot be extended.
     """
-    before = read_document(path).data
-    listed = list(before.get("extensions") or [])
-    if extension in listed:
-        return
-    new = with_item(path.read_text(encoding="utf-8"), "extensions", extension)
-    if parse_document(new, path).data != {**before, "extensions": [*listed, extension]}:
-        raise UsageError(
-            "`extensions` has a form that buildfarm cannot extend",
-            Code.KEY_INVALID,
-            where=str(path),
-            hints=[f"add this line under `extensions`: - {extension}"],
-        )
-    write_atomic(path, new.encode())
+    if extension not in (read_document(path).data.get("extensions") or []):
+        write_atomic(path, extended(path.read_text(encoding="utf-8"), path, "extensions", extension).encode())
 
 
 def _joined(values: Sequence[object]) -> str:

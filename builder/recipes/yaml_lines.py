@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import yaml
+
+from builder.errors import Code, UsageError
+from builder.matrix.yaml_document import parse_document
+
+
+def extended(text: str, path: Path, key: str, value: str, name: str = "", comment: str = "") -> str:
+    """The text of the file `path` as `with_item` makes it; raises UsageError if the file then says something else."""
+    old = parse_document(text, path).data
+    values: object = {**(old.get(key) or {}), name: value} if name else [*(old.get(key) or ()), value]
+    new = with_item(text, key, value, name, comment)
+    if parse_document(new, path).data != {**old, key: values}:
+        sentence = f"`{key}` has a form that buildfarm cannot extend"
+        hint = f"add this line under `{key}`: {f'{name}: {value}' if name else f'- {value}'}"
+        raise UsageError(sentence, Code.KEY_INVALID, where=str(path), hints=[hint])
+    return new
 
 
 def with_item(text: str, key: str, value: str, name: str = "", comment: str = "") -> str:
     """The text of a file with one more item in the list `key`; with a `name`, in the mapping `key`.
 
-    A new key comes at the end, below the comment, or an empty line. The caller reads the result: not every form can be
-    extended.
+    A new key comes at the end, below the comment, or an empty line. Not every form can be extended: see `extended`.
     """
     item = f"{scalar(name)}: {scalar(value)}" if name else f"- {scalar(value)}"
     root = yaml.compose(text, Loader=yaml.SafeLoader)

@@ -267,10 +267,10 @@ class LocalRun(BuildRun):
                 with self.prover.environments_ahead(build, recipe, digest) if self.prover else nullcontext():
                     raw = compile_wheel(prepared, job, stage)
                     wheel, record = repair_wheel(raw, source.digest, stage, minor_mismatch=self._minor_mismatch)
+                    stored = store.add(digest, wheel, record)
                 if needless and record.seconds >= _SLOW:
                     why = f"the build took {record.seconds:.0f} s: {too_many_headers(needless)}"
                     self._warn_once(f"{build.extension}: {why}")
-                stored = store.add(digest, wheel, record)
                 FolderBuilds(store).remember(build, recipe, digest, source.files)
         if changed := changed_files(recipe, source):
             print_warning(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
@@ -14,7 +13,7 @@ from builder.matrix.axes import Cell
 from builder.process import Interrupted, kill_orphans
 from builder.proofs.cells.cell_environment import LocalEnvironment, LocalEnvironments
 from builder.proofs.cells.turns import TURNS
-from builder.resources import ENVIRONMENT_BYTES
+from builder.resources import environments_that_fit
 from builder.store import Store, work_name
 
 #: Seconds for a program to end that is killed.
@@ -43,7 +42,7 @@ class Ahead:
     ) -> None:
         """Begin. `digest` is that of the build. There are as many as may run, and as the disk has room for."""
         self._store, self._environments, self._digest, self._cases = store, environments, digest, cases
-        room = shutil.disk_usage(store.root).free // ENVIRONMENT_BYTES - 1
+        room = environments_that_fit(store.root) - 1
         self._pool = ThreadPoolExecutor(1)
         wanted = cells[: max(0, min(TURNS.most(), room))]
         self._made: dict[Cell, Future[Early]] = {cell: self._pool.submit(self._make, cell) for cell in wanted}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -14,7 +13,7 @@ from builder.gate.amounts import counted, size_text
 from builder.log import print_line
 from builder.process import kill_all, raise_if_interrupted
 from builder.proofs.cells.driver import gpu_here
-from builder.resources import ENVIRONMENT_BYTES, SPARE_MEMORY, Resources, measure_resources
+from builder.resources import SPARE_MEMORY, Resources, environments_that_fit, measure_resources
 
 T = TypeVar("T")
 
@@ -105,7 +104,7 @@ class Turns:
         `folder` has no room for as many environments. If a task raises, those that run end, no other begins, and its
         exception is raised.
         """
-        room = most or shutil.disk_usage(folder).free // ENVIRONMENT_BYTES
+        room = most or environments_that_fit(folder)
         with self._changed:
             self._expected += len(tasks)
         threads = max(1, min(len(tasks), room, 1 + self.most()))

@@ -222,7 +222,7 @@ def test_sources_elsewhere(write_recipe: WriteRecipe) -> None:
 
 def test_a_patch_may_be_for_some_builds_only(write_recipe: WriteRecipe) -> None:
     new, cuda, every = (
-        "{file: new.patch, torch: '>=2.6'}",
+        "{file: ./any/../new.patch, torch: '>=2.6'}",
         "{file: cuda.patch, cuda: '>=13', torch: '<3'}",
         "every.patch",
     )
