@@ -121,7 +121,7 @@ class CellRunner:
     @contextmanager
     def _environment(self, proofs: CellProofs, cell: Cell, *, cases: bool) -> Iterator[CellEnvironment]:
         early = None
-        if self.ahead:
+        if self.ahead and cell in self.ahead:
             self.stage(f"install in {cell}")
             early = self.ahead.take(cell)
         if early:
