@@ -3,7 +3,8 @@
 A pattern is a name, an expression, a statement that ends in `;`, or an `#include`. `$X` is a hole for one node of the
 tree, `$$$X` for any number of them, and `AT_DISPATCH_$M` for names that begin so. The replacement names the same holes.
 What a hole found stays as it is written, with its comments and line ends. Comments and strings are never matched, the
-text of a macro is. The tree is that of tree-sitter's grammar for CUDA, which contains C++.
+text of a macro is. Only a pattern that begins with `asm ` is an instruction in the string of an `asm` statement; there
+`$X` is a word. The tree is that of tree-sitter's grammar for CUDA, which contains C++.
 """
 
 from __future__ import annotations
@@ -151,7 +152,13 @@ def _found(code: bytes, pattern: str) -> Iterator[tuple[int, int, Holes]]:
                     yield from _match_at(wanted, inner, shift)
 
 
-def _match_at(wanted: Node, node: Node, shift: int) -> Iterator[tuple[int, int, Holes]]:
+def _match_at(wanted: Node | re.Pattern[bytes], node: Node, shift: int) -> Iterator[tuple[int, int, Holes]]:
+    if isinstance(wanted, re.Pattern):
+        for found in wanted.finditer(node.text or b"") if _is_assembly(node) else ():
+            first = node.start_byte + shift
+            inside = {name: (first + found.start(name), first + found.end(name)) for name in wanted.groupindex}
+            yield first + found.start(), first + found.end(), inside
+        return
     if node.parent and node.parent.type.startswith("preproc_") and not node.child_count:
         return  # the name of a macro, not its use
     holes: Holes = {}
@@ -161,9 +168,20 @@ def _match_at(wanted: Node, node: Node, shift: int) -> Iterator[tuple[int, int, 
         yield node.start_byte + shift, end + shift, moved
 
 
+def _is_assembly(node: Node) -> bool:
+    """Whether the text is part of an `asm` statement."""
+    above = node.parent if node.type == "string_content" else None
+    while above and above.type in {"string_literal", "concatenated_string"}:
+        above = above.parent
+    return above is not None and above.type == "gnu_asm_expression"
+
+
 @cache
-def _pattern(pattern: str) -> Node:
-    """The tree of a pattern. Raises ValueError if it is no C++."""
+def _pattern(pattern: str) -> Node | re.Pattern[bytes]:
+    """The tree of a pattern; for an instruction, a regular expression. Raises ValueError if it is no C++."""
+    if pattern.startswith("asm "):
+        text = re.sub(r"\\\$\\\$\\\$([A-Z]+)", r"(?P<\1>[^;]*)", re.escape(pattern[len("asm ") :]))
+        return re.compile(rb"\b" + re.sub(r"\\\$([A-Z]+)", r"(?P<\1>\\w+)", text).encode())
     code = pattern.encode()
     if pattern.startswith("#"):
         return _parser().parse(code + b"\n").root_node.children[0]

@@ -61,6 +61,13 @@ def test_a_match_inside_of_a_match_changes_too() -> None:
     assert after == b"void f() { v = __shfl_sync(0xffffffff, __shfl_sync(0xffffffff, v, 1), /* lane */ 2); }"
 
 
+def test_an_instruction_changes_in_asm_alone() -> None:
+    code = b'#define S(x) asm("@p shfl.up.b32 %0; bar.sync 0;\\n" : "+r"(x))\n'
+    code += b'auto s = "shfl.up.b32 %0;";  // asm shfl.up.b32 %0;\n'
+    after = rewrite(code, {"asm shfl.$M.b32 $$$A;": "shfl.sync.$M.b32 $$$A, 1;"})
+    assert after == code.replace(b"shfl.up.b32 %0; bar", b"shfl.sync.up.b32 %0, 1; bar")
+
+
 def test_a_kernel_launch_is_code_too() -> None:
     code = b"void f() {\n  k<float><<<CeilDiv(n, 2), 2>>>(x.data<float>());\n}\n"
     after = rewrite(code, {"CeilDiv($A, $B)": "at::ceil_div($A, $B)", "$X.data<$T>()": "$X.data_ptr<$T>()"})
