@@ -1,10 +1,12 @@
 """The examples of the cures in known_errors.yaml, compiled with the headers of a torch and a CUDA that refuse them.
 
 All examples are in one file for each compiler: the compiler reports each row, and compiles what the cures make of it.
+What g++ compiled is linked: a header of torch may declare what its libraries keep to themselves.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -31,7 +33,7 @@ HEAD = "#include <ATen/ATen.h>\n#include <cuda_runtime.h>\n"
 
 
 class Compilers:
-    """g++ and nvcc with the headers of torch and CUDA, which only read a file."""
+    """g++ and nvcc with the headers of torch and CUDA. Only g++'s "link" makes a file."""
 
     def __init__(self, store: Path, folder: Path) -> None:
         environments = Environments(Store(store), torch_index="")
@@ -42,16 +44,32 @@ class Compilers:
         link_toolkit(home, "gcc")
         torch = environment.site_packages / "torch/include"
         includes = [f"-I{each}" for each in (torch, torch / "torch/csrc/api/include", home / "include")]
+        found = [environment.site_packages / "torch/lib", *environment.site_packages.glob("nvidia/*/lib")]
+        libraries = [str(each) for folder in found for each in folder.glob("lib*.so*")]
+        self._libraries = [each for each in libraries if re.search(r"/lib(c10|torch|cudart|cublas)", each)]
         self._folder = folder
         self._argv = {
             "g++": ["g++", "-std=c++17", "-fsyntax-only", "-w", *includes, "-x", "c++"],
+            "link": [
+                "g++",
+                "-std=c++17",
+                "-shared",
+                "-fPIC",
+                "-Wl,-z,defs",
+                "-w",
+                "-o",
+                "linked.so",
+                *includes,
+                "-x",
+                "c++",
+            ],
             "nvcc": [str(home / "bin/nvcc"), "-std=c++17", "-ptx", "-w", "-arch=sm_90", "-o", "/dev/null", *includes],
         }
 
     def errors(self, code: str, compiler: str) -> list[str]:
         """What a compiler prints; empty if the code is right."""
         (path := self._folder / "example.cu").write_text(code)
-        argv = [*self._argv[compiler], str(path)]
+        argv = [*self._argv[compiler], str(path), *(["-x", "none", *self._libraries] if compiler == "link" else [])]
         done = subprocess.run(argv, cwd=self._folder, text=True, capture_output=True, check=False)
         return (done.stdout + done.stderr).splitlines() if done.returncode else []
 
@@ -84,7 +102,8 @@ def test_compilers_refuse_each_example_and_take_the_cured_one(compilers: Compile
     head = HEAD + "".join(f"{line}\n" for line in headers)
     reported = compilers.reported(head + code_of([cure.before for _, cure in rows]), compiler)
     assert {known.about for known, _ in rows if known.hint not in reported} == set()
-    assert compilers.errors(HEAD + "".join(f"{cure.after}\n" for _, cure in rows), compiler) == []
+    linked = {"g++": "link"}.get(compiler, compiler)
+    assert compilers.errors(HEAD + "".join(f"{cure.after}\n" for _, cure in rows), linked) == []
 
 
 def test_compilers_do_not_find_the_headers_of_the_examples(compilers: Compilers) -> None:
