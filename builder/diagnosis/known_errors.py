@@ -326,6 +326,20 @@ def missing_file_hints(message: str, lines: Sequence[str], source: str, tree: Pa
     return []
 
 
+def header_hints(message: str, lines: Sequence[str], tree: Path) -> list[str]:
+    """What to do if the source includes a header by its quoted name that is elsewhere in it, or nowhere."""
+    header = _named(_NO_HEADER, plain_quotes(message))
+    if not header or not any(f'#include "{header}"' in line for line in lines):
+        return []
+    if found := sorted(path.relative_to(tree) for path in tree.rglob(header.rpartition("/")[2]) if path.match(header)):
+        folder = found[0].as_posix().removesuffix(header) or "."
+        return [f"{header} is in the folder {folder} of the source: add it to `include_dirs` in setup.py with a patch"]
+    return [
+        f"the source has no file {header}: the archive lacks headers that its MANIFEST.in does not name; use the git"
+        " repository of the project as `source`"
+    ]
+
+
 def _submodules(message: str, lines: Sequence[str], source: str, tree: Path, *, copied: bool) -> list[str]:
     """The command that fetches the git submodules in which the missing file would be, if they are empty."""
     modules_file = tree / ".gitmodules"

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from builder.diagnosis.first_error import clean, every_error, first_error, is_message, last_lines, last_words
-from builder.diagnosis.known_errors import KnownCause, causes, hints_for, missing_file_hints, reports
+from builder.diagnosis.known_errors import KnownCause, causes, header_hints, hints_for, missing_file_hints, reports
 from builder.diagnosis.setup_script import SetupFacts
 from builder.errors import DISK_HINT, BuildError
 from builder.matrix.compat import and_list
@@ -77,13 +77,15 @@ def compile_failure(
         return failure("Python's headers (Python.h) are missing", *error.excerpt)
     origin = job.recipe.source.path if isinstance(job.recipe.source, PathSource) else None
     container, packages = job.toolchain.executor == "docker", job.toolchain.packages
-    found = missing_file_hints(error.message, lines, source, tree or Path(source), origin)
+    tree = tree or Path(source)
+    found = missing_file_hints(error.message, lines, source, tree, origin)
     found = found or hints_for(error, job.build.torch, job.build.cuda, container=container, packages=packages)
+    found = found or header_hints(error.message, lines, tree)
     if not found and error.text.startswith("CMake Error") and _NOT_FOUND.search(error.text):
         found = ["CMake does not find something: install it; add a Python package to `build_requires`"]
     hints[:0] = found
     failed = failure(error.sentence, *(error.excerpt or (() if len(hints) > 1 else last_lines(lines))))
-    every = islice(every_error(lines, source, tree or Path(source)), _ERRORS)
+    every = islice(every_error(lines, source, tree), _ERRORS)
     failed.causes = tuple(causes(every, job.build.torch, job.build.cuda, packages))
     return failed
 

@@ -27,7 +27,7 @@ fast-rnnt==1.3 sphericart-torch==1.0.5 vesin-torch==0.6.2
 """
 #: Sources of 2018 to 2024 that nobody maintains: of the package index, and folders of git repositories. Not among them
 #: are sources that cannot work for anybody: without the header files (multiscaledeformableattention-linux 1.0,
-#: quant-matmul 1.2.0), with only Python that compiles when it is imported (hdtorch 1.1.0, qtorch-plus 0.2.0,
+#: quant-matmul 1.2.0, polygon-iou 1.0.7), with only Python that compiles when it is imported (hdtorch 1.1.0, qtorch-plus 0.2.0,
 #: grid-fusion-pytorch 0.1.2, gpytorch-lattice-kernel 0.0.dev1), or with a library that another build makes first
 #: (HawkAaron/warp-transducer).
 #: With torch 2.11.0 and CUDA 13.0, torch-edit-distance, torch-unified and cornerpool became wheels as they are, and
@@ -35,7 +35,7 @@ fast-rnnt==1.3 sphericart-torch==1.0.5 vesin-torch==0.6.2
 OLD = """
 torch-baidu-ctc==0.3.0 warp-rna==0.3.0 torch-edit-distance==0.4.0 torch-discounted-cumsum==1.1.0 torch-dwconv==0.1.0
 torch-bincount==0.1.1 svox==0.2.32 neural-renderer-pytorch==1.1.3 dcnv2==0.4 jointbilateralfilter-torch==1.0.0
-polygon-iou==1.0.7 quad-iou==0.2.0 cornerpool==0.0.2 cumcubes==0.0.3 torch-unified==0.1 pyronn-torch==0.2.3
+deform-conv==0.0.0 quad-iou==0.2.0 cornerpool==0.0.2 cumcubes==0.0.3 torch-unified==0.1 pyronn-torch==0.2.3
 torchac-cuda==0.2.5 triple-walk==0.0.4 fastgeodis==1.0.5
 erikwijmans/Pointnet2_PyTorch@b5ceb6d9ca0467ea34beb81023f96ee82228f626#subdirectory=pointnet2_ops_lib
 ShichenLiu/SoftRas@b569bed5759cf2014f9b79c12ad10eef7b80ec34

@@ -13,6 +13,7 @@ from builder.diagnosis.first_error import LONGEST, WIDTH, FirstError, Place, fir
 from builder.diagnosis.known_errors import (
     SECTIONS,
     KnownError,
+    header_hints,
     hints_for,
     knowledge,
     missing_file_hints,
@@ -344,6 +345,22 @@ def test_a_file_that_was_not_copied_is_not_misspelt(tree: Path, tmp_path: Path) 
 @pytest.mark.parametrize("file", ["/usr/lib/x.cu", "../x.cu", "csrc/k.o", "csrc/k.cu"])
 def test_other_files_have_no_hint(tree: Path, file: str) -> None:
     assert missing(tree, NINJA.format(file)) == []
+
+
+@pytest.mark.parametrize(
+    ("header", "hint"),
+    [
+        ("ops.h", "the source has no file ops.h: the archive lacks headers that its MANIFEST.in does not name"),
+        ("a.h", "a.h is in the folder deep/include/ of the source"),
+        ("include/a.h", "include/a.h is in the folder deep/ of the source"),
+    ],
+)
+def test_a_header_is_elsewhere_in_the_source_or_nowhere(tree: Path, header: str, hint: str) -> None:
+    (tree / "deep/include").mkdir()
+    (tree / "deep/include/a.h").touch()
+    message = f"csrc/k.cu:3:10: fatal error: {header}: No such file or directory"
+    assert hint in header_hints(message, [message, f'    3 | #include "{header}"'], tree)[0]
+    assert header_hints(message, [message, f"    3 | #include <{header}>"], tree) == []
 
 
 GITMODULES = """[submodule "other"]
