@@ -24,6 +24,7 @@ torch-scatter==2.1.2 torch-cluster==1.6.3 torch-spline-conv==1.2.2 torchsort==0.
 torch-linear-assignment==0.1.0rc0 spatial-correlation-sampler==0.5.0 warp-rnnt==0.7.0 dcnv4==1.0.0 diso==0.1.4
 inplace-abn==1.1.0 rotary-emb==0.5 chamferdist==1.0.3 torch-kdtree==1.0 moe-kernels==0.1.0 kaldifeat==1.9
 fast-rnnt==1.3 sphericart-torch==1.0.5 vesin-torch==0.6.2
+modulated-deform-conv==1.0.2 lanms-pytorch==1.0.3 cuneb-chenn==0.0.4 deformops==3.0.1 bilateralfilter-torch==1.1.0
 """
 #: Sources of 2018 to 2024 that nobody maintains: of the package index, and folders of git repositories. Not among them
 #: are sources that cannot work for anybody: without the header files (multiscaledeformableattention-linux 1.0,
