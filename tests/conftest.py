@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tests.images.registry import LocalRegistry
 
 os.environ.pop("COLUMNS", None)  # xdist sets it, and the width of printed lines depends on it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; programs would ignore it too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 ROOT = Path(__file__).parent.parent
 #: The installed command: unlike `python -m builder` it does not see the source tree it is started in.
 BUILDFARM = Path(sys.executable).with_name("buildfarm")

@@ -28,11 +28,9 @@ modulated-deform-conv==1.0.2 lanms-pytorch==1.0.3 cuneb-chenn==0.0.4 deformops==
 """
 #: Sources of 2018 to 2024 that nobody maintains: of the package index, and folders of git repositories. Not among them
 #: are sources that cannot work for anybody: without the header files (multiscaledeformableattention-linux 1.0,
-#: quant-matmul 1.2.0, polygon-iou 1.0.7), with only Python that compiles when it is imported (hdtorch 1.1.0, qtorch-plus 0.2.0,
-#: grid-fusion-pytorch 0.1.2, gpytorch-lattice-kernel 0.0.dev1), or with a library that another build makes first
-#: (HawkAaron/warp-transducer).
-#: With torch 2.11.0 and CUDA 13.0, torch-edit-distance, torch-unified and cornerpool became wheels as they are, and
-#: warp-rna, torch-bincount and gridencoder by cures; the whole list was not run yet.
+#: quant-matmul 1.2.0, polygon-iou 1.0.7), with only Python that compiles when it is imported (hdtorch 1.1.0,
+#: qtorch-plus 0.2.0, grid-fusion-pytorch 0.1.2, gpytorch-lattice-kernel 0.0.dev1), or with a library that another build
+#: makes first (HawkAaron/warp-transducer).
 OLD = """
 torch-baidu-ctc==0.3.0 warp-rna==0.3.0 torch-edit-distance==0.4.0 torch-discounted-cumsum==1.1.0 torch-dwconv==0.1.0
 torch-bincount==0.1.1 svox==0.2.32 neural-renderer-pytorch==1.1.3 dcnv2==0.4 jointbilateralfilter-torch==1.0.0
@@ -54,6 +52,7 @@ StevenGrove/TreeFilter-Torch@46f36024f4522056fb9a3edf90c94f0a86a1352b#subdirecto
 KNOWN = {
     "dcnv4": ("compile-failed", "uses x.type(), which torch 2.6 removed from the macros of dispatch"),
     "moe-kernels": ("compile-failed", "uses cub::Sum and cub::Max, which CUDA 13 removed"),
+    "pyronn-torch": ("compile-failed", "reads textures by references, which CUDA 12 removed"),
     "torch-points-kernels": ("compile-failed", "lacks #include <memory>; requires numpy<1.20, too old for Python 3.12"),
 }
 
