@@ -195,7 +195,7 @@ def _read_extension(node: ast.Call, called: str, constants: Constants, facts: Se
     if not isinstance(name, str) or not re.fullmatch(r"[\w.*-]+", name):
         return
     sources = constants.value(source_node) if source_node else None
-    if sources == [] and "." not in name:
+    if sources == [] and not getattr(source_node, "elts", ()) and "." not in name:
         return  # it only marks the wheel as one for a platform: a different program, such as CMake, compiles
     files = tuple(each for each in sources if isinstance(each, str)) if isinstance(sources, list) else ()
     optional = "optional" in given and constants.value(given["optional"]) is True

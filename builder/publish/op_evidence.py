@@ -52,10 +52,16 @@ class Gradient(StrEnum):
     CHECKED = "yes, checked"
     REFUSED = "none: backward raises an error"
     NOT_CLAIMED = "not claimed in cases.py"
+    RECORDED = "on the CPU only, not run on CUDA"
     NOT_RUN = "not run"
 
 
-_FROM_EVIDENCE = {gate.LOST: Gradient.LOST, gate.CHECKED: Gradient.CHECKED, gate.REFUSED: Gradient.REFUSED}
+_FROM_EVIDENCE = {
+    gate.LOST: Gradient.LOST,
+    gate.CHECKED: Gradient.CHECKED,
+    gate.REFUSED: Gradient.REFUSED,
+    gate.RECORDED: Gradient.RECORDED,
+}
 
 
 def gradients_of(proofs: Sequence[Proof]) -> dict[str, Gradient]:
@@ -64,11 +70,18 @@ def gradients_of(proofs: Sequence[Proof]) -> dict[str, Gradient]:
     Raises KeyError, TypeError, ValueError or AttributeError for evidence that no check has written.
     """
     found: dict[str, list[Gradient]] = {}
-    for proof in proofs:
-        for one in proof.evidence.get("outcomes", ()) if proof.check is Check.GRADIENTS else ():
-            if one["op"]:
-                found.setdefault(text(one["op"]), []).append(_gradient(one))
+    # On CUDA, "gpu-values" compares the gradients too.
+    right = {one["op"] for one in _outcomes(proofs, Check.GPU_VALUES) if one["verdict"] == Verdict.PASSED}
+    for one in _outcomes(proofs, Check.GRADIENTS):
+        if one["op"]:
+            known = _gradient(one)
+            known = Gradient.CHECKED if known is Gradient.RECORDED and one["op"] in right else known
+            found.setdefault(text(one["op"]), []).append(known)
     return {op: min(states, key=list(Gradient).index) for op, states in found.items()}
+
+
+def _outcomes(proofs: Sequence[Proof], check: Check) -> list[Mapping[str, Any]]:
+    return [one for proof in proofs if proof.check is check for one in proof.evidence.get("outcomes", ())]
 
 
 def _gradient(outcome: Mapping[str, Any]) -> Gradient:

@@ -36,6 +36,8 @@ _BRANCH = re.compile(
     rf"\b(?:if|switch) ?\({_TEXT}?{_DEVICE}{_TEXT}\) ?\{{? ?(?!{_ERROR}|[\s{{]|$)|\bis_(?:cuda|cpu)\(\) ?\?"
 )
 _ELSE_ERROR = re.compile(rf"\belse ?\{{? ?{_ERROR}")
+#: What a `return` of a value returns; `return;` is of a lambda.
+_RETURN = re.compile(r"\breturn\b ?([^;]+?) ?;")
 _IN_SCHEMA = {"int": "int64_t", "float": "double"}
 #: What a function may take to become an op.
 _ACCEPTED = "`torch::Tensor`, `double`, `float`, `bool` and integers"
@@ -134,8 +136,15 @@ class Function:
             return self.returns.count("Tensor")
         lists = re.findall(r"\breturn ?\{((?:[^{};()]|\((?:[^()]|\([^()]*\))*\))*)\}", self.body)
         counts = {len(re.sub(r"\((?:[^()]|\([^()]*\))*\)", "", each).split(",")) for each in lists}
-        every = len(lists) == len(re.findall(r"\breturn\b", self.body))
+        every = len(lists) == len(_RETURN.findall(self.body))
         return counts.pop() if every and len(counts) == 1 else 0
+
+    @property
+    def results(self) -> list[str]:
+        """The names of the variables that it returns, if each `return` has the same ones; else empty."""
+        every = {re.sub(r"^(?:std::make_tuple ?)?[({] ?| ?[)}]$", "", each) for each in _RETURN.findall(self.body)}
+        names = every.pop().replace(" ", "").split(",") if len(every) == 1 else []
+        return names if len(names) == self.count and all(map(str.isidentifier, names)) else []
 
 
 def _of_aten(parameters: Sequence[str]) -> str:

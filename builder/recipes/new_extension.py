@@ -222,9 +222,11 @@ class JoinedGradient:
     backward: Function
     #: The arguments of the backward as Python expressions.
     arguments: tuple[str, ...]
-    #: What the forward keeps for it: tensors, by name, and numbers.
-    tensors: tuple[str, ...]
+    #: What the forward keeps for it: tensors, by name, each with its expression, and numbers.
+    tensors: Mapping[str, str]
     numbers: tuple[str, ...]
+    #: The indices of results that have no gradient: the forward returns them for the backward.
+    without: tuple[int, ...]
     #: For each input of the forward, the index of its gradient, or None.
     returned: tuple[int | None, ...]
 
@@ -257,26 +259,40 @@ def _join(forward: Function, backward: Function) -> JoinedGradient | str:
     if forward.returns == "Tensor[]" and any(each.default for each in forward.parameters):
         # Where a list is returned, torch (2.11) wants a gradient for each argument that the caller gave.
         return "torch joins no op that returns a list and has defaults (return a std::tuple)"
-    inputs = {each.python: each.kind for each in forward.parameters}
-    arguments, tensors, numbers, grads = list[str](), list[str](), list[str](), 0
+    inputs, results = {each.python: each.kind for each in forward.parameters}, forward.results
+    arguments, tensors, numbers, grads = list[str](), dict[str, str](), list[str](), set[int]()
     for name, kind in ((each.python, each.kind) for each in backward.parameters):
-        if inputs.get(name) == kind:
-            (tensors if kind == "tensor" else numbers).append(name)
-            arguments.append(name if kind == "tensor" else f"ctx.{name}")
-        elif kind == "tensor" and grads < forward.count and _GRADIENT.fullmatch(name):
-            arguments.append(f"grads[{grads}].contiguous()")
-            grads += 1
-        elif kind == "tensor" and forward.returns == "Tensor" and _RESULT.fullmatch(name):
-            tensors.append("output")
-            arguments.append("output")
+        if inputs.get(name) == kind == "tensor":
+            tensors[name] = name
+            arguments.append(name)
+        elif inputs.get(name) == kind:
+            numbers.append(name)
+            arguments.append(f"ctx.{name}")
+        elif kind == "tensor" and len(grads) < forward.count and _GRADIENT.fullmatch(name):
+            at = _result_of(name, results, set(range(forward.count)) - grads)
+            arguments.append(f"grads[{at}].contiguous()")
+            grads.add(at)
+        elif kind == "tensor" and (name in results or (forward.returns == "Tensor" and _RESULT.fullmatch(name))):
+            single = forward.returns == "Tensor"
+            kept = "output" if single else name
+            tensors[kept] = "output" if single else f"output[{results.index(name)}]"
+            arguments.append(kept)
         else:
-            return f"its parameter {name} is neither an input nor the gradient of a result"
-    if grads != forward.count:
-        return f"it takes {grads} gradients of {forward.count} results"
+            some = f" ({', '.join(results)})" if results else ""
+            return f"its parameter {name} is neither an input, nor a result{some}, nor the gradient of one"
+    without = tuple(at for at in range(forward.count) if at not in grads)
+    if not grads or any(not results or results[at] not in tensors for at in without):
+        return f"it takes {len(grads)} gradients of {forward.count} results"
     receivers = [name for name, kind in inputs.items() if kind == "tensor"]
     if len(receivers) != backward.count:
         receivers = [name for name in receivers if not _NOT_FLOATING.fullmatch(name)]
     if len(receivers) != backward.count:
         return f"it returns {backward.count} tensors, and {forward.name} takes {len(receivers)}"
     returned = tuple(receivers.index(name) if name in receivers else None for name in inputs)
-    return JoinedGradient(forward, backward, tuple(arguments), tuple(dict.fromkeys(tensors)), tuple(numbers), returned)
+    return JoinedGradient(forward, backward, tuple(arguments), tensors, tuple(numbers), without, returned)
+
+
+def _result_of(gradient: str, results: Sequence[str], free: set[int]) -> int:
+    """Which result a gradient belongs to: the one that its name ends with, else the first that has none yet."""
+    ends = (at for at, result in enumerate(results) if gradient.endswith(f"_{result}") or gradient == f"d{result}")
+    return next(ends, min(free))

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.gradcheck import GradcheckError
 
 from builder.gate.amounts import counted
@@ -21,13 +22,17 @@ from builder.gate.checks.outputs import outputs_of
 from builder.gate.checks.values import REFERENCE, compare, either_side, expected_outputs
 from builder.gate.context import Context, TensorPath, dtype_name, flatten, iter_tensors, map_tensors, sentence
 from builder.gate.coverage import without_overload
+from builder.gate.imports.libraries import loads_gpu_code
 from builder.gate.imports.registration import backward_of, no_autograd
-from builder.gate.outcome import CHECKED, LOST, REFUSED, Outcome
+from builder.gate.outcome import CHECKED, LOST, RECORDED, REFUSED, Outcome
 
 #: A class whose backward is code of the package.
 _FUNCTION = re.compile(r"^\s*class \w+\([\w.]*\bFunction\)", re.MULTILINE)
 #: The node that torch records for an op without a formula for its gradient, since torch 2.1; its backward only warns.
 _NO_FORMULA = "WarnNotImplemented"
+_RECORDED = (
+    "the gradient on the CPU is that of torch's operations inside the function; CUDA calls others, and was not run"
+)
 
 
 def gradients(context: Context, case: Case) -> list[Outcome]:
@@ -40,6 +45,8 @@ def gradients(context: Context, case: Case) -> list[Outcome]:
             return []
         reason = "nothing to compare gradients with: the case has neither a reference nor gradcheck=True"
         return context.not_run(case, reason)
+    if found := _of_the_cpu_alone(context, case, context.arguments(case)):
+        return found
     figures = []
     if case.reference is not None:
         floating = [dtype for dtype in case.dtypes if dtype.is_floating_point or dtype.is_complex]
@@ -97,6 +104,8 @@ def _not_required(context: Context, case: Case) -> list[Outcome]:
     copies = {id(one) for one in flatten(list(done.written.values())) if _node(one).startswith("CloneBackward")}
     if not any(id(one) not in copies and _NO_FORMULA not in _node(one) for one in outputs):
         return _without_gradient(context, case) if any(map(_can_require, done.tensors)) else []
+    if _is_recorded(context, case, outputs):
+        return _without_gradient(context, case, recorded=True)
     context.step("backward of an op whose cases require no gradient")
     try:
         backward(outputs, inputs, seeds(outputs))
@@ -115,10 +124,45 @@ def _can_require(tensor: Tensor) -> bool:
     return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
-def _without_gradient(context: Context, case: Case) -> list[Outcome]:
+def _of_the_cpu_alone(context: Context, case: Case, args: Sequence[Any]) -> list[Outcome]:
+    """Report an op whose gradient was made by torch's own operations inside it, which CUDA does not call."""
+    context.step("what autograd records")
+    try:
+        outputs = differentiable(outputs_of(context, case, args).tensors)
+    except Exception:  # noqa: BLE001 (the comparison below reports it)
+        return []
+    if not outputs or not _is_recorded(context, case, outputs):
+        return []
+    return _without_gradient(context, case, recorded=True) or context.not_run(case, _RECORDED, gradient=RECORDED)
+
+
+def _is_recorded(context: Context, case: Case, outputs: Sequence[Tensor]) -> bool:
+    """Whether an op of a wheel with GPU code has a gradient on the CPU that only torch's own operations compute.
+
+    torch records its own operations inside a pybind function or an op without a formula, so a branch for the CPU that
+    calls them has a gradient. The kernel that the branch for CUDA starts has none.
+    """
+    if context.device != "cpu" or "cuda" not in case.devices:
+        return False
+    nodes = [one.grad_fn for one in outputs]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        name = node.name()
+        own = "::" in name and not name.startswith("torch::autograd::")
+        if own or "CppNode" in name or _NO_FORMULA in name or isinstance(node, BackwardCFunction):
+            return False
+        following = {one for one, _ in node.next_functions if one is not None} - seen
+        seen |= following
+        nodes += following
+    return loads_gpu_code(context.spec.imports)
+
+
+def _without_gradient(context: Context, case: Case, *, recorded: bool = False) -> list[Outcome]:
     """Report an op that loses gradients: it fails if another op computes them, and is a remark else.
 
-    No outcome for a backward itself, and none if code of the package may join the op to its backward.
+    No outcome for a backward itself, and none if code of the package may join the op to its backward. `recorded`: on
+    the CPU there is a gradient, see _is_recorded; without a backward beside it, that is all that is known.
     """
     space, _, name = without_overload(case.op).rpartition("::" if "::" in case.op else ".")
     others = [without_overload(op).rpartition("::" if "::" in op else ".") for op in context.ops]
@@ -130,9 +174,12 @@ def _without_gradient(context: Context, case: Case) -> list[Outcome]:
     if joined or any(backward_of(other, {name}) for other in names):
         return []
     partner = backward_of(name, names)
+    if recorded and not partner:
+        return context.not_run(case, _RECORDED, gradient=RECORDED)
     although = f", although {partner} computes them" if partner else ""
+    where = "on CUDA " if recorded else ""
     reason = (
-        f"it has no gradient: the gradients of its inputs are lost{although}"
+        f"{where}it has no gradient: the gradients of its inputs are lost{although}"
         f'; {no_autograd(case.op)}, or, if it needs none, write `not_claimed={{"gradients": REASON}}` in its Case'
     )
     if partner:

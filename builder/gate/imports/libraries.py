@@ -76,6 +76,15 @@ def installed_libraries(distribution: str, variants: Sequence[Mapping[str, str]]
     ]
 
 
+def loads_gpu_code(modules: Sequence[str]) -> bool:
+    """Whether this process has loaded a library with a section of GPU code from the packages of these modules."""
+    packages = [sys.modules[top] for top in {name.partition(".")[0] for name in modules} & sys.modules.keys()]
+    folders = [f"{os.path.realpath(folder)}/" for one in packages for folder in getattr(one, "__path__", ())]
+    files = [os.path.realpath(file) for one in packages if (file := getattr(one, "__file__", None))]
+    mapped = [path for path in mapped_files() if path.startswith((*folders, *files)) and Path(path).is_file()]
+    return any(_contains(path, ".nv_fatbin") for path in mapped)
+
+
 def _copies(found: Mapping[str, Mapping[str, Any]], missing: Sequence[str]) -> set[str]:
     """The unloaded libraries whose bytes are those of a loaded one, or of an unloaded one before them."""
     known: dict[int, list[str]] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.gate.outcome import CHECKED, FAILED, LOST, NOT_RUN, PASSED, Spec
+from builder.gate.outcome import CHECKED, FAILED, LOST, NOT_RUN, PASSED, RECORDED, Spec
 from tests.fixtures.gate_env import GateRun, build_wheel, cases, make_environment, outcome_text, pack_gate, run_gate
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -113,6 +113,18 @@ def test_an_op_whose_backward_is_in_the_wheel_fails_without_a_gradient(found: Fo
     assert (outcome.verdict, outcome.evidence) == (FAILED, {"gradient": LOST})
     assert "are lost, although leaky_backward computes them; add `torch.library.register_autograd(" in outcome.reason
     assert found("gradients").of("sample_gradients::leaky_backward", "gradients") == []
+
+
+def test_a_gradient_that_torch_recorded_on_the_cpu_says_nothing_about_cuda(found: Found) -> None:
+    for_cpu, alone = found("gradients").of("sample_gradients.recorded", "gradients")
+    assert (alone.verdict, alone.evidence) == (NOT_RUN, {"gradient": RECORDED})
+    assert "not known whether its kernels for CUDA have one" in alone.reason
+    assert (for_cpu.case, for_cpu.verdict) == ("for the CPU", PASSED)
+    [outcome] = found("gradients").of("sample_gradients.split_forward", "gradients")
+    assert (outcome.verdict, outcome.evidence) == (FAILED, {"gradient": LOST})
+    assert outcome.reason.startswith(
+        "on CUDA it has no gradient: the gradients of its inputs are lost, although split_backward computes them"
+    )
 
 
 def test_other_ops_are_not_accused_of_losing_gradients(found: Found) -> None:

@@ -133,7 +133,7 @@ def test_a_backward_gets_what_its_parameters_name() -> None:
     ((joined,), left) = gradients_of(read_functions(FORWARD + backward)[0])
     assert left == []
     assert joined.arguments == ("grads[0].contiguous()", "bias", "output", "ctx.slope")
-    assert (joined.tensors, joined.numbers) == (("bias", "output"), ("slope",))
+    assert (list(joined.tensors), joined.numbers) == (["bias", "output"], ("slope",))
     assert joined.returned == (0, 1, None, None)
 
 
@@ -149,6 +149,30 @@ def test_each_of_several_results_has_a_gradient() -> None:
     backward = "at::Tensor f_bwd(at::Tensor grad_a, at::Tensor grad_b, at::Tensor x) { return x; }"
     ((joined,), _) = gradients_of(read_functions(forward + backward)[0])
     assert joined.arguments == ("grads[0].contiguous()", "grads[1].contiguous()", "x")
+
+
+@pytest.mark.parametrize(
+    ("returns", "code"),
+    [
+        ("std::vector<at::Tensor>", "{out, total}"),
+        ("std::tuple<at::Tensor, at::Tensor>", "std::make_tuple(out, total)"),
+    ],
+)
+def test_a_result_that_only_the_backward_takes_has_no_gradient(returns: str, code: str) -> None:
+    forward = f"{returns} f_forward(at::Tensor x) {{ g([&] {{ return; }}); return {code}; }}"
+    backward = "at::Tensor f_backward(at::Tensor grad, at::Tensor x, at::Tensor out, at::Tensor total) { return x; }"
+    ((joined,), left) = gradients_of(read_functions(forward + backward)[0])
+    assert left == []
+    assert joined.arguments == ("grads[0].contiguous()", "x", "out", "total")
+    assert joined.tensors == {"x": "x", "out": "output[0]", "total": "output[1]"}
+    assert joined.without == (1,)
+
+
+def test_a_gradient_belongs_to_the_result_that_its_name_ends_with() -> None:
+    forward = "std::vector<at::Tensor> f(at::Tensor x) { return {index, out}; }"
+    backward = "at::Tensor f_grad(at::Tensor grad_out, at::Tensor index) { return index; }"
+    ((joined,), _) = gradients_of(read_functions(forward + backward)[0])
+    assert (joined.arguments, joined.without) == (("grads[1].contiguous()", "index"), (0,))
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,11 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
         {"imports": ["small_ops"]},
         ["the package is small_ops"],
     ),
+    "an extension whose sources are computed": (
+        {"setup": script().replace("small_ops._C", "small_Backend").replace('"csrc/bind.cpp", "csrc/ops.cu"', "*find()")},
+        {"imports": ["small_Backend"]},
+        [],
+    ),
     "CMake with its own backend": (
         {
             "setup": None,
