@@ -19,7 +19,7 @@ from builder.commands.building import story
 from builder.commands.building.build import build_text, distinct_errors
 from builder.commands.smoke import smoke_text
 from builder.errors import BuildError, BuildfarmError, Code, Exit
-from builder.gate.outcome import CHECKED, LOST, MISTAKE_IN_CASES, REFUSED, Outcome
+from builder.gate.outcome import CHECKED, LOST, MISTAKE_IN_CASES, RECORDED, REFUSED, Outcome
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.config import GitSource, SdistSource, Selection
 from builder.matrix.load import read_plan
@@ -286,6 +286,9 @@ def test_the_gradient_of_each_op_is_told(stored: StoredBuild, tmp_path: Path) ->
         Outcome("gradients", "ns::lost", "plain", NOT_RUN, "it has none", evidence={"gradient": LOST}, remark=True),
         Outcome("gradients", "ns::first", "plain", PASSED, "backward raises", evidence={"gradient": REFUSED}),
         Outcome("gradients", "ns::untested", "plain", NOT_RUN, "no case tests it"),
+        Outcome("gradients", "ns::branch", "plain", NOT_RUN, "on the CPU", evidence={"gradient": RECORDED}),
+        Outcome("gradients", "ns::both", "plain", NOT_RUN, "on the CPU", evidence={"gradient": RECORDED}),
+        Outcome("gpu-values", "ns::both", "plain", PASSED),
         Outcome("gradients", "ns::meant", "plain", NOT_RUN, "not claimed: for inference"),
         Outcome("gradients", "", "", NOT_RUN, "no cases"),
         Outcome("values", "ns::other", "plain", PASSED),
@@ -296,12 +299,15 @@ def test_the_gradient_of_each_op_is_told(stored: StoredBuild, tmp_path: Path) ->
         "ns::lost": Gradient.LOST,
         "ns::first": Gradient.REFUSED,
         "ns::untested": Gradient.WRONG,
+        "ns::branch": Gradient.RECORDED,
+        "ns::both": Gradient.CHECKED,
         "ns::meant": Gradient.NOT_CLAIMED,
     }
     text = " ".join(build_text(tmp_path, PLAN, [result(stored, made)]).split())
     assert (
-        "gradients: none: the gradients of the inputs are lost (ns::lost); yes, checked (ns::good); none: backward"
-        " raises an error (ns::first); not claimed in cases.py (ns::meant); not run (ns::untested)" in text
+        "gradients: none: the gradients of the inputs are lost (ns::lost); yes, checked (ns::good, ns::both); none:"
+        " backward raises an error (ns::first); not claimed in cases.py (ns::meant); on the CPU only, not run"
+        " on CUDA (ns::branch); not run (ns::untested)" in text
     )
     report = json.loads(report_json(PLAN, [result(stored, made)]))
     assert report["builds"][0]["gradients"]["ns::lost"] == "none: the gradients of the inputs are lost"

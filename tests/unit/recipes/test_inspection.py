@@ -159,8 +159,13 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
         ["the package is small_ops"],
     ),
     "an extension whose sources are computed": (
-        {"setup": script().replace("small_ops._C", "small_Backend").replace('"csrc/bind.cpp", "csrc/ops.cu"', "*find()")},
-        {"imports": ["small_Backend"]},
+        {
+            "setup": script()
+            .replace("small_ops._C", "small_Backend")
+            .replace('"csrc/bind.cpp", "csrc/ops.cu"', "*find()"),
+            "package": None,
+        },
+        {"imports": ["small_Backend"], "needs_first": ["torch"]},
         [],
     ),
     "CMake with its own backend": (
