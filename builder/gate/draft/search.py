@@ -34,7 +34,7 @@ _RANKS = {0: 1.5, 5: 0.6, 6: 1.5}
 
 _ONLY_CUDA = re.compile(
     r"from the '(CPU|Autograd\w*)' backend|must be (located |placed )?(a |on |in )?(the )?(CUDA|GPU)"
-    r"|(to|must) be (a |on )?(a )?(cuda|gpu)"
+    r"|(to|must) be (a |on )?(a )?(cuda|gpu)|(CUDA|GPU)( \w+)? only\b|\bonly (\w+ ){0,2}(CUDA|GPU)\b"
     r"|(CUDA|GPU) tensors?\b.*(expected|required)|(expected|expects?|requires?)( a| all)?( \w+)? (a |on )?(CUDA|GPU)\b"
     r"|not (implemented|supported|compiled) (on|for) (the )?CPU|no CPU (implementation|kernel|support)"
     r"|CPU (version )?(is )?not (implemented|supported)|Not compiled with GPU|is_cuda|non-CUDA DeviceType",
