@@ -198,8 +198,6 @@ def _comment(draft: OpDraft) -> str:
         text.append(f"returned {', '.join(draft.results)}")
     if draft.remark:
         text.append(shortened(draft.remark, 300))
-    if draft.empty_error:
-        text.append(f"no case with an empty tensor: with one, {draft.empty_error}")
     first, others = "        # ", "        #     "
     form = textwrap.TextWrapper(_WIDTH, first, others, break_long_words=False)
     return "".join(f"{line}\n" for part in text for line in form.wrap(part))

@@ -62,9 +62,8 @@ def fake_kernel(
     for strides in (False, True):
         code = _code(process.op, parameters, [parameters[at].name for at in tensors], made, fact.type, strides=strides)
         process.close()  # each code is registered in a process of its own
-        options = {"empty": (), "of_empty": False, "grad": [], **of_case}
         registered = process.call("register", (), code=code)
-        checked = process.call("check", candidate, CHECK_SECONDS, name="fake", **options)
+        checked = process.call("check", candidate, CHECK_SECONDS, name="fake", **of_case)
         process.close()
         if not (registered.error or checked.error or checked.fact):
             return code

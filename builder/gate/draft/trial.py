@@ -184,11 +184,6 @@ class Caller:
         found = torch.autograd.grad(outputs, list(leaves.values()), seeds, allow_unused=True)
         return sorted(leaves) if any(one is not None for one in found) else []
 
-    def accepts(self, candidate: Candidate) -> None:
-        """Call it, whatever the result."""
-        with torch.no_grad():
-            self._call(self._values(candidate))
-
     def strided(self, candidate: Candidate) -> None:
         """Call it with inputs that are not contiguous."""
         self._call(map_tensors(self._values(candidate), lambda _, one: torch.stack([one, one], dim=-1)[..., 0]))
@@ -202,27 +197,20 @@ class Caller:
         """Execute the code of a fake kernel."""
         exec(code, {"torch": torch})  # noqa: S102 (written by this program)
 
-    def check(
-        self,
-        candidate: Candidate,
-        *,
-        name: str,
-        empty: Candidate,
-        of_empty: bool,
-        grad: Sequence[int],
-        **facts: Any,  # noqa: ANN401
-    ) -> str:
-        """Run a check of the gate for the case with these arguments, or for the one with an empty tensor.
+    def check(self, candidate: Candidate, *, name: str, grad: Sequence[int], **facts: Any) -> str:  # noqa: ANN401
+        """Run a check of the gate for the case with these arguments; return why it fails, "" if it does not fail.
 
-        `facts` is what the case says besides. Return why it fails; "" if it does not fail.
+        `facts` is what the case says besides.
         """
-        cases = [self._case(candidate, "draft", grad, **facts)]
-        if empty:
-            cases.append(self._case(empty, "empty", (), edge="empty", **facts))
+
+        def given(maker: Make) -> list[Any]:
+            values, _ = self._split(self._values(candidate, maker))
+            return list(map_tensors(values, lambda path, one: _leaf(one) if path.position in grad else one))
+
+        case = Case(self._op, given, "draft", self._split(self._values(candidate))[1], **facts)
         module, _, function = CHECKS[name].function.partition(":")
         check = getattr(importlib.import_module(f"builder.gate.checks.{module}"), function)
-        context = Context(Spec("", []), cases, check=name, device=self._device)
-        outcomes = check(context, cases[-1] if of_empty else cases[0])
+        outcomes = check(Context(Spec("", []), [case], check=name, device=self._device), case)
         return next((one.reason for one in outcomes if one.verdict == FAILED), "")
 
     def calls_inside(self, candidate: Candidate, ops: Sequence[str]) -> list[Recorded]:
@@ -230,13 +218,6 @@ class Caller:
         with _CallRecorder(ops) as recorder:
             self.gradient(candidate)
         return list(recorder.found.values())
-
-    def _case(self, candidate: Candidate, name: str, grad: Sequence[int], **facts: Any) -> Case:  # noqa: ANN401
-        def given(maker: Make) -> list[Any]:
-            values, _ = self._split(self._values(candidate, maker))
-            return list(map_tensors(values, lambda path, one: _leaf(one) if path.position in grad else one))
-
-        return Case(self._op, given, name, self._split(self._values(candidate))[1], **facts)
 
     def _values(self, candidate: Candidate, maker: Make | None = None) -> list[Any]:
         maker = maker or Make(self._device, torch.float32)
