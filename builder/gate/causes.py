@@ -23,8 +23,6 @@ _FEW_FAILURES, _LINES_OF_FAILURE, _MOST_LINES = 3, 4, 12
 _BEGINNING, _CURE = 6, 230
 #: Where a part of a sentence ends; code and what is in parentheses has no parts.
 _PART = re.compile(r"`[^`]*`|\([^()]*\)|([;:.]) ")
-#: How the reasons begin that `not_claimed` and NOT_CLAIMED in cases.py give.
-_NOT_CLAIMED = "not claimed"
 #: The folder of an environment in an error of the loader.
 _ENVIRONMENT = re.compile(r"(?<!\S)/\S*?/site-packages/")
 #: Letters of names of checks that stand in a column of their own.
@@ -46,7 +44,6 @@ class PlacedOutcome:
 class Cause:
     """Why something failed, did not run, is accepted or is remarked on, with everything that it affects."""
 
-    #: One of KINDS.
     kind: str
     #: One sentence, without op and case.
     reason: str
@@ -93,10 +90,9 @@ class Causes:
             kinds: the kinds to show.
 
         """
-        joined = {kind: self.of(kind) if every else _joined(self.of(kind)) for kind in KINDS}
-        few = sum(map(len, joined.values())) <= _FEW
+        few = len(self.found) <= _FEW
         for kind in kinds:
-            causes = joined[kind]
+            causes = self.of(kind)
             shown = causes if every or len(causes) <= _MOST[kind] else causes[: _MOST[kind] - 1]
             most = 2 if few or kind == FAILED else 1
             if kind == FAILED and len(causes) <= _FEW_FAILURES:  # the cure is at the end of the sentence
@@ -155,20 +151,6 @@ def causes_of(findings: Iterable[PlacedOutcome], *, name_cells: bool = False) ->
         found.append(Cause(kind, outcomes[0].bare_reason, accepted, checks, names, cases, places, wheels))
     found.sort(key=lambda cause: (KINDS.index(cause.kind), -len(cause.checks) if cause.kind == NOT_RUN else 0))
     return Causes(found, ops, cells, name_cells)
-
-
-def _joined(causes: Sequence[Cause]) -> list[Cause]:
-    """The causes, of which those that the author of cases.py gives share one."""
-    claimed = [cause for cause in causes if cause.reason.startswith(_NOT_CLAIMED)]
-    if len(claimed) < 2:
-        return list(causes)
-    checks, ops, cells = (
-        _distinct(each for cause in claimed for each in getattr(cause, name)) for name in ("checks", "ops", "cells")
-    )
-    wheels = list(dict.fromkeys(each for cause in claimed for each in cause.wheels))
-    reason = f"{_NOT_CLAIMED}, for {len(claimed)} reasons in cases.py"
-    joined = Cause(claimed[0].kind, reason, "", checks, ops, [], cells, wheels)
-    return [*(cause for cause in causes if cause not in claimed), joined]
 
 
 def kind_of(outcome: Outcome) -> str | None:

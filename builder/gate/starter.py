@@ -39,7 +39,6 @@ class Role:
     #: The descriptors of the socket from which its commands arrive, and of the pipe for its events.
     commands: int
     events: int
-    #: The directory for its files.
     folder: str
     #: Whether torch may import files of the wheel, because the scheduler has allowed it.
     free: bool = False

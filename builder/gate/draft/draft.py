@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -23,7 +22,7 @@ import torch
 from builder.gate import discover
 from builder.gate.amounts import counted
 from builder.gate.checks.compile_export import warm_up
-from builder.gate.context import CaseError, resolve, sentence
+from builder.gate.context import resolve, sentence
 from builder.gate.coverage import without_overload
 from builder.gate.draft import refine
 from builder.gate.draft.fake_kernel import fake_kernel
@@ -231,7 +230,7 @@ def _on_device(
             return replace(draft, reason=f"none of {found.calls} calls succeeded; one of the last errors: {error}"), ()
         if found.returned is None:
             candidate = refine.with_different_numbers(found.candidate)
-            candidate = _with_gradient(process, parameters, candidate, known=bool(starts))
+            candidate = _with_gradient(op, parameters, candidate)
             nothing = re.search(r"-> (\(\)|'?None'?:?)$", signature.text)
             return replace(
                 draft,
@@ -241,7 +240,7 @@ def _on_device(
                 **_texts(parameters, candidate),
             ), ()
         candidate, fact = refine.varied(process, found.candidate, found.returned)
-        changed = _with_gradient(process, parameters, candidate, known=bool(starts))
+        changed = candidate if starts else _with_gradient(op, parameters, candidate)
         if changed != candidate and not (trial := process.call("plain", changed)).error:
             candidate, fact = changed, trial.fact
         if not signature.takes_tensor and all(shape is None for _, shape in fact.values):
@@ -262,33 +261,20 @@ def _on_device(
         process.close()
 
 
-def _with_gradient(
-    process: TrialProcess, parameters: Sequence[Parameter], candidate: Candidate, *, known: bool
-) -> Candidate:
-    """Return the arguments of a backward function, with a gradient like what the forward function returns.
+def _with_gradient(op: str, parameters: Sequence[Parameter], candidate: Candidate) -> Candidate:
+    """Return the arguments of a backward function, with the shape of the first other tensor for the gradient.
 
-    A kernel of the CPU may broadcast a smaller one, and a kernel of CUDA reads past its end. Without a forward function
-    it is like the first other tensor, unless the call is `known`.
+    A kernel of the CPU may broadcast a smaller one, and a kernel of CUDA reads past its end.
     """
-    named = {one.name: guess for one, guess in zip(parameters, candidate)}
-    gradients = [name for name in named if _OF_OUTPUT.fullmatch(name) and named[name][0] == "tensor"]
-    inputs = {name: guess for name, guess in named.items() if name not in gradients}
-    like = next((guess[2] for guess in inputs.values() if guess[0] == "tensor"), None)
-    if not _BACKWARD.search(process.op) or like is None:
+    gradients = [one.name for one in parameters if _OF_OUTPUT.fullmatch(one.name)]
+    others = [guess for one, guess in zip(parameters, candidate) if one.name not in gradients]
+    shape = next((guess[2] for guess in others if guess[0] == "tensor"), None)
+    if not _BACKWARD.search(op) or shape is None:
         return candidate
-    shapes = [] if known else [like] * len(gradients)
-    for ending in ("_forward", "_fwd", ""):
-        forward = _BACKWARD.sub(ending, process.op)
-        with suppress(CaseError):  # no function has this name
-            signature = signature_of(forward)
-            if signature and all(one.name in inputs or one.has_default for one in signature.parameters):
-                caller = TrialProcess(forward, signature.parameters, process.device)
-                given = _candidate(signature.parameters, Recorded(forward, (), inputs))
-                returned = caller.call("plain", given).fact
-                caller.close()
-                shapes = [shape for _, shape in returned.values if shape is not None] if returned else shapes
-    named.update((name, (*named[name][:2], shape, named[name][3])) for name, shape in zip(gradients, shapes))
-    return tuple(named.values())
+    return tuple(
+        (*guess[:2], shape, guess[3]) if guess[0] == "tensor" and one.name in gradients else guess
+        for one, guess in zip(parameters, candidate)
+    )
 
 
 def _candidate(parameters: Sequence[Parameter], call: Recorded) -> Candidate:

@@ -23,7 +23,6 @@ from builder.gate.outcome import Spec
 class CasesFile:
     """The content of a cases.py."""
 
-    #: CASES.
     cases: Sequence[Case] = ()
     #: PUBLIC, modules whose public functions need a case.
     public: Sequence[str] = ()
