@@ -106,19 +106,6 @@ def test_a_message_that_asks_for_cuda(gate_python: Callable[[str], Path]) -> Non
     assert in_python(gate_python("2.11.0"), code).splitlines() == ["[True, True, True]", "[False, False]"]
 
 
-def test_a_draft_claims_no_check_that_fails(gate_python: Callable[[str], Path]) -> None:
-    """With such a claim, the next build would refuse a wheel that was accepted before."""
-    python = gate_python("2.11.0")
-    count = drafted_here(python, "count(Tensor x) -> int", "lambda x: x.numel()", "CompositeExplicitAutograd")
-    assert (count.results, count.untraced, list(count.unclaimed)) == (["int"], "", ["compile"])
-    assert "an op that returns a number" in count.unclaimed["compile"]
-    # It runs with fake tensors, but reads a size that must stay symbolic.
-    fixed = "lambda x: x.new_zeros([int(one) for one in x.shape])"
-    sized = drafted_here(python, "sized(Tensor x) -> Tensor", fixed, "CompositeExplicitAutograd")
-    assert "export" in sized.unclaimed
-    assert "export" in cases_text("sized", "a cell", Drafts({}, drafts=[sized]))
-
-
 @pytest.mark.parametrize(
     ("schema", "kernel", "returned"),
     [
@@ -167,15 +154,16 @@ def test_a_scale_is_neither_0_nor_1(gate_python: Callable[[str], Path], device: 
     assert (draft.state, draft.arguments[1:]) == (state, ["0.5"])
 
 
-@pytest.mark.parametrize(("device", "state", "size"), [("CPU", CALLED, [5, 3]), ("CUDA", CUDA_ONLY, [4, 4, 4, 4])])
+@pytest.mark.parametrize(("device", "state"), [("CPU", CALLED), ("CUDA", CUDA_ONLY)])
 def test_a_gradient_has_the_shape_of_the_first_tensor(
-    gate_python: Callable[[str], Path], device: str, state: str, size: list[int]
+    gate_python: Callable[[str], Path], device: str, state: str
 ) -> None:
     """A kernel of CUDA would read past the end of a smaller one."""
     kernel = "lambda grad, x: grad * x"
     schema = "swish_backward(Tensor grad, Tensor input) -> Tensor"
     draft = drafted_here(gate_python("2.11.0"), schema, kernel, device)
-    assert (draft.state, sizes_of(draft)) == (state, [size, size]), draft.reason
+    gradient, first = sizes_of(draft)
+    assert (draft.state, gradient) == (state, first), draft.reason
 
 
 def test_a_function_of_a_compiled_module_is_not_traced_also_without_a_cpu_kernel(

@@ -246,13 +246,11 @@ def _on_device(
         if not signature.takes_tensor and all(shape is None for _, shape in fact.values):
             return replace(draft, state=NOT_CALLED, reason=_NO_TENSOR), ()
         facts = refine.facts_about(process, candidate)
-        grad, mutates = facts.pop("grad"), [] if "::" in op else fact.changed
-        draft = replace(draft, mutates=mutates, **facts)
-        of_case = {"grad": grad, "mutates": mutates, "contiguous_only": draft.contiguous_only}
+        grad = facts.pop("grad")
+        draft = replace(draft, mutates=[] if "::" in op else fact.changed, **facts)
         if draft.lacks_fake_kernel and "::" in op:
-            draft = replace(draft, fake=fake_kernel(process, parameters, candidate, fact, of_case))
-        elif not draft.untraced:
-            draft = replace(draft, unclaimed=refine.failing_checks(process, candidate, of_case))
+            code = fake_kernel(process, parameters, candidate, fact, contiguous_only=draft.contiguous_only)
+            draft = replace(draft, fake=code)
         names = [one.name for at, one in enumerate(parameters) if one.written or at in fact.changed]
         shown = [name if shape is None else f"{name} {shape}" for name, shape in fact.values]
         draft = replace(draft, results=shown, written=[] if shown else names, **_texts(parameters, candidate, grad))

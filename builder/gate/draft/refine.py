@@ -1,16 +1,16 @@
-"""What is found out about an op after a call succeeded: sizes that differ, gradients, layouts, checks that fail."""
+"""What is found out about an op after a call succeeded: sizes that differ, gradients, layouts."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import BuiltinFunctionType
 from typing import Any
 
 from builder.gate.context import resolve
 from builder.gate.draft.guesses import SIZE, Candidate, Guess, tensors_of, with_size
-from builder.gate.draft.result import NO_FAKE_KERNEL, TRACING_CHECKS, shortened
+from builder.gate.draft.result import NO_FAKE_KERNEL, shortened
 from builder.gate.draft.trial import CHECK_SECONDS, Returned, TrialProcess
 
 #: Sizes of dimensions, instead of SIZE for each: a case with equal sizes does not show that two are mixed up.
@@ -110,18 +110,3 @@ def of_compiled_module(op: str) -> str:
     if "::" in op or not isinstance(resolve(op), BuiltinFunctionType):
         return ""
     return "torch cannot trace a function of a compiled module; an op of TORCH_LIBRARY can be traced"
-
-
-def failing_checks(process: TrialProcess, candidate: Candidate, of_case: Mapping[str, Any]) -> dict[str, str]:
-    """Return which checks of tracing fail for the drafted case, and why.
-
-    A case that claims such a check would refuse a wheel that was accepted before. A check that does not end here is
-    claimed: the gate has other limits. `of_case` is what the case says besides.
-    """
-    found: dict[str, str] = {}
-    for name in TRACING_CHECKS:
-        trial = process.call("check", candidate, CHECK_SECONDS, name=name, **of_case)
-        reason = "" if trial.late else trial.error or trial.fact
-        if reason:
-            found[name] = shortened(reason.partition(" Exception raised from ")[0], 300)
-    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import os
 import sys
@@ -20,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from builder.gate.case import Case, Make
-from builder.gate.check_table import CHECKS
+from builder.gate.checks.fake_tensor import fake
 from builder.gate.checks.guard_pages import GuardPages, digest
 from builder.gate.context import (
     CaseError,
@@ -44,7 +43,7 @@ from builder.gate.system.nvidia import hide_gpus
 #: Limits of one call. Inputs are tiny: an op that needs more time hangs.
 CALL_SECONDS = 5.0
 MEMORY = 2 << 30
-#: Seconds for a check of the gate; torch's compiler needs most of them.
+#: Seconds for a call with fake tensors, and for the check "fake".
 CHECK_SECONDS = 60.0
 #: A result with more elements comes from arguments that are not typical.
 _MOST_ELEMENTS = 1 << 22
@@ -78,7 +77,6 @@ class Trial:
     error: str = ""
     fact: Any = None
     crashed: bool = False  # whether the call ended the process, or did not end
-    late: bool = False  # whether the call did not end
 
 
 class TrialProcess:
@@ -101,7 +99,7 @@ class TrialProcess:
             self._pipe.send((step, candidate, options))
             if not self._pipe.poll(seconds or self._seconds):
                 self.close()
-                return Trial(f"the call did not end within {self._seconds:.0f} s", crashed=True, late=True)
+                return Trial(f"the call did not end within {self._seconds:.0f} s", crashed=True)
             error, fact = self._pipe.recv()
         except (EOFError, OSError):
             self._process.join(_END_SECONDS)
@@ -197,20 +195,15 @@ class Caller:
         """Execute the code of a fake kernel."""
         exec(code, {"torch": torch})  # noqa: S102 (written by this program)
 
-    def check(self, candidate: Candidate, *, name: str, grad: Sequence[int], **facts: Any) -> str:  # noqa: ANN401
-        """Run a check of the gate for the case with these arguments; return why it fails, "" if it does not fail.
-
-        `facts` is what the case says besides.
-        """
-
-        def given(maker: Make) -> list[Any]:
-            values, _ = self._split(self._values(candidate, maker))
-            return list(map_tensors(values, lambda path, one: _leaf(one) if path.position in grad else one))
-
-        case = Case(self._op, given, "draft", self._split(self._values(candidate))[1], **facts)
-        module, _, function = CHECKS[name].function.partition(":")
-        check = getattr(importlib.import_module(f"builder.gate.checks.{module}"), function)
-        outcomes = check(Context(Spec("", []), [case], check=name, device=self._device), case)
+    def check_fake(self, candidate: Candidate, *, contiguous_only: bool) -> str:
+        """Return why the check "fake" of the gate fails for the case with these arguments; "" if it does not."""
+        case = Case(
+            self._op,
+            lambda maker: self._split(self._values(candidate, maker))[0],
+            kwargs=self._split(self._values(candidate))[1],
+            contiguous_only=contiguous_only,
+        )
+        outcomes = fake(Context(Spec("", []), [case], check="fake", device=self._device), case)
         return next((one.reason for one in outcomes if one.verdict == FAILED), "")
 
     def calls_inside(self, candidate: Candidate, ops: Sequence[str]) -> list[Recorded]:
