@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from builder import wheels
+from builder.confinement import confined
 from builder.diagnosis.known_errors import hint_of, reports
-from builder.gate.system.confinement import confined
 from builder.gate.system.exit_status import signal_name
 from builder.process import WHEEL_LIMITS, describe_limit, run_contained, wheel_variables
 from builder.proof import Verdict

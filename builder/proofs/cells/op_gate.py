@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from builder.confinement import confined
 from builder.formats import CELL_FORMAT, OPS_FORMAT
 from builder.gate.amounts import counted, join_names, size_text
 from builder.gate.check_table import CHECKS
@@ -20,7 +21,6 @@ from builder.gate.outcome import ACCEPTED, FAILED, KEY_FILE, NOT_RUN, Answer, Ou
 from builder.gate.pack import REFERENCES, pack
 from builder.gate.processes.servers import IMPORT_SECONDS
 from builder.gate.run import NOTHING_FAILED, SOMETHING_FAILED
-from builder.gate.system.confinement import confined
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
