@@ -39,7 +39,7 @@ from builder.gate.system.nvidia import (
     sanitizer_command,
     smi_rows,
 )
-from tests.conftest import PATIENCE, is_running, wait_until
+from tests.conftest import is_running, wait_until
 
 SPEC = Spec("toy", ["toy"])
 CASE = CaseFacts(0, "ns::op", "plain")
@@ -299,18 +299,6 @@ KEY = new_key()
 DONE = Outcome("values", "ns::op", "plain", PASSED, "2 dtypes")
 
 
-def test_round_trip(tmp_path: Path) -> None:
-    journal = Journal(str(tmp_path / "journal"), KEY)
-    journal.step("float32")
-    journal.outcome(DONE)
-    journal.facts({"gpus": []})
-    record = read(tmp_path / "journal", KEY)
-    assert (record.step, record.ended, record.forked, record.foreign) == ("float32", False, False, False)
-    assert record.outcomes == [DONE]
-    journal.end()
-    assert read(tmp_path / "journal", KEY).ended
-
-
 def test_an_incomplete_line_and_a_missing_file_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     assert not read(path, KEY).ended
@@ -484,13 +472,6 @@ def test_threads_and_memory_of_a_process() -> None:
     assert rlimits.threads(own) >= 1
     assert (rlimits.resident(own) or 0) > 1 << 20
     assert rlimits.resident(1 << 30) is None
-
-
-def test_killing_a_group_that_has_ended_is_no_error() -> None:
-    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    rlimits.kill_group(child.pid)
-    assert child.wait(PATIENCE) == -signal.SIGKILL
-    rlimits.kill_group(child.pid)
 
 
 TWO = """\
