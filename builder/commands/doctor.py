@@ -103,7 +103,7 @@ def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) 
         lines += ["", f"[yellow]note:[/] {_MANAGED}"]
     faults = sum(finding.level is Severity.FAULT for finding in findings)
     notes = len(findings) - faults
-    total = "no fault" if not faults else "1 fault" if faults == 1 else f"{faults} faults"
+    total = counted(faults, "fault") if faults else "no fault"
     lines += ["", total + (f", {counted(notes, 'note')}" if notes else "")]
     return to_text(*map(mask_credentials, lines))
 
