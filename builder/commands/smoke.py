@@ -26,7 +26,7 @@ from builder.gate.coverage import without_overload
 from builder.gate.outcome import NOT_RUN, Answer
 from builder.gate.pack import pack_file
 from builder.gate.report import junit, op_lines, where_lines
-from builder.log import print_line, print_warning, set_verbosity, verbosity
+from builder.log import print_line, set_verbosity, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import load_matrix, load_recipes
@@ -34,7 +34,7 @@ from builder.matrix.plan import selected_recipes
 from builder.option import argument, option
 from builder.progress.display import Progress
 from builder.proof import Check, Proof, Verdict, proofs_json, proofs_path
-from builder.proofs.cells.acceptance import apply_accepts, unused_accepts
+from builder.proofs.cells.acceptance import apply_accepts
 from builder.proofs.cells.cell_environment import cell_environments
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.op_gate import spec_of
@@ -228,9 +228,6 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
         most = None if options.executor is SmokeExecutor.LOCAL else 1  # each container may use all the memory
         TURNS.side_by_side([partial(test, *job) for job in jobs], store.root, most=most)
     made = [results.made[target.wheel, cell] for target, cell in jobs]
-    for (target, cell), result in zip(jobs, made, strict=True):
-        for sentence in unused_accepts(target.recipe, result.proofs):
-            print_warning(f"{target.recipe.name} in {cell}: {sentence}")
     report = smoke_report_json(made, results.known)
     saved = save_run(store, started, time.monotonic() - clock, report, timeline=progress.timeline())
     if options.summary:

@@ -22,30 +22,22 @@ class Accept:
     #: Pattern of cell names; empty: every cell.
     cell: str = ""
 
-    def concerns(self, check: str, cell: str) -> bool:
-        """Whether the entry is about this check in this cell, or about the wheel file if `cell` is empty."""
-        return self.check == check and (not self.cell or fnmatchcase(cell, self.cell))
-
     def matches(self, one: Outcome, cell: str) -> bool:
-        """Whether the entry is about this outcome."""
+        """Whether the entry is about this outcome of this cell, or of the wheel file if `cell` is empty."""
         names = (one.op, without_overload(one.op)) if one.op else (one.case,)
-        return self.concerns(one.check, cell) and (not self.op or self.op in names)
+        in_cell = not self.cell or fnmatchcase(cell, self.cell)
+        return self.check == one.check and in_cell and (not self.op or self.op in names)
 
 
-def accept(outcomes: Sequence[Outcome], entries: Sequence[Accept], cell: str) -> tuple[list[Outcome], set[int]]:
-    """Return the outcomes with each accepted finding marked, and the indices of the entries that accepted one.
-
-    A finding is a failed outcome or a remark.
-    """
-    used: set[int] = set()
+def accept(outcomes: Sequence[Outcome], entries: Sequence[Accept], cell: str) -> list[Outcome]:
+    """Return the outcomes with each accepted finding marked. A finding is a failed outcome or a remark."""
     judged = []
     for one in map(finding, outcomes):
-        entry = next((index for index, entry in enumerate(entries) if entry.matches(one, cell)), None)
-        if entry is not None and (one.verdict == FAILED or one.remark):
-            used.add(entry)
-            one = replace(one, verdict=ACCEPTED, accepted=entries[entry].reason)  # noqa: PLW2901
+        reasons = [entry.reason for entry in entries if entry.matches(one, cell)]
+        if reasons and (one.verdict == FAILED or one.remark):
+            one = replace(one, verdict=ACCEPTED, accepted=reasons[0])  # noqa: PLW2901
         judged.append(one)
-    return judged, used
+    return judged
 
 
 def finding(one: Outcome) -> Outcome:

@@ -337,8 +337,7 @@ class RecipeModel(fields.StrictModel):
     accepts: tuple[AcceptModel, ...] = Field(
         default=(),
         description="Known findings: the wheel is not refused because of them. A finding is a failed check or a remark."
-        " It is reported as accepted, never as passed. buildfarm prints a warning for an entry that matches no"
-        " finding.",
+        " It is reported as accepted, never as passed.",
     )
     companions: tuple[fields.RequirementText, ...] = Field(
         default=(),

@@ -177,20 +177,14 @@ REMARK = Outcome("loaded", "", "toy/_C.so", NOT_RUN, "not loaded", remark=True)
     ],
 )
 def test_an_entry_accepts_what_all_its_keys_match(one: Outcome, entry: Accept, accepted: bool) -> None:
-    [judged], _ = accept([one], [entry], CELL)
+    [judged] = accept([one], [entry], CELL)
     assert (judged.verdict, judged.accepted) == ((ACCEPTED, "why") if accepted else (one.verdict, ""))
     assert (judged.reason, finding(judged)) == (one.reason, one)
 
 
-def test_unused_entries_are_known() -> None:
-    entries = [Accept("import-order", "unused"), Accept("fake", "first"), Accept("fake", "second")]
-    [judged], used = accept([FAKE], entries, CELL)
-    assert (judged.verdict, judged.accepted, used) == (ACCEPTED, "first", {1})
-
-
 def test_an_entry_that_is_gone_accepts_no_longer() -> None:
-    judged, _ = accept([FAKE, REMARK], [Accept("fake", "why"), Accept("loaded", "why")], CELL)
-    assert accept(judged, [], CELL) == ([FAKE, REMARK], set())
+    judged = accept([FAKE, REMARK], [Accept("fake", "why"), Accept("loaded", "why")], CELL)
+    assert accept(judged, [], CELL) == [FAKE, REMARK]
 
 
 def test_the_name_of_the_cell_follows_from_the_versions() -> None:

@@ -16,7 +16,7 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import Recipe
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells import driver
-from builder.proofs.cells.acceptance import apply_accepts, unused_accepts
+from builder.proofs.cells.acceptance import apply_accepts
 from builder.proofs.cells.op_gate import CellProofs, gate_basis
 from builder.proofs.claimed_cells import (
     CellClaims,
@@ -250,14 +250,6 @@ def test_a_remark_can_be_accepted() -> None:
     [found] = apply_accepts([raw], recipe(Accept("loaded", "loaded on demand", op="tiny/_video.so")))
     assert (found.verdict, found.remark, found.accepted) == (Verdict.ACCEPTED, False, "loaded on demand")
     assert apply_accepts([found], recipe()) == [raw]
-
-
-def test_an_entry_without_a_finding_is_reported() -> None:
-    entries = (ACCEPTS, Accept("values", "gone"), Accept("gpu-values", "no GPU here"), Accept("fake", "x", cell="a*"))
-    made = apply_accepts(proofs(FAKE), recipe(*entries))
-    assert unused_accepts(recipe(*entries), made) == [
-        "`accepts[1]` (check values) matches no finding: remove the entry"
-    ]
 
 
 def test_accepts_are_no_input_of_a_run() -> None:
