@@ -41,21 +41,15 @@ def ready(ops: list[str]) -> dict[str, Any]:
     return {"imported": True, "cases": cases, "ops": ops, "errors": [], "libraries": []}
 
 
-def run_child(ops: list[str], command: dict[str, Any], parent: int, key: int) -> None:
-    rlimits.exit_with_parent(parent)  # which cannot kill the process group of a child that has none yet
-    os.setsid()
-    task_dir = Path(command["task_dir"])
-    log = os.open(task_dir / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    journal = Journal(str(task_dir / "journal"), os.read(key, KEY_BYTES))
+def run_child(ops: list[str], command: dict[str, Any], key: int) -> int:
+    journal = Journal(f"{command['task_dir']}/journal", os.read(key, KEY_BYTES))
     if command["check"] == "where":
         look_for_gpu(ops, journal)
     for number in command["cases"]:
-        run_case(command, ops[number], parent, journal)
+        run_case(command, ops[number], os.getppid(), journal)
         journal.done(number)
     journal.end()
-    os._exit(0)
+    return 0
 
 
 def look_for_gpu(ops: list[str], journal: Journal) -> None:
