@@ -15,7 +15,7 @@ from builder.matrix.compat import Compat
 from builder.proofs.environment.checks import torches
 from builder.proofs.environment.checks.machine import check_gpus
 from builder.proofs.environment.checks.packages import check_companions, check_nvidia
-from builder.proofs.environment.cures import Cures, Finding, Severity, fault
+from builder.proofs.environment.cures import Cures, Finding, Severity
 from builder.proofs.environment.facts import (
     InstalledEnvironment,
     InstalledPackage,
@@ -70,16 +70,6 @@ def only(found: Sequence[Finding], code: str, level: Severity = Severity.FAULT) 
     """The only finding, which has this code."""
     assert [(one.code, one.level) for one in found] == [(code, level)]
     return found[0]
-
-
-def test_the_python_of_the_system_gets_a_virtual_environment_first() -> None:
-    found = environment("")
-    managed = replace(found, interpreter=replace(found.interpreter, managed=True))
-    mended = [fault("no-torch", "no torch", "why", cure=("uv pip install torch",))]
-    says = "the system manages the packages of this Python, and installers refuse to change them: first make a virtual"
-    assert says in " ".join(doctor_text(managed, mended).split())
-    assert says not in " ".join(doctor_text(found, mended).split())
-    assert says not in " ".join(doctor_text(managed, []).split())
 
 
 def gpu(name: str, major: int, minor: int, driver: str = "580.95.05") -> Machine:
