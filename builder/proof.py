@@ -40,9 +40,7 @@ class Proof:
     wheel: str
     #: The cell it applies to, or None for a check that reads the wheel file alone.
     cell: Cell | None
-    #: The check.
     check: Check
-    #: Passed, failed, not run or accepted.
     verdict: Verdict
     #: For failed and not run a sentence with what to do; for accepted the finding; for passed a short figure or empty.
     reason: str = ""

@@ -103,7 +103,6 @@ class CasesResult:
     extension: str
     wheel: str
     cell: Cell
-    #: A draft for each op without a case.
     drafts: Drafts
     #: file, text: what was written, or None if the recipe has a cases.py already; what this cases.py lacks, or "".
     file: Path | None
@@ -114,7 +113,6 @@ class CasesResult:
 class RebuildResult:
     """The result of building a wheel again."""
 
-    #: The wheel's file name.
     wheel: str
     #: sha256, rebuilt_sha256: of the first and of the rebuilt wheel, hex.
     sha256: str
@@ -140,7 +138,6 @@ class PublishOutcome(StrEnum):
 class PublishResult:
     """What `publish` did with one wheel."""
 
-    #: Its file name.
     wheel: str
     outcome: PublishOutcome
     #: The level of each cell, by the cell's name.

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from builder.cli.options import ExecutorName, SelectOptions
+from builder.cli.options import SelectOptions
 from builder.cli.output import print_result
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.folders import DIST, open_store
@@ -29,11 +28,12 @@ from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.plan import selected_recipes
 from builder.option import option
 from builder.progress.display import Progress
-from builder.proofs.cells.cell_environment import CellEnvironments, cell_environments
+from builder.proofs.cells.cell_environment import LocalEnvironments
 from builder.result import CasesResult
 from builder.store import Store, work_name, write_atomic
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheels.build_dir import clear_abandoned
+from builder.wheels.toolchain.environments import Environments
 
 _WIDTH = 118
 
@@ -43,11 +43,6 @@ class CasesOptions(SelectOptions):
     """The options of `buildfarm cases`."""
 
     matrix: Path = MATRIX
-    executor: ExecutorName = option(
-        "auto: docker, in the cell's runtime image, if the glibc here is too old for the wheel, else local.",
-        default=ExecutorName.AUTO,
-    )
-    no_pull: bool = False
     no_python_downloads: bool = False
     dist: Path = option(
         "Folder with wheels, for an extension whose wheel was not built here: the newest one is used.",
@@ -64,7 +59,6 @@ def cases(options: CasesOptions) -> None:
     Examples:
         buildfarm cases --ext NAME
         buildfarm cases --ext NAME --torch 2.11 --python 3.12
-        buildfarm cases --ext NAME --torch 2.2 --cuda 12.1 --executor docker
     """
     results = list(run_cases(options))
     data = [
@@ -84,12 +78,11 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
     recipes = selected_recipes(load_recipes(matrix), options.select)
     store = open_store(options.store)
     clear_abandoned(store)
-    downloads, pull = not options.no_python_downloads, not options.no_pull
-    cells = cache(partial(cell_environments, matrix=matrix, store=store, python_downloads=downloads, pull=pull))
+    environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources")
     for recipe in recipes:
         target = _target(recipe, finder, store, options.dist)
-        cell, drafts = _drafted(target, cells, options.executor, store)
+        cell, drafts = _drafted(target, LocalEnvironments(environments), store)
         if drafts.error:
             raise BuildfarmError(f"no cases can be drafted: {drafts.error}", Code.CHECKS_FAILED, where=recipe.name)
         file, text, exists = recipe.folder / CASES, "", recipe.cases is not None
@@ -126,24 +119,24 @@ def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> S
     return finder.find(list(map(str, own)), dist)[0]
 
 
-def _drafted(
-    target: SmokeTarget, cells: Callable[[str], CellEnvironments], wanted: str, store: Store
-) -> tuple[Cell, Drafts]:
-    """Draft in the newest cell that this machine provides; `cells` creates the cells of an executor."""
-    problem = MissingToolError("no cell of this wheel is available", Code.NO_CELL_HERE, where=target.wheel.name)
+def _drafted(target: SmokeTarget, cells: LocalEnvironments, store: Store) -> tuple[Cell, Drafts]:
+    """Draft in the newest cell that this machine provides."""
+    problem = MissingToolError(
+        "the wheel needs a newer glibc than this machine has: draft its cases on another machine",
+        Code.PLATFORM_UNSUPPORTED,
+        where=target.wheel.name,
+    )
     for cell in sorted(target.cells, reverse=True):
-        executor = wanted
-        if wanted == "auto":
-            executor = "local" if is_compatible(target.wheel.name, cell.python) else "docker"
-        where = ", in a container" if executor == "docker" else ""
-        name, place = f"cases-{work_name(target.sha256)}-{cell}", f"{target.wheel.name} in {cell}{where}"
+        if not is_compatible(target.wheel.name, cell.python):
+            continue
+        name, place = f"cases-{work_name(target.sha256)}-{cell}", f"{target.wheel.name} in {cell}"
         log, progress = store.log(f"cases-{target.wheel.name}-{cell}", Path.cwd()), Progress()
         progress.start(place, log)
         try:
             with (
                 progress.shown(),
                 store.work(name, lambda who: print_line(f"waiting for {who}, which drafts its cases")) as folder,
-                cells(executor).open(cell, folder, owner=store.owner(name), log=log) as environment,
+                cells.open(cell, folder, owner=store.owner(name), log=log) as environment,
             ):
                 environment.install(target.wheel)
                 progress.stage(place, "trying inputs for each op")
@@ -198,8 +191,6 @@ def _comment(draft: OpDraft) -> str:
         text.append(f"returned {', '.join(draft.results)}")
     if draft.remark:
         text.append(shortened(draft.remark, 300))
-    if draft.empty_error:
-        text.append(f"no case with an empty tensor: with one, {draft.empty_error}")
     first, others = "        # ", "        #     "
     form = textwrap.TextWrapper(_WIDTH, first, others, break_long_words=False)
     return "".join(f"{line}\n" for part in text for line in form.wrap(part))
@@ -284,6 +275,3 @@ def _turned_off(cases: Sequence[OpDraft]) -> Iterator[str]:
         for draft in learned:
             yield from ("", *draft.fake.splitlines())
         yield ""
-    for draft in cases:
-        for check, reason in draft.unclaimed.items():
-            yield f"  not claimed: {draft.op}: {check} fails: {reason}"

@@ -71,12 +71,6 @@ def doctor(options: DoctorOptions) -> None:
     raise typer.Exit(int(Exit.FAILED if faults else Exit.OK))
 
 
-_MANAGED = (
-    "the system manages the packages of this Python, and installers refuse to change them: first make a virtual"
-    " environment, such as `python3 -m venv env`, install there, and run `buildfarm doctor --python env/bin/python`"
-)
-
-
 def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str:
     """The environment in a few lines, then each finding with its cause and cure."""
     machine = environment.machine
@@ -99,11 +93,9 @@ def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) 
         lines += [f"  cure: {escape(command)}" for command in commands]
         shown |= {finding.cure} - {()}
         lines += [f"  {'also' if finding.cure else 'cure'}: {escape(finding.advice)}"] if finding.advice else []
-    if environment.interpreter.managed and any(finding.cure for finding in findings):
-        lines += ["", f"[yellow]note:[/] {_MANAGED}"]
     faults = sum(finding.level is Severity.FAULT for finding in findings)
     notes = len(findings) - faults
-    total = "no fault" if not faults else "1 fault" if faults == 1 else f"{faults} faults"
+    total = counted(faults, "fault") if faults else "no fault"
     lines += ["", total + (f", {counted(notes, 'note')}" if notes else "")]
     return to_text(*map(mask_credentials, lines))
 

@@ -7,9 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 from rich.markup import escape
@@ -19,6 +18,7 @@ from builder.cli.options import SelectOptions, SmokeExecutor
 from builder.cli.output import print_result
 from builder.commands.axes import matrix_or_options, reads_unknown
 from builder.commands.folders import DIST, open_store
+from builder.commands.index.verification import Verification
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder
 from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.gate.causes import PlacedOutcome, causes_of
@@ -26,7 +26,7 @@ from builder.gate.coverage import without_overload
 from builder.gate.outcome import NOT_RUN, Answer
 from builder.gate.pack import pack_file
 from builder.gate.report import junit, op_lines, where_lines
-from builder.log import print_line, print_warning, set_verbosity, verbosity
+from builder.log import print_line, set_verbosity, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import load_matrix, load_recipes
@@ -34,7 +34,7 @@ from builder.matrix.plan import selected_recipes
 from builder.option import argument, option
 from builder.progress.display import Progress
 from builder.proof import Check, Proof, Verdict, proofs_json, proofs_path
-from builder.proofs.cells.acceptance import apply_accepts, unused_accepts
+from builder.proofs.cells.acceptance import apply_accepts
 from builder.proofs.cells.cell_environment import cell_environments
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.op_gate import spec_of
@@ -61,9 +61,6 @@ from builder.store import Store, write_atomic, write_if_changed
 from builder.wheelfile.facts import read_facts
 from builder.wheels.build_dir import clear_abandoned
 
-if TYPE_CHECKING:
-    from builder.commands.index.verification import Verification
-
 #: Checks of a file that ask about other cells than those of `smoke`.
 _NOT_FOR_CELLS = (Check.WINDOW, Check.GPUS, Check.LINKAGE)
 #: Checks of ops that call none.
@@ -85,30 +82,25 @@ class Results:
 
     def add(self, target: SmokeTarget, cell: Cell, found: Sequence[Proof], answer: Answer | None) -> str:
         """Judge and save the proofs of a wheel in a cell; return the end of the cell in the lines of the progress."""
-        with self._adding:
-            return self._add(target, cell, found, answer)
-
-    def _add(self, target: SmokeTarget, cell: Cell, found: Sequence[Proof], answer: Answer | None) -> str:
         basis = cell_basis(target.recipe)
         proofs = tuple(apply_accepts([replace(proof, basis=basis[proof.check]) for proof in found], target.recipe))
-        self._store.save_proofs(proofs)
-        beside = self._beside[target.wheel]
-        known = beside or self._store.proofs(target.sha256)
-        if target.sha256 not in self._files:
-            self._files[target.sha256] = self._about_file(target, known)
-        about_file = self._files[target.sha256]
-        linked = (cell, Check.LINKAGE, basis[Check.LINKAGE])
-        linkage = [one for one in known if (one.cell, one.check, one.basis) == linked and one.has_run]
-        if any(proof.check is Check.LINKAGE for proof in proofs):
-            linkage = []
-        result = SmokeResult(
-            target.wheel.name, cell, proofs, answer, about_file, tuple(apply_accepts(linkage, target.recipe))
-        )
-        self.made[target.wheel, cell] = result
-        known = self.known[result.subject] = merged(known, about_file, proofs)
-        if beside:
-            self._beside[target.wheel] = known
-            write_if_changed(proofs_path(target.wheel), proofs_json(known))
+        with self._adding:
+            self._store.save_proofs(proofs)
+            beside = self._beside[target.wheel]
+            known = beside or self._store.proofs(target.sha256)
+            if target.sha256 not in self._files:
+                self._files[target.sha256] = self._about_file(target, known)
+            about_file = self._files[target.sha256]
+            made_here = any(proof.check is Check.LINKAGE for proof in proofs)
+            linked = (cell, Check.LINKAGE, basis[Check.LINKAGE])
+            linkage = [one for one in known if (one.cell, one.check, one.basis) == linked and one.has_run]
+            accepted = () if made_here else tuple(apply_accepts(linkage, target.recipe))
+            result = SmokeResult(target.wheel.name, cell, proofs, answer, about_file, accepted)
+            self.made[target.wheel, cell] = result
+            known = self.known[result.subject] = merged(known, about_file, proofs)
+            if beside:
+                self._beside[target.wheel] = known
+                write_if_changed(proofs_path(target.wheel), proofs_json(known))
         failed = sum(proof.verdict is Verdict.FAILED for proof in result.all_proofs)
         return f"{failed} failed" if failed else "tested"
 
@@ -118,16 +110,10 @@ class Results:
         found = [one for one in known if (one.cell, one.check) == (cell, Check.LINKAGE)]
         return bool(found) and not any(one.has_run for one in found)
 
-    @cached_property
-    def _verification(self) -> Verification:
-        from builder.commands.index.verification import Verification  # noqa: PLC0415 - auditwheel loads slowly
-
-        return Verification(self._store)
-
     def _about_file(self, target: SmokeTarget, known: Sequence[Proof]) -> tuple[Proof, ...]:
         """The checks of the wheel file, as `publish` makes them: those that `build` made do not run again."""
         earlier = [proof for proof in known if proof.cell is None]
-        found = self._verification.added(target.wheel, earlier, recipe=target.recipe)
+        found = Verification(self._store).added(target.wheel, earlier, recipe=target.recipe)
         return tuple(
             _of_cells(proof)
             for proof in found
@@ -242,9 +228,6 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
         most = None if options.executor is SmokeExecutor.LOCAL else 1  # each container may use all the memory
         TURNS.side_by_side([partial(test, *job) for job in jobs], store.root, most=most)
     made = [results.made[target.wheel, cell] for target, cell in jobs]
-    for (target, cell), result in zip(jobs, made, strict=True):
-        for sentence in unused_accepts(target.recipe, result.proofs):
-            print_warning(f"{target.recipe.name} in {cell}: {sentence}")
     report = smoke_report_json(made, results.known)
     saved = save_run(store, started, time.monotonic() - clock, report, timeline=progress.timeline())
     if options.summary:

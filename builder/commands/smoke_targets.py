@@ -27,13 +27,11 @@ from builder.wheels.sources.index import exact_version, how_to_call_ops
 class SmokeTarget:
     """One wheel to test."""
 
-    #: The file.
     wheel: Path
     #: Of the file, hex.
     sha256: str
     #: Its cases are run.
     recipe: Recipe
-    #: Where they are run.
     cells: tuple[Cell, ...]
 
 
@@ -41,13 +39,10 @@ class SmokeTarget:
 class TargetFinder:
     """Finds wheels to test, with their recipes and cells."""
 
-    #: Its cells are candidates.
     matrix: Matrix
-    #: All recipes of the matrix.
     recipes: Sequence[Recipe]
     #: Limits cells and, where no wheel is named, extensions.
     select: Selection
-    #: Folder for downloaded wheels.
     cache: Path
     #: URL of a package index to ask before the default one, or empty.
     index: str = ""

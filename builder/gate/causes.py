@@ -16,15 +16,8 @@ KINDS = (NOT_RUN, ACCEPTED, REMARK, FAILED)
 _MOST = {NOT_RUN: 5, ACCEPTED: 2, REMARK: 3, FAILED: 4}
 #: With so many causes in all, each may have two lines.
 _FEW = 6
-#: So many failures may have four lines each. Any text has at most 12 lines.
-_FEW_FAILURES, _LINES_OF_FAILURE, _MOST_LINES = 3, 4, 12
-#: What is left out of a longer text stands between so many words at its beginning and at most so many letters at its
-#: end, which say what to do.
-_BEGINNING, _CURE = 6, 230
-#: Where a part of a sentence ends; code and what is in parentheses has no parts.
-_PART = re.compile(r"`[^`]*`|\([^()]*\)|([;:.]) ")
-#: How the reasons begin that `not_claimed` and NOT_CLAIMED in cases.py give.
-_NOT_CLAIMED = "not claimed"
+#: What failed and what is remarked on has at most so many lines: its end says what to do.
+_MOST_LINES = 12
 #: The folder of an environment in an error of the loader.
 _ENVIRONMENT = re.compile(r"(?<!\S)/\S*?/site-packages/")
 #: Letters of names of checks that stand in a column of their own.
@@ -46,7 +39,6 @@ class PlacedOutcome:
 class Cause:
     """Why something failed, did not run, is accepted or is remarked on, with everything that it affects."""
 
-    #: One of KINDS.
     kind: str
     #: One sentence, without op and case.
     reason: str
@@ -93,17 +85,14 @@ class Causes:
             kinds: the kinds to show.
 
         """
-        joined = {kind: self.of(kind) if every else _joined(self.of(kind)) for kind in KINDS}
-        few = sum(map(len, joined.values())) <= _FEW
+        few = len(self.found) <= _FEW
         for kind in kinds:
-            causes = joined[kind]
+            causes = self.of(kind)
             shown = causes if every or len(causes) <= _MOST[kind] else causes[: _MOST[kind] - 1]
-            most = 2 if few or kind == FAILED else 1
-            if kind == FAILED and len(causes) <= _FEW_FAILURES:  # the cure is at the end of the sentence
-                most = _LINES_OF_FAILURE
+            most = _MOST_LINES if every or kind in (FAILED, REMARK) else 2 if few else 1
             for cause in shown:
                 text = ": ".join(filter(None, (self._place(cause), self._text(cause, every=every))))
-                yield from line(kind, _checks(cause, every=every), text, width, _MOST_LINES if every else most)
+                yield from line(kind, _checks(cause, every=every), text, width, most)
             if more := len(causes) - len(shown):
                 yield from line(kind, f"{more} more", "`--verbose` shows them", width)
 
@@ -157,20 +146,6 @@ def causes_of(findings: Iterable[PlacedOutcome], *, name_cells: bool = False) ->
     return Causes(found, ops, cells, name_cells)
 
 
-def _joined(causes: Sequence[Cause]) -> list[Cause]:
-    """The causes, of which those that the author of cases.py gives share one."""
-    claimed = [cause for cause in causes if cause.reason.startswith(_NOT_CLAIMED)]
-    if len(claimed) < 2:
-        return list(causes)
-    checks, ops, cells = (
-        _distinct(each for cause in claimed for each in getattr(cause, name)) for name in ("checks", "ops", "cells")
-    )
-    wheels = list(dict.fromkeys(each for cause in claimed for each in cause.wheels))
-    reason = f"{_NOT_CLAIMED}, for {len(claimed)} reasons in cases.py"
-    joined = Cause(claimed[0].kind, reason, "", checks, ops, [], cells, wheels)
-    return [*(cause for cause in causes if cause not in claimed), joined]
-
-
 def kind_of(outcome: Outcome) -> str | None:
     """The kind of the cause of an outcome; None if it passed."""
     if outcome.verdict == NOT_RUN and outcome.remark:
@@ -185,24 +160,11 @@ def line(word: str, checks: str, text: str, width: int, most: int = 1) -> list[s
         shown = f"{shown}{checks:<12}  "
     elif text:
         text = f"{checks}: {text}"
-    words = "".join(c if c.isprintable() else " " for c in text).split()
+    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     form = textwrap.TextWrapper(max(width, 60), shown, " " * 12, break_on_hyphens=False, placeholder=" …")
     form.break_long_words = most == 1  # more lines have room for a whole path
-    ends = _ends(" ".join(words)) if word in (FAILED, REMARK) and len(form.wrap(" ".join(words))) > most else []
-    if ends:
-        lines = {end: form.wrap(f"{' '.join(words[:_BEGINNING])} … {end}") for end in ends}
-        end = next((one for one in ends if len(lines[one]) <= most), ends[-1])
-        most = max(most, len(lines[end]))
-        longer = (form.wrap(f"{' '.join(words[:count])} … {end}") for count in range(len(words), _BEGINNING, -1))
-        return next((one for one in longer if len(one) <= most), lines[end])
     form.max_lines = most
-    return form.wrap(" ".join(words)) or [shown.rstrip()]
-
-
-def _ends(text: str) -> list[str]:
-    """The ends of a sentence that begin with one of its parts: they say what to do, and are printed whole."""
-    ends = [text[part.end() :] for part in _PART.finditer(text) if part[1]]
-    return [end for end in ends if len(end) <= _CURE]
+    return form.wrap(plain) or [shown.rstrip()]
 
 
 def _checks(cause: Cause, *, every: bool) -> str:

@@ -21,7 +21,6 @@ class GateCheck:
     #: "cpu" runs on the CPU (on CUDA for an op without a CPU kernel); "cuda" needs a GPU; "none" executes no kernel and
     #: runs on any machine.
     device: str = "cpu"
-    #: Whether it runs under glibc's heap checks.
     heap_checks: bool = False
     #: "with" runs edge cases too, "without" skips them, "only" runs nothing else.
     edges: str = "with"

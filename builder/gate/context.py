@@ -44,13 +44,11 @@ class TensorPath(NamedTuple):
 class Context:
     """One task, as a check sees it. The fork server has one without a task, which every child inherits."""
 
-    #: The spec of the run.
     spec: Spec
     #: Every case of cases.py, in its order.
     cases: Sequence[Case] = ()
     #: The discovered ops, `namespace::name.overload` and dotted paths.
     ops: Sequence[str] = ()
-    #: The name of the check.
     check: str = ""
     #: "cpu" or "cuda": the default device of `arguments`.
     device: str = "cpu"
@@ -58,7 +56,6 @@ class Context:
     step: Callable[[str], None] = lambda _what: None
     #: The file of results that this task writes, or that the judge reads; else an empty path.
     data: Path = Path()
-    #: The directory of the task.
     folder: Path = Path()
 
     def overload(self, case: Case) -> Any | None:  # noqa: ANN401

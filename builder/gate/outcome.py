@@ -38,7 +38,6 @@ class Spec:
     companions: list[str] = field(default_factory=list)
     #: Stem of a library file to the dispatch keys it registers: {"_C": ["CPU"], "_C_cuda": ["CUDA"]}.
     libraries: dict[str, list[str]] = field(default_factory=dict)
-    #: Whether the packed gate contains a cases.py.
     has_cases: bool = True
     #: Number of tasks that run in parallel; 0 for the number of CPU cores.
     jobs: int = 2
@@ -73,9 +72,7 @@ class Outcome:
     check: str
     #: `namespace::name`, the dotted path of a callable, or "" if the outcome is about the extension.
     op: str
-    #: The name of the case, or "".
     case: str
-    #: PASSED, FAILED, NOT_RUN or ACCEPTED.
     verdict: str
     #: One sentence if failed or not run; a short figure or "" if passed.
     reason: str = ""
@@ -103,7 +100,7 @@ class Outcome:
 class Answer:
     """The output of one run of the gate."""
 
-    #: Versions of torch, cuda, python and glibc, the machine, and for each GPU its name, sm, driver and clock.
+    #: Versions of torch, cuda, python and glibc, the machine, and for each GPU its name, sm, memory and driver.
     where: dict[str, Any]
     #: The ops discovered, `namespace::name.overload` and dotted paths.
     ops: list[str]

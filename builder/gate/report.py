@@ -104,7 +104,6 @@ def where_lines(where: Mapping[str, Any]) -> list[str]:
         facts = [str(gpu.get("name", "GPU"))]
         facts += [str(gpu["sm"])] if gpu.get("sm") else []
         facts += [f"driver {gpu['driver']}"] if gpu.get("driver") else []
-        facts += [f"SM clock {gpu['clock']}"] if gpu.get("clock") else []
         lines.append(f"GPU {number}: " + ", ".join(facts))
     return lines
 

@@ -26,6 +26,8 @@ from builder.gate.imports.packages import (
 )
 from builder.gate.outcome import Spec
 from builder.gate.processes import order_process
+from builder.gate.processes.fork_server import write_to
+from builder.gate.processes.journal import LOG
 from builder.gate.processes.servers import GO, HEAP_CHECKS, JUDGE, ORDERS, start_command
 from builder.gate.system import rlimits
 
@@ -39,7 +41,6 @@ class Role:
     #: The descriptors of the socket from which its commands arrive, and of the pipe for its events.
     commands: int
     events: int
-    #: The directory for its files.
     folder: str
     #: Whether torch may import files of the wheel, because the scheduler has allowed it.
     free: bool = False
@@ -108,10 +109,7 @@ class _Starter:
             if other != role:
                 os.close(other.commands)
                 os.close(other.events)
-        log = os.open(f"{role.folder}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
+        write_to(f"{role.folder}/{LOG}")
         os.chdir(role.folder)
         os.environ["TMPDIR"] = role.folder
         if role.name != JUDGE:

@@ -18,7 +18,6 @@ class UnsupportedByTorchError(Exception):
 class Limit:
     """One limit."""
 
-    #: The name of the check that it affects.
     check: str
     #: The first release without the limit, as (major, minor).
     until: tuple[int, int]

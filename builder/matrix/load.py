@@ -115,7 +115,7 @@ def recipe_of(document: Document, home: Path) -> Recipe:
         abi=tuple(config.AbiRule(rule.abi, rule.torch) for rule in model.abi),
         archs=tuple(sorted(set(model.archs))),
         imports=tuple(model.imports),
-        accepts=tuple(Accept(str(one.check), one.reason, one.op, one.order, one.cell) for one in model.accepts),
+        accepts=tuple(Accept(str(one.check), one.reason, one.op, one.cell) for one in model.accepts),
         variants=tuple(config.Variant(**_given(one)) for one in model.variants),
         max_size=model.max_size or 0,
         **{name: getattr(model, name) for name in _AS_WRITTEN},

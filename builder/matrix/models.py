@@ -191,11 +191,6 @@ class AcceptModel(fields.StrictModel):
         description="The op, as the gate names it; for the check `loaded` the path of the library in the wheel. Without"
         " this key, every op.",
     )
-    order: tuple[fields.Module, ...] = Field(
-        default=(),
-        description="For the check `import-order`: the entry matches every import order in which these modules come in"
-        " this sequence. Without this key, every order.",
-    )
     cell: str = Field(
         default="", description="Pattern of cell names; `*` matches any text. Without this key, every cell."
     )
@@ -342,8 +337,7 @@ class RecipeModel(fields.StrictModel):
     accepts: tuple[AcceptModel, ...] = Field(
         default=(),
         description="Known findings: the wheel is not refused because of them. A finding is a failed check or a remark."
-        " It is reported as accepted, never as passed. buildfarm prints a warning for an entry that matches no"
-        " finding.",
+        " It is reported as accepted, never as passed.",
     )
     companions: tuple[fields.RequirementText, ...] = Field(
         default=(),

@@ -13,9 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from builder.build_log import log_size, text_since
+from builder.confinement import confined, weakness
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.gate.amounts import join_names
-from builder.gate.system.confinement import confined, weakness
 from builder.log import print_warning
 from builder.matrix.axes import AbiClass, Cuda, Python
 from builder.matrix.config import Recipe

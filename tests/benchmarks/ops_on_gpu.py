@@ -249,13 +249,11 @@ def line(row: Row, clock: Clock) -> str:
 
 
 def where(device: str) -> list[str]:
-    """Return device, driver, clocks, torch and date as rows."""
+    """Return device, driver, clocks (MHz), torch and date as rows."""
     facts = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "torch": torch.__version__, "device": "CPU"}
     if device == "cuda":
-        properties = torch.cuda.get_device_properties(0)
-        row = nvidia.row_of(nvidia.smi(), 0, properties.name, str(getattr(properties, "uuid", "")))
-        gpu = nvidia.gpu_facts(properties.name, (properties.major, properties.minor), properties.total_memory, row)
-        facts = {**facts, "CUDA": str(torch.version.cuda), "device": gpu.pop("name"), **gpu}
+        rows = nvidia.smi(("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit"))
+        facts = {**facts, "CUDA": str(torch.version.cuda), "device": torch.cuda.get_device_name(0), **rows[0]}
     return ["| | |", "| --- | --- |", *(f"| {key} | {value} |" for key, value in facts.items())]
 
 

@@ -107,19 +107,6 @@ def test_a_message_that_asks_for_cuda(gate_python: Callable[[str], Path]) -> Non
     assert in_python(gate_python("2.11.0"), code).splitlines() == ["[True, True, True, True, True]", "[False, False]"]
 
 
-def test_a_draft_claims_no_check_that_fails(gate_python: Callable[[str], Path]) -> None:
-    """With such a claim, the next build would refuse a wheel that was accepted before."""
-    python = gate_python("2.11.0")
-    count = drafted_here(python, "count(Tensor x) -> int", "lambda x: x.numel()", "CompositeExplicitAutograd")
-    assert (count.results, count.untraced, list(count.unclaimed)) == (["int"], "", ["compile"])
-    assert "an op that returns a number" in count.unclaimed["compile"]
-    # It runs with fake tensors, but reads a size that must stay symbolic.
-    fixed = "lambda x: x.new_zeros([int(one) for one in x.shape])"
-    sized = drafted_here(python, "sized(Tensor x) -> Tensor", fixed, "CompositeExplicitAutograd")
-    assert "export" in sized.unclaimed
-    assert "export" in cases_text("sized", "a cell", Drafts({}, drafts=[sized]))
-
-
 @pytest.mark.parametrize(
     ("schema", "kernel", "returned"),
     [
@@ -160,20 +147,6 @@ def test_the_fake_kernel_follows_from_the_shapes_of_several_calls(
 
 
 @pytest.mark.parametrize(("device", "state"), [("CPU", CALLED), ("CUDA", CUDA_ONLY)])
-def test_the_weight_of_a_norm_has_the_size_of_the_last_dimension(
-    gate_python: Callable[[str], Path], device: str, state: str
-) -> None:
-    """The kernel checks no size, and reads as many elements of the weight as a row of the input has."""
-    schema = "some_norm(Tensor input, Tensor weight, Tensor bias, float eps) -> Tensor"
-    kernel = (
-        "lambda x, weight, bias, eps: x * weight.flatten().resize_(x.shape[-1]) + bias.flatten().resize_(x.shape[-1])"
-    )
-    draft = drafted_here(gate_python("2.11.0"), schema, kernel, device)
-    first, *others = sizes_of(draft)
-    assert (draft.state, others) == (state, [first[-1:]] * 2)
-
-
-@pytest.mark.parametrize(("device", "state"), [("CPU", CALLED), ("CUDA", CUDA_ONLY)])
 @pytest.mark.parametrize("default", ["", "=1.0"])
 def test_a_scale_is_neither_0_nor_1(gate_python: Callable[[str], Path], device: str, state: str, default: str) -> None:
     """An op in place that does nothing would pass with a scale of 1."""
@@ -182,21 +155,16 @@ def test_a_scale_is_neither_0_nor_1(gate_python: Callable[[str], Path], device: 
     assert (draft.state, draft.arguments[1:]) == (state, ["0.5"])
 
 
-@pytest.mark.parametrize(
-    ("op", "device", "state", "shapes"),
-    [
-        ("rows_backward(Tensor grad_out, Tensor x)", "CPU", CALLED, [[5], [5, 3]]),
-        ("swish_backward(Tensor grad, Tensor input)", "CUDA", CUDA_ONLY, [[4, 4, 4, 4]] * 2),
-    ],
-)
-def test_a_gradient_has_the_shape_of_the_output(
-    gate_python: Callable[[str], Path], op: str, device: str, state: str, shapes: list[list[int]]
+@pytest.mark.parametrize(("device", "state"), [("CPU", CALLED), ("CUDA", CUDA_ONLY)])
+def test_a_gradient_has_the_shape_of_the_first_tensor(
+    gate_python: Callable[[str], Path], device: str, state: str
 ) -> None:
-    """A kernel of CUDA would read past the end of a smaller one. The second op has no forward function."""
-    rows = "library.define('rows(Tensor x) -> Tensor'); library.impl('rows', lambda x: x.sum(1), 'CPU')"
-    kernel = "lambda grad, x: grad.sum() * x.sum(1, keepdim=True)"
-    draft = drafted_here(gate_python("2.11.0"), f"{op} -> Tensor", kernel, device, rows)
-    assert (draft.state, sizes_of(draft)) == (state, shapes), draft.reason
+    """A kernel of CUDA would read past the end of a smaller one."""
+    kernel = "lambda grad, x: grad * x"
+    schema = "swish_backward(Tensor grad, Tensor input) -> Tensor"
+    draft = drafted_here(gate_python("2.11.0"), schema, kernel, device)
+    gradient, first = sizes_of(draft)
+    assert (draft.state, gradient) == (state, first), draft.reason
 
 
 def test_a_function_of_a_compiled_module_is_not_traced_also_without_a_cpu_kernel(
@@ -289,8 +257,8 @@ def test_a_class_is_drafted_and_its_call_shows_the_arguments_of_the_ops_inside(
     )
     drafts = Drafts.from_json(json.loads(in_python(gate_python("2.11.0"), code, tmp_path)))
     by_op = {one.op: one for one in drafts.drafts}
-    assert list(by_op) == ["pairs::nearest", "pairs::nearest_backward", "pairs::version", "pairs.Gap(0.5)"]
-    gap = by_op["pairs.Gap(0.5)"]
+    assert list(by_op) == ["pairs::nearest", "pairs::nearest_backward", "pairs::version", "pairs.Gap(2.0)"]
+    gap = by_op["pairs.Gap(2.0)"]
     assert (gap.state, gap.required, gap.dtypes) == (CALLED, False, ["float64"])
     (count, rows, size), (other_count, other_rows, other_size) = sizes_of(gap)
     assert (count, size) == (other_count, other_size)

@@ -46,6 +46,7 @@ ORDER = [
     "builder.wheelfile",
     "builder.resources",
     "builder.process",
+    "builder.confinement",
     "builder.progress",
     "builder.tested_versions",
     "builder.log",

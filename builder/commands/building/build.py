@@ -36,7 +36,6 @@ from builder.matrix.load import load_matrix, read_plan
 from builder.matrix.plan import Build, Plan, select_versions
 from builder.option import argument, flag, option
 from builder.proof import Check, Proof, Verdict
-from builder.proofs.cells.acceptance import unused_accepts
 from builder.proofs.cells.prover import WheelProver
 from builder.publish.index.install import install_commands, install_lines
 from builder.publish.op_evidence import gradient_text, gradients_of
@@ -214,10 +213,6 @@ def run_build(options: BuildOptions) -> BuildOutcome:
 
     try:
         results = run.build_all(stored)
-        for recipe in recipes.values():
-            proofs = [proof for result in results if result.build.extension == recipe.name for proof in result.proofs]
-            for sentence in unused_accepts(recipe, proofs):
-                print_warning(f"{recipe.name}: {sentence}")
         publish(options.dist, plan, results)
     except KeyboardInterrupt:
         save([*run.finished.values()], [str(build) for build in plan.builds if build not in run.finished])

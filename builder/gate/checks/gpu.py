@@ -54,16 +54,20 @@ def where(context: Context) -> dict[str, Any]:  # noqa: ARG001
     count, error = _count()
     if not count:
         return {"gpus": [], "no_gpu": nvidia.why_no_gpu(torch.version.cuda, error, rows)}
-    gpus, processes = [], []
-    for number in range(count):
-        properties = torch.cuda.get_device_properties(number)
-        row = nvidia.row_of(rows, number, properties.name, str(getattr(properties, "uuid", "")))
-        capability = (properties.major, properties.minor)
-        gpus.append(nvidia.gpu_facts(properties.name, capability, properties.total_memory, row))
-        processes.append(nvidia.most_processes(properties.total_memory, row))
+    found = [torch.cuda.get_device_properties(number) for number in range(count)]
     if error := _unusable("cuda"):
-        return {"gpus": [], "no_gpu": f"torch {torch.__version__} cannot compute on the {gpus[0]['name']}: {error}"}
-    return {"gpus": gpus, nvidia.PROCESSES: processes[0]}
+        return {"gpus": [], "no_gpu": f"torch {torch.__version__} cannot compute on the {found[0].name}: {error}"}
+    driver = {"driver": rows[0]["driver_version"]} if rows and "driver_version" in rows[0] else {}
+    gpus = [
+        {
+            "name": one.name,
+            "sm": f"sm_{one.major}{one.minor}",
+            "memory": f"{one.total_memory / 2**30:.0f} GiB",
+            **driver,
+        }
+        for one in found
+    ]
+    return {"gpus": gpus, nvidia.PROCESSES: nvidia.most_processes(torch.cuda.mem_get_info()[0], rows)}
 
 
 def _unusable(device: str) -> str:

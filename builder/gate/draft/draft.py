@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -23,11 +22,11 @@ import torch
 from builder.gate import discover
 from builder.gate.amounts import counted
 from builder.gate.checks.compile_export import warm_up
-from builder.gate.context import CaseError, resolve, sentence
+from builder.gate.context import resolve, sentence
 from builder.gate.coverage import without_overload
 from builder.gate.draft import refine
 from builder.gate.draft.fake_kernel import fake_kernel
-from builder.gate.draft.guesses import Candidate, alternatives, is_norm, source
+from builder.gate.draft.guesses import Candidate, alternatives, source
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Drafts, OpDraft, shortened
 from builder.gate.draft.search import CALLS, FEW_CALLS, search
 from builder.gate.draft.signatures import Parameter, Signature, signature_of
@@ -42,8 +41,6 @@ _FILE = re.compile(r"file|path|folder|^dir", re.IGNORECASE)
 #: Names of functions that compute gradients, and of their argument with the gradient of the output.
 _BACKWARD = re.compile(r"_?(backward|bwd)(?=\.|$)")
 _OF_OUTPUT = re.compile(r"grad|(grad|d)_?(outputs?|out|o|y)|out(put)?_?grad", re.IGNORECASE)
-#: How many ways to construct a module are tried.
-_CONSTRUCTIONS = 3
 #: How many calls deep a function is searched for an op.
 _DEPTH = 3
 #: Why an op has no case.
@@ -189,51 +186,35 @@ def draft_op(op: str, starts: Sequence[Recorded] = (), others: Sequence[str] = (
 
     `starts` are known calls of it, and `most` is the number of calls after which the search ends.
     """
-    drafted: Drafted = OpDraft(op, NOT_CALLED, _UNKNOWN), ()
     try:
-        for name in _constructed(op):
-            signature = signature_of(name)
-            if signature is None:
-                continue
-            if any(one.kind == "str" and _FILE.search(f"{op} {one.name}") for one in signature.parameters):
-                return OpDraft(name, NOT_CALLED, _OF_FILE, signature.text), ()
-            drafted = _on_device("cpu", name, signature, starts, others, most)
-            if drafted[0].state == CUDA_ONLY and may_have_gpu():
-                on_cuda = _on_device("cuda", name, signature, starts, others, most)
-                drafted = on_cuda if on_cuda[0].state == CALLED else drafted
-            if drafted[0].state != NOT_CALLED:
-                break
-    except Exception as error:  # noqa: BLE001 (a lazy module may run any code)
+        name = _constructed(op) if isinstance(resolve(op), type) else op
+        signature = signature_of(name)
+        if signature is None:
+            return OpDraft(op, NOT_CALLED, _UNKNOWN), ()
+        if any(one.kind == "str" and _FILE.search(f"{op} {one.name}") for one in signature.parameters):
+            return OpDraft(name, NOT_CALLED, _OF_FILE, signature.text), ()
+        drafted = _on_device("cpu", name, signature, starts, others, most)
+        if drafted[0].state == CUDA_ONLY and may_have_gpu():
+            on_cuda = _on_device("cuda", name, signature, starts, others, most)
+            drafted = on_cuda if on_cuda[0].state == CALLED else drafted
+    except Exception as error:  # noqa: BLE001 (a constructor or a lazy module may run any code)
         return OpDraft(op, NOT_CALLED, f"the signature of the op cannot be read: {sentence(error)}"), ()
     return drafted
 
 
-def _constructed(op: str) -> Iterator[str]:
-    """Yield the op itself, or for a class the texts that construct a module of it.
+def _constructed(name: str) -> str:
+    """Return the text that constructs a module of a class, with plain values for parameters without a default.
 
-    Parameters without a default get plain values. Raises what the last constructor raises.
+    The first guess, such as the size of every tensor, suits fewer constructors than the second one.
     """
-    found = resolve(op)
-    signature = signature_of(op) if isinstance(found, type) else None
-    if signature is None:
-        yield op
-        return
-    needed = [one for one in signature.parameters if not one.has_default]
-    values = [[guess for guess in alternatives(one) if guess[0] == "value"] or [("value", None)] for one in needed]
-    problem: Exception | None = None
-    for number in range(_CONSTRUCTIONS if needed else 1):
-        given = [source(each[min(number, len(each) - 1)]) for each in values]
-        texts = [f"{one.name}={text}" if one.keyword else text for one, text in zip(needed, given)]
-        text = f"{op}({', '.join(texts)})"
-        try:
-            resolve(text)
-        except Exception as error:  # noqa: BLE001 (a constructor may raise anything)
-            problem = error
-        else:
-            problem = None
-            yield text
-    if problem:
-        raise problem
+    signature = signature_of(name)
+    texts = []
+    for one in signature.parameters if signature else ():
+        if not one.has_default:
+            plain = [guess for guess in alternatives(one) if guess[0] == "value"] or [("value", None)]
+            text = source(plain[:2][-1])
+            texts.append(f"{one.name}={text}" if one.keyword else text)
+    return f"{name}({', '.join(texts)})"
 
 
 def _on_device(
@@ -249,70 +230,49 @@ def _on_device(
             return replace(draft, reason=f"none of {found.calls} calls succeeded; one of the last errors: {error}"), ()
         if found.returned is None:
             candidate = refine.with_different_numbers(found.candidate)
-            candidate = _with_gradient(process, parameters, candidate, known=bool(starts))
-            empty, _ = refine.with_empty_tensor(process, candidate, called=False)
+            candidate = _with_gradient(op, parameters, candidate)
             nothing = re.search(r"-> (\(\)|'?None'?:?)$", signature.text)
             return replace(
                 draft,
                 reason=f"the op has no CPU kernel: {shortened(found.error, 150)}",
                 untraced=refine.of_compiled_module(op),
                 written=[one.name for one in parameters if one.written and nothing],
-                **_texts(parameters, candidate, empty),
+                **_texts(parameters, candidate),
             ), ()
-        candidate, fact = refine.varied(process, found.candidate, found.returned, from_end=is_norm(parameters))
-        changed = _with_gradient(process, parameters, candidate, known=bool(starts))
+        candidate, fact = refine.varied(process, found.candidate, found.returned)
+        changed = candidate if starts else _with_gradient(op, parameters, candidate)
         if changed != candidate and not (trial := process.call("plain", changed)).error:
             candidate, fact = changed, trial.fact
         if not signature.takes_tensor and all(shape is None for _, shape in fact.values):
             return replace(draft, state=NOT_CALLED, reason=_NO_TENSOR), ()
         facts = refine.facts_about(process, candidate)
-        empty, facts["empty_error"] = refine.with_empty_tensor(process, candidate, called=True)
         grad = facts.pop("grad")
-        of_case = {"contiguous_only": facts["contiguous_only"], "mutates": [] if "::" in op else fact.changed}
-        draft = replace(draft, **{**facts, **of_case})
+        draft = replace(draft, mutates=[] if "::" in op else fact.changed, **facts)
         if draft.lacks_fake_kernel and "::" in op:
-            draft = replace(draft, fake=fake_kernel(process, parameters, candidate, fact, of_case))
-        elif not draft.untraced:
-            unclaimed, failed = refine.failing_checks(process, candidate, empty, {"grad": grad, **of_case})
-            empty = () if failed else empty
-            draft = replace(draft, unclaimed=unclaimed, empty_error=failed or draft.empty_error)
+            code = fake_kernel(process, parameters, candidate, fact, contiguous_only=draft.contiguous_only)
+            draft = replace(draft, fake=code)
         names = [one.name for at, one in enumerate(parameters) if one.written or at in fact.changed]
         shown = [name if shape is None else f"{name} {shape}" for name, shape in fact.values]
-        draft = replace(
-            draft, results=shown, written=[] if shown else names, **_texts(parameters, candidate, empty, grad)
-        )
+        draft = replace(draft, results=shown, written=[] if shown else names, **_texts(parameters, candidate, grad))
         return draft, (process.call("calls_inside", candidate, ops=others).fact or () if others else ())
     finally:
         process.close()
 
 
-def _with_gradient(
-    process: TrialProcess, parameters: Sequence[Parameter], candidate: Candidate, *, known: bool
-) -> Candidate:
-    """Return the arguments of a backward function, with a gradient like what the forward function returns.
+def _with_gradient(op: str, parameters: Sequence[Parameter], candidate: Candidate) -> Candidate:
+    """Return the arguments of a backward function, with the shape of the first other tensor for the gradient.
 
-    A kernel of the CPU may broadcast a smaller one, and a kernel of CUDA reads past its end. Without a forward function
-    it is like the first other tensor, unless the call is `known`.
+    A kernel of the CPU may broadcast a smaller one, and a kernel of CUDA reads past its end.
     """
-    named = {one.name: guess for one, guess in zip(parameters, candidate)}
-    gradients = [name for name in named if _OF_OUTPUT.fullmatch(name) and named[name][0] == "tensor"]
-    inputs = {name: guess for name, guess in named.items() if name not in gradients}
-    like = next((guess[2] for guess in inputs.values() if guess[0] == "tensor"), None)
-    if not _BACKWARD.search(process.op) or like is None:
+    gradients = [one.name for one in parameters if _OF_OUTPUT.fullmatch(one.name)]
+    others = [guess for one, guess in zip(parameters, candidate) if one.name not in gradients]
+    shape = next((guess[2] for guess in others if guess[0] == "tensor"), None)
+    if not _BACKWARD.search(op) or shape is None:
         return candidate
-    shapes = [] if known else [like] * len(gradients)
-    for ending in ("_forward", "_fwd", ""):
-        forward = _BACKWARD.sub(ending, process.op)
-        with suppress(CaseError):  # no function has this name
-            signature = signature_of(forward)
-            if signature and all(one.name in inputs or one.has_default for one in signature.parameters):
-                caller = TrialProcess(forward, signature.parameters, process.device)
-                given = _candidate(signature.parameters, Recorded(forward, (), inputs))
-                returned = caller.call("plain", given).fact
-                caller.close()
-                shapes = [shape for _, shape in returned.values if shape is not None] if returned else shapes
-    named.update((name, (*named[name][:2], shape, named[name][3])) for name, shape in zip(gradients, shapes))
-    return tuple(named.values())
+    return tuple(
+        (*guess[:2], shape, guess[3]) if guess[0] == "tensor" and one.name in gradients else guess
+        for one, guess in zip(parameters, candidate)
+    )
 
 
 def _candidate(parameters: Sequence[Parameter], call: Recorded) -> Candidate:
@@ -321,10 +281,8 @@ def _candidate(parameters: Sequence[Parameter], call: Recorded) -> Candidate:
     return tuple(known.get(one.name) or next(alternatives(one)) for one in parameters)
 
 
-def _texts(
-    parameters: Sequence[Parameter], candidate: Candidate, empty: Candidate, grad: Sequence[int] = ()
-) -> dict[str, Any]:
-    """Return `arguments`, `kwargs` and `empty` of a draft, without the last arguments that have their default value."""
+def _texts(parameters: Sequence[Parameter], candidate: Candidate, grad: Sequence[int] = ()) -> dict[str, Any]:
+    """Return `arguments` and `kwargs` of a draft, without the last arguments that have their default value."""
     left = [
         one.has_default and guess in (("omitted",), ("value", one.default)) for one, guess in zip(parameters, candidate)
     ]
@@ -338,7 +296,6 @@ def _texts(
     return {
         "arguments": [source(candidate[at], grad=at in grad) for at in given],
         "kwargs": {parameters[at].name: source(candidate[at], grad=at in grad) for at in named},
-        "empty": [source(empty[at]) for at in given] if empty else [],
     }
 
 

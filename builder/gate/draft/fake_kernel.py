@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import combinations
-from typing import Any
 
 from builder.gate.coverage import without_overload
 from builder.gate.draft.guesses import Candidate, Place, with_size
@@ -22,13 +21,14 @@ def fake_kernel(
     parameters: Sequence[Parameter],
     candidate: Candidate,
     fact: Returned,
-    of_case: Mapping[str, Any],
+    *,
+    contiguous_only: bool,
 ) -> str:
     """Return Python code that registers a fake kernel, or "" if the sizes of the results do not follow from the inputs.
 
     A size follows if one sum of sizes of inputs, integers and a constant fits in every call. The calls change the
-    numbers in the tensors, one size or integer at a time, all equal sizes, and the rank. `of_case` is what the case
-    says besides. The check `fake` of the gate passes with the code.
+    numbers in the tensors, one size or integer at a time, all equal sizes, and the rank. The check `fake` of
+    the gate passes with the code.
     """
     tensors = [at for at, guess in enumerate(candidate) if guess[0] == "tensor"]
     lists = any(guess[0] == "tensors" for guess in candidate)
@@ -62,9 +62,8 @@ def fake_kernel(
     for strides in (False, True):
         code = _code(process.op, parameters, [parameters[at].name for at in tensors], made, fact.type, strides=strides)
         process.close()  # each code is registered in a process of its own
-        options = {"empty": (), "of_empty": False, "grad": [], **of_case}
         registered = process.call("register", (), code=code)
-        checked = process.call("check", candidate, CHECK_SECONDS, name="fake", **options)
+        checked = process.call("check_fake", candidate, CHECK_SECONDS, contiguous_only=contiguous_only)
         process.close()
         if not (registered.error or checked.error or checked.fact):
             return code

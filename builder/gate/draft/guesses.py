@@ -49,9 +49,6 @@ _RANKS = (
     (re.compile(r"^bias|^scores?$|batch$|^ptr|indptr|rowptr|colptr|lengths?$|seq_?lens?|^row$|^col$|_batch"), 1),
     (re.compile(r"image|img|feature_?map|^input$|^inp$|^fmap|grid|^offset$|^mask$|volume"), 4),
 )
-#: Parameters of norms, such as layer_norm(Tensor input, Tensor weight, float eps).
-_EPS = re.compile(r"(^|_)eps(ilon)?$")
-_NORM_WEIGHT = re.compile(r"^(weight|gamma|beta|bias)$")
 #: Values of a kind, the most likely first.
 _VALUES: dict[str, Sequence[Any]] = {
     "int": (SIZE, 1, 0, 2, 3, -1),
@@ -63,16 +60,7 @@ _VALUES: dict[str, Sequence[Any]] = {
 
 def first_guesses(parameters: Sequence[Parameter]) -> Candidate:
     """Return the most likely value for each parameter."""
-    found = [next(alternatives(one)) for one in parameters]
-    for at, one in enumerate(parameters):
-        if at and is_norm(parameters) and found[at][0] == "tensor" and _NORM_WEIGHT.search(one.name.lower()):
-            found[at] = ("tensor", "float", (SIZE,), "randn")
-    return tuple(found)
-
-
-def is_norm(parameters: Sequence[Parameter]) -> bool:
-    """Whether the op has an `eps`: its weights then have one dimension, the last one of the input."""
-    return any(one.kind == "float" and _EPS.search(one.name.lower()) for one in parameters)
+    return tuple(next(alternatives(one)) for one in parameters)
 
 
 def alternatives(parameter: Parameter) -> Iterator[Guess]:

@@ -1,17 +1,16 @@
-"""What is found out about an op after a call succeeded: sizes that differ, gradients, layouts, checks that fail."""
+"""What is found out about an op after a call succeeded: sizes that differ, gradients, layouts."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import BuiltinFunctionType
 from typing import Any
 
-from builder.gate.check_table import CHECKS
 from builder.gate.context import resolve
 from builder.gate.draft.guesses import SIZE, Candidate, Guess, tensors_of, with_size
-from builder.gate.draft.result import NO_FAKE_KERNEL, TRACING_CHECKS, shortened
+from builder.gate.draft.result import NO_FAKE_KERNEL, shortened
 from builder.gate.draft.trial import CHECK_SECONDS, Returned, TrialProcess
 
 #: Sizes of dimensions, instead of SIZE for each: a case with equal sizes does not show that two are mixed up.
@@ -33,14 +32,9 @@ def with_different_numbers(candidate: Candidate) -> Candidate:
     )
 
 
-def varied(
-    process: TrialProcess, candidate: Candidate, fact: Returned, *, from_end: bool
-) -> tuple[Candidate, Returned]:
-    """Return the arguments with sizes and numbers that differ, as far as the op accepts them, and what it returned.
-
-    `from_end` is whether the last dimensions of the tensors probably agree; else it is the first ones.
-    """
-    for changed in _with_different_sizes(candidate, from_end):
+def varied(process: TrialProcess, candidate: Candidate, fact: Returned) -> tuple[Candidate, Returned]:
+    """Return the arguments with sizes and numbers that differ, as far as the op accepts them, and what it returned."""
+    for changed in _with_different_sizes(candidate):
         trial = process.call("plain", changed)
         if not trial.error:
             candidate, fact = changed, trial.fact
@@ -62,12 +56,12 @@ def varied(
     return (candidate, fact) if trial.error else (with_different_numbers(candidate), trial.fact)
 
 
-def _with_different_sizes(candidate: Candidate, from_end: bool) -> Iterator[Candidate]:
+def _with_different_sizes(candidate: Candidate) -> Iterator[Candidate]:
     ranks = range(1 + max((len(guess[2]) for guess in candidate if guess[0] == "tensor"), default=0))
     # All dimensions, counted from the first or from the last one; then one of them.
     for sizes in [dict(enumerate(_SIZES)), *({position: _SIZES[min(position, 1)]} for position in ranks)]:
-        for direction in (from_end, not from_end):
-            changed = tuple(_resized(guess, sizes, direction) for guess in candidate)
+        for from_end in (False, True):
+            changed = tuple(_resized(guess, sizes, from_end) for guess in candidate)
             if changed != candidate:
                 yield changed
 
@@ -116,52 +110,3 @@ def of_compiled_module(op: str) -> str:
     if "::" in op or not isinstance(resolve(op), BuiltinFunctionType):
         return ""
     return "torch cannot trace a function of a compiled module; an op of TORCH_LIBRARY can be traced"
-
-
-def with_empty_tensor(process: TrialProcess, candidate: Candidate, *, called: bool) -> tuple[Candidate, str]:
-    """Return arguments with an empty tensor that the op accepts, and why none was accepted.
-
-    `called` is whether the op can be called here; if not, the first arguments are returned.
-    """
-    # The tensors of the highest rank, all tensors, and each one.
-    ranks = [max((len(one[2]) for one in tensors_of(guess)), default=0) for guess in candidate]
-    positions = [at for at, rank in enumerate(ranks) if rank]
-    groups = [[at for at in positions if ranks[at] == max(ranks)], positions, *([at] for at in positions)]
-    error = ""
-    for group in groups if positions else ():
-        emptied = tuple(_without_rows(guess) if at in group else guess for at, guess in enumerate(candidate))
-        failed = process.call("accepts", emptied).error if called else ""
-        if not failed:
-            return emptied, ""
-        error = error or failed
-    return (), shortened(f"the op raises {error}", 300) if error else ""
-
-
-def _without_rows(guess: Guess) -> Guess:
-    if guess[0] == "tensors":
-        return ("tensors", *map(_without_rows, guess[1:]))
-    return ("tensor", guess[1], (0, *guess[2][1:]), guess[3]) if guess[2] else guess
-
-
-def failing_checks(
-    process: TrialProcess, candidate: Candidate, empty: Candidate, of_case: Mapping[str, Any]
-) -> tuple[dict[str, str], str]:
-    """Return which checks of tracing fail for the drafted case, and which one fails for the call with an empty tensor.
-
-    A case that claims such a check would refuse a wheel that was accepted before. A check that does not end here is
-    claimed: the gate has other limits. `of_case` is what the case says besides.
-    """
-    unclaimed, empty_error = dict[str, str](), ""
-    for name in TRACING_CHECKS:
-        for of_empty in (False, True):
-            if of_empty and (not empty or name in unclaimed or CHECKS[name].edges == "without"):
-                continue
-            options = {"name": name, "empty": empty, "of_empty": of_empty, **of_case}
-            trial = process.call("check", candidate, CHECK_SECONDS, **options)
-            reason = "" if trial.late else trial.error or trial.fact
-            reason = shortened(reason.partition(" Exception raised from ")[0], 300)
-            if reason and of_empty:
-                empty, empty_error = (), f"its check {name} fails: {reason}"
-            elif reason:
-                unclaimed[name] = reason
-    return unclaimed, empty_error

@@ -33,9 +33,6 @@ class OpDraft:
     required: bool = True  # whether the gate finds the op by itself, so that it needs a case
     remark: str = ""  # what the author should know about the call, or ""
     written: Sequence[str] = ()  # names of the arguments that an op without a result writes to
-    empty: Sequence[str] = ()  # as `arguments`, of a call with an empty tensor
-    empty_error: str = ""  # why there is no such call, or ""
-    unclaimed: Mapping[str, str] = field(default_factory=dict)  # each check of tracing that fails, and why
     fake: str = ""  # Python code that registers the missing fake kernel, or ""
     dtypes: Sequence[str] = ()  # the dtypes of the calls that succeeded besides float32
 

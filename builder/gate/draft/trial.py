@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import os
 import sys
@@ -20,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from builder.gate.case import Case, Make
-from builder.gate.check_table import CHECKS
+from builder.gate.checks.fake_tensor import fake
 from builder.gate.checks.guard_pages import GuardPages, digest
 from builder.gate.context import (
     CaseError,
@@ -44,7 +43,7 @@ from builder.gate.system.nvidia import hide_gpus
 #: Limits of one call. Inputs are tiny: an op that needs more time hangs.
 CALL_SECONDS = 5.0
 MEMORY = 2 << 30
-#: Seconds for a check of the gate; torch's compiler needs most of them.
+#: Seconds for a call with fake tensors, and for the check "fake".
 CHECK_SECONDS = 60.0
 #: A result with more elements comes from arguments that are not typical.
 _MOST_ELEMENTS = 1 << 22
@@ -78,7 +77,6 @@ class Trial:
     error: str = ""
     fact: Any = None
     crashed: bool = False  # whether the call ended the process, or did not end
-    late: bool = False  # whether the call did not end
 
 
 class TrialProcess:
@@ -101,7 +99,7 @@ class TrialProcess:
             self._pipe.send((step, candidate, options))
             if not self._pipe.poll(seconds or self._seconds):
                 self.close()
-                return Trial(f"the call did not end within {self._seconds:.0f} s", crashed=True, late=True)
+                return Trial(f"the call did not end within {self._seconds:.0f} s", crashed=True)
             error, fact = self._pipe.recv()
         except (EOFError, OSError):
             self._process.join(_END_SECONDS)
@@ -184,11 +182,6 @@ class Caller:
         found = torch.autograd.grad(outputs, list(leaves.values()), seeds, allow_unused=True)
         return sorted(leaves) if any(one is not None for one in found) else []
 
-    def accepts(self, candidate: Candidate) -> None:
-        """Call it, whatever the result."""
-        with torch.no_grad():
-            self._call(self._values(candidate))
-
     def strided(self, candidate: Candidate) -> None:
         """Call it with inputs that are not contiguous."""
         self._call(map_tensors(self._values(candidate), lambda _, one: torch.stack([one, one], dim=-1)[..., 0]))
@@ -202,27 +195,15 @@ class Caller:
         """Execute the code of a fake kernel."""
         exec(code, {"torch": torch})  # noqa: S102 (written by this program)
 
-    def check(
-        self,
-        candidate: Candidate,
-        *,
-        name: str,
-        empty: Candidate,
-        of_empty: bool,
-        grad: Sequence[int],
-        **facts: Any,  # noqa: ANN401
-    ) -> str:
-        """Run a check of the gate for the case with these arguments, or for the one with an empty tensor.
-
-        `facts` is what the case says besides. Return why it fails; "" if it does not fail.
-        """
-        cases = [self._case(candidate, "draft", grad, **facts)]
-        if empty:
-            cases.append(self._case(empty, "empty", (), edge="empty", **facts))
-        module, _, function = CHECKS[name].function.partition(":")
-        check = getattr(importlib.import_module(f"builder.gate.checks.{module}"), function)
-        context = Context(Spec("", []), cases, check=name, device=self._device)
-        outcomes = check(context, cases[-1] if of_empty else cases[0])
+    def check_fake(self, candidate: Candidate, *, contiguous_only: bool) -> str:
+        """Return why the check "fake" of the gate fails for the case with these arguments; "" if it does not."""
+        case = Case(
+            self._op,
+            lambda maker: self._split(self._values(candidate, maker))[0],
+            kwargs=self._split(self._values(candidate))[1],
+            contiguous_only=contiguous_only,
+        )
+        outcomes = fake(Context(Spec("", []), [case], check="fake", device=self._device), case)
         return next((one.reason for one in outcomes if one.verdict == FAILED), "")
 
     def calls_inside(self, candidate: Candidate, ops: Sequence[str]) -> list[Recorded]:
@@ -230,13 +211,6 @@ class Caller:
         with _CallRecorder(ops) as recorder:
             self.gradient(candidate)
         return list(recorder.found.values())
-
-    def _case(self, candidate: Candidate, name: str, grad: Sequence[int], **facts: Any) -> Case:  # noqa: ANN401
-        def given(maker: Make) -> list[Any]:
-            values, _ = self._split(self._values(candidate, maker))
-            return list(map_tensors(values, lambda path, one: _leaf(one) if path.position in grad else one))
-
-        return Case(self._op, given, name, self._split(self._values(candidate))[1], **facts)
 
     def _values(self, candidate: Candidate, maker: Make | None = None) -> list[Any]:
         maker = maker or Make(self._device, torch.float32)

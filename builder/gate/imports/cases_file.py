@@ -12,7 +12,7 @@ import torch
 
 from builder.gate.case import Case
 from builder.gate.context import CaseError, Context, resolve, sentence
-from builder.gate.coverage import may_take_tensor
+from builder.gate.coverage import CaseFacts, may_take_tensor
 from builder.gate.discover import one_line
 from builder.gate.imports.cases_fault import is_mistake, line_of
 from builder.gate.imports.registration import schema_line
@@ -23,7 +23,6 @@ from builder.gate.outcome import Spec
 class CasesFile:
     """The content of a cases.py."""
 
-    #: CASES.
     cases: Sequence[Case] = ()
     #: PUBLIC, modules whose public functions need a case.
     public: Sequence[str] = ()
@@ -89,19 +88,9 @@ def case_facts(number: int, case: Case, imported: bool, on_cpu: Collection[str])
             unknown = error.__cause__ is None or isinstance(error.__cause__, AttributeError)
         except Exception as error:  # noqa: BLE001 (a lazy module may run any code here)
             missing = f"looking up {case.op} raises {sentence(error)}"
-    return {
-        "number": number,
-        "op": case.op,
-        "name": case.name,
-        "edge": case.edge,
-        "devices": list(case.devices),
-        "not_claimed": dict(case.not_claimed),
-        "missing": missing,
-        "unknown": unknown,
-        "cpu_kernel": case.op in on_cpu,
-        "side_effects": case.side_effects,
-        "takes_tensor": tensor,
-    }
+    found = CaseFacts(number, case.op, case.name, case.edge, list(case.devices), dict(case.not_claimed))
+    more = {"cpu_kernel": case.op in on_cpu, "side_effects": case.side_effects, "takes_tensor": tensor}
+    return {**vars(found), "missing": missing, "unknown": unknown, **more}
 
 
 def call_first(root: str, step: Callable[[str], object]) -> str:

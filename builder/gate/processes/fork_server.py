@@ -23,14 +23,16 @@ import os
 import selectors
 import signal
 import socket
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from builder.gate.processes.journal import LOG
 from builder.gate.system import rlimits
 from builder.gate.system.process_tree import children, end_descendants
 
-#: What a child does with its command, the pid of the server, and the descriptor of its key. It does not return.
-RunChild = Callable[["dict[str, Any]", int, int], None]
+#: What a child does with its command and the descriptor of its key; returns its exit status.
+RunChild = Callable[["dict[str, Any]", int], int]
 
 #: Seconds to wait for killed processes at the end.
 _KILL_SECONDS = 2.0
@@ -107,10 +109,26 @@ class _ForkServer:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for end in self._inherited:
                 os.close(end)
-            self._run_child(command, parent, key)  # does not return
+            self._become_child(command, parent, key)
         os.close(key)
         self._children[pid] = number
         send_event(self._events, event="started", id=number, pid=pid)
+
+    def _become_child(self, command: dict[str, Any], parent: int, key: int) -> None:
+        """Execute a command in a session of its own, with its output in the log of the task. Does not return."""
+        status = 1
+        try:
+            os.setsid()
+            rlimits.exit_with_parent(parent)
+            rlimits.become_subreaper()  # every descendant counts for the limits of the task
+            write_to(f"{command['task_dir']}/{LOG}")
+            status = self._run_child(command, key)
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 1
+        except BaseException:  # noqa: BLE001 (nothing may return to the loop)
+            traceback.print_exc()
+        finally:
+            os._exit(status)
 
     def _reap(self) -> None:
         while True:
@@ -133,6 +151,15 @@ class _ForkServer:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             send_event(self._events, event="ended", id=task, status=status)
+
+
+def write_to(log: str) -> None:
+    """Let standard output and standard error of this process go to a file, and its standard input be empty."""
+    nothing, file = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for old, new in ((nothing, 0), (file, 1), (file, 2)):
+        os.dup2(old, new)
+    os.close(nothing)
+    os.close(file)
 
 
 def send_event(events: int, **event: Any) -> None:  # noqa: ANN401

@@ -21,7 +21,7 @@ from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.processes.jobs import Job
 from builder.gate.processes.journal import LOG
 from builder.gate.processes.order_process import CALLED, FORK, NEW, STEP, WATCH
-from builder.gate.system.crash import crash_frame, describe_exit, fatal_signal, native_stack
+from builder.gate.system.crash import describe_exit, fatal_signal
 from builder.gate.system.exit_status import ProcessExit, tail
 
 #: Up to this many modules, orders that contain each pair in both directions are all orders.
@@ -87,13 +87,7 @@ class OrderRun:
 
     def stacks(self) -> dict[str, Any]:
         """Return the details as JSON data."""
-        frame = crash_frame(self.output)
-        return {
-            "stderr": self.output[-_MAX_OUTPUT:],
-            "native": [str(one) for one in native_stack(self.output)[:30]],
-            "library": frame.library if frame else "",
-            **({"limit": self.end.limit} if self.end.limit else {}),
-        }
+        return {"stderr": self.output[-_MAX_OUTPUT:], **({"limit": self.end.limit} if self.end.limit else {})}
 
 
 def _told(prefix: str, output: str) -> list[str]:

@@ -50,9 +50,7 @@ class Job:
     check: GateCheck
     #: One, or several that share the process; none if it is about the extension.
     cases: tuple[CaseFacts, ...] = ()
-    #: "cpu" or "cuda".
     device: str = "cpu"
-    #: INSIDE, SEND or JUDGE.
     phase: str = INSIDE
     #: For each case the file of results, which the process writes in the phase SEND and reads in the phase JUDGE.
     data: tuple[str, ...] = ()
@@ -66,11 +64,9 @@ class Job:
 
     #: The number that names its process in the events of the server.
     id: int = field(default=0, init=False)
-    #: The fork server that forks the process.
     server: Server = field(init=False)
     #: The directory of the process, which contains journal, log and stack.
     folder: Path = field(default=Path(), init=False)
-    #: The key of its journal.
     key: bytes = field(default_factory=new_key, init=False)
     #: Seconds and bytes of memory that it may use.
     seconds: float = field(default=0.0, init=False)

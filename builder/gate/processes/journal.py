@@ -83,13 +83,10 @@ class TaskRecord:
 
     #: The step begun last, or "".
     step: str = ""
-    #: The outcomes recorded.
     outcomes: list[Outcome] = field(default_factory=list)
     #: The numbers of the cases that are complete.
     done: list[int] = field(default_factory=list)
-    #: The data recorded.
     facts: dict[str, Any] = field(default_factory=dict)
-    #: Whether the task is complete.
     ended: bool = False
     #: Whether an op duplicated the process.
     forked: bool = False

@@ -23,7 +23,6 @@ from typing import Any
 from builder.gate.imports.packages import execute_startup_code
 from builder.gate.outcome import Spec
 from builder.gate.processes.fork_server import serve
-from builder.gate.processes.journal import LOG
 from builder.gate.processes.servers import GO
 from builder.gate.system import rlimits
 from builder.gate.system.crash import FATAL
@@ -72,34 +71,20 @@ def main(root: str, spec: Spec, commands: int, events: int, *, forks: bool) -> N
     serve(commands, events, partial(_run_child, root, forks), facts)
 
 
-def _run_child(root: str, forks: bool, command: Mapping[str, Any], parent: int, _: int) -> None:
-    """Import the modules of an order in this child, and call an op. Does not return."""
-    try:
-        os.setsid()
-        rlimits.exit_with_parent(parent)
-        rlimits.become_subreaper()  # every descendant counts for the limits
-        folder, order = command["task_dir"], command["order"]
-        for name, target in ((os.devnull, 0), (f"{folder}/{LOG}", 1), (f"{folder}/{LOG}", 2)):
-            opened = os.open(name, os.O_RDWR | (os.O_CREAT | os.O_APPEND if target else 0), 0o644)
-            os.dup2(opened, target)
-        # Code of a wheel must not reach the key, or the pipes of the fork server.
-        os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)  # noqa: PTH208
-        os.chdir(folder)
-        os.environ["TMPDIR"] = folder
-        arguments = ["-c", root, json.dumps(order), command["mode"]]
-        if not forks or command["mode"] != FORK:
-            argv = [sys.executable, "-I", "-X", "faulthandler", "-c", _PROGRAM, *arguments[1:]]
-            os.execv(argv[0], argv)  # noqa: S606 (this Python)
-        _become_like_new()
-        sys.argv = arguments
-        exec(compile(_PROGRAM, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 (the gate's own)
-    except SystemExit as end:
-        os._exit(end.code if isinstance(end.code, int) else 1)
-    except BaseException:  # noqa: BLE001 (an import may raise anything)
-        sys.excepthook(*sys.exc_info())
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.flush()
-    os._exit(1)
+def _run_child(root: str, forks: bool, command: Mapping[str, Any], _: int) -> int:
+    """Import the modules of an order in this child, and call an op."""
+    # Code of a wheel must not reach the key, or the pipes of the fork server.
+    os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)  # noqa: PTH208
+    os.chdir(command["task_dir"])
+    os.environ["TMPDIR"] = command["task_dir"]
+    arguments = ["-c", root, json.dumps(command["order"]), command["mode"]]
+    if not forks or command["mode"] != FORK:
+        argv = [sys.executable, "-I", "-X", "faulthandler", "-c", _PROGRAM, *arguments[1:]]
+        os.execv(argv[0], argv)  # noqa: S606 (this Python)
+    _become_like_new()
+    sys.argv = arguments
+    exec(compile(_PROGRAM, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 (the gate's own)
+    return 1  # the program exits
 
 
 def _become_like_new() -> None:

@@ -105,7 +105,7 @@ class Scheduler:
             self._servers.close()
         outcomes = verdicts.in_report_order(verdicts.compare_bits(self._outcomes), self._ops)
         entries = [Accept(**entry) for entry in self._spec.accepts]
-        return Answer(self._where, self._ops, accept(outcomes, entries, cell_name(self._where))[0])
+        return Answer(self._where, self._ops, accept(outcomes, entries, cell_name(self._where)))
 
     def _selected(self, check: str) -> bool:
         return not self._spec.checks or check in self._spec.checks

@@ -11,7 +11,6 @@ import re
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -40,27 +39,12 @@ _NO_MEMORY = re.compile(r"can't allocate memory|bad_alloc|Cannot allocate memory
 _REQUESTED = re.compile(r"tried to allocate (\d+) bytes")
 
 
-def run_child(loaded: Context, command: Mapping[str, Any], parent: int, key: int) -> None:
-    """Run a job in this child and exit; `key` is a descriptor with the key of its journal. Does not return."""
-    status = 1
-    try:
-        os.setsid()
-        rlimits.exit_with_parent(parent)
-        rlimits.become_subreaper()  # every descendant counts for the limits of the job
-        rlimits.limit_file_size(FILE_BYTES)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        log = os.open(f"{command['task_dir']}/{LOG}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        for old, new in ((nothing, 0), (log, 1), (log, 2)):
-            os.dup2(old, new)
-        os.close(nothing)
-        os.close(log)
-        secret = os.read(key, KEY_BYTES)
-        os.close(key)
-        status = run_job(loaded, command, secret)
-    except BaseException:  # noqa: BLE001 (nothing may return to the loop of the fork server)
-        traceback.print_exc()
-    finally:
-        os._exit(status)
+def run_child(loaded: Context, command: Mapping[str, Any], key: int) -> int:
+    """Run a job in this child; return its exit status. `key` is a descriptor with the key of its journal."""
+    rlimits.limit_file_size(FILE_BYTES)
+    secret = os.read(key, KEY_BYTES)
+    os.close(key)
+    return run_job(loaded, command, secret)
 
 
 def run_job(loaded: Context, command: Mapping[str, Any], key: bytes) -> int:

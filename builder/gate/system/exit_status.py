@@ -53,7 +53,6 @@ class ProcessExit:
     allowed: str = ""
     #: The step it began last.
     step: str = ""
-    #: The end of its output.
     log: str = ""
     #: The Python stack, followed by the native one.
     stack: str = ""

@@ -17,10 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-_QUERY = (
-    *("index", "uuid", "name", "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit"),
-    *("memory.free", "compute_mode"),
-)
+_QUERY = ("name", "driver_version", "compute_mode")
 _SECONDS = 20.0
 #: Exit status of nvidia-smi if the infoROM of a GPU is corrupted (its manual): the output is complete.
 _WORN = 14
@@ -64,43 +61,13 @@ def smi_rows(text: str, query: Sequence[str] = _QUERY) -> list[dict[str, str]]:
     return [{key: value for key, value in row if value and not value.startswith("[")} for row in rows]
 
 
-def row_of(rows: Sequence[Mapping[str, str]], number: int, name: str, uuid: str) -> Mapping[str, str]:
-    """Return the row of torch's GPU `number`: by uuid if torch knows it, else by number if the names agree.
-
-    With CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER torch may number GPUs differently from nvidia-smi.
-    """
-    for row in rows:
-        if uuid and row.get("uuid", "").removeprefix("GPU-") == uuid.removeprefix("GPU-"):
-            return row
-    named = [row for row in rows if row.get("name") == name.partition(" MIG ")[0]]  # of a part of a GPU: the GPU
-    if len(named) == len(rows) and number < len(rows):
-        return named[number]
-    return named[0] if len(named) == 1 else {}
-
-
-def gpu_facts(name: str, capability: tuple[int, int], memory: int, row: Mapping[str, str]) -> dict[str, str]:
-    """Return a GPU's entry for `Answer.where`: name, sm and `memory` (bytes) from torch, the rest from nvidia-smi."""
-    most = f" of {row['clocks.max.sm']}" if "clocks.max.sm" in row else ""
-    shown = {
-        "driver": ("driver_version", ""),
-        "clock": ("clocks.sm", f"{most} MHz"),
-        "memory clock": ("clocks.mem", " MHz"),
-        "power limit": ("power.limit", " W"),
-    }
-    facts = {"name": name, "sm": f"sm_{capability[0]}{capability[1]}", "memory": f"{memory / 2**30:.0f} GiB"}
-    return {**facts, **{label: f"{row[key]}{unit}" for label, (key, unit) in shown.items() if key in row}}
-
-
-def most_processes(memory: int, row: Mapping[str, str]) -> int:
-    """Return how many processes may use a GPU at the same time; `memory` is that of the GPU or its part, in bytes.
+def most_processes(free: int, rows: Sequence[Mapping[str, str]]) -> int:
+    """Return how many processes may use a GPU at the same time that has so many bytes of free memory.
 
     In an exclusive compute mode, CUDA refuses a second process: "all CUDA-capable devices are busy or unavailable".
     """
-    if row.get("compute_mode", "Default") != "Default":
-        return 1
-    free = row.get("memory.free", "")  # MiB
-    least = min(memory, int(free) << 20) if free.isdecimal() else memory
-    return max(1, least // _BYTES_OF_PROCESS)
+    exclusive = any(row.get("compute_mode", "Default") != "Default" for row in rows)
+    return 1 if exclusive else max(1, free // _BYTES_OF_PROCESS)
 
 
 def why_no_gpu(built_for: str | None, error: str, rows: Sequence[Mapping[str, str]]) -> str:

@@ -17,20 +17,9 @@ def apply_accepts(proofs: Sequence[Proof], recipe: Recipe) -> list[Proof]:
     return [_with_accepts(proof, recipe) for proof in proofs]
 
 
-def unused_accepts(recipe: Recipe, proofs: Sequence[Proof]) -> list[str]:
-    """A sentence for each entry of `accepts` that matches no finding of checks that ran."""
-    sentences = []
-    for number, entry in enumerate(recipe.accepts):
-        about = [proof for proof in proofs if entry.concerns(str(proof.check), str(proof.cell or ""))]
-        used = any(accept(_outcomes(proof), [entry], str(proof.cell or ""))[1] for proof in about)
-        if not used and any(proof.has_run or proof.remark for proof in about):
-            sentences.append(f"`accepts[{number}]` (check {entry.check}) matches no finding: remove the entry")
-    return sentences
-
-
 def _with_accepts(proof: Proof, recipe: Recipe) -> Proof:
-    outcomes, used = accept(_outcomes(proof), recipe.accepts, str(proof.cell or ""))
-    if not used and proof.verdict is not Verdict.ACCEPTED:
+    outcomes = accept(_outcomes(proof), recipe.accepts, str(proof.cell or ""))
+    if proof.verdict is not Verdict.ACCEPTED and not any(one.accepted for one in outcomes):
         return proof
     evidence = {key: value for key, value in proof.evidence.items() if key not in ("accepted", "remark")}
     if "outcomes" in proof.evidence:

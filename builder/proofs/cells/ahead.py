@@ -27,7 +27,6 @@ class Early:
     environment: LocalEnvironment
     #: Output of the programs that made it.
     log: Path
-    #: Removes it.
     stack: ExitStack
 
 

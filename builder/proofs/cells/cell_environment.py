@@ -57,10 +57,6 @@ class CellEnvironment(Protocol):
         """
         ...
 
-    def draft_cases(self, recipe: Recipe) -> Drafts | str:
-        """Draft a case for each op that has none; return the drafts, or a sentence on why there are none."""
-        ...
-
 
 class CellEnvironments(Protocol):
     """Creates environments of cells."""
@@ -145,7 +141,7 @@ class LocalEnvironment:
         return run_gate(python, recipe, self._folder / "gate", jobs=cores, log=self.log, owner=self._owner)
 
     def draft_cases(self, recipe: Recipe) -> Drafts | str:
-        """Draft with the environment's Python."""
+        """Draft a case for each op that has none; return the drafts, or a sentence on why there are none."""
         python, jobs = self._environment.interpreter, measure_resources().cores
         return run_drafts(python, recipe, self._folder / "drafts", jobs=jobs, log=self.log, owner=self._owner)
 

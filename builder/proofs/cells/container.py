@@ -23,7 +23,6 @@ import elftools
 from builder.build_log import log_size
 from builder.errors import BuildError, Code, MissingToolError, SymbolsUnreadableError, UsageError
 from builder.gate.amounts import size_text
-from builder.gate.draft.result import Drafts
 from builder.gate.outcome import NOT_RUN, Answer
 from builder.gate.pack import pack
 from builder.images.base_image_choice import ImageChooser
@@ -56,10 +55,8 @@ from builder.proofs.cells.import_check import (
 )
 from builder.proofs.cells.op_gate import (
     ANSWER_BYTES,
-    DRAFT,
     gate_arguments,
     gate_seconds,
-    read_answer,
     read_signed,
     spec_of,
     write_key,
@@ -280,28 +277,16 @@ class ContainerEnvironment:
         """Run the gate in the container without a network; without a GPU, each GPU check says why."""
         gate = pack(self._folder / "gate", spec_of(recipe, cores), recipe.cases)
         key = write_key(gate)
-        try:
-            status, written = self._packed(recipe, gate)
-        except OutOfMemoryError as error:
-            return error.sentence
-        answer = read_signed(written, key, status, self._log)
-        return answer if isinstance(answer, str) else in_container(answer, self._spec.image, self._no_gpu)
-
-    def draft_cases(self, recipe: Recipe) -> Drafts | str:
-        """Draft in the container without a network."""
-        gate = pack(self._folder / "gate", spec_of(recipe, measure_resources().cores), recipe.cases)
-        try:
-            status, written = self._packed(recipe, gate, *DRAFT)
-        except MissingToolError as error:
-            return error.sentence
-        return read_answer(written, Drafts.from_json, status, self._log)
-
-    def _packed(self, recipe: Recipe, gate: Path, *arguments: str) -> tuple[int, bytes]:
         self._container.put(gate, "gate")
         self._go_offline()
-        command = shlex.join([_PYTHON, *gate_arguments(f"{CONTAINER_DIR}/gate", *arguments)])
-        result = self._step(["/bin/sh", "-c", f"{_IMPORT_TORCH}; {command}"], gate_seconds(recipe))
-        return result.status, self._container.get("gate/answer.json", ANSWER_BYTES) or b""
+        command = shlex.join([_PYTHON, *gate_arguments(f"{CONTAINER_DIR}/gate")])
+        try:
+            result = self._step(["/bin/sh", "-c", f"{_IMPORT_TORCH}; {command}"], gate_seconds(recipe))
+        except OutOfMemoryError as error:
+            return error.sentence
+        written = self._container.get("gate/answer.json", ANSWER_BYTES) or b""
+        answer = read_signed(written, key, result.status, self._log)
+        return answer if isinstance(answer, str) else in_container(answer, self._spec.image, self._no_gpu)
 
     def _go_offline(self) -> None:
         if not self._offline:

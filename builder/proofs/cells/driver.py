@@ -16,9 +16,6 @@ from builder.wheelfile.compatibility import DRIVER_LIBRARIES, is_driver_library
 from builder.wheelfile.facts import read_facts
 from builder.wheels.build_scripts.cuda_packages import compile_stub
 
-_KERNEL = Path("/proc/driver/nvidia/version")
-
-
 #: Functions of NVIDIA's driver: of libcuda, NVML and the video libraries.
 _FUNCTION = re.compile(r"(?:cu[A-Z]|cuvid|nvml|NvEnc)\w*")
 
@@ -43,15 +40,8 @@ def gpu_here() -> bool:
 
 
 def driver_version() -> str:
-    """Version of the driver (`580.95.05`) from nvidia-smi or from the kernel module; empty when neither reports one."""
-    for row in nvidia.smi():
-        if version := row.get("driver_version"):
-            return version
-    try:
-        found = re.search(r"Kernel Module.*?\b(\d+(?:\.\d+)+)", _KERNEL.read_text(encoding="utf-8"))
-    except OSError:
-        return ""
-    return found[1] if found else ""
+    """Version of the driver (`580.95.05`) from nvidia-smi; empty when it reports none."""
+    return next((row["driver_version"] for row in nvidia.smi() if "driver_version" in row), "")
 
 
 def driver_floor(cuda: Cuda, compat: Compat) -> str:

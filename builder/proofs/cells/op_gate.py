@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from builder.confinement import confined
 from builder.formats import CELL_FORMAT, OPS_FORMAT
 from builder.gate.amounts import counted, join_names, size_text
 from builder.gate.check_table import CHECKS
@@ -20,7 +21,6 @@ from builder.gate.outcome import ACCEPTED, FAILED, KEY_FILE, NOT_RUN, Answer, Ou
 from builder.gate.pack import REFERENCES, pack
 from builder.gate.processes.servers import IMPORT_SECONDS
 from builder.gate.run import NOTHING_FAILED, SOMETHING_FAILED
-from builder.gate.system.confinement import confined
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
@@ -33,9 +33,6 @@ T = TypeVar("T")
 
 #: The time limit of the complete gate is that of so many cases.
 _CASES = 240
-
-#: The arguments of the gate that make it draft cases instead of running checks.
-DRAFT = ("--draft",)
 
 #: The largest answer that is read, in bytes.
 ANSWER_BYTES = 32 << 20
@@ -84,14 +81,14 @@ def run_gate(interpreter: Path, recipe: Recipe, folder: Path, *, jobs: int, log:
     """
     pack(folder, spec_of(recipe, jobs), recipe.cases)
     key = write_key(folder)
-    status, written = _run_packed(interpreter, folder, (), log=log, owner=owner, seconds=gate_seconds(recipe))
+    status, written = _run_packed(interpreter, folder, log=log, owner=owner, seconds=gate_seconds(recipe))
     return read_signed(written, key, status, log)
 
 
 def run_drafts(interpreter: Path, recipe: Recipe, folder: Path, *, jobs: int, log: Path, owner: str) -> Drafts | str:
     """Draft cases with this Python, like `run_gate`."""
     pack(folder, spec_of(recipe, jobs), recipe.cases)
-    status, written = _run_packed(interpreter, folder, DRAFT, log=log, owner=owner)
+    status, written = _run_packed(interpreter, folder, log=log, owner=owner, draft=True)
     return read_answer(written, Drafts.from_json, status, log)
 
 
@@ -136,12 +133,12 @@ def read_signed(written: bytes, key: bytes, status: int, log: Path) -> Answer | 
     return read_answer(written, parse, status, log)
 
 
-def gate_arguments(folder: str, *more: str) -> list[str]:
+def gate_arguments(folder: str, *, draft: bool = False) -> list[str]:
     """Return the arguments of Python that run the packed gate in a folder.
 
     Without -S, Python would execute code of installed wheels when it starts: `.pth` files and `sitecustomize`.
     """
-    own = () if more[:1] == DRAFT else ("-S",)
+    own, more = ((), ("--draft",)) if draft else (("-S",), ())
     return ["-I", *own, "-X", "faulthandler", folder, "--answer", f"{folder}/answer.json", *more]
 
 
@@ -151,12 +148,12 @@ def gate_seconds(recipe: Recipe) -> float:
 
 
 def _run_packed(
-    interpreter: Path, folder: Path, arguments: Sequence[str], *, log: Path, owner: str, seconds: float = 0
+    interpreter: Path, folder: Path, *, log: Path, owner: str, seconds: float = 0, draft: bool = False
 ) -> tuple[int, bytes]:
     """Run the packed gate, which can change files in `folder` only; return its exit status and what it wrote."""
     answer, scratch = folder / "answer.json", folder / "tmp"
     scratch.mkdir()
-    argv = [str(interpreter), *gate_arguments(str(folder), *arguments)]
+    argv = [str(interpreter), *gate_arguments(str(folder), draft=draft)]
     try:
         # A killed gate cannot clean up: its task directories are removed with the folder.
         variables = {**wheel_variables(), "HOME": str(scratch), "TMPDIR": str(scratch)}

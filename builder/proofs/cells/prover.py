@@ -51,9 +51,7 @@ _TABLES = ("auditwheel", "abi3info")
 class Subject:
     """A wheel to prove."""
 
-    #: The file.
     path: Path
-    #: What the file says.
     facts: WheelFacts
     #: What is claimed about the wheel; it names the cells.
     claim: WheelClaim

@@ -43,8 +43,6 @@ print(json.dumps({
     "own": [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")],
     "path": [entry for entry in sys.path if os.path.isdir(entry)],
     "user_site": (site.getusersitepackages() if site.ENABLE_USER_SITE else ""),
-    "managed": sys.prefix == sys.base_prefix
-    and os.path.isfile(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")),
     "markers": {
         "python_version": "{0[0]}.{0[1]}".format(sys.version_info),
         "python_full_version": version,
@@ -88,8 +86,6 @@ class InstalledPython:
     #: The folder of packages that the user installed outside of environments, if Python reads it.
     user_site: Path | None
     markers: Mapping[str, str]  # the values of environment markers, such as `platform_machine`
-    #: Whether the system manages its packages (PEP 668), so that installers refuse to change them.
-    managed: bool = False
 
 
 @dataclass(frozen=True)
@@ -255,7 +251,6 @@ def _read_python(python: Path) -> InstalledPython:
                 path=tuple(dict.fromkeys(map(Path, data["path"]))),
                 user_site=Path(data["user_site"]) if data["user_site"] else None,
                 markers=data["markers"],
-                managed=data["managed"],
             ),
         )
     except OSError as error:

@@ -20,9 +20,7 @@ class WheelClaim:
 
     #: The ABI class: what the binary is tied to.
     abi: AbiClass
-    #: The oldest torch the wheel supports.
     torch: Torch
-    #: The toolkit the wheel was built with.
     cuda: Cuda
     #: The GPU architectures for which the wheel must hold code.
     archs: tuple[Arch, ...]
@@ -32,7 +30,6 @@ class WheelClaim:
     local: str
     #: PEP 508 requirements that METADATA must have, e.g. ("torch>=2.10",). METADATA must not admit more releases.
     requires: tuple[str, ...]
-    #: The cells the wheel supports.
     cells: tuple[Cell, ...]
     #: The CUDA files of the source; None for a wheel that buildfarm did not build.
     cuda_sources: CudaSources | None = None

@@ -35,7 +35,6 @@ class How(StrEnum):
 class GpuAnswer:
     """How one GPU runs a wheel."""
 
-    #: The GPU.
     gpu: Gpu
     #: Native if every library that the GPU runs has machine code for it.
     how: How

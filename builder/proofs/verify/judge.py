@@ -47,7 +47,6 @@ class Outside:
 
     #: Its Python files say which libraries are imported.
     wheel: WheelFile
-    #: Of the wheel.
     facts: WheelFacts
     #: Names of the libraries that torch and its NVIDIA packages provide.
     provided: frozenset[str]
@@ -158,11 +157,9 @@ class WheelVerdict:
 class Judge:
     """What the wheels of one run share."""
 
-    #: The symbol inventories.
     shelf: Shelf
     #: The torch, CUDA and Python that the user asks about.
     select: Selection
-    #: The GPUs that the user asks about.
     gpus: tuple[Gpu, ...] = ()
     #: The version of the NVIDIA driver that the user asks about, or empty.
     driver: str = ""

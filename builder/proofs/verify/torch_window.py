@@ -26,9 +26,7 @@ _MOST_READ, _MOST_NAMED = 2, 3
 class Linker:
     """Links a wheel with the inventories, as far as its CUDA, its Python and the selection allow."""
 
-    #: Of the wheel.
     facts: WheelFacts
-    #: The inventories.
     shelf: Shelf
     #: The torch, CUDA and Python that the user asks about; empty: all.
     select: Selection

@@ -15,7 +15,7 @@ from builder.matrix.compat import Compat
 from builder.proofs.environment.checks import torches
 from builder.proofs.environment.checks.machine import check_gpus
 from builder.proofs.environment.checks.packages import check_companions, check_nvidia
-from builder.proofs.environment.cures import Cures, Finding, Severity, fault
+from builder.proofs.environment.cures import Cures, Finding, Severity
 from builder.proofs.environment.facts import (
     InstalledEnvironment,
     InstalledPackage,
@@ -23,7 +23,7 @@ from builder.proofs.environment.facts import (
     Machine,
     TorchInstall,
 )
-from builder.proofs.environment.judge import check_safe_versions, judge
+from builder.proofs.environment.judge import judge
 from builder.wheelfile.compatibility import runs_on
 
 COMPAT = Compat.load()
@@ -70,16 +70,6 @@ def only(found: Sequence[Finding], code: str, level: Severity = Severity.FAULT) 
     """The only finding, which has this code."""
     assert [(one.code, one.level) for one in found] == [(code, level)]
     return found[0]
-
-
-def test_the_python_of_the_system_gets_a_virtual_environment_first() -> None:
-    found = environment("")
-    managed = replace(found, interpreter=replace(found.interpreter, managed=True))
-    mended = [fault("no-torch", "no torch", "why", cure=("uv pip install torch",))]
-    says = "the system manages the packages of this Python, and installers refuse to change them: first make a virtual"
-    assert says in " ".join(doctor_text(managed, mended).split())
-    assert says not in " ".join(doctor_text(found, mended).split())
-    assert says not in " ".join(doctor_text(managed, []).split())
 
 
 def gpu(name: str, major: int, minor: int, driver: str = "580.95.05") -> Machine:
@@ -208,11 +198,3 @@ def test_packages_of_another_cuda_that_another_package_requires_are_a_note(marke
     found = environment("2.11.0", "13.0", package("nvidia-cublas-cu12", "12.8"), user)
     one = only(findings(check_nvidia, found), "two-cuda-majors", Severity.NOTE)
     assert "cupy-like require nvidia-cublas-cu12 12.8" in one.what
-
-
-def test_a_version_that_trusts_compromised_authorities_is_a_note() -> None:
-    found = environment("2.11.0", "13.0", package("certifi", "2026.7.4"), package("uv", "0.13.2"))
-    first, second = check_safe_versions(Cures(found, COMPAT))
-    assert {first.code, second.code} == {"unsafe-version"}
-    assert first.cure[0].endswith("'certifi>=2026.10.19'")
-    assert "uv 0.13.2 trusts certificate authorities" in second.what

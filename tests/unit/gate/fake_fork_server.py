@@ -1,4 +1,4 @@
-"""A fork server without torch: sends "ready" and forks a child for each task, which does what its op is named after.
+"""A fork server without torch, which forks a child for each task. The child does what its op is named after.
 
 It can also stand for the judge, which passes every result.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from builder.gate.outcome import FAILED, PASSED, Outcome
+from builder.gate.processes import fork_server
 from builder.gate.processes.journal import KEY_BYTES, Journal
 from builder.gate.processes.servers import GO
 from builder.gate.system import rlimits
@@ -25,7 +26,6 @@ def ready(ops: list[str]) -> dict[str, Any]:
     if ops == ["raises"]:
         error = "import toy raises ImportError"
         return {
-            "event": "ready",
             "imported": False,
             "cases": [],
             "ops": [],
@@ -38,24 +38,18 @@ def ready(ops: list[str]) -> dict[str, Any]:
     ]
     if ops == ["ns::uncased"]:
         cases = []
-    return {"event": "ready", "imported": True, "cases": cases, "ops": ops, "errors": [], "libraries": []}
+    return {"imported": True, "cases": cases, "ops": ops, "errors": [], "libraries": []}
 
 
-def run_child(command: dict[str, Any], ops: list[str], parent: int, key: int) -> None:
-    rlimits.exit_with_parent(parent)  # which cannot kill the process group of a child that has none yet
-    os.setsid()
-    task_dir = Path(command["task_dir"])
-    log = os.open(task_dir / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    journal = Journal(str(task_dir / "journal"), os.read(key, KEY_BYTES))
+def run_child(ops: list[str], command: dict[str, Any], key: int) -> int:
+    journal = Journal(f"{command['task_dir']}/journal", os.read(key, KEY_BYTES))
     if command["check"] == "where":
         look_for_gpu(ops, journal)
     for number in command["cases"]:
-        run_case(command, ops[number], parent, journal)
+        run_case(command, ops[number], os.getppid(), journal)
         journal.done(number)
     journal.end()
-    os._exit(0)
+    return 0
 
 
 def look_for_gpu(ops: list[str], journal: Journal) -> None:
@@ -178,59 +172,16 @@ def main() -> None:
             return
 
 
-def serve(name: str, commands: int, events: int, mode: str) -> None:  # noqa: PLR0912 (a loop)
+def serve(name: str, commands: int, events: int, mode: str) -> None:
     """Be the fork server of this name until the pipe of commands closes."""
-    judge, heap_checks = name == "judge", name == "heap-checks"
-    ops = mode.split(",")
-    if not judge:
-        assert os.read(commands, len(GO)) == GO
-        fail_to_start(events, heap_checks, mode)
-
-    def send_event(**event: Any) -> None:
-        os.write(events, json.dumps(event).encode() + b"\n")
-
-    facts = ready(ops)
-    if judge:
-        facts = {"event": "ready", "cases": [[one["op"], "plain", "", ["cpu"], {}] for one in facts["cases"]]}
+    ops, facts = mode.split(","), ready(mode.split(","))
+    if name == "judge":
+        facts = {"cases": [[one["op"], "plain", "", ["cpu"], {}] for one in facts["cases"]]}
     else:
-        send_event(event="where", where={"torch": "2.99"})
-    send_event(**facts)
-    connection, keys = socket.socket(fileno=commands), []
-    children: dict[int, int] = {}
-    pending = b""
-    os.set_blocking(commands, False)
-    while True:
-        try:
-            data, more, _, _ = socket.recv_fds(connection, 65536, 64)
-            keys += more
-            if not data:
-                for pid in children:
-                    os.killpg(pid, signal.SIGKILL)
-                return
-            pending += data
-        except BlockingIOError:
-            time.sleep(0.005)
-        while b"\n" in pending:
-            line, _, pending = pending.partition(b"\n")
-            command = json.loads(line)
-            if "kill" in command:
-                for pid, task in children.items():
-                    if task == command["kill"]:
-                        os.kill(pid, command["signal"])
-                continue
-            parent = os.getpid()
-            pid = os.fork()
-            if not pid:
-                os.close(commands)
-                os.close(events)
-                run_child(command, ops, parent, keys[0])
-            os.close(keys.pop(0))
-            children[pid] = command["fork"]
-            send_event(event="started", id=command["fork"], pid=pid)
-        for pid in list(children):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                send_event(event="ended", id=children.pop(pid), status=status)
+        assert os.read(commands, len(GO)) == GO
+        fail_to_start(events, name == "heap-checks", mode)
+        fork_server.send_event(events, event="where", where={"torch": "2.99"})
+    fork_server.serve(commands, events, partial(run_child, ops), facts)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from builder.proofs.cells.op_gate import CellProofs
 from builder.publish.proof_lines import counts
 
 WHERE = {"torch": "2.11.0+cu130", "cuda": "13.0", "python": "3.12.1", "glibc": "2.39", "machine": "x86_64", "gpus": []}
-H100 = {"name": "NVIDIA H100 80GB HBM3", "sm": "sm_90", "driver": "580.65.06", "clock": "1980 MHz"}
+H100 = {"name": "NVIDIA H100 80GB HBM3", "sm": "sm_90", "driver": "580.65.06"}
 OP = "ms_deform_attn::forward"
 
 
@@ -38,7 +38,7 @@ def test_a_table_says_where_it_was_made() -> None:
     with_gpus = table("x", answer(gpus=[H100, {"name": "NVIDIA L4"}])).splitlines()
     assert with_gpus[1].endswith("x86_64")
     assert with_gpus[2:4] == [
-        "GPU 0: NVIDIA H100 80GB HBM3, sm_90, driver 580.65.06, SM clock 1980 MHz",
+        "GPU 0: NVIDIA H100 80GB HBM3, sm_90, driver 580.65.06",
         "GPU 1: NVIDIA L4",
     ]
 
@@ -199,7 +199,7 @@ def test_the_lines_of_one_wheel_fit_a_screen() -> None:
         for verdict, remark, known in kinds
         for number in range(20)
     ]
-    assert len(list(causes_of(found).lines(100))) <= 18
+    assert len(list(causes_of(found).lines(100))) <= 24
 
 
 def test_what_is_about_the_file_names_no_ops() -> None:
@@ -226,15 +226,3 @@ def test_what_to_do_is_never_cut(number: int) -> None:
         found = [Outcome("values", f"a::f{i}", "", verdict, f"{i}{text}", remark=True) for i in range(number)]
         lines = " ".join(" ".join(causes_of(map(PlacedOutcome, found)).lines(100)).split())
         assert lines.count(end.removeprefix("; ")) == (1 if number == 1 else 3 if verdict == FAILED else 2), lines
-
-
-def test_reasons_of_the_author_share_a_line_unless_every_reason_is_wanted() -> None:
-    why = ["not claimed: no tensor", "not claimed: torch cannot trace it"]
-    found = [PlacedOutcome(Outcome("fake", f"a::op{number}", "", NOT_RUN, reason)) for number, reason in enumerate(why)]
-    assert list(causes_of(found).lines(100)) == [
-        "  not run   fake          not claimed, for 2 reasons in cases.py",
-    ]
-    assert [each.rpartition(": ")[2] for each in causes_of(found).lines(100, every=True)] == [
-        "no tensor",
-        "torch cannot trace it",
-    ]

@@ -202,5 +202,5 @@ def test_an_import_that_raises_is_a_failure_whatever_was_selected(tmp_path: Path
 
 
 def test_the_fake_fork_server_sends_the_same_facts() -> None:
-    facts = {"event", "imported", "cases", "ops", "errors", "libraries"}
+    facts = {"imported", "cases", "ops", "errors", "libraries"}
     assert set(fake_fork_server.ready(["ns::a"])) == facts

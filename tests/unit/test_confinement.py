@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.gate.system import confinement
-from builder.gate.system.confinement import confined, weakness
+from builder import confinement
+from builder.confinement import confined, weakness
 
 pytestmark = pytest.mark.skipif(bool(weakness()), reason="this kernel cannot confine a program")
 
