@@ -22,7 +22,7 @@ from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.ahead import Ahead
 from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments
 from builder.proofs.cells.driver import make_stubs
-from builder.proofs.cells.import_check import CAUSES, ImportOutcome
+from builder.proofs.cells.import_check import CAUSES, ImportOutcome, import_hints
 from builder.proofs.cells.op_gate import CELL_CHECKS, CellProofs
 from builder.proofs.cells.turns import TURNS
 from builder.proofs.static.symbol_table import SymbolTable
@@ -98,6 +98,9 @@ class CellRunner:
             if outcome.verdict is Verdict.FAILED:
                 second_try = _with_stubs if _missing_driver(outcome.reason) else _as_with_gpu
                 outcome, lacking = second_try(environment, recipe.modules, outcome, wheel)
+            if outcome.verdict is Verdict.FAILED:
+                more = import_hints(str(outcome.evidence.get("stderr", "")), wheel, recipe)
+                outcome = replace(outcome, evidence=outcome.evidence | ({"hints": more} if more else {}))
         imported = proofs.proof(Check.IMPORT, outcome.verdict, outcome.reason, outcome.evidence)
         if outcome.verdict is Verdict.FAILED:  # settled, because the wheel does not change
             return [imported, *proofs.not_run("the wheel cannot be imported in this cell", settled=True)], None

@@ -6,19 +6,24 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
+from zipfile import BadZipFile, ZipFile
 
 from builder import wheels
 from builder.confinement import confined
 from builder.diagnosis.known_errors import hint_of, reports
+from builder.diagnosis.setup_script import SetupFacts, read_setup_script
+from builder.errors import BuildfarmError
 from builder.gate.system.exit_status import signal_name
+from builder.matrix.config import PathSource, Recipe
 from builder.process import WHEEL_LIMITS, describe_limit, run_contained, wheel_variables
 from builder.proof import Verdict
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.compatibility import is_driver_library
+from builder.wheels.sources.folder import source_files
 
 T = TypeVar("T")
 
@@ -80,6 +85,7 @@ CAUSES = ("no-library", "undefined-symbol", "no-module", "no-module-function", "
 #: Libraries that importing torch loads: torch's own, and those of CUDA that torch depends on. The driver's is not one.
 _LOADED_BY_TORCH = re.compile(r"lib(?:c10|torch|shm|cu|nv|nccl)[\w-]*\.so[.\d]*")
 _MOST = 300  # characters of one message
+_NO_FILE = re.compile(r"No such file or directory: '[^'\n]*?/site-packages/([^'\n]+)'")
 
 
 @dataclass(frozen=True)
@@ -239,3 +245,62 @@ def _hints(module: str, cause: str, imports: Sequence[str]) -> list[str]:
 def _headline(kind: str, text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{kind}: {lines[0][:_MOST]}" if lines else kind
+
+
+def import_hints(stderr: str, wheel: Path, recipe: Recipe) -> list[str]:
+    """What to change in the source, whose folder must be on this machine; `stderr` is what the import printed."""
+    if not isinstance(recipe.source, PathSource):
+        return []
+    try:
+        files = source_files(recipe.source.path)
+        with ZipFile(wheel) as archive:
+            names = archive.namelist()
+        script = read_setup_script(recipe.source.path)
+        return [
+            *_no_data(stderr, names, files),
+            *_no_module(stderr, names, files, script),
+        ]
+    except (BuildfarmError, OSError, BadZipFile):  # a hint is no reason for an error
+        return []
+
+
+def _no_data(stderr: str, names: Sequence[str], files: Sequence[tuple[str, Path]]) -> Iterator[str]:
+    """A file that the wheel does not have where the import looks for it, and that the source has."""
+    for file in _NO_FILE.findall(stderr)[-1:]:
+        name = next((name for name, _ in files if f"/{name}".endswith(f"/{file}")), "")
+        if name and file not in names:
+            yield (
+                f"the source has {name}, and the wheel does not: add it to `package_data` in setup.py, or to"
+                " `[tool.setuptools.package-data]` in pyproject.toml"
+            )
+
+
+def _no_module(
+    stderr: str, names: Sequence[str], files: Sequence[tuple[str, Path]], script: SetupFacts
+) -> Iterator[str]:
+    """A module that the wheel does not have, and that the source has or compiles."""
+    found = [each for line in stderr.splitlines() if (each := reports("no-module", line) or reports("no-name", line))]
+    module = ".".join(reversed(found[-1].groups())) if found else ""  # `ops` of `tiny` is tiny.ops
+    path = module.replace(".", "/")
+    if not found or any(name.startswith((f"{path}/", f"{path}.")) for name in names):
+        return
+    if any(extension.optional and extension.name == module for extension in script.extensions):
+        yield (
+            f"setup.py compiles {module} with `optional=True`, and the wheel does not have it: setuptools leaves out an"
+            " optional extension whose compile fails; the log of the build has the error"
+        )
+        return
+    # A copy of another project, deeper in the source, is not what the import means.
+    places = [f"{home}{path}" for home in ("", "src/", "python/")]
+    inside = [name for name, _ in files if name.endswith(".py") and name.startswith(tuple(f"{p}/" for p in places))]
+    folder = next((place for place in places if inside and inside[0].startswith(f"{place}/")), "")
+    file = next((name for name, _ in files if name in {f"{place}.py" for place in places}), "")
+    if file and "." not in module:
+        yield f"the source has {file}, and the wheel does not: add {module} to `py_modules` in setup.py"
+    elif folder and f"{folder}/__init__.py" not in inside:
+        yield (
+            f"the source has {folder} without {folder}/__init__.py, so `find_packages()` leaves it out: add an empty"
+            " __init__.py, or call `find_namespace_packages()`"
+        )
+    elif folder:
+        yield f"the source has {folder}, and the wheel does not: add {module} to `packages` in setup.py"

@@ -23,7 +23,7 @@ from builder.proofs.environment.facts import (
     Machine,
     TorchInstall,
 )
-from builder.proofs.environment.judge import judge
+from builder.proofs.environment.judge import check_safe_versions, judge
 from builder.wheelfile.compatibility import runs_on
 
 COMPAT = Compat.load()
@@ -198,3 +198,11 @@ def test_packages_of_another_cuda_that_another_package_requires_are_a_note(marke
     found = environment("2.11.0", "13.0", package("nvidia-cublas-cu12", "12.8"), user)
     one = only(findings(check_nvidia, found), "two-cuda-majors", Severity.NOTE)
     assert "cupy-like require nvidia-cublas-cu12 12.8" in one.what
+
+
+def test_a_version_that_trusts_compromised_authorities_is_a_note() -> None:
+    found = environment("2.11.0", "13.0", package("certifi", "2026.7.4"), package("uv", "0.13.2"))
+    first, second = check_safe_versions(Cures(found, COMPAT))
+    assert {first.code, second.code} == {"unsafe-version"}
+    assert first.cure[0].endswith("'certifi>=2026.10.19'")
+    assert "uv 0.13.2 trusts certificate authorities" in second.what
