@@ -257,7 +257,7 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
 def _linked(target: SmokeTarget, cell: Cell, symbols: SymbolTable) -> Proof:
     """The check `linkage` of a wheel of a recipe."""
     facts = read_facts(target.wheel)
-    claim = replace(foreign_claim(facts, [cell]), foreign=False, variants=target.recipe.variants)
+    claim = replace(foreign_claim(facts, [cell]), foreign=False)
     return check_linkage_in(facts, claim, cell, symbols)
 
 

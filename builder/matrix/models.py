@@ -5,7 +5,6 @@ The reference pages come from them.
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -112,12 +111,6 @@ class MatrixModel(fields.StrictModel):
     )
 
 
-def _cuda(text: str) -> str:
-    if not re.fullmatch(r"\d{1,3}(\.\d{1,2})?", text):
-        raise ValueError(f"{text!r} is not a CUDA version; write it like 13 or 12.8")
-    return text
-
-
 class AbiModel(fields.StrictModel):
     """The ABI class of some torch releases."""
 
@@ -199,24 +192,6 @@ class AcceptModel(fields.StrictModel):
     cell: str = Field(
         default="", description="Pattern of cell names; `*` matches any text. Without this key, every cell."
     )
-
-
-class VariantModel(fields.StrictModel):
-    """Libraries that only processes with one CUDA, or on one GPU architecture, load."""
-
-    library: str = Field(
-        min_length=1, description="Pattern of paths in the wheel, or of file names; `*` matches any text."
-    )
-    cuda: Annotated[str, AfterValidator(_cuda)] = Field(
-        default="", description="The CUDA: a major version, or major and minor version."
-    )
-    arch: fields.ArchName | None = Field(default=None, description="The GPU architecture.")
-
-    @model_validator(mode="after")
-    def _require_one(self) -> VariantModel:
-        if bool(self.cuda) == bool(self.arch):
-            raise ValueError("must have exactly one of `cuda` and `arch`")
-        return self
 
 
 class PatchModel(fields.StrictModel):
@@ -355,12 +330,6 @@ class RecipeModel(fields.StrictModel):
         default={},
         description="Maps the name of each shared library, without its suffix, to the dispatch keys that the library"
         " must register.",
-    )
-    variants: tuple[VariantModel, ...] = Field(
-        default=(),
-        description="Libraries of which a process loads only those for its CUDA or its GPU. The checks `linkage`,"
-        " `device-code` and `loaded` judge a cell by the libraries that are for it. Of libraries for one architecture"
-        " each, every architecture of the build needs one.",
     )
     max_size: fields.Bytes | None = Field(
         default=None,

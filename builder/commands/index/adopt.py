@@ -152,7 +152,7 @@ class _Adopter:
         # The recipe gives the imports, the cases and the accepted findings. It may say that the wheel needs GPU code.
         recipe = with_imports(own or empty_recipe(facts.name), facts)
         claim = foreign_claim(facts, cells, cuda_required=recipe.cuda == "required")
-        claim = replace(claim, max_size=recipe.max_size, variants=recipe.variants)
+        claim = replace(claim, max_size=recipe.max_size)
         proofs = self.prover.prove(
             Subject(wheel.path, facts, claim, provided_by_torch(facts), recipe, fault=""),
             log=self.store.log(f"adopt-{name}", Path.cwd()),

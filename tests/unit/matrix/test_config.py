@@ -12,7 +12,7 @@ from builder.errors import Code, Exit, UsageError
 from builder.gate.acceptance import Accept
 from builder.images.dockerfiles import render_template
 from builder.matrix.axes import AbiClass, Arch, Cuda, Platform, Python, Torch
-from builder.matrix.config import AbiRule, Exclude, GitSource, ImageRule, PathSource, SdistSource, Variant, WheelSource
+from builder.matrix.config import AbiRule, Exclude, GitSource, ImageRule, PathSource, SdistSource, WheelSource
 from builder.matrix.fields import parse_size
 from builder.matrix.load import load_matrix, load_recipe, load_recipes
 from builder.matrix.models import (
@@ -173,9 +173,6 @@ accepts:
 companions: [transformers==4.49.0]
 libraries:
   _C: [CPU, CUDA]
-variants:
-  - {{library: "*_cuda13*", cuda: 13}}
-  - {{library: "a/sm90/*", arch: 9.0}}
 memory_per_job: 1.5GiB
 """
 
@@ -200,7 +197,6 @@ def test_all_keys_of_a_recipe(write_recipe: WriteRecipe) -> None:
     assert recipe.archs == (Arch(8, 0), Arch(9, 0))
     assert (recipe.imports, recipe.companions) == (("torch_thing", "torch_thing.ops"), ("transformers==4.49.0",))
     assert recipe.libraries == {"_C": ("CPU", "CUDA")}
-    assert recipe.variants == (Variant("*_cuda13*", cuda="13"), Variant("a/sm90/*", arch=Arch(9, 0)))
     assert recipe.memory_per_job == 3 * 2**29
 
 
