@@ -141,8 +141,7 @@ class Engine:
             sentence = "this base image is not on this machine, and `--no-pull` forbids a pull"
             hint = "run the command without `--no-pull`"
             raise MissingToolError(sentence, Code.IMAGE_NOT_FOUND, where=base, hints=[hint])
-        with translate_sdk_errors(), self._client() as client:
-            pull_image(client, base, located(base, self.mirrors))
+        pull_image(base, located(base, self.mirrors))
 
     def digest(self, base: str) -> str:
         """The current digest (`sha256:…`) of a tag, as its registry or the mirror reports it.
