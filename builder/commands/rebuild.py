@@ -35,10 +35,10 @@ from builder.wheels.make import compile_wheel, repair_wheel
 from builder.wheels.sources.prepare import prepare_source, project_folder, source_digest
 from builder.wheels.toolchain.environments import Environments
 
-#: Parts whose difference does not stop a rebuild: other scripts of buildfarm may make the same wheel, and a base image
-#: that was pinned only then, or only now, is the same if its id is. The new wheel's record has the recorded values:
-#: with those of this machine, an unchanged wheel would never be equal.
-_IGNORED = frozenset({Part.SCRIPTS, Part.BASE_DIGEST})
+#: Parts whose difference does not stop a rebuild: a base image that was pinned only then, or only now, is the same if
+#: its id is. The new wheel's record has the recorded values: with those of this machine, an unchanged wheel would never
+#: be equal.
+_IGNORED = frozenset({Part.BASE_DIGEST})
 
 #: Whoever made the wheel chose these packages: no URL, no path, no range, no marker and no option.
 _PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9.!+_-]+)")

@@ -58,7 +58,7 @@ from builder.publish.terminal import (
 from builder.records import Part
 from builder.result import BuildResult
 from builder.store import Store, write_atomic
-from builder.tested_versions import installed_versions, unsafe, unsafe_images, untested
+from builder.tested_versions import installed_versions, untested
 from builder.wheels.build_dir import clear_abandoned
 from builder.wheels.sccache.configure import cache_enabled
 from builder.wheels.toolchain.environments import Environments
@@ -191,8 +191,7 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     clear_abandoned(store)
     if options.image and options.executor == "local":
         print_warning("`--image` has no effect with `--executor local`")
-    installed, images = installed_versions(), [name for r in matrix.images for name in (r.image, r.pythons, r.runtime)]
-    if sentences := [*({**untested(installed), **unsafe(installed)}.values()), *unsafe_images(images)]:
+    if sentences := untested(installed_versions()).values():
         print_warning("; ".join(sentences))
     run = _run(options, matrix, recipes, plan, store)
     stored = run.stored(plan.builds)
