@@ -19,6 +19,8 @@ _OTHER_BACKEND = re.compile(r"(?<![a-z])(?:cpu|rocm|xpu)")
 _BARE = re.compile(r"(?:^|\.)\d{1,2}\.\d{1,2}(?=[. ]|$)")
 #: No release of torch has more minor versions after the newest known one.
 _MOST_NEWER = 20
+#: The torch of buildfarm's earlier local versions, such as `cu130.torch211`, also in the name of a file.
+_EARLIER = re.compile(r"(?<=[+.])(cu\d{3}\.torch\d)(\d{1,2})(?=-|$)")
 
 
 class LocalVersion(NamedTuple):
@@ -53,6 +55,14 @@ def read_local(local: str) -> LocalVersion:
     any_named = any(found for found, _ in named.values())
     unread = [what for what, (found, read) in named.items() if not read and (found or (any_named and bare))]
     return LocalVersion(series, variant, without_cuda, tuple(unread))
+
+
+def current_form(version: str) -> str:
+    """A version, or the start of a file name, in which a local version has the form that buildfarm writes now.
+
+    Earlier it wrote `cu130.torch29`, which is newer than `cu130.torch211` for installers: they compare letters as text.
+    """
+    return _EARLIER.sub(r"\1.\2", version)
 
 
 def _variant(number: str) -> str:

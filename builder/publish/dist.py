@@ -14,6 +14,7 @@ from packaging.version import Version
 
 from builder.hashing import sha256_of
 from builder.matrix.axes import AbiClass
+from builder.matrix.local_version import current_form
 from builder.matrix.plan import Build, Plan
 from builder.proof import Proof, proofs_json, proofs_path
 from builder.publish.provenance import statement_path, write_statement
@@ -88,7 +89,7 @@ def _publish(dist: Path, stored: StoredBuild, proofs: Sequence[Proof], published
 
 
 def _without_platform(wheel: Path) -> str:
-    return wheel.name.rpartition("-")[0]
+    return current_form(wheel.name.rpartition("-")[0])
 
 
 def _keep_or_delete(dist: Path, result: BuildResult, published: Published) -> None:
@@ -116,7 +117,8 @@ def is_of(wheel: Path, build: Build) -> bool:
         name, version, _, tags = parse_wheel_filename(wheel.name)
     except ValueError:
         return False
-    local = f".{version.local}".endswith(f".{build.local_version}")  # the source may have a local version of its own
+    written = current_form(f"+{version.local}")
+    local = f".{written[1:]}".endswith(f".{build.local_version}")  # the source may have a local version of its own
     same = name == canonicalize_name(build.wheel_name) and version.public == Version(build.version).public and local
     python = build.pythons[0].tag
     return same and (build.abi is not AbiClass.CPYTHON or any(tag.interpreter == python for tag in tags))

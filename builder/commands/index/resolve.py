@@ -22,6 +22,7 @@ from builder.matrix.axes import Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, PathSource, Selection
 from builder.matrix.load import load_matrix, load_recipes
+from builder.matrix.local_version import current_form
 from builder.matrix.plan import additions, make_plan
 from builder.option import argument, option
 from builder.proofs.claimed_cells import StatedTorch
@@ -167,7 +168,8 @@ def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[st
     def newest(entry: Entry) -> tuple[Version, int, Version, tuple[object, ...], tuple[int, int]]:
         build = parse_wheel_filename(entry.filename)[2]
         glibc = max((glibc_of(tag.platform) or (0, 0) for tag in entry.tags_for(target.cell)), default=(0, 0))
-        return Version(entry.version.public), rank(entry), entry.version, build, glibc
+        version = Version(current_form(str(entry.version)))
+        return Version(entry.version.public), rank(entry), version, build, glibc
 
     best = max(fits, key=lambda entry: (not entry.version.is_prerelease, rank(entry) > 0, newest(entry)))
     found = Resolution(best, level(best), misfits)

@@ -26,6 +26,7 @@ from packaging.version import Version
 
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
+from builder.matrix.local_version import current_form
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.archive import WheelFile, record_fault
 from builder.wheelfile.compatibility import check_wheel_name
@@ -73,7 +74,7 @@ def relabelled_version(version: str, local_version: str) -> str:
 
     A version that already ends with it is kept, so that relabelling twice changes nothing.
     """
-    old = Version(version)
+    old = Version(current_form(str(Version(version))))
     wanted = Version(f"0+{local_version}").local or ""
     if not old.local or old.local == wanted:
         return f"{old.public}+{wanted}"

@@ -14,7 +14,7 @@ from builder.errors import UsageError
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
-from builder.matrix.local_version import LocalVersion, read_local
+from builder.matrix.local_version import LocalVersion, current_form, read_local
 from builder.matrix.plan import make_plan
 from tests.unit.matrix.make import matrix, recipe
 
@@ -82,6 +82,8 @@ FORMS = [
     ("cu130.torch2.11", "2.11", "cu130", "buildfarm"),
     ("git7.cu130.torch2.11", "2.11", "cu130", "buildfarm, of a source that has a local version"),
     ("cu13", "", "cu13", "buildfarm, stable ABI"),
+    ("cu130.torch211", "2.11", "cu130", "buildfarm, in its earlier form"),
+    ("cu130.torch29", "2.9", "cu130", "buildfarm, in its earlier form"),
     ("torch2120cu132", "2.12", "cu132", "NATTEN 0.21, whl.natten.org"),
     ("torch210cu121", "2.1", "cu121", "NATTEN 0.17, whl.natten.org/old; stable-fast 0.0.13"),
     ("cu.12.8.torch.2.11", "2.11", "cu128", "Astral's GPU indexes, wheels.astral.sh"),
@@ -160,3 +162,18 @@ def test_the_torch_of_a_new_version_counts_as_a_number() -> None:
     versions = [Version(f"1.0+{build.local_version}") for build in builds]
     assert [version.local for version in versions] == ["cu130.torch2.9", "cu130.torch2.10", "cu130.torch2.11"]
     assert sorted(versions) == versions
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now"),
+    [
+        ("1.0+cu130.torch211", "1.0+cu130.torch2.11"),
+        ("1.0+git7.cu126.torch29", "1.0+git7.cu126.torch2.9"),
+        ("ops-1.0+cu130.torch211-cp312-cp312", "ops-1.0+cu130.torch2.11-cp312-cp312"),
+        ("1.0+cu130.torch2.11", "1.0+cu130.torch2.11"),
+        ("1.0+torch2120cu132", "1.0+torch2120cu132"),
+        ("1.0+cu13", "1.0+cu13"),
+    ],
+)
+def test_an_earlier_version_has_a_current_form(earlier: str, now: str) -> None:
+    assert current_form(earlier) == now

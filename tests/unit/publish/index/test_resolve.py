@@ -170,6 +170,14 @@ def test_of_two_files_of_a_version_the_commands_name_the_url(
     assert (" @ " in json.loads(call(*words, "--json")[1])["install"]["uv"]) is False
 
 
+def test_the_current_form_of_a_version_comes_before_the_earlier_one() -> None:
+    earlier, now = (
+        entry(f"my_ext-1.0+cu124.{torch}-cp311-cp311-linux_x86_64.whl") for torch in ("torch26", "torch2.6")
+    )
+    assert earlier.version > now.version
+    assert best_wheel([now, earlier], nothing, TARGET).best == now
+
+
 MATRIX = "torch: [2.11.0]\ncuda: [13.0]\npython: [3.12]\narchs: [9.0]\nextensions: [my_ext]\n"
 RECIPE = "name: my_ext\nversion: 1.0\nabi: cpython\ncuda: required\nsource: {path: .}\nimports: [my_ext]\n"
 
