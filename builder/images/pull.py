@@ -53,7 +53,7 @@ def pull_error(image: str, source: str, message: str) -> MissingToolError:
     known = next((each for each in _REFUSALS if reports(each, message)), "")
     cause = known_error(known).cause if known else "the Docker engine refuses"
     hints = [known_error(known).hint] if known else []
-    mirror = f"name a mirror of {Reference.parse(image).registry} under `registries:` in matrix.yaml or in {VARIABLE}"
+    mirror = f"name a mirror of {Reference.parse(image).registry} in {VARIABLE}"
     return MissingToolError(
         f"{name} cannot be pulled from {registry}: {cause} ({message})",
         _REFUSALS.get(known, Code.ENGINE_NOT_ANSWERING),

@@ -242,7 +242,6 @@ class Matrix:
     extensions: tuple[Path, ...] = ()
     exclude: tuple[Exclude, ...] = ()
     images: tuple[ImageRule, ...] = ()
-    registries: dict[str, str] = field(default_factory=dict)
     torch_index: str = TORCH_INDEX
 
 

@@ -80,7 +80,6 @@ def load_matrix(path: Path) -> Matrix:
         extensions=_extension_folders(document, model.extensions),
         exclude=tuple(config.Exclude(**_given(one)) for one in model.exclude),
         images=tuple(config.ImageRule(**_given(one)) for one in model.images),
-        registries=dict(model.registries),
         torch_index=model.torch_index,
     )
 

@@ -97,13 +97,6 @@ class MatrixModel(fields.StrictModel):
         description="Base images for some cells. The first entry whose pattern matches applies. For other cells,"
         " buildfarm uses NVIDIA's image with the CUDA toolkit.",
     )
-    registries: dict[fields.RegistryHost, fields.MirrorLocation] = Field(
-        default={},
-        description="Maps a container registry to its mirror. buildfarm pulls the images of the registry from the"
-        " mirror, under the same path. With `docker.io: registry.example/hub`, it pulls nvidia/cuda:TAG as"
-        " registry.example/hub/nvidia/cuda:TAG. Dockerfiles, buildfarm.lock and wheels name the original image. The"
-        ' environment variable BUILDFARM_REGISTRIES="docker.io=registry.example/hub …" takes precedence.',
-    )
     torch_index: str = Field(
         default=TORCH_INDEX,
         description="URL of PyTorch's wheel index, for CUDA variants of torch that the package index does not serve."

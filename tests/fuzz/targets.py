@@ -52,7 +52,6 @@ exclude:
   - {torch: 2.2, reason: nobody uses it}
 images:
   - {cells: "torch2.2*", image: "debian:12", pythons: "quay.io/pypa/manylinux_2_28_x86_64"}
-registries: {docker.io: "registry.example/mirror"}
 """
 
 

@@ -22,7 +22,7 @@ from builder.wheels.toolchain.environments import Environments
 class RunSettings:
     """The options of a run that change what a worker does."""
 
-    #: Its images, registries and torch index; its path is the client's.
+    #: Its images and torch index; its path is the client's.
     matrix: Matrix
     #: `auto`, `local` or `docker`.
     executor: str = "auto"
@@ -72,7 +72,7 @@ def choose_executor(
         environments,
         environments.store,
         ImageChooser(matrix, Compat.load(), pins, minor_mismatch=settings.minor_mismatch),
-        engine=Engine(read_mirrors(matrix.registries), may_pull=settings.pull),
+        engine=Engine(read_mirrors(), may_pull=settings.pull),
         packages=packages,
         compiler_cache=settings.compiler_cache,
     )

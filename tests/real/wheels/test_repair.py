@@ -492,35 +492,6 @@ def test_a_library_that_is_nowhere_is_named(
         mend(raw, provided=frozenset({"libtorch_cpu.so"}))
 
 
-@pytest.mark.parametrize(
-    ("platform_tag", "says"),
-    [
-        pytest.param(
-            "manylinux_2_5_x86_64", r"the file name has the tag manylinux_2_5_x86_64, but the audit", id="too much"
-        ),
-        pytest.param("any", "could not be audited: ", id="no platform at all"),
-    ],
-)
-def test_a_promise_that_the_final_file_does_not_keep_is_refused(
-    mend: Repair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform_tag: str, says: str
-) -> None:
-    """Whatever goes wrong between auditwheel's repair and the last byte, the last audit sees it."""
-    written = relabel.relabel
-
-    def boast(members: list[relabel.Member], name: str, label: Label) -> tuple[str, list[relabel.Member]]:
-        true_name, members = written(members, name, label)
-        tag = platform_tag.replace("x86_64", platform.machine())
-        return f"{true_name.rsplit('-', 1)[0]}-{tag}.whl", members
-
-    monkeypatch.setattr("builder.wheels.repair.repair.relabel", boast)
-    # Its symbol came with glibc 2.17 (or later, where another processor began with a later glibc).
-    code = MODULE + '#include <time.h>\nextern "C" long at() { timespec t; return clock_gettime(0, &t); }\n'
-    raw = make_wheel(tmp_path / "raw", {"my_ext/C.so": compile_library(tmp_path / "C.so", code)})
-    with pytest.raises(BuildError, match=says.replace("x86_64", platform.machine())):
-        mend(raw)
-    assert not list((tmp_path / "out").iterdir())
-
-
 def test_a_run_path_that_cannot_be_removed_is_not_passed_on(
     mend: Repair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
