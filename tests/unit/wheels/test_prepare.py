@@ -21,7 +21,7 @@ import pytest
 from builder.errors import BuildfarmError, Code, MissingToolError, UsageError
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
 from builder.wheelfile import limits
-from builder.wheels.sources.prepare import changed_files, prepare_source, project_folder, source_digest
+from builder.wheels.sources.prepare import prepare_source, project_folder, source_digest
 from tests.conftest import coded
 from tests.refused import refused
 from tests.unit.loopback import PackageIndex
@@ -162,17 +162,6 @@ def test_a_source_in_a_folder_that_git_ignores_is_taken_whole(tmp_path: Path, fo
     git(tmp_path, "init", "--quiet")
     write(tmp_path, {".gitignore": "*\n"})
     assert tree(take(PathSource(folder))) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
-
-
-def test_a_file_that_changes_after_the_copy_is_named_and_the_digest_is_that_of_the_copy(
-    folder: Path, tmp_path: Path
-) -> None:
-    ours = recipe(PathSource(folder))
-    prepared = prepare_source(ours, tmp_path / "target", cache=tmp_path)
-    assert prepared.digest == source_digest(ours)
-    assert changed_files(ours, prepared) == []
-    write(folder, {"build.log": "1", "src/op.cpp": "OP\n"})
-    assert changed_files(ours, prepared) == ["build.log", "src/op.cpp"]
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
