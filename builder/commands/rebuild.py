@@ -120,7 +120,6 @@ class RebuildOptions:
     image: str | None = None
     no_pull: bool = False
     jobs: int | None = None
-    no_python_downloads: bool = False
     store: Path | None = None
     quiet: bool = False
     verbose: bool = False
@@ -177,7 +176,7 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     recipe = replace(recipe, cuda=record.settings.get("cuda", "required"))
     recipe = recipe.of(record.build.torch, record.build.cuda)
     check_source(record, recipe)
-    environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
+    environments = Environments(store, matrix.torch_index)
     # The recorded executor with the recorded packages; on this machine with sccache only if it was used.
     toolchain = record.toolchain
     cached = toolchain.executor != "local" or Part.SCCACHE in toolchain.parts()
