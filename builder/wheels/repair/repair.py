@@ -53,27 +53,22 @@ def provided_libraries(site_packages: Path, requires: Sequence[str] = ()) -> fro
     """File names of the libraries of torch, of the NVIDIA packages that it requires, and of the driver.
 
     A build's environment also contains a toolkit, a user's does not. So of `nvidia/` only the files of distributions
-    count that `torch` or `requires` (the wheel's own requirements, PEP 508) depend on. A torch without metadata
-    (installed from a source tree) does not name its requirements; then all of `nvidia/` counts.
+    count that `torch` or `requires` (the wheel's own requirements, PEP 508) depend on.
     """
     here: dict[str, Distribution] = {
         canonicalize_name(distribution_name(found)): found for found in distributions(path=[str(site_packages)])
     }
     files = [path.relative_to(site_packages).as_posix() for path in site_packages.glob("torch/lib/*.so*")]
-    if "torch" in here:
-        seen: set[tuple[str, str]] = set()
-        todo = [pair for text in ("torch", *requires) for pair in _wanted(text, extra="")]
-        while todo:
-            project, extra = todo.pop()
-            if project in here and (project, extra) not in seen:
-                seen.add((project, extra))
-                todo += [pair for text in here[project].requires or () for pair in _wanted(text, extra=extra)]
-        for project in {project for project, _ in seen}:
-            # Not `files`, which makes a path object of each of torch's fourteen thousand.
-            files += [row[0] for row in csv.reader((here[project].read_text("RECORD") or "").splitlines()) if row]
-    else:
-        everything = site_packages.glob("nvidia/**/lib/*.so*")
-        files += [path.relative_to(site_packages).as_posix() for path in everything]
+    seen: set[tuple[str, str]] = set()
+    todo = [pair for text in ("torch", *requires) for pair in _wanted(text, extra="")]
+    while todo:
+        project, extra = todo.pop()
+        if project in here and (project, extra) not in seen:
+            seen.add((project, extra))
+            todo += [pair for text in here[project].requires or () for pair in _wanted(text, extra=extra)]
+    for project in {project for project, _ in seen}:
+        # Not `files`, which makes a path object of each of torch's fourteen thousand.
+        files += [row[0] for row in csv.reader((here[project].read_text("RECORD") or "").splitlines()) if row]
     return DRIVER_LIBRARIES | {path.rpartition("/")[2] for path in files if _LIBRARY.fullmatch(path)}
 
 
