@@ -52,6 +52,10 @@ elif arguments[:2] == ["buildx", "build"]:
         sys.exit(0)
     tag = arguments[arguments.index("--tag") + 1]
     (root / "images" / urllib.parse.quote(tag, safe="")).write_text("sha256:made")
+elif arguments[0] == "exec":
+    while (root / "hangs").exists():
+        time.sleep(0.05)
+    sys.exit((root / "fails").exists())
 elif arguments[0] == "pull":
     name = urllib.parse.quote(arguments[-1], safe="")
     offered = root / "offered" / name
@@ -96,8 +100,6 @@ class FakeEngine:
     digests: dict[str, str] = field(default_factory=dict)  # what registries say about tags
     asked: list[str] = field(default_factory=list)  # tags whose digest was asked for
     disconnected: list[str] = field(default_factory=list)  # networks that containers were disconnected from
-    executed: list[list[str]] = field(default_factory=list)  # programs that were started in running containers
-    exec_status: int | None = 0  # how they end; None if they do not end
     started: threading.Event = field(default_factory=threading.Event)
     killed: threading.Event = field(default_factory=threading.Event)
     state: dict[str, Any] = field(default_factory=dict)
@@ -159,8 +161,6 @@ class FakeEngine:
             if m[2]:
                 self.disconnected.append(m[1])
             return 200, {"Id": m[1], "Name": m[1]}
-        if path.startswith("/exec/"):
-            return 200, {"ExitCode": self.exec_status}
         if m := re.fullmatch(r"/containers/([^/]+)/?(\w*)", path):
             return self._container(verb, m[1], m[2], query, body)
         return 500, {"message": f"the fake engine does not support {verb} {target}"}
@@ -186,9 +186,6 @@ class FakeEngine:
             ) + self.container_output.encode()
         if what == "wait":
             return 200, {"StatusCode": 0}
-        if what == "exec":
-            self.executed.append(json.loads(body)["Cmd"])
-            return 201, {"Id": "1"}
         if what in ("start", "kill"):
             (self.started if what == "start" else self.killed).set()
             return 204, None
