@@ -31,7 +31,7 @@ from builder.images.container import (
     translate_sdk_errors,
 )
 from builder.images.pull import pull_error, pull_image
-from builder.images.registry import Reference, located, read_lock, write_lock
+from builder.images.registry import located, read_lock, write_lock
 from builder.log import print_line
 from builder.process import ENDED, Limits, run
 from builder.store import Store
@@ -151,7 +151,7 @@ class Engine:
             except APIError as error:
                 raise pull_error(base, source, reason(error)) from None
 
-    def run_script(self, image: str, script: str, *, owner: str = "") -> str:
+    def run_script(self, image: str, script: str, *, owner: str) -> str:
         """The output of a shell script that runs in a container of an image without network.
 
         `owner` is the owner of the container, by which a later run removes the container if this run is killed.
@@ -166,7 +166,7 @@ class Engine:
                 environment={"NVIDIA_VISIBLE_DEVICES": "void"},  # the driver must not refuse the image
                 # The SDK reads the output from the container's log, which the default logging driver may not keep.
                 log_config=LogConfig(type=LogConfig.types.JSON, config={}),
-                labels={OWNER_LABEL: owner} if owner else {"buildfarm.probe": "yes"},
+                labels={OWNER_LABEL: owner},
             )
         return bytes(output).decode()
 
@@ -284,10 +284,8 @@ def pull_missing(engine: Engine, bases: Iterable[str]) -> dict[str, MissingToolE
     """
     missing = [base for base in dict.fromkeys(bases) if engine.local_name(base) is None]
     if missing and engine.may_pull:
-        found = [source for base in missing if (source := located(base, engine.mirrors)) != base]
-        mirrors = dict.fromkeys(Reference.parse(source).registry for source in found)
-        mirror = f", from {' and '.join(mirrors)}" if mirrors else ""
-        print_line(f"pulling {counted(len(missing), 'base image')}: {', '.join(missing)}{mirror}")
+        sources = ", ".join(located(base, engine.mirrors) for base in missing)
+        print_line(f"pulling {counted(len(missing), 'base image')}: {sources}")
     problems: dict[str, MissingToolError] = {}
     for base in missing:
         try:

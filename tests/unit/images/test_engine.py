@@ -66,7 +66,9 @@ def test_no_buildx(fake: FakeEngine) -> None:
     [
         pytest.param(lambda engine: engine.image_id("BAD"), "/images/BAD/json", id="image_id"),
         pytest.param(lambda engine: engine.base_id("BAD"), "/images/BAD/json", id="base_id"),
-        pytest.param(lambda engine: engine.run_script("BAD", "true"), "/containers/create", id="run_script"),
+        pytest.param(
+            lambda engine: engine.run_script("BAD", "true", owner="job"), "/containers/create", id="run_script"
+        ),
         pytest.param(lambda engine: engine.remove_containers("owner"), "/containers/json", id="remove_containers"),
     ],
 )
@@ -332,7 +334,7 @@ def test_missing_images_are_named_before_the_pull(fake: FakeEngine) -> None:
         for _ in range(2):
             assert pull_missing(engine, ["nvidia/cuda:12", "here:1", "quay.io/pypa/many:1"]) == {}
     first, *others = output.get().splitlines()
-    assert first == "pulling 2 base images: nvidia/cuda:12, quay.io/pypa/many:1, from mirror.example"
+    assert first == "pulling 2 base images: mirror.example/nvidia/cuda:12, mirror.example/pypa/many:1"
     assert [line.split(" (")[0] for line in others] == ["pulled nvidia/cuda:12", "pulled quay.io/pypa/many:1"]
 
 
