@@ -54,7 +54,6 @@ SHARED: dict[str, Field[Any]] = {
     "as_json": flag("Print JSON instead of text.", "--json"),
     "quiet": flag("Print no progress to stderr, only warnings and errors.", "--quiet", "-q"),
     "verbose": flag("Print every line of the programs that run, and every reason in full.", "--verbose", "-v"),
-    "no_python_downloads": flag("Do not download Pythons that this machine lacks. Same as UV_PYTHON_DOWNLOADS=never."),
     "dist": option("Folder for the wheels, report.json and the index.", "DIR"),
     "index": option("Package index to ask first for NAME==VERSION: its URL, or its folder.", "DIR|URL"),
     "junit": option("Also write the results to FILE as JUnit XML.", "FILE"),

@@ -55,8 +55,6 @@ class Part(StrEnum):
     PYTHON_VERSION = "python"
     #: Version of the local compiler cache; images bring their own.
     SCCACHE = "sccache"
-    #: Only in records of an early buildfarm: digest of its scripts around the compilers.
-    SCRIPTS = "scripts"
     #: Tag of the build image; name of its base image; the engine's id of the base image; digest of the base image's
     #: manifest in its registry, when the base is pinned.
     IMAGE = "image"

@@ -43,7 +43,6 @@ class CasesOptions(SelectOptions):
     """The options of `buildfarm cases`."""
 
     matrix: Path = MATRIX
-    no_python_downloads: bool = False
     dist: Path = option(
         "Folder with wheels, for an extension whose wheel was not built here: the newest one is used.",
         "DIR",
@@ -78,7 +77,7 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
     recipes = selected_recipes(load_recipes(matrix), options.select)
     store = open_store(options.store)
     clear_abandoned(store)
-    environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
+    environments = Environments(store, matrix.torch_index)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources")
     for recipe in recipes:
         target = _target(recipe, finder, store, options.dist)

@@ -35,10 +35,10 @@ from builder.wheels.make import compile_wheel, repair_wheel
 from builder.wheels.sources.prepare import prepare_source, project_folder, source_digest
 from builder.wheels.toolchain.environments import Environments
 
-#: Parts whose difference does not stop a rebuild: other scripts of buildfarm may make the same wheel, and a base image
-#: that was pinned only then, or only now, is the same if its id is. The new wheel's record has the recorded values:
-#: with those of this machine, an unchanged wheel would never be equal.
-_IGNORED = frozenset({Part.SCRIPTS, Part.BASE_DIGEST})
+#: Parts whose difference does not stop a rebuild: a base image that was pinned only then, or only now, is the same if
+#: its id is. The new wheel's record has the recorded values: with those of this machine, an unchanged wheel would never
+#: be equal.
+_IGNORED = frozenset({Part.BASE_DIGEST})
 
 #: Whoever made the wheel chose these packages: no URL, no path, no range, no marker and no option.
 _PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9.!+_-]+)")
@@ -120,7 +120,6 @@ class RebuildOptions:
     image: str | None = None
     no_pull: bool = False
     jobs: int | None = None
-    no_python_downloads: bool = False
     store: Path | None = None
     quiet: bool = False
     verbose: bool = False
@@ -177,7 +176,7 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     recipe = replace(recipe, cuda=record.settings.get("cuda", "required"))
     recipe = recipe.of(record.build.torch, record.build.cuda)
     check_source(record, recipe)
-    environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
+    environments = Environments(store, matrix.torch_index)
     # The recorded executor with the recorded packages; on this machine with sccache only if it was used.
     toolchain = record.toolchain
     cached = toolchain.executor != "local" or Part.SCCACHE in toolchain.parts()

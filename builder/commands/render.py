@@ -40,7 +40,7 @@ def render(options: RenderOptions) -> None:
     """
     declared, _, planned = read_plan(options.matrix, options.select)
     pins = lock_path(options.matrix)
-    mirrors, problems = read_mirrors(declared.registries), list[MissingToolError]()
+    mirrors, problems = read_mirrors(), list[MissingToolError]()
     if options.lock:
         from builder.images.engine import Engine, refresh_lock  # noqa: PLC0415 - loads slowly
 

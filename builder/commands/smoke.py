@@ -151,7 +151,6 @@ class SmokeOptions(SelectOptions):
         default=SmokeExecutor.LOCAL,
     )
     no_pull: bool = False
-    no_python_downloads: bool = False
     dist: Path = option("Folder whose wheels are tested if no WHEEL is given.", "DIR", default=DIST)
     store: Path | None = None
     junit: Path | None = None
@@ -208,8 +207,7 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
     recipes = load_recipes(matrix)
     store = open_store(options.store)
     clear_abandoned(store)
-    downloads, pull = not options.no_python_downloads, not options.no_pull
-    cells = cell_environments(options.executor, matrix, store, python_downloads=downloads, pull=pull)
+    cells = cell_environments(options.executor, matrix, store, pull=not options.no_pull)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
     targets, progress = finder.find(wheels, options.dist), Progress()
     results = Results(store, targets)
@@ -240,7 +238,7 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
 def _linked(target: SmokeTarget, cell: Cell, symbols: SymbolTable) -> Proof:
     """The check `linkage` of a wheel of a recipe."""
     facts = read_facts(target.wheel)
-    claim = replace(foreign_claim(facts, [cell]), foreign=False, variants=target.recipe.variants)
+    claim = replace(foreign_claim(facts, [cell]), foreign=False)
     return check_linkage_in(facts, claim, cell, symbols)
 
 

@@ -51,8 +51,6 @@ class Spec:
     needs_first: list[str] = field(default_factory=list)
     #: Entries of `acceptance.Accept` as JSON data.
     accepts: list[dict[str, Any]] = field(default_factory=list)
-    #: Libraries that are for one CUDA or GPU architecture: [{"library": PATTERN, "cuda": "13", "arch": ""}].
-    variants: list[dict[str, str]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for JSON."""

@@ -53,10 +53,10 @@ class ImageChooser:
             base, system = self._build_base(build.cuda, gcc_range)
         toolkit: Cuda | None = build.cuda
         if rule and not rule.toolkit:  # its name says what it has
-            nvidia = base.rpartition("/")[2].startswith(f"cuda:{build.cuda}.")
-            manylinux = self._compat.images.cuda_manylinux(build.cuda, build.platform)
+            name = base.rpartition("/")[2]
+            named = name.startswith(f"cuda:{build.cuda}.") or f"_cuda{build.cuda.major}_{build.cuda.minor}:" in name
             # The package index has no nvcc before CUDA 13.0: for these versions the base image must have the toolkit.
-            if not (nvidia or base.partition("@")[0] == manylinux or build.cuda < self._compat.first_packaged_toolkit):
+            if not (named or build.cuda < self._compat.first_packaged_toolkit):
                 toolkit = None
         elif rule:
             toolkit = rule.toolkit

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cached_property
@@ -32,7 +31,7 @@ from builder.images.container import (
     translate_sdk_errors,
 )
 from builder.images.pull import pull_error, pull_image
-from builder.images.registry import Reference, located, read_lock, write_lock
+from builder.images.registry import located, read_lock, write_lock
 from builder.log import print_line
 from builder.process import ENDED, Limits, run
 from builder.store import Store
@@ -48,9 +47,6 @@ CONTAINER_TIMEOUT = 300
 
 #: Timeout of one build of an image, seconds. A build takes a few minutes; that of a stuck engine would never end.
 BUILD_TIMEOUT = 3600
-
-#: Interval between two looks at a program in a container, seconds.
-_POLL_INTERVAL = 0.1
 
 #: Error lines of a build step, which begin with the step's number and time: those of pip, apt, dnf and of the checks
 #: in the Dockerfile. Second, BuildKit's own error lines, which repeat the complete command of the step.
@@ -141,8 +137,7 @@ class Engine:
             sentence = "this base image is not on this machine, and `--no-pull` forbids a pull"
             hint = "run the command without `--no-pull`"
             raise MissingToolError(sentence, Code.IMAGE_NOT_FOUND, where=base, hints=[hint])
-        with translate_sdk_errors(), self._client() as client:
-            pull_image(client, base, located(base, self.mirrors))
+        pull_image(base, located(base, self.mirrors))
 
     def digest(self, base: str) -> str:
         """The current digest (`sha256:…`) of a tag, as its registry or the mirror reports it.
@@ -156,7 +151,7 @@ class Engine:
             except APIError as error:
                 raise pull_error(base, source, reason(error)) from None
 
-    def run_script(self, image: str, script: str, *, owner: str = "") -> str:
+    def run_script(self, image: str, script: str, *, owner: str) -> str:
         """The output of a shell script that runs in a container of an image without network.
 
         `owner` is the owner of the container, by which a later run removes the container if this run is killed.
@@ -171,7 +166,7 @@ class Engine:
                 environment={"NVIDIA_VISIBLE_DEVICES": "void"},  # the driver must not refuse the image
                 # The SDK reads the output from the container's log, which the default logging driver may not keep.
                 log_config=LogConfig(type=LogConfig.types.JSON, config={}),
-                labels={OWNER_LABEL: owner} if owner else {"buildfarm.probe": "yes"},
+                labels={OWNER_LABEL: owner},
             )
         return bytes(output).decode()
 
@@ -227,8 +222,8 @@ class Engine:
         """
         with translate_sdk_errors(), self._client() as client:
             running = client.containers.list(filters={"label": f"{OWNER_LABEL}={owner}"}, ignore_removed=True)
-            statuses = [_status_of(client, str(container.id), ["chmod", "1777", "/"]) for container in running]
-        return 0 in statuses
+        argv = ("docker", "exec", "--user=0:0")  # the SDK would wait for the end of the output without a limit
+        return None not in [_output_of(*argv, str(one.id), "chmod", "1777", "/") for one in running] and bool(running)
 
     def remove_containers(self, owner: str) -> list[str]:
         """Kill and remove the containers of an owner, with their anonymous volumes; returns their ids."""
@@ -282,21 +277,6 @@ class Engine:
             yield client
 
 
-def _status_of(client: docker.DockerClient, container: str, argv: list[str]) -> int | None:
-    """The exit status of a short program that root runs in a container, None if it does not end in time.
-
-    The SDK's `exec_run` reads the output of the program, without a time limit.
-    """
-    identity = client.api.exec_create(container, argv, user="0:0")["Id"]
-    client.api.exec_start(identity, detach=True)
-    deadline = time.monotonic() + REQUEST_TIMEOUT
-    status: int | None = None
-    while status is None and time.monotonic() < deadline:
-        status = client.api.exec_inspect(identity)["ExitCode"]
-        time.sleep(0 if status is not None else _POLL_INTERVAL)
-    return status
-
-
 def pull_missing(engine: Engine, bases: Iterable[str]) -> dict[str, MissingToolError]:
     """Pull the base images that are not on this machine; return the errors by image.
 
@@ -304,10 +284,8 @@ def pull_missing(engine: Engine, bases: Iterable[str]) -> dict[str, MissingToolE
     """
     missing = [base for base in dict.fromkeys(bases) if engine.local_name(base) is None]
     if missing and engine.may_pull:
-        found = [source for base in missing if (source := located(base, engine.mirrors)) != base]
-        mirrors = dict.fromkeys(Reference.parse(source).registry for source in found)
-        mirror = f", from {' and '.join(mirrors)}" if mirrors else ""
-        print_line(f"pulling {counted(len(missing), 'base image')}: {', '.join(missing)}{mirror}")
+        sources = ", ".join(located(base, engine.mirrors) for base in missing)
+        print_line(f"pulling {counted(len(missing), 'base image')}: {sources}")
     problems: dict[str, MissingToolError] = {}
     for base in missing:
         try:

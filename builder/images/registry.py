@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.errors import Code, UsageError
-from builder.matrix.fields import MIRROR_PATTERN, REGISTRY_PATTERN
 from builder.store import write_atomic
 
-#: Environment variable with mirrors, `docker.io=registry.example/mirror quay.io=registry.example/mirror`. An entry
-#: takes precedence over the entry of matrix.yaml for the same registry.
+#: Environment variable with mirrors, `docker.io=registry.example/mirror quay.io=registry.example/mirror`.
 VARIABLE = "BUILDFARM_REGISTRIES"
+#: One of them: the host of a registry with its port, and host and path of its mirror.
+_MIRROR = re.compile(r"([A-Za-z0-9.-]+(?::[0-9]+)?)=([A-Za-z0-9.-]+(?::[0-9]+)?(?:/[a-z0-9._-]+)*)")
 
 _DOCKER_HUB = "docker.io"
 
@@ -62,12 +62,11 @@ def located(image: str, mirrors: Mapping[str, str]) -> str:
     return replace(reference, registry=mirror).name if mirror else image
 
 
-def read_mirrors(declared: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The mirrors of matrix.yaml with those of BUILDFARM_REGISTRIES. Raises UsageError if the variable is invalid."""
-    mirrors = dict(declared)
+def read_mirrors(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The mirrors of BUILDFARM_REGISTRIES. Raises UsageError if the variable is invalid."""
+    mirrors = {}
     for entry in environ.get(VARIABLE, "").split():
-        registry, _, mirror = entry.partition("=")
-        if not re.fullmatch(REGISTRY_PATTERN, registry) or not re.fullmatch(MIRROR_PATTERN, mirror):
+        if not (found := _MIRROR.fullmatch(entry)):
             raise UsageError(
                 f"{entry!r} is not a mirror of a registry",
                 Code.VALUE_INVALID,
@@ -77,7 +76,7 @@ def read_mirrors(declared: Mapping[str, str], environ: Mapping[str, str] = os.en
                     " docker.io=registry.example/hub quay.io=registry.example/quay"
                 ],
             )
-        mirrors[registry] = mirror
+        mirrors[found[1]] = found[2]
     return mirrors
 
 

@@ -80,10 +80,6 @@ class ImageTable:
     #: current_tag, current_pythons: the newest tag of pypa's images, and the Pythons in it.
     current_tag: str
     current_pythons: tuple[Python, ...]
-    #: cuda_registry, cuda_image, cudas: registry, name and CUDA versions of NVIDIA's manylinux images.
-    cuda_registry: str
-    cuda_image: str
-    cudas: tuple[Cuda, ...]
 
     def distribution_of(self, image: str) -> Distribution | None:
         """Return the distribution named in an image name such as `nvidia/cuda:12.1.1-devel-rockylinux8`, or None."""
@@ -96,16 +92,10 @@ class ImageTable:
         tag = self.current_tag if python in self.current_pythons else old
         return f"{self.registry}/{_MANYLINUX}_{platform.machine}:{tag}" if tag else None
 
-    def cuda_manylinux(self, cuda: Cuda, platform: Platform) -> str | None:
-        """Return NVIDIA's manylinux image with that toolkit, or None. Its tag `latest` moves."""
-        if cuda not in self.cudas:
-            return None
-        return f"{self.cuda_registry}/{self.cuda_image}_{platform.machine}_cuda{cuda.major}_{cuda.minor}:latest"
-
 
 def read_images(raw: dict[str, Any]) -> ImageTable:
     """Return the image facts of compat.yaml. A mistake in the file raises KeyError or ValueError."""
-    manylinux, nvidia = raw["manylinux"], raw["manylinux_cuda"]
+    manylinux = raw["manylinux"]
     distributions = (
         Distribution(
             name,
@@ -124,9 +114,6 @@ def read_images(raw: dict[str, Any]) -> ImageTable:
         registry=manylinux["registry"],
         current_tag=manylinux["current"]["tag"],
         current_pythons=tuple(map(Python.parse, manylinux["current"]["python"])),
-        cuda_registry=nvidia["registry"],
-        cuda_image=nvidia["image"],
-        cudas=tuple(map(Cuda.parse, nvidia["cuda"])),
     )
 
 

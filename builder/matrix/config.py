@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -98,23 +97,6 @@ Source = PathSource | SdistSource | GitSource | WheelSource
 
 
 @dataclass(frozen=True)
-class Variant:
-    """An entry of `variants:`: libraries of the wheel that only some processes load. Keys: `VariantModel`."""
-
-    library: str
-    cuda: str = ""
-    arch: Arch | None = None
-
-    def matches(self, path: str) -> bool:
-        """Whether a library of this path is meant."""
-        return any(fnmatchcase(name, self.library) for name in (path, path.rpartition("/")[2]))
-
-    def suits(self, cuda: Cuda) -> bool:
-        """Whether the entry is for this CUDA."""
-        return self.cuda in ("", str(cuda), str(cuda.major))
-
-
-@dataclass(frozen=True)
 class PatchRule:
     """The builds that a patch is for, as version specifiers; an empty one means every version."""
 
@@ -161,7 +143,6 @@ class Recipe:
     accepts: tuple[Accept, ...] = ()
     companions: tuple[str, ...] = ()
     libraries: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    variants: tuple[Variant, ...] = ()
     seconds_per_case: int = SECONDS_PER_CASE
     memory_per_job: int = MEMORY_PER_JOB
     max_size: int = 0
@@ -261,7 +242,6 @@ class Matrix:
     extensions: tuple[Path, ...] = ()
     exclude: tuple[Exclude, ...] = ()
     images: tuple[ImageRule, ...] = ()
-    registries: dict[str, str] = field(default_factory=dict)
     torch_index: str = TORCH_INDEX
 
 

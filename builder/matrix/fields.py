@@ -23,11 +23,6 @@ from builder.matrix.compat import Compat
 
 T = TypeVar("T")
 
-#: Host of a container registry, with its port: docker.io.
-REGISTRY_PATTERN = r"[A-Za-z0-9.-]+(:[0-9]+)?"
-#: Host and path of a mirror of a registry: registry.example/mirror.
-MIRROR_PATTERN = REGISTRY_PATTERN + r"(/[a-z0-9._-]+)*"
-
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
 #: An image name, as the project "distribution" defines it (reference/reference.go): host, path, tag, digest.
 IMAGE_PATTERN = (
@@ -181,10 +176,6 @@ GitUrl = Annotated[
 ]
 ImageName = Annotated[
     str, _matching(IMAGE_PATTERN, "is not an image name; write it like registry.example/team/cuda12:2026-11-01")
-]
-RegistryHost = Annotated[str, _matching(REGISTRY_PATTERN, "is not the host of a registry; write it like docker.io")]
-MirrorLocation = Annotated[
-    str, _matching(MIRROR_PATTERN, "is not a host with a path; write it like registry.example/mirror, without https://")
 ]
 RequirementText = Annotated[str, _readable(Requirement, "is not a requirement; write it like setuptools>=77")]
 SpecifierText = Annotated[str, _readable(SpecifierSet, "is not a version specifier; write it like >=2.10,<3")]

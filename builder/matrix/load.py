@@ -22,7 +22,7 @@ from builder.matrix.plan import Plan, make_plan
 from builder.matrix.yaml_document import Document, Key, key_path, read_document, validate
 
 #: Keys that `recipe_of` converts. The others are in a Recipe as extension.yaml has them.
-_CONVERTED = {"name", "version", "source", "patches", "abi", "archs", "imports", "accepts", "variants", "max_size"}
+_CONVERTED = {"name", "version", "source", "patches", "abi", "archs", "imports", "accepts", "max_size"}
 _AS_WRITTEN = {each.name for each in fields(Recipe)} & set(RecipeModel.model_fields) - _CONVERTED
 
 
@@ -80,7 +80,6 @@ def load_matrix(path: Path) -> Matrix:
         extensions=_extension_folders(document, model.extensions),
         exclude=tuple(config.Exclude(**_given(one)) for one in model.exclude),
         images=tuple(config.ImageRule(**_given(one)) for one in model.images),
-        registries=dict(model.registries),
         torch_index=model.torch_index,
     )
 
@@ -116,7 +115,6 @@ def recipe_of(document: Document, home: Path) -> Recipe:
         archs=tuple(sorted(set(model.archs))),
         imports=tuple(model.imports),
         accepts=tuple(Accept(str(one.check), one.reason, one.op, one.cell) for one in model.accepts),
-        variants=tuple(config.Variant(**_given(one)) for one in model.variants),
         max_size=model.max_size or 0,
         **{name: getattr(model, name) for name in _AS_WRITTEN},
     )

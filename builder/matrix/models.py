@@ -5,7 +5,6 @@ The reference pages come from them.
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -98,24 +97,11 @@ class MatrixModel(fields.StrictModel):
         description="Base images for some cells. The first entry whose pattern matches applies. For other cells,"
         " buildfarm uses NVIDIA's image with the CUDA toolkit.",
     )
-    registries: dict[fields.RegistryHost, fields.MirrorLocation] = Field(
-        default={},
-        description="Maps a container registry to its mirror. buildfarm pulls the images of the registry from the"
-        " mirror, under the same path. With `docker.io: registry.example/hub`, it pulls nvidia/cuda:TAG as"
-        " registry.example/hub/nvidia/cuda:TAG. Dockerfiles, buildfarm.lock and wheels name the original image. The"
-        ' environment variable BUILDFARM_REGISTRIES="docker.io=registry.example/hub …" takes precedence.',
-    )
     torch_index: str = Field(
         default=TORCH_INDEX,
         description="URL of PyTorch's wheel index, for CUDA variants of torch that the package index does not serve."
         " `{variant}` is replaced by the variant, such as cu130.",
     )
-
-
-def _cuda(text: str) -> str:
-    if not re.fullmatch(r"\d{1,3}(\.\d{1,2})?", text):
-        raise ValueError(f"{text!r} is not a CUDA version; write it like 13 or 12.8")
-    return text
 
 
 class AbiModel(fields.StrictModel):
@@ -194,24 +180,6 @@ class AcceptModel(fields.StrictModel):
     cell: str = Field(
         default="", description="Pattern of cell names; `*` matches any text. Without this key, every cell."
     )
-
-
-class VariantModel(fields.StrictModel):
-    """Libraries that only processes with one CUDA, or on one GPU architecture, load."""
-
-    library: str = Field(
-        min_length=1, description="Pattern of paths in the wheel, or of file names; `*` matches any text."
-    )
-    cuda: Annotated[str, AfterValidator(_cuda)] = Field(
-        default="", description="The CUDA: a major version, or major and minor version."
-    )
-    arch: fields.ArchName | None = Field(default=None, description="The GPU architecture.")
-
-    @model_validator(mode="after")
-    def _require_one(self) -> VariantModel:
-        if bool(self.cuda) == bool(self.arch):
-            raise ValueError("must have exactly one of `cuda` and `arch`")
-        return self
 
 
 class PatchModel(fields.StrictModel):
@@ -349,12 +317,6 @@ class RecipeModel(fields.StrictModel):
         default={},
         description="Maps the name of each shared library, without its suffix, to the dispatch keys that the library"
         " must register.",
-    )
-    variants: tuple[VariantModel, ...] = Field(
-        default=(),
-        description="Libraries of which a process loads only those for its CUDA or its GPU. The checks `linkage`,"
-        " `device-code` and `loaded` judge a cell by the libraries that are for it. Of libraries for one architecture"
-        " each, every architecture of the build needs one.",
     )
     max_size: fields.Bytes | None = Field(
         default=None,

@@ -20,10 +20,8 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CONTROL = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _NULL = "tag:yaml.org,2002:null"
 
-#: Characters of a file and of one value, nested values, and values of a file after its aliases are expanded. The
-#: matrix of this repository has 3,000 characters, 100 values and 3 levels.
-MAX_CHARACTERS, MAX_VALUE, MAX_DEPTH, MAX_VALUES = 2**20, 2**14, 20, 20_000
-_TOO_DEEP = f"values are nested more than {MAX_DEPTH} levels deep"
+#: Values of a file after its aliases are expanded. The matrix of this repository has 100.
+MAX_VALUES = 20_000
 
 #: Path of a value in the file, such as ("exclude", 0, "torch").
 Key = tuple[str | int, ...]
@@ -73,39 +71,23 @@ def read_document(path: Path) -> Document:
 
 def parse_document(text: str, path: Path) -> Document:
     """Read the text of a file. Raises UsageError: it is not YAML, is not a mapping, or holds a key twice."""
-    if len(text) > MAX_CHARACTERS:
-        raise UsageError(f"the file has more than {MAX_CHARACTERS} characters", Code.FILE_INVALID, where=str(path))
+    reader = _Reader(path)
     try:
-        _check_depth(text, path)
         root = yaml.compose(text, Loader=_LOADER)
+        data = reader.plain(root, ()) if root else {}
+    except RecursionError:
+        raise UsageError("its values are nested too deeply", Code.FILE_INVALID, where=str(path)) from None
     except yaml.YAMLError as error:
         where, problem = str(path), str(error).splitlines()[0]
         if isinstance(error, yaml.MarkedYAMLError):
             problem = " ".join(part for part in (error.problem, error.context) if part)
             if mark := error.problem_mark or error.context_mark:
                 where = f"{path}:{mark.line + 1}:{mark.column + 1}"
-            if "nesting depth" in problem:  # libyaml reads ahead, and has a limit of its own
-                raise UsageError(_TOO_DEEP, Code.FILE_INVALID, where=where) from None
         raise UsageError(f"this is not valid YAML: {problem}", Code.FILE_INVALID, where=where) from None
-    reader = _Reader(path)
-    data = reader.plain(root, ()) if root else {}
     if not isinstance(data, dict):
         sentence = "the file must be a mapping of keys, such as `torch: [2.11]`"
         raise UsageError(sentence, Code.FILE_INVALID, where=str(path))
     return Document(path, data, reader.positions)
-
-
-def _check_depth(text: str, path: Path) -> None:
-    """Refuse deep nesting: the parser of PyYAML recurses, and ends the process when the stack is full."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > MAX_DEPTH:
-                line = event.start_mark.line + 1 if event.start_mark else 1
-                raise UsageError(_TOO_DEEP, Code.FILE_INVALID, where=f"{path}:{line}")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
 
 
 class _Reader:
@@ -118,7 +100,7 @@ class _Reader:
     def plain(self, node: yaml.Node, key: Key) -> Any:  # noqa: ANN401  # text, list, mapping or None
         self._values += 1
         if self._values > MAX_VALUES:
-            raise self._refused(node, f"the file has more than {MAX_VALUES} values", Code.FILE_INVALID)
+            raise self._refused(node, f"the file has more than {MAX_VALUES} values")
         if isinstance(node, yaml.ScalarNode):
             return None if node.tag == _NULL and not node.style else self._text(node)
         if any(node is outer for outer in self._open):
@@ -148,8 +130,6 @@ class _Reader:
 
     def _text(self, node: yaml.ScalarNode) -> str:
         text = str(node.value)
-        if len(text) > MAX_VALUE:
-            raise self._refused(node, f"a value has more than {MAX_VALUE} characters", Code.FILE_INVALID)
         if control := _CONTROL.search(text):
             raise self._refused(node, f"a value has the control character {control[0]!r}")
         return text
@@ -157,9 +137,9 @@ class _Reader:
     def _record(self, node: yaml.Node, key: Key) -> None:
         self.positions[key] = (node.start_mark.line + 1, node.start_mark.column + 1)
 
-    def _refused(self, node: yaml.Node, sentence: str, code: Code = Code.FILE_INVALID) -> UsageError:
+    def _refused(self, node: yaml.Node, sentence: str) -> UsageError:
         where = f"{self.path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
-        return UsageError(sentence, code, where=where)
+        return UsageError(sentence, Code.FILE_INVALID, where=where)
 
 
 M = TypeVar("M", bound=BaseModel)

@@ -26,6 +26,7 @@ from builder.store import Store, write_atomic
 from builder.untrusted import MAX_JSON, JsonError, parse_json
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.elf import Elf, read_elf
+from builder.wheels.build_scripts.cuda_packages import stated
 
 #: Version of the file format.
 _FORMAT = 2
@@ -176,7 +177,13 @@ def inventory_of_wheel(archive: WheelFile) -> Inventory:
         raise other
     with archive.open("torch/version.py") as stream:
         text = stream.read(_MAX_VERSION).decode(errors="replace")
-    torch, cuda = _version(text, str(archive.path))
+    version, cuda_version = stated(text)
+    if not version:
+        raise UsageError("torch/version.py does not name a release", Code.NOT_A_WHEEL, where=str(archive.path))
+    if not cuda_version:
+        sentence = f"torch {version} was built without CUDA; name one with CUDA"
+        raise UsageError(sentence, Code.NOT_A_WHEEL, where=str(archive.path))
+    torch, cuda = Torch.parse(version), Cuda.parse(cuda_version)
     elves: dict[str, Elf] = {}
     with tempfile.TemporaryDirectory(prefix="buildfarm-inventory-") as folder:
         for name in sorted(members):
@@ -196,14 +203,3 @@ def inventory_of_wheel(archive: WheelFile) -> Inventory:
     others = {*members, *required}.union(*(elf.needed for elf in elves.values()))
     unread = sorted(name for name in others if _NVIDIA.fullmatch(name))
     return Inventory(Release(torch, cuda, elves["libc10.so"].machine), SymbolTable.of(elves, unread))
-
-
-def _version(text: str, where: str) -> tuple[Torch, Cuda]:
-    """The release and the CUDA that torch/version.py states; the file is not executed."""
-    torch = re.search(r"^__version__ = '(\d+\.\d+\.\d+)", text, re.MULTILINE)
-    cuda = re.search(r"^cuda\b[^=\n]*= '(\d+\.\d+)", text, re.MULTILINE)
-    if torch is None:
-        raise UsageError("torch/version.py does not name a release", Code.NOT_A_WHEEL, where=where)
-    if cuda is None:
-        raise UsageError(f"torch {torch[1]} was built without CUDA; name one with CUDA", Code.NOT_A_WHEEL, where=where)
-    return Torch.parse(torch[1]), Cuda.parse(cuda[1])

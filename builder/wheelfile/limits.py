@@ -19,13 +19,10 @@ MAX_WHEEL_BYTES = 16 * 2**30
 #: A file may unpack to so many times its compressed size. Smaller files than MIN_RATIO_BYTES are not compared.
 MAX_RATIO = 200
 MIN_RATIO_BYTES = 16 * 2**20
-#: Bytes of the list of files at the end of a zip archive; of all extended headers of a tar archive.
+#: Bytes of the list of files at the end of a zip archive.
 MAX_FILE_LIST = 16 * 2**20
-MAX_TAR_HEADERS = 16 * 2**20
 #: Bytes of a path in an archive, and of one component of it (Linux allows 255).
 MAX_PATH, MAX_NAME = 1024, 255
-#: Hard links to one file of an archive. Linux allows 65,000 on ext4.
-MAX_HARD_LINKS = 1000
 #: Bytes of METADATA and WHEEL, and of any other file of `.dist-info`.
 MAX_METADATA = 4 * 2**20
 MAX_DIST_INFO = 32 * 2**20

@@ -32,6 +32,7 @@ from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.untrusted import split_url, without_credentials
 from builder.wheelfile.archive import DAMAGE
+from builder.wheels.build_scripts.cuda_packages import stated
 from builder.wheels.sources.index import Location, download, index_login, locate
 from builder.wheels.toolchain.uv import compile_captured, is_offline
 
@@ -243,14 +244,12 @@ def _archive(file: Location, stack: ExitStack) -> ZipFile:
 
 def _cuda(wheel: _Wheel, torch: Torch) -> Cuda | None:
     """The CUDA that torch/version.py states, None for a wheel without."""
-    version = wheel.text(_VERSION)
-    named = re.search(r"^__version__ = '(\d+\.\d+\.\d+)", version, re.MULTILINE)
-    if named is None or Torch.parse(named[1]) != torch:
-        raise wheel.unread(_VERSION, f"it states {f'torch {named[1]}' if named else 'no version'}, not torch {torch}")
-    cuda = re.search(r"^cuda\b[^=\n]*= (?:None|'(\d+\.\d+)')", version, re.MULTILINE)
-    if cuda is None:
+    version, cuda = stated(text := wheel.text(_VERSION))
+    if version != str(torch):
+        raise wheel.unread(_VERSION, f"it states {f'torch {version}' if version else 'no version'}, not torch {torch}")
+    if not cuda and not re.search(r"^cuda\b[^=\n]*= None", text, re.MULTILINE):
         raise wheel.unread(_VERSION, "it does not state the CUDA that torch was built with")
-    return Cuda.parse(cuda[1]) if cuda[1] else None
+    return Cuda.parse(cuda) if cuda else None
 
 
 def _archs(wheel: _Wheel) -> list[Arch]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import tomllib
@@ -14,13 +13,13 @@ from typing import Any
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, parse_python, read_setup_script
+from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script
 from builder.diagnosis.target_version import target_version, written
 from builder.errors import BuildError, Code
 from builder.log import print_warning
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
 from builder.matrix.compat import Compat
-from builder.matrix.config import RECIPE, PathSource, Recipe, name_pattern, version_pattern
+from builder.matrix.config import RECIPE, PathSource, name_pattern, version_pattern
 from builder.records import CudaSources
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.facts import read_facts
@@ -32,7 +31,6 @@ from builder.wheels.repair.repair import is_excluded
 
 _INCLUDE = re.compile(r'#\s*include\s*[<"](?:[^">]*/)?([^"/>]+\.cu)[">]')
 _INCLUDING = frozenset({".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hpp"})
-_BUILD_FILES = ("setup.py", "build.py", "setup_helpers.py")
 #: A line of a log that compiles a file: a compiler command, or what CMake prints instead.
 _COMPILES = re.compile(r"\s-c\s|\.o\b|Building CUDA object")
 
@@ -58,7 +56,9 @@ class CompileFacts:
 
 def check_source(job: CompileJob) -> SourceFacts:
     """Check a source before its compile; raises BuildError for a torch that the build does not have."""
-    return SourceFacts(read_setup_script(job.source), check_target(job), find_cuda_sources(job.source, job.recipe))
+    script = read_setup_script(job.source)
+    asks = "setup.py" if script.asks_for_gpu and not job.recipe.assume_cuda else ""
+    return SourceFacts(script, check_target(job), find_cuda_sources(job.source, asks))
 
 
 def check_wheel(wheel: Path, job: CompileJob, source: SourceFacts, log: str) -> CompileFacts:
@@ -223,7 +223,7 @@ def check_compiled(wheel: Path, job: CompileJob, script: SetupFacts, log: str) -
         )
 
 
-def find_cuda_sources(source: Path, recipe: Recipe) -> CudaSources:
+def find_cuda_sources(source: Path, asks_for_gpu: str) -> CudaSources:
     """The CUDA files of a source before it is compiled: none of them is compiled yet."""
     files = sorted(path for path in source.rglob("*.cu") if path.is_file())
     included: set[str] = set()
@@ -232,14 +232,7 @@ def find_cuda_sources(source: Path, recipe: Recipe) -> CudaSources:
             if path.suffix in _INCLUDING and path.is_file():
                 included.update(_INCLUDE.findall(path.read_text(errors="replace")))
     own = [path.relative_to(source).as_posix() for path in files if path.name not in included]
-    asks = ""
-    for name in _BUILD_FILES if not recipe.assume_cuda else ():
-        with suppress(OSError, SyntaxError, ValueError):
-            nodes = ast.walk(parse_python((source / name).read_bytes()))  # the code, and not a comment
-            asked = (node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr == "is_available")
-            if any(ast.unparse(module).endswith("cuda") for module in asked):
-                asks = asks or name
-    return CudaSources(len(files), tuple(own), asks)
+    return CudaSources(len(files), tuple(own), asks_for_gpu)
 
 
 def without_compiled(sources: CudaSources, log: str) -> CudaSources:

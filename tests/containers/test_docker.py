@@ -164,8 +164,11 @@ def test_a_secret_reaches_the_step_and_no_layer(tmp_path: Path) -> None:
     client = docker.from_env()
     try:
         Engine().build(text, tag, log=tmp_path / "log", owner="secrets", secrets=secrets)
-        assert Engine().run_script(tag, "cat /length") == f"{len('https://me:hush@wheels.invalid/simple')}\n"
-        assert Engine().run_script(tag, "test ! -s /run/secrets/network && echo none") == "none\n"
+        assert (
+            Engine().run_script(tag, "cat /length", owner="probe")
+            == f"{len('https://me:hush@wheels.invalid/simple')}\n"
+        )
+        assert Engine().run_script(tag, "test ! -s /run/secrets/network && echo none", owner="probe") == "none\n"
         image = client.images.get(tag)
         assert "hush" not in str(image.history()) + str(image.attrs) + (tmp_path / "log").read_text()
     finally:

@@ -55,8 +55,8 @@ def test_the_headline_command(farm: Farm, registry: LocalRegistry, own: dict[str
     ran = farm(*command, "--ext", "ms_deform_attn", "--arch", "9.0", "--allow-cuda-minor-mismatch", env=own)
     assert_proven(ran, tmp_path, {f"torch2.2.2-cu121-cp{minor}" for minor in (310, 311, 312)})
     assert "executor: docker (no CUDA 12.1 toolkit on this machine)" in ran.err
-    assert f"pulling 2 base images: {CUDA_IMAGE}, quay.io/{PYTHONS_IMAGE}, from " in ran.err
-    assert re.search(rf"pulled {CUDA_IMAGE} \(.* MB, \d+:\d\d\)", ran.err)
+    assert re.search(rf"pulling 2 base images: \S+/{CUDA_IMAGE}, \S+/{PYTHONS_IMAGE}\n", ran.err)
+    assert re.search(rf"pulled {CUDA_IMAGE} \(\d+:\d\d\)", ran.err)
     wheels = sorted((tmp_path / "dist").glob("*.whl"))
     assert [wheel.name.split("-")[:4] for wheel in wheels] == [
         ["ms_deform_attn", "0.1.0+cu121.torch2.2", f"cp{minor}", f"cp{minor}"] for minor in (310, 311, 312)

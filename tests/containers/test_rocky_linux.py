@@ -133,7 +133,7 @@ def test_dnf_installs_the_compiler(repository: Repository, tags: list[str], tmp_
         install(first, ca_bundle(), tags, log)
     install(first, bundle, tags, log)
     assert any("/gcc-toolset-12-gcc-" in path for path in repository.served())
-    programs = Engine().run_script(tags[0], "readlink -f $(which g++ git make find)").split()
+    programs = Engine().run_script(tags[0], "readlink -f $(which g++ git make find)", owner="probe").split()
     assert programs[0].startswith("/opt/rh/gcc-toolset-12/root/usr/bin/")
     assert len(programs) == 4
 

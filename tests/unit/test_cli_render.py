@@ -87,13 +87,12 @@ def test_a_base_image_that_the_matrix_pins_is_not_looked_up(call: Call, tmp_path
 
 
 def test_the_digests_come_from_the_mirror_and_the_files_name_the_original_images(
-    call: Call, tmp_path: Path, fake: FakeEngine
+    call: Call, tmp_path: Path, fake: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda = "nvidia/cuda:12.1.1-devel-rockylinux8"
     images = (f"hub/{cuda}", "hub/nvidia/cuda:12.1.1-base-ubuntu22.04", "pypa/manylinux_2_28_x86_64:2026.10.26-1")
     fake.digests = {f"mirror.example/{name}": DIGEST for name in images}
-    mirrors = "registries: {docker.io: 'mirror.example/hub', quay.io: 'mirror.example'}\n"
-    (tmp_path / "matrix.yaml").write_text(MATRIX + mirrors)
+    monkeypatch.setenv("BUILDFARM_REGISTRIES", "docker.io=mirror.example/hub quay.io=mirror.example")
     code, out, err = call("render", "--lock")
     assert (code, err) == (0, "")
     assert read_lock(tmp_path / "buildfarm.lock")[cuda] == DIGEST

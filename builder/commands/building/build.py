@@ -57,9 +57,8 @@ from builder.publish.terminal import (
 from builder.records import Part
 from builder.result import BuildResult
 from builder.store import Store, write_atomic
-from builder.tested_versions import installed_versions, unsafe, unsafe_images, untested
+from builder.tested_versions import installed_versions, untested
 from builder.wheels.build_dir import clear_abandoned
-from builder.wheels.sccache.configure import cache_enabled
 from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
@@ -87,14 +86,11 @@ class BuildOptions(WorkersOptions, SelectOptions):
         "Accept a CUDA toolkit whose minor version differs from the cell's CUDA. The wheel's record names the toolkit.",
         "--allow-cuda-minor-mismatch",
     )
-    no_compiler_cache: bool = flag(
-        "Compile without sccache, so that no compiled object is reused. Same as BUILDFARM_COMPILER_CACHE=0."
-    )
+    no_compiler_cache: bool = flag("Compile without sccache, so that no compiled object is reused.")
     no_cures: bool = flag(
         "Stop at the first error of a compiler. Without this option, buildfarm applies the cures that it knows"
         " to a source that it fetched, writes them to the recipe's folder, and compiles again."
     )
-    no_python_downloads: bool = False
     recheck: bool = flag("Run every check of the selected wheels again, also checks that passed or failed before.")
     dry_run: bool = flag(
         "Print which wheels are already built and which would be compiled, and stop. Writes no file of the project."
@@ -190,8 +186,7 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     clear_abandoned(store)
     if options.image and options.executor == "local":
         print_warning("`--image` has no effect with `--executor local`")
-    installed, images = installed_versions(), [name for r in matrix.images for name in (r.image, r.pythons, r.runtime)]
-    if sentences := [*({**untested(installed), **unsafe(installed)}.values()), *unsafe_images(images)]:
+    if sentences := untested(installed_versions()).values():
         print_warning("; ".join(sentences))
     run = _run(options, matrix, recipes, plan, store)
     stored = run.stored(plan.builds)
@@ -227,7 +222,7 @@ def run_build(options: BuildOptions) -> BuildOutcome:
 
 def _run(options: BuildOptions, matrix: Matrix, recipes: Mapping[str, Recipe], plan: Plan, store: Store) -> BuildRun:
     """The run on this machine, or on the workers of a scheduler."""
-    environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
+    environments = Environments(store, matrix.torch_index)
     if options.scheduler:
         from builder.commands.distributed.client import RemoteRun  # noqa: PLC0415 - imports Dask
 
@@ -254,9 +249,8 @@ def _settings(options: BuildOptions, matrix: Matrix) -> RunSettings:
         matrix,
         "docker" if options.image and options.executor is ExecutorName.AUTO else str(options.executor),
         options.minor_mismatch,
-        compiler_cache=not options.no_compiler_cache and cache_enabled(),
+        compiler_cache=not options.no_compiler_cache,
         pull=not options.no_pull,
-        python_downloads=not options.no_python_downloads,
     )
 
 

@@ -14,7 +14,6 @@ from builder.matrix.config import ImageRule, Matrix
 from builder.matrix.plan import Build
 from builder.wheels.job import Executor
 from builder.wheels.local import LocalExecutor
-from builder.wheels.sccache.configure import cache_enabled
 from builder.wheels.toolchain.environments import Environments
 
 
@@ -22,15 +21,14 @@ from builder.wheels.toolchain.environments import Environments
 class RunSettings:
     """The options of a run that change what a worker does."""
 
-    #: Its images, registries and torch index; its path is the client's.
+    #: Its images and torch index; its path is the client's.
     matrix: Matrix
     #: `auto`, `local` or `docker`.
     executor: str = "auto"
-    #: minor_mismatch, compiler_cache, pull, python_downloads: as in `BuildOptions`.
+    #: minor_mismatch, compiler_cache, pull: as in `BuildOptions`.
     minor_mismatch: bool = False
     compiler_cache: bool = True
     pull: bool = True
-    python_downloads: bool = True
 
 
 def choose_executor(
@@ -44,7 +42,7 @@ def choose_executor(
     """The executor that the settings name; `auto` takes local if it can get the toolkits, else docker.
 
     Args:
-        settings: the options of the run. BUILDFARM_COMPILER_CACHE=0 turns the compiler cache off as well.
+        settings: the options of the run.
         builds: what the executor must be able to compile.
         environments: makes the Python environments of builds.
         packages: exact requirements to build with, instead of the ones that the recipes resolve to.
@@ -53,7 +51,6 @@ def choose_executor(
     Raises MissingToolError when neither executor can compile the builds.
 
     """
-    settings = replace(settings, compiler_cache=settings.compiler_cache and cache_enabled())
     local = LocalExecutor(
         environments, minor_mismatch=settings.minor_mismatch, packages=packages, compiler_cache=settings.compiler_cache
     )
@@ -72,7 +69,7 @@ def choose_executor(
         environments,
         environments.store,
         ImageChooser(matrix, Compat.load(), pins, minor_mismatch=settings.minor_mismatch),
-        engine=Engine(read_mirrors(matrix.registries), may_pull=settings.pull),
+        engine=Engine(read_mirrors(), may_pull=settings.pull),
         packages=packages,
         compiler_cache=settings.compiler_cache,
     )

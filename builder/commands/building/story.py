@@ -26,7 +26,6 @@ from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.building.preflight import BuildOrder, Parallelism, preflight
 from builder.errors import BuildfarmError
 from builder.log import print_line, print_warning
-from builder.matrix.compat import and_list
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build, Plan
 from builder.process import Interrupted, kill_all
@@ -41,7 +40,6 @@ from builder.store import Store, StoredBuild, project_key, work_name
 from builder.wheels.failures import CompileError
 from builder.wheels.job import CompileJob, Executor, NotPreparedError, Prepared, build_digest
 from builder.wheels.sources.prepare import (
-    changed_files,
     prepare_source,
     project_folder,
     source_digest,
@@ -272,12 +270,6 @@ class LocalRun(BuildRun):
                     why = f"the build took {record.seconds:.0f} s: {too_many_headers(needless)}"
                     self._warn_once(f"{build.extension}: {why}")
                 FolderBuilds(store).remember(build, recipe, digest, source.files)
-        if changed := changed_files(recipe, source):
-            print_warning(
-                f"{recipe.folder}: {and_list(changed[:3])} changed during the build. The wheel contains the earlier"
-                " content, and the next run builds the wheel again. Move files that are not source out of the folder,"
-                " or into one whose own .gitignore is `*`. In a git work tree, .gitignore may also name them."
-            )
         return stored, False
 
     def _warn_once(self, warning: str) -> None:

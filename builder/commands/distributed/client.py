@@ -173,7 +173,7 @@ class RemoteRun(BuildRun):
                 "build": [str(build), build.local_version, [str(arch) for arch in build.archs]],
                 "recipe": repr(replace(recipe, folder=Path(), source=None, patches=())),  # type: ignore[arg-type]
                 "source": source_digest(recipe),
-                "images": [repr(matrix.images), matrix.registries, matrix.torch_index],
+                "images": [repr(matrix.images), matrix.torch_index],
                 "lock": lock.read_text() if lock.is_file() else "",
                 "executor": [settings.executor, settings.minor_mismatch],
                 **({} if settings.compiler_cache else {"compiler cache": False}),

@@ -13,7 +13,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,14 +26,13 @@ _OTHER_GPUS = {b"\0libamdhip64.so": "AMD", b"\0libsycl.so": "Intel"}
 _SHARED = re.compile(r"\.so(\.\d+)*$")
 
 
-def installed_libraries(distribution: str, variants: Sequence[Mapping[str, str]] = ()) -> list[dict[str, Any]] | None:
+def installed_libraries(distribution: str) -> list[dict[str, Any]] | None:
     """Return the shared libraries of an installed distribution as JSON data, or None if it is not installed.
 
     `path` is the path in the wheel; `loaded` whether this process has loaded it; `gpu` whether it has a section of GPU
     code; `module` the dotted name if it is an extension module, else ""; `other` the CUDA of an unloaded library if
-    torch has another one, else ""; `cuda` that of torch if the wheel has no library for it, else ""; `arch` the
-    architectures that `variants` names for it. Libraries that only another unloaded library needs are left out, and so
-    are unloaded copies of another library.
+    torch has another one, else ""; `cuda` that of torch if the wheel has no library for it, else "". Libraries that
+    only another unloaded library needs are left out, and so are unloaded copies of another library.
     """
     try:
         files = importlib.metadata.files(distribution) or ()
@@ -63,17 +61,12 @@ def installed_libraries(distribution: str, variants: Sequence[Mapping[str, str]]
     runtimes = {path: _runtimes(path) for path in found}
     served = any(cuda.partition(".")[0] in majors for majors in runtimes.values())
     for path in missing:
-        named = [one["cuda"] for one in variants if one["cuda"] and _matches(found[path]["path"], one["library"])]
-        wrong = named or ([] if variants else runtimes[path])
-        if cuda and wrong and not {cuda, cuda.partition(".")[0]} & set(wrong):
-            found[path] |= {"other": f"CUDA {', '.join(wrong)}", "cuda": "" if named or served else cuda}
+        wrong = runtimes[path]
+        if cuda and wrong and cuda.partition(".")[0] not in wrong:
+            found[path] |= {"other": f"CUDA {', '.join(wrong)}", "cuda": "" if served else cuda}
         elif cuda and (vendor := next((who for name, who in _OTHER_GPUS.items() if _holds(path, name)), "")):
             found[path]["other"] = f"GPUs of {vendor}"
-    return [
-        facts | {"arch": [one["arch"] for one in variants if one["arch"] and _matches(facts["path"], one["library"])]}
-        for path, facts in sorted(found.items())
-        if path not in needed | copies
-    ]
+    return [facts for path, facts in sorted(found.items()) if path not in needed | copies]
 
 
 def loads_gpu_code(modules: Sequence[str]) -> bool:
@@ -103,10 +96,6 @@ def _runtimes(path: str) -> list[str]:
         return sorted({found[1].decode() for found in _RUNTIME.finditer(data)})
 
 
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition("/")[2], pattern)
-
-
 def _contains(path: str, text: str) -> bool:
     """Whether a file contains this text between two zero bytes, as in a table of strings."""
     return _holds(path, b"\0" + text.encode() + b"\0")
@@ -122,9 +111,7 @@ def loaded_libraries(libraries: Sequence[Mapping[str, Any]] | None, spec: Spec) 
     if not libraries:
         reason = "the wheel contains no shared library" if libraries is not None else f"{spec.name} is not installed"
         return [Outcome("loaded", "", "", NOT_RUN, reason)]
-    split = [one for one in libraries if one["arch"] and not one["other"]]  # a process loads one of them
-    served = any(one["loaded"] for one in split)
-    modules = [one["module"] for one in libraries if not (one["loaded"] or one["other"] or one["arch"])]
+    modules = [one["module"] for one in libraries if not (one["loaded"] or one["other"])]
     imports = ", ".join([*spec.imports, *filter(None, modules)])
     # The paths of libraries for different GPUs differ in numbers only.
     twins = {re.sub(r"\d+", "", one["path"]): one["path"] for one in reversed(libraries) if one["loaded"]}
@@ -133,17 +120,8 @@ def loaded_libraries(libraries: Sequence[Mapping[str, Any]] | None, spec: Spec) 
         if one["loaded"]:
             outcomes.append(Outcome("loaded", "", one["path"], PASSED))
             continue
-        if (one["other"] and not one["cuda"]) or (one["arch"] and served):
-            what = one["other"] or f"the architecture {', '.join(one['arch'])}"
-            outcomes.append(Outcome("loaded", "", one["path"], PASSED, f"not loaded here: it is for {what}"))
-            continue
-        if one["arch"]:
-            if one is split[0]:
-                names = ", ".join(each["path"] for each in split)
-                reason = (
-                    f"no import loads one of {names}, so their ops were not looked for: run the checks on such a GPU"
-                )
-                outcomes.append(Outcome("loaded", "", "", NOT_RUN, reason, remark=True))
+        if one["other"] and not one["cuda"]:
+            outcomes.append(Outcome("loaded", "", one["path"], PASSED, f"not loaded here: it is for {one['other']}"))
             continue
         cure = (
             f"write `imports: [{imports}]`" if one["module"] else "add the module that loads the library to `imports`"
@@ -151,7 +129,7 @@ def loaded_libraries(libraries: Sequence[Mapping[str, Any]] | None, spec: Spec) 
         if one["cuda"]:
             cure = f"it needs the runtime of {one['other']}, and torch has CUDA {one['cuda']}"
         elif twin := twins.get(re.sub(r"\d+", "", one["path"])):
-            cure = f"if it is a variant of {twin} for other GPUs, name both under `variants` in the recipe; else {cure}"
+            cure = f"if it is a variant of {twin} for other GPUs, add it to `accepts`; else {cure}"
         reason = (
             f"no import of the recipe loads this library{' with GPU code' if one['gpu'] else ''}, so its ops were not "
             f"looked for: {cure}, or add the library to `accepts` if the package loads the library only on demand"

@@ -61,7 +61,7 @@ def load(root: Path, spec: Spec, events: int) -> tuple[Context, dict[str, Any]]:
             facts["imported"] = False
             facts["errors"].append(f"import {name} raises {discover.one_line(error)}")
     # Before cases.py, which may import more of the extension than its users do.
-    facts["libraries"] = installed_libraries(spec.name, spec.variants)
+    facts["libraries"] = installed_libraries(spec.name)
     send_event(events, event="importing", what="cases.py")
     file = load_cases(root) if spec.has_cases else CasesFile()
     ops = discover.ops(recorder, file.public)

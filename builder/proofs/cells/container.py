@@ -129,7 +129,7 @@ def container_environments(
     matrix: Matrix, store: Store, environments: Environments, *, pull: bool = True
 ) -> ContainerEnvironments:
     """Cells in containers with the images of a matrix; first removes containers that killed runs left."""
-    engine = Engine(read_mirrors(matrix.registries), may_pull=pull)
+    engine = Engine(read_mirrors(), may_pull=pull)
     if problem := engine.problem():
         raise problem
     engine.remove_orphans(store)

@@ -56,7 +56,6 @@ def spec_of(recipe: Recipe, jobs: int) -> Spec:
         has_cases=recipe.cases is not None,
         jobs=jobs,
         seconds=float(recipe.seconds_per_case),
-        variants=[{"library": v.library, "cuda": v.cuda, "arch": str(v.arch or "")} for v in recipe.variants],
     )
 
 

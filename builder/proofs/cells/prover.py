@@ -282,10 +282,10 @@ def _bases(subject: Subject) -> Callable[[Proof], str]:
 def cell_basis(recipe: Recipe) -> dict[Check, str]:
     """For each check of a cell, digest of what its verdict depends on besides the wheel.
 
-    Linkage depends on `variants`, the import on the recipe's modules, and the op gate also on its cases. What changes
-    the basis of the import changes that of the op gate too: the gate needs an import that passed.
+    The import depends on the recipe's modules, and the op gate also on its cases. What changes the basis of the import
+    changes that of the op gate too: the gate needs an import that passed.
     """
-    linkage = digest_of([LINKAGE_FORMAT, repr(recipe.variants), *_table_versions()])[:16]
+    linkage = digest_of([LINKAGE_FORMAT, *_table_versions()])[:16]
     imports = digest_of([CELL_FORMAT, recipe.modules])[:16]
     ops = digest_of(gate_basis(recipe))[:16]
     return {Check.LINKAGE: linkage, Check.IMPORT: imports, **dict.fromkeys(GATE_CHECKS, ops)}
@@ -320,7 +320,6 @@ def _claim(build: Build, recipe: Recipe, facts: WheelFacts, cuda_sources: CudaSo
         cells=build.serves,
         cuda_sources=cuda_sources,
         max_size=recipe.max_size,
-        variants=recipe.variants,
     )
 
 

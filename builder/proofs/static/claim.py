@@ -8,7 +8,6 @@ from typing import Any
 
 from builder.gate.amounts import join_names
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Torch
-from builder.matrix.config import Variant
 from builder.proof import Check, Proof, Verdict, now
 from builder.records import CudaSources
 from builder.wheelfile.facts import WheelFacts
@@ -41,8 +40,6 @@ class WheelClaim:
     foreign: bool = False
     #: A library links torch, or METADATA requires it; a dependency without torch may need more of its system.
     uses_torch: bool = True
-    #: Libraries that are for one CUDA or one architecture.
-    variants: tuple[Variant, ...] = ()
     #: Paths of libraries without which the package works.
     spare: frozenset[str] = frozenset()
 

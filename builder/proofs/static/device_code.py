@@ -16,7 +16,6 @@ from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof
-from builder.proofs.static.variants import for_cell
 from builder.wheelfile.compatibility import code_number
 from builder.wheelfile.facts import Library, WheelFacts
 
@@ -25,30 +24,13 @@ _DEFAULTS = (("sm_52",), ("sm_75",))
 
 
 def check_device_code(facts: WheelFacts, claim: WheelClaim) -> Proof:
-    """Every library with GPU code holds code for every claimed architecture; grafted libraries do not count.
-
-    A library that `variants` of the recipe names for some architectures needs code for these alone, and each claimed
-    architecture needs one such library. A library for a CUDA of no claimed cell is not judged.
-    """
-    judged = {one.path for cell in claim.cells for one in for_cell(facts, claim.variants, cell).libraries}
-    coded = [
-        library
-        for library in facts.libraries
-        if library.fatbin and not library.foreign and (library.path in judged or not claim.cells)
-    ]
-    only = {  # the compute capabilities that the recipe names for a library; empty: every one
-        one.path: {entry.arch.capability for entry in claim.variants if entry.arch and entry.matches(one.path)}
-        for one in coded
-    }
-    split = set().union(*only.values())
+    """Every library with GPU code holds code for every claimed architecture; grafted libraries do not count."""
+    coded, archs = [library for library in facts.libraries if library.fatbin and not library.foreign], claim.archs
+    suffixes = {arch: (arch.suffix,) if arch.suffix else ("", "a", "f") for arch in archs}
     errors = []
     if not coded and claim.cuda_required:
         errors.append("no library contains GPU code")
-    if split and (unserved := [arch.sm for arch in claim.archs if arch.capability not in split]):
-        errors.append(f"no library of `variants` in the recipe is for {join_names(unserved)}")
     for library in coded:
-        archs = [a for a in claim.archs if not only[library.path] or a.capability in only[library.path]]
-        suffixes = {arch: (arch.suffix,) if arch.suffix else ("", "a", "f") for arch in archs}
         has = {code.removeprefix("sm_") for code in library.sass}
         if missing := [a for a in archs if has.isdisjoint(f"{a.number}{suffix}" for suffix in suffixes[a])]:
             errors.append(_no_code(library, missing))
@@ -59,10 +41,10 @@ def check_device_code(facts: WheelFacts, claim: WheelClaim) -> Proof:
                 f"{library.path} has no PTX {join_names(no_ptx)}, without which newer GPUs cannot run the library{cure}"
             )
     evidence: dict[str, Any] = {
-        "claimed": [str(arch) for arch in claim.archs],
-        "libraries": _codes(coded, [library for library in coded if only[library.path]]),
+        "claimed": [str(arch) for arch in archs],
+        "libraries": {one.path: {"sass": list(one.sass), "ptx": list(one.ptx)} for one in coded},
     }
-    if beyond := _beyond(coded, claim.archs):
+    if beyond := _beyond(coded, archs):
         evidence["beyond"] = beyond
     others = {one.path: sorted({*one.gpu_code} - {*one.sass, *one.ptx}, key=_order) for one in coded}
     if any(others.values()):
@@ -82,18 +64,6 @@ def check_device_code(facts: WheelFacts, claim: WheelClaim) -> Proof:
             if one.unknown_code
         ],
     )
-
-
-def _codes(libraries: Sequence[Library], split: Sequence[Library]) -> dict[str, dict[str, list[str]]]:
-    """The code of each library; those for some architectures only count as one library."""
-    codes = {one.path: {"sass": list(one.sass), "ptx": list(one.ptx)} for one in libraries if one not in split}
-    if split:
-        name = ", ".join(one.path for one in split)
-        codes[name] = {
-            "sass": sorted({code for one in split for code in one.sass}, key=_order),
-            "ptx": sorted({code for one in split for code in one.ptx}, key=_order),
-        }
-    return codes
 
 
 def _beyond(libraries: Sequence[Library], archs: Sequence[Arch]) -> dict[str, int]:
@@ -122,7 +92,7 @@ def _no_code(library: Library, missing: Sequence[Arch]) -> str:
     return (
         f"{library.path} has no machine code for {names}{products}{have}: if the source names its own architectures"
         " (-gencode), set `override_architectures: true` in the recipe; if the library is for one architecture only,"
-        " name it in `variants`"
+        " add the check to `accepts`"
     )
 
 

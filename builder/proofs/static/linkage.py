@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from builder.gate.amounts import join_names
 from builder.gate.system.crash import demangle
@@ -19,7 +19,7 @@ from builder.proofs.static.claim import WheelClaim, forgotten, make_proof, why_n
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.proofs.static.system_symbols import CUDA_CALL, STANDARD, is_python, is_torch_cxx, system_library
 from builder.proofs.static.tags import system_libraries
-from builder.proofs.static.variants import for_cell, variants
+from builder.proofs.static.variants import variants
 from builder.records import CudaSources
 from builder.wheelfile.compatibility import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
@@ -105,25 +105,11 @@ def check_linkage(
 def check_linkage_in(facts: WheelFacts, claim: WheelClaim, cell: Cell, table: SymbolTable) -> Proof:
     """`check_linkage` of the libraries that a process of this cell loads.
 
-    These are all but those for another CUDA in `variants` of the recipe. Of the variants of a wheel that others built,
-    which buildfarm knows by their names only, one must link.
+    Of the variants of a wheel that others built, which buildfarm knows by their names only, one must link.
     """
-    if claim.foreign and not claim.variants:
+    if claim.foreign:
         return link_one(variants(facts), cell, table)
-    own = for_cell(facts, claim.variants, cell)
-    proof = check_linkage(own, cell, table, claim.cuda_sources, torch_only=claim.foreign)
-    named = [one for one in claim.variants if one.cuda]
-    if named and not any(
-        entry.suits(cell.cuda) and entry.matches(one.path) for entry in named for one in own.libraries
-    ):
-        text = f"no library of `variants` in the recipe is for CUDA {cell.cuda}"
-        reason = f"{text}; {proof.reason}" if proof.verdict is Verdict.FAILED else text
-        proof = replace(proof, verdict=Verdict.FAILED, reason=reason)
-    others = [one.path for one in facts.libraries if one not in own.libraries]
-    if others:
-        remark = f"not judged, because `variants` in the recipe says they are for another CUDA: {join_names(others)}"
-        proof = replace(proof, evidence=proof.evidence | {"remarks": [remark]})
-    return proof
+    return check_linkage(facts, cell, table, claim.cuda_sources)
 
 
 def link_one(builds: Sequence[WheelFacts], cell: Cell, table: SymbolTable) -> Proof:

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from builder.matrix.axes import Cell, Cuda, Torch
+from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat
-from builder.matrix.config import Variant
 from builder.matrix.local_version import read_local
 from builder.wheelfile.facts import Library, WheelFacts
 
@@ -35,18 +34,6 @@ def variants(facts: WheelFacts) -> list[WheelFacts]:
         replace(facts, libraries=tuple(one for one in facts.libraries if builds.get(one.path, key) == key))
         for key in keys
     ]
-
-
-def for_cell(facts: WheelFacts, named: Sequence[Variant], cell: Cell) -> WheelFacts:
-    """The wheel without the libraries that `variants` of the recipe names for other CUDA versions only."""
-    for_cuda = [one for one in named if one.cuda]
-    others = {
-        library.path
-        for library in facts.libraries
-        if (entries := [one for one in for_cuda if one.matches(library.path)])
-        and not any(one.suits(cell.cuda) for one in entries)
-    }
-    return replace(facts, libraries=tuple(one for one in facts.libraries if one.path not in others))
 
 
 def loaded(facts: WheelFacts, torch: Torch | None, cuda: Cuda | None) -> WheelFacts:

@@ -34,9 +34,6 @@ from builder.recipes.inspection.package_imports import imported_by, undeclared
 _NO_VERSION = "0.0.0"
 #: Arguments of `setup()` that name packages and modules.
 _PACKAGES = {UNKNOWN, "packages", "py_modules"}
-#: What a build with setuptools may need that compiles nothing; arguments of `setup()` that may compile something.
-_PLAIN_BUILDS = {"setuptools", "setuptools_scm", "wheel", "pip", "packaging", "versioneer", "torch"}
-_COMPILING = {UNKNOWN, "ext_modules", "cmdclass", "cffi_modules", "rust_extensions", "distclass"}
 #: The macro that torch's build defines as the name of the library; TORCH_LIBRARY_EXPAND makes a namespace of it.
 _EXTENSION_NAME = "TORCH_EXTENSION_NAME"
 #: How to add a folder whose setup.py compiles files above the folder.
@@ -93,7 +90,7 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | Non
     script = read_setup_script(tree)
     native = read_native_code(tree, also=_folders_above(pinned, tree, script))
     stated = read_metadata(tree, script)
-    _refuse_impossible(pinned, tree, stated, script, native)
+    _refuse_impossible(pinned, tree, script, native)
     unknown = [key for key, value in (("name", stated.name), ("version", stated.version)) if not value]
     stated = made.complete(stated) if made else stated
     draft = Draft(unknown=tuple(() if made else unknown))
@@ -163,9 +160,7 @@ def _folders_above(pinned: PinnedSource, tree: Path, script: SetupFacts) -> list
     return sorted(found)
 
 
-def _refuse_impossible(
-    pinned: PinnedSource, tree: Path, stated: Metadata, script: SetupFacts, native: NativeFacts
-) -> None:
+def _refuse_impossible(pinned: PinnedSource, tree: Path, script: SetupFacts, native: NativeFacts) -> None:
     def refuse(sentence: str, *hints: str) -> NoReturn:
         raise UsageError(sentence, Code.SOURCE_UNSUPPORTED, where=pinned.label, hints=hints)
 
@@ -182,20 +177,6 @@ def _refuse_impossible(
         if compiled:
             refuse(f"setup.py compiles {compiled[0]}, but the {pinned.kind} does not contain this file", *hints)
         refuse(f"the {pinned.kind} has no C++ or CUDA file, so there is nothing to compile", *hints)
-    if not native.cmake and _compiles_nothing(tree, stated, script):
-        refuse(
-            "the build compiles nothing: no extension module is named, so the wheel would be pure Python",
-            "install the project with pip or uv: a pure Python wheel fits every torch and CUDA",
-        )
-
-
-def _compiles_nothing(tree: Path, stated: Metadata, script: SetupFacts) -> bool:
-    """Whether it is certain that setuptools compiles nothing: nothing names a module or brings commands of its own."""
-    unread = (tree / "setup.py").is_file() and not script.arguments
-    if not stated.backend.startswith("setuptools.") or stated.compiles or script.extensions or unread:
-        return False
-    needs = {canonicalize_name(each.name).replace("-", "_") for each in stated.build_requires}
-    return needs.union(script.imports) <= _PLAIN_BUILDS and _COMPILING.isdisjoint(script.arguments)
 
 
 def _other_folder(pinned: PinnedSource, tree: Path) -> Iterator[str]:

@@ -39,8 +39,6 @@ class Metadata:
     backend: str
     #: Whether setuptools installs packages that setup.py does not name.
     finds_packages: bool
-    #: Whether pyproject.toml names extension modules.
-    compiles: bool
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,6 @@ def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
         ),
         backend=_first(build.get("build-backend"), "setuptools.build_meta"),
         finds_packages="project" in pyproject or bool(setuptools or options),
-        compiles="ext-modules" in setuptools,
     )
 
 

@@ -10,11 +10,16 @@ from contextlib import suppress
 from pathlib import Path
 
 
+def stated(version: str) -> tuple[str, str]:
+    """The release and the CUDA that torch/version.py states, such as 2.11.0 and 13.0; empty what it does not state."""
+    torch = re.search(r"^__version__ = '(\d+\.\d+\.\d+)", version, re.MULTILINE)
+    cuda = re.search(r"^cuda\b[^=\n]*= '(\d+\.\d+)'", version, re.MULTILINE)
+    return torch[1] if torch else "", cuda[1] if cuda else ""
+
+
 def torch_cuda(site_packages: Path) -> str:
     """The CUDA version the installed torch was built for (`13.0`), read from its files; empty for a CPU build."""
-    text = (site_packages / "torch" / "version.py").read_text(encoding="utf-8")
-    match = re.search(r"^cuda(?:: [^=]+)? = '([\d.]+)'", text, re.MULTILINE)
-    return match[1] if match else ""
+    return stated((site_packages / "torch" / "version.py").read_text(encoding="utf-8"))[1]
 
 
 def torch_mismatch(site_packages: Path, cuda: str) -> str:

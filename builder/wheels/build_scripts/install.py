@@ -15,21 +15,12 @@ from pathlib import Path
 
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
 from builder.wheels.build_scripts.job_file import BuildPaths
-from builder.wheels.build_scripts.new_environment import BUILD_MODULES, fix_header_times
+from builder.wheels.build_scripts.new_environment import BUILD_MODULES, IMPORT, fix_header_times
 from builder.wheels.sccache.launchers import server
 from builder.wheels.sccache.launchers.server import CacheSettings
 
 #: File in the job's folder that the host writes: a file name of a driver's library in each line.
 DRIVER_LIBRARIES = "driver_libraries.txt"
-
-_IMPORT = """
-import importlib, sys
-for name in sys.argv[1:]:
-    try:
-        importlib.import_module(name)
-    except Exception:
-        pass
-"""
 
 #: In site-packages while the build runs: Python takes its packages from a path that is the same for every Python,
 #: because the path of torch's headers reaches command lines and, by __FILE__, objects.
@@ -59,7 +50,7 @@ def install(paths: BuildPaths, cache: CacheSettings) -> None:
         if paths.torch_cuda and (problem := torch_mismatch(paths.site, paths.torch_cuda)):
             sys.exit(f"error: {problem}")
         fix_header_times(paths.site)
-        subprocess.run([paths.environment / "bin" / "python", "-I", "-c", _IMPORT, *BUILD_MODULES], check=False)
+        subprocess.run([paths.environment / "bin" / "python", "-I", "-c", IMPORT, "", *BUILD_MODULES], check=False)
         line = _PATH_LINE.format(link=cache.layout.site, site=paths.site)
         (paths.site / _PATH_FILE).write_text(line, encoding="utf-8")
         os.sync()

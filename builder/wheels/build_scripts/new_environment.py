@@ -15,6 +15,35 @@ from pathlib import Path
 #: Python keeps the bytecode of what it imports. A build cannot write any, and would compile these modules again.
 BUILD_MODULES = ("torch.utils.cpp_extension", "setuptools.build_meta", "setuptools.command.bdist_wheel")
 
+#: Imports modules. With a folder as first word, the bytecode of everything imported from there gets the header of
+#: PEP 552 with the hash of its source file: such bytecode is valid for every copy of the file, whatever its time is.
+IMPORT = """
+import os
+import sys
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import source_hash
+
+folder, *names = sys.argv[1:]
+for name in names:
+    with suppress(Exception):
+        import_module(name)
+for module in list(sys.modules.values()) if folder else ():
+    spec = getattr(module, "__spec__", None)
+    source, bytecode = getattr(spec, "origin", None), getattr(spec, "cached", None)
+    if not source or not bytecode or not bytecode.startswith(folder):
+        continue
+    with suppress(OSError):
+        with open(source, "rb") as stream:
+            found = source_hash(stream.read())
+        with open(bytecode, "r+b") as stream:
+            stream.seek(4)
+            stream.write((3).to_bytes(4, "little") + found)
+sys.stdout.flush()
+sys.stderr.flush()
+os._exit(0)  # torch 2.2 under Python 3.12 waits at the exit, forever, for processes that its compiler started
+"""
+
 #: Seconds since 1970. The times lie before those of any source: make and ninja see nothing new.
 _FIRST, _RANGE = 400_000_000, 1_000_000_000
 

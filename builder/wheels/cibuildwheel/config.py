@@ -12,7 +12,6 @@ from pathlib import Path, PurePosixPath
 
 from builder.hashing import digest_of
 from builder.images.container import CONTAINER_DIR, OWNER_LABEL, PROCESSES, USER, ContainerSpec
-from builder.images.image_build import ImageContents
 from builder.images.network import CA_BUNDLE, FIRST_INDEX, ca_variables, copy_ca_bundle, index_variables
 from builder.images.specs import python_prefix
 from builder.resources import measure_resources
@@ -66,16 +65,6 @@ _TOOLS_PYTHON = "/opt/buildfarm/bin/python"
 
 
 @dataclass(frozen=True)
-class BuildContainer:
-    """The image of a job's container."""
-
-    image: str  # tag of the image
-    contents: ImageContents  # versions of the tools in the image
-    has_toolkit: bool  # whether nvcc is in the image; otherwise it comes from the package index
-    compiler_cache: bool = True  # whether compilers run through sccache
-
-
-@dataclass(frozen=True)
 class ContainerInputs:
     """What the containers of a job get."""
 
@@ -85,12 +74,18 @@ class ContainerInputs:
     cache: CacheSettings
 
 
-def container_inputs(job: CompileJob, container: BuildContainer, torch_index: Sequence[str]) -> ContainerInputs:
-    """Find what the containers of a job get. `torch_index` are URLs of indexes that take precedence over others."""
+def container_inputs(
+    job: CompileJob, image: str, path: str, torch_index: Sequence[str], *, has_toolkit: bool, compiler_cache: bool
+) -> ContainerInputs:
+    """Find what the containers of a job get.
+
+    `image` is the tag of the image, `path` the PATH in it, and `has_toolkit` whether nvcc is in it; otherwise nvcc
+    comes from the package index. `torch_index` are URLs of indexes that take precedence over others.
+    """
     python = job.toolchain.python
     prefix = python_prefix(python)
     site = f"{prefix}/lib/python{python}/site-packages"
-    toolkit = "/usr/local/cuda" if container.has_toolkit else f"{site}/nvidia/cu{job.build.cuda.major}"
+    toolkit = "/usr/local/cuda" if has_toolkit else f"{site}/nvidia/cu{job.build.cuda.major}"
     settings = CacheSettings(
         objects=Path(_OBJECTS),
         statistics_dir=Path(_JOB, "statistics"),
@@ -101,12 +96,12 @@ def container_inputs(job: CompileJob, container: BuildContainer, torch_index: Se
         cache_dir=Path(_CACHE, "objects"),
         socket=Path(_OBJECTS, "server.sock"),
     )
-    settings = with_reuse(settings, job.tree, enabled=container.compiler_cache, reuse=job.reuse)
+    settings = with_reuse(settings, job.tree, enabled=compiler_cache, reuse=job.reuse)
     variables = {
         **build_variables(job),
         **ca_variables(_CA),
-        **cache_variables(settings, container.contents.path),
-        "BUILDFARM_HEADERS_DIGEST": digest_of([container.image, list(job.toolchain.parts().items())])[:16],
+        **cache_variables(settings, path),
+        "BUILDFARM_HEADERS_DIGEST": digest_of([image, list(job.toolchain.parts().items())])[:16],
         "BUILDFARM_PREFIX": prefix,
         "BUILDFARM_SOURCE": SOURCE,
         "GIT_CEILING_DIRECTORIES": str(PurePosixPath(SOURCE).parent),
@@ -122,7 +117,7 @@ def container_inputs(job: CompileJob, container: BuildContainer, torch_index: Se
     variables = merge_variables(variables, job.recipe.env)
     # The environment of a build is named after everything in it.
     index = {**index_variables(), **variables}
-    parts = [container.image, prefix, toolkit, *job.toolchain.packages]
+    parts = [image, prefix, toolkit, *job.toolchain.packages]
     name = digest_of([*parts, index.get(FIRST_INDEX, ""), index.get("UV_DEFAULT_INDEX", "")])[:32]
     paths = BuildPaths(
         job_dir=Path(_JOB),
@@ -132,9 +127,9 @@ def container_inputs(job: CompileJob, container: BuildContainer, torch_index: Se
         site=Path(site),
         toolkit=Path(toolkit),
         torch_cuda=str(job.build.cuda),
-        links_toolkit=not container.has_toolkit,
+        links_toolkit=not has_toolkit,
     )
-    return ContainerInputs(container.image, variables, paths, as_set(settings, variables))
+    return ContainerInputs(image, variables, paths, as_set(settings, variables))
 
 
 def install_spec(job: CompileJob, inputs: ContainerInputs) -> tuple[ContainerSpec, list[str]]:

@@ -28,12 +28,7 @@ from builder.matrix.plan import Build
 from builder.process import run
 from builder.records import Part, Toolchain
 from builder.store import Store, write_atomic
-from builder.wheels.cibuildwheel.config import (
-    BuildContainer,
-    container_inputs,
-    install_spec,
-    write_inputs,
-)
+from builder.wheels.cibuildwheel.config import container_inputs, install_spec, write_inputs
 from builder.wheels.cibuildwheel.log import LOG_VARIABLES, followed, run_error
 from builder.wheels.job import Compiled, CompileJob, NotPreparedError, problems_of
 from builder.wheels.repair.repair import provided_libraries, with_repair_tools
@@ -208,8 +203,7 @@ class DockerExecutor:
                 },
             )
         )
-        container = BuildContainer(tag, contents, bool(image.toolkit), self.compiler_cache)
-        return DockerBuild(self, image, container, toolchain)
+        return DockerBuild(self, image, tag, contents.path, toolchain)
 
 
 @dataclass(frozen=True)
@@ -218,7 +212,8 @@ class DockerBuild:
 
     _executor: DockerExecutor
     _image: BuildImage
-    _container: BuildContainer
+    _tag: str
+    _path: str  # the variable PATH in the image
     toolchain: Toolchain
 
     def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Compiled:
@@ -228,7 +223,8 @@ class DockerBuild:
         temporary = job.work / "tmp"
         temporary.mkdir(exist_ok=True)
         torch_index = self._executor.torch_index(job.build)
-        inputs = container_inputs(job, self._container, torch_index)
+        cache, toolkit = self._executor.compiler_cache, bool(self._image.toolkit)
+        inputs = container_inputs(job, self._tag, self._path, torch_index, has_toolkit=toolkit, compiler_cache=cache)
         settings = write_inputs(job, inputs)
         # -P: a directory of the source tree must not shadow a module that cibuildwheel imports.
         identifier = f"{job.toolchain.python.tag}-manylinux_{job.build.platform.machine}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from builder.build_log import complete_lines, text_since
 from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import DISK_HINT, BuildError, MissingToolError
+from builder.progress.display import repeated
 from builder.tested_versions import hints as version_hints
 from builder.wheels.cibuildwheel.config import SOURCE
 from builder.wheels.failures import compile_failure, disk_is_full, left_out_extensions, no_library_hints, was_killed
@@ -68,27 +68,23 @@ def followed(log: Path, start: int, stage: Callable[[str], None], open_root: Cal
 
     `start` is the size of the log before. `open_root` is called until it returns True.
     """
-    ended = threading.Event()
+    current, offset, opened = _READY.stage, start, False
 
-    def follow() -> None:
-        current, offset, opened, last = _READY.stage, start, False, False
-        while not last:
-            last = ended.wait(_POLL_INTERVAL)  # read once more after the end, for steps since the previous read
-            with suppress(MissingToolError):  # the build reports an engine that does not answer
-                opened = opened or last or open_root()
-            lines, offset = complete_lines(log, offset)
-            for step in filter(None, map(_step_of, lines)):
-                if step.stage != current:
-                    current = step.stage
-                    stage(current)
+    def follow(*, last: bool = False) -> None:
+        nonlocal current, offset, opened
+        with suppress(MissingToolError):  # the build reports an engine that does not answer
+            opened = opened or last or open_root()
+        lines, offset = complete_lines(log, offset)
+        for step in filter(None, map(_step_of, lines)):
+            if step.stage != current:
+                current = step.stage
+                stage(current)
 
-    follower = threading.Thread(target=follow, daemon=True)
-    follower.start()
     try:
-        yield
+        with repeated(follow, _POLL_INTERVAL):
+            yield
     finally:
-        ended.set()
-        follower.join()
+        follow(last=True)  # for steps since the previous read
 
 
 def last_error(lines: Sequence[str]) -> str:

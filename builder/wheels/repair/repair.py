@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import posixpath
 import re
@@ -54,27 +53,22 @@ def provided_libraries(site_packages: Path, requires: Sequence[str] = ()) -> fro
     """File names of the libraries of torch, of the NVIDIA packages that it requires, and of the driver.
 
     A build's environment also contains a toolkit, a user's does not. So of `nvidia/` only the files of distributions
-    count that `torch` or `requires` (the wheel's own requirements, PEP 508) depend on. A torch without metadata
-    (installed from a source tree) does not name its requirements; then all of `nvidia/` counts.
+    count that `torch` or `requires` (the wheel's own requirements, PEP 508) depend on.
     """
     here: dict[str, Distribution] = {
         canonicalize_name(distribution_name(found)): found for found in distributions(path=[str(site_packages)])
     }
     files = [path.relative_to(site_packages).as_posix() for path in site_packages.glob("torch/lib/*.so*")]
-    if "torch" in here:
-        seen: set[tuple[str, str]] = set()
-        todo = [pair for text in ("torch", *requires) for pair in _wanted(text, extra="")]
-        while todo:
-            project, extra = todo.pop()
-            if project in here and (project, extra) not in seen:
-                seen.add((project, extra))
-                todo += [pair for text in here[project].requires or () for pair in _wanted(text, extra=extra)]
-        for project in {project for project, _ in seen}:
-            # Not `files`, which makes a path object of each of torch's fourteen thousand.
-            files += [row[0] for row in csv.reader((here[project].read_text("RECORD") or "").splitlines()) if row]
-    else:
-        everything = site_packages.glob("nvidia/**/lib/*.so*")
-        files += [path.relative_to(site_packages).as_posix() for path in everything]
+    seen: set[tuple[str, str]] = set()
+    todo = [pair for text in ("torch", *requires) for pair in _wanted(text, extra="")]
+    while todo:
+        project, extra = todo.pop()
+        if project in here and (project, extra) not in seen:
+            seen.add((project, extra))
+            todo += [pair for text in here[project].requires or () for pair in _wanted(text, extra=extra)]
+    for project in {project for project, _ in seen}:
+        # Not `files`, which makes a path object of each of torch's fourteen thousand.
+        files += [row[0] for row in csv.reader((here[project].read_text("RECORD") or "").splitlines()) if row]
     return DRIVER_LIBRARIES | {path.rpartition("/")[2] for path in files if _LIBRARY.fullmatch(path)}
 
 
@@ -115,13 +109,11 @@ def repair(
     The files that match a pattern of `exclude` are left out. auditwheel finds the manylinux tag and grafts the
     libraries that are neither `provided` nor on every Linux. Then the version gets `local_version`, METADATA gets
     `torch_requirement` (`relabel_metadata`) and `requires`, `record` and its SBOM are added, run paths that lead out of
-    the wheel are removed, and a reproducible zip is written. The file is audited before it is renamed into `out`.
-    Repairing a repaired wheel gives the same bytes.
+    the wheel are removed, and a reproducible zip is written. Repairing a repaired wheel gives the same bytes.
     Output is appended to `log`; programs carry `owner` (see `builder.process.run`). `no_library_hints` are for a wheel
     without libraries.
 
-    Raises BuildError (stage `repair`) when the wheel contains no library, needs a library that is not found, or has
-    a platform tag that the audit does not confirm.
+    Raises BuildError (stage `repair`) when the wheel contains no library, or needs a library that is not found.
     """
     label = Label(local_version, torch_requirement, tuple(requires), built_with)
     every = _members(raw, log)
@@ -153,7 +145,6 @@ def repair(
         except ValueError as error:
             raise _failure(raw, log, f"METADATA of the wheel is invalid: {error}") from error
         write_wheel(final, aside / name)
-        _audit(aside / name, provided, log)
         _note(log, f"{raw.name} became {name}")
         wheel = (aside / name).rename(out / name)
     sync(out)
@@ -351,26 +342,3 @@ def _read_library(member: Member, scratch: Path, log: Path) -> Elf | None:
         return read_elf(file)
     except UsageError as error:
         raise _failure(Path(member.path), log, error.sentence) from error
-
-
-def _audit(wheel: Path, provided: frozenset[str], log: Path) -> None:
-    """Raises BuildError unless the audit confirms every platform tag in the file's name."""
-    done = subprocess.run(
-        [sys.executable, "-m", "builder.wheels.repair.audit", str(wheel)],
-        input="\n".join(sorted(provided)),
-        env=_tools(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        _note(log, f"the audit of {wheel.name} failed\n{done.stderr}")
-        words = done.stderr.strip().splitlines() or ["no reason"]
-        raise _failure(wheel, log, f"the finished wheel could not be audited: {words[-1]}")
-    answer = json.loads(done.stdout)
-    claimed = {tag.platform for tag in parse_wheel_filename(wheel.name)[3]}
-    if too_much := sorted(claimed - set(answer["earned"])):
-        named = f"the file name has the tag {', '.join(too_much)}"
-        hint = "a library in the wheel needs a newer glibc than the tag; build on an older base image"
-        raise _failure(wheel, log, f"{named}, but the audit of the libraries finds {answer['policy']}", hint)
-    _note(log, f"audited {wheel.name}: {answer['policy']}")

@@ -19,9 +19,6 @@ from builder.records import CacheStatistics
 from builder.untrusted import JsonError, read_json
 from builder.wheels.sccache.launchers.server import CacheSettings
 
-#: Set to `0`, `false`, `no` or `off` to build without the compiler cache, as `--no-compiler-cache` does.
-SWITCH = "BUILDFARM_COMPILER_CACHE"
-
 #: The reason in statistics of a build without the compiler cache.
 TURNED_OFF = "it is turned off"
 
@@ -38,11 +35,6 @@ def find_sccache() -> Path | None:
     """The sccache that is installed with buildfarm; None on a machine for which there is no wheel of it."""
     program = Path(sys.executable).with_name("sccache")
     return program if program.is_file() else None
-
-
-def cache_enabled(variables: Mapping[str, str] = os.environ) -> bool:
-    """Whether the environment leaves the compiler cache on."""
-    return variables.get(SWITCH, "").lower() not in {"0", "false", "no", "off"}
 
 
 def with_reuse(settings: CacheSettings, source: Path, *, enabled: bool, reuse: bool) -> CacheSettings:

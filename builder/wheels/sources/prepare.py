@@ -90,12 +90,6 @@ def project_folder(recipe: Recipe, tree: Path) -> Path:
     return tree / recipe.source.subdirectory if isinstance(recipe.source, GitSource) else tree
 
 
-def changed_files(recipe: Recipe, prepared: PreparedSource) -> list[str]:
-    """The files of a source folder that were changed, added or deleted since it was copied."""
-    now = source_entries(recipe)
-    return sorted(name for name in {*now, *prepared.files} if now.get(name) != prepared.files.get(name))
-
-
 def source_digest(recipe: Recipe) -> str:
     """sha256 (hex) over the source that `prepare_source` would prepare.
 

@@ -21,38 +21,9 @@ from builder.matrix.compat import Compat
 from builder.process import kill_orphans, run
 from builder.store import BYTECODE, Store, sync_file_system, write_atomic
 from builder.untrusted import JsonError, read_json, remove_tree, texts
-from builder.wheels.build_scripts.new_environment import BUILD_MODULES, fix_header_times
+from builder.wheels.build_scripts.new_environment import BUILD_MODULES, IMPORT, fix_header_times
 from builder.wheels.toolchain.pythons import Interpreter, Pythons
 from builder.wheels.toolchain.uv import compile_requirements, run_uv
-
-#: Imports modules. With a folder as first word, the bytecode of everything imported from there gets the header of
-#: PEP 552 with the hash of its source file: such bytecode is valid for every copy of the file, whatever its time is.
-_PROGRAM = """
-import os
-import sys
-from contextlib import suppress
-from importlib import import_module
-from importlib.util import source_hash
-
-folder, *names = sys.argv[1:]
-for name in names:
-    with suppress(Exception):
-        import_module(name)
-for module in list(sys.modules.values()) if folder else ():
-    spec = getattr(module, "__spec__", None)
-    source, bytecode = getattr(spec, "origin", None), getattr(spec, "cached", None)
-    if not source or not bytecode or not bytecode.startswith(folder):
-        continue
-    with suppress(OSError):
-        with open(source, "rb") as stream:
-            found = source_hash(stream.read())
-        with open(bytecode, "r+b") as stream:
-            stream.seek(4)
-            stream.write((3).to_bytes(4, "little") + found)
-sys.stdout.flush()
-sys.stderr.flush()
-os._exit(0)  # torch 2.2 under Python 3.12 waits at the exit, forever, for processes that its compiler started
-"""
 
 
 def import_once(python: Path, modules: Sequence[str], *, log: Path, owner: str, hashed: Path | None = None) -> int:
@@ -63,7 +34,7 @@ def import_once(python: Path, modules: Sequence[str], *, log: Path, owner: str, 
     Builds and checks cannot write into their environment (`confinement`), so Python cannot keep there what it compiles.
     The bytecode of sources below `hashed` is made valid for copies of the sources too.
     """
-    return run([str(python), "-I", "-c", _PROGRAM, str(hashed or ""), *modules], log=log, owner=owner)
+    return run([str(python), "-I", "-c", IMPORT, str(hashed or ""), *modules], log=log, owner=owner)
 
 
 #: Compiles the sources of which another environment has the bytecode, and imports nothing.

@@ -109,7 +109,7 @@ class Pythons:
     def __init__(self, store: Store, *, downloads: bool = True) -> None:
         """`downloads` is whether uv may download Pythons; the variable UV_PYTHON_DOWNLOADS can forbid it too."""
         self._store = store
-        self._forbidden = "" if downloads else "--no-python-downloads"
+        self._forbidden = "" if downloads else "by a dry run"
         if (setting := package_settings().get(SETTING, "automatic")) != "automatic":
             self._forbidden = self._forbidden or f"{SETTING}={setting}"
         self._failures: dict[Python, MissingToolError] = {}
@@ -148,10 +148,10 @@ class Pythons:
         """Download an interpreter; return why that is not possible, or "", and what to do about it."""
         if self._forbidden:
             return f"downloads of Pythons are forbidden ({self._forbidden})", [
-                f"allow the download: omit `--no-python-downloads` and unset {SETTING}",
+                f"allow the download: unset {SETTING}",
                 f"download this Python with `{SETTING}=manual {uv_command()} python install {python}`",
             ]
-        print_line(f"{missing}: uv downloads a Python with headers (`--no-python-downloads` forbids this)")
+        print_line(f"{missing}: uv downloads a Python with headers ({SETTING}=never forbids this)")
         log = self._store.log("pythons")
         start = log_size(log)
         variables = {name: value for name, value in uv_variables().items() if name != SETTING}

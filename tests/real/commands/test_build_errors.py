@@ -45,7 +45,7 @@ def test_a_log_that_grows_in_the_source_folder_is_named_and_does_not_fail_the_bu
     monkeypatch.setattr(make, "compile_wheel", growing)
     ((first,), (second,)) = (run_build(folder_project.options())[1] for _ in range(2))
     assert (first.exit, first.error, first.reused) == (Exit.OK, None, False)
-    assert "build.log changed during the build" in capfd.readouterr().err
+    assert "these files changed since the last wheel: build.log" in capfd.readouterr().err
     assert (second.exit, second.reused) == (Exit.OK, False), "the log is a source file, and it changed"
     assert run_build(folder_project.options())[1][0].reused
 

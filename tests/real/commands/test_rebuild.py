@@ -144,11 +144,11 @@ def test_different_tools_are_an_error_that_names_them(
     assert "CC and CXX name the compiler" in error.hints[0]
 
 
-def test_records_of_an_early_buildfarm_make_the_same_wheel(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They contain a digest of scripts. The rebuilt wheel has what the record has."""
+def test_a_base_image_that_was_pinned_since_makes_the_same_wheel(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rebuilt wheel has what the record has."""
     original = LocalExecutor.prepare
 
-    changed = {Part.SCRIPTS: "changed", Part.BASE_DIGEST: "sha256:pinned since"}
+    changed = {Part.BASE_DIGEST: "sha256:pinned since"}
 
     def prepare(self: LocalExecutor, *args: Any, **kwargs: Any) -> Prepared:
         found = original(self, *args, **kwargs)
@@ -157,7 +157,7 @@ def test_records_of_an_early_buildfarm_make_the_same_wheel(built: Built, monkeyp
     monkeypatch.setattr(LocalExecutor, "prepare", prepare)
     assert run_rebuild(built.options("steady")).equal
     here = read_record(built.wheels["steady"]).toolchain
-    check_toolchain(here.having({Part.SCRIPTS: "0123456789ab"}), here)
+    check_toolchain(here.having({Part.BASE_DIGEST: "0123456789ab"}), here)
 
 
 def test_records_without_the_key_cuda_make_the_same_wheel(

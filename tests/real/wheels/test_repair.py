@@ -8,7 +8,6 @@ import hashlib
 import io
 import json
 import platform
-import shutil
 import stat
 import subprocess
 import sys
@@ -120,7 +119,7 @@ def mend(libraries: Path, tmp_path: Path) -> Repair:
     return partial(
         repair,
         out=tmp_path / "out",
-        provided=provided_libraries(libraries / "site"),
+        provided=frozenset(path.name for path in (libraries / "site").rglob("*.so*")),
         local_version="cu130.torch2.11",
         torch_requirement="torch==2.11.*",
         log=tmp_path / "log",
@@ -197,8 +196,6 @@ def test_provided_is_what_a_user_of_this_torch_has(site: Path) -> None:
     assert {"libcuda.so.1", "libnvidia-ml.so.1"} <= found
     assert "libnpp.so.13" in provided_libraries(site, ["cuda-toolkit[npp]>=13"]), "of the wheel's own requirements"
     assert "libextra.so.13" in provided_libraries(site, ["torch[more]"])
-    shutil.rmtree(site / "torch-1.0.dist-info")  # a torch without metadata is believed by its files
-    assert {"libtorch_cpu.so", "libcudart.so.13", "libnpp.so.13"} <= provided_libraries(site)
 
 
 # --- the whole way
@@ -490,35 +487,6 @@ def test_a_library_that_is_nowhere_is_named(
     raw = make_wheel(tmp_path / "raw", {"my_ext/C.so": libraries / "torch.so"})
     with pytest.raises(BuildError, match=r"the wheel needs libcudart\.so\.13"):
         mend(raw, provided=frozenset({"libtorch_cpu.so"}))
-
-
-@pytest.mark.parametrize(
-    ("platform_tag", "says"),
-    [
-        pytest.param(
-            "manylinux_2_5_x86_64", r"the file name has the tag manylinux_2_5_x86_64, but the audit", id="too much"
-        ),
-        pytest.param("any", "could not be audited: ", id="no platform at all"),
-    ],
-)
-def test_a_promise_that_the_final_file_does_not_keep_is_refused(
-    mend: Repair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform_tag: str, says: str
-) -> None:
-    """Whatever goes wrong between auditwheel's repair and the last byte, the last audit sees it."""
-    written = relabel.relabel
-
-    def boast(members: list[relabel.Member], name: str, label: Label) -> tuple[str, list[relabel.Member]]:
-        true_name, members = written(members, name, label)
-        tag = platform_tag.replace("x86_64", platform.machine())
-        return f"{true_name.rsplit('-', 1)[0]}-{tag}.whl", members
-
-    monkeypatch.setattr("builder.wheels.repair.repair.relabel", boast)
-    # Its symbol came with glibc 2.17 (or later, where another processor began with a later glibc).
-    code = MODULE + '#include <time.h>\nextern "C" long at() { timespec t; return clock_gettime(0, &t); }\n'
-    raw = make_wheel(tmp_path / "raw", {"my_ext/C.so": compile_library(tmp_path / "C.so", code)})
-    with pytest.raises(BuildError, match=says.replace("x86_64", platform.machine())):
-        mend(raw)
-    assert not list((tmp_path / "out").iterdir())
 
 
 def test_a_run_path_that_cannot_be_removed_is_not_passed_on(

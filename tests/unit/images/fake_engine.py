@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
 
@@ -52,6 +52,19 @@ elif arguments[:2] == ["buildx", "build"]:
         sys.exit(0)
     tag = arguments[arguments.index("--tag") + 1]
     (root / "images" / urllib.parse.quote(tag, safe="")).write_text("sha256:made")
+elif arguments[0] == "exec":
+    while (root / "hangs").exists():
+        time.sleep(0.05)
+    sys.exit((root / "fails").exists())
+elif arguments[0] == "pull":
+    name = urllib.parse.quote(arguments[-1], safe="")
+    offered = root / "offered" / name
+    message = offered.read_text() if offered.exists() else "manifest for x not found: manifest unknown"
+    while message == "hangs":
+        time.sleep(0.05)
+    if message:
+        sys.exit(f"Error response from daemon: {{message}}")
+    (root / "images" / name).write_text(f"sha256:of {{arguments[-1]}}")
 else:
     sys.exit(1)
 """
@@ -84,20 +97,24 @@ class FakeEngine:
     created: list[dict[str, Any]] = field(default_factory=list)  # bodies of the requests that created containers
     #: Archives that were copied into containers, as names and members.
     put: list[dict[str, tarfile.TarInfo]] = field(default_factory=list)
-    #: Images that can be pulled, and the events of the pull; a pull without an error adds the image.
-    pulls: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    pulled: list[dict[str, str]] = field(default_factory=list)  # parameters and login of each request for a pull
     digests: dict[str, str] = field(default_factory=dict)  # what registries say about tags
     asked: list[str] = field(default_factory=list)  # tags whose digest was asked for
     disconnected: list[str] = field(default_factory=list)  # networks that containers were disconnected from
-    executed: list[list[str]] = field(default_factory=list)  # programs that were started in running containers
-    exec_status: int | None = 0  # how they end; None if they do not end
     started: threading.Event = field(default_factory=threading.Event)
     killed: threading.Event = field(default_factory=threading.Event)
     state: dict[str, Any] = field(default_factory=dict)
 
     def add_image(self, tag: str, identity: str) -> None:
         (self.root / "images" / tag.replace("/", "%2F").replace(":", "%3A")).write_text(identity)
+
+    def offer(self, image: str, error: str = "") -> None:
+        """Let an image be pulled, or the pull fail with this message."""
+        (self.root / "offered" / quote(image, safe="")).write_text(error)
+
+    @property
+    def pulled(self) -> list[str]:
+        """The images of each call of `docker pull`."""
+        return [call[-1] for call in self.calls() if call[0] == "pull"]
 
     def calls(self) -> list[list[str]]:
         path = self.root / "calls"
@@ -132,8 +149,6 @@ class FakeEngine:
             self.asked.append(unquote(m[1]))
             digest = self.digests.get(self.asked[-1])
             return (200, {"Descriptor": {"digest": digest}}) if digest else (404, {"message": "manifest unknown"})
-        if path == "/images/create":
-            return self._pull({name: value[0] for name, value in query.items()})
         if path == "/containers/create":
             self.created.append(json.loads(body))
             self.containers["probe"] = self.created[-1].get("Labels") or {}
@@ -146,23 +161,9 @@ class FakeEngine:
             if m[2]:
                 self.disconnected.append(m[1])
             return 200, {"Id": m[1], "Name": m[1]}
-        if path.startswith("/exec/"):
-            return 200, {"ExitCode": self.exec_status}
         if m := re.fullmatch(r"/containers/([^/]+)/?(\w*)", path):
             return self._container(verb, m[1], m[2], query, body)
         return 500, {"message": f"the fake engine does not support {verb} {target}"}
-
-    def _pull(self, query: dict[str, str]) -> tuple[int, Any]:
-        """The answer to a request for a pull."""
-        self.pulled.append(query)
-        separator = "@" if query["tag"].startswith("sha256:") else ":"
-        image = f"{query['fromImage']}{separator}{query['tag']}"
-        if image not in self.pulls:
-            return 404, {"message": f"manifest for {image} not found: manifest unknown: manifest unknown"}
-        events = self.pulls[image]
-        if not any("error" in event for event in events):
-            self.add_image(image, f"sha256:of {image}")
-        return 200, b"".join(json.dumps(event).encode() + b"\r\n" for event in events)
 
     def _container(
         self, verb: str, identity: str, what: str, query: dict[str, list[str]], body: bytes
@@ -185,9 +186,6 @@ class FakeEngine:
             ) + self.container_output.encode()
         if what == "wait":
             return 200, {"StatusCode": 0}
-        if what == "exec":
-            self.executed.append(json.loads(body)["Cmd"])
-            return 201, {"Id": "1"}
         if what in ("start", "kill"):
             (self.started if what == "start" else self.killed).set()
             return 204, None
@@ -219,6 +217,7 @@ def running_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fa
     """A fake engine behind DOCKER_HOST, with its `docker` as the only program on PATH."""
     fake = FakeEngine(folder)
     (folder / "images").mkdir()
+    (folder / "offered").mkdir()
     (folder / "buildx").touch()
     (folder / "bin").mkdir()
     program = folder / "bin" / "docker"

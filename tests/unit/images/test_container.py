@@ -122,15 +122,15 @@ def test_the_engine_leaves_the_output_of_an_ended_program_open(
     assert (result.timed_out, result.status, result.stdout) == (False, 3, "begun")
 
 
-@pytest.mark.parametrize(("status", "done"), [(0, True), (1, False), (None, False)])
-def test_a_program_in_a_running_container(
-    fake: FakeEngine, monkeypatch: pytest.MonkeyPatch, status: int | None, done: bool
-) -> None:
+@pytest.mark.parametrize("how", ["", "fails", "hangs"])
+def test_a_program_in_a_running_container(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr(engine_module, "REQUEST_TIMEOUT", 2)
+    assert not Engine().make_root_directory_writable("store/job"), "no container runs"
     fake.containers["other"] = {OWNER_LABEL: "store/job"}
-    fake.exec_status = status
-    assert Engine().make_root_directory_writable("store/job") == done
-    assert fake.executed == [["chmod", "1777", "/"]]
+    if how:
+        (fake.root / how).touch()
+    assert Engine().make_root_directory_writable("store/job") is not bool(how)
+    assert fake.calls()[-1] == ["exec", "--user=0:0", "other", "chmod", "1777", "/"]
 
 
 def test_an_interrupted_run_removes_its_container(fake: FakeEngine, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

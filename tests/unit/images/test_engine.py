@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import gc
-import json
 import shutil
-import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import docker
 import pytest
 import requests
 from docker.errors import DockerException
@@ -24,11 +18,11 @@ from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.images import network, pull
 from builder.images.engine import Engine, image_build_error, pull_missing, refresh_lock
 from builder.images.network import ca_bundle, ca_variables, index_variables, package_settings, shell_settings
-from builder.images.pull import PullProgress, pull_error, pull_image
+from builder.images.pull import pull_error
 from builder.images.registry import Reference, located, lock_path, read_lock, read_mirrors, write_lock
 from builder.log import console
-from builder.process import Interrupted
-from tests.conftest import PATIENCE, coded
+from builder.process import Interrupted, Limits
+from tests.conftest import coded
 from tests.refused import refused
 from tests.unit.images.fake_engine import FakeEngine
 
@@ -72,7 +66,9 @@ def test_no_buildx(fake: FakeEngine) -> None:
     [
         pytest.param(lambda engine: engine.image_id("BAD"), "/images/BAD/json", id="image_id"),
         pytest.param(lambda engine: engine.base_id("BAD"), "/images/BAD/json", id="base_id"),
-        pytest.param(lambda engine: engine.run_script("BAD", "true"), "/containers/create", id="run_script"),
+        pytest.param(
+            lambda engine: engine.run_script("BAD", "true", owner="job"), "/containers/create", id="run_script"
+        ),
         pytest.param(lambda engine: engine.remove_containers("owner"), "/containers/json", id="remove_containers"),
     ],
 )
@@ -156,7 +152,7 @@ def test_a_local_image_is_not_pulled(fake: FakeEngine) -> None:
 
 def test_a_missing_base_is_pulled_from_the_mirror_and_keeps_the_name_of_the_mirror(fake: FakeEngine) -> None:
     name = "mirror.example/hub/library/base:2"
-    fake.pulls[name] = [{"status": "Pulling from hub/library/base", "id": "2"}]
+    fake.offer(name)
     engine = Engine(MIRRORS)
     assert engine.local_name("base:2") is None
     assert engine.base_id("base:2") == f"sha256:of {name}"
@@ -329,53 +325,22 @@ def test_only_places_of_packages_are_taken_from_the_settings_of_uv(tmp_path: Pat
 DIGEST = "sha256:" + "11" * 32
 
 
-def layer(identity: str, status: str, current: int = 0, total: int = 0) -> dict[str, Any]:
-    return {"id": identity, "status": status, "progressDetail": {"current": current, "total": total} if total else {}}
-
-
-def test_a_digest_is_pulled_without_the_tag(fake: FakeEngine) -> None:
-    fake.pulls[f"registry.example/team/cuda@{DIGEST}"] = []
-    Engine().pull(f"registry.example/team/cuda:12@{DIGEST}")
-    assert fake.pulled == [{"fromImage": "registry.example/team/cuda", "tag": DIGEST}]
-
-
-def test_the_login_of_the_registry_is_passed_on(
-    fake: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    del fake
-    (tmp_path / "docker").mkdir()
-    entry = {"auth": base64.b64encode(b"someone:secret").decode()}
-    (tmp_path / "docker" / "config.json").write_text(json.dumps({"auths": {"registry.example": entry}}))
-    sent: dict[str, Any] = {}
-
-    def post(*_: Any, **arguments: Any) -> Any:
-        sent.update(arguments)
-        raise docker.errors.DockerException("enough")
-
-    with closing(docker.from_env()) as client:
-        monkeypatch.setattr(client.api, "post", post)
-        with refused(Code.ENGINE_NOT_ANSWERING):
-            pull_image(client, "registry.example/a:1", "registry.example/a:1")
-    login = json.loads(base64.urlsafe_b64decode(sent["headers"]["X-Registry-Auth"]))
-    assert (login["username"], login["password"]) == ("someone", "secret")
-
-
 def test_missing_images_are_named_before_the_pull(fake: FakeEngine) -> None:
     for name in ("nvidia/cuda:12", "pypa/many:1"):
-        fake.pulls[f"mirror.example/{name}"] = []
+        fake.offer(f"mirror.example/{name}")
     fake.add_image("here:1", "sha256:here")
     engine = Engine({"docker.io": "mirror.example", "quay.io": "mirror.example"})
     with console.capture() as output:
         for _ in range(2):
             assert pull_missing(engine, ["nvidia/cuda:12", "here:1", "quay.io/pypa/many:1"]) == {}
     first, *others = output.get().splitlines()
-    assert first == "pulling 2 base images: nvidia/cuda:12, quay.io/pypa/many:1, from mirror.example"
+    assert first == "pulling 2 base images: mirror.example/nvidia/cuda:12, mirror.example/pypa/many:1"
     assert [line.split(" (")[0] for line in others] == ["pulled nvidia/cuda:12", "pulled quay.io/pypa/many:1"]
 
 
 def test_when_a_registry_cannot_be_reached_no_other_image_is_pulled(fake: FakeEngine) -> None:
     for name in ("a", "b"):
-        fake.pulls[f"r.example/{name}:1"] = [{"error": "dial tcp: lookup x: no such host"}]
+        fake.offer(f"r.example/{name}:1", "dial tcp: lookup x: no such host")
     problems = pull_missing(Engine(), ["r.example/a:1", "r.example/b:1"])
     assert list(problems) == ["r.example/a:1"]
     assert len(fake.pulled) == 1
@@ -399,7 +364,7 @@ MESSAGES = [
         "has no such image, or requires a login for it (",
         "`docker login`",
     ),
-    ("toomanyrequests: You have reached your pull rate limit.", "refuses more pulls for now (", "registries:"),
+    ("toomanyrequests: You have reached your pull rate limit.", "refuses more pulls for now (", "BUILDFARM_REGISTRIES"),
     ("write /var/lib/docker/tmp/GetImageBlob1: no space left on device", "the disk is full (", "`docker system df`"),
     (
         'Get "https://r.example/v2/": dial tcp: lookup r.example: no such host',
@@ -420,95 +385,19 @@ def test_the_error_for_a_message_of_the_engine(message: str, sentence: str, hint
     assert any(hint in each for each in error.hints), error.hints
 
 
-@pytest.mark.parametrize("event", [{"error": "unexpected EOF"}, {"errorDetail": {}, "error": "unexpected EOF"}])
-def test_an_error_among_the_events_is_raised(fake: FakeEngine, event: dict[str, Any]) -> None:
-    fake.pulls["docker.io/library/a:1"] = [layer("one", "Downloading", 5, 10), event]
-    with refused(Code.NETWORK_UNREACHABLE, "unexpected EOF"):
+def test_a_pull_that_takes_too_long_is_ended(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.offer("a:1", "hangs")
+    monkeypatch.setattr(pull, "LIMITS", Limits(seconds=0.5))
+    with refused(Code.NETWORK_UNREACHABLE, "timeout: docker did not finish within 0.5 s"):
         Engine().pull("a:1")
 
 
-@contextmanager
-def raw_engine(folder: Path, answer: Callable[[socket.socket], None]) -> Iterator[docker.DockerClient]:
-    """The client of an engine that answers the first request by this function."""
-
-    def serve() -> None:
-        connection, _ = server.accept()
-        connection.recv(1 << 16)
-        answer(connection)
-        connection.close()
-
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(folder / "s"))
-        server.listen()
-        thread = threading.Thread(target=serve)
-        thread.start()
-        client = docker.DockerClient(base_url=f"unix://{folder / 's'}", version="1.41")
-        yield client
-        thread.join(PATIENCE)
-        client.close()
-        assert not thread.is_alive(), "the connection is closed, so the engine stops the download"
-
-
-BEGUN = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-def test_an_engine_that_is_silent_for_too_long(
-    fake: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    del fake
-    monkeypatch.setattr(pull, "SILENCE_TIMEOUT", 0.5)
-
-    def answer(connection: socket.socket) -> None:
-        connection.sendall(BEGUN + b"2\r\n{}\r\n")
-        connection.recv(1)  # until the client closes the connection
-
-    with raw_engine(tmp_path, answer) as client, refused(Code.NETWORK_UNREACHABLE, "0.5 seconds"):
-        pull_image(client, "a:1", "a:1")
-
-
-@pytest.mark.parametrize("sent", [b"", BEGUN], ids=["none", "begun"])
-def test_an_interrupt_does_not_wait_for_a_silent_engine(
-    fake: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
-) -> None:
-    del fake
-    monkeypatch.setattr(pull, "SILENCE_TIMEOUT", 600)
+def test_an_interrupt_ends_a_pull(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.offer("a:1", "hangs")
     monkeypatch.setattr(process, "_stopping", threading.Event())
-    ended = threading.Event()
-
-    def answer(connection: socket.socket) -> None:
-        connection.sendall(sent)
-        process.kill_all()
-        ended.wait(PATIENCE)
-
-    with raw_engine(tmp_path, answer) as client:
-        with pytest.raises(Interrupted):
-            pull_image(client, "a:1", "a:1")
-        ended.set()
-
-
-def test_the_progress_counts_the_bytes_of_all_layers() -> None:
-    progress = PullProgress()
-    assert (progress.phase, progress.total) == ("waiting", 0)
-    progress.add({})
-    progress.add({"id": "1", "status": "Pulling from a"})
-    for identity in ("one", "two"):
-        progress.add(layer(identity, "Pulling fs layer"))
-    progress.add(layer("one", "Downloading", 30, 60))
-    assert (str(progress), progress.total) == ("30 bytes of 60 bytes, downloading", 60)
-    progress.add(layer("one", "Download complete"))
-    progress.add(layer("two", "Retrying in 5 seconds"))
-    assert str(progress) == "60 bytes of 60 bytes, retrying in 5 seconds"
-    progress.add(layer("two", "Downloading", 40, 40))
-    progress.add(layer("two", "Extracting", 10, 40))
-    assert str(progress) == "100 bytes of 100 bytes, extracting"
-
-
-def test_the_progress_is_printed_as_lines(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull, "LINE_SECONDS", 0)
-    fake.pulls["docker.io/library/a:1"] = [layer("one", "Downloading", 5_000_000, 10_000_000)]
-    with console.capture() as output:
+    threading.Timer(0.5, process.kill_all).start()
+    with pytest.raises(Interrupted):
         Engine().pull("a:1")
-    assert output.get() == "a:1: 5.0 MB of 10.0 MB, downloading (0:00)\npulled a:1 (10.0 MB, 0:00)\n"
 
 
 ONE, TWO = "sha256:" + "11" * 32, "sha256:" + "22" * 32
@@ -591,19 +480,14 @@ def test_a_mirror_has_the_image_under_the_same_path(image: str, wanted: str) -> 
     assert located(image, {"docker.io": "r.example/hub"}) == wanted
 
 
-def test_the_variable_takes_precedence_over_matrix_yaml() -> None:
-    declared = {"docker.io": "a.example", "quay.io": "a.example/quay"}
-    mirrors = read_mirrors(declared, {"BUILDFARM_REGISTRIES": " docker.io=127.0.0.1:5000  ghcr.io=b.example/x "})
-    images = ("nvidia/cuda:1", "quay.io/pypa/many:1", "ghcr.io/a/b:1")
-    assert [located(image, mirrors) for image in images] == [
-        "127.0.0.1:5000/nvidia/cuda:1",
-        "a.example/quay/pypa/many:1",
-        "b.example/x/a/b:1",
-    ]
+def test_the_variable_names_mirrors() -> None:
+    mirrors = read_mirrors({"BUILDFARM_REGISTRIES": " docker.io=127.0.0.1:5000  ghcr.io=b.example/x "})
+    images = ("nvidia/cuda:1", "ghcr.io/a/b:1")
+    assert [located(image, mirrors) for image in images] == ["127.0.0.1:5000/nvidia/cuda:1", "b.example/x/a/b:1"]
 
 
 @pytest.mark.parametrize("value", ["docker.io", "docker.io=https://a.example", "=a.example", "docker.io=a.example/X Y"])
 def test_an_invalid_variable_is_a_usage_error(value: str) -> None:
     with pytest.raises(UsageError, check=coded(Code.VALUE_INVALID)) as caught:
-        read_mirrors({}, {"BUILDFARM_REGISTRIES": value})
+        read_mirrors({"BUILDFARM_REGISTRIES": value})
     assert caught.value.where == "BUILDFARM_REGISTRIES"

@@ -132,11 +132,7 @@ OLD, NEW = "torch2.2.2-cu121-cp311", "torch2.11.0-cu130-cp313"
         # From CUDA 13.0 on, only a name with the same CUDA version means that a base image has the toolkit.
         (ImageRule("*", "nvidia/cuda:13.0.3-devel-ubuntu22.04"), NEW, {"toolkit": Cuda(13, 0)}),
         (ImageRule("*", "nvidia/cuda:13.2.1-devel-ubuntu22.04"), NEW, {"toolkit": None}),
-        (
-            ImageRule("*", "quay.io/manylinux_cuda/manylinux_2_28_x86_64_cuda13_0:latest"),
-            NEW,
-            {"toolkit": Cuda(13, 0)},
-        ),
+        (ImageRule("*", "mirror.example/manylinux_2_28_x86_64_cuda13_0:latest"), NEW, {"toolkit": Cuda(13, 0)}),
         (ImageRule("*", "quay.io/manylinux_cuda/manylinux_2_28_x86_64_cuda12_9:latest"), NEW, {"toolkit": None}),
         (ImageRule("*", "buildfarm-base:bookworm"), NEW, {"toolkit": None}),
         # A declared toolkit is required, and limits the compiler.

@@ -176,7 +176,7 @@ def test_every_block_names_its_source() -> None:
         **{f"toolkit {c} {k}": row[k] for c, row in raw["toolkits"].items() for k in ("gcc_max", "images")},
         **{f"standard {s}": row for s, row in raw["cxx_standards"].items()},
         **{k: raw[k] for k in ("torch_gcc_checks", "driver_floors", "torch_arch_list")},
-        **{k: raw[k] for k in ("manylinux", "manylinux_cuda", "distributions", "gpus")},
+        **{k: raw[k] for k in ("manylinux", "distributions", "gpus")},
     }
     assert [name for name, block in blocks.items() if not block.get("source")] == []
 
@@ -217,9 +217,3 @@ def test_the_oldest_glibc_comes_first() -> None:
 def test_an_unknown_python_has_no_image() -> None:
     assert IMAGES.pythons_image(Python(3, 7), X86) == "quay.io/pypa/manylinux_2_28_x86_64:2025.04.19-1"
     assert IMAGES.pythons_image(Python(2, 7), X86) is None
-
-
-def test_nvidia_has_manylinux_images_for_some_cudas() -> None:
-    name = "quay.io/manylinux_cuda/manylinux_2_28_aarch64_cuda12_9:latest"
-    assert IMAGES.cuda_manylinux(Cuda(12, 9), Platform.LINUX_AARCH64) == name
-    assert IMAGES.cuda_manylinux(Cuda(12, 4), X86) is None

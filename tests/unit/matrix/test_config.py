@@ -12,7 +12,7 @@ from builder.errors import Code, Exit, UsageError
 from builder.gate.acceptance import Accept
 from builder.images.dockerfiles import render_template
 from builder.matrix.axes import AbiClass, Arch, Cuda, Platform, Python, Torch
-from builder.matrix.config import AbiRule, Exclude, GitSource, ImageRule, PathSource, SdistSource, Variant, WheelSource
+from builder.matrix.config import AbiRule, Exclude, GitSource, ImageRule, PathSource, SdistSource, WheelSource
 from builder.matrix.fields import parse_size
 from builder.matrix.load import load_matrix, load_recipe, load_recipes
 from builder.matrix.models import (
@@ -173,9 +173,6 @@ accepts:
 companions: [transformers==4.49.0]
 libraries:
   _C: [CPU, CUDA]
-variants:
-  - {{library: "*_cuda13*", cuda: 13}}
-  - {{library: "a/sm90/*", arch: 9.0}}
 memory_per_job: 1.5GiB
 """
 
@@ -200,7 +197,6 @@ def test_all_keys_of_a_recipe(write_recipe: WriteRecipe) -> None:
     assert recipe.archs == (Arch(8, 0), Arch(9, 0))
     assert (recipe.imports, recipe.companions) == (("torch_thing", "torch_thing.ops"), ("transformers==4.49.0",))
     assert recipe.libraries == {"_C": ("CPU", "CUDA")}
-    assert recipe.variants == (Variant("*_cuda13*", cuda="13"), Variant("a/sm90/*", arch=Arch(9, 0)))
     assert recipe.memory_per_job == 3 * 2**29
 
 
@@ -304,12 +300,9 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     ("text", "says"),
     [
         pytest.param(BOMB, "more than 20000 values", id="alias bomb"),
-        pytest.param("a: " + "[" * 900 + "]" * 900, "nested more than 20 levels", id="nesting"),
-        pytest.param("a: " + "[" * 100_000 + "]" * 100_000, "nested more than 20 levels", id="deep nesting"),
-        pytest.param("\n".join(" " * n + "a:" for n in range(200)), "nested more than 20 levels", id="blocks"),
-        pytest.param("a: " + "x" * 20_000, "a value has more than 16384 characters", id="long value"),
-        pytest.param("? " + "x" * 20_000 + "\n: a", "a value has more than 16384 characters", id="long key"),
-        pytest.param("# " + "x" * 2**20, "the file has more than 1048576 characters", id="large file"),
+        pytest.param("a: " + "[" * 900 + "]" * 900, "nested too deeply", id="nesting"),
+        pytest.param("a: " + "[" * 100_000 + "]" * 100_000, "nesting depth", id="deep nesting"),
+        pytest.param("\n".join(" " * n + "a:" for n in range(900)), "nested too deeply", id="blocks"),
         pytest.param('a: "b\\0c"', r"the control character '\\x00'", id="NUL"),
         pytest.param('a: "\\e[31m"', r"the control character '\\x1b'", id="escape code"),
     ],

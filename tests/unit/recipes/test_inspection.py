@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from pathlib import Path
 
@@ -33,7 +32,6 @@ setup(name="small-ops", version="1.2.0", packages=find_packages(), cmdclass={"bu
 """
 BACKEND = '[build-system]\nbuild-backend = "hatchling.build"\n'
 PROJECT = '[project]\nname = "small-ops"\nversion = "0.3"\n'
-PLAIN = 'setup(name="small-ops", version="1.0", packages=["small_ops"], package_data={"": ["*.cu"]})\n'
 #: Keys of `write` for files that many tests write.
 NAMES = {
     "setup": "setup.py",
@@ -431,31 +429,6 @@ def test_a_repository_pins_its_commit(tree: Path) -> None:
     source = GitSource("https://host/name", "0" * 40, "python")
     draft = inspect_source(PinnedSource(source, "https://host/name@v1", "git repository", "name"), tree)
     assert keys(draft)["source"] == {"git": "https://host/name", "revision": "0" * 40, "subdirectory": "python"}
-
-
-FROM = "from setuptools import setup\n"
-
-
-@pytest.mark.parametrize(
-    ("files", "pure"),
-    [
-        ({"project": PROJECT}, True),  # rwkv 0.8.32
-        ({"setup": FROM + PLAIN}, True),
-        ({"setup": f"{FROM}import build_all\n{PLAIN}"}, False),
-        ({"setup": f"{FROM}setup(name='small-ops', version='1.0', **more)\n"}, False),
-        ({"setup": f"{FROM}setup(name='small-ops', version='1.0', cmdclass=commands)\n"}, False),
-        ({"setup": "import tools\ntools.set_up()\n"}, False),
-        ({"project": f'{PROJECT}[tool.setuptools]\next-modules = [{{name = "m"}}]\n'}, False),
-        ({"project": f'{PROJECT}[build-system]\nrequires = ["setuptools", "setuptools-rust"]\n'}, False),
-        ({"project": PROJECT + BACKEND}, False),
-    ],
-)
-def test_a_source_of_a_pure_python_wheel_is_refused(tree: Path, files: dict[str, str | None], pure: bool) -> None:
-    write(tree, {"setup": None})
-    write(tree, files)
-    is_refused = pytest.raises(UsageError, match="the build compiles nothing: no extension module is named")
-    with is_refused if pure else contextlib.nullcontext():
-        inspect(tree)
 
 
 @pytest.mark.parametrize(

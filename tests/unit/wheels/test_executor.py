@@ -12,7 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +25,6 @@ from cibuildwheel.options import CommandLineArguments, compute_options
 from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolError
 from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine
-from builder.images.image_build import ImageContents
 from builder.images.specs import python_prefix
 from builder.matrix.axes import Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
@@ -37,7 +36,7 @@ from builder.wheels.build_scripts.identity import ANSWER
 from builder.wheels.build_scripts.job_file import read_cache, read_paths
 from builder.wheels.cibuildwheel import log as log_module
 from builder.wheels.cibuildwheel.config import (
-    BuildContainer,
+    ContainerInputs,
     configuration,
     container_inputs,
     install_spec,
@@ -56,9 +55,6 @@ from tests.unit.wheels.make_record import build_for
 
 CELL = Cell(Torch.parse("2.11.0"), Cuda(13, 0), Python(3, 11))
 BUILD = build_for(CELL, arch="9.0 12.0+PTX")
-CONTAINER = BuildContainer(
-    "buildfarm/base:abc", ImageContents("sha256:i", "12.2.0", "", "3.11.7", "/opt/gcc/bin:/usr/bin"), False
-)
 
 
 def a_recipe(folder: Path, *, assume_cuda: bool = False, env: dict[str, str] | None = None) -> Recipe:
@@ -80,14 +76,26 @@ def prepared(executor: DockerExecutor, job: CompileJob) -> Prepared:
         return executor.prepare(job.build, job.recipe, log=job.log)
 
 
+def inputs_of(
+    job: CompileJob,
+    *,
+    image: str = "buildfarm/base:abc",
+    index: Sequence[str] = (),
+    toolkit: bool = False,
+    cache: bool = True,
+) -> ContainerInputs:
+    path = "/opt/gcc/bin:/usr/bin"
+    return container_inputs(job, image, path, index, has_toolkit=toolkit, compiler_cache=cache)
+
+
 def written(job: CompileJob) -> Path:
     """cibuildwheel's configuration of a job, whose inputs are written."""
-    return write_inputs(job, container_inputs(job, CONTAINER, []))
+    return write_inputs(job, inputs_of(job))
 
 
 def configured(job: CompileJob) -> str:
     """The text of the configuration."""
-    return configuration(job, container_inputs(job, CONTAINER, []))
+    return configuration(job, inputs_of(job))
 
 
 @pytest.fixture
@@ -168,7 +176,7 @@ def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
     assert "--env=FLAGS=-DA='x y' $HOME \"q\" ; # \\ é" in create
     assert f'--mount=type=bind,"src={mounted}",dst=/buildfarm/job' in create
     assert (mounted / "requirements.txt").read_text().split() == ["numpy==2.4.6", "torch==2.11.0"]
-    inputs = container_inputs(job, CONTAINER, [])
+    inputs = inputs_of(job)
     assert (read_paths(mounted / "job.json"), read_cache(mounted / "job.json")) == (inputs.paths, inputs.cache)
     assert (mounted / "builder/wheels/build_scripts/install.py").is_file()
     assert (mounted / "builder/wheels/sccache/launchers/launch.sh").is_file()
@@ -213,7 +221,7 @@ def test_the_shim_is_mounted_only_for_assume_cuda(job: CompileJob, wanted: bool)
 
 
 def test_the_toolkit_comes_from_the_environment(job: CompileJob) -> None:
-    inputs = container_inputs(job, CONTAINER, ["https://wheels.example/cu130"])
+    inputs = inputs_of(job, index=["https://wheels.example/cu130"])
     variables = inputs.variables
     home = f"{python_prefix(Python(3, 11))}/lib/python3.11/site-packages/nvidia/cu13"
     assert str(inputs.paths.toolkit) == str(inputs.cache.toolkit) == home
@@ -222,13 +230,13 @@ def test_the_toolkit_comes_from_the_environment(job: CompileJob) -> None:
     assert inputs.paths.links_toolkit
     assert variables["UV_INDEX"] == "https://wheels.example/cu130"
     assert inputs.paths.torch_cuda == "13.0"
-    paths = container_inputs(job, dataclasses.replace(CONTAINER, has_toolkit=True), []).paths
+    paths = inputs_of(job, toolkit=True).paths
     assert (str(paths.toolkit), paths.links_toolkit) == ("/usr/local/cuda", False), "that of the image"
 
 
 def test_the_recipes_env_takes_precedence(job: CompileJob) -> None:
     job = dataclasses.replace(job, recipe=a_recipe(job.source, env={"FORCE_CUDA": "0", "CC": "gcc-11"}))
-    inputs = container_inputs(job, CONTAINER, [])
+    inputs = inputs_of(job)
     assert (inputs.variables["FORCE_CUDA"], inputs.variables["CC"]) == ("0", "gcc-11")
     assert (inputs.cache.cc, inputs.cache.recipe_cc) == ("gcc", "gcc-11")
 
@@ -242,7 +250,7 @@ def test_objects_of_other_builds_are_used_only_if_that_is_safe(
     job: CompileJob, reuse: bool, source: str, wanted: str | None
 ) -> None:
     (job.source / "toy.cpp").write_text(source)
-    inputs = container_inputs(dataclasses.replace(job, reuse=reuse), CONTAINER, [])
+    inputs = inputs_of(dataclasses.replace(job, reuse=reuse))
     assert inputs.variables.get("SCCACHE_NO_CACHE") == wanted
     assert inputs.cache.reads is (wanted is None)
     assert ("toy.cpp" in inputs.cache.refused) is ("incbin" in source)
@@ -250,9 +258,7 @@ def test_objects_of_other_builds_are_used_only_if_that_is_safe(
 
 def test_without_the_compiler_cache_the_launchers_stay(job: CompileJob) -> None:
     """The launchers decide bytes, so a wheel is the same with and without the cache."""
-    on, off = (
-        container_inputs(job, dataclasses.replace(CONTAINER, compiler_cache=enabled), []) for enabled in (True, False)
-    )
+    on, off = (inputs_of(job, cache=enabled) for enabled in (True, False))
     assert off == dataclasses.replace(on, cache=dataclasses.replace(on.cache, disabled="it is turned off"))
 
 
@@ -280,7 +286,7 @@ def test_a_container_of_a_build_has_caches_as_volumes_limits_a_label_and_no_capa
 
 
 def test_root_installs_packages_where_no_code_of_a_source_runs(job: CompileJob) -> None:
-    inputs = container_inputs(job, CONTAINER, [])
+    inputs = inputs_of(job)
     spec, argv = install_spec(job, inputs)
     assert argv[-1] == "install-packages"
     options = spec.options()
@@ -289,16 +295,16 @@ def test_root_installs_packages_where_no_code_of_a_source_runs(job: CompileJob) 
 
 
 def test_an_environment_is_named_after_everything_in_it(job: CompileJob) -> None:
-    environment = container_inputs(job, CONTAINER, []).paths.environment
+    environment = inputs_of(job).paths.environment
     other = dataclasses.replace(job, owner="another/mark")
-    assert container_inputs(other, CONTAINER, []).paths.environment == environment
+    assert inputs_of(other).paths.environment == environment
     newer = dataclasses.replace(job, toolchain=dataclasses.replace(job.toolchain, packages=("torch==2.12.0",)))
-    for changed, container, index in (
-        (newer, CONTAINER, []),
-        (job, dataclasses.replace(CONTAINER, image="another"), []),
-        (job, CONTAINER, ["https://another.invalid"]),
+    for changed in (
+        inputs_of(newer),
+        inputs_of(job, image="another"),
+        inputs_of(job, index=["https://another.invalid"]),
     ):
-        assert container_inputs(changed, container, index).paths.environment != environment
+        assert changed.paths.environment != environment
 
 
 def test_the_toolchain_includes_tools_outside_the_container(

@@ -21,7 +21,7 @@ import pytest
 from builder.errors import BuildfarmError, Code, MissingToolError, UsageError
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
 from builder.wheelfile import limits
-from builder.wheels.sources.prepare import changed_files, prepare_source, project_folder, source_digest
+from builder.wheels.sources.prepare import prepare_source, project_folder, source_digest
 from tests.conftest import coded
 from tests.refused import refused
 from tests.unit.loopback import PackageIndex
@@ -162,17 +162,6 @@ def test_a_source_in_a_folder_that_git_ignores_is_taken_whole(tmp_path: Path, fo
     git(tmp_path, "init", "--quiet")
     write(tmp_path, {".gitignore": "*\n"})
     assert tree(take(PathSource(folder))) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
-
-
-def test_a_file_that_changes_after_the_copy_is_named_and_the_digest_is_that_of_the_copy(
-    folder: Path, tmp_path: Path
-) -> None:
-    ours = recipe(PathSource(folder))
-    prepared = prepare_source(ours, tmp_path / "target", cache=tmp_path)
-    assert prepared.digest == source_digest(ours)
-    assert changed_files(ours, prepared) == []
-    write(folder, {"build.log": "1", "src/op.cpp": "OP\n"})
-    assert changed_files(ours, prepared) == ["build.log", "src/op.cpp"]
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
@@ -553,43 +542,28 @@ def hostile_tar(*infos: tuple[str, dict[str, Any]]) -> bytes:
 
 SYM, HARD = {"type": tarfile.SYMTYPE}, {"type": tarfile.LNKTYPE}
 HOSTILE = [
-    pytest.param(hostile_tar(("/tmp/evil", {})), "'/tmp/evil' would be written outside", id="absolute"),
-    pytest.param(hostile_tar(("e-1/../../evil", {})), "'e-1/../../evil' would be", id="dot dot"),
-    pytest.param(hostile_tar(("e-1/l", SYM | {"linkname": "/etc"})), "'e-1/l' is a link .* '/etc'", id="link out"),
-    pytest.param(hostile_tar(("e-1/l", SYM | {"linkname": "../.."})), "'e-1/l' is a link", id="link up"),
+    pytest.param(hostile_tar(("/tmp/evil", {})), "exactly one top folder", id="absolute"),
+    pytest.param(hostile_tar(("e-1/../../evil", {})), "would be extracted to .* outside", id="dot dot"),
+    pytest.param(hostile_tar(("e-1/l", SYM | {"linkname": "/etc"})), "absolute path", id="link out"),
+    pytest.param(hostile_tar(("e-1/l", SYM | {"linkname": "../.."})), "would link to", id="link far up"),
+    pytest.param(hostile_tar(("e-1/l", SYM | {"linkname": ".."})), "l is a link that leads out", id="link up"),
     pytest.param(
         hostile_tar(
             ("e-1/d", {"type": tarfile.DIRTYPE}),
             ("e-1/d/a", SYM | {"linkname": ".."}),
             ("e-1/b", SYM | {"linkname": "d/a/../.."}),
         ),
-        "'e-1/b' is a link",
+        "would link to|is a link that leads out",
         id="link through a link",
     ),
+    pytest.param(hostile_tar(("e-1/h", HARD | {"linkname": "/etc/passwd"})), "absolute path", id="hard link out"),
     pytest.param(
-        hostile_tar(("e-1/l", SYM | {"linkname": "."}), ("e-1/l/f", {})),
-        "conflicting paths: e-1/l",
-        id="file through a link",
+        hostile_tar(("e-1/h", HARD | {"linkname": "e-1/no"})), "not a readable archive", id="hard link to nothing"
     ),
-    pytest.param(hostile_tar(("e-1/h", HARD | {"linkname": "/etc/passwd"})), "'/etc/passwd' would", id="hard link out"),
-    pytest.param(
-        hostile_tar(("e-1/h", HARD | {"linkname": "e-1/no"})), "not an earlier file", id="hard link to nothing"
-    ),
-    pytest.param(hostile_tar(("e-1/c", {"type": tarfile.CHRTYPE})), "'e-1/c' is a device", id="device"),
-    pytest.param(hostile_tar(("e-1/p", {"type": tarfile.FIFOTYPE})), "'e-1/p' is a device or a pipe", id="pipe"),
-    pytest.param(hostile_tar(("e-1/s", {"mode": 0o4755})), "'e-1/s' is set-user-id", id="setuid"),
-    pytest.param(hostile_tar(("e-1/ok", {})), "conflicting paths: e-1/ok", id="twice"),
-    pytest.param(hostile_tar(("e-1/ok/below", {})), "conflicting paths", id="file under a file"),
-    pytest.param(hostile_tar(("e-1/" + "n" * 256, {})), "a name of more than 255 bytes", id="long name"),
-    pytest.param(hostile_tar(("e-1/" + "d/" * 600 + "f", {})), "a path of more than 1024 bytes", id="deep"),
-    pytest.param(
-        hostile_tar(*((f"e-1/{n}", HARD | {"linkname": "e-1/ok"}) for n in range(3))),
-        "is hard link 3 to 'e-1/ok'",
-        id="many hard links",
-    ),
-    pytest.param(
-        hostile_tar(("e-1/x", {"pax_headers": {"comment": "x" * 2**25}})), "header of more than", id="large header"
-    ),
+    pytest.param(hostile_tar(("e-1/c", {"type": tarfile.CHRTYPE})), "'e-1/c' is a special file", id="device"),
+    pytest.param(hostile_tar(("e-1/p", {"type": tarfile.FIFOTYPE})), "'e-1/p' is a special file", id="pipe"),
+    pytest.param(hostile_tar(("e-1/ok/below", {})), "not a readable archive", id="file under a file"),
+    pytest.param(hostile_tar(("e-1/" + "n" * 256, {})), "not a readable archive", id="long name"),
     pytest.param(hostile_tar(("other/f", {})), "exactly one top folder", id="two tops"),
     pytest.param(hostile_tar(("f", {})), "exactly one top folder", id="file at the top"),
     pytest.param(hostile_tar(("e-1/big", {"size": 3000})), "more than", id="too big"),
@@ -614,7 +588,6 @@ def test_hostile_archives_are_refused_and_leave_nothing(
 ) -> None:
     monkeypatch.setattr(limits, "MAX_SOURCE_BYTES", 2048)
     monkeypatch.setattr(limits, "MAX_MEMBERS", 8)
-    monkeypatch.setattr(limits, "MAX_HARD_LINKS", 2)
     around = set(tmp_path.iterdir())
     source = keep(data, cache)
     with pytest.raises(UsageError, match=says) as caught:
@@ -630,8 +603,10 @@ def test_harmless_links_are_taken(take: Take, cache: Path) -> None:
         ("e-1/sub/l", SYM | {"linkname": "../ok"}),
         ("e-1/h", HARD | {"linkname": "e-1/ok"}),
         ("e-1/d", {"type": tarfile.DIRTYPE, "mode": 0o2755}),
+        ("e-1/run", {"mode": 0o4775}),
     )
     target = take(keep(data, cache))
+    assert [(target / name).stat().st_mode & 0o7777 for name in ("run", "ok")] == [0o755, 0o644]
     assert (target / "sub" / "l").readlink() == Path("../ok")
     assert (target / "h").samefile(target / "ok")
 

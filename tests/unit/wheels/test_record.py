@@ -113,7 +113,7 @@ def test_every_part_of_a_toolchain_has_its_key_and_an_absent_part_has_none() -> 
     values = {
         Part.AUDITWHEEL: "6.8", Part.BASE: "b", Part.BASE_DIGEST: "d", Part.BASE_ID: "i", Part.CXX: "g++ 12.2.0",
         Part.CC: "gcc", Part.CIBUILDWHEEL: "4", Part.CYCLONEDX: "11", Part.IMAGE: "t", Part.NVCC: "",
-        Part.PATCHELF: "0.17", Part.PYTHON_VERSION: "3.12.1", Part.SCCACHE: None, Part.SCRIPTS: "s",
+        Part.PATCHELF: "0.17", Part.PYTHON_VERSION: "3.12.1", Part.SCCACHE: None,
         Part.REQUESTED_CUDA: "CUDA 12.1", Part.UV: "0.13", Part.ZLIB: "1.3",
     }  # fmt: skip
     packages = ("ninja==1.12", "torch==2.11.0")
@@ -121,7 +121,7 @@ def test_every_part_of_a_toolchain_has_its_key_and_an_absent_part_has_none() -> 
     parts = {
         "auditwheel": "6.8", "base": "b", "base digest": "d", "base id": "i", "c++": "g++ 12.2.0", "cc": "gcc",
         "cibuildwheel": "4", "cyclonedx-python-lib": "11", "image": "t", "nvcc": "",
-        "packages": "ninja==1.12 torch==2.11.0", "patchelf": "0.17", "python": "3.12.1", "scripts": "s",
+        "packages": "ninja==1.12 torch==2.11.0", "patchelf": "0.17", "python": "3.12.1",
         "stands in for": "CUDA 12.1", "uv": "0.13", "zlib": "1.3",
     }  # fmt: skip
     record = make_record.record(toolchain)

@@ -19,6 +19,7 @@ from builder.wheels.job import CompileJob
 from builder.wheels.wheel_checks import (
     answered_identity,
     check_identity,
+    check_source,
     find_cuda_sources,
     identity_question,
     other_identity,
@@ -142,22 +143,31 @@ LOGS = {
 }
 
 
-SETUPS = {"# do not call torch.cuda.is_available()": "", "ok = torch.cuda.is_available()": "setup.py"}
-
-
-@pytest.mark.parametrize(("setup", "asks"), SETUPS.items(), ids=["comment", "code"])
 @pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
-def test_cuda_files_that_were_never_compiled_are_named(tmp_path: Path, log: str, setup: str, asks: str) -> None:
+def test_cuda_files_that_were_never_compiled_are_named(tmp_path: Path, log: str) -> None:
     for name, text in {
-        "setup.py": setup,
         "csrc/a.cu": '#include "detail/b.cu"',
         "csrc/detail/b.cu": "",
         "csrc/forgotten_a.cu": "",
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    before = find_cuda_sources(tmp_path, make.recipe("ops"))
-    assert before == CudaSources(3, ("csrc/a.cu", "csrc/forgotten_a.cu"), asks)
+    before = find_cuda_sources(tmp_path, "setup.py")
+    assert before == CudaSources(3, ("csrc/a.cu", "csrc/forgotten_a.cu"), "setup.py")
     mentioned = "copying csrc/forgotten_a.cu -> build/lib/csrc\n"
     assert without_compiled(before, mentioned + log).never_compiled == ("csrc/forgotten_a.cu",)
-    assert find_cuda_sources(tmp_path, replace(make.recipe("ops"), assume_cuda=True)).asks_for_gpu == ""
+
+
+@pytest.mark.parametrize(
+    ("setup", "assumed", "asks"),
+    [
+        ("# do not call torch.cuda.is_available()", False, ""),
+        ("ok = torch.cuda.is_available()", False, "setup.py"),
+        ("ok = torch.cuda.is_available()", True, ""),
+    ],
+)
+def test_a_setup_py_that_asks_for_a_gpu_is_named(tmp_path: Path, setup: str, asks: str, *, assumed: bool) -> None:
+    (tmp_path / "setup.py").write_text(setup)
+    asked = job("ops", "1.0")
+    asked = replace(asked, source=tmp_path, recipe=replace(asked.recipe, assume_cuda=assumed))
+    assert check_source(asked).cuda.asks_for_gpu == asks

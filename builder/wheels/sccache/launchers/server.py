@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-STALE = "the compiler cache returned an old object for a changed source"
 #: The name of the source that the self-test compiles, without its suffix.
 SOURCE_NAME = "buildfarm-check"
 
@@ -150,23 +149,14 @@ def _sccache(settings: CacheSettings) -> str:
     return shutil.which(settings.sccache, path=path) or settings.sccache
 
 
-_SOURCE = """\
-#ifndef __CUDA_ARCH__
-extern "C" const char *buildfarm_check() {{ return "buildfarm answers {answer}"; }}
-#endif
-"""
-
-
 class SelfTestError(Exception):
     """The self-test did not compile; the message is the first line of the output, which nvcc's steps print."""
 
 
 def cache_problem(settings: CacheSettings) -> str:
-    """Why the cache must not be used, or empty.
+    """Why the cache must not be used, or empty: sccache 0.16 cannot compile with nvcc 13.4 and 13.5.
 
-    The test is whether it tells apart two sources that differ only in code for the host: a cache whose key is the text
-    for the GPU returns the old object (sccache before 0.10, ccache 4.11). It runs once for each sccache, compiler, nvcc
-    and cache; its result is kept beside the cache, unless a compile failed.
+    One compile tries it, once for each sccache, compiler, nvcc and cache: a file beside the cache says that it worked.
     """
     programs: list[str | Path] = [_sccache(settings), settings.layout.compilers / Path(settings.recipe_cxx).name]
     if settings.layout.toolkit.exists():
@@ -179,33 +169,30 @@ def cache_problem(settings: CacheSettings) -> str:
             name += f" with nvcc {release[1].decode()}"
         # Beside the objects and not among them: the server takes each file there for an object.
         kept = settings.cache_dir.with_name(f"{settings.cache_dir.name}.checked")
-        result_file = kept / hashlib.sha256(b"\0".join(versions)).hexdigest()[:32]
-        if not result_file.exists():
+        worked = kept / hashlib.sha256(b"\0".join(versions)).hexdigest()[:32]
+        if not worked.exists():
+            _try_compile(settings)
             kept.mkdir(parents=True, exist_ok=True)
-            scratch = result_file.with_name(f"{result_file.name}.{os.getpid()}")
-            scratch.write_text("sound\n" if _tells_apart(settings) else "stale\n", encoding="utf-8")
-            scratch.replace(result_file)
-        return "" if result_file.read_text(encoding="utf-8").strip() == "sound" else STALE
+            worked.touch()
     except (OSError, SelfTestError) as error:
         return f"{name} failed its self-test: {error}"
+    return ""
 
 
-def _tells_apart(settings: CacheSettings) -> bool:
+def _try_compile(settings: CacheSettings) -> None:
     folder = settings.layout.self_test
     folder.mkdir(parents=True, exist_ok=True)
     has_nvcc = settings.layout.toolkit.exists()
     cxx = settings.layout.launch / Path(settings.recipe_cxx).name
-    compiler = settings.layout.cuda / "bin" / "nvcc" if has_nvcc else cxx
     source = folder / f"{SOURCE_NAME}.{'cu' if has_nvcc else 'cpp'}"
-    for answer in ("first", "second"):
-        source.write_text(_SOURCE.format(answer=answer), encoding="utf-8")
-        argv: list[str | Path] = [compiler, "-c", source, "-o", folder / f"{answer}.o"]
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-        if done.returncode != 0:
-            # sccache adds only that the compiler failed.
-            lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
-            raise SelfTestError(next((line for line in lines if not line.startswith("sccache:")), *lines[-1:]))
-    return b"buildfarm answers second" in (folder / "second.o").read_bytes()
+    source.write_text("int buildfarm_check;\n", encoding="utf-8")
+    compiler = settings.layout.cuda / "bin" / "nvcc" if has_nvcc else cxx
+    argv: list[str | Path] = [compiler, "-c", source, "-o", folder / "check.o"]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if done.returncode != 0:
+        # sccache adds only that the compiler failed.
+        lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
+        raise SelfTestError(next((line for line in lines if not line.startswith("sccache:")), *lines[-1:]))
 
 
 def run_behind_cache(settings: CacheSettings, argv: Sequence[str]) -> int:
