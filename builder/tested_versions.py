@@ -6,6 +6,7 @@ write, on their exit statuses. So a release that keeps their interface can still
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -50,10 +51,14 @@ TESTED = {
 #: By name of the package: the first version that no longer trusts the certificate authorities of eMudhra, which were
 #: compromised in October 2026 (changelog of cibuildwheel 4.3.2 to 4.3.4).
 FIRST_SAFE = {"certifi": "2026.10.19", "uv": "0.13.4"}
+#: The same for the images of pypa; tags are dates (cibuildwheel 4.3.3 took this one for the same reason).
+FIRST_SAFE_IMAGE = "2026.10.21"
 _UNSAFE = "trusts certificate authorities that were compromised in October 2026"
+#: pypa's images have tags such as `2026.10.26-1`, and had `2023-11-01-0123abc` before 2024.
+_DATED = re.compile(r"(?:many|musl)linux[\w.]*:(?P<date>\d{4}[.-]\d\d[.-]\d\d)")
 
 
-def installed_versions(names: Iterable[str] = TESTED) -> dict[str, str]:
+def installed_versions(names: Iterable[str] = TESTED.keys() | FIRST_SAFE) -> dict[str, str]:
     """The versions in the environment of this process; a package that is not installed is left out."""
     found = {}
     for name in names:
@@ -69,6 +74,15 @@ def unsafe(installed: Mapping[str, str]) -> dict[str, str]:
         for name, safe in FIRST_SAFE.items()
         if name in installed and Version(installed[name]) < Version(safe)
     }
+
+
+def unsafe_images(images: Iterable[str]) -> list[str]:
+    """A sentence for each image of pypa that is older than FIRST_SAFE_IMAGE, by the date in its tag."""
+    return [
+        f"the image {image} {_UNSAFE}; use a tag from {FIRST_SAFE_IMAGE} on"
+        for image in dict.fromkeys(images)
+        if (found := _DATED.search(image)) and found["date"].replace("-", ".") < FIRST_SAFE_IMAGE
+    ]
 
 
 def untested(installed: Mapping[str, str]) -> dict[str, str]:

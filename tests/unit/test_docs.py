@@ -19,6 +19,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder import formats, tested_versions
+from builder.images.specs import TOOLS
+from builder.matrix.axes import Platform, Python
+from builder.matrix.compat import Compat
 from builder.store import Store
 from builder.tested_versions import (
     FIRST_SAFE,
@@ -27,6 +30,7 @@ from builder.tested_versions import (
     hints,
     installed_versions,
     unsafe,
+    unsafe_images,
     untested,
 )
 from builder.wheels.scripts import PACKAGE
@@ -348,6 +352,29 @@ def test_a_version_that_trusts_compromised_authorities_is_named(name: str, insta
     sentences = [*unsafe({name: installed}).values()]
     expected = f"{name} {installed} trusts certificate authorities that were compromised"
     assert [sentence.startswith(expected) for sentence in sentences] == [True] * named
+
+
+@pytest.mark.parametrize(
+    ("image", "named"),
+    [
+        ("quay.io/pypa/manylinux_2_28_x86_64:2026.10.09-1", True),
+        ("quay.io/pypa/manylinux_2_28_x86_64:2026.10.21-1@sha256:0", False),
+        ("quay.io/pypa/manylinux2014_x86_64:2023-11-20-f4fefb7", True),
+        ("quay.io/pypa/manylinux_2_28_x86_64:latest", False),
+        ("registry.example/team/tools:2024.01.01-1", False),
+        ("", False),
+    ],
+)
+def test_an_image_that_trusts_compromised_authorities_is_named(image: str, named: bool) -> None:
+    assert [image in sentence for sentence in unsafe_images([image, image])] == [True] * named
+
+
+def test_this_installation_and_its_images_are_safe() -> None:
+    images = Compat.load().images
+    current = images.pythons_image(Python(3, 12), Platform.LINUX_X86_64)
+    tools = [requirement for requirement in TOOLS if requirement.startswith("uv==")]
+    assert unsafe_images([str(current)]) == []
+    assert unsafe({"uv": tools[0].removeprefix("uv==")}) == unsafe(installed_versions()) == {}
 
 
 def test_a_package_that_is_not_installed_is_no_remark(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ from builder.publish.terminal import (
 from builder.records import Part
 from builder.result import BuildResult
 from builder.store import Store, write_atomic
-from builder.tested_versions import installed_versions, untested
+from builder.tested_versions import installed_versions, unsafe_images, untested
 from builder.wheels.build_dir import clear_abandoned
 from builder.wheels.toolchain.environments import Environments
 
@@ -186,7 +186,8 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     clear_abandoned(store)
     if options.image and options.executor == "local":
         print_warning("`--image` has no effect with `--executor local`")
-    if sentences := untested(installed_versions()).values():
+    images = [name for rule in matrix.images for name in (rule.image, rule.pythons, rule.runtime)]
+    if sentences := [*untested(installed_versions()).values(), *unsafe_images(images)]:
         print_warning("; ".join(sentences))
     run = _run(options, matrix, recipes, plan, store)
     stored = run.stored(plan.builds)
