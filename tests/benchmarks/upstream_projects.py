@@ -34,8 +34,8 @@ modulated-deform-conv==1.0.2 lanms-pytorch==1.0.3 cuneb-chenn==0.0.4 deformops==
 OLD = """
 torch-baidu-ctc==0.3.0 warp-rna==0.3.0 torch-edit-distance==0.4.0 torch-discounted-cumsum==1.1.0 torch-dwconv==0.1.0
 torch-bincount==0.1.1 svox==0.2.32 neural-renderer-pytorch==1.1.3 dcnv2==0.4 jointbilateralfilter-torch==1.0.0
-pytorch-fast-transformers==0.4.0 quad-iou==0.2.0 cornerpool==0.0.2 cumcubes==0.0.3 torch-unified==0.1 pyronn-torch==0.2.3
-torchac-cuda==0.2.5 triple-walk==0.0.4 fastgeodis==1.0.5
+pytorch-fast-transformers==0.4.0 quad-iou==0.2.0 cornerpool==0.0.2 cumcubes==0.0.3 torch-unified==0.1
+pyronn-torch==0.2.3 torchac-cuda==0.2.5 triple-walk==0.0.4 fastgeodis==1.0.5
 erikwijmans/Pointnet2_PyTorch@b5ceb6d9ca0467ea34beb81023f96ee82228f626#subdirectory=pointnet2_ops_lib
 ShichenLiu/SoftRas@b569bed5759cf2014f9b79c12ad10eef7b80ec34
 ThibaultGROUEIX/ChamferDistancePytorch@364c03c4ec5febc1e21068ffac362eca4a8f61d9#subdirectory=chamfer3D

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,17 @@ from pathlib import Path
 import pytest
 
 from builder.gate.outcome import CHECKED, FAILED, LOST, NOT_RUN, PASSED, RECORDED, Spec
-from tests.fixtures.gate_env import GateRun, build_wheel, cases, make_environment, outcome_text, pack_gate, run_gate
+from builder.recipes.new_extension import wrapped_extension
+from tests.fixtures.gate_env import (
+    GateRun,
+    build_wheel,
+    cases,
+    make_environment,
+    outcome_text,
+    pack_gate,
+    run_gate,
+    torch_environment,
+)
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -143,3 +154,43 @@ def test_a_difference_names_both_sides_and_that_the_reference_may_be_wrong(found
     [several] = found("gradients").of("sample_gradients.detached", "values")
     assert "; 12 of 12 elements differ, at most by 1 (allowed: 1e-05 + 0.0001 * expected)" in several.reason
     assert several.reason.endswith(EITHER)
+
+
+#: Runs what `init` writes for ops of these schemas, here with kernels in PyTorch.
+JOINED = """
+import sys, torch
+def guarded(kernel):
+    def call(*args):
+        with torch._C._AutoDispatchBelowAutograd():
+            return kernel(*args)
+    return call
+library = torch.library.Library("mine", "DEF")
+library.define(f"f_forward(Tensor x, float a) -> {sys.argv[1]}")
+library.define("f_backward(Tensor grad, Tensor x, Tensor total, float a) -> Tensor")
+results = list if sys.argv[1] == "Tensor[]" else tuple
+library.impl("f_forward", guarded(lambda x, a: results((a * x / x.sum(), x.sum()))), "CPU")
+library.impl("f_backward", guarded(lambda g, x, t, a: a * (g / t - (g * x).sum() / t**2)), "CPU")
+text = sys.stdin.read()
+exec(text[text.index("# The gradient of"):])
+x = torch.rand(5, dtype=torch.float64, requires_grad=True)
+print(*(one.requires_grad for one in torch.ops.mine.f_forward(x, 0.7)))
+print(torch.autograd.gradcheck(lambda x: torch.ops.mine.f_forward(x, 0.7)[0], (x,)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("returns", "code", "schema"),
+    [
+        ("std::vector<at::Tensor>", "{out, total}", "Tensor[]"),
+        ("std::tuple<at::Tensor, at::Tensor>", "std::make_tuple(out, total)", "(Tensor, Tensor)"),
+    ],
+)
+def test_init_joins_a_forward_with_two_results(
+    store: Path, tmp_path: Path, returns: str, code: str, schema: str
+) -> None:
+    source = f"{returns} f_forward(at::Tensor x, double a) {{ return {code}; }}\n"
+    source += "at::Tensor f_backward(at::Tensor grad, at::Tensor x, at::Tensor total, double a) { return x; }\n"
+    written = wrapped_extension("mine", {"f.cu": source}).files["src/mine/__init__.py"]
+    python = torch_environment(store, "2.11.0", "3.12", tmp_path / "log").interpreter
+    done = subprocess.run([python, "-c", JOINED, schema], input=written, text=True, capture_output=True, check=False)
+    assert done.stdout.split("\n") == ["True False", "True", ""], done.stderr
