@@ -57,7 +57,6 @@ SHARED: dict[str, Field[Any]] = {
     "no_python_downloads": flag("Do not download Pythons that this machine lacks. Same as UV_PYTHON_DOWNLOADS=never."),
     "dist": option("Folder for the wheels, report.json and the index.", "DIR"),
     "index": option("Package index to ask first for NAME==VERSION: its URL, or its folder.", "DIR|URL"),
-    "junit": option("Also write the results to FILE as JUnit XML.", "FILE"),
     "summary": option(
         "Also append the report of the run to FILE as Markdown, for example to $GITHUB_STEP_SUMMARY.", "FILE"
     ),

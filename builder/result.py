@@ -34,8 +34,6 @@ class BuildResult:
     proofs: tuple[Proof, ...] = ()
     #: The file with the output of the build and of its proofs, or None.
     log: Path | None = None
-    #: That another wheel of its name is published, and what to do; or empty.
-    taken: str = ""
 
     @property
     def refused(self) -> bool:

@@ -19,8 +19,6 @@ from builder.cli.options import SOURCE, ExecutorName, SelectOptions, architectur
 from builder.cli.output import print_data
 from builder.commands.axes import reads_unknown
 from builder.commands.building.executor_choice import RunSettings, choose_executor, override_base_image
-from builder.commands.building.folder_builds import warn_of_taken
-from builder.commands.building.preflight import check_recipes
 from builder.commands.building.story import BuildRun, LocalRun, publish
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, check_output, new_folder, open_store
@@ -40,10 +38,10 @@ from builder.proofs.cells.acceptance import unused_accepts
 from builder.proofs.cells.prover import WheelProver
 from builder.publish.index.install import install_commands, install_lines
 from builder.publish.op_evidence import gradient_text, gradients_of
-from builder.publish.plan_text import architectures_hint, dry_run_json, dry_run_text
+from builder.publish.plan_text import architectures_hint
 from builder.publish.proof_lines import causes_of_builds, counts, gpu_lines, problem_of
 from builder.publish.provenance import SUFFIX
-from builder.publish.report import build_junit, report_json
+from builder.publish.report import report_json
 from builder.publish.runs.history import Run, save_run
 from builder.publish.terminal import (
     cause_lines,
@@ -57,7 +55,7 @@ from builder.publish.terminal import (
 )
 from builder.records import Part
 from builder.result import BuildResult
-from builder.store import Store, write_atomic
+from builder.store import Store
 from builder.tested_versions import installed_versions, unsafe, unsafe_images, untested
 from builder.wheels.build_dir import clear_abandoned
 from builder.wheels.sccache.configure import cache_enabled
@@ -97,11 +95,7 @@ class BuildOptions(WorkersOptions, SelectOptions):
     )
     no_python_downloads: bool = False
     recheck: bool = flag("Run every check of the selected wheels again, also checks that passed or failed before.")
-    dry_run: bool = flag(
-        "Print which wheels are already built and which would be compiled, and stop. Writes no file of the project."
-    )
     dist: Path = DIST
-    junit: Path | None = None
     summary: Path | None = None
     store: Path | None = None
     quiet: bool = False
@@ -138,14 +132,8 @@ def build(options: BuildOptions) -> None:
     added = _added(options)
     if added:
         options = replace(options, ext=[*(options.ext or ()), added.recipe.name])
-    if options.dry_run:
-        builds = dry_run(options, added)
-        print_data(dry_run_json(builds) if options.as_json else dry_run_text(builds, hint_of(options, builds)))
-        return
     options = replace(options, dist=options.dist.absolute())
     plan, results, torch_index = run_build(options)
-    if options.junit:
-        write_atomic(options.junit.absolute(), build_junit(results).encode())
     text = report_json(plan, results) if options.as_json else build_text(options.dist, plan, results, torch_index)
     print_data(text)
     for error, failed in distinct_errors(results):  # after the table, which would hide them
@@ -171,7 +159,7 @@ def _added(options: BuildOptions) -> Added | None:
         matrix=options.matrix,
         store=options.store,
     )
-    added = run_add(new, write=not options.dry_run)
+    added = run_add(new)
     print_line(added_text(added).rstrip())
     return added
 
@@ -265,31 +253,6 @@ def _settings(options: BuildOptions, matrix: Matrix) -> RunSettings:
     )
 
 
-def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bool]:
-    """Each build of the plan, and whether the store has its wheel. Pulls, downloads and builds nothing.
-
-    `added` is a recipe that `run_add` did not write. Raises what `run_build` raises for the matrix, the options, and
-    what the files of the recipes show.
-    """
-    new = added.axes and replace(added.axes, path=options.matrix) if added else None
-    more = [added.recipe] if added and not added.listed else []
-    matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs, new=new, more=more)
-    matrix = override_base_image(matrix, options.image)
-    store = open_store(options.store)
-    environments = Environments(store, matrix.torch_index, python_downloads=False)
-    settings = replace(_settings(options, matrix), pull=False)
-    executor = choose_executor(settings, plan.builds, environments, check_images=False)
-    run = LocalRun(store, executor, WheelProver(store, environments), recipes, minor_mismatch=options.minor_mismatch)
-    stored = run.stored(plan.builds)
-    missing = [build for build, there in stored.items() if not there]
-    check_recipes(missing, recipes)
-    for build in missing:
-        if why := run.why(build):
-            print_line(f"{build}: {why}")
-    warn_of_taken(plan, recipes, store)
-    return stored
-
-
 def hint_of(options: BuildOptions, stored: Mapping[Build, bool]) -> str:
     """How to compile for fewer GPU architectures; empty if the user chose them, or if nothing is to compile."""
     return "" if options.archs else architectures_hint([build for build, there in stored.items() if not there])
@@ -381,7 +344,7 @@ def _gpu(proofs: Sequence[Proof]) -> str:
 
 def _notes(result: BuildResult) -> list[str]:
     """What is special about its compile."""
-    lines = [result.taken] if result.taken else []
+    lines = []
     if gradients := gradient_text(gradients_of(result.proofs)):
         lines.append(f"{result.build}: gradients: {gradients}")
     if result.stored and (wanted := result.stored.record.record.toolchain.get(Part.REQUESTED_CUDA)):

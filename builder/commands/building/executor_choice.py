@@ -39,7 +39,6 @@ def choose_executor(
     environments: Environments,
     *,
     packages: Sequence[str] = (),
-    check_images: bool = True,
 ) -> Executor:
     """The executor that the settings name; `auto` takes local if it can get the toolkits, else docker.
 
@@ -48,7 +47,6 @@ def choose_executor(
         builds: what the executor must be able to compile.
         environments: makes the Python environments of builds.
         packages: exact requirements to build with, instead of the ones that the recipes resolve to.
-        check_images: whether `auto` makes sure that the base images are on this machine or can be pulled.
 
     Raises MissingToolError when neither executor can compile the builds.
 
@@ -78,7 +76,7 @@ def choose_executor(
     )
     if auto:
         print_line(f"executor: docker ({not_here[0].sentence})")
-        if check_images and (problems := docker.image_problems(builds)):
+        if problems := docker.image_problems(builds):
             here, container = ("; ".join(map(str, found)) for found in (not_here, problems))
             hints = [hint for one in (*problems, *not_here) for hint in one.hints if "--executor" not in hint]
             hints = [

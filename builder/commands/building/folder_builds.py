@@ -15,7 +15,7 @@ from builder.gate.amounts import join_names
 from builder.hashing import digest_of
 from builder.log import print_line, print_warning
 from builder.matrix.config import RECIPE, PathSource, Recipe
-from builder.matrix.plan import Build, Plan
+from builder.matrix.plan import Build
 from builder.publish.dist import is_of
 from builder.store import Store, StoredBuild, project_key, write_atomic
 from builder.untrusted import JsonError, read_json
@@ -29,7 +29,6 @@ class FolderBuilds:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._read: dict[Path, Mapping[str, bytes]] = {}  # the source files of a recipe, by its folder: once for a plan
 
     def remember(self, build: Build, recipe: Recipe, digest: str, files: Mapping[str, bytes] | None = None) -> None:
         """Note that the last wheel of this build has this digest; it may have failed a check.
@@ -59,45 +58,22 @@ class FolderBuilds:
 
     def tell_before_compile(self, build: Build, recipe: Recipe, digest: str, files: Mapping[str, bytes]) -> None:
         """Say why the wheel of this digest is compiled again, and whether `publish` will refuse it."""
-        if why := self.why(build, recipe, files):
-            print_line(f"{build}: {why}")
-        if taken := self.taken(build, recipe, digest):
-            print_warning(taken)
-
-    def taken(self, build: Build, recipe: Recipe, digest: str = "") -> str:
-        """That a wheel of this name is published, and is not that of `digest`; empty if there is none.
-
-        Without a digest, it is another one if a source file changed since the last wheel, or if that is another one.
-        """
-        published = [n.read_text() for n in self._notes("published", recipe).glob("*.whl") if is_of(n, build)]
-        last = self._notes("last", recipe) / str(build)
-        if published and not digest and last.exists():
-            from builder.wheels.sources.prepare import source_entries  # noqa: PLC0415 - loads slowly
-
-            if recipe.folder not in self._read:
-                self._read[recipe.folder] = source_entries(recipe)
-            digest = "" if self._changed(build, recipe, self._read[recipe.folder]) else last.read_text()
-        if all(one == digest for one in published):
-            return ""
-        own = isinstance(recipe.source, PathSource)
-        cure = f"raise the version in {recipe.folder / RECIPE} and in the source, or " if own else ""
-        refused = f"{cure}`publish` will refuse the new wheel if it differs"
-        return f"{build.extension} {build.version} is already published; {refused}"
+        changed = self._changed(build, recipe, files)
+        if changed:
+            why = f", because these files changed since the last wheel: {join_names(changed)}"
+        else:
+            why = ": no source file changed; the recipe, the GPU architectures, the tools or buildfarm itself changed"
+        if changed is not None:
+            print_line(f"{build}: must be compiled again{why}")
+        published = [note.read_text() for note in self._notes("published", recipe).glob("*.whl") if is_of(note, build)]
+        if any(one != digest for one in published):
+            own = isinstance(recipe.source, PathSource)
+            cure = f"raise the version in {recipe.folder / RECIPE} and in the source, or " if own else ""
+            refused = f"{cure}`publish` will refuse the new wheel if it differs"
+            print_warning(f"{build.extension} {build.version} is already published; {refused}")
 
     def _notes(self, kind: str, recipe: Recipe) -> Path:
         return self._store.root / kind / project_key(recipe.folder)
-
-    def why(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> str:
-        """Why a wheel must be compiled again: which files changed since the last wheel; empty if that is not known."""
-        changed = self._changed(build, recipe, files)
-        if changed is None:
-            return ""
-        if not changed:
-            return (
-                "must be compiled again: no source file changed;"
-                " the recipe, the GPU architectures, the tools or buildfarm itself changed"
-            )
-        return f"must be compiled again, because these files changed since the last wheel: {join_names(changed)}"
 
     def _changed(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> list[str] | None:
         """The source files that changed since the last wheel; None if that is not known."""
@@ -107,14 +83,6 @@ class FolderBuilds:
             return None
         now = _digests(files)
         return sorted(name for name in {*before, *now} if before.get(name) != now.get(name)) if now else None
-
-
-def warn_of_taken(plan: Plan, recipes: Mapping[str, Recipe], store: Store) -> None:
-    """Name the versions of a plan that are published with other wheels, each once."""
-    notes = FolderBuilds(store)
-    found = (notes.taken(one, recipes[one.extension]) for one in plan.builds)
-    for taken in dict.fromkeys(filter(None, found)):
-        print_warning(taken)
 
 
 def _digests(files: Mapping[str, bytes]) -> dict[str, str]:

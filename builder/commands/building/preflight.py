@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from builder.errors import BuildfarmError, Code, UsageError, raise_problems
-from builder.matrix.config import PathSource, Recipe
+from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import raise_if_interrupted
 from builder.resources import compile_jobs, find_shortages, measure_resources
 from builder.store import Store, project_key
 from builder.wheels.job import Executor, problems_of
-from builder.wheels.sources.folder import source_files
 from builder.wheels.sources.prepare import prepare_source, source_digest
 
 
@@ -113,16 +112,6 @@ def preflight(
     total = compile_jobs(resources, max(memory.values()), jobs)
     parallel = min(total, len(builds))
     return Parallelism(parallel, max(1, total // parallel))
-
-
-def check_recipes(builds: Iterable[Build], recipes: Mapping[str, Recipe]) -> None:
-    """Check what `preflight` checks without a fetch, a tool or an image: cases.py, kinds of files, and the version.
-
-    Raises what `preflight` raises.
-    """
-    found = [recipes[name] for name in dict.fromkeys(build.extension for build in builds)]
-    folders = [recipe.source.path for recipe in found if isinstance(recipe.source, PathSource)]
-    raise_problems([*problems_of(partial(source_files, folder) for folder in folders), *_recipe_problems(found)])
 
 
 def _recipe_problems(recipes: Iterable[Recipe]) -> list[BuildfarmError]:

@@ -45,7 +45,6 @@ from builder.wheels.sources.prepare import (
     prepare_source,
     project_folder,
     source_digest,
-    source_entries,
 )
 
 #: Seconds of a build after which a cure is named.
@@ -138,9 +137,7 @@ class BuildRun(ABC):
         failed = [proof for proof in proofs if proof.verdict is Verdict.FAILED]
         outcome = f"failed: {error or failed[0].check}" if error or failed else ""
         seconds = self.progress.finish(name, outcome or ("already built, checked" if reused else "built"))
-        recipe = self.recipes[build.extension]
-        taken = FolderBuilds(self.store).taken(build, recipe, stored.digest) if stored else ""
-        return BuildResult(build, stored, error, reused, seconds, tuple(proofs), log, taken)
+        return BuildResult(build, stored, error, reused, seconds, tuple(proofs), log)
 
 
 class LocalRun(BuildRun):
@@ -181,11 +178,6 @@ class LocalRun(BuildRun):
                 prepared = self._executor.prepare(build, recipe, log=log, cached_only=True)
                 found[build] = self._earlier(build, prepared, recipe) is not None
         return found
-
-    def why(self, build: Build) -> str:
-        """Why a build that the store lacks is compiled again; empty for the first time."""
-        recipe = self.recipes[build.extension]
-        return FolderBuilds(self.store).why(build, recipe, source_entries(recipe))
 
     def start(self, builds: Mapping[Build, bool]) -> tuple[int, Sequence[Build]]:
         """As in `BuildRun`; raises what `preflight` raises."""

@@ -1,4 +1,4 @@
-"""`buildfarm report`: which runs, where it goes, its Markdown, HTML and pictures; hostile text stays text."""
+"""`buildfarm report`: which runs, where it goes, its Markdown, and HTML; hostile text stays text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -18,7 +17,7 @@ from builder.errors import Code, UsageError
 from builder.log import console
 from builder.publish.runs.history import save_run
 from builder.publish.runs.markdown import LIMIT, append_summary, code, fenced, report_markdown
-from builder.publish.runs.page import picture, report_page
+from builder.publish.runs.page import report_page
 from builder.publish.runs.view import LogEnd, plain, read_end, report_of
 from builder.store import Store
 from tests.unit.publish.html_page import Page
@@ -33,7 +32,6 @@ from tests.unit.publish.runs.make import (
     log,
     proof,
     run,
-    timeline,
 )
 
 Report = Callable[..., Result]
@@ -68,14 +66,6 @@ def test_the_newest_run_becomes_a_page(report: Report, stored: list[str]) -> Non
     assert "1 failed, 1 refused" in Path("sub/other.html").read_text()
 
 
-@pytest.mark.usefixtures("stored")
-def test_markdown_goes_to_stdout_and_writes_no_page(report: Report) -> None:
-    assert report("20261121", "--markdown").stdout.startswith("### ")
-    assert not list(Path().iterdir())
-    assert report("20261121", "--markdown", "--out", "page.html").exit_code == 0
-    assert Path("page.html").exists()
-
-
 @pytest.mark.parametrize(
     ("argv", "code", "where"),
     [
@@ -102,7 +92,7 @@ def test_a_damaged_report_in_the_store(damaged: object, report: Report, tmp_path
 def test_a_damaged_run_in_the_store_is_no_run(report: Report, stored: list[str], tmp_path: Path) -> None:
     path = tmp_path / "store" / "runs" / stored[0] / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"logs": 1.5}))
-    assert "1 failed" in report("--markdown").stdout
+    assert "1 failed" in " ".join(report().stderr.split())
 
 
 def outside_of_code(text: str) -> str:
@@ -195,8 +185,8 @@ def page(html: str) -> Page:
 def test_nothing_of_a_log_or_a_wheel_becomes_markup(html: str, page: Page) -> None:
     assert {tag for tag, _ in page.tags} == {
         "a", "body", "code", "dd", "details", "div", "dl", "dt", "h1", "h2", "h3", "head", "header", "html", "li",
-        "link", "main", "meta", "nav", "p", "path", "pre", "rect", "section", "span", "style", "summary", "svg",
-        "table", "tbody", "td", "text", "th", "thead", "title", "tr", "ul",
+        "link", "main", "meta", "nav", "p", "pre", "section", "span", "style", "summary", "table", "tbody", "td", "th",
+        "thead", "title", "tr", "ul",
     }  # fmt: skip
     assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on") or name == "style"]
     assert "<script>alert(1)</script>" in page.text, "it is shown as text"
@@ -280,19 +270,3 @@ def test_long_lines_and_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "short").write_text("a\nb\n")
     assert read_end(tmp_path / "short") == LogEnd(str(tmp_path / "short"), 1, ("a", "b"))
     assert read_end(tmp_path / "deleted") is None
-
-
-def test_the_picture_is_one_svg_with_a_row_for_each_build() -> None:
-    text = picture(timeline(), {GOOD: "built", FAILED: "failed"})
-    svg = ElementTree.fromstring(text)
-    space = "{http://www.w3.org/2000/svg}"
-    assert svg.attrib["aria-labelledby"] == svg[0].attrib["id"]
-    assert svg[0].text == "Timeline: 3 rows in 2:00"
-    shown = [element.text or "" for element in svg.iter(f"{space}text")]
-    assert GOOD in shown
-    assert "compile" in shown, "the bar is wide enough for its text"
-    assert shown.count("built") == shown.count("failed") == 1
-    assert len(list(svg.iter(f"{space}rect"))) == len(timeline().stages) + 5, "with those of the legend"
-    assert "script" not in {element.tag.removeprefix(space) for element in svg.iter()}
-    widths = [float(rect.attrib["x"]) + float(rect.attrib["width"]) for rect in svg.iter(f"{space}rect")]
-    assert max(widths) <= 1000
