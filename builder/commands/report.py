@@ -10,7 +10,7 @@ from builder.commands.folders import open_store
 from builder.errors import Code, NothingSelectedError
 from builder.log import print_line
 from builder.option import argument, option
-from builder.publish.runs.history import Run, find_run, runs, tell_running
+from builder.publish.runs.history import Run, find_run, runs
 from builder.publish.runs.page import report_page
 from builder.publish.runs.view import report_of
 from builder.store import write_atomic
@@ -39,7 +39,6 @@ def report(options: ReportOptions) -> None:
     """
     opened = open_store(options.store, run=False, must_exist=True)
     found = runs(opened)
-    tell_running(opened)
     if not found:
         raise NothingSelectedError(
             "no run is recorded in this store",

@@ -16,7 +16,7 @@ from builder.cli.output import print_result
 from builder.commands.folders import open_store
 from builder.gate.amounts import counted, size_text
 from builder.option import option
-from builder.publish.runs.history import Run, runs, tell_running
+from builder.publish.runs.history import Run, runs
 from builder.publish.terminal import fits, plain_table, to_text
 from builder.store import RUN, Store
 from builder.wheels.build_dir import clear_abandoned
@@ -72,7 +72,6 @@ def history(options: StoreOptions) -> None:
     found, large = runs(store), ("report", "timeline")
     data = [{k: v for k, v in run.to_json().items() if k not in large} | {"builds": run.counts()} for run in found]
     print_result(history_text(found), data, as_json=options.as_json)
-    tell_running(store)
 
 
 COMMANDS = {"prune": prune, "history": history}
@@ -98,10 +97,7 @@ def history_text(runs: Sequence[Run]) -> str:
     if not runs:
         return "No run is recorded in this store.\n"
     table = plain_table("run", "time", "result", "extensions", "folder", "command")
-    rows = []
-    for run in runs:
-        result = f"interrupted: {run.results}" if run.interrupted else run.results
-        rows.append((run.id, f"{run.seconds:.0f} s", result, run.extensions, run.folder, run.command))
+    rows = [(run.id, f"{run.seconds:.0f} s", run.results, run.extensions, run.folder, run.command) for run in runs]
     for row in rows:
         table.add_row(*map(escape, row))
     if fits(table):

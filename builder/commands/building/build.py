@@ -42,7 +42,7 @@ from builder.publish.plan_text import architectures_hint
 from builder.publish.proof_lines import causes_of_builds, counts, gpu_lines, problem_of
 from builder.publish.provenance import SUFFIX
 from builder.publish.report import report_json
-from builder.publish.runs.history import Run, save_run
+from builder.publish.runs.history import save_run
 from builder.publish.terminal import (
     cause_lines,
     coloured_counts,
@@ -187,30 +187,21 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     if hint := hint_of(options, stored):
         print_line(hint)
 
-    def save(results: Sequence[BuildResult], unfinished: Sequence[str] | None = None) -> Run:
-        logs = {str(one.build): one.log for one in results if one.exit and one.log and one.log.is_file()}
-        return save_run(
-            store,
-            started,
-            time.monotonic() - clock,
-            report_json(plan, results),
-            logs=logs,
-            unfinished=unfinished,
-            reused=[str(result.build) for result in results if result.reused],
-            timeline=run.progress.timeline(),
-        )
-
-    try:
-        results = run.build_all(stored)
-        for recipe in recipes.values():
-            proofs = [proof for result in results if result.build.extension == recipe.name for proof in result.proofs]
-            for sentence in unused_accepts(recipe, proofs):
-                print_warning(f"{recipe.name}: {sentence}")
-        publish(options.dist, plan, results)
-    except KeyboardInterrupt:
-        save([*run.finished.values()], [str(build) for build in plan.builds if build not in run.finished])
-        raise
-    saved = save(results)
+    results = run.build_all(stored)
+    for recipe in recipes.values():
+        proofs = [proof for result in results if result.build.extension == recipe.name for proof in result.proofs]
+        for sentence in unused_accepts(recipe, proofs):
+            print_warning(f"{recipe.name}: {sentence}")
+    publish(options.dist, plan, results)
+    saved = save_run(
+        store,
+        started,
+        time.monotonic() - clock,
+        report_json(plan, results),
+        logs={str(one.build): one.log for one in results if one.exit and one.log and one.log.is_file()},
+        reused=[str(result.build) for result in results if result.reused],
+        timeline=run.progress.timeline(),
+    )
     if options.summary:
         from builder.publish.runs.markdown import append_summary  # noqa: PLC0415 - loads slowly
 

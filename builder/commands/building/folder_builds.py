@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,9 @@ class FolderBuilds:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def remember(self, build: Build, recipe: Recipe, digest: str, files: Mapping[str, bytes] | None = None) -> None:
-        """Note that the last wheel of this build has this digest; it may have failed a check.
-
-        `files` are those of the source folder from which it was made just now.
-        """
+    def remember(self, build: Build, recipe: Recipe, digest: str) -> None:
+        """Note that the last wheel of this build has this digest; it may have failed a check."""
         write_atomic(self._notes("last", recipe) / str(build), digest.encode(), synced=False)
-        if files:
-            write_atomic(self._notes("sources/last", recipe) / f"{build}.json", json.dumps(_digests(files)).encode())
 
     def last(self, recipe: Recipe) -> list[StoredBuild]:
         """The last wheel of each build that the store still has, the newest first."""
@@ -56,8 +52,12 @@ class FolderBuilds:
             if recipe.makes(wheel.name.partition("-")[0]):
                 write_atomic(self._notes("published", recipe) / wheel.name, digest.encode())
 
-    def tell_before_compile(self, build: Build, recipe: Recipe, digest: str, files: Mapping[str, bytes]) -> None:
-        """Say why the wheel of this digest is compiled again, and whether `publish` will refuse it."""
+    @contextmanager
+    def compiling(self, build: Build, recipe: Recipe, digest: str, files: Mapping[str, bytes]) -> Iterator[None]:
+        """Say why the wheel of this digest is compiled again, and whether `publish` will refuse it.
+
+        Afterwards note the source files from which it was made.
+        """
         changed = self._changed(build, recipe, files)
         if changed:
             why = f", because these files changed since the last wheel: {join_names(changed)}"
@@ -71,6 +71,10 @@ class FolderBuilds:
             cure = f"raise the version in {recipe.folder / RECIPE} and in the source, or " if own else ""
             refused = f"{cure}`publish` will refuse the new wheel if it differs"
             print_warning(f"{build.extension} {build.version} is already published; {refused}")
+        yield
+        if files:
+            note = self._notes("sources/last", recipe) / f"{build}.json"
+            write_atomic(note, json.dumps(_digests(files)).encode())
 
     def _notes(self, kind: str, recipe: Recipe) -> Path:
         return self._store.root / kind / project_key(recipe.folder)

@@ -16,7 +16,7 @@ from builder.proof import Proof, Verdict
 from builder.publish.index.levels import levels
 from builder.publish.op_evidence import proven_on
 from builder.publish.proof_lines import counts, findings
-from builder.publish.runs.history import FAILED, NOT_FINISHED, ORDER, REFUSED, REUSED, Run
+from builder.publish.runs.history import FAILED, ORDER, REFUSED, REUSED, Run
 from builder.untrusted import JsonError, parse_plain, without_escapes
 
 #: Control characters, and those that change the direction of text or cannot be encoded.
@@ -83,11 +83,6 @@ class BuildView:
 
     #: Its name, or the file name of a tested wheel.
     build: str
-    #: extension, version: what it is a build of; the version is empty in the record of an older buildfarm.
-    extension: str
-    version: str
-    #: Id of the run.
-    run: str
     #: One of ORDER.
     result: str
     #: From its start to its end in this run; 0 if unknown.
@@ -99,9 +94,8 @@ class BuildView:
     size: int | None = None
     #: Compile steps that the compiler cache saved, and all steps; None without a compile or a compiler cache.
     objects: Mapping[str, int] | None = None
-    #: Why it failed, and its code; None without an error, the code also in the record of an older buildfarm.
+    #: Why it failed; None without an error.
     error: str | None = None
-    code: str | None = None
     hints: tuple[str, ...] = ()
     #: Checks of the file; those in cells are in `cells`.
     proofs: tuple[Proof, ...] = ()
@@ -112,7 +106,7 @@ class BuildView:
     @property
     def bad(self) -> bool:
         """Whether it has no good wheel."""
-        return self.result in (FAILED, REFUSED, NOT_FINISHED)
+        return self.result in (FAILED, REFUSED)
 
     @property
     def all_proofs(self) -> tuple[Proof, ...]:
@@ -155,7 +149,6 @@ def report_of(run: Run) -> Report:
 
 def _report(run: Run) -> Report:
     builds = [_build(run, entry) for entry in run.report["builds"]]
-    builds += [BuildView(name, name, "", run.id, NOT_FINISHED) for name in run.unfinished]
     builds.sort(key=lambda build: (ORDER.index(build.result), build.build))
     skips = Counter(str(skip["reason"]) for skip in run.report["skips"])
     return Report(run, tuple(builds), tuple(sorted(skips.items(), key=lambda item: (-item[1], item[0]))))
@@ -173,9 +166,6 @@ def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
     steps = objects.get("reused", 0) + objects.get("compiled", 0)
     return BuildView(
         build=name,
-        extension=str(entry.get("extension", name)),
-        version=str(entry.get("version", "")),
-        run=run.id,
         result=result,
         seconds=round(max(s.end for s in own) - min(s.start for s in own), 2) if own else tested,
         stages=tuple((s.stage, round(s.end - s.start, 2)) for s in own if " in torch" not in s.stage),
@@ -183,7 +173,6 @@ def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
         size=int(entry.get("size", 0)) or None,
         objects={"reused": objects.get("reused", 0), "all": steps} if steps and result != REUSED else None,
         error=error or None,
-        code=str(entry.get("code") or "") or None,
         hints=tuple(map(str, entry["hints"])),
         proofs=tuple(proof for proof in proofs if proof.cell is None),
         cells=tuple(_cell(name, cell, proofs, timeline) for cell in map(str, entry["serves"])),

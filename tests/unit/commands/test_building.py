@@ -7,15 +7,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import NoReturn, cast
 
 import pytest
 
-from builder.commands.building.preflight import BuildOrder, Parallelism
+from builder.commands.building.preflight import BuildPlace, Parallelism, places
 from builder.commands.building.story import LocalRun
 from builder.commands.index.foreign_wheels import foreign_wheels
 from builder.errors import BuildError
@@ -26,7 +27,7 @@ from builder.matrix.plan import Build
 from builder.progress.display import WAITS
 from builder.store import Store, work_name
 from builder.wheels import make as wheel_maker
-from builder.wheels.job import Compiled, CompileJob, build_digest
+from builder.wheels.job import Compiled, CompileJob, Executor, build_digest
 from builder.wheels.local import LocalExecutor
 from builder.wheels.sources.prepare import source_digest
 from builder.wheels.toolchain.environments import Environments
@@ -39,7 +40,6 @@ from tests.unit.wheels.make_record import BUILD, TOOLCHAIN, build_record
 FIRST = BUILD
 SECOND = replace(FIRST, pythons=(Cell.parse("torch2.6.0-cu124-cp311").python,))
 OTHER = replace(FIRST, extension="other")
-ALONE = Parallelism()
 
 
 @pytest.fixture
@@ -48,44 +48,30 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def compile_in(
-    order: BuildOrder, build: Build, entered: threading.Event, waits: list[Build] | None = None
-) -> Callable[[], None]:
-    waits = [] if waits is None else waits
-
-    def run() -> None:
-        with order.compiling(build, ALONE, lambda: waits.append(build)):
-            entered.set()
-
-    return run
+def order(
+    *missing: Build, stored: Sequence[Build] = (), builds: int = 1, jobs: int = 1, in_turn: bool = False
+) -> dict[Build, BuildPlace]:
+    """The places of builds that share objects."""
+    executor = SimpleNamespace(shares_objects=True, compiles_in_turn=in_turn)
+    found = dict.fromkeys(stored, True) | dict.fromkeys(missing, False)
+    return places(found, Parallelism(builds, jobs), cast("Executor", executor))
 
 
 def test_the_second_python_waits_for_the_first_and_a_different_extension_does_not(pool: ThreadPoolExecutor) -> None:
-    waits: list[Build] = []
-    order, entered, other = BuildOrder([FIRST, SECOND, OTHER]), threading.Event(), threading.Event()
-    with order.compiling(FIRST, ALONE):
-        waiting = pool.submit(compile_in(order, SECOND, entered, waits))
-        pool.submit(compile_in(order, OTHER, other, waits)).result(timeout=PATIENCE)
-        assert other.is_set()
-        assert not entered.is_set()
-        assert waits == [SECOND]
+    found, waits = order(FIRST, SECOND, OTHER), list[str]()
+    waiting = pool.submit(found[SECOND].wait, lambda: waits.append("second"))
+    found[OTHER].wait(lambda: waits.append("other"))
+    wait_until(lambda: waits == ["second"], "the second build")
+    found[OTHER].release()
+    assert not waiting.done()
+    found[FIRST].release()
     waiting.result(timeout=PATIENCE)
-    assert entered.is_set()
-
-
-def test_a_first_build_that_fails_releases_the_others(pool: ThreadPoolExecutor) -> None:
-    order, entered = BuildOrder([FIRST, SECOND]), threading.Event()
-    with pytest.raises(ValueError, match="broken"), order.compiling(FIRST, ALONE):
-        raise ValueError("broken")
-    pool.submit(compile_in(order, SECOND, entered)).result(timeout=PATIENCE)
-    assert entered.is_set()
 
 
 def test_builds_of_all_groups_start_in_turn() -> None:
     third, other = replace(SECOND, pythons=(Python(3, 14),)), replace(OTHER, pythons=SECOND.pythons)
-    builds = [FIRST, SECOND, third, OTHER, other]
-    assert BuildOrder(builds).ordered(builds) == [FIRST, OTHER, SECOND, other, third]
-    assert BuildOrder([FIRST, SECOND, OTHER]).ordered([SECOND, FIRST, OTHER]) == [FIRST, OTHER, SECOND]
+    found = order(FIRST, SECOND, third, OTHER, other)
+    assert sorted(found, key=lambda build: found[build].rank) == [FIRST, OTHER, SECOND, other, third]
 
 
 @pytest.mark.parametrize(
@@ -96,24 +82,16 @@ def test_builds_of_all_groups_start_in_turn() -> None:
         ([FIRST, SECOND], SECOND, True, 8),
         ([FIRST, SECOND, OTHER], FIRST, False, 2),  # builds that wait for the other group's first build may start
         ([FIRST, SECOND, OTHER], SECOND, True, 2),
-        ([], FIRST, False, 2),
     ],
 )
 def test_a_build_gets_the_compilers_of_builds_that_wait_for_it(
     builds: list[Build], build: Build, jobs: int, *, in_turn: bool
 ) -> None:
-    order = BuildOrder(builds, in_turn=in_turn)
-    order.release(FIRST)
-    with order.compiling(build, Parallelism(builds=4, jobs=2)) as given:
-        assert given == jobs
+    assert order(*builds, builds=4, jobs=2, in_turn=in_turn)[build].jobs == jobs
 
 
-@pytest.mark.parametrize("builds", [[], [FIRST, SECOND]], ids=["outside of the order", "the first is not compiled"])
-def test_a_build_does_not_wait_for_what_is_not_compiled(builds: list[Build]) -> None:
-    order = BuildOrder(builds)
-    order.release(FIRST)
-    with order.compiling(SECOND, ALONE):
-        pass
+def test_a_build_does_not_wait_for_what_is_not_compiled() -> None:
+    order(SECOND, stored=[FIRST])[SECOND].wait(lambda: pytest.fail("it waits"))
 
 
 PROGRAM = """\
@@ -190,6 +168,7 @@ def project(folder: Path, source: str, store: Store) -> LocalRun:
     recipe = replace(make.recipe("ops"), folder=folder, source=PathSource(folder))
     executor = LocalExecutor(Environments(store, "https://index.example"))
     run = LocalRun(store, executor, None, {BUILD.extension: recipe})
+    run._places = {BUILD: BuildPlace(1)}
     run.progress.start(str(BUILD))
     return run
 
@@ -200,7 +179,7 @@ def compile_in_thread(run: LocalRun, tools: Tools) -> tuple[threading.Thread, li
 
     def make_wheel() -> None:
         with pytest.raises(BuildError):
-            run._make_wheel(BUILD, tools, run.recipes[BUILD.extension], run.log(BUILD), 1, stages.append)
+            run._make_wheel(BUILD, tools, run.recipes[BUILD.extension], run.log(BUILD), stages.append)
 
     return threading.Thread(target=make_wheel), stages
 
@@ -232,7 +211,7 @@ def test_a_wheel_that_another_process_made_meanwhile_is_not_built_here(tmp_path:
     with store.work(work_name(digest)) as work:
         (work / "ops.whl").touch()
         stored = store.add(digest, work / "ops.whl", build_record())
-    assert run._make_wheel(BUILD, Tools(), recipe, run.log(BUILD), 1, lambda _: None) == (stored, True)
+    assert run._make_wheel(BUILD, Tools(), recipe, run.log(BUILD), lambda _: None) == (stored, True)
 
 
 def test_a_compile_begins_when_it_has_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

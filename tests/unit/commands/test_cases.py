@@ -231,6 +231,7 @@ def test_only_the_folder_that_published_a_wheel_is_warned(tmp_path: Path, capsys
         if name == "mine":
             wheel = tmp_path / "toy-1.0+cu130.torch2.11-cp312-cp312-linux_x86_64.whl"
             FolderBuilds(store).remember_published(wheel, "a" * 64, [recipe])
-        FolderBuilds(store).tell_before_compile(build, recipe, "b" * 64, {})
+        with FolderBuilds(store).compiling(build, recipe, "b" * 64, {}):
+            pass
         warnings.append(" ".join(capsys.readouterr().err.split()))
     assert ["toy 1.0 is already published" in warning for warning in warnings] == [True, False]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.commands.building.preflight import BuildPlace
 from builder.commands.building.story import LocalRun
 from builder.matrix.config import Recipe
 from builder.matrix.load import load_recipe
@@ -69,6 +70,7 @@ def wheels_without_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_of(recipe: Recipe, tools: Compilers, *, cures: bool = True) -> LocalRun:
     found = LocalRun(tools.environments.store, tools, None, {"toy": recipe}, cures=cures)  # type: ignore[arg-type]
+    found._places = {build: BuildPlace(1) for build in BUILDS}
     for build in BUILDS:
         found.progress.start(str(build))
     return found

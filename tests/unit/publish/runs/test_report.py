@@ -27,7 +27,6 @@ from tests.unit.publish.runs.make import (
     GOOD,
     HOSTILE,
     REFUSED,
-    UNFINISHED,
     entry,
     log,
     proof,
@@ -112,9 +111,7 @@ def test_hostile_text_is_only_inside_of_code(tmp_path: Path) -> None:
 
 def test_failed_builds_come_first_with_reason_hint_and_log(tmp_path: Path) -> None:
     text = report_markdown(report_of(run(tmp_path)))
-    assert text.startswith(
-        "### buildfarm build of `failed, good, refused and 1 more`: 1 failed, 1 refused, 1 not finished, 1 built\n"
-    )
+    assert text.startswith("### buildfarm build of `failed, good, refused`: 1 failed, 1 refused, 1 built\n")
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows[:2]] == [FAILED, REFUSED]
     assert f"| `{GOOD}` | built | 1:30 min | 1 of 2 | 6 passed, 0 failed, 1 not run |" in rows
@@ -126,7 +123,7 @@ def test_failed_builds_come_first_with_reason_hint_and_log(tmp_path: Path) -> No
 def test_remarks_have_a_heading_of_their_own(tmp_path: Path) -> None:
     lost = proof("gradients", "not run", reason="ns::op (plain): it has no gradient", remark=True)
     builds = [entry(GOOD, "built", lost, proof("values", "not run", reason="no cases"))]
-    text = report_markdown(report_of(run(tmp_path, report={"builds": builds, "skips": []}, unfinished=())))
+    text = report_markdown(report_of(run(tmp_path, report={"builds": builds, "skips": []})))
     assert "#### Remarks\n\n- `gradients: ns::op (plain): it has no gradient`\n\n#### Checks that" in text
     assert text.count("it has no gradient") == 1
 
@@ -220,9 +217,9 @@ def test_failed_builds_come_first_and_are_open(page: Page) -> None:
     builds = [
         attributes for tag, attributes in page.tags if tag == "details" and attributes.get("id", "").startswith("b")
     ]
-    assert ["open" in attributes for attributes in builds] == [True, True, True, False]
+    assert ["open" in attributes for attributes in builds] == [True, True, False]
     order = [page.text.index(f"{word} {name}") for name, word in
-             ((FAILED, "failed"), (REFUSED, "refused"), (UNFINISHED, "not finished"), (GOOD, "built"))]  # fmt: skip
+             ((FAILED, "failed"), (REFUSED, "refused"), (GOOD, "built"))]  # fmt: skip
     assert order == sorted(order)
 
 
@@ -239,7 +236,7 @@ def test_figures_proofs_and_the_log(page: Page) -> None:
 
 
 def test_a_run_without_builds_and_without_a_timeline(tmp_path: Path) -> None:
-    empty = run(tmp_path, report={"builds": [], "skips": []}, unfinished=(), logs={}, timeline=None, interrupted=False)
+    empty = run(tmp_path, report={"builds": [], "skips": []}, logs={}, timeline=None)
     text = Page(report_page(report_of(empty))).text
     for words in ("no builds", "No build ended.", "The record of this run has no timeline."):
         assert words in text
