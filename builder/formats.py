@@ -21,4 +21,4 @@ OPS_FORMAT = 9
 #: Verdicts of the checks of `buildfarm verify`: before a wheel is published, and of `record` and `loader` in a build.
 VERIFY_FORMAT = 6
 #: What client and workers send each other.
-PROTOCOL = 12
+PROTOCOL = 13

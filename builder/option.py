@@ -45,16 +45,12 @@ SHARED: dict[str, Field[Any]] = {
     "store": option(
         "Folder for finished builds, proofs and environments. Default: BUILDFARM_STORE, else ~/.cache/buildfarm.", "DIR"
     ),
-    "image": option(
-        "Base image for all cells. It replaces the default image, and `image` in every entry of `images`.", "IMAGE"
-    ),
     "no_pull": flag("Use only base images that are on this machine; pull none from a registry."),
     "jobs": option("Number of parallel compilers. Default: as many as cores and memory allow.", "N", min=1),
     "dry_run": flag("Print what would be deleted, and delete nothing."),
     "as_json": flag("Print JSON instead of text.", "--json"),
     "quiet": flag("Print no progress to stderr, only warnings and errors.", "--quiet", "-q"),
     "verbose": flag("Print every line of the programs that run, and every reason in full.", "--verbose", "-v"),
-    "no_python_downloads": flag("Do not download Pythons that this machine lacks. Same as UV_PYTHON_DOWNLOADS=never."),
     "dist": option("Folder for the wheels, report.json and the index.", "DIR"),
     "index": option("Package index to ask first for NAME==VERSION: its URL, or its folder.", "DIR|URL"),
     "summary": option(

@@ -48,7 +48,6 @@ class CasesOptions(SelectOptions):
         default=ExecutorName.AUTO,
     )
     no_pull: bool = False
-    no_python_downloads: bool = False
     dist: Path = option(
         "Folder with wheels, for an extension whose wheel was not built here: the newest one is used.",
         "DIR",
@@ -84,8 +83,7 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
     recipes = selected_recipes(load_recipes(matrix), options.select)
     store = open_store(options.store)
     clear_abandoned(store)
-    downloads, pull = not options.no_python_downloads, not options.no_pull
-    cells = cache(partial(cell_environments, matrix=matrix, store=store, python_downloads=downloads, pull=pull))
+    cells = cache(partial(cell_environments, matrix=matrix, store=store, pull=not options.no_pull))
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources")
     for recipe in recipes:
         target = _target(recipe, finder, store, options.dist)

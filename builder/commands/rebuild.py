@@ -14,7 +14,7 @@ import typer
 from packaging.version import InvalidVersion, Version
 
 from builder.cli.output import print_data
-from builder.commands.building.executor_choice import RunSettings, choose_executor, override_base_image
+from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.building.preflight import preflight
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
@@ -117,10 +117,8 @@ class RebuildOptions:
     verify: bool = flag("Compare both wheels bit by bit. If they differ, exit with 1.")
     out: Path | None = option("Folder that keeps the rebuilt wheel.", "DIR")
     matrix: Path = MATRIX
-    image: str | None = None
     no_pull: bool = False
     jobs: int | None = None
-    no_python_downloads: bool = False
     store: Path | None = None
     quiet: bool = False
     verbose: bool = False
@@ -170,14 +168,13 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
             where=str(matrix.path),
             hints=["name the matrix.yaml that lists the extension with `--matrix FILE`"],
         )
-    matrix = override_base_image(matrix, options.image)
     store = open_store(options.store)
     clear_abandoned(store)
     # `cuda` changes no compile, and the records of older versions do not have it.
     recipe = replace(recipe, cuda=record.settings.get("cuda", "required"))
     recipe = recipe.of(record.build.torch, record.build.cuda)
     check_source(record, recipe)
-    environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
+    environments = Environments(store, matrix.torch_index)
     # The recorded executor with the recorded packages; on this machine with sccache only if it was used.
     toolchain = record.toolchain
     cached = toolchain.executor != "local" or Part.SCCACHE in toolchain.parts()

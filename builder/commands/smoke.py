@@ -165,7 +165,6 @@ class SmokeOptions(SelectOptions):
         default=SmokeExecutor.LOCAL,
     )
     no_pull: bool = False
-    no_python_downloads: bool = False
     dist: Path = option("Folder whose wheels are tested if no WHEEL is given.", "DIR", default=DIST)
     store: Path | None = None
     summary: Path | None = None
@@ -219,8 +218,7 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
     recipes = load_recipes(matrix)
     store = open_store(options.store)
     clear_abandoned(store)
-    downloads, pull = not options.no_python_downloads, not options.no_pull
-    cells = cell_environments(options.executor, matrix, store, python_downloads=downloads, pull=pull)
+    cells = cell_environments(options.executor, matrix, store, pull=not options.no_pull)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
     targets, progress = finder.find(wheels, options.dist), Progress()
     results = Results(store, targets)

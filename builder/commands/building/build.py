@@ -18,7 +18,7 @@ from rich.table import Table
 from builder.cli.options import SOURCE, ExecutorName, SelectOptions, architectures
 from builder.cli.output import print_data
 from builder.commands.axes import reads_unknown
-from builder.commands.building.executor_choice import RunSettings, choose_executor, override_base_image
+from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.building.story import BuildRun, LocalRun, publish
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, check_output, new_folder, open_store
@@ -75,25 +75,19 @@ class BuildOptions(WorkersOptions, SelectOptions):
     arch: list[str] | None = None
     matrix: Path = MATRIX
     executor: ExecutorName = option(
-        "auto: docker with --image; otherwise local if the CUDA toolkit is on this machine or on the package"
-        " index, else docker.",
+        "auto: local if the CUDA toolkit is on this machine or on the package index, else docker.",
         default=ExecutorName.AUTO,
     )
-    image: str | None = None
     no_pull: bool = False
     jobs: int | None = None
     minor_mismatch: bool = flag(
         "Accept a CUDA toolkit whose minor version differs from the cell's CUDA. The wheel's record names the toolkit.",
         "--allow-cuda-minor-mismatch",
     )
-    no_compiler_cache: bool = flag(
-        "Compile without sccache, so that no compiled object is reused. Same as BUILDFARM_COMPILER_CACHE=0."
-    )
     no_cures: bool = flag(
         "Stop at the first error of a compiler. Without this option, buildfarm applies the cures that it knows"
         " to a source that it fetched, writes them to the recipe's folder, and compiles again."
     )
-    no_python_downloads: bool = False
     recheck: bool = flag("Run every check of the selected wheels again, also checks that passed or failed before.")
     dist: Path = DIST
     summary: Path | None = None
@@ -172,13 +166,10 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     """
     started, clock = datetime.now(UTC), time.monotonic()
     matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs)
-    matrix = override_base_image(matrix, options.image)
     with new_folder(options.dist, "--dist"):  # neither folder is made if the other one cannot be used
         store = open_store(options.store)
     check_output(options.dist, "--dist")
     clear_abandoned(store)
-    if options.image and options.executor == "local":
-        print_warning("`--image` has no effect with `--executor local`")
     installed, images = installed_versions(), [name for r in matrix.images for name in (r.image, r.pythons, r.runtime)]
     if sentences := [*({**untested(installed), **unsafe(installed)}.values()), *unsafe_images(images)]:
         print_warning("; ".join(sentences))
@@ -211,7 +202,7 @@ def run_build(options: BuildOptions) -> BuildOutcome:
 
 def _run(options: BuildOptions, matrix: Matrix, recipes: Mapping[str, Recipe], plan: Plan, store: Store) -> BuildRun:
     """The run on this machine, or on the workers of a scheduler."""
-    environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
+    environments = Environments(store, matrix.torch_index)
     if options.scheduler:
         from builder.commands.distributed.client import RemoteRun  # noqa: PLC0415 - imports Dask
 
@@ -233,14 +224,13 @@ def _run(options: BuildOptions, matrix: Matrix, recipes: Mapping[str, Recipe], p
 
 
 def _settings(options: BuildOptions, matrix: Matrix) -> RunSettings:
-    """What the options say about each build. Who names an image wants a container."""
+    """What the options say about each build."""
     return RunSettings(
         matrix,
-        "docker" if options.image and options.executor is ExecutorName.AUTO else str(options.executor),
+        str(options.executor),
         options.minor_mismatch,
-        compiler_cache=not options.no_compiler_cache and cache_enabled(),
+        compiler_cache=cache_enabled(),
         pull=not options.no_pull,
-        python_downloads=not options.no_python_downloads,
     )
 
 

@@ -10,7 +10,7 @@ from builder.images.base_image_choice import ImageChooser
 from builder.images.registry import lock_path, read_lock, read_mirrors
 from builder.log import print_line
 from builder.matrix.compat import Compat
-from builder.matrix.config import ImageRule, Matrix
+from builder.matrix.config import Matrix
 from builder.matrix.plan import Build
 from builder.wheels.job import Executor
 from builder.wheels.local import LocalExecutor
@@ -26,11 +26,10 @@ class RunSettings:
     matrix: Matrix
     #: `auto`, `local` or `docker`.
     executor: str = "auto"
-    #: minor_mismatch, compiler_cache, pull, python_downloads: as in `BuildOptions`.
+    #: minor_mismatch, compiler_cache, pull: whether to accept another minor of CUDA, to use sccache, to pull images.
     minor_mismatch: bool = False
     compiler_cache: bool = True
     pull: bool = True
-    python_downloads: bool = True
 
 
 def choose_executor(
@@ -81,7 +80,7 @@ def choose_executor(
             hints = [hint for one in (*problems, *not_here) for hint in one.hints if "--executor" not in hint]
             hints = [
                 *dict.fromkeys(hints),
-                "pass `--image NAME` with a base image that is on this machine",
+                "name a base image that is on this machine under `images` in matrix.yaml",
                 "run the command on a machine with Docker, where `--executor docker` needs no CUDA toolkit",
             ]
             sentence = "neither this machine nor a container can compile these builds"
@@ -89,11 +88,3 @@ def choose_executor(
                 f"{sentence}. This machine: {here}. Container: {container}", Code.NO_CELL_HERE, hints=hints
             )
     return docker
-
-
-def override_base_image(matrix: Matrix, image: str | None) -> Matrix:
-    """The matrix with `image` as base image of every cell; the other settings of its `images:` stay."""
-    if image is None:
-        return matrix
-    rules = (*matrix.images, ImageRule("*", ""))
-    return replace(matrix, images=tuple(replace(rule, image=image) for rule in rules))

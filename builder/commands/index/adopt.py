@@ -60,7 +60,6 @@ class AdoptOptions(SelectOptions):
         "The file that lists the recipes, whose cases are run. Default: matrix.yaml if there is one.", "FILE"
     )
     index: str = ""
-    no_python_downloads: bool = False
     store: Path | None = None
     quiet: bool = False
     verbose: bool = False
@@ -90,9 +89,7 @@ def adopt(options: AdoptOptions) -> None:
         matrix = load_matrix(options.matrix or MATRIX) if options.matrix or MATRIX.is_file() else None
         recipes = load_recipes(matrix) if matrix else ()
         selected_recipes(recipes, select)  # raises UsageError for an unknown extension
-        environments = Environments(
-            store, matrix.torch_index if matrix else TORCH_INDEX, python_downloads=not options.no_python_downloads
-        )
+        environments = Environments(store, matrix.torch_index if matrix else TORCH_INDEX)
         pythons = [compat.resolve_python(text) for text in select.python]
         found = foreign_wheels(options.wheels, store.root / "sources", options.index, pythons)
         adopter = _Adopter(required, select, repository, store, recipes, WheelProver(store, environments), progress)

@@ -150,11 +150,9 @@ class LocalEnvironment:
         return run_drafts(python, recipe, self._folder / "drafts", jobs=jobs, log=self.log, owner=self._owner)
 
 
-def cell_environments(
-    executor: str, matrix: Matrix, store: Store, *, python_downloads: bool, pull: bool
-) -> CellEnvironments:
+def cell_environments(executor: str, matrix: Matrix, store: Store, *, pull: bool) -> CellEnvironments:
     """Where the cells run: in uv environments here or in containers. Raises MissingToolError without an engine."""
-    environments = Environments(store, matrix.torch_index, python_downloads=python_downloads)
+    environments = Environments(store, matrix.torch_index)
     if executor == "local":
         return LocalEnvironments(environments)
     # The Docker SDK loads slowly, and a local run does not need it.

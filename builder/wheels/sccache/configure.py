@@ -19,7 +19,7 @@ from builder.records import CacheStatistics
 from builder.untrusted import JsonError, read_json
 from builder.wheels.sccache.launchers.server import CacheSettings
 
-#: Set to `0`, `false`, `no` or `off` to build without the compiler cache, as `--no-compiler-cache` does.
+#: Set to `0`, `false`, `no` or `off` to build without the compiler cache.
 SWITCH = "BUILDFARM_COMPILER_CACHE"
 
 #: The reason in statistics of a build without the compiler cache.

@@ -106,12 +106,9 @@ class Pythons:
     A download that failed is not tried again by the same object.
     """
 
-    def __init__(self, store: Store, *, downloads: bool = True) -> None:
-        """`downloads` is whether uv may download Pythons; the variable UV_PYTHON_DOWNLOADS can forbid it too."""
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._forbidden = "" if downloads else "--no-python-downloads"
-        if (setting := package_settings().get(SETTING, "automatic")) != "automatic":
-            self._forbidden = self._forbidden or f"{SETTING}={setting}"
+        self._setting = package_settings().get(SETTING, "automatic")
         self._failures: dict[Python, MissingToolError] = {}
         self._lock = threading.Lock()
 
@@ -146,12 +143,12 @@ class Pythons:
 
     def _download(self, python: Python, missing: str) -> tuple[str, list[str]]:
         """Download an interpreter; return why that is not possible, or "", and what to do about it."""
-        if self._forbidden:
-            return f"downloads of Pythons are forbidden ({self._forbidden})", [
-                f"allow the download: omit `--no-python-downloads` and unset {SETTING}",
+        if self._setting != "automatic":
+            return f"downloads of Pythons are forbidden ({SETTING}={self._setting})", [
+                f"allow the download: unset {SETTING}",
                 f"download this Python with `{SETTING}=manual {uv_command()} python install {python}`",
             ]
-        print_line(f"{missing}: uv downloads a Python with headers (`--no-python-downloads` forbids this)")
+        print_line(f"{missing}: uv downloads a Python with headers ({SETTING}=never forbids this)")
         log = self._store.log("pythons")
         start = log_size(log)
         variables = {name: value for name, value in uv_variables().items() if name != SETTING}

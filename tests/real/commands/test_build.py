@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from builder.cli.options import ExecutorName
 from builder.commands.building.build import BuildOptions, build_text, hint_of, run_build
 from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.folders import open_store
@@ -510,18 +509,8 @@ def test_if_neither_executor_can_compile_one_error_has_both_reasons_and_all_solu
     )
     first, second, image, elsewhere = caught.value.hints
     assert (first, second) == ("install Docker", "pass `--allow-cuda-minor-mismatch`")
-    assert "--image" in image
+    assert "`images`" in image
     assert "--executor docker" in elsewhere
-
-
-def test_an_image_on_the_command_line_chooses_containers(options: BuildOptions, tmp_path: Path) -> None:
-    options = replace(options, executor=ExecutorName.AUTO, image="own:1", store=tmp_path, no_pull=True)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(
-            "builder.commands.building.build.choose_executor", lambda settings, *_, **__: pytest.fail(settings.executor)
-        )
-        with pytest.raises(pytest.fail.Exception, match="docker"):
-            run_build(options)
 
 
 @pytest.mark.parametrize(("variable", "option", "used"), [("", True, True), ("0", True, False), ("", False, False)])

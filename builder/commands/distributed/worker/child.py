@@ -119,7 +119,7 @@ def run(work: Work, report: Callable[[str], None]) -> WorkerAnswer:
 
 def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], None]) -> WorkerAnswer:
     settings = task.settings
-    environments = Environments(store, settings.matrix.torch_index, python_downloads=settings.python_downloads)
+    environments = Environments(store, settings.matrix.torch_index)
     executor = choose_executor(settings, [task.build], environments)
     recipes, mismatch = {task.recipe.name: task.recipe}, settings.minor_mismatch
     started, progress, last = time.time(), Progress(), ""
@@ -150,7 +150,7 @@ def _check(task: CheckTask, store: Store, wheel: Path, report: Callable[[str], N
     settings, sent = task.settings, task.wheel
     log = store.log(f"check-{sent.sha256[:16]}-{task.cell}", task.recipe.folder)
     log.write_bytes(b"")
-    environments = Environments(store, settings.matrix.torch_index, python_downloads=settings.python_downloads)
+    environments = Environments(store, settings.matrix.torch_index)
     images = settings.matrix if settings.executor == "docker" else None
     prover = WheelProver(store, environments, images, pull=settings.pull, again=task.again)
     stored = StoredBuild(sent.digest, wheel, sent.record, sha256=sent.sha256)

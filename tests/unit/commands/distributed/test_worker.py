@@ -206,7 +206,7 @@ def test_keys_begin_with_what_dask_averages_over() -> None:
 
 
 def test_a_build_without_the_compiler_cache_is_another_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wheel that a worker made with the cache must not answer `--no-compiler-cache`."""
+    """A wheel that a worker made with the cache must not answer BUILDFARM_COMPILER_CACHE=0."""
     monkeypatch.setattr("builder.commands.distributed.client.source_digest", lambda _: "source")
 
     def digest(settings: RunSettings) -> str:
