@@ -38,7 +38,6 @@ from builder.publish.index.pages import ALL, paths_of
 from builder.publish.index.reader import IndexReader
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from builder.publish.proof_lines import causes
-from builder.publish.provenance import SUFFIX, source_of
 from builder.publish.server.client import IndexServer
 from builder.publish.terminal import output_width
 from builder.result import PublishOutcome, PublishResult
@@ -210,7 +209,7 @@ def publish_wheel(
     try:
         added = target.add(new)
     except ConflictError as error:
-        return PublishResult(name, PublishOutcome.REFUSED, cells, reasons=(error.sentence, *_cures(target, new, error)))
+        return PublishResult(name, PublishOutcome.REFUSED, cells, reasons=(error.sentence, *error.hints))
     published = None if added else target.published(new.entry.project, name)
     return PublishResult(
         name,
@@ -220,19 +219,6 @@ def publish_wheel(
         yanked=published.yanked if published else None,
         unverified=next((one.reason for one in proofs if one.check is Check.WINDOW and not one.has_run), ""),
     )
-
-
-def _cures(target: Repository | IndexServer, new: NewWheel, error: ConflictError) -> Sequence[str]:
-    """What to do about a published wheel of this name: as the error says, unless it comes from another place."""
-    published = target.published(new.entry.project, new.wheel.name)
-    kept = target.kept(new.wheel.name, published.sha256 if published else "")
-    (there, files), (here, own) = source_of(kept.statement), source_of(new.attached.get(SUFFIX, b""))
-    there = kept.origin or there
-    if not there or not here or (there, files) == (here, own):
-        return error.hints
-    if there == here:
-        return [f"the published wheel comes from {there} too, but from other source files", *error.hints]
-    return [f"the published wheel comes from {there}, and this one from {here}: use another index or another name"]
 
 
 def _sha256(wheel: Path) -> str:

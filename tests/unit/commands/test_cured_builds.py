@@ -95,8 +95,10 @@ def test_a_build_is_cured_until_there_is_a_wheel(
 
 def test_an_error_that_stays_ends_the_build(recipe: Recipe, store: Store) -> None:
     tools = Compilers(store, "AT_CHECK", again=True)
+    run = run_of(recipe, tools)
     with pytest.raises(CompileError, match="AT_CHECK") as error:
-        made(run_of(recipe, tools))
+        made(run)
+    assert run._places[BUILDS[0]].compiled.is_set(), "the builds that wait for it go on"
     assert len(tools.compiles) == 2
     assert error.value.hints[-2:] == (
         "`AT_CHECK` is not cured: no file has code of the form that the cure knows",

@@ -226,8 +226,8 @@ def test_failed_builds_come_first_and_are_open(page: Page) -> None:
 def test_figures_proofs_and_the_log(page: Page) -> None:
     row = f"built {GOOD} 1:30 min 1 of 2 steps 6 passed, 0 failed, 1 not run"
     assert row in page.text
-    assert f"{CELL}: CPU 5 passed, 0 failed, 1 not run; 20.0 s" in page.text
-    assert "stages resolve 2.0 s, compile 1:08 min" in page.text
+    assert f"{CELL}: CPU 5 passed, 0 failed, 1 not run" in page.text
+    assert f"{GOOD} compile 0:02 1:08 min" in page.text
     assert "failed values: ns::op (plain): " in page.text
     assert '"shape": [ 1, 2 ]' in page.text
     assert "102 line 102 </pre>" in page.text
