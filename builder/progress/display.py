@@ -329,19 +329,11 @@ class Progress:
         _print(texts)
 
     def __rich__(self) -> Table:
-        """Return the table that rich draws at each refresh: one line for each running build, two if it is too long."""
-        with self._lock:
-            rows = [(escape(line.name), escape(line.state())) for line in self._lines.values()]
+        """Return the table that rich draws at each refresh: one line for each running build."""
         table = Table.grid(padding=(0, 2))
-        two_lines = any(len(name) + len(state) + 4 > console.width for name, state in rows)
-        if two_lines:
-            table.add_column(no_wrap=True, overflow="ellipsis")
-        for name, state in rows:
-            if two_lines:
-                table.add_row(name)
-                table.add_row(f"  [cyan]{state}[/]")
-            else:
-                table.add_row(name, f"[cyan]{state}[/]")
+        with self._lock:
+            for line in self._lines.values():
+                table.add_row(escape(line.name), f"[cyan]{escape(line.state())}[/]")
         return table
 
     @contextmanager
