@@ -14,7 +14,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import anyio.to_thread
-from packaging.utils import canonicalize_name
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
@@ -28,9 +27,9 @@ _JSON = "application/vnd.pypi.simple.v1+json"
 _FILE_NAMES = {"index.html": "text/html", "index.json": _JSON}
 #: The path of a page in a URL: a place of the index, and a project in it.
 _PAGE = re.compile(
-    rf"(?:(?P<place>{FOLDER}|{ALL}|{WITHOUT_CUDA}|cu\d+(?:/torch\d+\.\d+)?)(?:/(?P<project>[^/]+))?)?(?P<slash>/?)"
+    rf"(?:(?P<place>{FOLDER}|{ALL}|{WITHOUT_CUDA}|cu\d+(?:/torch\d+\.\d+)?)/"
+    r"(?:(?P<project>[a-z0-9][a-z0-9-]{0,200})/)?)?"
 )
-_PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,200}[A-Za-z0-9])?")
 _FILE = re.compile(r"[0-9a-f]{2}/[0-9a-f]{62}/[A-Za-z0-9_][A-Za-z0-9_.+!-]{0,250}")
 #: Installers ask again after this time, and get a 304 if nothing changed.
 _PAGE_SECONDS = 10
@@ -55,24 +54,19 @@ class Pages:
     async def page(self, request: Request) -> Response:
         """Answer `/` and `/projects/my-ext/` for people, `/simple/`, `/cu130/torch2.11/my-ext/` for installers.
 
-        Other spellings of a project, and a path without its last slash, are redirected.
+        Installers ask for the normalized name of a project, and with the last slash.
         """
         self.allow(request)
         found = _PAGE.fullmatch(request.path_params["path"])
         if not found or (found["place"] == FOLDER and not found["project"]):
             raise HTTPException(404, "the index has no such path")
-        place, project, slash = found["place"] or "", found["project"], found["slash"]
-        if project and not _PROJECT.fullmatch(project):
-            raise HTTPException(404, "this is not the name of a project")
-        normal = canonicalize_name(project or "")
-        if place and (not slash or normal != (project or "")):
-            return RedirectResponse(f"{'../' if slash else ''}{normal or place.rpartition('/')[2]}/", 301)
+        place, project = found["place"] or "", found["project"] or ""
         if not place and not (self._root / "index.html").is_file():  # an index without a wheel
             return RedirectResponse(f"{ALL}/", 302)
         if place == ALL and not project and not (self._root / place).is_dir():
             kind, _ = _negotiated(request)
             return Response(root_pages([])[kind], headers={"content-type": _FILE_NAMES[kind], "vary": "Accept"})
-        folder = f"{place}/{normal}".strip("/")
+        folder = f"{place}/{project}".strip("/")
         if place in ("", FOLDER):
             return await self._page(request, folder, "index.html", policy=_PEOPLE_POLICY)
         return await self._page(request, folder)
