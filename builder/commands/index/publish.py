@@ -17,7 +17,6 @@ from packaging.version import Version
 
 from builder.check import Check
 from builder.cli.output import print_result
-from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.folders import DIST, new_folder, open_store, read_dist
 from builder.commands.index.verification import Verification
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError
@@ -181,12 +180,7 @@ def publish_wheels(
         proofs = merged(store.proofs(sha256), proofs_beside(wheel, sha256), kept.proofs)
         proofs = verification.added(wheel, proofs)
         ready.append((new_wheel(wheel, proofs, kept=kept), proofs))
-    results = []
-    for new, proofs in ready:
-        results.append(publish_wheel(target, new, proofs, required))
-        if results[-1].outcome is not PublishOutcome.REFUSED:
-            FolderBuilds(store).remember_published(new.wheel, new.entry.sha256, recipes)
-    return results
+    return [publish_wheel(target, new, proofs, required) for new, proofs in ready]
 
 
 def publish_wheel(

@@ -19,7 +19,6 @@ import pytest
 from builder.commands.building.build import BuildOptions, build_text, hint_of, run_build
 from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.folders import open_store
-from builder.commands.index.publish import publish_wheels
 from builder.errors import (
     BuildError,
     BuildfarmError,
@@ -31,13 +30,10 @@ from builder.errors import (
 )
 from builder.log import console
 from builder.matrix.config import Selection
-from builder.matrix.load import load_matrix, load_recipes, read_plan
+from builder.matrix.load import read_plan
 from builder.process import OWNER_VARIABLE
 from builder.proof import Check, Verdict
 from builder.proofs.inventory import shelf_of
-from builder.publish.index.levels import Level
-from builder.publish.index.objects import Folder
-from builder.publish.index.repository import Repository
 from builder.publish.runs.history import runs as history
 from builder.publish.runs.view import report_of
 from builder.records import Part
@@ -109,9 +105,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         project.recipe("hollow", cuda="required")
         project.matrix("tiny", "broken", "hollow")
         first, warm = one_run(project), one_run(project)
-        index, wheels = Repository(Folder(root / "published")), sorted((root / "dist").glob("*.whl"))
-        recipes = load_recipes(load_matrix(project.options().matrix))
-        publish_wheels(index, wheels, Store(project.store), [Level.NONE], recipes)
         (tiny / "_C.c").write_text(MODULE.format(answer=43))
         (broken / "_C.c").write_text(MODULE.format(answer=1))
         yield Runs(project, first, warm, one_run(project))
@@ -171,13 +164,6 @@ def test_a_failed_compile_is_a_result_and_the_other_builds_go_on(runs: Runs) -> 
     assert any(str(result.error.log) in hint for hint in result.error.hints)
     assert f"{result.build}: failed: {result.error}" in runs.first.messages
     assert row(runs.first, "broken")[1] == "-"
-
-
-def test_a_new_wheel_of_a_published_version_is_a_warning(runs: Runs) -> None:
-    said = "tiny 1.0 is already published; raise the version in"
-    assert said in " ".join(runs.edited.messages.split())
-    assert said not in " ".join(runs.first.messages.split())
-    assert "broken 1.0 is already published" not in " ".join(runs.edited.messages.split())
 
 
 def test_the_logs_of_failed_builds_are_kept_with_their_run(runs: Runs) -> None:
