@@ -97,13 +97,7 @@ class Results:
         if target.sha256 not in self._files:
             self._files[target.sha256] = self._about_file(target, known)
         about_file = self._files[target.sha256]
-        linked = (cell, Check.LINKAGE, basis[Check.LINKAGE])
-        linkage = [one for one in known if (one.cell, one.check, one.basis) == linked and one.has_run]
-        if any(proof.check is Check.LINKAGE for proof in proofs):
-            linkage = []
-        result = SmokeResult(
-            target.wheel.name, cell, proofs, answer, about_file, tuple(apply_accepts(linkage, target.recipe))
-        )
+        result = SmokeResult(target.wheel.name, cell, proofs, answer, about_file)
         self.made[target.wheel, cell] = result
         known = self.known[result.subject] = merged(known, about_file, proofs)
         if beside:
@@ -288,7 +282,7 @@ def smoke_text(results: Sequence[SmokeResult]) -> str:
     found: list[PlacedOutcome] = []
     for subject in dict.fromkeys(result.subject for result in results):
         cells = [result for result in results if result.subject == subject]
-        proofs = [*cells[0].file_proofs, *(proof for result in cells for proof in (*result.linkage, *result.proofs))]
+        proofs = [*cells[0].file_proofs, *(proof for result in cells for proof in result.proofs)]
         found += findings(proofs, subject)
         parts += [escape(subject), _cells_table(cells)]
         if len(cells) == 1 and (answer := cells[0].answer):
