@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,17 +23,6 @@ _WrongCommandLine: Any = typer.BadParameter.__base__
 _REFUSED = {
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOENT),
     *(errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
-}
-
-#: What typer and pydantic say about a command line, and what buildfarm says.
-_SENTENCES = {
-    r"\. Choose from:\s+": ", one of ",
-    r",\n\s+": ", ",
-    r" \(Possible options: (.+)\)": r"; did you mean \1?",
-    r"Input should be a valid integer.*": "this is not an integer",
-    r"Input should be a valid number.*": "this is not a number",
-    r"Input should be greater than or equal to (\S+)": r"the smallest value is \1",
-    r"Input should be less than or equal to (\S+)": r"the largest value is \1",
 }
 
 
@@ -80,9 +68,7 @@ def run_command() -> int:
 
 def _command_line_error(error: Any) -> UsageError:  # noqa: ANN401 (a class of typer or of click)
     """Return what typer says about the command line as an error of buildfarm."""
-    sentence = error.format_message().removesuffix(".").replace("Value error, ", "")
-    for pattern, ours in _SENTENCES.items():
-        sentence = re.sub(pattern, ours, sentence)
+    sentence = " ".join(error.format_message().removesuffix(".").replace("Value error, ", "").split())
     command = error.ctx.command_path if error.ctx else " ".join(["buildfarm", *sys.argv[1:2]])
     hints = [f"`{command} --help` lists the commands, arguments and options"]
     if type(error).__name__ == "MissingParameter" and error.param and error.ctx:

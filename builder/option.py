@@ -45,9 +45,6 @@ SHARED: dict[str, Field[Any]] = {
     "store": option(
         "Folder for finished builds, proofs and environments. Default: BUILDFARM_STORE, else ~/.cache/buildfarm.", "DIR"
     ),
-    "image": option(
-        "Base image for all cells. It replaces the default image, and `image` in every entry of `images`.", "IMAGE"
-    ),
     "no_pull": flag("Use only base images that are on this machine; pull none from a registry."),
     "jobs": option("Number of parallel compilers. Default: as many as cores and memory allow.", "N", min=1),
     "dry_run": flag("Print what would be deleted, and delete nothing."),
@@ -56,7 +53,6 @@ SHARED: dict[str, Field[Any]] = {
     "verbose": flag("Print every line of the programs that run, and every reason in full.", "--verbose", "-v"),
     "dist": option("Folder for the wheels, report.json and the index.", "DIR"),
     "index": option("Package index to ask first for NAME==VERSION: its URL, or its folder.", "DIR|URL"),
-    "junit": option("Also write the results to FILE as JUnit XML.", "FILE"),
     "summary": option(
         "Also append the report of the run to FILE as Markdown, for example to $GITHUB_STEP_SUMMARY.", "FILE"
     ),

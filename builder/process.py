@@ -16,17 +16,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, TypeVar
 
 from builder.gate.system import process_tree
 from builder.gate.system.process_tree import kill_tree
 from builder.gate.system.rlimits import become_subreaper
 from builder.masking import SECRET_PARAMETERS, mask_credentials, mask_log
+
+T = TypeVar("T")
 
 #: Environment variable of every program that `run` starts. Its value is the owner, by which the next run finds orphans.
 OWNER_VARIABLE = "BUILDFARM_OWNER"
@@ -43,7 +46,7 @@ _stopping = threading.Event()
 
 #: Time in which further signals do not interrupt the end of a run.
 SECONDS_TO_STOP = 5.0
-#: Seconds between two looks at a keeper that does not answer.
+#: Seconds between two looks at a keeper that does not answer, and for a signal.
 _LOOK_SECONDS = 1.0
 
 
@@ -186,6 +189,35 @@ def raise_if_interrupted() -> None:
     """Raise Interrupted if `kill_all` was called. Loops that wait for something other than a program call this."""
     if _stopping.is_set():
         raise Interrupted
+
+
+def in_threads(tasks: Sequence[Callable[[], T]], threads: int) -> list[T]:
+    """Run tasks in at most so many threads, and return what they return, in order.
+
+    If a task raises, those that run end, no other begins, and its exception is raised. An exception in this thread,
+    such as Ctrl-C, ends every program.
+    """
+    errors: list[BaseException] = []
+
+    def run(task: Callable[[], T]) -> list[T]:
+        try:
+            return [] if errors else [task()]
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            running = set(futures := [pool.submit(run, task) for task in tasks])
+            while running:  # a signal that the kernel gives to another thread does not end a wait of this one
+                _, running = wait(running, _LOOK_SECONDS)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            kill_all()
+            raise
+    if errors:
+        raise errors[0]
+    return [found for one in futures for found in one.result()]
 
 
 def kill_all() -> None:

@@ -34,8 +34,6 @@ class BuildResult:
     proofs: tuple[Proof, ...] = ()
     #: The file with the output of the build and of its proofs, or None.
     log: Path | None = None
-    #: That another wheel of its name is published, and what to do; or empty.
-    taken: str = ""
 
     @property
     def refused(self) -> bool:
@@ -86,13 +84,11 @@ class SmokeResult:
     answer: Answer | None
     #: Verdicts of the checks of the wheel file, the same in each cell.
     file_proofs: tuple[Proof, ...] = ()
-    #: The verdict of the linkage check, which only `build` makes; empty if it is already among `proofs`.
-    linkage: tuple[Proof, ...] = ()
 
     @property
     def all_proofs(self) -> tuple[Proof, ...]:
         """The verdicts on the file, and those in the cell."""
-        return (*self.file_proofs, *self.linkage, *self.proofs)
+        return (*self.file_proofs, *self.proofs)
 
 
 @dataclass(frozen=True)

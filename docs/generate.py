@@ -17,7 +17,6 @@ from docs.scripts.flow import draw
 from docs.scripts.packages import with_packages
 from docs.scripts.support import support_page
 from docs.scripts.terminal import picture
-from docs.scripts.timeline import timeline_picture
 from docs.scripts.yaml_pages import extension_page, matrix_page
 
 DOCS = Path(__file__).parent
@@ -31,7 +30,6 @@ def generated() -> Iterator[tuple[Path, str]]:
     yield DOCS / "pictures" / "flow.svg", draw(DOCS / "pictures" / "flow.yaml")
     for recording in sorted((DOCS / "recordings").glob("*.ansi")):
         yield DOCS / "pictures" / f"{recording.stem}.svg", picture(recording)
-    yield DOCS / "pictures" / "timeline.svg", timeline_picture(DOCS / "recordings" / "timeline.json")
     yield reference / "cli.md", cli_page()
     yield reference / "matrix-yaml.md", matrix_page()
     yield reference / "extension-yaml.md", extension_page()

@@ -73,8 +73,6 @@ class Added:
     draft: Draft | None
     #: Whether matrix.yaml had that recipe already.
     listed: bool = False
-    #: Whether the files were written, or would be.
-    written: bool = True
 
 
 @reads_unknown
@@ -118,8 +116,8 @@ def _ignored_options(options: AddOptions) -> list[str]:
     return [name for name, (values, listed) in given.items() if values and set(values) != set(listed)]
 
 
-def run_add(options: AddOptions, *, write: bool = True) -> Added:
-    """Add a source to the project of a matrix.yaml. Without `write`, nothing is written and no build backend is asked.
+def run_add(options: AddOptions) -> Added:
+    """Add a source to the project of a matrix.yaml.
 
     Raises UsageError if the source cannot be built or the project has a different extension of this name, and
     MissingToolError without network or git.
@@ -145,19 +143,14 @@ def run_add(options: AddOptions, *, write: bool = True) -> Added:
         with _unpacked(pinned, open_store(options.store)) as tree:
             draft = inspect_source(pinned, tree)
             axes = axes and new_axes(options.select, archs, draft.python)
-            if draft.unknown and not write:
-                print_warning(f"the build backend will be asked for the {and_list(draft.unknown)}")
-            elif draft.unknown:
+            if draft.unknown:
                 draft = _ask_backend(draft, pinned, tree, axes, options)
         folder = pinned.source.path if isinstance(pinned.source, PathSource) else home / "extensions" / draft.name
         _refuse_taken(draft.name, folder, known, options)
         text = draft.text(f"buildfarm add {options.source}")
         recipe = recipe_of(parse_document(text, folder / RECIPE), folder.resolve())
-        if write:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(folder / RECIPE, text.encode())
-    if not write:
-        return Added(recipe, pinned, options.matrix, axes, draft, written=False)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / RECIPE, text.encode())
     entry = Path(os.path.relpath(folder, home)).as_posix()
     if axes:
         create_matrix(options.matrix, entry, axes)
@@ -247,13 +240,10 @@ def added_text(added: Added) -> str:
     for sign, asked in (("  ", False), ("[yellow]? [/]", True)):
         found = [each for each in added.draft.findings if each.question is asked] if added.draft else []
         lines += [f"{sign}{escape(each.found)} → {escape(each.consequence)}" for each in found]
-    wrote, extends = ("wrote", "added") if added.written else ("would write", "would add")
-    lines.append(f"{wrote} {file}" if added.draft else f"used {file} unchanged")
+    lines.append(f"wrote {file}" if added.draft else f"used {file} unchanged")
     matrix = escape(_short(added.matrix))
     extended = (
-        f"{wrote} {matrix}: {axes_text(added.axes)}"
-        if added.axes
-        else f"{extends} the folder to `extensions` in {matrix}"
+        f"wrote {matrix}: {axes_text(added.axes)}" if added.axes else f"added the folder to `extensions` in {matrix}"
     )
     return to_text(*lines, extended)
 

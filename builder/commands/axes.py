@@ -53,10 +53,9 @@ def reads_unknown(command: Callable[[_O], None]) -> Callable[[_O], None]:
         except UsageError as error:
             from builder.commands.facts import read_unknown  # noqa: PLC0415 - loads slowly
 
-            dry_run = getattr(options, "dry_run", False)
             # The second one is that of a value in matrix.yaml.
             unknown = error.code in (Code.VERSION_UNKNOWN, Code.KEY_INVALID)
-            if dry_run or not unknown or not read_unknown(options.matrix or MATRIX, options.select):
+            if not unknown or not read_unknown(options.matrix or MATRIX, options.select):
                 raise
             command(options)
 

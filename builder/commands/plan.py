@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,12 +50,6 @@ def plan(options: PlanOptions) -> None:
     _, recipes, planned = read_plan(options.matrix, options.select, archs)
     for problem in other_versions(recipes[name] for name in dict.fromkeys(one.extension for one in planned.builds)):
         print_warning(f"`buildfarm build` will fail: {problem}; {'; '.join(problem.hints)}")
-    if Path("dist").is_dir():  # else nothing was published from here
-        from builder.commands.building.folder_builds import warn_of_taken  # noqa: PLC0415 - loads slowly
-        from builder.store import Store, default_store  # noqa: PLC0415
-
-        with suppress(OSError):  # the store is read-only
-            warn_of_taken(planned, recipes, Store(default_store()))
     if github:
         print_data(jobs_json(planned, github, archs))
         return

@@ -14,7 +14,7 @@ import typer
 from packaging.version import InvalidVersion, Version
 
 from builder.cli.output import print_data
-from builder.commands.building.executor_choice import RunSettings, choose_executor, override_base_image
+from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.building.preflight import preflight
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
@@ -117,7 +117,6 @@ class RebuildOptions:
     verify: bool = flag("Compare both wheels bit by bit. If they differ, exit with 1.")
     out: Path | None = option("Folder that keeps the rebuilt wheel.", "DIR")
     matrix: Path = MATRIX
-    image: str | None = None
     no_pull: bool = False
     jobs: int | None = None
     store: Path | None = None
@@ -169,7 +168,6 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
             where=str(matrix.path),
             hints=["name the matrix.yaml that lists the extension with `--matrix FILE`"],
         )
-    matrix = override_base_image(matrix, options.image)
     store = open_store(options.store)
     clear_abandoned(store)
     # `cuda` changes no compile, and the records of older versions do not have it.

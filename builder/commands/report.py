@@ -1,4 +1,4 @@
-"""`buildfarm report`."""
+"""`buildfarm report`: the page about a run."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.cli.output import print_data
 from builder.commands.folders import open_store
 from builder.errors import Code, NothingSelectedError
 from builder.log import print_line
-from builder.option import argument, flag, option
-from builder.publish.runs.history import Run, find_run, runs, tell_running
-from builder.publish.runs.markdown import report_markdown
+from builder.option import argument, option
+from builder.publish.runs.history import Run, find_run, runs
 from builder.publish.runs.page import report_page
 from builder.publish.runs.view import report_of
 from builder.store import write_atomic
-
-#: The page that is written if no option names another one.
-PAGE = Path("buildfarm-report.html")
 
 
 @dataclass(frozen=True)
@@ -31,8 +26,7 @@ class ReportOptions:
         "RUN",
         default=None,
     )
-    out: Path | None = option(f"The page to write. Default: {PAGE}, or none with --markdown.", "FILE")
-    markdown: bool = flag("Print Markdown for a job summary of GitHub Actions, of at most 1 MiB.")
+    out: Path = option("The page to write.", "FILE", default=Path("buildfarm-report.html"))
     store: Path | None = None
 
 
@@ -42,11 +36,9 @@ def report(options: ReportOptions) -> None:
     Examples:
         buildfarm report
         buildfarm report 20261122 --out report.html
-        buildfarm report --markdown
     """
     opened = open_store(options.store, run=False, must_exist=True)
     found = runs(opened)
-    tell_running(opened)
     if not found:
         raise NothingSelectedError(
             "no run is recorded in this store",
@@ -55,12 +47,8 @@ def report(options: ReportOptions) -> None:
             hints=["run `buildfarm build` or `smoke` first"],
         )
     chosen = report_of(find_run(found, options.run) if options.run else _newest_here(found))
-    if options.markdown:
-        print_data(report_markdown(chosen))
-    if options.out or not options.markdown:
-        page = options.out or PAGE
-        write_atomic(page.absolute(), report_page(chosen).encode())
-        print_line(f"wrote {page}: {chosen.title()}, in {chosen.run.folder}")
+    write_atomic(options.out.absolute(), report_page(chosen).encode())
+    print_line(f"wrote {options.out}: {chosen.title()}, in {chosen.run.folder}")
 
 
 def _newest_here(found: Sequence[Run]) -> Run:

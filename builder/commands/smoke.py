@@ -25,7 +25,7 @@ from builder.gate.causes import PlacedOutcome, causes_of
 from builder.gate.coverage import without_overload
 from builder.gate.outcome import NOT_RUN, Answer
 from builder.gate.pack import pack_file
-from builder.gate.report import junit, op_lines, where_lines
+from builder.gate.report import op_lines, where_lines
 from builder.log import print_line, set_verbosity, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Selection
@@ -45,7 +45,7 @@ from builder.proofs.static.linkage import check_linkage_in
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.publish.index.new_wheel import merged, proofs_beside
 from builder.publish.proof_lines import counts, findings, gpu_lines, hints_of
-from builder.publish.report import outcomes_of, smoke_report_json
+from builder.publish.report import smoke_report_json
 from builder.publish.runs.history import save_run
 from builder.publish.terminal import (
     cause_lines,
@@ -57,7 +57,7 @@ from builder.publish.terminal import (
     to_text,
 )
 from builder.result import SmokeResult
-from builder.store import Store, write_atomic, write_if_changed
+from builder.store import Store, write_if_changed
 from builder.wheelfile.facts import read_facts
 from builder.wheels.build_dir import clear_abandoned
 
@@ -91,11 +91,7 @@ class Results:
             if target.sha256 not in self._files:
                 self._files[target.sha256] = self._about_file(target, known)
             about_file = self._files[target.sha256]
-            made_here = any(proof.check is Check.LINKAGE for proof in proofs)
-            linked = (cell, Check.LINKAGE, basis[Check.LINKAGE])
-            linkage = [one for one in known if (one.cell, one.check, one.basis) == linked and one.has_run]
-            accepted = () if made_here else tuple(apply_accepts(linkage, target.recipe))
-            result = SmokeResult(target.wheel.name, cell, proofs, answer, about_file, accepted)
+            result = SmokeResult(target.wheel.name, cell, proofs, answer, about_file)
             self.made[target.wheel, cell] = result
             known = self.known[result.subject] = merged(known, about_file, proofs)
             if beside:
@@ -153,7 +149,6 @@ class SmokeOptions(SelectOptions):
     no_pull: bool = False
     dist: Path = option("Folder whose wheels are tested if no WHEEL is given.", "DIR", default=DIST)
     store: Path | None = None
-    junit: Path | None = None
     summary: Path | None = None
     quiet: bool = False
     verbose: bool = False
@@ -169,7 +164,7 @@ def smoke(options: SmokeOptions) -> None:
 
     Examples:
         buildfarm smoke NAME.whl --torch 2.11 --cuda 13.0 --python 3.12
-        buildfarm smoke NAME==VERSION --executor docker --junit smoke.xml
+        buildfarm smoke NAME==VERSION --executor docker --summary smoke.md
         buildfarm smoke --ext NAME --pack gate.pyz
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
@@ -181,8 +176,6 @@ def smoke(options: SmokeOptions) -> None:
         print_line(f"wrote {file}; run `python {file.name}` in an environment with torch and the wheel")
         return
     results = run_smoke(options)
-    if options.junit:
-        write_atomic(options.junit.absolute(), smoke_junit(results).encode())
     data = [{"subject": one.subject, "cell": one.cell, "proofs": one.all_proofs} for one in results]
     print_result(smoke_text(results), data, as_json=options.as_json)
     if {proof.verdict for result in results for proof in result.proofs} == {Verdict.NOT_RUN}:
@@ -274,7 +267,7 @@ def smoke_text(results: Sequence[SmokeResult]) -> str:
     found: list[PlacedOutcome] = []
     for subject in dict.fromkeys(result.subject for result in results):
         cells = [result for result in results if result.subject == subject]
-        proofs = [*cells[0].file_proofs, *(proof for result in cells for proof in (*result.linkage, *result.proofs))]
+        proofs = [*cells[0].file_proofs, *(proof for result in cells for proof in result.proofs)]
         found += findings(proofs, subject)
         parts += [escape(subject), _cells_table(cells)]
         if len(cells) == 1 and (answer := cells[0].answer):
@@ -296,16 +289,3 @@ def _cells_table(results: Sequence[SmokeResult]) -> Table:
         row = (f"{len(called)} of {len(ops)}" if ops else "-", coloured_counts(counts(result.all_proofs)))
         table.add_row(str(result.cell), *row)
     return table
-
-
-def smoke_junit(results: Sequence[SmokeResult]) -> str:
-    """JUnit XML: a suite for each wheel and cell."""
-    suites: dict[str, Answer] = {}
-    for result in results:
-        name = title = f"{result.subject} in {result.cell}"
-        while name in suites:  # two wheels with the same name: both stay visible
-            name = f"{title} ({sum(other.startswith(title) for other in suites) + 1})"
-        # Without an answer, the op gate did not run: the import failed, or the cell is unavailable.
-        answer = result.answer or Answer({}, [], outcomes_of(result.proofs))
-        suites[name] = replace(answer, outcomes=[*outcomes_of(result.file_proofs), *answer.outcomes])
-    return junit(suites)

@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from rich.markup import escape
-
 from builder.cli.options import StoreOptions
 from builder.cli.output import print_result
 from builder.commands.folders import open_store
 from builder.gate.amounts import counted, size_text
 from builder.option import option
-from builder.publish.runs.history import Run, runs, tell_running
-from builder.publish.terminal import fits, plain_table, to_text
+from builder.publish.runs.history import Run, runs
 from builder.store import RUN, Store
 from builder.wheels.build_dir import clear_abandoned
 
@@ -72,7 +69,6 @@ def history(options: StoreOptions) -> None:
     found, large = runs(store), ("report", "timeline")
     data = [{k: v for k, v in run.to_json().items() if k not in large} | {"builds": run.counts()} for run in found]
     print_result(history_text(found), data, as_json=options.as_json)
-    tell_running(store)
 
 
 COMMANDS = {"prune": prune, "history": history}
@@ -94,20 +90,12 @@ def _name(item: Item) -> str:
 
 
 def history_text(runs: Sequence[Run]) -> str:
-    """One line for each run, the newest first."""
-    if not runs:
-        return "No run is recorded in this store.\n"
-    table = plain_table("run", "time", "result", "extensions", "folder", "command")
-    rows = []
-    for run in runs:
-        result = f"interrupted: {run.results}" if run.interrupted else run.results
-        rows.append((run.id, f"{run.seconds:.0f} s", result, run.extensions, run.folder, run.command))
-    for row in rows:
-        table.add_row(*map(escape, row))
-    if fits(table):
-        return to_text(table)
-    lines = (f"{run}  {time}  {of}: {result}\n  {command}\n  in {at}" for run, time, result, of, at, command in rows)
-    return to_text(*map(escape, lines))
+    """Three lines for each run, the newest first: what came out, the command, and the folder."""
+    lines = [
+        f"{run.id}  {run.seconds:.0f} s  {run.extensions}: {run.results}\n  {run.command}\n  in {run.folder}\n"
+        for run in runs
+    ]
+    return "".join(lines) or "No run is recorded in this store.\n"
 
 
 @dataclass(frozen=True)

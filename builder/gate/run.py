@@ -44,9 +44,8 @@ def main(argv: Sequence[str]) -> int:
     spec = replace(
         spec, checks=options.check or spec.checks, jobs=options.jobs or spec.jobs or len(os.sched_getaffinity(0))
     )
-    for path in filter(None, (options.answer, options.junit)):
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            parser.error(f"{path} cannot be written: its folder does not exist, or you may not write there")
+    if options.answer and not os.access(options.answer.parent, os.W_OK | os.X_OK):
+        parser.error(f"{options.answer} cannot be written: its folder does not exist, or you may not write there")
     if options.draft:
         from builder.gate.draft.draft import main as draft  # noqa: PLC0415 (it imports torch)
 
@@ -87,7 +86,6 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--answer", metavar="FILE", type=Path, help="write the results to FILE as JSON")
-    parser.add_argument("--junit", metavar="FILE", type=Path, help="write the results to FILE as JUnit XML")
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of a table")
     parser.add_argument("--check", metavar="NAME", action="append", default=[], help="run only this check; repeatable")
     parser.add_argument("--draft", action="store_true", help="run no check; try inputs for each op without a case")
@@ -100,8 +98,6 @@ def _deliver(spec: Spec, answer: Answer, options: argparse.Namespace, key: bytes
     text = json.dumps({**data, "signature": signature(key, data)} if key else data, indent=1)
     if options.answer:
         _write(options.answer, text + "\n")
-    if options.junit:
-        _write(options.junit, report.junit({spec.name: answer}))
     title = f"{spec.name}: {report.count_checks(answer.outcomes, spec.checks or CHECKS)}"
     print(text if options.json else report.table(title, answer))  # noqa: T201
 

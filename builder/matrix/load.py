@@ -26,23 +26,15 @@ _CONVERTED = {"name", "version", "source", "patches", "abi", "archs", "imports",
 _AS_WRITTEN = {each.name for each in fields(Recipe)} & set(RecipeModel.model_fields) - _CONVERTED
 
 
-def read_plan(
-    path: Path,
-    select: Selection,
-    archs: tuple[Arch, ...] = (),
-    *,
-    new: Matrix | None = None,
-    more: Sequence[Recipe] = (),
-) -> tuple[Matrix, dict[str, Recipe], Plan]:
+def read_plan(path: Path, select: Selection, archs: tuple[Arch, ...] = ()) -> tuple[Matrix, dict[str, Recipe], Plan]:
     """Read matrix.yaml and its recipes, and plan the selection; return the matrix, the recipes by name, and the plan.
 
-    `archs`, unless empty, replace the GPU architectures of the matrix and of the recipes. `new` is the matrix of a file
-    that does not exist yet, and `more` are recipes that it does not list.
+    `archs`, unless empty, replace the GPU architectures of the matrix and of the recipes.
 
     Raises UsageError: a file or the selection is wrong; NothingSelectedError: no cell is left of the selection.
     """
-    matrix = new or load_matrix(path)
-    recipes = (*load_recipes(matrix), *more)
+    matrix = load_matrix(path)
+    recipes = load_recipes(matrix)
     Compat.load().check_archs(archs or matrix.archs, "--arch" if archs else f"{matrix.path}, `archs`")
     if archs:
         matrix = replace(matrix, archs=archs)

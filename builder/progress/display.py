@@ -1,4 +1,4 @@
-"""Shows running builds: live lines on a terminal, single lines elsewhere, fold groups in GitHub Actions."""
+"""Shows running builds: live lines on a terminal, single lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
-from uuid import uuid4
 
 import psutil
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from builder.build_log import complete_lines, log_size, text_since
+from builder.build_log import complete_lines, log_size
 from builder.gate.amounts import join_names, size_text
 from builder.log import console, print_line, verbosity
 
@@ -31,9 +30,6 @@ READ_SECONDS = 0.25
 SHORTEST_STAGE = 0.05
 #: Seconds; the time of a shorter stage in the last run is not shown.
 SHORTEST_SHOWN = 10.0
-#: A longer output is cut at its beginning: GitHub shows large logs slowly.
-MOST_LINES = 4000
-
 #: How a stage begins in which a build does nothing itself: another build or process must end first.
 WAITS = "waiting for "
 
@@ -178,7 +174,6 @@ class _Line:
     printed: float = 0.0  # when the last line was printed
     files: FileCount = field(default_factory=FileCount)
     offset: int = 0  # of the part of the log that was read
-    begin: int = 0  # size of the log before this run, in bytes
     calls: Path | None = None  # of the compiler launcher: the path of a source file in each line
     calls_offset: int = 0
     expected: float = 0.0  # seconds that this stage took in the last run; 0 if unknown
@@ -187,7 +182,7 @@ class _Line:
     def __post_init__(self) -> None:
         self.started = self.stage_started = self.now()
         if self.log is not None:
-            self.offset = self.begin = log_size(self.log)
+            self.offset = log_size(self.log)
 
     def end_stage(self) -> StageTime:
         """The stage that ends now."""
@@ -208,10 +203,7 @@ class _Line:
         """Read what the log and the launcher's file have gained; returns the new lines of the log."""
         lines: list[str] = []
         if self.log is not None:
-            before = self.offset
-            lines, self.offset = complete_lines(self.log, before)
-            if self.offset < before:
-                self.begin = 0  # the log was replaced
+            lines, self.offset = complete_lines(self.log, self.offset)
         lines = [] if self.stage.startswith(WAITS) else lines  # those of the process that this one waits for
         for line in lines:
             self.files.read(line)
@@ -269,8 +261,6 @@ class Progress:
             self._stages.append(line.end_stage())
         work = line.stage_started - line.started - line.waited
         _print(texts)
-        if os.environ.get("GITHUB_ACTIONS") == "true" and line.log and not (verbosity.quiet or verbosity.verbose):
-            fold_group(f"output of {name}", text_since(line.log, line.begin))
         if outcome:
             waited = f", after {clock(line.waited)} of waiting" if line.waited >= 1 else ""
             print_line(f"{name}: {outcome} in {clock(work)}{waited}")
@@ -339,19 +329,11 @@ class Progress:
         _print(texts)
 
     def __rich__(self) -> Table:
-        """Return the table that rich draws at each refresh: one line for each running build, two if it is too long."""
-        with self._lock:
-            rows = [(escape(line.name), escape(line.state())) for line in self._lines.values()]
+        """Return the table that rich draws at each refresh: one line for each running build."""
         table = Table.grid(padding=(0, 2))
-        two_lines = any(len(name) + len(state) + 4 > console.width for name, state in rows)
-        if two_lines:
-            table.add_column(no_wrap=True, overflow="ellipsis")
-        for name, state in rows:
-            if two_lines:
-                table.add_row(name)
-                table.add_row(f"  [cyan]{state}[/]")
-            else:
-                table.add_row(name, f"[cyan]{state}[/]")
+        with self._lock:
+            for line in self._lines.values():
+                table.add_row(escape(line.name), f"[cyan]{escape(line.state())}[/]")
         return table
 
     @contextmanager
@@ -386,17 +368,3 @@ def repeated(action: Callable[[], None], seconds: float) -> Iterator[None]:
 def _print(texts: Iterable[str]) -> None:
     for text in texts:
         print_line(text)
-
-
-def fold_group(title: str, text: str) -> None:
-    """Print text as a group that GitHub shows folded; prints nothing if there is no text.
-
-    Workflow commands in the text have no effect: it is the output of other people's programs.
-    """
-    lines = text.splitlines()
-    if not lines:
-        return
-    token = uuid4().hex
-    left_out = [f"({len(lines) - MOST_LINES} lines left out)"] if len(lines) > MOST_LINES else []
-    shown = [f"::group::{title}", f"::stop-commands::{token}", *left_out, *lines[-MOST_LINES:]]
-    console.out("\n".join([*shown, f"::{token}::", "::endgroup::"]), highlight=False)

@@ -1,11 +1,10 @@
-"""What `plan` and `build --dry-run` print: builds with their GPU architectures; the skipped cells with reasons."""
+"""What `plan` prints: builds with their GPU architectures; the skipped cells with reasons."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from builder.gate.amounts import counted
 from builder.matrix.axes import Cell, Cuda, Platform, Torch
@@ -59,29 +58,6 @@ def architectures_hint(builds: Collection[Build]) -> str:
         f"Each wheel is compiled for {number}. To save time, add `--arch 9.0`, or `--arch native` for your own"
         f" GPU.{unread}"
     )
-
-
-def dry_run_text(builds: Mapping[Build, bool], hint: str = "") -> str:
-    """What a run would compile; the value of each build says whether the store has its wheel."""
-    stored, width = sum(builds.values()), max((len(str(build)) for build in builds), default=0)
-    lines = [f"{len(builds) - stored} to compile, {stored} already built"]
-    for build, there in builds.items():
-        archs = " ".join(map(str, build.archs))
-        lines.append(f"  already built  {build}" if there else f"  compile        {build!s:{width}}  archs {archs}")
-    return "\n".join([*lines, *([hint] if hint else [])]) + "\n"
-
-
-def dry_run_json(builds: Mapping[Build, bool]) -> str:
-    """What a run would compile, as JSON."""
-    data = [
-        {
-            "build": str(build),
-            "status": "already built" if there else "compile",
-            "archs": [str(arch) for arch in build.archs],
-        }
-        for build, there in builds.items()
-    ]
-    return json.dumps({"builds": data}, indent=1) + "\n"
 
 
 def _cells(builds: Sequence[Build]) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -103,15 +102,6 @@ def statement_fault(data: bytes, sha256: str) -> str:
     except JsonError as error:
         return f"the provenance cannot be read: {error}"
     return "" if named == [sha256] else "the provenance is of a different file"
-
-
-def source_of(statement: bytes) -> tuple[str, str]:
-    """Where a statement says that the source came from, `git+https://…` or `a folder`, and its digest; or empty."""
-    with suppress(JsonError):
-        first = parse_json(statement, lambda data: {**data["predicate"]["buildDefinition"]["resolvedDependencies"][0]})
-        if first.get("name") == "source":
-            return str(first.get("uri", "a folder")), str(first.get("digest"))
-    return "", ""
 
 
 def _dependencies(record: Record) -> Iterator[dict[str, Any]]:

@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from builder.gate.outcome import FAILED, PASSED, Answer, Outcome
-from builder.gate.report import junit
 from builder.matrix.plan import Plan
 from builder.proof import Proof
 from builder.publish.op_evidence import gradients_of, models_json
@@ -55,27 +53,6 @@ def smoke_report_json(results: Sequence[SmokeResult], known: Mapping[str, Sequen
             }
         )
     return json.dumps({"builds": entries, "skips": []}, indent=1) + "\n"
-
-
-def build_junit(results: Sequence[BuildResult]) -> str:
-    """JUnit XML: for each build a suite about the compile and the file, and a suite for each of its cells."""
-    suites: dict[str, Answer] = {}
-    for result in results:
-        verdict, reason = (FAILED, str(result.error)) if result.error else (PASSED, "")
-        build = Outcome("build", "", "", verdict, reason, round(result.seconds, 3))
-        about_file = outcomes_of([proof for proof in result.proofs if proof.cell is None])
-        suites[str(result.build)] = Answer({}, [], [build, *about_file])
-        for cell in result.build.serves:
-            about_cell = outcomes_of([proof for proof in result.proofs if proof.cell == cell])
-            suites[f"{result.build} in {cell}"] = Answer({}, [], about_cell)
-    return junit(suites)
-
-
-def outcomes_of(proofs: Sequence[Proof]) -> list[Outcome]:
-    """The verdicts as outcomes of the op gate, which `junit` writes."""
-    return [
-        Outcome(str(proof.check), "", "", str(proof.verdict), proof.reason, accepted=proof.accepted) for proof in proofs
-    ]
 
 
 def _entry(result: BuildResult) -> dict[str, Any]:

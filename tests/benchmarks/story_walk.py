@@ -84,7 +84,8 @@ class Walk:
         back = frame.f_back
         while back:
             place = self.place(back)
-            if place and not back.f_code.co_name.startswith("<"):
+            of_pool = back.f_code.co_qualname.startswith("in_threads.")
+            if place and not of_pool and not back.f_code.co_name.startswith("<"):
                 open_door = not place.startswith(DOORS) and "/" in place
                 return back.f_code if back.f_code in self.entered and open_door else None
             back = back.f_back

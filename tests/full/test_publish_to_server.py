@@ -58,7 +58,7 @@ def test_published_through_a_server_and_installed(tmp_path: Path) -> None:
         assert f"pip install --extra-index-url {index.url}/cu130/torch2.11/ my-ext==1.0+cu130.torch2.11" in done.out
         again = publish(index.url, wheels, tmp_path, token)
         assert (again.code, again.out.count("already published")) == (0, 2), again.all
-        assert index.log.read_text().count("POST /legacy/ 200") == 2
+        assert index.log.read_text().count('POST /legacy/ HTTP/1.1" 200') == 2
         assert token not in index.log.read_text() + done.all + again.all
         env = clean_environment(tmp_path)
         for number, install in enumerate((pip, uv_pip)):
@@ -154,7 +154,7 @@ def test_a_killed_publish_leaves_nothing_and_the_next_run_continues(
                 continued += 1
         wait_until(lambda: not any(temporary.glob("buildfarm-upload-*")), "a server without what killed clients sent")
         assert index.stop() == 0
-        assert " 500 " not in index.log.read_text()
+        assert '" 500' not in index.log.read_text()
     check = checked(repository)
     assert (check.faults, check.unused, check.finished) == ((), (), ())
     assert known <= {entry.filename for entry in repository.listed("my-ext")}
@@ -187,7 +187,7 @@ def test_a_cut_network(index: Server, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(server.UploadBody, "__iter__", cut)
     (result,) = publish_wheels(IndexServer(index.url), [wheel], Store(tmp_path / "store"), [Level.CPU])
     assert result.outcome is PublishOutcome.PUBLISHED
-    assert index.log.read_text().count("POST /legacy/ 200") == 1
-    assert index.log.read_text().count("POST /legacy/ 400") >= 1
+    assert index.log.read_text().count('POST /legacy/ HTTP/1.1" 200') == 1
+    assert not cuts
     check = checked(Repository(Folder(index.root)))
     assert (check.wheels, check.faults, check.unused) == (1, (), ())

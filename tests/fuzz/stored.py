@@ -52,7 +52,6 @@ _COMMANDS: list[list[str]] = [
     ["store", "history"],
     ["store", "prune", "--keep-days", "0", "--dry-run"],
     ["report"],
-    ["report", "--markdown"],
     ["smoke", "--matrix", "matrix.yaml", "--dist", "reports"],
     ["rebuild", "dist/my_ext-1.0-py3-none-any.whl", "--verify"],
 ]

@@ -150,7 +150,7 @@ def _read_words(project: Path, rng: random.Random, folder: Path) -> None:
             words.append(_value(rng))
     if words[0] in ("plan", "render", "ci") and rng.random() < 0.5:
         words += ["--matrix", str(project / "matrix.yaml")]
-    _command([*words, *_ALWAYS.get(words[0], ())], folder)
+    _command(words, folder)
 
 
 def _value(rng: random.Random) -> str:
@@ -172,11 +172,10 @@ def _commands() -> list[tuple[str, list[str], list[str]]]:
     return found
 
 
-#: They start a server, or ask a package index.
-_NEVER = ("serve", "worker", "add", "adopt", "doctor")
+#: They start a server or a compile, or ask a package index.
+_NEVER = ("serve", "worker", "add", "adopt", "build", "doctor")
 #: An argument of them can be a source, or a wheel of the package index.
-_TAKE_A_SOURCE = ("build", "smoke")
-_ALWAYS = {"build": ["--dry-run"]}
+_TAKE_A_SOURCE = ("smoke",)
 
 
 def _read_stored(files: stored.Stored, rng: random.Random, folder: Path) -> None:

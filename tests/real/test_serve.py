@@ -99,8 +99,9 @@ def test_twine_and_uv_upload_what_pip_and_uv_install(server: Server, env: Mappin
     done = pip(f"{server.url}/cpu/", tmp_path / "3", env, "--no-deps", "my-ext")
     assert done.code != 0
     lines = server.log.read_text()
-    assert "POST /legacy/ 200" in lines
-    assert f"/{by_twine.name.replace('+', '%2B')}.metadata 200" in lines  # the installers read METADATA first
+    assert 'POST /legacy/ HTTP/1.1" 200' in lines
+    # The installers read METADATA first.
+    assert f'{by_twine.name.replace("+", "%2B")}.metadata HTTP/1.1" 200' in lines
     assert secret not in lines
 
 
@@ -162,7 +163,6 @@ def test_reading_by_token_over_tls(env: Mapping[str, str], tmp_path: Path) -> No
         netrc.chmod(0o600)
         done = pip(f"{server.url}/simple/", tmp_path / "4", {**trusting, "NETRC": str(netrc)}, "my_ext")
         assert done.code == 0, done.all
-        assert " netrc\n" in server.log.read_text()
 
 
 def _certificate(folder: Path) -> tuple[Path, Path]:
@@ -224,8 +224,9 @@ def test_a_signal_cuts_transfers_that_take_longer(tmp_path: Path, monkeypatch: p
         said = server.process.stderr.read()
         assert "Cancel 2 running task(s)" in said
         assert "Traceback" not in said
-        lines = server.log.read_text().splitlines()
-        assert sorted(" ".join(line.split()[2:5]) for line in lines) == [f"GET /{path} 200", "POST /legacy/ 503"]
+        lines = server.log.read_text()
+        assert f'GET /{path.replace("+", "%2B")} HTTP/1.1" 200' in lines
+        assert 'POST /legacy/ HTTP/1.1" 503' in lines
 
 
 def _temporary_files(server: Server, folder: Path) -> int:
@@ -270,11 +271,11 @@ def test_idle_connections_do_not_hold_the_server(patient: Server) -> None:
 
 def test_behind_a_proxy(tmp_path: Path) -> None:
     """The log has the address that the proxy names."""
-    with running(tmp_path / "index", "--proxy-headers") as server:
+    with running(tmp_path / "index") as server:
         Repository(Folder(server.root)).add(ready(tmp_path))
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
         connection.request("GET", "/simple/", headers={"X-Forwarded-For": "192.0.2.7"})
         response = connection.getresponse()
         assert (response.status, response.headers.get_all("X-Content-Type-Options")) == (200, ["nosniff"])
         connection.close()
-        wait_until(lambda: " 192.0.2.7 GET " in server.log.read_text(), "a line in the log")
+        wait_until(lambda: ' 192.0.2.7:0 - "GET ' in server.log.read_text(), "a line in the log")

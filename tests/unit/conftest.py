@@ -83,7 +83,7 @@ def fresh_eyes() -> Iterator[None]:
 def output(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """The messages of all threads, as a stream that is not a terminal."""
     stream = io.StringIO()
-    for name in ("FORCE_COLOR", "GITHUB_ACTIONS"):
+    for name in ("FORCE_COLOR",):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(log.console, "_file", stream)
     return stream

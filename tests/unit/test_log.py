@@ -240,8 +240,6 @@ READERS: dict[str, tuple[Any, Callable[[Any], object]]] = {
             "seconds": 1,
             "command": "buildfarm",
             "folder": "",
-            "interrupted": False,
-            "unfinished": [],
             "logs": {},
             "report": {"builds": [{"build": "a", "status": "built"}], "skips": []},
         },

@@ -18,10 +18,9 @@ from typing import Any
 
 import pytest
 
-from builder.cli.options import StoreOptions
 from builder.commands.folders import open_store
 from builder.commands.report import ReportOptions, report
-from builder.commands.store import disk_size, history, history_text
+from builder.commands.store import disk_size, history_text
 from builder.commands.store import prune_store as prune
 from builder.errors import NothingSelectedError
 from builder.hashing import digest_of, sha256_of
@@ -455,16 +454,6 @@ def test_the_report_of_each_run_is_kept(
     found = runs(store)
     assert "20261120/run.json is damaged or of a different version" in "".join(capsys.readouterr().err.split("\n"))
     assert [run.id[:15] for run in found] == ["20261122-093000", "20261121-093000"]
-    monkeypatch.setattr("builder.publish.terminal.PLAIN_WIDTH", 500)
-    line = history_text(found).splitlines()[2]
-    assert [part.strip() for part in line.split("  ") if part.strip()][1:] == [
-        "12 s",
-        "1 failed, 1 built",
-        "a, b",
-        str(Path.cwd()),
-        "buildfarm build --ext https://***@host/x",
-    ]
-    monkeypatch.setattr("builder.publish.terminal.PLAIN_WIDTH", 80)
     shown = history_text(found).splitlines()[3:]
     assert shown[0].endswith("  12 s  a, b: 1 failed, 1 built")
     assert shown[1:] == ["  buildfarm build --ext https://***@host/x", f"  in {Path.cwd()}"]
@@ -493,31 +482,18 @@ def test_the_steps_of_the_newest_run_say_how_long_a_step_takes(tmp_path: Path) -
     assert last_steps(store) == {("a", "compile"): 70.0}
 
 
-def test_a_step_that_did_not_end_and_one_of_another_folder_say_nothing(
+def test_a_step_of_a_failed_build_and_one_of_another_folder_say_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two projects with an extension of one name share a store."""
     store, timeline = Store(tmp_path / "store"), Timeline((StageTime("a", "compile", 0.0, 15.0),))
     failed = {"builds": [{"build": "a", "status": "failed", "error": "no nvcc"}], "skips": []}
-    for report_json, unfinished in (({"builds": [], "skips": []}, ["a"]), (failed, None)):
-        save_run(store, datetime.now(UTC), 1, json.dumps(report_json), unfinished=unfinished, timeline=timeline)
+    save_run(store, datetime.now(UTC), 1, json.dumps(failed), timeline=timeline)
     assert last_steps(store) == {}
     save_run(store, datetime.now(UTC), 1, json.dumps(REPORT), timeline=timeline)
     assert last_steps(store) == {("a", "compile"): 15.0}
     monkeypatch.chdir(tmp_path)
     assert last_steps(store) == {}
-
-
-def test_a_running_command_is_named_where_its_run_is_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    running = open_store(tmp_path)
-    history(StoreOptions(store=tmp_path))
-    with pytest.raises(NothingSelectedError, match="no run is recorded"):
-        report(ReportOptions(store=tmp_path))
-    sentence = "a command uses this store now: `build` and `smoke` record their run when they end"
-    assert " ".join(capsys.readouterr().err.split()) == f"{sentence} {sentence}"
-    del running
-    history(StoreOptions(store=tmp_path))
-    assert capsys.readouterr().err == ""
 
 
 def test_report_takes_the_newest_run_of_this_folder(

@@ -18,9 +18,7 @@ from rich.table import Table
 from builder.cli.options import SOURCE, ExecutorName, SelectOptions, architectures
 from builder.cli.output import print_data
 from builder.commands.axes import reads_unknown
-from builder.commands.building.executor_choice import RunSettings, choose_executor, override_base_image
-from builder.commands.building.folder_builds import warn_of_taken
-from builder.commands.building.preflight import check_recipes
+from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.building.story import BuildRun, LocalRun, publish
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, check_output, new_folder, open_store
@@ -39,11 +37,11 @@ from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.publish.index.install import install_commands, install_lines
 from builder.publish.op_evidence import gradient_text, gradients_of
-from builder.publish.plan_text import architectures_hint, dry_run_json, dry_run_text
+from builder.publish.plan_text import architectures_hint
 from builder.publish.proof_lines import causes_of_builds, counts, gpu_lines, problem_of
 from builder.publish.provenance import SUFFIX
-from builder.publish.report import build_junit, report_json
-from builder.publish.runs.history import Run, save_run
+from builder.publish.report import report_json
+from builder.publish.runs.history import save_run
 from builder.publish.terminal import (
     cause_lines,
     coloured_counts,
@@ -56,7 +54,7 @@ from builder.publish.terminal import (
 )
 from builder.records import Part
 from builder.result import BuildResult
-from builder.store import Store, write_atomic
+from builder.store import Store
 from builder.tested_versions import installed_versions, unsafe_images, untested
 from builder.wheels.build_dir import clear_abandoned
 from builder.wheels.toolchain.environments import Environments
@@ -75,11 +73,9 @@ class BuildOptions(WorkersOptions, SelectOptions):
     arch: list[str] | None = None
     matrix: Path = MATRIX
     executor: ExecutorName = option(
-        "auto: docker with --image; otherwise local if the CUDA toolkit is on this machine or on the package"
-        " index, else docker.",
+        "auto: local if the CUDA toolkit is on this machine or on the package index, else docker.",
         default=ExecutorName.AUTO,
     )
-    image: str | None = None
     no_pull: bool = False
     jobs: int | None = None
     minor_mismatch: bool = flag(
@@ -92,11 +88,7 @@ class BuildOptions(WorkersOptions, SelectOptions):
         " to a source that it fetched, writes them to the recipe's folder, and compiles again."
     )
     recheck: bool = flag("Run every check of the selected wheels again, also checks that passed or failed before.")
-    dry_run: bool = flag(
-        "Print which wheels are already built and which would be compiled, and stop. Writes no file of the project."
-    )
     dist: Path = DIST
-    junit: Path | None = None
     summary: Path | None = None
     store: Path | None = None
     quiet: bool = False
@@ -133,14 +125,8 @@ def build(options: BuildOptions) -> None:
     added = _added(options)
     if added:
         options = replace(options, ext=[*(options.ext or ()), added.recipe.name])
-    if options.dry_run:
-        builds = dry_run(options, added)
-        print_data(dry_run_json(builds) if options.as_json else dry_run_text(builds, hint_of(options, builds)))
-        return
     options = replace(options, dist=options.dist.absolute())
     plan, results, torch_index = run_build(options)
-    if options.junit:
-        write_atomic(options.junit.absolute(), build_junit(results).encode())
     text = report_json(plan, results) if options.as_json else build_text(options.dist, plan, results, torch_index)
     print_data(text)
     for error, failed in distinct_errors(results):  # after the table, which would hide them
@@ -166,7 +152,7 @@ def _added(options: BuildOptions) -> Added | None:
         matrix=options.matrix,
         store=options.store,
     )
-    added = run_add(new, write=not options.dry_run)
+    added = run_add(new)
     print_line(added_text(added).rstrip())
     return added
 
@@ -179,13 +165,10 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     """
     started, clock = datetime.now(UTC), time.monotonic()
     matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs)
-    matrix = override_base_image(matrix, options.image)
     with new_folder(options.dist, "--dist"):  # neither folder is made if the other one cannot be used
         store = open_store(options.store)
     check_output(options.dist, "--dist")
     clear_abandoned(store)
-    if options.image and options.executor == "local":
-        print_warning("`--image` has no effect with `--executor local`")
     images = [name for rule in matrix.images for name in (rule.image, rule.pythons, rule.runtime)]
     if sentences := [*untested(installed_versions()).values(), *unsafe_images(images)]:
         print_warning("; ".join(sentences))
@@ -194,26 +177,17 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     if hint := hint_of(options, stored):
         print_line(hint)
 
-    def save(results: Sequence[BuildResult], unfinished: Sequence[str] | None = None) -> Run:
-        logs = {str(one.build): one.log for one in results if one.exit and one.log and one.log.is_file()}
-        return save_run(
-            store,
-            started,
-            time.monotonic() - clock,
-            report_json(plan, results),
-            logs=logs,
-            unfinished=unfinished,
-            reused=[str(result.build) for result in results if result.reused],
-            timeline=run.progress.timeline(),
-        )
-
-    try:
-        results = run.build_all(stored)
-        publish(options.dist, plan, results)
-    except KeyboardInterrupt:
-        save([*run.finished.values()], [str(build) for build in plan.builds if build not in run.finished])
-        raise
-    saved = save(results)
+    results = run.build_all(stored)
+    publish(options.dist, plan, results)
+    saved = save_run(
+        store,
+        started,
+        time.monotonic() - clock,
+        report_json(plan, results),
+        logs={str(one.build): one.log for one in results if one.exit and one.log and one.log.is_file()},
+        reused=[str(result.build) for result in results if result.reused],
+        timeline=run.progress.timeline(),
+    )
     if options.summary:
         from builder.publish.runs.markdown import append_summary  # noqa: PLC0415 - loads slowly
 
@@ -245,39 +219,14 @@ def _run(options: BuildOptions, matrix: Matrix, recipes: Mapping[str, Recipe], p
 
 
 def _settings(options: BuildOptions, matrix: Matrix) -> RunSettings:
-    """What the options say about each build. Who names an image wants a container."""
+    """What the options say about each build."""
     return RunSettings(
         matrix,
-        "docker" if options.image and options.executor is ExecutorName.AUTO else str(options.executor),
+        str(options.executor),
         options.minor_mismatch,
         compiler_cache=not options.no_compiler_cache,
         pull=not options.no_pull,
     )
-
-
-def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bool]:
-    """Each build of the plan, and whether the store has its wheel. Pulls, downloads and builds nothing.
-
-    `added` is a recipe that `run_add` did not write. Raises what `run_build` raises for the matrix, the options, and
-    what the files of the recipes show.
-    """
-    new = added.axes and replace(added.axes, path=options.matrix) if added else None
-    more = [added.recipe] if added and not added.listed else []
-    matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs, new=new, more=more)
-    matrix = override_base_image(matrix, options.image)
-    store = open_store(options.store)
-    environments = Environments(store, matrix.torch_index, python_downloads=False)
-    settings = replace(_settings(options, matrix), pull=False)
-    executor = choose_executor(settings, plan.builds, environments, check_images=False)
-    run = LocalRun(store, executor, WheelProver(store, environments), recipes, minor_mismatch=options.minor_mismatch)
-    stored = run.stored(plan.builds)
-    missing = [build for build, there in stored.items() if not there]
-    check_recipes(missing, recipes)
-    for build in missing:
-        if why := run.why(build):
-            print_line(f"{build}: {why}")
-    warn_of_taken(plan, recipes, store)
-    return stored
 
 
 def hint_of(options: BuildOptions, stored: Mapping[Build, bool]) -> str:
@@ -371,7 +320,7 @@ def _gpu(proofs: Sequence[Proof]) -> str:
 
 def _notes(result: BuildResult) -> list[str]:
     """What is special about its compile."""
-    lines = [result.taken] if result.taken else []
+    lines = []
     if gradients := gradient_text(gradients_of(result.proofs)):
         lines.append(f"{result.build}: gradients: {gradients}")
     if result.stored and (wanted := result.stored.record.record.toolchain.get(Part.REQUESTED_CUDA)):

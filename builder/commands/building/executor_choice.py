@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from builder.errors import Code, MissingToolError
 from builder.images.base_image_choice import ImageChooser
 from builder.images.registry import lock_path, read_lock, read_mirrors
 from builder.log import print_line
 from builder.matrix.compat import Compat
-from builder.matrix.config import ImageRule, Matrix
+from builder.matrix.config import Matrix
 from builder.matrix.plan import Build
 from builder.wheels.job import Executor
 from builder.wheels.local import LocalExecutor
@@ -25,7 +25,7 @@ class RunSettings:
     matrix: Matrix
     #: `auto`, `local` or `docker`.
     executor: str = "auto"
-    #: minor_mismatch, compiler_cache, pull: as in `BuildOptions`.
+    #: minor_mismatch, compiler_cache, pull: whether to accept another minor of CUDA, to use sccache, to pull images.
     minor_mismatch: bool = False
     compiler_cache: bool = True
     pull: bool = True
@@ -37,7 +37,6 @@ def choose_executor(
     environments: Environments,
     *,
     packages: Sequence[str] = (),
-    check_images: bool = True,
 ) -> Executor:
     """The executor that the settings name; `auto` takes local if it can get the toolkits, else docker.
 
@@ -46,7 +45,6 @@ def choose_executor(
         builds: what the executor must be able to compile.
         environments: makes the Python environments of builds.
         packages: exact requirements to build with, instead of the ones that the recipes resolve to.
-        check_images: whether `auto` makes sure that the base images are on this machine or can be pulled.
 
     Raises MissingToolError when neither executor can compile the builds.
 
@@ -75,12 +73,12 @@ def choose_executor(
     )
     if auto:
         print_line(f"executor: docker ({not_here[0].sentence})")
-        if check_images and (problems := docker.image_problems(builds)):
+        if problems := docker.image_problems(builds):
             here, container = ("; ".join(map(str, found)) for found in (not_here, problems))
             hints = [hint for one in (*problems, *not_here) for hint in one.hints if "--executor" not in hint]
             hints = [
                 *dict.fromkeys(hints),
-                "pass `--image NAME` with a base image that is on this machine",
+                "name a base image that is on this machine under `images` in matrix.yaml",
                 "run the command on a machine with Docker, where `--executor docker` needs no CUDA toolkit",
             ]
             sentence = "neither this machine nor a container can compile these builds"
@@ -88,11 +86,3 @@ def choose_executor(
                 f"{sentence}. This machine: {here}. Container: {container}", Code.NO_CELL_HERE, hints=hints
             )
     return docker
-
-
-def override_base_image(matrix: Matrix, image: str | None) -> Matrix:
-    """The matrix with `image` as base image of every cell; the other settings of its `images:` stay."""
-    if image is None:
-        return matrix
-    rules = (*matrix.images, ImageRule("*", ""))
-    return replace(matrix, images=tuple(replace(rule, image=image) for rule in rules))

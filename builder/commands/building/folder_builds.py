@@ -5,99 +5,53 @@ Other folders may have a recipe of the same name.
 
 from __future__ import annotations
 
-import glob
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from builder.gate.amounts import join_names
 from builder.hashing import digest_of
-from builder.log import print_line, print_warning
-from builder.matrix.config import RECIPE, PathSource, Recipe
-from builder.matrix.plan import Build, Plan
-from builder.publish.dist import is_of
+from builder.log import print_line
+from builder.matrix.config import Recipe
+from builder.matrix.plan import Build
 from builder.store import Store, StoredBuild, project_key, write_atomic
 from builder.untrusted import JsonError, read_json
 
 
 class FolderBuilds:
-    """The last wheel of each build of a folder with its source files, and the wheels of the folder that are published.
-
-    Source files are known of sources that are folders.
-    """
+    """The last wheel of each build of a folder, with its source files if the source is a folder."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._read: dict[Path, Mapping[str, bytes]] = {}  # the source files of a recipe, by its folder: once for a plan
 
-    def remember(self, build: Build, recipe: Recipe, digest: str, files: Mapping[str, bytes] | None = None) -> None:
-        """Note that the last wheel of this build has this digest; it may have failed a check.
-
-        `files` are those of the source folder from which it was made just now.
-        """
+    def remember(self, build: Build, recipe: Recipe, digest: str) -> None:
+        """Note that the last wheel of this build has this digest; it may have failed a check."""
         write_atomic(self._notes("last", recipe) / str(build), digest.encode(), synced=False)
-        if files:
-            write_atomic(self._notes("sources/last", recipe) / f"{build}.json", json.dumps(_digests(files)).encode())
 
     def last(self, recipe: Recipe) -> list[StoredBuild]:
         """The last wheel of each build that the store still has, the newest first."""
         notes = sorted(self._notes("last", recipe).glob("*"), key=lambda note: note.stat().st_mtime, reverse=True)
         return [stored for note in notes if (stored := self._store.find(note.read_text()))]
 
-    def remember_published(self, wheel: Path, sha256: str, recipes: Sequence[Recipe]) -> None:
-        """Note that this wheel of one of the recipes is published, with the digest of its build.
-
-        Without a build in the store, the sha256 stands for the digest.
-        """
-        folders = self._store.root.glob(f"builds/*/{glob.escape(wheel.name)}")
-        builds = [self._store.find(path.parent.name) for path in folders]
-        digest = next((each.digest for each in builds if each and each.sha256 == sha256), sha256)
-        for recipe in recipes:
-            if recipe.makes(wheel.name.partition("-")[0]):
-                write_atomic(self._notes("published", recipe) / wheel.name, digest.encode())
-
-    def tell_before_compile(self, build: Build, recipe: Recipe, digest: str, files: Mapping[str, bytes]) -> None:
-        """Say why the wheel of this digest is compiled again, and whether `publish` will refuse it."""
-        if why := self.why(build, recipe, files):
-            print_line(f"{build}: {why}")
-        if taken := self.taken(build, recipe, digest):
-            print_warning(taken)
-
-    def taken(self, build: Build, recipe: Recipe, digest: str = "") -> str:
-        """That a wheel of this name is published, and is not that of `digest`; empty if there is none.
-
-        Without a digest, it is another one if a source file changed since the last wheel, or if that is another one.
-        """
-        published = [n.read_text() for n in self._notes("published", recipe).glob("*.whl") if is_of(n, build)]
-        last = self._notes("last", recipe) / str(build)
-        if published and not digest and last.exists():
-            from builder.wheels.sources.prepare import source_entries  # noqa: PLC0415 - loads slowly
-
-            if recipe.folder not in self._read:
-                self._read[recipe.folder] = source_entries(recipe)
-            digest = "" if self._changed(build, recipe, self._read[recipe.folder]) else last.read_text()
-        if all(one == digest for one in published):
-            return ""
-        own = isinstance(recipe.source, PathSource)
-        cure = f"raise the version in {recipe.folder / RECIPE} and in the source, or " if own else ""
-        refused = f"{cure}`publish` will refuse the new wheel if it differs"
-        return f"{build.extension} {build.version} is already published; {refused}"
+    @contextmanager
+    def compiling(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> Iterator[None]:
+        """Say why a wheel is compiled again; afterwards note the source files from which it was made."""
+        changed = self._changed(build, recipe, files)
+        if changed:
+            why = f", because these files changed since the last wheel: {join_names(changed)}"
+        else:
+            why = ": no source file changed; the recipe, the GPU architectures, the tools or buildfarm itself changed"
+        if changed is not None:
+            print_line(f"{build}: must be compiled again{why}")
+        yield
+        if files:
+            note = self._notes("sources/last", recipe) / f"{build}.json"
+            write_atomic(note, json.dumps(_digests(files)).encode())
 
     def _notes(self, kind: str, recipe: Recipe) -> Path:
         return self._store.root / kind / project_key(recipe.folder)
-
-    def why(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> str:
-        """Why a wheel must be compiled again: which files changed since the last wheel; empty if that is not known."""
-        changed = self._changed(build, recipe, files)
-        if changed is None:
-            return ""
-        if not changed:
-            return (
-                "must be compiled again: no source file changed;"
-                " the recipe, the GPU architectures, the tools or buildfarm itself changed"
-            )
-        return f"must be compiled again, because these files changed since the last wheel: {join_names(changed)}"
 
     def _changed(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> list[str] | None:
         """The source files that changed since the last wheel; None if that is not known."""
@@ -107,14 +61,6 @@ class FolderBuilds:
             return None
         now = _digests(files)
         return sorted(name for name in {*before, *now} if before.get(name) != now.get(name)) if now else None
-
-
-def warn_of_taken(plan: Plan, recipes: Mapping[str, Recipe], store: Store) -> None:
-    """Name the versions of a plan that are published with other wheels, each once."""
-    notes = FolderBuilds(store)
-    found = (notes.taken(one, recipes[one.extension]) for one in plan.builds)
-    for taken in dict.fromkeys(filter(None, found)):
-        print_warning(taken)
 
 
 def _digests(files: Mapping[str, bytes]) -> dict[str, str]:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from builder.errors import BuildfarmError, Code, UsageError, raise_problems
-from builder.matrix.config import PathSource, Recipe
+from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import raise_if_interrupted
 from builder.resources import compile_jobs, find_shortages, measure_resources
 from builder.store import Store, project_key
 from builder.wheels.job import Executor, problems_of
-from builder.wheels.sources.folder import source_files
 from builder.wheels.sources.prepare import prepare_source, source_digest
 
 
@@ -28,67 +25,52 @@ class Parallelism:
     jobs: int = 1
 
 
-class BuildOrder:
-    """The order of one run's builds.
+@dataclass
+class BuildPlace:
+    """The place of a build in the order of a run.
 
     Builds that can share objects form a group. The first build of a group compiles before the others start to compile:
     if all compiled at once, each would compile the kernels that are the same for all.
     """
 
-    def __init__(self, builds: Sequence[Build], *, in_turn: bool = False) -> None:
-        """Group the builds that will be compiled; `in_turn`: the executor compiles those of a group one by one."""
-        self._in_turn = in_turn
-        self._compiled: dict[tuple[str, ...], threading.Event] = {}  # per group: its first build has compiled
-        self._first: set[Build] = set()
-        for build in builds:
-            if _group(build) not in self._compiled:
-                self._compiled[_group(build)] = threading.Event()
-                self._first.add(build)
+    #: How many compilers the build may start.
+    jobs: int
+    #: Its number in its group.
+    rank: int = 0
+    #: Of the group: set when its first build has compiled.
+    compiled: threading.Event = field(default_factory=threading.Event)
 
-    def ordered(self, builds: Iterable[Build]) -> list[Build]:
-        """The same builds: the first build of each group, then a further build of each group, and so on."""
-        ranks: Counter[tuple[str, ...]] = Counter()
-
-        def rank(build: Build) -> int:
-            if build in self._first or _group(build) not in self._compiled:
-                return 0
-            ranks[_group(build)] += 1
-            return ranks[_group(build)]
-
-        return sorted(builds, key=rank)
-
-    def release(self, build: Build) -> None:
-        """Let the builds that wait for this one start: it compiled, failed, or was in the store."""
-        if build in self._first:
-            self._compiled[_group(build)].set()
-
-    @contextmanager
-    def compiling(
-        self, build: Build, parallelism: Parallelism, on_wait: Callable[[], object] = lambda: None
-    ) -> Iterator[int]:
-        """Wait until the first build of the group is released, after a call of `on_wait`; on exit release this build.
-
-        Yields how many compilers the build may start. With a single group, its first build also gets the compilers of
-        the builds that wait for it; each build does if they compile in turn. With two groups none does: builds that
-        wait for the other group's first build could start while it still uses their compilers.
-
-        Raises Interrupted when the run is interrupted while it waits.
-        """
-        compiled, jobs = self._compiled.get(_group(build)), parallelism.jobs
-        if compiled is not None and build not in self._first and not compiled.is_set():
+    def wait(self, on_wait: Callable[[], object]) -> None:
+        """Wait until the first build of the group has compiled, after a call of `on_wait`. Raises Interrupted."""
+        if self.rank and not self.compiled.is_set():
             on_wait()
-            while not compiled.wait(0.2):
+            while not self.compiled.wait(0.2):
                 raise_if_interrupted()
-        try:
-            alone = len(self._first) == 1 and compiled is not None and (self._in_turn or build in self._first)
-            yield parallelism.builds * jobs if alone else jobs
-        finally:
-            self.release(build)
+
+    def release(self) -> None:
+        """Let the builds that wait for this one start: it compiled, failed, or was in the store."""
+        if not self.rank:
+            self.compiled.set()
 
 
-def _group(build: Build) -> tuple[str, ...]:
-    """What builds that can share objects have in common: the source and the CUDA compiler."""
-    return (build.extension, build.version, str(build.cuda))
+def places(builds: Mapping[Build, bool], parallelism: Parallelism, executor: Executor) -> dict[Build, BuildPlace]:
+    """The place of each build; the value of a build says whether the store has its wheel.
+
+    With a single group, its first build also gets the compilers of the builds that wait for it; each build does if they
+    compile in turn. With two groups none does: builds that wait for the other group's first build could start while it
+    still uses their compilers.
+    """
+    found = {build: BuildPlace(parallelism.jobs) for build in builds}
+    groups: dict[tuple[str, ...], list[BuildPlace]] = {}
+    for build, stored in builds.items():
+        if executor.shares_objects and not stored:
+            groups.setdefault((build.extension, build.version, str(build.cuda)), []).append(found[build])
+    for group in groups.values():
+        for rank, place in enumerate(group):
+            place.rank, place.compiled = rank, group[0].compiled
+            if len(groups) == 1 and (executor.compiles_in_turn or not rank):
+                place.jobs *= parallelism.builds
+    return found
 
 
 def preflight(
@@ -113,16 +95,6 @@ def preflight(
     total = compile_jobs(resources, max(memory.values()), jobs)
     parallel = min(total, len(builds))
     return Parallelism(parallel, max(1, total // parallel))
-
-
-def check_recipes(builds: Iterable[Build], recipes: Mapping[str, Recipe]) -> None:
-    """Check what `preflight` checks without a fetch, a tool or an image: cases.py, kinds of files, and the version.
-
-    Raises what `preflight` raises.
-    """
-    found = [recipes[name] for name in dict.fromkeys(build.extension for build in builds)]
-    folders = [recipe.source.path for recipe in found if isinstance(recipe.source, PathSource)]
-    raise_problems([*problems_of(partial(source_files, folder) for folder in folders), *_recipe_problems(found)])
 
 
 def _recipe_problems(recipes: Iterable[Recipe]) -> list[BuildfarmError]:

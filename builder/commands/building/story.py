@@ -16,19 +16,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
 from builder.commands.building.build_cures import BuildCures
 from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.building.preflight import BuildOrder, Parallelism, preflight
+from builder.commands.building.preflight import BuildPlace, places, preflight
 from builder.errors import BuildfarmError
 from builder.log import print_line, print_warning
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build, Plan
-from builder.process import Interrupted, kill_all
+from builder.process import Interrupted, in_threads
 from builder.progress.display import WAITS, Progress
 from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
@@ -43,13 +42,10 @@ from builder.wheels.sources.prepare import (
     prepare_source,
     project_folder,
     source_digest,
-    source_entries,
 )
 
 #: Seconds of a build after which a cure is named.
 _SLOW = 60
-#: Seconds between two looks for a signal.
-_WAIT_SECONDS = 0.5
 
 
 class BuildRun(ABC):
@@ -67,8 +63,6 @@ class BuildRun(ABC):
         self.recipes = dict(recipes)
         self.prover = prover
         self.progress = progress or Progress(last=partial(last_steps, store))
-        #: The results so far; after an interrupt, the builds that ended before it.
-        self.finished: dict[Build, BuildResult] = {}
 
     def log(self, build: Build) -> Path:
         """The file with the output of the programs of a build."""
@@ -100,22 +94,12 @@ class BuildRun(ABC):
         """
         at_once, ordered = self.start(builds)
         try:
-            with self.progress.shown(), ThreadPoolExecutor(at_once) as pool:
-                try:
-                    futures = {pool.submit(self._build_and_prove, build): build for build in ordered}
-                    running = set(futures)
-                    while running:
-                        # A signal that the kernel gives to another thread does not end a wait of this one.
-                        done, running = wait(running, _WAIT_SECONDS, FIRST_COMPLETED)
-                        for future in done:
-                            self.finished[futures[future]] = future.result()
-                except BaseException:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    kill_all()
-                    raise
+            with self.progress.shown():
+                made = in_threads([partial(self._build_and_prove, build) for build in ordered], at_once)
         finally:
             self.end()  # when no thread waits for an answer any more, which would never come
-        return [self.finished[build] for build in builds]
+        results = {result.build: result for result in made}
+        return [results[build] for build in builds]
 
     def _build_and_prove(self, build: Build) -> BuildResult:
         """One build from its recipe to its proofs; an error becomes the result, and the other builds go on."""
@@ -136,9 +120,7 @@ class BuildRun(ABC):
         failed = [proof for proof in proofs if proof.verdict is Verdict.FAILED]
         outcome = f"failed: {error or failed[0].check}" if error or failed else ""
         seconds = self.progress.finish(name, outcome or ("already built, checked" if reused else "built"))
-        recipe = self.recipes[build.extension]
-        taken = FolderBuilds(self.store).taken(build, recipe, stored.digest) if stored else ""
-        return BuildResult(build, stored, error, reused, seconds, tuple(proofs), log, taken)
+        return BuildResult(build, stored, error, reused, seconds, tuple(proofs), log)
 
 
 class LocalRun(BuildRun):
@@ -166,8 +148,7 @@ class LocalRun(BuildRun):
         self._jobs = jobs
         self._minor_mismatch = minor_mismatch
         self._cures = BuildCures(store, self.recipes, enabled=cures)
-        self._parallelism = Parallelism()
-        self._order = BuildOrder(())
+        self._places: dict[Build, BuildPlace] = {}
         self._said: set[str] = set()  # the warnings that this run has printed
 
     def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
@@ -180,19 +161,12 @@ class LocalRun(BuildRun):
                 found[build] = self._earlier(build, prepared, recipe) is not None
         return found
 
-    def why(self, build: Build) -> str:
-        """Why a build that the store lacks is compiled again; empty for the first time."""
-        recipe = self.recipes[build.extension]
-        return FolderBuilds(self.store).why(build, recipe, source_entries(recipe))
-
     def start(self, builds: Mapping[Build, bool]) -> tuple[int, Sequence[Build]]:
         """As in `BuildRun`; raises what `preflight` raises."""
         missing = [build for build, stored in builds.items() if not stored]
-        self._parallelism = preflight(missing, self.recipes, self._executor, self.store, self._jobs)
-        self._order = BuildOrder(
-            missing if self._executor.shares_objects else (), in_turn=self._executor.compiles_in_turn
-        )
-        return self._parallelism.builds, self._order.ordered(builds)
+        parallelism = preflight(missing, self.recipes, self._executor, self.store, self._jobs)
+        self._places = places(builds, parallelism, self._executor)
+        return parallelism.builds, sorted(builds, key=lambda build: self._places[build].rank)
 
     def make(self, build: Build, log: Path, stage: Callable[[str], None]) -> tuple[StoredBuild, bool]:
         """The wheel of an earlier run with these tools and this source; else a new one.
@@ -208,7 +182,7 @@ class LocalRun(BuildRun):
                     if not self._cures.cured(build, recipe, error):
                         raise
         finally:
-            self._order.release(build)  # the builds that wait for this one go on, also if it did not compile
+            self._places[build].release()  # the builds that wait for this one go on, also if it did not compile
 
     def _make(self, build: Build, recipe: Recipe, log: Path, stage: Callable[[str], None]) -> tuple[StoredBuild, bool]:
         stage("prepare")
@@ -216,8 +190,8 @@ class LocalRun(BuildRun):
         if stored := self._earlier(build, prepared, recipe):
             return stored, True
         waits = f"{WAITS}another build of {build.extension}, whose objects this build uses"
-        with self._order.compiling(build, self._parallelism, partial(stage, waits)) as jobs:
-            return self._make_wheel(build, prepared, recipe, log, jobs, stage)
+        self._places[build].wait(partial(stage, waits))
+        return self._make_wheel(build, prepared, recipe, log, stage)
 
     def prove(self, build: Build, stored: StoredBuild, log: Path, stage: Callable[[str], None]) -> list[Proof]:
         """As in `BuildRun`; empty without a prover."""
@@ -230,7 +204,7 @@ class LocalRun(BuildRun):
         return self.store.take(build_digest(build, recipe, prepared.toolchain, source_digest(recipe)))
 
     def _make_wheel(
-        self, build: Build, prepared: Prepared, recipe: Recipe, log: Path, jobs: int, stage: Callable[[str], None]
+        self, build: Build, prepared: Prepared, recipe: Recipe, log: Path, stage: Callable[[str], None]
     ) -> tuple[StoredBuild, bool]:
         """Fetch, compile, repair, and add to the store; once, even if several processes share the store; as `make`."""
         from builder.wheels.make import compile_wheel, repair_wheel  # noqa: PLC0415 - only a build that compiles needs it
@@ -246,7 +220,6 @@ class LocalRun(BuildRun):
             with store.work(work_name(digest), lambda who: stage(f"{WAITS}{who}, which makes the same wheel")) as work:
                 if stored := store.take(digest):  # the other process made it
                     return stored, True
-                FolderBuilds(store).tell_before_compile(build, recipe, digest, source.files)
                 (scratch / "src").rename(work / "src")
                 log.write_bytes(b"")
                 job = CompileJob(
@@ -256,20 +229,20 @@ class LocalRun(BuildRun):
                     project_folder(recipe, work / "src"),
                     work,
                     log,
-                    jobs,
+                    self._places[build].jobs,
                     digest,
                     store.owner(work_name(digest)),
                 )
                 self.progress.read_calls(name, job.calls)
                 needless = needless_headers(job.source)  # before the compile, which may move the source away
-                with self.prover.environments_ahead(build, recipe, digest) if self.prover else nullcontext():
+                early = self.prover.environments_ahead(build, recipe, digest) if self.prover else nullcontext()
+                with FolderBuilds(store).compiling(build, recipe, source.files), early:
                     raw = compile_wheel(prepared, job, stage)
                     wheel, record = repair_wheel(raw, source.digest, stage, minor_mismatch=self._minor_mismatch)
                     stored = store.add(digest, wheel, record)
                 if needless and record.seconds >= _SLOW:
                     why = f"the build took {record.seconds:.0f} s: {too_many_headers(needless)}"
                     self._warn_once(f"{build.extension}: {why}")
-                FolderBuilds(store).remember(build, recipe, digest, source.files)
         return stored, False
 
     def _warn_once(self, warning: str) -> None:

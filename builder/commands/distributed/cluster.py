@@ -49,7 +49,7 @@ class Cluster:
     ) -> None:
         """Connect to the scheduler; raises UnreachableError.
 
-        `patience` is how many seconds to wait for a scheduler that ended, and for a worker that can run a task.
+        `patience` is how many seconds to wait for a worker that can run a task.
         `on_stage` gets the title of a task, the name of a machine and the stage; an empty stage is the end of the task.
         `function` runs a task on a worker.
         """
@@ -66,7 +66,7 @@ class Cluster:
         self._workers: dict[str, dict[str, Any]] = {}
         self._able: dict[tuple[object, ...], list[str]] = {}  # the workers that offer what a task needs
         self._foreign: list[str] = []  # what is to say about workers of other versions
-        self._client = connect(address, patience)
+        self._client = connect(address)
         self._client.subscribe_topic(protocol.TOPIC, self._event)  # type: ignore[no-untyped-call]
         if self._client.dashboard_link:
             print_line(f"Dask's dashboard: {self._client.dashboard_link}")
@@ -135,7 +135,7 @@ class Cluster:
         """Let a worker run a task, the worker `only` if it is still there.
 
         The answer says why if no worker can. A worker that cannot run the task, for example because its disk is full,
-        is left out, and the next one tries. Raises MissingToolError if the scheduler ended and does not come back.
+        is left out, and the next one tries. Raises MissingToolError if the scheduler ended.
         """
         tried: dict[str, WorkerAnswer] = {}
         self._running.add(task.key)
@@ -172,7 +172,7 @@ class Cluster:
 
     def _submitted(self, task: Task, parts: Mapping[str, bytes], workers: list[str] | None) -> WorkerAnswer | None:
         """Submit a task once, and wait for its answer; None: submit it again."""
-        self._connected()
+        self._check_connection()
         resources = {name: amount for name, (amount, _) in task.needs.items()}
         future = self._client.submit(
             self._function,
@@ -203,7 +203,7 @@ class Cluster:
         unable_since, ended = 0.0, threading.Event()
         future.add_done_callback(lambda _: ended.set())  # type: ignore[no-untyped-call]
         while not ended.wait(LOOK_SECONDS):
-            raise_if_interrupted()
+            self._check_connection()
             self._look()
             unable_since = 0.0 if self._able_to(task) else unable_since or time.monotonic()
             only_foreign = self._foreign and not self._workers
@@ -214,24 +214,12 @@ class Cluster:
                 return None
         return future.result()
 
-    def _connected(self) -> None:
-        """Wait while Dask's client connects to a scheduler that ended. Raises MissingToolError when it gives up."""
+    def _check_connection(self) -> None:
+        """Raise MissingToolError if the scheduler ended."""
         raise_if_interrupted()
-        if self._client.status == "running":
-            return
-        with self._looking:
-            if self._client.status == "connecting":
-                print_warning(f"lost the scheduler at {self.address}; waiting until it comes back")
-                while self._client.status == "connecting":
-                    raise_if_interrupted()
-                    time.sleep(0.1)
-                if self._client.status == "running":
-                    self._client.subscribe_topic(protocol.TOPIC, self._event)  # type: ignore[no-untyped-call]
-                    print_line(f"connected to {self.address} again")
-            if self._client.status != "running":
-                hint = "start it and then the same command again: it builds what is missing"
-                sentence = "the scheduler ended and did not come back"
-                raise MissingToolError(sentence, Code.NETWORK_UNREACHABLE, where=self.address, hints=[hint])
+        if self._client.status != "running":
+            hint = "start it, its workers, and then the same command again: it builds what is missing"
+            raise MissingToolError("the scheduler ended", Code.NETWORK_UNREACHABLE, where=self.address, hints=[hint])
 
     def _part(self, name: str, data: bytes) -> Future[bytes]:
         found = self._parts.get(name)

@@ -136,16 +136,13 @@ async def reach(address: str, security: Security, role: str = "client") -> None:
         raise UnreachableError(address, error) from None
 
 
-def connect(address: str, patience: float) -> Client:
-    """Connect a client to a scheduler; raises UnreachableError.
-
-    `patience` is for how many seconds Dask tries to connect again when the scheduler has ended.
-    """
+def connect(address: str) -> Client:
+    """Connect a client to a scheduler; raises UnreachableError."""
     security = security_for(address)
     asyncio.run(reach(address, security))
     try:
         return Client(  # type: ignore[no-untyped-call]
-            address, security=security, timeout=max(patience, CONNECT_SECONDS), set_as_default=False
+            address, security=security, timeout=CONNECT_SECONDS, set_as_default=False
         )
     except (OSError, ValueError, RuntimeError):
         raise UnreachableError(address, TimeoutError()) from None

@@ -10,7 +10,7 @@ from pathlib import Path
 from builder.errors import Code, MissingToolError, UsageError
 from builder.option import argument, flag, option
 
-#: Seconds to wait for a scheduler that ended, and for a worker that can run a task.
+#: Seconds to wait for a worker that can run a task.
 PATIENCE = 60.0
 #: The heading of these options in the help.
 PANEL = "Several machines"
@@ -27,8 +27,7 @@ class WorkerOptions:
     builds: int | None = option("Number of builds at the same time. Default: one for each four cores.", min=1)
     host: str = option("Address on which this worker listens. Default: the one that reaches the scheduler.", default="")
     wait: float = option(
-        "Seconds to wait for the scheduler, at the start and after it ended. --death-timeout is the name that"
-        " `dask worker` gives to this option.",
+        "Seconds to wait for the scheduler. --death-timeout is the name that `dask worker` gives to this option.",
         "",
         "--wait",
         "--death-timeout",
@@ -56,7 +55,7 @@ class WorkersOptions:
         "With --scheduler: allow a connection to another machine without TLS.", rich_help_panel=PANEL
     )
     worker_timeout: float = option(
-        "With --scheduler: seconds to wait for a worker that can run a task, and for a scheduler that ended.",
+        "With --scheduler: seconds to wait for a worker that can run a task.",
         default=PATIENCE,
         min=0,
         envvar="BUILDFARM_WORKER_TIMEOUT",

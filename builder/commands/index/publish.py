@@ -17,7 +17,6 @@ from packaging.version import Version
 
 from builder.check import Check
 from builder.cli.output import print_result
-from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.folders import DIST, new_folder, open_store, read_dist
 from builder.commands.index.verification import Verification
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError
@@ -38,7 +37,6 @@ from builder.publish.index.pages import ALL, paths_of
 from builder.publish.index.reader import IndexReader
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from builder.publish.proof_lines import causes
-from builder.publish.provenance import SUFFIX, source_of
 from builder.publish.server.client import IndexServer
 from builder.publish.terminal import output_width
 from builder.result import PublishOutcome, PublishResult
@@ -182,12 +180,7 @@ def publish_wheels(
         proofs = merged(store.proofs(sha256), proofs_beside(wheel, sha256), kept.proofs)
         proofs = verification.added(wheel, proofs)
         ready.append((new_wheel(wheel, proofs, kept=kept), proofs))
-    results = []
-    for new, proofs in ready:
-        results.append(publish_wheel(target, new, proofs, required))
-        if results[-1].outcome is not PublishOutcome.REFUSED:
-            FolderBuilds(store).remember_published(new.wheel, new.entry.sha256, recipes)
-    return results
+    return [publish_wheel(target, new, proofs, required) for new, proofs in ready]
 
 
 def publish_wheel(
@@ -210,7 +203,7 @@ def publish_wheel(
     try:
         added = target.add(new)
     except ConflictError as error:
-        return PublishResult(name, PublishOutcome.REFUSED, cells, reasons=(error.sentence, *_cures(target, new, error)))
+        return PublishResult(name, PublishOutcome.REFUSED, cells, reasons=(error.sentence, *error.hints))
     published = None if added else target.published(new.entry.project, name)
     return PublishResult(
         name,
@@ -220,19 +213,6 @@ def publish_wheel(
         yanked=published.yanked if published else None,
         unverified=next((one.reason for one in proofs if one.check is Check.WINDOW and not one.has_run), ""),
     )
-
-
-def _cures(target: Repository | IndexServer, new: NewWheel, error: ConflictError) -> Sequence[str]:
-    """What to do about a published wheel of this name: as the error says, unless it comes from another place."""
-    published = target.published(new.entry.project, new.wheel.name)
-    kept = target.kept(new.wheel.name, published.sha256 if published else "")
-    (there, files), (here, own) = source_of(kept.statement), source_of(new.attached.get(SUFFIX, b""))
-    there = kept.origin or there
-    if not there or not here or (there, files) == (here, own):
-        return error.hints
-    if there == here:
-        return [f"the published wheel comes from {there} too, but from other source files", *error.hints]
-    return [f"the published wheel comes from {there}, and this one from {here}: use another index or another name"]
 
 
 def _sha256(wheel: Path) -> str:

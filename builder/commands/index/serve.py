@@ -5,8 +5,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +12,6 @@ from types import ModuleType
 from builder.errors import Code, MissingToolError, UsageError
 from builder.images.network import is_loopback
 from builder.log import print_line, print_warning
-from builder.matrix.fields import parse_size
 from builder.option import argument, flag, option
 from builder.publish.index.levels import levels_of
 
@@ -28,12 +25,7 @@ class ServeOptions:
     port: int = option("The port to listen on; 0: any free port.", "N", default=8080, min=0, max=65535)
     tls_cert: Path | None = option("Serve HTTPS with this certificate (PEM).", "FILE")
     tls_key: Path | None = option("The key of the certificate (PEM).", "FILE")
-    proxy_headers: bool = flag(
-        "Take the address of a client from X-Forwarded-For, if the request comes from a proxy on this machine"
-        " or from an address in FORWARDED_ALLOW_IPS."
-    )
     read_token_required: bool = flag("Let nobody read without a token. Uploads always need a token.")
-    max_size: str = option("The largest file that is accepted.", "SIZE", default="4GiB")
     require: str = option(
         "What the proofs that come with an uploaded wheel must show, as in `publish`.", "LEVELS", default="none"
     )
@@ -42,14 +34,16 @@ class ServeOptions:
 def serve(options: ServeOptions) -> None:
     """Serve a package index over HTTP, and accept uploads by `buildfarm publish`, twine and `uv publish`.
 
-    stdout has a line for each request. After SIGTERM or Ctrl-C, running transfers have 10 seconds to finish.
+    stdout has a line for each request, and stderr one for each upload with the name of its token. The address of a
+    client is that in X-Forwarded-For, if the request comes from a proxy on this machine or from an address in
+    FORWARDED_ALLOW_IPS. After SIGTERM or Ctrl-C, running transfers have 10 seconds to finish.
 
     Examples:
         buildfarm serve index
         buildfarm serve /srv/wheels --host 0.0.0.0 --port 443 --tls-cert cert.pem --tls-key key.pem
-        buildfarm serve /srv/wheels --proxy-headers --read-token-required
+        buildfarm serve /srv/wheels --read-token-required
     """
-    max_size, required = parse_size(options.max_size), levels_of(options.require)
+    required = levels_of(options.require)
     server = _server()
     index, certificate, key = options.index, options.tls_cert, options.tls_key
     if (certificate is None) != (key is None):
@@ -60,7 +54,7 @@ def serve(options: ServeOptions) -> None:
         )
     if certificate and key:
         server.check_tls(certificate, key)
-    app = server.make_app(index, _log, token_required=options.read_token_required, max_size=max_size, required=required)
+    app = server.make_app(index, token_required=options.read_token_required, required=required)
     if index.exists() and not index.is_dir():
         raise UsageError("this is a file, not the folder of an index", Code.PATH_NOT_USABLE, where=str(index))
     listening = server.open_socket(options.host, options.port)
@@ -71,9 +65,9 @@ def serve(options: ServeOptions) -> None:
         print_line(f"finished an interrupted change of {project}")
     address, number = listening.getsockname()[:2]
     print_line(f"serving {index} on {'https' if key else 'http'}://{host_of(address)}:{number}/simple/")
-    if not key and not options.proxy_headers and not is_loopback(address):
+    if not key and not is_loopback(address):
         print_warning("without TLS, everybody on the network can read the tokens that clients send")
-    server.run(app, listening, certificate=certificate, key=key, proxy_headers=options.proxy_headers)
+    server.run(app, listening, certificate=certificate, key=key)
 
 
 def host_of(address: str) -> str:
@@ -81,13 +75,6 @@ def host_of(address: str) -> str:
     if ipaddress.ip_address(address).is_unspecified:
         return socket.gethostname()
     return f"[{address}]" if ":" in address else address
-
-
-def _log(line: str) -> None:
-    """Print a line of the access log; a reader of stdout that has ended does not end the server."""
-    with suppress(BrokenPipeError):
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
 
 
 def _server() -> ModuleType:

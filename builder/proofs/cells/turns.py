@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from builder.gate.amounts import counted, size_text
 from builder.log import print_line
-from builder.process import kill_all, raise_if_interrupted
+from builder.process import in_threads, raise_if_interrupted
 from builder.proofs.cells.driver import gpu_here
 from builder.resources import SPARE_MEMORY, Resources, environments_that_fit, measure_resources
 
@@ -108,32 +108,22 @@ class Turns:
         with self._changed:
             self._expected += len(tasks)
         threads = max(1, min(len(tasks), room, 1 + self.most()))
-        errors: list[BaseException] = []
+        left = len(tasks)
 
-        def run(task: Callable[[], T]) -> list[T]:
+        def run(task: Callable[[], T]) -> T:
+            nonlocal left
             try:
-                return [] if errors else [task()]
-            except BaseException as error:
-                errors.append(error)
-                raise
+                return task()
             finally:
                 with self._changed:
+                    left -= 1
                     self._expected -= 1
 
-        if len(tasks) <= 1:
-            return [found for task in tasks for found in run(task)]
-        with ThreadPoolExecutor(threads) as pool:
-            try:
-                running = set(futures := [pool.submit(run, task) for task in tasks])
-                while running:  # a signal that the kernel gives to another thread does not end a wait of this one
-                    _, running = wait(running, _LOOK_SECONDS)
-            except BaseException:  # Ctrl-C, in the main thread
-                pool.shutdown(wait=False, cancel_futures=True)
-                kill_all()
-                raise
-        if errors:
-            raise errors[0]
-        return [found for one in futures for found in one.result()]
+        try:
+            return in_threads([partial(run, task) for task in tasks], threads)
+        finally:
+            with self._changed:
+                self._expected -= left
 
 
 #: Of this process: two commands beside each other do not know of each other.

@@ -50,7 +50,7 @@ _EXAMPLES = "write labels like self-hosted,gpu, a folder like /srv/wheels, and a
 
 
 def workflows(options: WorkflowOptions) -> dict[str, str]:
-    """The text of each file, by its path in the repository. `options.install` must not be empty.
+    """The text of each file, by its path in the repository.
 
     Raises UsageError for a value with characters that cannot be in it, and for an unknown level.
     """
@@ -119,10 +119,9 @@ class WorkflowOptions:
 
     install: str = option(
         "What the jobs install as buildfarm, with pip: a URL with a commit, or a path in the repository. A"
-        " name of the package index, and a URL with a password or a token, are refused. Default: the URL and the"
-        " commit that this buildfarm was installed from.",
+        " name of the package index, and a URL with a password or a token, are refused.",
         "REQUIREMENT",
-        default="",
+        default=...,
     )
     runner_labels: str = option(
         "Labels of the runners with a GPU, with commas, or the name of one ARC runner scale set. Only with gpu"

@@ -1,1 +1,1 @@
-"""The report of runs: what `buildfarm report` writes as HTML, Markdown and JSON, and the picture of the timeline."""
+"""The report of runs: what `buildfarm report` writes as HTML, and `--summary` as Markdown."""

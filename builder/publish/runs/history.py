@@ -18,18 +18,15 @@ from pydantic import TypeAdapter
 
 from builder.errors import Code, UsageError
 from builder.gate.amounts import join_names
-from builder.log import print_line, print_warning
+from builder.log import print_warning
 from builder.masking import mask_credentials
 from builder.progress.display import Timeline
 from builder.proof import Verdict
-from builder.store import RUN, Store, write_atomic
+from builder.store import Store, write_atomic
 from builder.untrusted import MAX_OWN_JSON, JsonError, read_json
 
 #: The results of a build, in the order in which they are shown.
-FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED = (
-    "failed", "refused", "not finished", "built", "tested", "already built",
-)  # fmt: skip
-ORDER = (FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED)
+ORDER = FAILED, REFUSED, BUILT, TESTED, REUSED = ("failed", "refused", "built", "tested", "already built")
 #: Runs that are read to know how long a step takes.
 _RECENT = 10
 
@@ -48,9 +45,6 @@ class Run:
     folder: str
     #: Its report.json, with the finished builds.
     report: Mapping[str, Any]
-    #: interrupted, unfinished: whether a signal ended it, and the builds that it ended or that were not started.
-    interrupted: bool = False
-    unfinished: tuple[str, ...] = ()
     #: For each failed build, the path of the log that was kept.
     logs: Mapping[str, str] = field(default_factory=dict)
     #: The names of the builds whose wheel was in the store.
@@ -60,13 +54,12 @@ class Run:
 
     @property
     def extensions(self) -> str:
-        """The names of the extensions of its builds, and of builds that did not finish: `a, b and 2 more`."""
-        names = {str(build.get("extension") or build["build"]) for build in self.report["builds"]}
-        return join_names(sorted({*names, *self.unfinished}))
+        """The names of the extensions of its builds: `a, b and 2 more`."""
+        return join_names(sorted({str(build.get("extension") or build["build"]) for build in self.report["builds"]}))
 
     def counts(self) -> dict[str, int]:
         """How many builds have each result, in ORDER."""
-        counts = Counter(map(self.result, self.report["builds"])) + Counter({NOT_FINISHED: len(self.unfinished)})
+        counts = Counter(map(self.result, self.report["builds"]))
         return {result: counts[result] for result in ORDER if counts[result]}
 
     @property
@@ -104,14 +97,12 @@ def save_run(
     report: str,
     *,
     logs: Mapping[str, Path] | None = None,
-    unfinished: Sequence[str] | None = None,
     reused: Sequence[str] = (),
     timeline: Timeline | None = None,
 ) -> Run:
     """Keep the report.json of the run of this process, and copies of the logs of its failed builds.
 
-    `logs` has a log for each failed build. `unfinished` are the builds of an interrupted run that did not end; None if
-    the run was not interrupted. `reused` are the builds whose wheel was in the store.
+    `logs` has a log for each failed build. `reused` are the builds whose wheel was in the store.
     """
     name = f"{started:%Y%m%d-%H%M%S}-{uuid4().hex[:4]}"
     folder = store.root / "runs" / name
@@ -129,8 +120,6 @@ def save_run(
         mask_credentials(shlex.join(["buildfarm", *sys.argv[1:]])),
         str(Path.cwd()),
         json.loads(report),
-        unfinished is not None,
-        tuple(unfinished or ()),
         kept,
         tuple(reused),
         timeline,
@@ -163,12 +152,6 @@ def runs(store: Store, *, most: int = 0) -> list[Run]:
         except JsonError:
             print_warning(f"{path} is damaged or of a different version of buildfarm; this run is left out")
     return sorted(found, key=lambda run: (run.started, run.id), reverse=True)
-
-
-def tell_running(store: Store) -> None:
-    """Say if a command builds or tests with this store: its run is not recorded yet."""
-    if not store.is_unused(RUN):
-        print_line("a command uses this store now: `build` and `smoke` record their run when they end")
 
 
 def find_run(found: Sequence[Run], name: str) -> Run:

@@ -11,12 +11,12 @@ from typing import Any
 
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.gate.causes import Causes, causes_of
-from builder.progress.display import StageTime, Timeline, clock
+from builder.progress.display import Timeline, clock
 from builder.proof import Proof, Verdict
 from builder.publish.index.levels import levels
 from builder.publish.op_evidence import proven_on
 from builder.publish.proof_lines import counts, findings
-from builder.publish.runs.history import FAILED, NOT_FINISHED, ORDER, REFUSED, REUSED, Run
+from builder.publish.runs.history import FAILED, ORDER, REFUSED, REUSED, Run
 from builder.untrusted import JsonError, parse_plain, without_escapes
 
 #: Control characters, and those that change the direction of text or cannot be encoded.
@@ -70,8 +70,6 @@ class CellView:
     cell: str
     #: `gpu`, `cpu`, `static`, `none` or `failed` by the proofs; `not built` without a wheel.
     level: str
-    #: Time of its checks in this run; 0 if none ran.
-    seconds: float
     #: The GPU models on which every op was checked.
     gpus: tuple[str, ...]
     proofs: tuple[Proof, ...]
@@ -83,25 +81,17 @@ class BuildView:
 
     #: Its name, or the file name of a tested wheel.
     build: str
-    #: extension, version: what it is a build of; the version is empty in the record of an older buildfarm.
-    extension: str
-    version: str
-    #: Id of the run.
-    run: str
     #: One of ORDER.
     result: str
     #: From its start to its end in this run; 0 if unknown.
     seconds: float = 0
-    #: Each stage with its seconds, in order; stages of cells are in `cells`.
-    stages: tuple[tuple[str, float], ...] = ()
     #: File name of the wheel, and its size in bytes; None without a wheel.
     wheel: str | None = None
     size: int | None = None
     #: Compile steps that the compiler cache saved, and all steps; None without a compile or a compiler cache.
     objects: Mapping[str, int] | None = None
-    #: Why it failed, and its code; None without an error, the code also in the record of an older buildfarm.
+    #: Why it failed; None without an error.
     error: str | None = None
-    code: str | None = None
     hints: tuple[str, ...] = ()
     #: Checks of the file; those in cells are in `cells`.
     proofs: tuple[Proof, ...] = ()
@@ -112,7 +102,7 @@ class BuildView:
     @property
     def bad(self) -> bool:
         """Whether it has no good wheel."""
-        return self.result in (FAILED, REFUSED, NOT_FINISHED)
+        return self.result in (FAILED, REFUSED)
 
     @property
     def all_proofs(self) -> tuple[Proof, ...]:
@@ -155,7 +145,6 @@ def report_of(run: Run) -> Report:
 
 def _report(run: Run) -> Report:
     builds = [_build(run, entry) for entry in run.report["builds"]]
-    builds += [BuildView(name, name, "", run.id, NOT_FINISHED) for name in run.unfinished]
     builds.sort(key=lambda build: (ORDER.index(build.result), build.build))
     skips = Counter(str(skip["reason"]) for skip in run.report["skips"])
     return Report(run, tuple(builds), tuple(sorted(skips.items(), key=lambda item: (-item[1], item[0]))))
@@ -166,27 +155,20 @@ def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
     proofs = _proofs(entry.get("proofs", ()))
     result, timeline = run.result(entry), run.timeline or Timeline()
     log, error = run.logs.get(name), str(entry["error"] or "").removeprefix(f"{name}: ")
-    own = [stage for stage in timeline.stages if stage.build == name]
-    # Of a tested wheel, the cells have the stages.
-    tested = _seconds(stage for stage in timeline.stages if stage.build.startswith(f"{name} in "))
+    own = [one for one in timeline.stages if one.build.partition(" in ")[0] == name]
     objects = (entry.get("record") or {}).get("objects") or {}
     steps = objects.get("reused", 0) + objects.get("compiled", 0)
     return BuildView(
         build=name,
-        extension=str(entry.get("extension", name)),
-        version=str(entry.get("version", "")),
-        run=run.id,
         result=result,
-        seconds=round(max(s.end for s in own) - min(s.start for s in own), 2) if own else tested,
-        stages=tuple((s.stage, round(s.end - s.start, 2)) for s in own if " in torch" not in s.stage),
+        seconds=round(max(s.end for s in own) - min(s.start for s in own), 2) if own else 0,
         wheel=str(entry["wheel"]) if has_wheel else None,
         size=int(entry.get("size", 0)) or None,
         objects={"reused": objects.get("reused", 0), "all": steps} if steps and result != REUSED else None,
         error=error or None,
-        code=str(entry.get("code") or "") or None,
         hints=tuple(map(str, entry["hints"])),
         proofs=tuple(proof for proof in proofs if proof.cell is None),
-        cells=tuple(_cell(name, cell, proofs, timeline) for cell in map(str, entry["serves"])),
+        cells=tuple(_cell(cell, proofs) for cell in map(str, entry["serves"])),
         log=read_end(Path(log)) if log else None,
     )
 
@@ -202,23 +184,11 @@ def _proofs(entries: Sequence[dict[str, Any]]) -> list[Proof]:
     return found
 
 
-def _cell(name: str, cell: str, proofs: Sequence[Proof], timeline: Timeline) -> CellView:
+def _cell(cell: str, proofs: Sequence[Proof]) -> CellView:
     about = tuple(proof for proof in proofs if str(proof.cell) == cell)
     failed = any(proof.verdict is Verdict.FAILED for proof in about)
     level = "failed" if failed else levels(proofs).get(cell, "none") if proofs else "not built"
-    key = f"{name} in {cell}"
-    seconds = _seconds(
-        stage
-        for stage in timeline.stages
-        if stage.build == key
-        or stage.build.startswith(f"{key} on ")
-        or (stage.build == name and stage.stage.endswith(f" in {cell}"))
-    )
-    return CellView(cell, level, seconds, proven_on(about).get(cell, ()), about)
-
-
-def _seconds(stages: Iterable[StageTime]) -> float:
-    return round(sum(stage.end - stage.start for stage in stages), 2)
+    return CellView(cell, level, proven_on(about).get(cell, ()), about)
 
 
 def seconds_text(seconds: float) -> str:

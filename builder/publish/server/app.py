@@ -7,10 +7,9 @@ import logging
 import resource
 import socket
 import ssl
-import time
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
 
@@ -21,14 +20,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from builder.errors import Code, UsageError
 from builder.publish.index.levels import Level
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.server.client import UPLOAD_PATH
-from builder.publish.server.pages import TOKEN, Pages
+from builder.publish.server.pages import Pages
 from builder.publish.server.tokens import Tokens
 from builder.publish.server.uploads import Uploads
 
@@ -37,29 +36,19 @@ _GRACE = 10
 _IDLE_SECONDS = 30
 _MOST_CONNECTIONS = 2000
 #: The rest of a refused request is read this long, seconds.
-_REST_SECONDS = 60.0
-#: Letters of a word in the access log.
-_LONGEST = 300
+_REST_SECONDS = 600.0
 
 
-def make_app(
-    root: Path,
-    write: Callable[[str], object],
-    *,
-    token_required: bool = False,
-    max_size: int = 4 * 2**30,
-    required: Sequence[Level] = (Level.NONE,),
-) -> ASGIApp:
-    """The app for the index in the folder `root`; `write` gets the lines of the access log.
+def make_app(root: Path, *, token_required: bool = False, required: Sequence[Level] = (Level.NONE,)) -> ASGIApp:
+    """The app for the index in the folder `root`.
 
-    With `token_required`, reading needs a token too. `max_size` is that of an uploaded file, bytes. The proofs that
-    come with an uploaded wheel must reach the levels `required`.
+    With `token_required`, reading needs a token too. The proofs that come with an uploaded wheel must reach the levels
+    `required`.
     """
     tokens = Tokens(root)
-    pages, uploads = Pages(root, tokens, token_required), Uploads(root, tokens, max_size, required)
+    pages, uploads = Pages(root, tokens, token_required), Uploads(root, tokens, required)
     routes = [
         Route("/health", lambda _: PlainTextResponse("ok\n", headers={"cache-control": "no-store"})),
-        Route(f"/{UPLOAD_PATH}/", uploads.rights, methods=["GET"]),
         Route(f"/{UPLOAD_PATH}", uploads.upload, methods=["POST"]),
         Route(f"/{UPLOAD_PATH}/", uploads.upload, methods=["POST"]),
         Route("/files/{file:path}", pages.file),
@@ -67,7 +56,12 @@ def make_app(
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: answer})
     app.router.redirect_slashes = False
-    return AccessLog(app, write)
+
+    async def ended(scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(asyncio.CancelledError):  # the server stops, and waits no longer for this transfer
+            await app(scope, receive, send)
+
+    return ended
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -110,15 +104,19 @@ def run(
     *,
     certificate: Path | None = None,
     key: Path | None = None,
-    proxy_headers: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT; running transfers then have 10 seconds to finish.
 
-    With `proxy_headers`, the address of a client is what a proxy on this machine says; the variable FORWARDED_ALLOW_IPS
-    names other proxies.
+    stdout has a line for each request. The address of a client is what a proxy on this machine says; the variable
+    FORWARDED_ALLOW_IPS names other proxies.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    lines = logging.StreamHandler(sys.stdout)
+    lines.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logging.getLogger("uvicorn.access").addHandler(lines)
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO)
+    logging.raiseExceptions = False  # a reader of stdout that has ended does not end the server
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the answer to the client says what is wrong
     config = uvicorn.Config(
         app,
@@ -126,11 +124,8 @@ def run(
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="error",
-        access_log=False,
         server_header=False,
         headers=[("X-Content-Type-Options", "nosniff")],
-        proxy_headers=proxy_headers,
         # As many as the limit on open files allows.
         limit_concurrency=_MOST_CONNECTIONS if most == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, most // 3),
         timeout_keep_alive=_IDLE_SECONDS,
@@ -152,40 +147,3 @@ async def answer(request: Request, error: Exception) -> Response:
             async for _ in request.stream():
                 pass
     return PlainTextResponse(f"{sentence}\n", status, headers)
-
-
-class AccessLog:
-    """Answers like the app inside, and writes who asked for what; a token is never written, only its name.
-
-    The access log of uvicorn has the query of the URL, and lacks the size, the time and the name of the token.
-    """
-
-    def __init__(self, app: ASGIApp, write: Callable[[str], object]) -> None:
-        self._app, self._write = app, write
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        status, size, started = 500, 0, time.perf_counter()
-
-        async def counted(message: Message) -> None:
-            nonlocal status, size
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            else:
-                size += len(message.get("body", b""))
-            await send(message)
-
-        try:
-            with suppress(asyncio.CancelledError):  # the server stops, and waits no longer for this transfer
-                await self._app(scope, receive, counted)
-        finally:
-            now, ms = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), round((time.perf_counter() - started) * 1000, 1)
-            client = _word((scope.get("client") or ("-",))[0])
-            path = _word(scope.get("raw_path", b"").partition(b"?")[0].decode("ascii", "replace"))  # without the query
-            token = scope.get(TOKEN, "-")
-            self._write(f"{now} {client} {_word(scope['method'])} {path} {status} {size} {ms} {token}")
-
-
-def _word(text: str) -> str:
-    """Text of a client without spaces and control characters, so that it cannot change the meaning of a line."""
-    return "".join(char if "!" <= char <= "~" else "?" for char in text[:_LONGEST])

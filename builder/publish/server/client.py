@@ -23,7 +23,7 @@ from builder.publish.index.repository import ConflictError, Kept, NewWheel, refu
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 from builder.untrusted import MAX_JSON, JsonError, parse_json
 
-#: Where twine, `uv publish` and `buildfarm publish` upload to; a GET says what a token allows.
+#: Where twine, `uv publish` and `buildfarm publish` upload to.
 UPLOAD_PATH = "legacy"
 #: The fields of a form with the files beside a wheel, and the suffixes of these files.
 EVIDENCE = {"buildfarm_proofs": PROOFS_SUFFIX, "buildfarm_statement": STATEMENT_SUFFIX}
@@ -113,34 +113,7 @@ class IndexServer:
         What the server has is not sent again. Raises ConflictError if the server refuses the wheel, UsageError if it
         does not know the token, and MissingToolError if it does not answer.
         """
-        self._refuse_without_rights(new)
         return self._repeated(new.wheel.name, lambda: not self._has(new) and self._send(new))
-
-    def _refuse_without_rights(self, new: NewWheel) -> None:
-        """Ask before the wheel is sent, because a server may end the connection of a refused upload."""
-        project = new.entry.project
-        path = f"{UPLOAD_PATH}/?project={project}"
-        status, answer = self._repeated(new.wheel.name, lambda: self._ask("GET", path))
-        if status == requests.codes.unauthorized:
-            raise UsageError(
-                "the server does not know the token, or it has expired",
-                Code.LOGIN_REFUSED,
-                where=self.url,
-                hints=["`buildfarm token list DIR` prints the tokens of an index and when they expire"],
-            )
-        try:
-            uploads, proofs, most = parse_json(
-                answer, lambda data: (bool(data["uploads"]), bool(data["proofs"]), int(data["max_size"]))
-            )
-        except JsonError:
-            raise self._no_server(f"status {status}") from None
-        if not uploads:
-            raise ConflictError(f"the token does not allow uploads of {project}", Code.UPLOAD_REFUSED)
-        if EVIDENCE.values() & new.attached.keys() and not proofs:
-            hint = "the owner of the index makes one that does: `buildfarm token add DIR --name NAME --scope prove`"
-            raise ConflictError(f"the token does not allow proofs of {project}", Code.UPLOAD_REFUSED, hints=[hint])
-        if new.entry.size > most:
-            raise ConflictError(f"the wheel is larger than {most} bytes, the limit of the server", Code.UPLOAD_REFUSED)
 
     def _has(self, new: NewWheel) -> bool:
         """Whether the server has a wheel, and everything that its proofs say."""
@@ -165,6 +138,15 @@ class IndexServer:
         body = UploadBody(new)
         status, answer = self._ask("POST", f"{UPLOAD_PATH}/", {"Content-Type": body.content_type}, body)
         sentence = answer[:_LONGEST_SENTENCE].decode(errors="replace").strip()
+        if status == requests.codes.unauthorized:
+            raise UsageError(
+                "the server does not know the token, or it has expired",
+                Code.LOGIN_REFUSED,
+                where=self.url,
+                hints=["`buildfarm token list DIR` prints the tokens of an index and when they expire"],
+            )
+        if status in (requests.codes.not_found, requests.codes.not_allowed):
+            raise self._no_server(f"status {status}")
         if status != requests.codes.ok:
             raise ConflictError(sentence or f"the server answers with status {status}", Code.UPLOAD_REFUSED)
         return sentence == PUBLISHED

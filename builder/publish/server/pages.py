@@ -10,13 +10,10 @@ import re
 import stat
 from contextlib import suppress
 from email.utils import formatdate
-from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
 import anyio.to_thread
-import mimeparse
-from packaging.utils import canonicalize_name
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
@@ -26,42 +23,24 @@ from builder.publish.index.pages import ALL, WITHOUT_CUDA, root_pages
 from builder.publish.people.people_pages import FOLDER
 from builder.publish.server.tokens import Token, Tokens
 
-#: The name under which a request's token is kept for the access log.
-TOKEN = "buildfarm.token"  # noqa: S105 - not a secret
 _JSON = "application/vnd.pypi.simple.v1+json"
-#: What a client may accept (PEP 691), the preferred type last: the media type, and the type of the answer.
-_OFFERED = {
-    "application/vnd.pypi.simple.latest+json": _JSON,
-    _JSON: _JSON,
-    "application/vnd.pypi.simple.latest+html": "application/vnd.pypi.simple.v1+html",
-    "application/vnd.pypi.simple.v1+html": "application/vnd.pypi.simple.v1+html",
-    "text/html": "text/html",
-}
 _FILE_NAMES = {"index.html": "text/html", "index.json": _JSON}
 #: The path of a page in a URL: a place of the index, and a project in it.
 _PAGE = re.compile(
-    rf"(?:(?P<place>{FOLDER}|{ALL}|{WITHOUT_CUDA}|cu\d+(?:/torch\d+\.\d+)?)(?:/(?P<project>[^/]+))?)?(?P<slash>/?)"
+    rf"(?:(?P<place>{FOLDER}|{ALL}|{WITHOUT_CUDA}|cu\d+(?:/torch\d+\.\d+)?)/"
+    r"(?:(?P<project>[a-z0-9][a-z0-9-]{0,200})/)?)?"
 )
-_PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,200}[A-Za-z0-9])?")
 _FILE = re.compile(r"[0-9a-f]{2}/[0-9a-f]{62}/[A-Za-z0-9_][A-Za-z0-9_.+!-]{0,250}")
 #: Installers ask again after this time, and get a 304 if nothing changed.
 _PAGE_SECONDS = 10
-#: A longer header `Accept` is ignored: the time to read it grows with its length. Browsers send about 150 characters.
-_LONGEST_ACCEPT = 400
 _FOREVER = "max-age=31536000, immutable"
 #: What a browser may show as text, by the end of the file name; it saves every other file.
 _SHOWN = {".json": "application/json", ".metadata": "text/plain; charset=utf-8"}
 #: The pages for people name the hashes of their own style and script; other pages have none.
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _PEOPLE_POLICY = f"{_POLICY}; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-#: Headers that keep a browser from running what others uploaded; `run.py` adds that it must not guess at it.
+#: Headers that keep a browser from running what others uploaded; `app.py` adds that it must not guess at it.
 _SECURED = {"content-security-policy": _POLICY, "referrer-policy": "no-referrer"}
-
-
-class _Download(FileResponse):
-    """A file; larger chunks need fewer threads."""
-
-    chunk_size = 2**18
 
 
 class Pages:
@@ -75,24 +54,19 @@ class Pages:
     async def page(self, request: Request) -> Response:
         """Answer `/` and `/projects/my-ext/` for people, `/simple/`, `/cu130/torch2.11/my-ext/` for installers.
 
-        Other spellings of a project, and a path without its last slash, are redirected.
+        Installers ask for the normalized name of a project, and with the last slash.
         """
         self.allow(request)
         found = _PAGE.fullmatch(request.path_params["path"])
         if not found or (found["place"] == FOLDER and not found["project"]):
             raise HTTPException(404, "the index has no such path")
-        place, project, slash = found["place"] or "", found["project"], found["slash"]
-        if project and not _PROJECT.fullmatch(project):
-            raise HTTPException(404, "this is not the name of a project")
-        normal = canonicalize_name(project or "")
-        if place and (not slash or normal != (project or "")):
-            return RedirectResponse(f"{'../' if slash else ''}{normal or place.rpartition('/')[2]}/", 301)
+        place, project = found["place"] or "", found["project"] or ""
         if not place and not (self._root / "index.html").is_file():  # an index without a wheel
             return RedirectResponse(f"{ALL}/", 302)
         if place == ALL and not project and not (self._root / place).is_dir():
             kind, _ = _negotiated(request)
             return Response(root_pages([])[kind], headers={"content-type": _FILE_NAMES[kind], "vary": "Accept"})
-        folder = f"{place}/{normal}".strip("/")
+        folder = f"{place}/{project}".strip("/")
         if place in ("", FOLDER):
             return await self._page(request, folder, "index.html", policy=_PEOPLE_POLICY)
         return await self._page(request, folder)
@@ -112,7 +86,7 @@ class Pages:
             headers["etag"] = f'"{name[:2]}{name[3:65]}{".metadata" * name.endswith(".metadata")}"'
         headers |= _SECURED
         kind = _SHOWN.get(path.suffix, "application/octet-stream")
-        response = _Download(path, headers=headers, media_type=kind, stat_result=found)
+        response = FileResponse(path, headers=headers, media_type=kind, stat_result=found)
         return self._or_not_modified(request, response)
 
     def allow(self, request: Request) -> None:
@@ -152,24 +126,10 @@ class Pages:
 
 
 def _negotiated(request: Request) -> tuple[str, str]:
-    """The file name of a page and its media type, by what the client accepts (PEP 691); without a wish, HTML."""
-    accepted = (request.headers.get("accept") or "*/*").lower()
-    media_type = _best(accepted if len(accepted) <= _LONGEST_ACCEPT else "*/*")
-    if not media_type:
-        raise HTTPException(
-            406,
-            f"the request accepts none of the media types {', '.join(sorted(set(_OFFERED.values())))}",
-            {"vary": "Accept"},
-        )
-    return "index.json" if media_type == _JSON else "index.html", media_type
-
-
-@lru_cache(maxsize=256)
-def _best(accepted: str) -> str:
-    try:
-        return _OFFERED.get(mimeparse.best_match(list(_OFFERED), accepted), "")
-    except ValueError:
-        return "text/html"  # a header that cannot be read is ignored
+    """The file name of a page and its media type: JSON for installers, which accept it (PEP 691), else HTML."""
+    accepted = request.headers.get("accept", "")
+    name = "index.json" if re.search(r"application/vnd\.pypi\.simple\.(?:v1|latest)\+json", accepted) else "index.html"
+    return name, _FILE_NAMES[name]
 
 
 def unauthorized(sentence: str) -> HTTPException:
@@ -180,10 +140,7 @@ def unauthorized(sentence: str) -> HTTPException:
 def token_of(request: Request, tokens: Tokens) -> Token | None:
     """The token of a request: the password of the user `__token__`, or a bearer token. None without a valid token."""
     secret = _secret(request.headers.get("authorization", ""))
-    token = tokens.find(secret) if secret else None
-    if token:
-        request.scope[TOKEN] = token.name
-    return token
+    return tokens.find(secret) if secret else None
 
 
 def _secret(header: str) -> str:

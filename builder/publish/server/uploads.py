@@ -9,19 +9,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import BoundedSemaphore, Lock
+from threading import Lock
 
 import anyio
 import anyio.to_thread
-from packaging.utils import canonicalize_name
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
-from builder.log import print_warning
+from builder.log import print_line, print_warning
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.claimed_cells import CellClaims, foreign_claim, provided_by_torch
 from builder.proofs.static.claim import make_proof
@@ -37,18 +36,15 @@ from builder.publish.server.tokens import Token, Tokens
 from builder.wheelfile.archive import wheel_fault
 from builder.wheelfile.facts import facts_of, open_wheel
 
+#: Bytes of an uploaded file; the limit of an index for smaller ones is that of a proxy in front of the server.
+MAX_SIZE = 4 * 2**30
 #: Room for the other fields, such as the description, bytes.
 _FORM_SIZE = 2**24
 #: A wheel, its proofs, its provenance, and a signature, which is not used.
 _MOST_FILES = 4
 _MOST_FIELDS = 1000
-#: Threads that write uploads to disk and publish them; downloads have other threads.
-_THREADS = 8
-#: Uploads that are received at the same time.
-_AT_ONCE = 64
-#: Wheels with proofs whose file is checked at the same time; this takes memory.
-_CHECKED_AT_ONCE = 2
-_LONGEST_PROJECT = 200
+#: Threads that check and publish uploads, which takes memory; downloads have other threads.
+_THREADS = 4
 #: Errors of the system: a full disk, and a folder that cannot be written.
 _FULL, _CLOSED = {errno.ENOSPC, errno.EDQUOT}, {errno.EROFS, errno.EACCES, errno.EPERM}
 
@@ -56,21 +52,12 @@ _FULL, _CLOSED = {errno.ENOSPC, errno.EDQUOT}, {errno.EROFS, errno.EACCES, errno
 class Uploads:
     """Answers uploads."""
 
-    def __init__(self, root: Path, tokens: Tokens, max_size: int, required: Sequence[Level]) -> None:
+    def __init__(self, root: Path, tokens: Tokens, required: Sequence[Level]) -> None:
         """The arguments are explained at `make_app`."""
         self._repository = Repository(Folder(root))
-        self._tokens, self._max_size, self._required = tokens, max_size, required
-        self._running = 0
+        self._tokens, self._required = tokens, required
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
-        self._checking = BoundedSemaphore(_CHECKED_AT_ONCE)
-
-    async def rights(self, request: Request) -> Response:
-        """What the token of a request allows, for one project or without a name for any."""
-        token = self._token(request)
-        project = canonicalize_name(request.query_params.get("project", "")[:_LONGEST_PROJECT])
-        rights = {"uploads": token.may_upload(project), "proofs": token.may_prove(project), "max_size": self._max_size}
-        return JSONResponse(rights, headers={"cache-control": "no-store"})
 
     def _token(self, request: Request) -> Token:
         token = token_of(request, self._tokens)
@@ -82,11 +69,11 @@ class Uploads:
         """Receive and publish one wheel. The answer to a wheel that is already published is 200."""
         token = self._token(request)
         self._check_request(request, token)
-        self._running += 1
         try:
             # The form puts the files into unnamed files of the system. The other clients are served meanwhile.
             async with request.form(max_files=_MOST_FILES, max_fields=_MOST_FIELDS) as form:
                 answer = await anyio.to_thread.run_sync(self._publish, form, token, limiter=self._threads)
+            print_line(f"an upload with the token {token.name}: {answer}")
             return PlainTextResponse(f"{answer}\n")
         except OSError as error:
             if error.errno not in _FULL | _CLOSED:
@@ -100,25 +87,17 @@ class Uploads:
             raise HTTPException(400, "the client ended the connection") from None
         except asyncio.CancelledError:
             raise HTTPException(503, "the server stops; upload the file again later") from None
-        finally:
-            self._running -= 1
 
     def _check_request(self, request: Request, token: Token) -> None:
         """Raise HTTPException for a request whose form is not read."""
         if not token.may_upload():
             raise HTTPException(403, "this token does not allow uploads")
-        if self._running >= _AT_ONCE:
-            raise HTTPException(503, "too many uploads are running; try again later", {"Retry-After": "10"})
         if not request.headers.get("content-type", "").startswith("multipart/form-data"):
             raise HTTPException(415, "an upload is a form of the type multipart/form-data")
         length = request.headers.get("content-length", "")
         if not length.isdigit():
             raise HTTPException(411, "an upload needs the header Content-Length")
-        self._check_size(int(length) - _FORM_SIZE)
-
-    def _check_size(self, size: int) -> None:
-        if size > self._max_size:
-            raise HTTPException(413, f"the file is larger than {self._max_size} bytes, the limit of this server")
+        _check_size(int(length) - _FORM_SIZE)
 
     def _publish(self, form: FormData, token: Token) -> str:
         """Publish the wheel of a form; raises HTTPException with the reason why not."""
@@ -128,7 +107,7 @@ class Uploads:
             raise HTTPException(400, "the form has two files in one field")
         if "content" not in files:
             raise HTTPException(400, "the form has no file; the field `content` holds it")
-        self._check_size(files["content"].size or 0)
+        _check_size(files["content"].size or 0)
         try:
             name = files["content"].filename or ""
             check_file_name(name)
@@ -154,9 +133,8 @@ class Uploads:
                 if str(form.get("sha256_digest")).lower() != sha256:
                     raise HTTPException(400, f"the sha256 of the file is {sha256}, but `sha256_digest` differs")
                 if EVIDENCE.keys() & files.keys():
-                    with self._checking:
-                        check_statement(wheel, sha256)
-                        sent = vouched_proofs(wheel, sha256)
+                    check_statement(wheel, sha256)
+                    sent = vouched_proofs(wheel, sha256)
                 with self._locks[project]:
                     return self._add(wheel, project, sha256, sent)
         except ConflictError as error:
@@ -184,6 +162,11 @@ class Uploads:
             return UPDATED
         self._repository.add(new_wheel(wheel, proofs), update=False)
         return PUBLISHED
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_SIZE:
+        raise HTTPException(413, f"the file is larger than {MAX_SIZE} bytes, the limit of this server")
 
 
 def vouched_proofs(wheel: Path, sha256: str) -> list[Proof]:

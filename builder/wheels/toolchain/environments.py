@@ -130,10 +130,10 @@ class Environments:
     was deleted to free disk space is created again from that record, so new releases do not change a build's digest.
     """
 
-    def __init__(self, store: Store, torch_index: str, *, python_downloads: bool = True) -> None:
-        """`torch_index` is the URL of torch's own index; `python_downloads` is whether uv may download Pythons."""
+    def __init__(self, store: Store, torch_index: str) -> None:
+        """`torch_index` is the URL of torch's own index."""
         self.store = store
-        self._pythons = Pythons(store, downloads=python_downloads)
+        self._pythons = Pythons(store)
         self._torch_index = torch_index
 
     def torch_index(self, torch: Torch, cuda: Cuda) -> list[str]:

@@ -106,12 +106,9 @@ class Pythons:
     A download that failed is not tried again by the same object.
     """
 
-    def __init__(self, store: Store, *, downloads: bool = True) -> None:
-        """`downloads` is whether uv may download Pythons; the variable UV_PYTHON_DOWNLOADS can forbid it too."""
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._forbidden = "" if downloads else "by a dry run"
-        if (setting := package_settings().get(SETTING, "automatic")) != "automatic":
-            self._forbidden = self._forbidden or f"{SETTING}={setting}"
+        self._setting = package_settings().get(SETTING, "automatic")
         self._failures: dict[Python, MissingToolError] = {}
         self._lock = threading.Lock()
 
@@ -146,8 +143,8 @@ class Pythons:
 
     def _download(self, python: Python, missing: str) -> tuple[str, list[str]]:
         """Download an interpreter; return why that is not possible, or "", and what to do about it."""
-        if self._forbidden:
-            return f"downloads of Pythons are forbidden ({self._forbidden})", [
+        if self._setting != "automatic":
+            return f"downloads of Pythons are forbidden ({SETTING}={self._setting})", [
                 f"allow the download: unset {SETTING}",
                 f"download this Python with `{SETTING}=manual {uv_command()} python install {python}`",
             ]

@@ -16,12 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.cli.options import ExecutorName
-from builder.commands.building.build import BuildOptions, build_text, dry_run, hint_of, run_build
+from builder.commands.building.build import BuildOptions, build_text, hint_of, run_build
 from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.folders import open_store
-from builder.commands.index.publish import publish_wheels
-from builder.commands.store import history_text
 from builder.errors import (
     BuildError,
     BuildfarmError,
@@ -33,13 +30,10 @@ from builder.errors import (
 )
 from builder.log import console
 from builder.matrix.config import Selection
-from builder.matrix.load import load_matrix, load_recipes, read_plan
+from builder.matrix.load import read_plan
 from builder.process import OWNER_VARIABLE
 from builder.proof import Check, Verdict
 from builder.proofs.inventory import shelf_of
-from builder.publish.index.levels import Level
-from builder.publish.index.objects import Folder
-from builder.publish.index.repository import Repository
 from builder.publish.runs.history import runs as history
 from builder.publish.runs.view import report_of
 from builder.records import Part
@@ -111,9 +105,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         project.recipe("hollow", cuda="required")
         project.matrix("tiny", "broken", "hollow")
         first, warm = one_run(project), one_run(project)
-        index, wheels = Repository(Folder(root / "published")), sorted((root / "dist").glob("*.whl"))
-        recipes = load_recipes(load_matrix(project.options().matrix))
-        publish_wheels(index, wheels, Store(project.store), [Level.NONE], recipes)
         (tiny / "_C.c").write_text(MODULE.format(answer=43))
         (broken / "_C.c").write_text(MODULE.format(answer=1))
         yield Runs(project, first, warm, one_run(project))
@@ -175,13 +166,6 @@ def test_a_failed_compile_is_a_result_and_the_other_builds_go_on(runs: Runs) -> 
     assert row(runs.first, "broken")[1] == "-"
 
 
-def test_a_new_wheel_of_a_published_version_is_a_warning(runs: Runs) -> None:
-    said = "tiny 1.0 is already published; raise the version in"
-    assert said in " ".join(runs.edited.messages.split())
-    assert said not in " ".join(runs.first.messages.split())
-    assert "broken 1.0 is already published" not in " ".join(runs.edited.messages.split())
-
-
 def test_the_logs_of_failed_builds_are_kept_with_their_run(runs: Runs) -> None:
     first = min(history(Store(runs.project.store)), key=lambda run: run.started)
     broken, hollow = runs.first.results["broken"], runs.first.results["hollow"]
@@ -202,7 +186,7 @@ def test_the_report_of_a_run(runs: Runs) -> None:
     assert {"compile", "repair", f"import in {cell}"} <= stages
     assert all(0 <= each.start < each.end <= first.seconds + 1 for each in first.timeline.stages)
     assert set(warm.reused) == {tiny, str(runs.first.results["hollow"].build)}
-    found = {build.extension: build for build in report_of(first).builds}
+    found = {build.build.partition("-")[0]: build for build in report_of(first).builds}
     assert {name: build.result for name, build in found.items()} == {
         "broken": "failed",
         "hollow": "refused",
@@ -212,7 +196,7 @@ def test_the_report_of_a_run(runs: Runs) -> None:
     end = found["broken"].log
     assert end
     assert any(line.startswith("broken/_C.c:1:") for line in end.lines), "the real error of gcc"
-    assert {build.extension: build.result for build in report_of(warm).builds}["tiny"] == "already built"
+    assert {build.build: build.result for build in report_of(warm).builds}[tiny] == "already built"
 
 
 def test_a_refused_wheel_never_reaches_dist(runs: Runs) -> None:
@@ -368,10 +352,6 @@ def test_a_signal_ends_the_compiler_and_prints_what_is_kept(
     assert "Traceback" not in err
     assert out == ""
     wait_until(lambda: not programs(runs.project.store), "the end of all programs")
-    last = history(Store(runs.project.store))[0]
-    assert (last.interrupted, last.counts()) == (True, {"not finished": 1, "already built": 1})
-    assert [build.split("-")[0] for build in last.unfinished] == [name]
-    assert "interrupted: 1 not finished, 1 already built" in history_text([last])
 
 
 def programs(store: Path) -> list[str]:
@@ -439,8 +419,6 @@ def test_a_version_that_the_source_does_not_have_stops_the_run_before_the_compil
     try:
         with pytest.raises(UsageError, match=r"extension.yaml says 1.0 and setup.py 1.1"):
             run_build(replace(options, store=tmp_path / "empty"))
-        with pytest.raises(UsageError, match=r"extension.yaml says 1\.0 "):
-            dry_run(replace(options, store=tmp_path / "empty"))
     finally:
         script.unlink()
 
@@ -517,18 +495,8 @@ def test_if_neither_executor_can_compile_one_error_has_both_reasons_and_all_solu
     )
     first, second, image, elsewhere = caught.value.hints
     assert (first, second) == ("install Docker", "pass `--allow-cuda-minor-mismatch`")
-    assert "--image" in image
+    assert "`images`" in image
     assert "--executor docker" in elsewhere
-
-
-def test_an_image_on_the_command_line_chooses_containers(options: BuildOptions, tmp_path: Path) -> None:
-    options = replace(options, executor=ExecutorName.AUTO, image="own:1", store=tmp_path, no_pull=True)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(
-            "builder.commands.building.build.choose_executor", lambda settings, *_, **__: pytest.fail(settings.executor)
-        )
-        with pytest.raises(pytest.fail.Exception, match="docker"):
-            run_build(options)
 
 
 @pytest.mark.parametrize("used", [True, False])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.building.build import dry_run, run_build
+from builder.commands.building.build import run_build
 from builder.commands.store import Pruned
 from builder.commands.store import prune_store as prune
 from builder.errors import Exit
 from builder.matrix.fields import parse_size
-from builder.publish.plan_text import dry_run_json, dry_run_text
 from builder.publish.runs.history import runs
 from builder.store import Store
 from tests.conftest import wait_until
@@ -90,9 +88,7 @@ def test_prune_disturbs_no_running_build(project: SmallProject, tmp_path: Path) 
 
 def test_prune_and_history(project: SmallProject) -> None:
     options = project.options()
-    assert set(dry_run(options).values()) == {False}
     run_build(options)
-    assert set(dry_run(options).values()) == {True}
     run_build(replace(options, dist=project.root / "dist2"))
     gc.collect()  # the marks of the runs go
     store = Store(project.store)
@@ -108,9 +104,6 @@ def test_prune_and_history(project: SmallProject) -> None:
     assert {"builds", "envs", "logs", "proofs", "runs"} <= {name.partition("/")[0] for name in names(done)}
     assert not prune(store, 0).deleted
     assert list((store.root / "envs").glob("*.json")), "the locked versions of packages stay"
-    planned_builds = dry_run(options)
-    assert dry_run_text(planned_builds).startswith("2 to compile, 0 already built\n  compile        ")
-    assert [each["status"] for each in json.loads(dry_run_json(planned_builds))["builds"]] == ["compile"] * 2
     results = run_build(options).results
     assert [result.reused for result in results] == [False] * 2
 

@@ -7,36 +7,31 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import NoReturn, cast
 
 import pytest
 
-from builder.commands.building.build import build_text
-from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.building.preflight import BuildOrder, Parallelism
+from builder.commands.building.preflight import BuildPlace, Parallelism, places
 from builder.commands.building.story import LocalRun
 from builder.commands.index.foreign_wheels import foreign_wheels
-from builder.commands.plan import PlanOptions, plan
 from builder.errors import BuildError
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell, Python
-from builder.matrix.config import PathSource, Selection
-from builder.matrix.load import read_plan
-from builder.matrix.plan import Build, Plan
+from builder.matrix.config import PathSource
+from builder.matrix.plan import Build
 from builder.progress.display import WAITS
-from builder.result import BuildResult
 from builder.store import Store, work_name
 from builder.wheels import make as wheel_maker
-from builder.wheels.job import Compiled, CompileJob, build_digest
+from builder.wheels.job import Compiled, CompileJob, Executor, build_digest
 from builder.wheels.local import LocalExecutor
-from builder.wheels.sources.prepare import source_digest, source_entries
+from builder.wheels.sources.prepare import source_digest
 from builder.wheels.toolchain.environments import Environments
 from tests.conftest import PATIENCE, wait_until
-from tests.unit.commands.test_cases import a_project, built
 from tests.unit.fake_clock import FakeClock
 from tests.unit.loopback import pure_wheel
 from tests.unit.matrix import make
@@ -45,7 +40,6 @@ from tests.unit.wheels.make_record import BUILD, TOOLCHAIN, build_record
 FIRST = BUILD
 SECOND = replace(FIRST, pythons=(Cell.parse("torch2.6.0-cu124-cp311").python,))
 OTHER = replace(FIRST, extension="other")
-ALONE = Parallelism()
 
 
 @pytest.fixture
@@ -54,44 +48,30 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def compile_in(
-    order: BuildOrder, build: Build, entered: threading.Event, waits: list[Build] | None = None
-) -> Callable[[], None]:
-    waits = [] if waits is None else waits
-
-    def run() -> None:
-        with order.compiling(build, ALONE, lambda: waits.append(build)):
-            entered.set()
-
-    return run
+def order(
+    *missing: Build, stored: Sequence[Build] = (), builds: int = 1, jobs: int = 1, in_turn: bool = False
+) -> dict[Build, BuildPlace]:
+    """The places of builds that share objects."""
+    executor = SimpleNamespace(shares_objects=True, compiles_in_turn=in_turn)
+    found = dict.fromkeys(stored, True) | dict.fromkeys(missing, False)
+    return places(found, Parallelism(builds, jobs), cast("Executor", executor))
 
 
 def test_the_second_python_waits_for_the_first_and_a_different_extension_does_not(pool: ThreadPoolExecutor) -> None:
-    waits: list[Build] = []
-    order, entered, other = BuildOrder([FIRST, SECOND, OTHER]), threading.Event(), threading.Event()
-    with order.compiling(FIRST, ALONE):
-        waiting = pool.submit(compile_in(order, SECOND, entered, waits))
-        pool.submit(compile_in(order, OTHER, other, waits)).result(timeout=PATIENCE)
-        assert other.is_set()
-        assert not entered.is_set()
-        assert waits == [SECOND]
+    found, waits = order(FIRST, SECOND, OTHER), list[str]()
+    waiting = pool.submit(found[SECOND].wait, lambda: waits.append("second"))
+    found[OTHER].wait(lambda: waits.append("other"))
+    wait_until(lambda: waits == ["second"], "the second build")
+    found[OTHER].release()
+    assert not waiting.done()
+    found[FIRST].release()
     waiting.result(timeout=PATIENCE)
-    assert entered.is_set()
-
-
-def test_a_first_build_that_fails_releases_the_others(pool: ThreadPoolExecutor) -> None:
-    order, entered = BuildOrder([FIRST, SECOND]), threading.Event()
-    with pytest.raises(ValueError, match="broken"), order.compiling(FIRST, ALONE):
-        raise ValueError("broken")
-    pool.submit(compile_in(order, SECOND, entered)).result(timeout=PATIENCE)
-    assert entered.is_set()
 
 
 def test_builds_of_all_groups_start_in_turn() -> None:
     third, other = replace(SECOND, pythons=(Python(3, 14),)), replace(OTHER, pythons=SECOND.pythons)
-    builds = [FIRST, SECOND, third, OTHER, other]
-    assert BuildOrder(builds).ordered(builds) == [FIRST, OTHER, SECOND, other, third]
-    assert BuildOrder([FIRST, SECOND, OTHER]).ordered([SECOND, FIRST, OTHER]) == [FIRST, OTHER, SECOND]
+    found = order(FIRST, SECOND, third, OTHER, other)
+    assert sorted(found, key=lambda build: found[build].rank) == [FIRST, OTHER, SECOND, other, third]
 
 
 @pytest.mark.parametrize(
@@ -102,24 +82,16 @@ def test_builds_of_all_groups_start_in_turn() -> None:
         ([FIRST, SECOND], SECOND, True, 8),
         ([FIRST, SECOND, OTHER], FIRST, False, 2),  # builds that wait for the other group's first build may start
         ([FIRST, SECOND, OTHER], SECOND, True, 2),
-        ([], FIRST, False, 2),
     ],
 )
 def test_a_build_gets_the_compilers_of_builds_that_wait_for_it(
     builds: list[Build], build: Build, jobs: int, *, in_turn: bool
 ) -> None:
-    order = BuildOrder(builds, in_turn=in_turn)
-    order.release(FIRST)
-    with order.compiling(build, Parallelism(builds=4, jobs=2)) as given:
-        assert given == jobs
+    assert order(*builds, builds=4, jobs=2, in_turn=in_turn)[build].jobs == jobs
 
 
-@pytest.mark.parametrize("builds", [[], [FIRST, SECOND]], ids=["outside of the order", "the first is not compiled"])
-def test_a_build_does_not_wait_for_what_is_not_compiled(builds: list[Build]) -> None:
-    order = BuildOrder(builds)
-    order.release(FIRST)
-    with order.compiling(SECOND, ALONE):
-        pass
+def test_a_build_does_not_wait_for_what_is_not_compiled() -> None:
+    order(SECOND, stored=[FIRST])[SECOND].wait(lambda: pytest.fail("it waits"))
 
 
 PROGRAM = """\
@@ -172,48 +144,6 @@ def test_a_signal_ends_the_running_builds(tmp_path: Path, moment: str) -> None:
     assert done.stdout == "interrupted\n", done.stderr
 
 
-def test_a_dry_run_knows_which_files_changed_before_the_source_is_copied(tmp_path: Path) -> None:
-    folder, store = tmp_path / "ext", Store(tmp_path / "store")
-    folder.mkdir()
-    (folder / "op.cu").write_text("first")
-    recipe = replace(make.recipe("ops"), folder=folder, source=PathSource(folder))
-    run = LocalRun(store, LocalExecutor(Environments(store, "https://index.example")), None, {BUILD.extension: recipe})
-    FolderBuilds(store).remember(BUILD, recipe, "d" * 64, source_entries(recipe))
-    (folder / "op.cu").write_text("second")
-    assert run.why(BUILD) == "must be compiled again, because these files changed since the last wheel: op.cu"
-
-
-def test_a_version_that_is_published_with_other_files_is_named_before_and_after_a_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("BUILDFARM_STORE", str(tmp_path / "store"))
-    matrix, store = a_project(tmp_path / "project"), Store(tmp_path / "store")
-    (tmp_path / "project" / "dist").mkdir()
-    monkeypatch.chdir(tmp_path / "project")
-    _, recipes, planned = read_plan(matrix, Selection())
-    [made], recipe, notes = planned.builds, recipes["toy"], FolderBuilds(store)
-    (recipe.folder / "op.cu").write_text("first")
-    first = built(store, matrix, "a" * 64, "1.0+cu130.torch2.11")
-    notes.remember(made, recipe, first.digest, source_entries(recipe))
-    notes.remember_published(first.wheel, first.sha256, [recipe])
-
-    def planning() -> str:
-        plan(PlanOptions(matrix=matrix))
-        return " ".join(capsys.readouterr().err.split())
-
-    says = "toy 1.0 is already published; raise the version in"
-    assert not planning(), "nothing has changed"
-    (recipe.folder / "op.cu").write_text("changed")
-    assert says in planning()
-    second = built(store, matrix, "b" * 64)
-    notes.remember(made, recipe, second.digest, source_entries(recipe))
-    assert says in planning(), "the last wheel is another one"
-    result = BuildResult(made, second, None, False, 1, taken=notes.taken(made, recipe, second.digest))
-    assert says in build_text(tmp_path, Plan((made,), ()), [result])
-    result = BuildResult(made, first, None, False, 1, taken=notes.taken(made, recipe, first.digest))
-    assert says not in build_text(tmp_path, Plan((made,), ()), [result])
-
-
 class Tools:
     """Compilers that write to the log and fail when the test lets them go on."""
 
@@ -238,6 +168,7 @@ def project(folder: Path, source: str, store: Store) -> LocalRun:
     recipe = replace(make.recipe("ops"), folder=folder, source=PathSource(folder))
     executor = LocalExecutor(Environments(store, "https://index.example"))
     run = LocalRun(store, executor, None, {BUILD.extension: recipe})
+    run._places = {BUILD: BuildPlace(1)}
     run.progress.start(str(BUILD))
     return run
 
@@ -248,7 +179,7 @@ def compile_in_thread(run: LocalRun, tools: Tools) -> tuple[threading.Thread, li
 
     def make_wheel() -> None:
         with pytest.raises(BuildError):
-            run._make_wheel(BUILD, tools, run.recipes[BUILD.extension], run.log(BUILD), 1, stages.append)
+            run._make_wheel(BUILD, tools, run.recipes[BUILD.extension], run.log(BUILD), stages.append)
 
     return threading.Thread(target=make_wheel), stages
 
@@ -280,7 +211,7 @@ def test_a_wheel_that_another_process_made_meanwhile_is_not_built_here(tmp_path:
     with store.work(work_name(digest)) as work:
         (work / "ops.whl").touch()
         stored = store.add(digest, work / "ops.whl", build_record())
-    assert run._make_wheel(BUILD, Tools(), recipe, run.log(BUILD), 1, lambda _: None) == (stored, True)
+    assert run._make_wheel(BUILD, Tools(), recipe, run.log(BUILD), lambda _: None) == (stored, True)
 
 
 def test_a_compile_begins_when_it_has_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

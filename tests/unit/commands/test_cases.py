@@ -186,18 +186,3 @@ def test_a_folder_without_a_wheel_gets_none_of_another_folder(tmp_path: Path, mo
         list(run_cases(options))
     earlier = built(store, mine, "a" * 64)
     assert drafted_wheel(monkeypatch, store, mine.parent) == earlier.wheel
-
-
-def test_only_the_folder_that_published_a_wheel_is_warned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = Store(tmp_path / "store")
-    warnings = []
-    for name in ("mine", "other"):
-        matrix = a_project(tmp_path / name)
-        [recipe] = load_recipes(load_matrix(matrix))
-        [build] = read_plan(matrix, Selection())[2].builds
-        if name == "mine":
-            wheel = tmp_path / "toy-1.0+cu130.torch2.11-cp312-cp312-linux_x86_64.whl"
-            FolderBuilds(store).remember_published(wheel, "a" * 64, [recipe])
-        FolderBuilds(store).tell_before_compile(build, recipe, "b" * 64, {})
-        warnings.append(" ".join(capsys.readouterr().err.split()))
-    assert ["toy 1.0 is already published" in warning for warning in warnings] == [True, False]

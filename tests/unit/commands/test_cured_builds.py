@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.commands.building.preflight import BuildPlace
 from builder.commands.building.story import LocalRun
 from builder.matrix.config import Recipe
 from builder.matrix.load import load_recipe
@@ -69,6 +70,7 @@ def wheels_without_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_of(recipe: Recipe, tools: Compilers, *, cures: bool = True) -> LocalRun:
     found = LocalRun(tools.environments.store, tools, None, {"toy": recipe}, cures=cures)  # type: ignore[arg-type]
+    found._places = {build: BuildPlace(1) for build in BUILDS}
     for build in BUILDS:
         found.progress.start(str(build))
     return found
@@ -93,8 +95,10 @@ def test_a_build_is_cured_until_there_is_a_wheel(
 
 def test_an_error_that_stays_ends_the_build(recipe: Recipe, store: Store) -> None:
     tools = Compilers(store, "AT_CHECK", again=True)
+    run = run_of(recipe, tools)
     with pytest.raises(CompileError, match="AT_CHECK") as error:
-        made(run_of(recipe, tools))
+        made(run)
+    assert run._places[BUILDS[0]].compiled.is_set(), "the builds that wait for it go on"
     assert len(tools.compiles) == 2
     assert error.value.hints[-2:] == (
         "`AT_CHECK` is not cured: no file has code of the form that the cure knows",

@@ -1,10 +1,9 @@
-"""The table and the JUnit XML of an answer: nothing lost, nothing called green that was not run."""
+"""The table of an answer: nothing lost, nothing called green that was not run."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -12,7 +11,7 @@ from builder.gate.causes import PlacedOutcome, causes_of
 from builder.gate.check_table import CHECKS
 from builder.gate.imports.registration import no_autograd
 from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, PASSED, Answer, Outcome
-from builder.gate.report import count_checks, junit, table
+from builder.gate.report import count_checks, table
 from builder.proofs.cells.op_gate import CellProofs
 from builder.publish.proof_lines import counts
 
@@ -142,36 +141,6 @@ def test_a_cell_is_named_only_if_there_are_others() -> None:
     assert causes_of(two).sentences(FAILED) == ["linkage in 2 of 3 cells: undefined symbol"]
     wheels = [PlacedOutcome(one, "cp312", "a"), PlacedOutcome(replace(one, verdict=PASSED), "cp313", "b")]
     assert causes_of(wheels).sentences(FAILED) == ["linkage in a: undefined symbol"]
-
-
-def test_junit_has_counts_reasons_and_evidence() -> None:
-    stack = "Fatal Python error: Segmentation fault\n  File <x>"
-    found = answer(
-        Outcome("values", OP, "plain", PASSED, seconds=0.25),
-        Outcome("memory", OP, "plain", FAILED, "SIGSEGV", 0.5, {"stack": stack, "shape": [2, 3]}),
-        Outcome("gpu-values", OP, "plain", NOT_RUN, "no GPU on this machine"),
-        gpus=[H100],
-    )
-    xml = junit({"x": found})
-    suite = ElementTree.fromstring(xml)[0]
-    counts = {key: suite.attrib[key] for key in ("tests", "failures", "errors", "skipped", "time")}
-    assert counts == {"tests": "3", "failures": "1", "errors": "0", "skipped": "1", "time": "0.750"}
-    names = [one.attrib["name"] for one in suite.iter("testcase")]
-    assert names == ["values: plain", "memory: plain", "gpu-values: plain"]
-    failure = next(suite.iter("failure"))
-    assert failure.attrib["message"] == "SIGSEGV"
-    assert stack in (failure.text or "")
-    assert "shape: [2, 3]" in (failure.text or "")
-    assert next(suite.iter("skipped")).attrib["message"] == "no GPU on this machine"
-    assert any("H100" in one.attrib["value"] for one in suite.iter("property"))
-
-
-def test_junit_is_valid_xml_for_any_output_of_a_process() -> None:
-    junk = "\x00\x1b[31m \udc80 \ufffe ]]> <&"
-    outcome = Outcome("values", f"a::{junk}", junk, FAILED, junk, evidence={"stderr": junk, "more": [junk]})
-    xml = junit({"x": answer(outcome, odd=junk)})
-    failure = next(ElementTree.fromstring(xml.encode("utf-8")).iter("failure"))
-    assert failure.attrib["message"].endswith("]]> <&")
 
 
 def test_the_gate_and_build_count_each_check_once() -> None:

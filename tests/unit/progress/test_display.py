@@ -1,4 +1,4 @@
-"""Progress: live lines, intervals, fold groups of GitHub Actions, and the files that were compiled."""
+"""Progress: live lines, intervals, and the files that were compiled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from builder import log
 from builder.log import Verbosity
 from builder.progress import display
-from builder.progress.display import HEARTBEAT_SECONDS, FileCount, Progress, Timeline, clock, fold_group
+from builder.progress.display import HEARTBEAT_SECONDS, FileCount, Progress, Timeline, clock
 from tests.conftest import PATIENCE, wait_until
 from tests.unit.fake_clock import FakeClock
 
@@ -124,7 +124,6 @@ def test_a_clock() -> None:
 
 def test_quiet_prints_nothing(output: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verbosity(monkeypatch, Verbosity(quiet=True))
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
     progress = Progress()
     with progress.shown():
         progress.start("one", tmp_path / "log")
@@ -175,45 +174,11 @@ def test_parts_of_a_build_have_lines_and_logs_of_their_own(
     assert [*tmp_path.iterdir()] == [log]
 
 
-def test_in_github_actions_the_output_is_a_fold_group_without_commands(
-    output: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    path = tmp_path / "log"
-    path.write_text("of an earlier run\n")
-    progress = Progress(FakeClock())
-    progress.start("one", path)
-    with path.open("a") as stream:
-        stream.write("::group::Building wheel...\n[red]x\n")
-    progress.finish("one", "built")
-    progress.start("two", path)
-    progress.finish("two", "already built")
-    lines = output.getvalue().splitlines()
-    token = lines[1].removeprefix("::stop-commands::")
-    assert lines == [
-        "::group::output of one",
-        f"::stop-commands::{token}",
-        "::group::Building wheel...",
-        "[red]x",
-        f"::{token}::",
-        "::endgroup::",
-        "one: built in 0:00",
-        "two: already built in 0:00",
-    ]
-    assert len(token) == 32
-
-
-def test_a_long_output_is_cut_at_its_beginning(output: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builder.progress.display.MOST_LINES", 2)
-    fold_group("x", "one\ntwo\nthree\n")
-    assert output.getvalue().splitlines()[2:5] == ["(1 lines left out)", "two", "three"]
-
-
-def shown(progress: Progress, monkeypatch: pytest.MonkeyPatch, width: int = 120) -> list[str]:
-    """Return the live table as a terminal of this width shows it."""
+def shown(progress: Progress, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the live table as a terminal shows it."""
     stream = io.StringIO()
     with monkeypatch.context() as context:
-        console = Console(file=stream, width=width, emoji=False, color_system=None)
+        console = Console(file=stream, width=120, emoji=False, color_system=None)
         context.setattr(display, "console", console)
         console.print(progress)
     return [line.rstrip() for line in stream.getvalue().splitlines()]
@@ -235,19 +200,6 @@ def test_a_terminal_shows_the_running_builds(
     progress.finish("one", "failed: no [nvcc]")
     assert shown(progress, monkeypatch) == ["two  waiting (1:05)"]
     assert output.getvalue() == "one: failed: no [nvcc] in 1:05\n"
-
-
-def test_in_a_narrow_terminal_each_build_has_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    name, machine = "ops-0.1.0-stable-torch2.11.0-cu130", "gpu-node-0123.rack-7.very-long-machine-name.lab.example"
-    progress = Progress(FakeClock())
-    progress.start("two")
-    progress.stage(name, "compile", machine)
-    lines = ["two", "  waiting (0:00)", name, f"  compile (0:00) on {machine}"]
-    assert shown(progress, monkeypatch, 60)[:3] == lines[:3]
-    assert shown(progress, monkeypatch, 140)[1] == f"{name}  compile (0:00) on {machine}"
-    cut = shown(progress, monkeypatch, 40)[3]
-    assert cut.startswith("  compile (0:00) on gpu-node-0123"), "a long name of a machine hides no time"
-    assert len(cut) == 40
 
 
 def test_a_stage_keeps_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -30,7 +29,7 @@ from builder.publish.dist import Published, publish_wheels
 from builder.publish.op_evidence import Gradient, gradients_of
 from builder.publish.plan_text import architectures_hint, plan_text
 from builder.publish.provenance import make_statement, statement_path, write_statement
-from builder.publish.report import build_junit, report_json
+from builder.publish.report import report_json
 from builder.records import CacheStatistics, Part, Record, Toolchain
 from builder.result import BuildResult, SmokeResult
 from builder.store import StoredBuild
@@ -408,32 +407,6 @@ def test_report_json(stored: StoredBuild) -> None:
 def test_report_json_contains_no_times_of_the_run(stored: StoredBuild) -> None:
     one = result(stored, proofs(NOT_RUN))
     assert report_json(PLAN, [one]) == report_json(PLAN, [replace(one, seconds=0.1, reused=True)])
-
-
-def test_junit_has_a_suite_for_each_build_and_each_of_its_cells(stored: StoredBuild) -> None:
-    refused = result(stored, proofs(PASSED, NOT_RUN, linkage=FAILED, reason="no symbol"))
-    broken = replace(result(None, error=BuildError("no nvcc", stage="compile")), build=build("other"))
-    suites = ElementTree.fromstring(build_junit([refused, broken]).partition("?>")[2])
-    assert {
-        suite.get("name", ""): [suite.get(key) for key in ("tests", "failures", "skipped")] for suite in suites
-    } == {
-        str(build()): ["2", "0", "0"],
-        f"{build()} in {CELLS[0]}": ["2", "1", "0"],
-        f"{build()} in {CELLS[1]}": ["1", "0", "1"],
-        f"{build()} in {CELLS[2]}": ["0", "0", "0"],
-        str(build("other")): ["1", "1", "0"],
-        **{f"{build('other')} in {cell}": ["0", "0", "0"] for cell in CELLS},
-    }
-    messages = [failure.get("message") for failure in suites.iter("failure")]
-    assert messages == ["no symbol", "no nvcc"]
-
-
-def test_junit_gives_the_reason_why_a_finding_is_accepted(stored: StoredBuild) -> None:
-    why = {"accepted": "our index allows it"}
-    found = Proof("ab", None, Check.SIZE, Verdict.ACCEPTED, "the wheel is too large", evidence=why)
-    suites = ElementTree.fromstring(build_junit([result(stored, (found,))]).partition("?>")[2])
-    messages = [skipped.get("message") for skipped in suites.iter("skipped")]
-    assert messages == ["accepted: our index allows it; the finding: the wheel is too large"]
 
 
 WHEEL = "ms_deform_attn-0.1.0+cu130.torch2.11-cp310-abi3-manylinux_2_34_x86_64.whl"

@@ -286,9 +286,8 @@ def test_a_build_reads_what_is_unknown_and_goes_on(
     add_torch(index, TORCH)
     add_toolkit(index)
     file = project / "facts.yaml"
-    for words in (["build", "--dry-run"], ["plan"]):
-        with refused(Code.KEY_INVALID, "torch 2.99"):
-            raise CliRunner().invoke(app, words).exception or AssertionError(words)
+    with refused(Code.KEY_INVALID, "torch 2.99"):
+        raise CliRunner().invoke(app, ["plan"]).exception or AssertionError
     monkeypatch.setenv("UV_OFFLINE", "1")
     with refused(Code.NETWORK_UNREACHABLE, "torch 2.99"):
         raise CliRunner().invoke(app, ["build"]).exception or AssertionError

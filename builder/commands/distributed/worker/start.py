@@ -1,4 +1,4 @@
-"""`buildfarm worker`: Dask workers with buildfarm's plugin; they connect again when their scheduler comes back."""
+"""`buildfarm worker`: Dask workers with buildfarm's plugin."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from builder.commands.distributed.options import WorkerOptions
 from builder.commands.distributed.worker.facts import measure
 from builder.commands.distributed.worker.service import Service
 from builder.commands.folders import open_store
-from builder.errors import Code
+from builder.errors import Code, MissingToolError
 from builder.images.network import is_loopback
-from builder.log import print_line, print_warning
+from builder.log import print_line
 
 #: Seconds between two attempts to reach the scheduler.
 RETRY_SECONDS = 1.0
@@ -39,7 +39,7 @@ DASK_DEFAULTS = {"distributed": {"admin": {"tick": {"interval": "200ms"}}, "work
 def run_worker(options: WorkerOptions) -> None:
     """Run until a signal ends the worker.
 
-    Raises UsageError for the options, and MissingToolError when the scheduler does not answer in time.
+    Raises UsageError for the options, and MissingToolError when the scheduler does not answer in time, or ends.
     """
     connection.check_address(options.scheduler, plain_tcp=options.plain_tcp, option="ADDRESS")
     connection.quiet_dask()
@@ -48,52 +48,50 @@ def run_worker(options: WorkerOptions) -> None:
 
 
 async def _run(options: WorkerOptions) -> None:
-    """Be a worker, again and again when the scheduler ends, until a signal."""
+    """Be a worker until a signal; raises MissingToolError if the scheduler ends before."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     store = open_store(options.store, run=False)
     security = connection.security_for(options.scheduler, "worker")
-    name, said = options.name or socket.gethostname(), False
+    name = options.name or socket.gethostname()
     host = options.host or ("127.0.0.1" if is_loopback(urlsplit(options.scheduler).hostname or "") else None)
+    if not await _reached(options.scheduler, security, options.wait, stop):
+        return
+    facts = await asyncio.to_thread(measure, name, builds=options.builds)
+    print_line("\n".join(facts.lines(store.root)))
     # Dask's files are below this folder. Its lock keeps it from `clear_abandoned`, while this process lives.
     with store.work(f"dask-{os.getpid()}") as scratch:
-        while await _reached(options.scheduler, security, options.wait, stop):
-            facts = await asyncio.to_thread(measure, name, builds=options.builds)
-            if not said:
-                print_line("\n".join(facts.lines(store.root)))
-            said = True
-            nannies = [
-                Nanny(
-                    options.scheduler,
-                    nthreads=offer.threads,
-                    name=f"{name}-{store.owner('')[:6]}-{offer.kind}",
-                    host=host,
-                    security=security,
-                    resources=offer.resources,
-                    memory_limit=0,  # a task's memory is that of its own process
-                    local_directory=str(scratch),
-                    plugins=(Service(store.root, facts),),
-                    dashboard_address=":0" if host is None else f"{host}:0",
-                    silence_logs=logging.CRITICAL,
-                )
-                for offer in facts.offers()
-            ]
-            stopped = asyncio.create_task(stop.wait())
-            async with AsyncExitStack() as stack:
-                starting = asyncio.gather(*(stack.enter_async_context(nanny) for nanny in nannies))
-                await asyncio.wait([cast("Any", starting), stopped], return_when=asyncio.FIRST_COMPLETED)
-                if not starting.done():
-                    await _give_up(nannies, starting)
-                    return
-                await starting
-                print_line(f"connected to {options.scheduler}")
-                ended = [asyncio.create_task(nanny.finished()) for nanny in nannies]  # type: ignore[no-untyped-call]
-                await asyncio.wait([*ended, stopped], return_when=asyncio.FIRST_COMPLETED)
-            if stop.is_set():
+        nannies = [
+            Nanny(
+                options.scheduler,
+                nthreads=offer.threads,
+                name=f"{name}-{store.owner('')[:6]}-{offer.kind}",
+                host=host,
+                security=security,
+                resources=offer.resources,
+                memory_limit=0,  # a task's memory is that of its own process
+                local_directory=str(scratch),
+                plugins=(Service(store.root, facts),),
+                dashboard_address=":0" if host is None else f"{host}:0",
+                silence_logs=logging.CRITICAL,
+            )
+            for offer in facts.offers()
+        ]
+        stopped = asyncio.create_task(stop.wait())
+        async with AsyncExitStack() as stack:
+            starting = asyncio.gather(*(stack.enter_async_context(nanny) for nanny in nannies))
+            await asyncio.wait([cast("Any", starting), stopped], return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                await _give_up(nannies, starting)
                 return
-            stopped.cancel()
-            print_warning(f"lost the scheduler at {options.scheduler}; trying to reach it again")
+            await starting
+            print_line(f"connected to {options.scheduler}")
+            ended = [asyncio.create_task(nanny.finished()) for nanny in nannies]  # type: ignore[no-untyped-call]
+            await asyncio.wait([*ended, stopped], return_when=asyncio.FIRST_COMPLETED)
+    if not stop.is_set():
+        hint = "start it and this worker again; a service manager or a job system can do that"
+        raise MissingToolError("lost the scheduler", Code.NETWORK_UNREACHABLE, where=options.scheduler, hints=[hint])
 
 
 async def _give_up(nannies: Sequence[Nanny], starting: asyncio.Future[Any]) -> None:

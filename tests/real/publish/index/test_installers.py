@@ -133,27 +133,6 @@ def test_installs_from_a_web_server_and_reads_metadata_beside_the_wheel(
     assert list(dict.fromkeys(requested)) == [f"my_ext-1.0+cu13-py3-none-any.whl{end}" for end in (".metadata", "")]
 
 
-@pytest.mark.parametrize("installer", INSTALLERS)
-def test_installers_refuse_a_wheel_that_changed_since(tmp_path: Path, install: Install, installer: str) -> None:
-    simple = index_of(tmp_path / "dist", pure_wheel(tmp_path, "my_ext", "1.0"))
-    (wheel,) = (tmp_path / "dist").rglob("*.whl")
-    with wheel.open("ab") as stream:
-        stream.write(b"\0")
-    done = install(installer, simple.as_uri(), "my-ext", tmp_path / "site")
-    assert done.returncode != 0
-    assert "hash" in done.stderr.lower()
-    assert not (tmp_path / "site" / "my_ext.py").exists()
-
-
-@pytest.mark.parametrize("installer", INSTALLERS)
-def test_installers_heed_requires_python(tmp_path: Path, install: Install, installer: str) -> None:
-    wheels = (pure_wheel(tmp_path, "my_ext", "1.0"), pure_wheel(tmp_path, "my_ext", "2.0", requires_python=">=3.99"))
-    simple = index_of(tmp_path / "dist", *wheels)
-    done = install(installer, simple.as_uri(), "my-ext", tmp_path / "site")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "site" / "my_ext-1.0.dist-info").is_dir()
-
-
 @pytest.mark.parametrize("bound", ["<3.4", "==3.4.*", "~=3.4.0", "===3.4.1", "!=3.11.*,!=3.12.*,!=3.13.*"])
 def test_uv_ignores_the_upper_bounds_of_requires_python(tmp_path: Path, install: Install, bound: str) -> None:
     """The check `modules` relies on it; pip refuses such a wheel."""

@@ -20,7 +20,6 @@ from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.provenance import statement_path
 from builder.publish.server.client import MAX_EVIDENCE, PUBLISHED, UNCHANGED, UPDATED
-from builder.publish.server.tokens import Tokens
 from tests.real.publish.remote.make import CELL, ON_GPU, TAG, proven_wheel
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import ON_CPU, checked
@@ -109,18 +108,6 @@ def test_a_token_without_the_scope_changes_no_proofs(client: Client, wheel: Path
     client.refuses(403, "", wheel, auth, as_field(made_proofs(wheel, ON_GPU, cells=[CELL])))
     assert client.upload(wheel, auth).text == f"{UNCHANGED}\n"
     assert client.published() == before
-
-
-def test_what_a_token_allows(client: Client) -> None:
-    def rights(scope: str, project: str = "") -> tuple[bool, bool]:
-        found = client.get(f"/legacy/?project={project}", auth=client.token(scope, name=scope.replace(":", "-"))).json()
-        Tokens(client.root).revoke(scope.replace(":", "-"))
-        return found["uploads"], found["proofs"]
-
-    assert rights("read") == (False, False)
-    assert rights("upload") == rights("upload", "my_ext") == (True, False)
-    assert rights("prove:my_ext", "My.Ext") == rights("prove", "x") == (True, True)
-    assert rights("prove:my_ext", "other") == rights("upload:my_ext", "other") == (False, False)
 
 
 def nested(depth: int) -> str:

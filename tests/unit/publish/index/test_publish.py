@@ -20,7 +20,7 @@ from builder.publish.index import new_wheel as wheel_file
 from builder.publish.index.levels import OF_VERIFY, Level, levels, sentence, shortfalls
 from builder.publish.index.new_wheel import merged, new_wheel
 from builder.publish.index.objects import Folder, url_of
-from builder.publish.index.repository import CONFLICT, Repository
+from builder.publish.index.repository import Repository
 from builder.publish.provenance import statement_path
 from builder.result import PublishOutcome
 from builder.store import Store
@@ -170,42 +170,6 @@ def test_an_adopted_wheel_keeps_its_origin_until_a_statement_comes(wheel: Path, 
         (entry,) = repository.entries("my-ext")
         assert entry.farm
         assert (entry.farm.origin, entry.farm.built_here, entry.farm.cells) == (*expected, {CELL: "cpu"})
-
-
-@pytest.mark.parametrize(
-    ("there", "cures"),
-    [
-        ("git+https://host.example/theirs", ["the published wheel comes from git+https://host.example/theirs,"]),
-        (
-            "git+https://host.example/ours",
-            [
-                "the published wheel comes from git+https://host.example/ours too",
-                "if the published wheel is of another project",
-                "for a new release",
-                "if",
-            ],
-        ),
-        ("", ["if the published wheel is of another project", "for a new release", "if"]),
-        ("adopted", ["the published wheel comes from https://wheels.example/x.whl, and"]),
-    ],
-)
-def test_a_name_that_another_source_has_needs_no_other_version(
-    wheel: Path, tmp_path: Path, there: str, cures: list[str]
-) -> None:
-    """Two projects of one name publish to one index."""
-    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
-    theirs = pure_wheel(tmp_path / "other", wheel.name.partition("-")[0], "1.0+cu130", {"my_ext.py": "1"})
-    for each, uri in ((theirs, there), (wheel, "git+https://host.example/ours")):
-        source = {"name": "source", "uri": uri, "digest": {"gitCommit": sha256_of(each)}}
-        made = {"predicate": {"buildDefinition": {"resolvedDependencies": [source]}}} if uri else {}
-        statement_path(each).write_text(json.dumps({"subject": [{"digest": {"sha256": sha256_of(each)}}], **made}))
-    origin = "https://wheels.example/x.whl" if there == "adopted" else ""
-    repository.add(new_wheel(theirs, [], origin=origin))
-    (result,) = publish_wheels(repository, [wheel], store, [Level.NONE])
-    assert result.reasons[0] == CONFLICT
-    assert [reason.startswith(cure) for reason, cure in zip(result.reasons[1:], cures, strict=True)] == [True] * len(
-        cures
-    )
 
 
 def test_proofs_of_a_different_file_are_an_error(wheel: Path, tmp_path: Path) -> None:

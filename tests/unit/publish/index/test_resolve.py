@@ -213,9 +213,9 @@ RAISE = "raise its version in the recipe and in the source"
 def test_the_printed_command_compiles_for_a_gpu_that_the_wheel_lacks(project: Path, call: Call) -> None:
     before, words = cure(call, *CELL, "--gpu", "RTX 4090")
     assert (before, words[-4:]) == ([RAISE], ["--arch", "8.9", "--arch", "9.0"])
-    code, out, err = call(*words, "--dry-run")
-    assert (code, out.splitlines()[0]) == (0, "1 to compile, 0 already built"), err
-    assert out.splitlines()[1].endswith("archs 8.9 9.0")
+    code, out, err = call("plan", *words[1:])
+    assert (code, out.splitlines()[0]) == (0, "1 build serves 1 cell; 0 cells are skipped."), err
+    assert out.splitlines()[2].endswith("archs 8.9 9.0")
     (project / "my_ext" / "extension.yaml").write_text(RECIPE.replace("1.0", "1.1"))
     assert cure(call, *CELL, "--gpu", "RTX 4090") == ([], words), "the version is raised"
     (project / "my_ext" / "extension.yaml").write_text(
@@ -234,12 +234,12 @@ def test_what_the_matrix_does_not_list_is_added_first(project: Path, call: Call)
     before, words = cure(call, *options)
     newest = Compat.load().resolve_torch("2.12")
     assert (before, "--arch" in words) == ([f"add {newest} under `torch`"], False)
-    assert call(*words, "--dry-run")[0] == 3, "the matrix does not list it yet"
+    assert call("plan", *words[1:])[0] == 3, "the matrix does not list it yet"
     listed = MATRIX.replace("[2.11.0]", f"[2.11.0, {newest}]")
     (project / "matrix.yaml").write_text(listed)
     assert cure(call, *options) == ([], words)
-    code, out, err = call(*words, "--dry-run")
-    assert (code, out.splitlines()[0]) == (0, "1 to compile, 0 already built"), err
+    code, out, err = call("plan", *words[1:])
+    assert (code, out.splitlines()[0]) == (0, "1 build serves 1 cell; 0 cells are skipped."), err
     other = next(platform for platform in Platform if platform.machine != os.uname().machine)
     (project / "matrix.yaml").write_text(f"{listed}platforms: [{other}]\n")
     assert cure(call, *options)[0] == [f"add linux_{os.uname().machine} under `platforms`"]

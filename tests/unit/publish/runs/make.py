@@ -1,4 +1,4 @@
-"""A run with a good, a refused, a failed and an unfinished build; every text of it is hostile."""
+"""A run with a good, a refused and a failed build; every text of it is hostile."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ HOSTILE = (
     "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31mred\x1b[0m \x1b]0;title\x07 \x00\x08"
     " \u202eback ``` | `` [link](https://evil.example/) ![p](https://evil.example/p.png) **bold** @everyone {{ 7 * 7 }}"
 )
-GOOD, REFUSED, FAILED, UNFINISHED = (
-    f"{name}-1.0-cpython-torch2.11.0-cu130-cp311" for name in ("good", "refused", "failed", "unfinished")
-)
+GOOD, REFUSED, FAILED = (f"{name}-1.0-cpython-torch2.11.0-cu130-cp311" for name in ("good", "refused", "failed"))
 
 
 def proof(check: str, verdict: str, cell: str | None = CELL, reason: str = "", **evidence: Any) -> dict[str, Any]:
@@ -77,8 +75,6 @@ def run(folder: Path, **changes: Any) -> Run:
             ],
             "skips": [{"reason": f"never built {HOSTILE}"}] * 2,
         },
-        "interrupted": True,
-        "unfinished": (UNFINISHED,),
         "logs": {FAILED: str(log(folder))},
         "timeline": timeline(),
     }

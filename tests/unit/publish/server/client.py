@@ -19,12 +19,11 @@ from tests.unit.publish.index.make import ready
 
 
 class Client(TestClient):
-    """A client; `log` has the lines of the access log."""
+    """A client of the index in a folder."""
 
     def __init__(self, root: Path, **settings: Any) -> None:
         self.root = root
-        self.log: list[str] = []
-        super().__init__(make_app(root, self.log.append, **settings), follow_redirects=False)
+        super().__init__(make_app(root, **settings), follow_redirects=False)
 
     def token(self, *scopes: str, name: str = "ci") -> tuple[str, str]:
         """What a client sends as its user name and its password."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from builder.errors import Code
 from builder.publish.server.app import make_app
@@ -35,11 +33,10 @@ def client(tmp_path: Path) -> Client:
         ("*/*", "text/html; charset=utf-8"),
         (BROWSER, "text/html; charset=utf-8"),
         ("nonsense", "text/html; charset=utf-8"),
-        (HTML, HTML),
+        (HTML, "text/html; charset=utf-8"),
         (JSON, JSON),
         ("application/vnd.pypi.simple.latest+json", JSON),
         (PIP, JSON),
-        (f"{JSON};q=0.1, text/html", "text/html; charset=utf-8"),
     ],
 )
 def test_the_form_of_a_page(client: Client, accept: str | None, answer: str) -> None:
@@ -49,18 +46,6 @@ def test_the_form_of_a_page(client: Client, accept: str | None, answer: str) -> 
         assert (response.status_code, response.headers["content-type"]) == (200, answer)
         assert response.headers["vary"] == "Accept"
         assert ("versions" in response.text or "projects" in response.text) == (answer == JSON)
-
-
-@pytest.mark.parametrize("accept", ["image/png", "application/vnd.pypi.simple.v2+json", f"{JSON};q=0"])
-def test_a_form_that_the_server_lacks(client: Client, accept: str) -> None:
-    response = client.get("/simple/my-ext/", headers={"accept": accept})
-    assert response.status_code == 406
-    assert JSON in response.text
-
-
-def test_a_very_long_accept_is_ignored(client: Client) -> None:
-    response = client.get("/simple/my-ext/", headers={"accept": "image/png," * 1500})
-    assert (response.status_code, response.headers["content-type"]) == (200, "text/html; charset=utf-8")
 
 
 def test_pages_for_people(client: Client) -> None:
@@ -89,28 +74,6 @@ def test_a_browser_runs_nothing_that_was_uploaded(client: Client) -> None:
         assert ("script-src 'unsafe-inline'" in policy) == (path == "/")
 
 
-@pytest.mark.parametrize(
-    ("path", "place"),
-    [
-        ("/projects/My_Ext/", "../my-ext/"),
-        ("/simple", "simple/"),
-        ("/cu130", "cu130/"),
-        ("/simple/my-ext", "my-ext/"),
-        ("/simple/My_Ext", "my-ext/"),
-        ("/simple/My_Ext/", "../my-ext/"),
-        ("/simple/my--.ext/", "../my-ext/"),
-        ("/cu130/torch2.11", "torch2.11/"),
-        ("/cu130/torch2.11/my-ext", "my-ext/"),
-        ("/cu130/torch2.11/My_Ext/", "../my-ext/"),
-    ],
-)
-def test_redirects_are_relative(client: Client, path: str, place: str) -> None:
-    response = client.get(path)
-    assert response.status_code in {301, 302}
-    assert response.headers["location"] == place
-    assert client.get(path, follow_redirects=True).status_code == 200
-
-
 #: What no reader gets, although much of it lies in the folder of the index.
 HIDDEN = """
     /records/my-ext/my_ext-1.0+cu130-py3-none-any.whl.json /records/ /pending/ /.tokens/ci.json /.uploads/ /files/
@@ -118,7 +81,7 @@ HIDDEN = """
     /simple/..%2f..%2f..%2f..%2fetc%2fpasswd /simple/%2e%2e/.tokens/ /simple/my-ext/..%2f..%2f.tokens%2fci.json
     /simple/my-ext/%2e%2e /simple/my-ext/other.html /simple/my-ext/index.html /metrics /cu999/ /cu130/torch2.9/
     /cu130/torch2.11/other/ /cu130/torch2/my-ext/ /simple/other/ /simple/%00/ /simple/%ff%fe/
-    /simple/my-ext%5c..%5c //etc/passwd
+    /simple/my-ext%5c..%5c //etc/passwd /simple /simple/my-ext /simple/My_Ext/
 """
 
 
@@ -161,7 +124,7 @@ def test_a_symbolic_link_leads_to_nothing(client: Client, tmp_path: Path) -> Non
         assert "another index" not in answer.text
     linked = tmp_path / "link-to-the-index"
     linked.symlink_to(client.root)
-    other = TestClient(make_app(linked, lambda _: None))
+    other = TestClient(make_app(linked))
     assert other.get("/simple/my-ext/").status_code == 200, "the folder of the index may be a link"
 
 
@@ -226,32 +189,6 @@ def test_reading_with_a_token_only(client: Client) -> None:
         assert closed.get("/simple/", auth=wrong).status_code == 401
     for header in ("Basic", "Basic !!!", "Bearer", "Digest x", f"Basic {secret}"):
         assert closed.get("/simple/", headers={"authorization": header}).status_code == 401
-
-
-def test_the_log(client: Client) -> None:
-    user, secret = client.token("read", name="reader")
-    client.get("/simple/my-ext/?x=secret", auth=(user, secret))
-    client.get("/simple/none/", auth=(user, "unknown-token"))
-    client.request("BREW", "/simple/")
-    first, second, _ = client.log
-    assert first.split()[2:5] == ["GET", "/simple/my-ext/", "200"]
-    assert first.split()[-1] == "reader"
-    assert second.split()[2:5] == ["GET", "/simple/none/", "404"]
-    assert second.split()[-1] == "-"
-    assert "secret" not in "".join(client.log)
-    assert secret not in "".join(client.log)
-
-
-def test_a_client_cannot_forge_lines_of_the_log(client: Client) -> None:
-    log: list[str] = []
-    app: Any = make_app(client.root, log.append)
-    behind: Any = ProxyHeadersMiddleware(app, "*")
-    forger = TestClient(behind)
-    forger.get("/simple/", headers={"x-forwarded-for": "\x1b[2J\x1b[31m 192.0.2.7 GET /ok 200"})
-    forger.request("X" * 10_000, "/simple/")
-    first, second = log
-    assert first.split()[1:5] == ["?[2J?[31m?192.0.2.7?GET?/ok?200", "GET", "/simple/", "200"]
-    assert len(second) < 500
 
 
 def test_only_a_hash_is_kept(tmp_path: Path) -> None:
