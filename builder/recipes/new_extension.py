@@ -30,7 +30,6 @@ _LAUNCH = (
     " tensors, and chooses blocks and threads"
 )
 _BRANCH = "begin NAME with a branch for CPU tensors: `if (!x.is_cuda()) { ... }`"
-_WITHOUT = " (delete PYBIND11_MODULE and what `init` wrote: a new `buildfarm init` makes ops with this gradient)"
 #: Names of the gradient of a result, and of a result itself.
 _GRADIENT = re.compile(r"(?:\w*_)?grad(?:_?\w+)?|d_?(?:out(?:put)?|y|z|o)|g_?(?:out|y|o)?")
 _RESULT = re.compile(r"out(?:put)?|result|res|y")
@@ -94,15 +93,19 @@ def _with_own_binding(name: str, sources: Mapping[str, str]) -> NewExtension | N
         code = plain_code(sources[source])
         if bound := _PYBIND.search(code):
             module = "_C" if bound[1] == "TORCH_EXTENSION_NAME" else bound[1]
-            init = _render("module_init.py", name=name, module=module, source=title)
-            notes = [f"{source} has a pybind11 module, which becomes {name}.{module}"]
             names = re.findall(r'\bm\.def\(\s*"(\w+)"', without_comments(text))
-            without = _WITHOUT if gradients_of(ops_of(read_functions(text)[0]))[0] else ""
+            functions = _joined_functions(name, text)
+            init = _render("module_init.py", name=name, module=module, source=title, gradients=functions)
+            notes = [f"{source} has a pybind11 module, which becomes {name}.{module}"]
+            notes += [
+                f"{name}.{each.function} is {each.forward} with the gradient of {each.backward}" for each in functions
+            ]
+            done = {each.forward for each in functions}
             pairs = [
                 f"{package}: {one} has no gradient: {partner} seems to compute it; join them in a"
-                f" torch.autograd.Function, or say in cases.py that it needs none{without}"
+                " torch.autograd.Function, or say in cases.py that it needs none"
                 for one in names
-                if (partner := backward_of(one, names))
+                if one not in done and (partner := backward_of(one, names))
             ]
             files = {package: init, **_packaging(name, sources, text, module)}
             on_cpu = has_cpu_branch(re.sub(r"\s+", " ", text))
@@ -234,6 +237,28 @@ class JoinedGradient:
     def names(self) -> list[str]:
         """The inputs of the forward in Python."""
         return [each.python for each in self.forward.parameters]
+
+
+@dataclass(frozen=True)
+class JoinedFunction:
+    """A function of a compiled module that gets its gradient from another one; by their names in Python."""
+
+    #: Of the new function.
+    function: str
+    forward: str
+    backward: str
+    joined: JoinedGradient
+
+
+def _joined_functions(name: str, text: str) -> list[JoinedFunction]:
+    """The pairs that the code gives to `m.def` under names in Python, if their signatures show how to join them."""
+    bound = re.findall(r'\bm\.def\(\s*"(\w+)"\s*,\s*&(?:\w+::)*(\w+)', without_comments(text))
+    python = {function: known for known, function in bound}
+    return [
+        JoinedFunction(re.sub(r"_?(?:forward|fwd)$", "", forward) or name, forward, backward, joined)
+        for joined in gradients_of(read_functions(text)[0])[0]
+        if (forward := python.get(joined.forward.name)) and (backward := python.get(joined.backward.name))
+    ]
 
 
 def gradients_of(functions: Sequence[Function]) -> tuple[list[JoinedGradient], list[str]]:

@@ -156,28 +156,35 @@ def test_a_difference_names_both_sides_and_that_the_reference_may_be_wrong(found
     assert several.reason.endswith(EITHER)
 
 
-#: Runs what `init` writes for ops of these schemas, here with kernels in PyTorch.
+#: Runs what `init` writes for ops of these schemas, or for functions of a compiled module; here written in PyTorch.
 JOINED = """
 import sys, torch
+from types import SimpleNamespace
 def guarded(kernel):
     def call(*args):
         with torch._C._AutoDispatchBelowAutograd():
             return kernel(*args)
     return call
+results = list if sys.argv[1] == "Tensor[]" else tuple
+f_forward = guarded(lambda x, a: results((a * x / x.sum(), x.sum())))
+f_backward = guarded(lambda g, x, t, a: a * (g / t - (g * x).sum() / t**2))
 library = torch.library.Library("mine", "DEF")
 library.define(f"f_forward(Tensor x, float a) -> {sys.argv[1]}")
 library.define("f_backward(Tensor grad, Tensor x, Tensor total, float a) -> Tensor")
-results = list if sys.argv[1] == "Tensor[]" else tuple
-library.impl("f_forward", guarded(lambda x, a: results((a * x / x.sum(), x.sum()))), "CPU")
-library.impl("f_backward", guarded(lambda g, x, t, a: a * (g / t - (g * x).sum() / t**2)), "CPU")
+library.impl("f_forward", f_forward, "CPU")
+library.impl("f_backward", f_backward, "CPU")
+_C = SimpleNamespace(f_forward=f_forward, f_backward=f_backward)
+f = torch.ops.mine.f_forward
 text = sys.stdin.read()
-exec(text[text.index("# The gradient of"):])
+exec(text[text.index("class _" if "class _" in text else "# The gradient of"):])
 x = torch.rand(5, dtype=torch.float64, requires_grad=True)
-print(*(one.requires_grad for one in torch.ops.mine.f_forward(x, 0.7)))
-print(torch.autograd.gradcheck(lambda x: torch.ops.mine.f_forward(x, 0.7)[0], (x,)))
+print(*(one.requires_grad for one in f(x, 0.7)))
+print(torch.autograd.gradcheck(lambda x: f(x, 0.7)[0], (x,)))
 """
+BOUND = 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("f_forward", &f_forward); m.def("f_backward", &f_backward); }'
 
 
+@pytest.mark.parametrize("bound", ["", BOUND])
 @pytest.mark.parametrize(
     ("returns", "code", "schema"),
     [
@@ -186,11 +193,11 @@ print(torch.autograd.gradcheck(lambda x: torch.ops.mine.f_forward(x, 0.7)[0], (x
     ],
 )
 def test_init_joins_a_forward_with_two_results(
-    store: Path, tmp_path: Path, returns: str, code: str, schema: str
+    store: Path, tmp_path: Path, returns: str, code: str, schema: str, bound: str
 ) -> None:
     source = f"{returns} f_forward(at::Tensor x, double a) {{ return {code}; }}\n"
     source += "at::Tensor f_backward(at::Tensor grad, at::Tensor x, at::Tensor total, double a) { return x; }\n"
-    written = wrapped_extension("mine", {"f.cu": source}).files["src/mine/__init__.py"]
+    written = wrapped_extension("mine", {"f.cu": source + bound}).files["src/mine/__init__.py"]
     python = torch_environment(store, "2.11.0", "3.12", tmp_path / "log").interpreter
     done = subprocess.run([python, "-c", JOINED, schema], input=written, text=True, capture_output=True, check=False)
     assert done.stdout.split("\n") == ["True False", "True", ""], done.stderr
