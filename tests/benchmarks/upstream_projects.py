@@ -50,7 +50,7 @@ StevenGrove/TreeFilter-Torch@46f36024f4522056fb9a3edf90c94f0a86a1352b#subdirecto
 """
 #: Project → the code of the error, and what is true about the source.
 KNOWN = {
-    "dcnv4": ("compile-failed", "uses x.type(), which torch 2.6 removed from the macros of dispatch"),
+    "cuneb-chenn": ("checks-failed", "its import reads variables of a file .env, which the archive lacks"),
     "moe-kernels": ("compile-failed", "uses cub::Sum and cub::Max, which CUDA 13 removed"),
     "pyronn-torch": ("compile-failed", "reads textures by references, which CUDA 12 removed"),
     "torch-points-kernels": ("compile-failed", "lacks #include <memory>; requires numpy<1.20, too old for Python 3.12"),
