@@ -31,7 +31,8 @@ _FUNCTION = re.compile(r"^\s*class \w+\([\w.]*\bFunction\)", re.MULTILINE)
 #: The node that torch records for an op without a formula for its gradient, since torch 2.1; its backward only warns.
 _NO_FORMULA = "WarnNotImplemented"
 _RECORDED = (
-    "the gradient on the CPU is that of torch's operations inside the function; CUDA calls others, and was not run"
+    "on the CPU, torch's own operations inside the function make the gradient; without a GPU it is not known whether"
+    " its kernels for CUDA have one"
 )
 
 
