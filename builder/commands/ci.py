@@ -138,8 +138,9 @@ def _why_absent(folder: Path, value: str) -> str:
 
 
 def _has_branch(folder: Path, branch: str) -> bool:
-    """Whether a git repository has a branch, here or at a remote; also True without any branch, and without git."""
+    """Whether a git repository has a branch, here or at a remote, or its first commit makes it; True without git."""
     found = (_git(folder, "for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads", "refs/remotes") or "").split()
+    found = found or (_git(folder, "symbolic-ref", "--short", "HEAD") or "").split()
     return not found or any(one == branch or one.partition("/")[2] == branch for one in found)
 
 
@@ -172,6 +173,8 @@ def check_install(value: str, folder: Path) -> None:
             raise _refusal(
                 "the URL holds a user, a password or a token, and would be in the workflows, which are committed"
             )
+        if "HOST/OWNER" in url:
+            raise _refusal("HOST/OWNER is the place of the address of a repository")
         if not _PINNED.fullmatch(url):
             raise _refusal(f"{url!r} is no URL with TLS and a commit, so its content could change between two jobs")
     elif value.startswith((".", "/", "~")) or ("/" in value and not value.startswith("-")):

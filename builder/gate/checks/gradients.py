@@ -31,8 +31,8 @@ _FUNCTION = re.compile(r"^\s*class \w+\([\w.]*\bFunction\)", re.MULTILINE)
 #: The node that torch records for an op without a formula for its gradient, since torch 2.1; its backward only warns.
 _NO_FORMULA = "WarnNotImplemented"
 _RECORDED = (
-    "on the CPU, torch's own operations inside the function make the gradient; without a GPU it is not known whether"
-    " its kernels for CUDA have one"
+    "it is right on the CPU, where torch's own operations inside the function make it; only `gpu-values`"
+    " shows whether its kernels for CUDA have one"
 )
 
 
@@ -46,8 +46,6 @@ def gradients(context: Context, case: Case) -> list[Outcome]:
             return []
         reason = "nothing to compare gradients with: the case has neither a reference nor gradcheck=True"
         return context.not_run(case, reason)
-    if found := _of_the_cpu_alone(context, case, context.arguments(case)):
-        return found
     figures = []
     if case.reference is not None:
         floating = [dtype for dtype in case.dtypes if dtype.is_floating_point or dtype.is_complex]
@@ -66,6 +64,8 @@ def gradients(context: Context, case: Case) -> list[Outcome]:
         figures.append("gradcheck")
     if not figures:  # no dtype has gradients, or gradcheck needs a CPU kernel
         return context.not_run(case, "there is nothing to compare with: add a reference to the case")
+    if found := _of_the_cpu_alone(context, case):
+        return found
     return context.passed(case, ", ".join(figures), gradient=CHECKED)
 
 
@@ -106,7 +106,9 @@ def _not_required(context: Context, case: Case) -> list[Outcome]:
     if not any(id(one) not in copies and _NO_FORMULA not in _node(one) for one in outputs):
         return _without_gradient(context, case) if any(map(_can_require, done.tensors)) else []
     if _is_recorded(context, case, outputs):
-        return _without_gradient(context, case, recorded=True)
+        joined, partner = _partner(context, case.op)
+        if joined or partner:
+            return [] if joined else context.failed(case, _lost(case.op, partner, "on CUDA "), gradient=LOST)
     context.step("backward of an op whose cases require no gradient")
     try:
         backward(outputs, inputs, seeds(outputs))
@@ -125,16 +127,16 @@ def _can_require(tensor: Tensor) -> bool:
     return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
-def _of_the_cpu_alone(context: Context, case: Case, args: Sequence[Any]) -> list[Outcome]:
-    """Report an op whose gradient was made by torch's own operations inside it, which CUDA does not call."""
+def _of_the_cpu_alone(context: Context, case: Case) -> list[Outcome]:
+    """Report a right gradient that torch's own operations inside the op made, which CUDA does not call."""
     context.step("what autograd records")
-    try:
-        outputs = differentiable(outputs_of(context, case, args).tensors)
-    except Exception:  # noqa: BLE001 (the comparison below reports it)
-        return []
+    outputs = differentiable(outputs_of(context, case, context.arguments(case)).tensors)
     if not outputs or not _is_recorded(context, case, outputs):
         return []
-    return _without_gradient(context, case, recorded=True) or context.not_run(case, _RECORDED, gradient=RECORDED)
+    joined, partner = _partner(context, case.op)
+    if partner and not joined:
+        return context.failed(case, _lost(case.op, partner, "on CUDA "), gradient=LOST)
+    return context.not_run(case, _RECORDED, gradient=RECORDED)
 
 
 def _is_recorded(context: Context, case: Case, outputs: Sequence[Tensor]) -> bool:
@@ -159,34 +161,38 @@ def _is_recorded(context: Context, case: Case, outputs: Sequence[Tensor]) -> boo
     return loads_gpu_code(context.spec.imports)
 
 
-def _without_gradient(context: Context, case: Case, *, recorded: bool = False) -> list[Outcome]:
+def _without_gradient(context: Context, case: Case) -> list[Outcome]:
     """Report an op that loses gradients: it fails if another op computes them, and is a remark else.
 
-    No outcome for a backward itself, and none if code of the package may join the op to its backward. `recorded`: on
-    the CPU there is a gradient, see _is_recorded; without a backward beside it, that is all that is known.
+    No outcome for a backward itself, and none if code of the package may join the op to its backward.
     """
-    space, _, name = without_overload(case.op).rpartition("::" if "::" in case.op else ".")
-    others = [without_overload(op).rpartition("::" if "::" in op else ".") for op in context.ops]
+    joined, partner = _partner(context, case.op)
+    if joined:
+        return []
+    if partner:
+        return context.failed(case, _lost(case.op, partner), gradient=LOST)
+    [outcome] = context.not_run(case, _lost(case.op), gradient=LOST)
+    return [replace(outcome, remark=True)]
+
+
+def _partner(context: Context, op: str) -> tuple[bool, str]:
+    """Whether code of the package may join an op to its backward, or it is one; and the backward beside it, or ""."""
+    space, _, name = without_overload(op).rpartition("::" if "::" in op else ".")
+    others = [without_overload(one).rpartition("::" if "::" in one else ".") for one in context.ops]
     names = {other for place, _, other in others if place == space}
     packages = [sys.modules.get(one.partition(".")[0]) for one in context.spec.imports]
     folders = [Path(folder) for package in packages for folder in getattr(package, "__path__", ())]
     texts = [path.read_text(encoding="utf-8", errors="replace") for one in folders for path in one.rglob("*.py")]
     joined = any(map(_FUNCTION.search, texts)) and any(re.search(rf"\b{name}\b", text) for text in texts)
-    if joined or any(backward_of(other, {name}) for other in names):
-        return []
-    partner = backward_of(name, names)
-    if recorded and not partner:
-        return context.not_run(case, _RECORDED, gradient=RECORDED)
+    return joined or any(backward_of(other, {name}) for other in names), backward_of(name, names)
+
+
+def _lost(op: str, partner: str = "", where: str = "") -> str:
     although = f", although {partner} computes them" if partner else ""
-    where = "on CUDA " if recorded else ""
-    reason = (
+    return (
         f"{where}it has no gradient: the gradients of its inputs are lost{although}"
-        f'; {no_autograd(case.op)}, or, if it needs none, write `not_claimed={{"gradients": REASON}}` in its Case'
+        f'; {no_autograd(op)}, or, if it needs none, write `not_claimed={{"gradients": REASON}}` in its Case'
     )
-    if partner:
-        return context.failed(case, reason, gradient=LOST)
-    [outcome] = context.not_run(case, reason, gradient=LOST)
-    return [replace(outcome, remark=True)]
 
 
 def leaves(args: Sequence[Any]) -> list[Tensor]:

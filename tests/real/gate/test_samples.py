@@ -129,7 +129,11 @@ def test_an_op_whose_backward_is_in_the_wheel_fails_without_a_gradient(found: Fo
 def test_a_gradient_that_torch_recorded_on_the_cpu_says_nothing_about_cuda(found: Found) -> None:
     for_cpu, alone = found("gradients").of("sample_gradients.recorded", "gradients")
     assert (alone.verdict, alone.evidence) == (NOT_RUN, {"gradient": RECORDED})
-    assert "not known whether its kernels for CUDA have one" in alone.reason
+    assert alone.reason.startswith("it is right on the CPU, where torch's own operations")
+    [wrong] = found("gradients").of("sample_gradients.recorded_wrongly", "gradients")
+    assert (wrong.verdict, "the reference has" in wrong.reason) == (FAILED, True), wrong
+    [untested] = found("gradients").of("sample_gradients.recorded_untested", "gradients")
+    assert "no case tests it" in untested.reason
     assert (for_cpu.case, for_cpu.verdict) == ("for the CPU", PASSED)
     [outcome] = found("gradients").of("sample_gradients.split_forward", "gradients")
     assert (outcome.verdict, outcome.evidence) == (FAILED, {"gradient": LOST})

@@ -68,9 +68,10 @@ def test_a_part_of_a_wheel_and_what_nobody_reviewed_is_not_published(jobs: dict[
     assert condition == f"${{{{ {' && '.join(parts)} }}}}"
 
 
+@pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("branch", ["main", "master"])
-def test_a_branch_that_the_repository_lacks_is_named(project: Path, branch: str) -> None:
-    for words in (["init", "-q", "-b", branch], ["add", "."], ["commit", "-q", "-m", "first"]):
+def test_a_branch_that_the_repository_lacks_is_named(project: Path, branch: str, committed: bool) -> None:
+    for words in (["init", "-q", "-b", branch], ["add", "."], *[["commit", "-q", "-m", "first"]] * committed):
         git = ["git", "-C", str(project), "-c", "user.name=x", "-c", "user.email=x@example.org"]
         subprocess.run([*git, *words], check=True)
     told = ci(project, "--install", "./buildfarm").output
