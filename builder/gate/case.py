@@ -81,9 +81,10 @@ class Case:
             `grad=True`.
         name: describes the case in a few words. Two cases of an op must have different names.
         kwargs: keyword arguments, none of them tensors.
-        reference: a function that computes the expected result from the same arguments in plain PyTorch. It must be
-            differentiable if an input requires a gradient. It writes to the arguments that the op writes to. For an
-            op that returns nothing, or that returns the argument, it may return the new values instead.
+        reference: a function that computes the expected result from the same arguments in plain PyTorch. It must not
+            call the op itself. It must be differentiable if an input requires a gradient. It writes to the arguments
+            that the op writes to. For an op that returns nothing, or that returns the argument, it may return the new
+            values instead.
         invariant: for ops without a reference: a function that is called with (result, *arguments) and raises
             AssertionError if the result is wrong. An argument that the op writes to and does not return is as after the
             call, every other one as before it. The result of an op that returns nothing is a list of the arguments that

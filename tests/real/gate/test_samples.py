@@ -205,3 +205,9 @@ def test_init_joins_a_forward_with_two_results(
     python = torch_environment(store, "2.11.0", "3.12", tmp_path / "log").interpreter
     done = subprocess.run([python, "-c", JOINED, schema], input=written, text=True, capture_output=True, check=False)
     assert done.stdout.split("\n") == ["True False", "True", ""], done.stderr
+
+
+@pytest.mark.parametrize("op", ["::untested", ".recorded_untested"])
+def test_a_reference_that_calls_the_op_itself_shows_nothing(found: Found, op: str) -> None:
+    [outcome] = [one for one in found("gradients").of(f"sample_gradients{op}", "values") if one.case == "itself"]
+    assert (outcome.verdict, "the reference calls the op itself" in outcome.reason) == (FAILED, True), outcome
