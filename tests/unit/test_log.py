@@ -42,11 +42,6 @@ def test_text_is_printed_unchanged(output: io.StringIO) -> None:
     ]
 
 
-def test_a_long_line_stays_one_line(output: io.StringIO) -> None:
-    print_line("word " * 200)
-    assert output.getvalue().count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("who", "about"), [((), ""), (("a-1.0",), "a-1.0: "), (("a-1.0", "b-1.0", "c-1.0"), "a-1.0 and 2 more: ")]
 )

@@ -236,13 +236,6 @@ def test_a_patch_may_be_for_some_builds_only(write_recipe: WriteRecipe) -> None:
     assert applied("2.11.0", "13.0") == [every, "new.patch", "cuda.patch"]
 
 
-def test_cases_are_next_to_the_recipe(write_recipe: WriteRecipe) -> None:
-    folder = write_recipe()
-    assert load_recipe(folder).cases is None
-    (folder / "cases.py").touch()
-    assert load_recipe(folder).cases == folder / "cases.py"
-
-
 @pytest.mark.parametrize(
     ("keys", "says"),
     [

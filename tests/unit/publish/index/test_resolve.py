@@ -30,7 +30,6 @@ from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.reader import IndexReader, login_for
 from builder.publish.index.repository import Repository
-from builder.wheelfile.compatibility import runs_on
 from builder.wheels.toolchain.pythons import Interpreter
 from tests.refused import refused
 from tests.unit.conftest import Call
@@ -88,15 +87,6 @@ def test_a_wheel_fits_or_has_one_reason(wheel: Entry, requires: list[str], reaso
     found = misfit(wheel, lambda _: requires, TARGET)
     assert found.startswith(reason)
     assert bool(found) == bool(reason)
-
-
-RUNS = {"sm_80": "8.9", "compute_80": "9.0", "sm_90a": "9.0", "sm_100f": "10.3"}
-RUNS_NOT = {"sm_89": "8.6", "sm_80": "9.0", "compute_90": "8.9", "sm_100a": "10.3", "compute_90a": "10.0"}
-
-
-def test_which_code_runs_on_a_gpu() -> None:
-    assert [code for code, gpu in RUNS.items() if not runs_on([code], Arch.parse(gpu))] == []
-    assert [code for code, gpu in RUNS_NOT.items() if runs_on([code], Arch.parse(gpu))] == []
 
 
 STABLE, UNTESTED = {"torch2.6.0-cu124-cp311": "static"}, {"torch2.5.0-cu124-cp311": "gpu"}
