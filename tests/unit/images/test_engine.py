@@ -205,6 +205,11 @@ SUMMARY = "ERROR: failed to solve: executor failed running [/bin/sh -c pip insta
             "because the network cannot be reached: Failed to fetch http://deb/x  Temporary failure resolving 'deb'",
         ),
         (
+            ["#5 1.0 E: Could not connect to deb:80 (1.2.3.4)", "ERROR: failed to solve: exit 1"],
+            Exit.TOOL_MISSING,
+            "because the network cannot be reached: Could not connect to deb:80",
+        ),
+        (
             ["#7 9.1  - Curl error (6): Couldn't resolve host name for https://rocky/repodata"],
             Exit.TOOL_MISSING,
             "because the network cannot be reached: Curl error (6)",

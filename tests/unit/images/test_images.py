@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import pytest
 
-from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolError
+from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.images import dockerfiles as render
 from builder.images.base_image_choice import ImageChooser
 from builder.images.dockerfiles import (
@@ -400,10 +400,6 @@ def test_base_images_of_a_mirror_change_the_dockerfile_and_not_the_name_of_the_i
 
 
 def test_the_error_of_a_failed_image(fake: FakeEngine, store: Store, image: BuildImage) -> None:
-    (fake.root / "fails").write_text("#5 1.0 E: Could not connect to deb:80 (1.2.3.4)\nERROR: failed to solve: exit 1")
-    error = build_error(fake, store, image)
-    assert error.exit_code == Exit.TOOL_MISSING
-    assert "because the network cannot be reached: Could not connect to deb:80" in error.sentence
     (fake.root / "fails").write_text("#7 1.23 ERROR: No matching distribution found for uv==9\n#7 DONE\n")
     error = build_error(fake, store, image)
     assert isinstance(error, BuildError)
