@@ -32,16 +32,13 @@ def printed(folder: Path, code: str) -> str:
     return started_text(folder, *run_init(replace(CELL, folder=folder)))
 
 
-def without_comments(text: str) -> str:
-    return re.sub(r"^//.*\n", "", text, flags=re.M)
-
-
 def test_empty_folder_gets_the_extension_of_the_tutorial(tmp_path: Path) -> None:
     """The tutorial's test compiles these files and runs their cases."""
     start(tmp_path / "new folder", "axpby")
     shown = dict(TUTORIAL.findall((ROOT / "docs" / "tutorial.md").read_text()))
     for path in ("csrc/axpby.cpp", "csrc/axpby_cuda.cu"):
-        assert without_comments((tmp_path / "new folder" / path).read_text()) == shown[path]
+        text = (tmp_path / "new folder" / path).read_text()
+        assert re.sub(r"^//.*\n", "", text, flags=re.M) == shown[path], "without comments"
     assert shown["cases.py"] in (tmp_path / "new folder" / "cases.py").read_text()
     assert "register_autograd" in (tmp_path / "new folder" / "src" / "axpby" / "__init__.py").read_text()
     _, recipes, plan = read_plan(tmp_path / "new folder" / "matrix.yaml", Selection())
