@@ -123,17 +123,6 @@ def test_a_yanked_wheel_stays_yanked_and_is_not_offered(
     assert "pip install" in publish_text(results, url_of(str(tmp_path / "index")), [Level.CPU])
 
 
-def test_later_proofs_raise_the_level_of_a_published_wheel(wheel: Path, repository: Repository, store: Store) -> None:
-    store.save_proofs(proofs_of(wheel))
-    publish_wheels(repository, [wheel], store, [Level.CPU])
-    uploaded = repository.entries("my-ext")[0].uploaded
-    store.save_proofs(proofs_of(wheel, ON_GPU))
-    publish_wheels(repository, [wheel], store, [Level.GPU])
-    (entry,) = repository.entries("my-ext")
-    assert entry.farm
-    assert (entry.farm.cells, entry.uploaded) == ({CELL: "gpu"}, uploaded)
-
-
 def test_another_machine_adds_to_what_the_index_has(wheel: Path, tmp_path: Path) -> None:
     repository, first, second = Repository(Folder(tmp_path / "index")), Store(tmp_path / "a"), Store(tmp_path / "b")
     first.save_proofs(proofs_of(wheel, ON_GPU, cells=[CELL, OTHER.replace("cu130", "cu132")]))
