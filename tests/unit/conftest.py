@@ -11,9 +11,11 @@ import pytest
 
 from builder import log
 from builder.__main__ import run_command
+from builder.store import Store
 from builder.wheels.toolchain import pythons
 from tests.conftest import lacking
 from tests.unit import loopback
+from tests.unit.images.fake_engine import FakeEngine, running_engine
 from tests.unit.loopback import PYTHON
 from tests.unit.transcripts import forget_machine
 
@@ -69,6 +71,19 @@ def index(tmp_path: Path, uv_cache: Path, monkeypatch: pytest.MonkeyPatch) -> It
     with loopback.served(tmp_path / "index") as served:
         loopback.only(served, uv_cache, monkeypatch)
         yield served
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
+    """A fake container engine."""
+    (tmp_path / "engine").mkdir()
+    with running_engine(tmp_path / "engine", monkeypatch) as engine:
+        yield engine
 
 
 @pytest.fixture

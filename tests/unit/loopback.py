@@ -107,7 +107,14 @@ class PackageIndex:
         pure_wheel(self.root / channel, "torch", version, files)
 
 
-class Handler(BaseHTTPRequestHandler):
+class Quiet(BaseHTTPRequestHandler):
+    """A handler that prints nothing."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Handler(Quiet):
     """The HTTP handler of an index; each index has its own subclass."""
 
     index: PackageIndex
@@ -140,9 +147,6 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body or b"")
 
     do_HEAD = do_GET  # noqa: N815 - the name is http.server's
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server has it
-        """Print nothing."""
 
 
 @contextlib.contextmanager

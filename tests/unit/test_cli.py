@@ -182,14 +182,10 @@ def test_with_json_stdout_has_only_data(call: Call, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("words", [["resolve", "--json"], ["plan", "--json"], ["verify", "absent.whl", "--json"]])
-def test_a_closed_stdout_is_an_error(words: list[str], tmp_path: Path) -> None:
+def test_a_closed_stdout_is_an_error(words: list[str], matrix: Path) -> None:
     """`buildfarm plan --json >&-`: it ended with 0, and nobody got the plan."""
-    (tmp_path / "matrix.yaml").write_text("torch: [2.11]\ncuda: [13.0]\npython: [3.12]\nextensions: [.]\n")
-    (tmp_path / "extension.yaml").write_text(
-        "name: ops\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [ops]\n"
-    )
     argv = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "builder", *words]
-    done = subprocess.run(argv, cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(argv, cwd=matrix.parent, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode not in (0, None)
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith("error[")

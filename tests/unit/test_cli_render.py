@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from builder.images.registry import read_lock
 from tests.unit.conftest import Call
-from tests.unit.images.fake_engine import FakeEngine, running_engine
+from tests.unit.images.fake_engine import FakeEngine
 
 MATRIX = """\
 torch: [2.2]
@@ -33,13 +32,6 @@ def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
-    (tmp_path / "engine").mkdir()
-    with running_engine(tmp_path / "engine", monkeypatch) as engine:
-        yield engine
 
 
 DIGEST, PYTHONS = "sha256:" + "ef" * 32, "r.example/manylinux_2_28:1"

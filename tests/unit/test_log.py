@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ from rich.table import Table
 
 import builder
 from builder import log
-from builder.__main__ import run_command
-from builder.errors import Code, Exit, MissingToolError, UsageError
+from builder.errors import Code, MissingToolError, UsageError
 from builder.log import PlainConsole, Verbosity, print_error, print_line, print_warning
 from builder.masking import mask_credentials, mask_log
 from builder.matrix.axes import Cell
@@ -32,11 +30,6 @@ SHOWN = r"\x1b]0;title\x07a\x1b[2Jbc\x08d\x9b31me\u202ef\r"
 ODD = r"std::vector<int>[0] of [red]x[/red] [bold] :warning: C:\path\ "
 
 
-def test_messages_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    print_line("hello")
-    assert capsys.readouterr() == ("", "hello\n")
-
-
 def test_text_is_printed_unchanged(output: io.StringIO) -> None:
     print_line(ODD)
     print_warning(ODD)
@@ -47,11 +40,6 @@ def test_text_is_printed_unchanged(output: io.StringIO) -> None:
         f"error[value-invalid]: [tool.x]: {ODD}",
         f"  hint: {ODD}",
     ]
-
-
-def test_a_long_line_stays_one_line(output: io.StringIO) -> None:
-    print_line("word " * 200)
-    assert output.getvalue().count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -105,24 +93,6 @@ def test_tables_keep_their_own_colours() -> None:
     assert "\x1b[32m" in stream.getvalue()
     assert r"\x1b]0;titlea\x1b[2Jb" in stream.getvalue()  # rich itself drops the bell
     assert "\x1b[2J" not in stream.getvalue()
-
-
-def test_a_reason_in_the_matrix_has_no_control_characters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "ops").mkdir()
-    (tmp_path / "ops/extension.yaml").write_text(
-        "name: ops\nversion: 1.0.0\nsource: {path: .}\nabi: cpython\ncuda: required\nimports: [ops]\n"
-    )
-    (tmp_path / "matrix.yaml").write_text(
-        "torch: [2.11]\ncuda: [13.0]\npython: [3.12]\nextensions: [ops]\n"
-        'exclude:\n  - {torch: 2.11, reason: "\\e]0;title\\a \\e[31mred"}\n'
-    )
-    monkeypatch.setattr(sys, "argv", ["buildfarm", "plan", "--explain", "--matrix", str(tmp_path / "matrix.yaml")])
-    assert run_command() == Exit.USAGE
-    out, err = capsys.readouterr()
-    assert "\x1b" not in out + err
-    assert "\x07" not in out + err
 
 
 @pytest.mark.parametrize("text", ["http://[x", "https://[::1/a.whl", "http://[x]y/"])

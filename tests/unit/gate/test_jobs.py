@@ -41,12 +41,11 @@ from builder.gate.system.nvidia import (
 )
 from tests.conftest import is_running, wait_until
 
-SPEC = Spec("toy", ["toy"])
 CASE = CaseFacts(0, "ns::op", "plain")
 
 
-def planned(*cases: CaseFacts, no_gpu: str = "no GPU", spec: Spec = SPEC) -> tuple[set[str], dict[str, str]]:
-    tasks, outcomes = plan(spec, cases, no_gpu)
+def planned(*cases: CaseFacts, no_gpu: str = "no GPU") -> tuple[set[str], dict[str, str]]:
+    tasks, outcomes = plan(Spec("toy", ["toy"]), cases, no_gpu)
     assert {one.verdict for one in outcomes} <= {NOT_RUN}
     return {task.check.name for task in tasks}, {one.check: one.reason for one in outcomes}
 
@@ -108,10 +107,6 @@ def test_an_op_that_is_missing_is_not_run() -> None:
     tasks, skipped = planned(CaseFacts(0, "ns::gone", "plain", missing="no op of this name is registered"))
     assert tasks == {"dispatch"}
     assert skipped["values"] == "no op of this name is registered"
-
-
-def test_only_selected_checks_have_tasks() -> None:
-    assert planned(CASE, spec=Spec("toy", ["toy"], checks=["values"])) == ({"values"}, {})
 
 
 def job(name: str, number: int = 0, *, side_effects: bool = False, device: str = "cpu") -> Job:

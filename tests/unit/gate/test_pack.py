@@ -117,22 +117,6 @@ def test_it_imports_only_torch_and_the_standard_library() -> None:
     assert offenders == []
 
 
-ROOT = Path(builder.__file__).parents[1]
-
-
-def judge_python(site: Path, code: str) -> str:
-    """Run code after the judge has prepared its imports; `site` holds the installed packages."""
-    program = (
-        f"import sys; sys.path[:0] = [{str(ROOT)!r}]\n"
-        "from builder.gate.imports.packages import *\n"
-        f"import site; site.getsitepackages = lambda *_: [{str(site)!r}]\n"
-        f"add_packages()\nWithoutExtension(['ops', 'shared.ops'], files_of('ops')).install()\n{code}\n"
-    )
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """Packages: the wheel `ops` with a hook, a `numpy` and a part of the folder `shared`; and `other`."""
@@ -172,7 +156,14 @@ STUBS = "import ops, ops.more.still, shared.ops; from ops.sub import scatter; pr
     ],
 )
 def test_what_the_judge_imports(site: Path, code: str, printed: str) -> None:
-    assert judge_python(site, code) == printed
+    program = (
+        f"import sys; sys.path[:0] = [{str(Path(builder.__file__).parents[1])!r}]\n"
+        "from builder.gate.imports.packages import *\n"
+        f"import site; site.getsitepackages = lambda *_: [{str(site)!r}]\n"
+        f"add_packages()\nWithoutExtension(['ops', 'shared.ops'], files_of('ops')).install()\n{code}\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.returncode) == (printed, 0), done.stderr
 
 
 def test_the_use_of_a_stub_says_that_the_case_needs_the_extension() -> None:

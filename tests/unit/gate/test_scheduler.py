@@ -14,7 +14,6 @@ import builder
 from builder.gate.coverage import no_cases
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Answer, Outcome, Spec
 from builder.gate.processes.scheduler import Scheduler
-from tests.unit.gate import fake_fork_server
 
 ROOT = Path(builder.__file__).parents[1]
 
@@ -199,8 +198,3 @@ def test_an_import_that_raises_is_a_failure_whatever_was_selected(tmp_path: Path
     answer = gate(tmp_path, "raises", ("values",))
     assert [(one.check, one.verdict) for one in answer.outcomes] == [("ops", FAILED), ("values", NOT_RUN)]
     assert answer.outcomes[0].reason == "import toy raises ImportError"
-
-
-def test_the_fake_fork_server_sends_the_same_facts() -> None:
-    facts = {"imported", "cases", "ops", "errors", "libraries"}
-    assert set(fake_fork_server.ready(["ns::a"])) == facts

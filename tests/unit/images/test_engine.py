@@ -27,15 +27,6 @@ from tests.refused import refused
 from tests.unit.images.fake_engine import FakeEngine
 
 
-def test_no_docker_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    problem = Engine().problem()
-    assert problem
-    assert "no docker program" in problem.sentence
-    assert problem.exit_code is Exit.TOOL_MISSING
-    assert any("--executor local" in hint for hint in problem.hints)
-
-
 # The SDK does not close a socket that could not connect; gc.collect triggers the warning here, not in a later test.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_engine_that_does_not_answer(fake: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,6 +203,11 @@ SUMMARY = "ERROR: failed to solve: executor failed running [/bin/sh -c pip insta
             ["#7 2.1 W: Failed to fetch http://deb/x  Temporary failure resolving 'deb'", "#7 2.2 E: Unable to locate"],
             Exit.TOOL_MISSING,
             "because the network cannot be reached: Failed to fetch http://deb/x  Temporary failure resolving 'deb'",
+        ),
+        (
+            ["#5 1.0 E: Could not connect to deb:80 (1.2.3.4)", "ERROR: failed to solve: exit 1"],
+            Exit.TOOL_MISSING,
+            "because the network cannot be reached: Could not connect to deb:80",
         ),
         (
             ["#7 9.1  - Curl error (6): Couldn't resolve host name for https://rocky/repodata"],
@@ -478,12 +474,6 @@ def test_an_image_name_is_parsed_as_docker_does(image: str, name: str) -> None:
 )
 def test_a_mirror_has_the_image_under_the_same_path(image: str, wanted: str) -> None:
     assert located(image, {"docker.io": "r.example/hub"}) == wanted
-
-
-def test_the_variable_names_mirrors() -> None:
-    mirrors = read_mirrors({"BUILDFARM_REGISTRIES": " docker.io=127.0.0.1:5000  ghcr.io=b.example/x "})
-    images = ("nvidia/cuda:1", "ghcr.io/a/b:1")
-    assert [located(image, mirrors) for image in images] == ["127.0.0.1:5000/nvidia/cuda:1", "b.example/x/a/b:1"]
 
 
 @pytest.mark.parametrize("value", ["docker.io", "docker.io=https://a.example", "=a.example", "docker.io=a.example/X Y"])

@@ -43,7 +43,8 @@ extensions: [one]
 exclude:
   - {torch: 2.2, cuda: 12.1, python: 3.12, extension: one, reason: nobody uses it}
 images:
-  - {cells: "torch2.1*", image: "base:1"}
+  - {cells: "*-cu118-*", image: "base:1", pythons: "pythons:1", runtime: "small:1", toolkit: 12.4}
+  - {cells: "*", image: "base:2"}
 torch_index: https://mirror.example/{variant}
 """
 
@@ -58,7 +59,8 @@ def test_all_keys_of_a_matrix(write_matrix: WriteMatrix, tmp_path: Path) -> None
     assert matrix.platforms == (Platform.LINUX_AARCH64, Platform.LINUX_X86_64)
     assert matrix.extensions == (tmp_path / "one",)
     assert matrix.exclude == (Exclude("nobody uses it", "2.2", Cuda(12, 1), Python(3, 12), "one"),)
-    assert matrix.images == (ImageRule("torch2.1*", "base:1"),)
+    rule = ImageRule("*-cu118-*", "base:1", "pythons:1", "small:1", Cuda(12, 4))
+    assert matrix.images == (rule, ImageRule("*", "base:2"))
     assert matrix.torch_index == "https://mirror.example/{variant}"
 
 
@@ -67,14 +69,6 @@ def test_missing_keys_have_defaults(write_matrix: WriteMatrix) -> None:
     assert (matrix.archs, matrix.exclude, matrix.images) == ((), (), ())
     assert matrix.platforms == (Platform.LINUX_X86_64,)
     assert matrix.torch_index == "https://download.pytorch.org/whl/{variant}"
-
-
-def test_all_keys_of_an_image(write_matrix: WriteMatrix) -> None:
-    first = 'cells: "*-cu118-*", image: "base:1", pythons: "pythons:1", runtime: "small:1", toolkit: 12.4'
-    rules = f'[{{{first}}}, {{cells: "*", image: "base:2"}}]'
-    matrix = load_matrix(write_matrix(images=rules))
-    rule = ImageRule("*-cu118-*", "base:1", "pythons:1", "small:1", Cuda(12, 4))
-    assert matrix.images == (rule, ImageRule("*", "base:2"))
 
 
 def test_duplicate_values_count_once(write_matrix: WriteMatrix) -> None:
@@ -234,13 +228,6 @@ def test_a_patch_may_be_for_some_builds_only(write_recipe: WriteRecipe) -> None:
     assert applied("2.5.1", "12.4") == [every]
     assert applied("2.6.0", "12.4") == [every, "new.patch"]
     assert applied("2.11.0", "13.0") == [every, "new.patch", "cuda.patch"]
-
-
-def test_cases_are_next_to_the_recipe(write_recipe: WriteRecipe) -> None:
-    folder = write_recipe()
-    assert load_recipe(folder).cases is None
-    (folder / "cases.py").touch()
-    assert load_recipe(folder).cases == folder / "cases.py"
 
 
 @pytest.mark.parametrize(

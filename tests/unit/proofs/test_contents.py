@@ -281,7 +281,9 @@ def test_libraries_of_a_cell_count_as_provided() -> None:
 
 
 def test_every_check_of_the_gate_is_a_check_of_proofs_in_the_same_order() -> None:
-    assert [str(check) for check in Check if check in CHECKS] == list(CHECKS)
+    of_gate = [check for check in Check if check in CHECKS]
+    assert of_gate == list(CHECKS)
+    assert [check for check in of_gate if check.on_gpu] == [name for name in CHECKS if name.startswith("gpu-")]
 
 
 def test_every_check_has_a_meaning_in_one_sentence() -> None:

@@ -69,6 +69,7 @@ def result(
 
 
 PLAN = Plan((build(),), ())
+NO_WHEEL = result(None, error=BuildfarmError("no", Code.DISK_FULL))
 
 
 def row(text: str) -> list[str]:
@@ -195,7 +196,7 @@ def test_skipped_cells_are_counted(stored: StoredBuild) -> None:
 
 
 def test_without_any_wheel_there_is_no_table() -> None:
-    assert build_text(Path("dist"), PLAN, [result(None, error=BuildfarmError("no", Code.DISK_FULL))]) == ""
+    assert build_text(Path("dist"), PLAN, [NO_WHEEL]) == ""
 
 
 def test_equal_errors_are_grouped_with_the_builds_they_stopped() -> None:
@@ -222,7 +223,7 @@ def test_only_a_wheel_without_a_failed_check_is_published(
     made: tuple[Proof, ...], error: BuildfarmError | None, published: bool, stored: StoredBuild, tmp_path: Path
 ) -> None:
     dist = tmp_path / "dist"
-    results = [result(stored, made, error=error), result(None, error=BuildfarmError("no", Code.DISK_FULL))]
+    results = [result(stored, made, error=error), NO_WHEEL]
     assert publish_wheels(dist, PLAN, results).wheels == ([dist / stored.wheel.name] if published else [])
     assert [path.name for path in dist.glob("*.whl")] == ([stored.wheel.name] if published else [])
     assert (dist / "report.json").is_file()
@@ -241,12 +242,9 @@ def test_what_happens_to_the_wheel_of_an_earlier_run(stored: StoredBuild, tmp_pa
 
     assert run(good) == ([f"added {name}"], True)
     assert run(good) == ([], True)
-    assert run(result(None, error=BuildfarmError("no", Code.DISK_FULL))) == (
-        [f"kept {name} of an earlier run: the new build failed"],
-        True,
-    )
+    assert run(NO_WHEEL) == ([f"kept {name} of an earlier run: the new build failed"], True)
     other_python = replace(build(), abi=AbiClass.CPYTHON, pythons=(Python(3, 12),))
-    assert run(replace(result(None, error=BuildfarmError("no", Code.DISK_FULL)), build=other_python)) == ([], True)
+    assert run(replace(NO_WHEEL, build=other_python)) == ([], True)
     stored.wheel.write_bytes(b"new")
     assert run(bad) == ([f"kept {name} of an earlier run: a check of the new wheel failed"], True)
     assert run(good) == ([f"replaced {name}"], True)
@@ -259,7 +257,7 @@ def test_a_wheel_with_the_earlier_form_of_the_version_is_of_the_same_build(store
     dist.mkdir()
     earlier.write_bytes(b"earlier")
     (dist / "ops-1.0+cu130.torch210-cp311-abi3-manylinux_2_28_x86_64.whl").touch()
-    failed = publish_wheels(dist, PLAN, [result(None, error=BuildfarmError("no", Code.DISK_FULL))])
+    failed = publish_wheels(dist, PLAN, [NO_WHEEL])
     assert failed.events == [f"kept {earlier.name} of an earlier run: the new build failed"]
     published = publish_wheels(dist, PLAN, [result(stored, proofs(NOT_RUN))])
     assert published.removed == [f"removed {earlier.name}: {name} replaces it"]

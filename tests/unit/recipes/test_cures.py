@@ -34,11 +34,6 @@ def found(*lines: str) -> list[KnownCause]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
 def recipe(tmp_path: Path, store: Store) -> Recipe:
     """A recipe whose source distribution is in the store."""
     (tree := tmp_path / "toy-1.0").mkdir()

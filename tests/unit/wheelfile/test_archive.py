@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from builder.commands.axes import installed_version
-from builder.errors import Code, UsageError
+from builder.errors import Code
 from builder.matrix.axes import Python
 from builder.wheelfile.archive import DamagedWheelError, WheelFile, differences, record_fault, wheel_fault
 from builder.wheelfile.compatibility import check_wheel_name, is_compatible
 from builder.wheelfile.facts import open_wheel
 from builder.wheelfile.installed import distribution_name
-from tests.conftest import coded
 from tests.fixtures.zip_archives import ARCHIVES
 from tests.refused import refused
 from tests.unit.loopback import pure_wheel
@@ -198,12 +197,6 @@ def test_difference_of_the_archive(tmp_path: Path) -> None:
     other = "ops-1.1-cp312-cp312-linux_x86_64.whl"
     (name,) = differences(written(tmp_path / "1", {"a": "1"}), written(tmp_path / "2", {"a": "1"}, name=other))
     assert other in name.what
-
-
-def test_file_that_is_not_a_wheel(tmp_path: Path) -> None:
-    (tmp_path / "no.whl").write_text("no")
-    with pytest.raises(UsageError, check=coded(Code.WHEEL_DAMAGED)):
-        differences(written(tmp_path / "one", {"a": "1"}), tmp_path / "no.whl")
 
 
 @pytest.mark.parametrize(

@@ -74,14 +74,6 @@ def test_without_the_minor_the_refusal_names_each_way_out(
         assert "--allow-cuda-minor-mismatch" not in "".join(caught.value.hints)
 
 
-def test_a_toolkit_of_another_minor_version_names_the_requested_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = loopback.toolkit(tmp_path / "cuda", "12.4.131")
-    monkeypatch.setenv("CUDA_HOME", str(home))
-    assert find_toolkit(Cuda(12, 1), minor_mismatch=True) == Toolkit(home, "12.4.131", requested_cuda=Cuda(12, 1))
-
-
 @pytest.mark.parametrize("broken", ["absent", "no program", "silent", "nonsense"])
 def test_an_nvcc_that_does_not_run_counts_as_none(broken: str, tmp_path: Path) -> None:
     nvcc = tmp_path / "bin" / "nvcc"

@@ -34,11 +34,6 @@ TORCH, CUDA = Torch(2, 11, 0), Cuda(12, 8)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
 def environments(store: Store, index: PackageIndex) -> Environments:
     return Environments(store, index.torch_index)
 
@@ -46,10 +41,6 @@ def environments(store: Store, index: PackageIndex) -> Environments:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return tmp_path / "build.log"
-
-
-def asked(index: PackageIndex, project: str) -> list[str]:
-    return [path for path in index.requested if path.rstrip("/").endswith(f"/simple/{project}")]
 
 
 @pytest.mark.parametrize("default", [True, False], ids=["default variant", "another variant"])
@@ -196,16 +187,6 @@ def test_a_python_that_is_not_here_is_said(index: PackageIndex, environments: En
         environments.ensure(Python(3, 99), [], index=[], log=log)
     assert "--upgrade uv" in caught.value.hints[0]
     assert index.requested == []
-
-
-def test_packages_really_come_from_pips_index(
-    index: PackageIndex, environments: Environments, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index.add("one", "1.0")
-    monkeypatch.delenv("UV_DEFAULT_INDEX")
-    monkeypatch.setenv("PIP_INDEX_URL", index.default)
-    assert environments.ensure(PYTHON, ["one"], index=[], log=log).packages == ("one==1.0",)
-    assert asked(index, "one")
 
 
 def test_the_shells_python_settings_do_not_reach_uv(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,8 +385,9 @@ def uses(environment: Environment) -> set[str]:
     return {Path(row[-1]).name for row in rows}
 
 
-def test_a_second_cell_takes_the_bytecode_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(tmp_path / "store")
+def test_a_second_cell_takes_the_bytecode_of_the_first(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a").mkdir()
     assert uses(cell(store, tmp_path / "a")) == {"__init__.py", "part.py"}
     (kept,) = (store.root / "envs").glob("bytecode-*")

@@ -12,7 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,6 @@ from builder.images.specs import python_prefix
 from builder.matrix.axes import Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule, PathSource, Recipe
-from builder.matrix.plan import Build
 from builder.records import Part, Toolchain
 from builder.store import Store
 from builder.wheels.build_scripts.identity import ANSWER
@@ -48,8 +47,7 @@ from builder.wheels.job import CompileJob, Prepared, config_setting_options
 from builder.wheels.toolchain.environments import Environments
 from tests.conftest import wait_until
 from tests.refused import refused
-from tests.unit.images.fake_engine import FakeEngine, running_engine
-from tests.unit.matrix import make
+from tests.unit.images.fake_engine import FakeEngine
 from tests.unit.matrix.make import matrix
 from tests.unit.wheels.make_record import build_for
 
@@ -120,19 +118,15 @@ def job(tmp_path: Path) -> CompileJob:
 
 
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
-    folder = tmp_path / "engine"
-    folder.mkdir()
-    with running_engine(folder, monkeypatch) as engine:
-        engine.add_image("bookworm:1", "sha256:base")
-        engine.add_image("pythons:1", "sha256:pythons")
-        engine.container_output = "gxx=12.2.0\nnvcc=\npython=3.11.7\npath=/usr/bin\n"
-        yield engine
+def fake(fake: FakeEngine) -> FakeEngine:
+    fake.add_image("bookworm:1", "sha256:base")
+    fake.add_image("pythons:1", "sha256:pythons")
+    fake.container_output = "gxx=12.2.0\nnvcc=\npython=3.11.7\npath=/usr/bin\n"
+    return fake
 
 
 @pytest.fixture
-def executor(tmp_path: Path) -> DockerExecutor:
-    store = Store(tmp_path / "store")
+def executor(store: Store) -> DockerExecutor:
     environments = Environments(store, "https://wheels.example/{variant}")
     rules = (
         ImageRule("torch2.1[01].*", "bookworm:1", "pythons:1"),
@@ -343,10 +337,6 @@ def test_packages_that_torch_needs_only_at_run_time_are_excluded(
     assert [after for before, after in itertools.pairwise(asked) if before == "--no-emit-package"] == left_out
 
 
-def sentences(executor: DockerExecutor, *builds: Build) -> list[str]:
-    return [error.sentence for error in executor.problems(builds, {"toy": a_recipe(Path("/nowhere"))})]
-
-
 @pytest.mark.usefixtures("fake")
 def test_an_unreachable_package_index_is_reported_before_the_builds(
     executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch
@@ -354,8 +344,8 @@ def test_an_unreachable_package_index_is_reported_before_the_builds(
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     monkeypatch.setenv("UV_CACHE_DIR", str(executor._store.root / "uv"))
-    (said,) = sentences(executor, BUILD, BUILD)
-    assert said.startswith("the package index cannot be reached")
+    (problem,) = executor.problems([BUILD, BUILD], {"toy": a_recipe(Path("/nowhere"))})
+    assert problem.sentence.startswith("the package index cannot be reached")
 
 
 @pytest.mark.parametrize(
@@ -487,7 +477,6 @@ def test_a_stopped_engine_does_not_hide_the_result_of_the_build(
     assert "the engine is ending" in job.log.read_text()
 
 
-LOGGED = build_for("torch2.11.0-cu130-cp311")
 EARLIER = "::group::Repairing wheel...\nerror: of an earlier run\n"
 
 OURS = "::group::Running before_build...\n\n    + sh -c 'x'\n"
@@ -501,13 +490,9 @@ Fail = Callable[..., BuildError]
 
 
 @pytest.fixture
-def logged_job(tmp_path: Path) -> CompileJob:
-    toolchain = Toolchain(executor="docker", python=Python(3, 11))
-    log = tmp_path / "log"
-    log.write_text(EARLIER)
-    return CompileJob(
-        LOGGED, make.recipe("toy"), toolchain, tmp_path, tmp_path, log, jobs=4, digest="d" * 64, owner="s/m"
-    )
+def logged_job(job: CompileJob) -> CompileJob:
+    job.log.write_text(EARLIER)
+    return dataclasses.replace(job, jobs=4)
 
 
 @pytest.fixture

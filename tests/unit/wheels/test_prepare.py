@@ -72,9 +72,6 @@ def take(tmp_path: Path, cache: Path) -> Take:
     return taken
 
 
-# --- a folder of this machine
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return write(tmp_path / "ext", {"setup.py": "setup\n", "src/op.cpp": "op\n", "extension.yaml": "name: ext\n"})
@@ -232,9 +229,6 @@ def test_a_pipe_that_is_no_source_does_not_matter(folder: Path, take: Take, plac
     assert not (target / place).exists()
 
 
-# --- patches
-
-
 GOOD = """\
 --- a/setup.py
 +++ b/setup.py
@@ -385,9 +379,6 @@ def test_patches_are_part_of_the_name(folder: Path, tmp_path: Path) -> None:
         source_digest(recipe(PathSource(folder), tmp_path / "3.patch"))
 
 
-# --- a source distribution, from a package index on loopback
-
-
 def sdist(*members: tuple[str, bytes]) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as tar:
@@ -526,9 +517,6 @@ def test_a_folder_of_archives_will_do(take: Take, tmp_path: Path, monkeypatch: p
     assert (target / "setup.py").exists()
 
 
-# --- archives that mean harm
-
-
 def hostile_tar(*infos: tuple[str, dict[str, Any]]) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as tar:
@@ -609,9 +597,6 @@ def test_harmless_links_are_taken(take: Take, cache: Path) -> None:
     assert [(target / name).stat().st_mode & 0o7777 for name in ("run", "ok")] == [0o755, 0o644]
     assert (target / "sub" / "l").readlink() == Path("../ok")
     assert (target / "h").samefile(target / "ok")
-
-
-# --- a git repository
 
 
 def git(repository: Path, *words: str) -> str:

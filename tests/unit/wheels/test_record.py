@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from builder.errors import Code, UsageError
+from builder.errors import UsageError
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python, Torch
 from builder.matrix.config import AbiRule, GitSource, Recipe, SdistSource
 from builder.matrix.plan import Build
@@ -20,7 +20,6 @@ from builder.wheelfile.elf import Elf
 from builder.wheels import job as digests
 from builder.wheels.job import build_digest, required_torch, torch_floor, torch_window
 from builder.wheels.repair.sbom import Library, make_sbom
-from tests.conftest import coded
 from tests.unit.matrix import make
 from tests.unit.wheels import make_record
 
@@ -78,13 +77,6 @@ def test_a_wheel_that_does_not_say_is_refused(tmp_path: Path, text: str | None) 
     sentence = "the wheel has no buildfarm.json that" if text else "buildfarm did not build this wheel"
     with pytest.raises(UsageError, match=sentence):
         read_record(wheel_with(tmp_path, text))
-
-
-def test_what_is_no_wheel_is_said(tmp_path: Path) -> None:
-    file = tmp_path / "ops.whl"
-    file.write_text("no zip")
-    with pytest.raises(UsageError, check=coded(Code.WHEEL_DAMAGED)):
-        read_record(file)
 
 
 def test_every_setting_of_the_digest_is_in_the_record() -> None:

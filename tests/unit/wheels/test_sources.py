@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -30,12 +29,12 @@ from builder.wheels.sources.prepare import locate_sdist
 from tests.conftest import coded
 from tests.fixtures.handmade_wheels import w0
 from tests.unit import loopback
-from tests.unit.loopback import serving
+from tests.unit.loopback import Quiet, serving
 
 SECRET = "s3cr:t/x"
 
 
-class Protected(SimpleHTTPRequestHandler):
+class Protected(Quiet, SimpleHTTPRequestHandler):
     """Serves files to the user `robot` with SECRET."""
 
     def do_GET(self) -> None:
@@ -47,9 +46,6 @@ class Protected(SimpleHTTPRequestHandler):
         self.send_header("WWW-Authenticate", "Basic realm=x")
         self.send_header("Content-Length", "0")
         self.end_headers()
-
-    def log_message(self, *args: Any) -> None:
-        del args
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from builder.publish.server.client import UploadBody, root_url
 from tests.conftest import coded
 from tests.real.publish.remote.make import proven_wheel
 from tests.unit.conftest import Call
-from tests.unit.loopback import pure_wheel, serving
+from tests.unit.loopback import Quiet, pure_wheel, serving
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Script:
         return found.pop(0) if len(found) > 1 else found[0]
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Quiet, BaseHTTPRequestHandler):
     script: Script
 
     def do_GET(self) -> None:
@@ -51,9 +51,6 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     do_POST = do_GET  # noqa: N815 - the name is http.server's
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server has it
-        """Print nothing."""
 
 
 Publish = Callable[..., tuple[int, str, Script]]

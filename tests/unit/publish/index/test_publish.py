@@ -87,8 +87,7 @@ def test_the_newest_proof_counts_and_not_run_replaces_nothing() -> None:
     assert merged([new], [old, skipped]) == merged([skipped, old], [new]) == [new]
 
 
-def test_proofs_of_the_store_and_beside_the_wheel_are_used(wheel: Path, tmp_path: Path) -> None:
-    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
+def test_proofs_of_the_store_and_beside_the_wheel_are_used(wheel: Path, repository: Repository, store: Store) -> None:
     (result,) = publish_wheels(repository, [wheel], store, [Level.CPU])
     assert result.outcome is PublishOutcome.REFUSED
     assert repository.projects() == []
@@ -105,8 +104,9 @@ def test_proofs_of_the_store_and_beside_the_wheel_are_used(wheel: Path, tmp_path
     assert result.outcome is PublishOutcome.UNCHANGED
 
 
-def test_a_yanked_wheel_stays_yanked_and_is_not_offered(wheel: Path, tmp_path: Path) -> None:
-    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
+def test_a_yanked_wheel_stays_yanked_and_is_not_offered(
+    wheel: Path, tmp_path: Path, repository: Repository, store: Store
+) -> None:
     store.save_proofs(proofs_of(wheel))
     publish_wheels(repository, [wheel], store, [Level.CPU])
     repository.yank(wheel.name, "wrong on sm_120")
@@ -121,18 +121,6 @@ def test_a_yanked_wheel_stays_yanked_and_is_not_offered(wheel: Path, tmp_path: P
     results = publish_wheels(repository, [wheel], store, [Level.CPU])
     assert results[0].yanked is None
     assert "pip install" in publish_text(results, url_of(str(tmp_path / "index")), [Level.CPU])
-
-
-def test_later_proofs_raise_the_level_of_a_published_wheel(wheel: Path, tmp_path: Path) -> None:
-    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
-    store.save_proofs(proofs_of(wheel))
-    publish_wheels(repository, [wheel], store, [Level.CPU])
-    uploaded = repository.entries("my-ext")[0].uploaded
-    store.save_proofs(proofs_of(wheel, ON_GPU))
-    publish_wheels(repository, [wheel], store, [Level.GPU])
-    (entry,) = repository.entries("my-ext")
-    assert entry.farm
-    assert (entry.farm.cells, entry.uploaded) == ({CELL: "gpu"}, uploaded)
 
 
 def test_another_machine_adds_to_what_the_index_has(wheel: Path, tmp_path: Path) -> None:
@@ -158,8 +146,9 @@ def test_another_machine_adds_to_what_the_index_has(wheel: Path, tmp_path: Path)
     assert set(result.cells) == {*entry.farm.cells, OTHER}
 
 
-def test_an_adopted_wheel_keeps_its_origin_until_a_statement_comes(wheel: Path, tmp_path: Path) -> None:
-    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
+def test_an_adopted_wheel_keeps_its_origin_until_a_statement_comes(
+    wheel: Path, repository: Repository, store: Store
+) -> None:
     origin = "https://wheels.example/x.whl"
     repository.add(new_wheel(wheel, proofs_of(wheel), origin=origin))
     statement = json.dumps({"subject": [{"digest": {"sha256": sha256_of(wheel)}}]})
@@ -172,18 +161,20 @@ def test_an_adopted_wheel_keeps_its_origin_until_a_statement_comes(wheel: Path, 
         assert (entry.farm.origin, entry.farm.built_here, entry.farm.cells) == (*expected, {CELL: "cpu"})
 
 
-def test_proofs_of_a_different_file_are_an_error(wheel: Path, tmp_path: Path) -> None:
+def test_proofs_of_a_different_file_are_an_error(
+    wheel: Path, tmp_path: Path, repository: Repository, store: Store
+) -> None:
     other = pure_wheel(tmp_path / "other", "my_ext", "1.0+cu130", {"my_ext.py": "1"})
     proofs_path(wheel).write_bytes(proofs_json(proofs_of(other)))
     with refused(Code.PROOFS_NOT_USABLE):
-        publish_wheels(Repository(Folder(tmp_path / "index")), [wheel], Store(tmp_path / "store"), [Level.CPU])
+        publish_wheels(repository, [wheel], store, [Level.CPU])
     proofs_path(wheel).write_text("[{]")
     with refused(Code.PROOFS_NOT_USABLE):
-        publish_wheels(Repository(Folder(tmp_path / "index")), [wheel], Store(tmp_path / "store"), [Level.CPU])
+        publish_wheels(repository, [wheel], store, [Level.CPU])
 
 
-def test_a_statement_of_a_different_file_is_an_error(wheel: Path, tmp_path: Path) -> None:
-    repository, store, path = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store"), statement_path(wheel)
+def test_a_statement_of_a_different_file_is_an_error(wheel: Path, repository: Repository, store: Store) -> None:
+    path = statement_path(wheel)
     store.save_proofs(proofs_of(wheel))
     for text in ('{"subject": [{"digest": {"sha256": "0"}}]}', "{"):
         path.write_text(text)
@@ -193,8 +184,9 @@ def test_a_statement_of_a_different_file_is_an_error(wheel: Path, tmp_path: Path
     assert repository.projects() == []
 
 
-def test_the_text_says_how_to_publish_what_has_no_results_here(wheel: Path, tmp_path: Path) -> None:
-    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
+def test_the_text_says_how_to_publish_what_has_no_results_here(
+    wheel: Path, repository: Repository, store: Store
+) -> None:
     refused = publish_wheels(repository, [wheel], store, [Level.CPU])
     conflict = [replace(result, lacking=()) for result in refused]
     assert "Each cell must reach" not in publish_text(conflict, "file:///index/", [Level.CPU])
@@ -204,8 +196,9 @@ def test_the_text_says_how_to_publish_what_has_no_results_here(wheel: Path, tmp_
     )
 
 
-def test_the_page_of_a_wheel_without_a_local_version_has_its_url(tmp_path: Path) -> None:
-    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
+def test_the_page_of_a_wheel_without_a_local_version_has_its_url(
+    tmp_path: Path, repository: Repository, store: Store
+) -> None:
     wheels = [pure_wheel(tmp_path / "dist", "my_ext", "1.0"), pure_wheel(tmp_path / "dist", "other", "1.0+cu130")]
     publish_wheels(repository, wheels, store, [Level.NONE])
     (entry,) = repository.entries("my-ext")
@@ -217,9 +210,8 @@ def test_the_page_of_a_wheel_without_a_local_version_has_its_url(tmp_path: Path)
     assert "pip install --extra-index-url <span" in (tmp_path / "index/projects/other/index.html").read_text()
 
 
-def test_a_check_of_verify_that_did_not_run_is_named_once(tmp_path: Path) -> None:
+def test_a_check_of_verify_that_did_not_run_is_named_once(tmp_path: Path, repository: Repository, store: Store) -> None:
     wheels = [pure_wheel(tmp_path / "dist", name, "1.0+cu130") for name in ("my_ext", "other")]
-    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
     for wheel in wheels:
         not_run = Proof(sha256_of(wheel), None, Check.WINDOW, Verdict.NOT_RUN, "the symbols of torch 2.11 are unknown")
         store.save_proofs([*proofs_of(wheel), not_run])
@@ -229,10 +221,9 @@ def test_a_check_of_verify_that_did_not_run_is_named_once(tmp_path: Path) -> Non
 
 
 def test_a_refusal_groups_its_reasons_and_offers_nothing_to_install(
-    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wheel: Path, tmp_path: Path, repository: Repository, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
     store.save_proofs(proofs_of(wheel))
     publish_wheels(repository, [wheel], store, [Level.CPU])
     why = "a GPU is needed to compare the values of this op with those of its reference in float64"

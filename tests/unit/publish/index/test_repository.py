@@ -160,20 +160,6 @@ def test_capitals_of_a_local_version_are_no_other_version(repository: Repository
     assert listed(repository, "cu130") == []
 
 
-def test_yank_and_unyank(repository: Repository, tmp_path: Path) -> None:
-    new = ready(tmp_path)
-    repository.add(new)
-    repository.yank(new.wheel.name, "wrong results on sm_120")
-    page = repository.objects.read("cu130/my-ext/index.html").decode()
-    assert 'data-yanked="wrong results on sm_120"' in page
-    assert not repository.add(new)  # publishing again keeps it yanked
-    assert repository.entries("my-ext")[0].yanked == "wrong results on sm_120"
-    repository.yank(new.wheel.name, None)
-    assert "data-yanked" not in repository.objects.read("cu130/my-ext/index.html").decode()
-    with refused(Code.NOT_IN_INDEX):
-        repository.yank("other-1.0-py3-none-any.whl", "")
-
-
 def test_removed_wheels_and_projects_leave_the_pages(repository: Repository, tmp_path: Path) -> None:
     one, other = ready(tmp_path), ready(tmp_path, "other")
     repository.add(one)

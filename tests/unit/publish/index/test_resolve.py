@@ -30,11 +30,10 @@ from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.reader import IndexReader, login_for
 from builder.publish.index.repository import Repository
-from builder.wheelfile.compatibility import runs_on
 from builder.wheels.toolchain.pythons import Interpreter
 from tests.refused import refused
 from tests.unit.conftest import Call
-from tests.unit.loopback import pure_wheel, serving
+from tests.unit.loopback import Quiet, pure_wheel, serving
 from tests.unit.publish.index.make import ready
 
 TARGET = Target(Torch(2, 6, 0), Cuda(12, 4), Python(3, 11), Platform.LINUX_X86_64, (2, 31), Arch(8, 9))
@@ -88,15 +87,6 @@ def test_a_wheel_fits_or_has_one_reason(wheel: Entry, requires: list[str], reaso
     found = misfit(wheel, lambda _: requires, TARGET)
     assert found.startswith(reason)
     assert bool(found) == bool(reason)
-
-
-RUNS = {"sm_80": "8.9", "compute_80": "9.0", "sm_90a": "9.0", "sm_100f": "10.3"}
-RUNS_NOT = {"sm_89": "8.6", "sm_80": "9.0", "compute_90": "8.9", "sm_100a": "10.3", "compute_90a": "10.0"}
-
-
-def test_which_code_runs_on_a_gpu() -> None:
-    assert [code for code, gpu in RUNS.items() if not runs_on([code], Arch.parse(gpu))] == []
-    assert [code for code, gpu in RUNS_NOT.items() if runs_on([code], Arch.parse(gpu))] == []
 
 
 STABLE, UNTESTED = {"torch2.6.0-cu124-cp311": "static"}, {"torch2.5.0-cu124-cp311": "gpu"}
@@ -302,15 +292,13 @@ def test_the_new_environment_has_the_python_that_buildfarm_found(
     assert ran.stdout.split() == [str(tmp_path / "env")]
 
 
-def test_a_python_that_this_machine_lacks_is_named_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "find_python", lambda _: None)
-    assert " venv --seed --python 3.12 env &&" in install_lines(CELLS, [])[1]
-
-
-def test_the_new_environment_has_the_newest_python_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("here", "named"), [("", "3.12"), ("3.11", "/py/3.11")])
+def test_the_new_environment_has_the_newest_python_of_this_machine(
+    here: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     older = Interpreter(Path("/py/3.11"), "3.11.2", headers=True)
-    monkeypatch.setattr(install, "find_python", lambda python: older if str(python) == "3.11" else None)
-    assert " venv --seed --python /py/3.11 env &&" in install_lines(CELLS, [])[1]
+    monkeypatch.setattr(install, "find_python", lambda python: older if str(python) == here else None)
+    assert f" venv --seed --python {named} env &&" in install_lines(CELLS, [])[1]
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.0+cu130"])
@@ -333,7 +321,7 @@ def test_only_a_local_version_is_installed_by_its_version(version: str) -> None:
 WANTED = f"Basic {base64.b64encode(b'__token__:right').decode()}"
 
 
-class Handler(SimpleHTTPRequestHandler):
+class Handler(Quiet, SimpleHTTPRequestHandler):
     """Serves files, if `private` to those who have the token; notes what they send."""
 
     def __init__(self, *args: Any, private: bool, seen: list[str | None], **options: Any) -> None:
@@ -346,9 +334,6 @@ class Handler(SimpleHTTPRequestHandler):
             self.send_error(401)
         else:
             super().do_GET()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server has it
-        """Print nothing."""
 
 
 @contextmanager

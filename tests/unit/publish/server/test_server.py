@@ -217,13 +217,6 @@ def test_scopes_lifetimes_and_names(tmp_path: Path) -> None:
         Tokens(tmp_path).add("ci", ("upload",), None)
 
 
-def test_a_token_for_one_project(tmp_path: Path) -> None:
-    _, token = Tokens(tmp_path).add("release", ("upload:my_ext", "read"), None)
-    assert token.may_upload()
-    assert token.may_upload("my-ext")
-    assert not token.may_upload("my-ext2")
-
-
 def test_expired_and_revoked_tokens_are_unknown(tmp_path: Path) -> None:
     tokens = Tokens(tmp_path)
     expired, _ = tokens.add("old", ("upload",), timedelta(seconds=-1))
