@@ -22,7 +22,7 @@ from builder.gate.checks.outputs import outputs_of
 from builder.gate.checks.values import REFERENCE, compare, either_side, expected_outputs
 from builder.gate.context import Context, TensorPath, dtype_name, flatten, iter_tensors, map_tensors, sentence
 from builder.gate.coverage import without_overload
-from builder.gate.imports.libraries import loads_gpu_code
+from builder.gate.imports.libraries import loaded_code
 from builder.gate.imports.registration import backward_of, no_autograd
 from builder.gate.outcome import CHECKED, LOST, RECORDED, REFUSED, Outcome
 
@@ -107,7 +107,7 @@ def _not_required(context: Context, case: Case) -> list[Outcome]:
         return _without_gradient(context, case) if any(map(_can_require, done.tensors)) else []
     if _is_recorded(context, case, outputs):
         joined, partner = _partner(context, case.op)
-        if joined or partner:
+        if joined or (partner and not loaded_code(context.spec.imports)[1]):
             return [] if joined else context.failed(case, _lost(case.op, partner, "on CUDA "), gradient=LOST)
     context.step("backward of an op whose cases require no gradient")
     try:
@@ -134,7 +134,7 @@ def _of_the_cpu_alone(context: Context, case: Case) -> list[Outcome]:
     if not outputs or not _is_recorded(context, case, outputs):
         return []
     joined, partner = _partner(context, case.op)
-    if partner and not joined:
+    if partner and not joined and not loaded_code(context.spec.imports)[1]:
         return context.failed(case, _lost(case.op, partner, "on CUDA "), gradient=LOST)
     return context.not_run(case, _RECORDED, gradient=RECORDED)
 
@@ -158,7 +158,7 @@ def _is_recorded(context: Context, case: Case, outputs: Sequence[Tensor]) -> boo
         following = {one for one, _ in node.next_functions if one is not None} - seen
         seen |= following
         nodes += following
-    return loads_gpu_code(context.spec.imports)
+    return loaded_code(context.spec.imports)[0]
 
 
 def _without_gradient(context: Context, case: Case) -> list[Outcome]:

@@ -23,6 +23,8 @@ from builder.gate.system.files import mapped_files
 _RUNTIME = re.compile(rb"\0lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)\.so\.(\d+)[.\d]*(?=\0)")
 #: What libraries for GPUs of others need.
 _OTHER_GPUS = {b"\0libamdhip64.so": "AMD", b"\0libsycl.so": "Intel"}
+#: Of the name of `torch::autograd::CppNode`, as compilers write it.
+_FORMULA = b"5torch8autograd7CppNode"
 _SHARED = re.compile(r"\.so(\.\d+)*$")
 
 
@@ -69,13 +71,17 @@ def installed_libraries(distribution: str) -> list[dict[str, Any]] | None:
     return [facts for path, facts in sorted(found.items()) if path not in needed | copies]
 
 
-def loads_gpu_code(modules: Sequence[str]) -> bool:
-    """Whether this process has loaded a library with a section of GPU code from the packages of these modules."""
+def loaded_code(modules: Sequence[str]) -> tuple[bool, bool]:
+    """What the libraries hold that this process has loaded from the packages of these modules.
+
+    Whether one has a section of GPU code; whether one has a formula for a gradient, `torch::autograd::Function` of C++,
+    by the name of the type that torch makes of it.
+    """
     packages = [sys.modules[top] for top in {name.partition(".")[0] for name in modules} & sys.modules.keys()]
     folders = [f"{os.path.realpath(folder)}/" for one in packages for folder in getattr(one, "__path__", ())]
     files = [os.path.realpath(file) for one in packages if (file := getattr(one, "__file__", None))]
     mapped = [path for path in mapped_files() if path.startswith((*folders, *files)) and Path(path).is_file()]
-    return any(_contains(path, ".nv_fatbin") for path in mapped)
+    return any(_contains(path, ".nv_fatbin") for path in mapped), any(_holds(path, _FORMULA) for path in mapped)
 
 
 def _copies(found: Mapping[str, Mapping[str, Any]], missing: Sequence[str]) -> set[str]:

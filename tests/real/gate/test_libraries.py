@@ -7,11 +7,11 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from builder.gate.imports.libraries import installed_libraries, loaded_libraries, no_op
+from builder.gate.imports.libraries import installed_libraries, loaded_code, loaded_libraries, no_op
 from builder.gate.outcome import NOT_RUN, PASSED, Outcome, Spec
 from tests.fixtures.compiled import compiled
 
@@ -134,3 +134,22 @@ def test_a_variant_is_not_advised_without_a_word(install: Install) -> None:
     ctypes.CDLL(str(folder / "_86_C.so"))
     reason = outcomes()["lazy/_89_C.so"].reason
     assert "if it is a variant of lazy/_86_C.so for other GPUs, add it to `accepts`" in reason
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ('.section .rodata\n.asciz "N5torch8autograd7CppNodeIN4mine4LossEEE"\n', (False, True)),
+        ('.section .nv_fatbin, "a"\n.byte 0\n', (True, False)),
+    ],
+)
+def test_gpu_code_and_a_formula_of_cpp_are_seen_in_loaded_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, found: tuple[bool, bool]
+) -> None:
+    library = compiled(tmp_path, code, name="_C.so", language="assembler")
+    package = ModuleType("mine")
+    package.__path__ = [str(tmp_path)]
+    monkeypatch.setitem(sys.modules, "mine", package)
+    assert loaded_code(["mine.ops"]) == (False, False), "it is not loaded"
+    ctypes.CDLL(str(library))
+    assert loaded_code(["mine.ops"]) == found
