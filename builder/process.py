@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,6 +196,8 @@ def in_threads(tasks: Sequence[Callable[[], T]], threads: int) -> list[T]:
     If a task raises, those that run end, no other begins, and its exception is raised. An exception in this thread,
     such as Ctrl-C, ends every program.
     """
+    from concurrent.futures import ThreadPoolExecutor, wait  # noqa: PLC0415 - loads slowly, and `--help` needs none
+
     errors: list[BaseException] = []
 
     def run(task: Callable[[], T]) -> list[T]:
