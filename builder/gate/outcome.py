@@ -21,8 +21,8 @@ KEY_FILE = "key"
 #: In the evidence of a failure: cases.py is wrong, whatever the wheel does.
 MISTAKE_IN_CASES: Mapping[str, Any] = MappingProxyType({"mistake": "cases.py"})
 
-#: In the evidence of "gradients", by the key "gradient": the gradient is right; backward raises; there is none; the one
-#: on the CPU says nothing about CUDA.
+#: In the evidence of "gradients", by the key "gradient": the gradient is right; backward raises; there is none; it is
+#: right on the CPU, and was not compared on CUDA.
 CHECKED, REFUSED, LOST, RECORDED = "checked", "refused", "lost", "recorded"
 
 

@@ -64,7 +64,7 @@ def gradients(context: Context, case: Case) -> list[Outcome]:
         figures.append("gradcheck")
     if not figures:  # no dtype has gradients, or gradcheck needs a CPU kernel
         return context.not_run(case, "there is nothing to compare with: add a reference to the case")
-    if found := _of_the_cpu_alone(context, case):
+    if _is_for_cuda_too(context, case) and (found := _of_the_cpu_alone(context, case)):
         return found
     return context.passed(case, ", ".join(figures), gradient=CHECKED)
 
@@ -105,9 +105,9 @@ def _not_required(context: Context, case: Case) -> list[Outcome]:
     copies = {id(one) for one in flatten(list(done.written.values())) if _node(one).startswith("CloneBackward")}
     if not any(id(one) not in copies and _NO_FORMULA not in _node(one) for one in outputs):
         return _without_gradient(context, case) if any(map(_can_require, done.tensors)) else []
-    if _is_recorded(context, case, outputs):
-        joined, partner = _partner(context, case.op)
-        if joined or (partner and not loaded_code(context.spec.imports)[1]):
+    if _is_for_cuda_too(context, case) and _is_recorded(outputs):
+        joined, partner = _partner_on_cuda(context, case.op)
+        if joined or partner:
             return [] if joined else context.failed(case, _lost(case.op, partner, "on CUDA "), gradient=LOST)
     context.step("backward of an op whose cases require no gradient")
     try:
@@ -127,26 +127,28 @@ def _can_require(tensor: Tensor) -> bool:
     return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
+def _is_for_cuda_too(context: Context, case: Case) -> bool:
+    """Whether a check on the CPU leaves open what kernels for CUDA do: the case claims them, and the wheel has some."""
+    return context.device == "cpu" and "cuda" in case.devices and loaded_code(context.spec.imports)[0]
+
+
 def _of_the_cpu_alone(context: Context, case: Case) -> list[Outcome]:
     """Report a right gradient that torch's own operations inside the op made, which CUDA does not call."""
     context.step("what autograd records")
-    outputs = differentiable(outputs_of(context, case, context.arguments(case)).tensors)
-    if not outputs or not _is_recorded(context, case, outputs):
+    if not _is_recorded(differentiable(outputs_of(context, case, context.arguments(case)).tensors)):
         return []
-    joined, partner = _partner(context, case.op)
-    if partner and not joined and not loaded_code(context.spec.imports)[1]:
+    joined, partner = _partner_on_cuda(context, case.op)
+    if partner and not joined:
         return context.failed(case, _lost(case.op, partner, "on CUDA "), gradient=LOST)
     return context.not_run(case, _RECORDED, gradient=RECORDED)
 
 
-def _is_recorded(context: Context, case: Case, outputs: Sequence[Tensor]) -> bool:
-    """Whether an op of a wheel with GPU code has a gradient on the CPU that only torch's own operations compute.
+def _is_recorded(outputs: Sequence[Tensor]) -> bool:
+    """Whether there is a gradient that only torch's own operations compute.
 
     torch records its own operations inside a pybind function or an op without a formula, so a branch for the CPU that
     calls them has a gradient. The kernel that the branch for CUDA starts has none.
     """
-    if context.device != "cpu" or "cuda" not in case.devices:
-        return False
     nodes = [one.grad_fn for one in outputs]
     seen = set(nodes)
     while nodes:
@@ -158,7 +160,13 @@ def _is_recorded(context: Context, case: Case, outputs: Sequence[Tensor]) -> boo
         following = {one for one, _ in node.next_functions if one is not None} - seen
         seen |= following
         nodes += following
-    return loaded_code(context.spec.imports)[0]
+    return bool(outputs)
+
+
+def _partner_on_cuda(context: Context, op: str) -> tuple[bool, str]:
+    """As _partner, without a backward that C++ of the wheel may join to the op in the branch for CUDA."""
+    joined, partner = _partner(context, op)
+    return joined, "" if loaded_code(context.spec.imports)[1] else partner
 
 
 def _without_gradient(context: Context, case: Case) -> list[Outcome]:
