@@ -1,7 +1,5 @@
 """The entry point: run the command line, and turn every error into a message and an exit code."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import sys

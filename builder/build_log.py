@@ -1,7 +1,5 @@
 """The part of a log file that one program appended: take the size before it runs, read the text during or after."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -1,7 +1,5 @@
 """Every check of a wheel: its name, and what a passed one shows."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Self
 

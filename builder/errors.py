@@ -1,7 +1,5 @@
 """The errors that users see: a sentence, what it is about, hints, and an exit code."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from pathlib import Path

@@ -4,8 +4,6 @@ Raise a number if a change of the code changes the output for the same inputs. T
 run again. `tests/unit/formats.py` lists the code behind each number, and a test fails if that code has changed.
 """
 
-from __future__ import annotations
-
 #: The bytes of a wheel. Templates of images are not part of it: the name of an image covers them.
 BUILD_FORMAT = 5
 #: The facts that are read from a wheel file and kept in the store.

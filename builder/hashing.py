@@ -1,7 +1,5 @@
 """sha256 of a file's bytes and of plain data, as lower-case hex."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Messages on stderr: lines, warnings, and errors with hints. stdout is for data only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

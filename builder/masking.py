@@ -1,7 +1,5 @@
 """Secrets in texts: the one function that hides them in everything that is printed, logged or stored."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from pathlib import Path

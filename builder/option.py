@@ -1,7 +1,5 @@
 """How a command declares its options: as fields of a dataclass, each with the text of its help."""
 
-from __future__ import annotations
-
 from dataclasses import MISSING, Field, field
 from typing import Any
 

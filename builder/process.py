@@ -5,8 +5,6 @@ program with it, and when buildfarm ends in any way. The code of a wheel can kil
 children of buildfarm, which knows them by their session and kills them.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -3,8 +3,6 @@
 "Not run" and "accepted" are never "passed".
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field

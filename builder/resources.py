@@ -1,7 +1,5 @@
 """The cores, the memory and the disk space of this machine, and how many compilers they allow."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The results of the verbs `build`, `smoke` and `rebuild`, for the reports."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum

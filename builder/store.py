@@ -3,8 +3,6 @@
 Finished builds and proofs are written under a temporary name and renamed, so no reader sees a partial one.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

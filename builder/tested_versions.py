@@ -4,8 +4,6 @@ buildfarm depends on more of these packages than their documented interface: on 
 write, on their exit statuses. So a release that keeps their interface can still break buildfarm.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Mapping

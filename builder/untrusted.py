@@ -1,7 +1,5 @@
 """What others wrote: JSON of unknown shape, texts for a terminal, folders in which their programs worked."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

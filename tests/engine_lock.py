@@ -1,7 +1,5 @@
 """One run at a time tests in containers: the engine's images, volumes and build cache belong to the whole machine."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import tempfile

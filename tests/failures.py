@@ -1,7 +1,5 @@
 """Print each failure when it happens: a run of CI that is ended from outside prints no summary."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """Expect an error of buildfarm by its code and by the values that it names, so that its sentence can be improved."""
 
-from __future__ import annotations
-
 import pytest
 
 from builder.errors import BuildfarmError, Code

@@ -3,8 +3,6 @@
 The module of a command is imported when the command runs, because some modules load slowly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import cache

@@ -1,7 +1,5 @@
 """Options that several commands have, and what their values mean."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum

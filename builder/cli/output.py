@@ -1,7 +1,5 @@
 """Prints data to stdout; messages go to stderr through `builder.log`."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """`buildfarm add`: pin a source, inspect it, write its extension.yaml, and add it to matrix.yaml."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Collection, Iterator

@@ -1,7 +1,5 @@
 """The torch, CUDA and Python of a new matrix.yaml, or of a command without one: as options or the environment say."""
 
-from __future__ import annotations
-
 import os
 import sys
 import sysconfig

@@ -1,7 +1,5 @@
 """`buildfarm cases`: draft the cases of extensions that have been built, in a cell of each wheel."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """`buildfarm ci`: write the workflows of a project."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`buildfarm doctor`: reads an environment and judges it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

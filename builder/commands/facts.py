@@ -1,7 +1,5 @@
 """`buildfarm facts`: read what this version does not know about torch and CUDA, and keep it beside matrix.yaml."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The two folders a user names, the store and `dist/`: checked before anything is built."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

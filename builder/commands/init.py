@@ -1,7 +1,5 @@
 """`buildfarm init`: write a small extension, or one around the CUDA files of the folder, with a recipe."""
 
-from __future__ import annotations
-
 import keyword
 import re
 import shlex

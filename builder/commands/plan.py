@@ -1,7 +1,5 @@
 """`buildfarm plan`: print the builds of a selection, their cells, and the skipped cells."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass

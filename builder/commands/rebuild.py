@@ -1,7 +1,5 @@
 """`buildfarm rebuild`: build a wheel again from the record inside it, and compare both wheels."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

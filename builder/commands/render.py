@@ -1,7 +1,5 @@
 """`buildfarm render`: write the Dockerfiles of the images that a selection needs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`buildfarm report`: the page about a run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

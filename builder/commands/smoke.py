@@ -1,7 +1,5 @@
 """`buildfarm smoke`: run every op of a wheel in each of its cells, and keep the proofs."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Which wheels `smoke` tests, with the cases of which recipe, and in which cells."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`buildfarm verify`: judge wheels from their files alone."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Nothing is written here. A cure is for a cause that the compilers named; with it
 removed, so that a build does not fail once for each name.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The first error in the output of a failed build, with the line of the source that it is about."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

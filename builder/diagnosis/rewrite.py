@@ -7,8 +7,6 @@ text of a macro is. Only a pattern that begins with `asm ` is an instruction in 
 `$X` is a word. The tree is that of tree-sitter's grammar for CUDA, which contains C++.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial

@@ -3,8 +3,6 @@
 The bytes of the number are major, minor and patch version (torch/headeronly/version.h of torch 2.11).
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

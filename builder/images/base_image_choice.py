@@ -3,8 +3,6 @@
 Pure; the facts about toolkits, distributions and manylinux images come from compat.yaml.
 """
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Mapping, Sequence
 

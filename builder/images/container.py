@@ -1,7 +1,5 @@
 """A container that is started anew for each program it runs, and the files copied into and out of it."""
 
-from __future__ import annotations
-
 import io
 import re
 import shlex

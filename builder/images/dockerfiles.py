@@ -1,7 +1,5 @@
 """All Dockerfiles that a plan needs, with the builds and cells that use each. Needs no engine."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The Docker engine: `docker buildx` builds images, the Docker SDK does everything else."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

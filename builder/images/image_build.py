@@ -1,7 +1,5 @@
 """Builds an image from its rendered Dockerfile, and records the versions of the tools in it. Each happens once."""
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """Network settings of this machine, which containers get: package indexes, proxies, CA bundle; and its own address."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import re

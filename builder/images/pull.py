@@ -1,7 +1,5 @@
 """Pulls an image by the docker program, and turns what went wrong into one sentence."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """What an image is made of: a base image, a compiler, a Python and tools. The input of the Dockerfile templates."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

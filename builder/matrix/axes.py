@@ -1,7 +1,5 @@
 """The axes of a matrix (torch, CUDA, Python, GPU architecture, platform), the cell they span, and the ABI classes."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Parse compat.yaml: facts about torch series, CUDA toolkits, images and GPUs."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -22,8 +22,6 @@
 A row of this version's own table wins: facts.yaml adds releases and toolkits, and changes none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar

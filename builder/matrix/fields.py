@@ -4,8 +4,6 @@ The annotated types at the end are the fields of `builder.matrix.models`. A valu
 ValueError with one sentence, which `builder.matrix.yaml_document` turns into an error at the key.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress

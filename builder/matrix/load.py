@@ -1,7 +1,5 @@
 """Load matrix.yaml and extension.yaml into `Matrix` and `Recipe`, and plan them. No other module reads these files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """What a local version (PEP 440) says about torch and CUDA: that of buildfarm, and those of other projects."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Read a YAML file as text, lists and mappings, with the position of every key for error messages."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Shows running builds: live lines on a terminal, single lines elsewhere."""
 
-from __future__ import annotations
-
 import os
 import re
 import threading

@@ -1,7 +1,5 @@
 """The cells that a wheel claims, by its tags, its METADATA, its version and its libraries."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """All checks that need only the file and the symbol tables of cells, and those that depend on nothing but the file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

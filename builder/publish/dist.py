@@ -1,7 +1,5 @@
 """The folder `dist/`: wheels without a failed check, their provenance, and report.json."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What the proofs say of ops: on which GPU model they were checked, and whether each has a gradient."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """What `plan` prints: builds with their GPU architectures; the skipped cells with reasons."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence

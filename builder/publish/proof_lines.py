@@ -1,7 +1,5 @@
 """What the proofs of wheels found, grouped by cause; the counts of their verdicts; refusals as errors."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 (in-toto attestation spec/v1/statement.md, SLSA spec v1.0 provenance.)
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """report.json, and what `build --json` prints: the builds with their proofs, and the skipped cells."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Text for stdout: plain in a file or a pipe, with colours and the terminal's width in a terminal."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

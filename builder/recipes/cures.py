@@ -1,7 +1,5 @@
 """Keep what the cures of a failed build change in its recipe: one patch file, and keys of extension.yaml."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fetch a source and pin it: an exact version and sha256, or a full commit. Nothing of it is executed."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Sequence

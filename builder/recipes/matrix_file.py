@@ -1,7 +1,5 @@
 """Create matrix.yaml, and add items to a YAML file. The rest of its text, with its comments, stays as it is."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One reader for wheel files: the zip archive, its files, and the metadata in `.dist-info`. Nothing is executed."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib

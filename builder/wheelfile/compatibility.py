@@ -1,7 +1,5 @@
 """Which Pythons and machines a wheel's tags admit, which GPUs its code runs on, and what their driver brings."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable

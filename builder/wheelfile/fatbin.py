@@ -8,8 +8,6 @@ the first `sm_90` entry that CUDA 12.1 wrote ("Invalid ELF", torch 2.2.2 and tor
 as `sm_103`.
 """
 
-from __future__ import annotations
-
 import struct
 from collections import Counter
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 `shims.yaml` lists which torch release first exports each C function; `tools/make_shims.py` measured it from the wheels.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

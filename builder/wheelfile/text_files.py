@@ -1,7 +1,5 @@
 """What text files of a wheel name: headers that CUDA sources include, libraries that Python files import or load."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Ranges of torch releases, as requirements write them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from packaging.requirements import InvalidRequirement, Requirement

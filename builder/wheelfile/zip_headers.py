@@ -4,8 +4,6 @@ pip reads the list alone. uv reads both, from the first byte to the last when it
 archive if they differ. Source: uv 0.13.9, which `tests/real/wheelfile/test_zip_headers.py` compares with this reader.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from typing import IO, NamedTuple

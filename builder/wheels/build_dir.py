@@ -5,8 +5,6 @@ gives the same hash, `-frandom-seed` and prefix maps do not change it). So only 
 every store.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

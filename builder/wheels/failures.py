@@ -1,7 +1,5 @@
 """Why a compile failed, read from what the compilers printed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from itertools import islice

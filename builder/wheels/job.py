@@ -1,7 +1,5 @@
 """The executor protocol, the job that an executor compiles, its digest, and the torch that its wheel requires."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath

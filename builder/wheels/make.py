@@ -1,7 +1,5 @@
 """Compile and repair: from a source tree to a finished wheel. `build` and `rebuild` share both steps."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How both executors run the scripts of `build_scripts` and `sccache/launchers`, here or in a container."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path, PurePath
 

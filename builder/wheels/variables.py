@@ -1,7 +1,5 @@
 """Environment variables of a build: what every executor sets, what the user's shell adds, how compiler flags join."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

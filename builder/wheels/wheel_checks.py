@@ -1,7 +1,5 @@
 """What is checked about the wheel that a compile made, with the source and the log still at hand."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

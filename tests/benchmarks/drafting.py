@@ -10,8 +10,6 @@ a package says how many calls succeeded. `--without STEP` turns a step off: what
 The results of 2026-11-29 with torch 2.11 are in docs/explanation/decisions.md, "How a draft finds arguments".
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -10,8 +10,6 @@ inspection stays only if the output without it differs. A part that runs for no 
     python -m coverage run --branch --include='builder/recipes/*,builder/diagnosis/*' tests/benchmarks/inspection_…
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

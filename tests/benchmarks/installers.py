@@ -7,8 +7,6 @@ request. docs/explanation/what-installers-pick.md has this output.
 Poetry and PDM are installed from the package index, each into an environment of its own.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -8,8 +8,6 @@ docs/explanation/what-installers-pick.md has this output.
 The installers come from the package index, each in an environment of its own.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

@@ -5,8 +5,6 @@ and the same function in plain PyTorch from `references/` of the extension. Rows
 brackets the tenth and the ninetieth percentile, in milliseconds.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import importlib.machinery

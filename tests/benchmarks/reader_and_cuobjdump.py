@@ -14,8 +14,6 @@ lists the code that waits for the link. It stops at machine code of CUDA 12.1 fo
 is not compared, and its codes are printed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -8,8 +8,6 @@ does if a known failure is no longer found. The store needs the inventories that
 wheels are downloaded, 450 MB in all.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

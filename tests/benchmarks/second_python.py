@@ -10,8 +10,6 @@ compared. The cost of the second Python is the time of a run that builds its whe
 every wheel built. The first build of each round includes the self-test of the compiler cache, one or two seconds.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

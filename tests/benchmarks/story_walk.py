@@ -15,8 +15,6 @@ stops at the door of another subject (`DOORS`): he reads the function that he is
 - names: distinct names of parameters for what travels.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

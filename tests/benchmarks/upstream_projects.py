@@ -8,8 +8,6 @@ seconds, and the wheel or the error with its first hint. A project in KNOWN cann
 there. The exit code is 1 if another one fails, or if one of KNOWN ends with a different code.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -7,8 +7,6 @@ that is deleted. Each is judged as `buildfarm smoke` and `publish` judge it. Pri
 failure in KNOWN was examined and is true; any other one makes the exit code 1.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

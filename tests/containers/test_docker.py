@@ -1,7 +1,5 @@
 """The docker executor with real containers: a small C++ extension in a subfolder, failures, and leftovers."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress

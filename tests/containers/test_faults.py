@@ -3,8 +3,6 @@
 The other failures of containers are in tests/full/containers/test_container_faults.py.
 """
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The headline command on a machine without base images: they are pulled from a registry, here one on loopback."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -3,8 +3,6 @@
 Its packages come from an HTTPS server in a container, whose certificate only the CA bundle of this test knows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

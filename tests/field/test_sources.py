@@ -3,8 +3,6 @@
 Each source is a C extension that setuptools and gcc build in a second. torch is a stub.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Finished wheels as people reported them: the check that names the fault, and the command that cures it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Environments for the gate, made once for a test session."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

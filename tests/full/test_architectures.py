@@ -1,7 +1,5 @@
 """A source that names its own GPU architectures and threads of nvcc: real nvcc, with and without the compiler cache."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import replace
 from pathlib import Path

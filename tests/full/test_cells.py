@@ -1,7 +1,5 @@
 """Real wheels for several cells: pip installs them, they run with three torches, and one comes from a third party."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -3,8 +3,6 @@
 Most attacks are functions of `cheats/attacks.py` in a wheel of pure Python, whose ops return x + 1 instead of 2 x.
 """
 
-from __future__ import annotations
-
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence

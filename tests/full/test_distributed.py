@@ -1,7 +1,5 @@
 """Builds on workers of a real Dask scheduler: parts are killed, disks are full, versions differ, stores are pruned."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

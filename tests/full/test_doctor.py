@@ -1,7 +1,5 @@
 """`doctor` on the real torch and torchvision: its verdict agrees with what `import` does, before and after the cure."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """`buildfarm cases`: drafts for real ops, which the gate then runs."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

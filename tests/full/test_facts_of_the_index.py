@@ -1,7 +1,5 @@
 """Each torch and each toolkit that the table of facts has, read again from the package index: equal, or explained."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Web servers in front of an index: nginx with the configurations of the documentation, and a mirror."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

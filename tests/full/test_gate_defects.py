@@ -1,7 +1,5 @@
 """The gate finds each defect, names it and goes on; it passes correct extensions."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

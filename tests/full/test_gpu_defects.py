@@ -3,8 +3,6 @@
 Needs nvcc. If the Python of the tests has torch, this torch is used; else torch 2.11 is installed. CI has no GPU.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

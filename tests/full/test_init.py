@@ -1,7 +1,5 @@
 """A folder with one CUDA file, `buildfarm init` and `buildfarm build`: a wheel with the functions as ops."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

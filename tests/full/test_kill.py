@@ -1,7 +1,5 @@
 """kill -9 during a build, and the main job made again in another store: equal bit for bit."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess

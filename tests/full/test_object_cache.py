@@ -1,7 +1,5 @@
 """Real sccache and nvcc: no stale object, and every build system finds the launchers by the compilers' names."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

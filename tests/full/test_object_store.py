@@ -1,7 +1,5 @@
 """An index in a bucket of a real S3 server: the commands, concurrent and killed publishers, installers, errors."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

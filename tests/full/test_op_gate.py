@@ -5,8 +5,6 @@ with each torch and each Python once; diffrast, whose 53 cases take four minutes
 nine cells would take half an hour more: `buildfarm build` with three torches, three Pythons, CUDA 13.0 and 13.2.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

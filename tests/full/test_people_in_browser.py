@@ -1,7 +1,5 @@
 """The pages for people and the report in a real Chromium: two widths, light and dark, keyboard alone, and axe."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import http.server

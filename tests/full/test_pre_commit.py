@@ -1,7 +1,5 @@
 """The hook `buildfarm-verify`: pre-commit installs it from a clone of this repository, and runs it on wheels."""
 
-from __future__ import annotations
-
 import shutil
 import sysconfig
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Writers of one index in trouble: kill -9 of `publish` while readers read, and several servers on one folder."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`buildfarm publish --to URL`: a real server, real installers, kills and cuts at random moments."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -4,8 +4,6 @@ Needs root and mmdebstrap, downloads 150 MB, and takes two minutes. The environm
 root file system that is made in this place if it does not exist, and kept.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The index server under load and in trouble: many clients at once, slow clients, kill -9 during uploads."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Steps of nvcc that one cell takes from another: each object equals that of a fresh compile, byte for byte."""
 
-from __future__ import annotations
-
 import os
 import random
 import tempfile

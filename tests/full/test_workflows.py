@@ -1,7 +1,5 @@
 """The jobs of the written workflows install buildfarm: from the lock, and on GPU machines without a network."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

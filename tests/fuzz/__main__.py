@@ -5,8 +5,6 @@ Each input has a folder and a seed of its own. The seed is printed with its erro
 of memory, or writes outside of its folder. Prints a table and exits 1 if an input failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import random

@@ -1,7 +1,5 @@
 """Mutations of bytes, archives and words; the same random generator gives the same mutations."""
 
-from __future__ import annotations
-
 import io
 import random
 import struct

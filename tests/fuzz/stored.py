@@ -1,7 +1,5 @@
 """Files of JSON that the program keeps: in an index, in `dist/` and in the store. Inputs change one of them."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """What is fuzzed: each target makes one input from a random generator and hands it to the program's own readers."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

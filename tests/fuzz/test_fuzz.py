@@ -1,7 +1,5 @@
 """A minute of fuzzing, with the same inputs in every run. `python -m tests.fuzz` runs more of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

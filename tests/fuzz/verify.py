@@ -1,7 +1,5 @@
 """What `verify` reads: wheels with planted changes, and inventories."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import zipfile

@@ -1,7 +1,5 @@
 """The program of the atlas continues after a kill."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """A second run after a change makes the affected builds and proofs again and removes refused wheels from dist/."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

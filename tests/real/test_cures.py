@@ -4,8 +4,6 @@ All examples are in one file for each compiler: the compiler reports each row, a
 What g++ compiled is linked: a header of torch may declare what its libraries keep to themselves.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 A fake driver reports the GPU, so the test needs none. tests/full/test_gpu_defects.py needs a GPU.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What installers pick from the paths of an index: never a wheel for a different CUDA."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 tests/full/test_cells.py does the same with several releases of torch and Python.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import re

@@ -1,7 +1,5 @@
 """What a program leaves behind ends with it, whatever it does; compilers end with the run that started them."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

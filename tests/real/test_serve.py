@@ -1,7 +1,5 @@
 """`buildfarm serve` with the clients that people use: pip, uv, twine, `uv publish`, pypi-simple."""
 
-from __future__ import annotations
-
 import http.client
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """What the commands print that build, test and publish, compared with `tests/real/transcripts`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The tutorial: the files and commands of docs/tutorial.md, in an empty folder, in the order of the page."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -3,8 +3,6 @@
 tests/full runs the real gate.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the unit tests share: an index of their own, and a machine without CUDA."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable, Iterator

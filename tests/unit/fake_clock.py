@@ -1,7 +1,5 @@
 """A clock that a test sets."""
 
-from __future__ import annotations
-
 
 class FakeClock:
     """Stands still until it is told to go on."""

@@ -3,8 +3,6 @@
 `python -m tests.unit.formats` renews the lines of raised numbers. With `--equal REASON` it renews every line.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import hashlib

@@ -1,7 +1,5 @@
 """A package index on this machine with small wheels: a torch of a few lines, and the packages that a build needs."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

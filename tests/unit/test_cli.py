@@ -1,7 +1,5 @@
 """The command line: documented exit codes, data on stdout, messages on stderr."""
 
-from __future__ import annotations
-
 import errno
 import json
 import subprocess

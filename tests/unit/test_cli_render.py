@@ -1,7 +1,5 @@
 """`buildfarm render`: the files, the table, and buildfarm.lock."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

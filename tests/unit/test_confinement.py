@@ -1,7 +1,5 @@
 """What a confined program can change: its own folders, and nothing else of this machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

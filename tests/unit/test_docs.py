@@ -1,7 +1,5 @@
 """The documentation and the code agree: pages, pictures, commands, links, the atlas, versions, format numbers."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Messages on stderr, secrets that reach no terminal, log or file, and JSON that others wrote."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Running programs: logs, interrupts, orphans, folders without write permission, and what a machine allows."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

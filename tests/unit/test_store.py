@@ -1,7 +1,5 @@
 """The store: complete files, builds by digest, locks and marks, the history of runs, and what `store prune` deletes."""
 
-from __future__ import annotations
-
 import errno
 import json
 import multiprocessing

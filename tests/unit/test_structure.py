@@ -1,7 +1,5 @@
 """The structure of the package: imports go one way, in no circle, and slow ones only where they are needed."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What the commands print, compared with the files that `python -m tests.unit.transcripts` writes."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.unit.transcripts import FOLDER, Call, calls_of, renewed, run

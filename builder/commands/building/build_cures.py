@@ -1,7 +1,5 @@
 """The cures of the builds of one run. Builds of a recipe that run at a time share them."""
 
-from __future__ import annotations
-
 from threading import Lock
 
 from builder.errors import BuildfarmError

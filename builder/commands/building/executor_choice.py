@@ -1,7 +1,5 @@
 """The options of a run that its executors need, and the executor that they choose: this machine, or containers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Other folders may have a recipe of the same name.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

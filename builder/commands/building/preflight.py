@@ -1,7 +1,5 @@
 """Before anything is compiled: report every problem at once, divide cores and memory, and order the builds."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

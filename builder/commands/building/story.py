@@ -12,8 +12,6 @@
 wheel in a cell with `CellRunner.run`, as `WheelProver` does.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress

@@ -1,7 +1,5 @@
 """`buildfarm build --scheduler`: a build is a task of Dask, and so are the checks of its wheel in a cell."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The workers of a Dask scheduler: which can run a task, and what happens when one of them cannot."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """The connection to a Dask scheduler: who may connect, and why a connection fails."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import ssl

@@ -1,7 +1,5 @@
 """The options of a worker of a Dask scheduler, and of a run on such workers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec

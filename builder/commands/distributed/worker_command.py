@@ -1,7 +1,5 @@
 """`buildfarm worker`. It imports Dask, which is not always installed, after the command line was read."""
 
-from __future__ import annotations
-
 from builder.commands.distributed.options import WorkerOptions, require_dask
 from builder.log import set_verbosity
 

@@ -1,7 +1,5 @@
 """`buildfarm adopt`: test wheels that others built, and publish those that reach the required level."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """`buildfarm publish`: put wheels whose proofs reach a level into an index."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """`buildfarm resolve`: the wheel of an index for a machine, how to install it, and why other wheels do not fit."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

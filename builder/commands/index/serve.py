@@ -1,7 +1,5 @@
 """`buildfarm serve`."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import socket

@@ -1,7 +1,5 @@
 """`buildfarm token`."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 

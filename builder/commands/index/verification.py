@@ -1,7 +1,5 @@
 """The checks of `buildfarm verify` before a wheel is published, as far as no earlier check decided them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property

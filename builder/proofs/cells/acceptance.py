@@ -1,7 +1,5 @@
 """Applies the recipe's `accepts` to proofs, new ones and those in the store: a changed recipe needs no new run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

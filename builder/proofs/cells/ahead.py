@@ -1,7 +1,5 @@
 """Environments of cells that are made while their wheel is compiled."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress

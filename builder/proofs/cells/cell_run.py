@@ -1,7 +1,5 @@
 """Prove one wheel in one cell: create the environment, install the wheel, import it, run the op gate."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

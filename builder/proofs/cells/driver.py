@@ -1,7 +1,5 @@
 """NVIDIA's driver on this machine: whether it is loaded and new enough for a cell, so that a container gets the GPU."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The import check: import the modules of a wheel in a fresh process, and say what to change if that fails."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

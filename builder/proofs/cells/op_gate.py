@@ -1,7 +1,5 @@
 """Run the op gate in a cell's environment, and turn its answer into proofs."""
 
-from __future__ import annotations
-
 import hmac
 import json
 import os

@@ -1,7 +1,5 @@
 """How many cells are proven at the same time on this machine, and the threads that prove them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

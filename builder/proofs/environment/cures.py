@@ -1,7 +1,5 @@
 """What is wrong in an environment, why, and the commands that mend it; compat.yaml decides which versions they name."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Sequence

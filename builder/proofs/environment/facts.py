@@ -1,7 +1,5 @@
 """The facts about an environment that the checks judge: its Python names its folders, and the rest comes from files."""
 
-from __future__ import annotations
-
 import csv
 import os
 import re

@@ -1,7 +1,5 @@
 """All checks of an environment, in the order in which a person should mend what they find."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from builder.proofs.environment.checks import machine, packages, torches

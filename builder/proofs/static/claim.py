@@ -1,7 +1,5 @@
 """What buildfarm claims about a wheel, and how a check of the file becomes a proof."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Check what a wheel holds: its library and GPU code, no library of torch, CUDA or the driver, not too many bytes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -5,8 +5,6 @@ PTX. But a claim of `8.6` says that the wheel was compiled for it, so `sm_86` mu
 claim of 9.0, because every GPU of 9.0 runs it; only `sm_90a` satisfies a claim of 9.0a.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

@@ -5,8 +5,6 @@ libtorch_global_deps. torch loads its other libraries with local scope. A librar
 linking it therefore fails at import, although torch has loaded libtorch_cuda.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field

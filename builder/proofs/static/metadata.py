@@ -1,7 +1,5 @@
 """Check METADATA: the version names the build, and Requires-Dist admits only proven torch releases."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import suppress
 from urllib.parse import unquote

@@ -1,7 +1,5 @@
 """Check LibTorch's stable ABI and Python's: which functions a library uses, and since which release they exist."""
 
-from __future__ import annotations
-
 import re
 
 from packaging.tags import parse_tag

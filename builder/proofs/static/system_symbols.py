@@ -1,7 +1,5 @@
 """Symbols that the system, Python and the driver define in every cell, and the names of torch and CUDA."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

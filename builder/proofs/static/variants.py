@@ -1,7 +1,5 @@
 """Wheels with several builds of one library: one for each torch, CUDA or FFmpeg. A process loads one of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """On which GPUs the GPU code of a wheel runs: as it is, compiled by the driver from PTX, or not at all."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """All verdicts on a wheel that its file allows: the static checks of `build`, and the checks of `verify` alone."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """With which torch releases a wheel links, compared with those that METADATA allows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property

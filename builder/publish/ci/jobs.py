@@ -1,7 +1,5 @@
 """The builds of a plan as jobs of GitHub Actions, in a list that fits into the matrix of a workflow."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from enum import StrEnum

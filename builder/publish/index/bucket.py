@@ -1,7 +1,5 @@
 """An index in a bucket of an object store that speaks S3."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """One wheel as an index lists it: a file object of PEP 691, with the keys that buildfarm adds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache

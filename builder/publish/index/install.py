@@ -1,7 +1,5 @@
 """The commands that install a wheel from an index or from a folder."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Collection, Sequence
 from pathlib import Path

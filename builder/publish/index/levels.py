@@ -1,7 +1,5 @@
 """How much the proofs of a wheel show: the level of each cell, and what is missing for a required level."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import StrEnum
 

@@ -1,7 +1,5 @@
 """What is published of a wheel: entry, proofs, statement and SBOM; and whether installers can use the file at all."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable, Sequence

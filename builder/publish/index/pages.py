@@ -3,8 +3,6 @@
 The paths of an index are all wheels, those without CUDA, those of each CUDA variant, and those of each torch of it.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """Reads an index in a folder or on a web server; the user and the token for it, and to which servers they are sent."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

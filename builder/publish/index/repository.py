@@ -13,8 +13,6 @@ the pages afterwards and repeats this while the records change. So the last writ
 needs storage that lists an object as soon as it is written, as folders and S3 do.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The report of a run as Markdown for the job summary of GitHub Actions."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence

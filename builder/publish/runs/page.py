@@ -1,7 +1,5 @@
 """The report of a run as one HTML page, without external files and without scripts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

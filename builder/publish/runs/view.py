@@ -1,7 +1,5 @@
 """What the report of a run shows, as data: builds with their cells and proofs, and the ends of logs."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The index server: its app, and how it runs until a signal stops it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import resource

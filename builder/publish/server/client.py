@@ -1,7 +1,5 @@
 """An index server, as `publish` sees it: what it has, and what it accepts."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Serves the pages and the files of an index, and nothing else that lies in its folder."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

@@ -4,8 +4,6 @@ Each token is a file `.tokens/NAME.json` in the folder of the index. A token is 
 by guessing, and a plain SHA-256 is enough. A slow hash protects short passwords; here it would only slow each request.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -1,7 +1,5 @@
 """Uploads by twine, `uv publish` and `buildfarm publish`: receive the form, check it, and publish the wheel."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 from collections import defaultdict

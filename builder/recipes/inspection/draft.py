@@ -1,7 +1,5 @@
 """A recipe before it is written: its keys, what the inspection of the source found, and the text of the file."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Inspect a source without running it, and draft its recipe."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

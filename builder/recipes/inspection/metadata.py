@@ -1,7 +1,5 @@
 """The metadata of a source: PKG-INFO, pyproject.toml, constants of setup.py, or what the build backend says."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable
 from configparser import Error as ConfigParserError

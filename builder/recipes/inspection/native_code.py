@@ -1,7 +1,5 @@
 """Facts about the C++, CUDA and CMake files of a source, from their text."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Inputs of a build's container: cibuildwheel's configuration, mounts, environment variables and scripts."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Reads cibuildwheel's output: the stages while it runs, and the error when it fails."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress

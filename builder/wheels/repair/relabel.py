@@ -1,7 +1,5 @@
 """Write a wheel under its final name, with its version, requirements and RECORD; same input, same bytes."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib

@@ -1,7 +1,5 @@
 """Raw wheel to portable wheel: torch's libraries stay out; file name and METADATA describe the result."""
 
-from __future__ import annotations
-
 import csv
 import os
 import posixpath

@@ -3,8 +3,6 @@
 Import it inside functions: the library takes half a second to load, and only a repair needs it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ kernel that includes neither torch nor Python serves every torch and Python, and
 `builder.wheels.sccache.launchers` puts sccache in front of the compilers, in a container and on this machine alike.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Unpack downloaded archives without trust: nothing is written outside of the target, or read from there."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """Which files of a folder are source: all that git does not ignore, without what builds and tools leave behind."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 import re

@@ -1,7 +1,5 @@
 """A git repository at one exact commit, with submodules; checkouts are kept and verified before each use."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

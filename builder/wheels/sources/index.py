@@ -3,8 +3,6 @@
 Wheels of others are kept by their sha256. Nothing in a file is executed.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import http.client

@@ -3,8 +3,6 @@
 Each line of a hunk's context must be in the file: fuzz is refused. The hunk may be at a different line (an offset).
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The nvcc and the host compiler of a build, or the reasons why this machine has none that fit."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Python environments for builds and proofs: uv creates them, exact versions are locked, none is used incomplete."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

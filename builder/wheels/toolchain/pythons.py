@@ -1,7 +1,5 @@
 """The Pythons of this machine: path, exact version, and whether their headers are installed; uv downloads others."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

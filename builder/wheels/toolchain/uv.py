@@ -1,7 +1,5 @@
 """uv: where it is, the environment variables it gets, how it is called, and what its errors mean."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

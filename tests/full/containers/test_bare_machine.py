@@ -4,8 +4,6 @@ The machine is a container of a bare Debian, which gets what the README and the 
 socket of this machine's engine, and one folder that has the same path there as here. Its clone is of the last commit.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Builds in containers with the oldest tested cibuildwheel, the last one before 4.3.4, and made-up newer ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4

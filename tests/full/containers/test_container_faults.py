@@ -1,7 +1,5 @@
 """Failures of containers: each gives an error and an exit code, leaves nothing behind, and the next run succeeds."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess

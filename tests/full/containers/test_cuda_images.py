@@ -3,8 +3,6 @@
 tests/images/make-base makes the base images from Debian's packages, with the layout of NVIDIA's images.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

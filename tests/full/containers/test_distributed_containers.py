@@ -1,7 +1,5 @@
 """Twelve builds over three CUDA versions on two workers, one of which has no Docker: they make what local runs make."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

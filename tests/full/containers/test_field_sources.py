@@ -3,8 +3,6 @@
 tests/field/test_sources.py has these reports for builds on this machine.
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path

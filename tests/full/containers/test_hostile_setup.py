@@ -1,7 +1,5 @@
 """An extension whose build and whose import change every file that they can: no other extension notices."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The main job in a container: the same name, tags and checks of the wheel as on this machine."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -4,8 +4,6 @@ One runtime image is made, with the whole torch of a cell: minutes the first tim
 cell is one of test_cuda_images.py, which has every op executed in the same image.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`build` from matrix.yaml to dist/, on a small project: C extensions, compiled by gcc for a tiny fake torch."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """`build` of folders: a recipe for a new source, files beside it, secrets in the output, compiles that fail."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One command builds an old source distribution: g++ refuses it twice, for different causes, and then compiles it."""
 
-from __future__ import annotations
-
 import hashlib
 import tarfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`rebuild`: the rebuilt wheel is equal, or the differences are listed, or a changed input is an error."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 import zipfile

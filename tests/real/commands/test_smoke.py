@@ -1,7 +1,5 @@
 """`smoke`: which wheels and cells it tests, what it saves and prints. The real op gate runs in tests/full."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

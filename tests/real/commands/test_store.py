@@ -1,7 +1,5 @@
 """`store prune` while builds run, and the commands of `store` on a small project."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Small real environments: stand-ins of torch and its packages on an index of this machine, installed by uv."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

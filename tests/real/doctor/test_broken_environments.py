@@ -1,7 +1,5 @@
 """Broken environments: `doctor` names the fault, and the command that it prints mends the environment."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

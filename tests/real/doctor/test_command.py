@@ -1,7 +1,5 @@
 """The command `doctor`: the machine file, what is printed, and the JSON for a bug report."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

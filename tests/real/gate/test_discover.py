@@ -1,7 +1,5 @@
 """Which ops of Python modules belong to the extension: those that its own modules define, with real torch."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 tests/full/test_gpu_defects.py needs a GPU.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

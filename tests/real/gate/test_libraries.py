@@ -1,7 +1,5 @@
 """The check "loaded" on real libraries: a library that no import has loaded is named with the line to add."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Samples of ops that write to arguments, take unusual inputs, or lose gradients: correct ops pass every check."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How the processes of the gate end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What the incidents share: two small extensions, wheels of them, and environments with torch."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

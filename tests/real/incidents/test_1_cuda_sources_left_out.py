@@ -1,7 +1,5 @@
 """Incident 1: a library without its CUDA sources fails with `undefined symbol` at import."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Incident 2: a GPU that the wheel has no code for, or that the runtime compiler of torch's CUDA does not know."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

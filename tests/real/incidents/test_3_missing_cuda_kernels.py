@@ -1,7 +1,5 @@
 """Incident 3: torchvision of another torch, and an extension built for the CPU only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

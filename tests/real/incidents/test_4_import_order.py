@@ -1,7 +1,5 @@
 """Incident 4: two packages that crash the process in one import order."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Incident 5: an op whose fake kernel meets tensors on two devices."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

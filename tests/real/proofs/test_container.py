@@ -1,7 +1,5 @@
 """Symbols that a container reads, and what auditwheel and abi3audit say of the same libraries."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

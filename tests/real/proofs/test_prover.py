@@ -1,7 +1,5 @@
 """Proofs of a wheel in its cells: passed, failed, not run, and taken from an earlier run."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Sequence

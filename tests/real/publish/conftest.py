@@ -1,7 +1,5 @@
 """The command line, for the tests of `publish` with compiled wheels."""
 
-from __future__ import annotations
-
 from tests.unit.conftest import call
 
 __all__ = ["call"]

@@ -4,8 +4,6 @@ A file has the calls of one project, in order: each call sees what the earlier o
 `tests/unit/transcripts`. Times, sizes, dates and hashes are masked.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

@@ -1,7 +1,5 @@
 """The made-up torch releases for the tests of `verify`."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

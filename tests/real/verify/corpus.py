@@ -1,7 +1,5 @@
 """Small real wheels: sound ones, and ones with one planted fault each. gcc compiles their libraries."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

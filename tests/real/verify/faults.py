@@ -1,7 +1,5 @@
 """The planted faults, by name."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from builder.check import Check

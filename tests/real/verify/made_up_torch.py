@@ -1,7 +1,5 @@
 """Three made-up torch releases: libraries to link with, and their symbol inventories."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

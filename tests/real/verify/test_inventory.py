@@ -1,7 +1,5 @@
 """Symbol inventories: read from an index or a wheel when `verify` needs them, and kept."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`verify` finds every planted fault under the right name, raises no false alarm, and prints what it found."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path

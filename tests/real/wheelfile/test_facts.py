@@ -1,7 +1,5 @@
 """What the reader says of libraries, GPU code and archives, compared with the compiler, glibc and uv."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct

@@ -1,7 +1,5 @@
 """What uv really installs from an index, against what the reader of archives says of the same wheels."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """hadolint accepts the Dockerfiles of the shipped matrix and of five typical cells."""
 
-from __future__ import annotations
-
 import subprocess
 import sysconfig
 from pathlib import Path

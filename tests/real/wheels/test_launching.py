@@ -1,7 +1,5 @@
 """The launchers in front of the compilers, with a substitute for sccache and the real g++, and flags of gcc."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

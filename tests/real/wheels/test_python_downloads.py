@@ -1,7 +1,5 @@
 """Pythons that this machine lacks: real uv, a mirror on this machine, and an archive of a Python that runs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

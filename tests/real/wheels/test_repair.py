@@ -1,7 +1,5 @@
 """Repair: real auditwheel on wheels whose tiny libraries are compiled here."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib

@@ -1,7 +1,5 @@
 """A wheel that `build` made requires the torch series that it was tested for, and uv resolves it to this series."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`buildfarm add` and `buildfarm build SOURCE`: projects, repositories and folders become recipes that build."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import tarfile

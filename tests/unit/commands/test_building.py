@@ -1,7 +1,5 @@
 """Runs of `build`: their order, interruption, a store of two projects, files that compile again, wheels of `adopt`."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The text of a drafted cases.py, and what `buildfarm cases` prints."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import replace
 from pathlib import Path

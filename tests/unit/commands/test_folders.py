@@ -1,7 +1,5 @@
 """Tests of builder.commands.folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

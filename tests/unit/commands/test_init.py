@@ -1,7 +1,5 @@
 """`buildfarm init`: the files of a new project."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import subprocess

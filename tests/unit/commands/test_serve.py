@@ -1,7 +1,5 @@
 """`serve` before the server runs, `token`, and every command in an empty folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Cures of known causes: the code of each row before and after, and sources that must stay as they are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Messages of compilers, linkers and Python, made up and real: the first error of an output, and its known hints."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

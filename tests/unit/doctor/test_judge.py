@@ -1,7 +1,5 @@
 """What `doctor` says about environments that would be large to install. The tests make the facts and no files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product

@@ -3,8 +3,6 @@
 It can also stand for the judge, which passes every result.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Cases: each op has one and each names an op, mistakes in cases.py, findings that a recipe accepts, registration."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The jobs of a run and their order, the outcome of import orders, journals, GPUs, and facts of the system."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import mmap

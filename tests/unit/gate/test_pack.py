@@ -1,7 +1,5 @@
 """The packed gate has all it needs and no more; the judge imports no module and runs no code of the wheel."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The table of an answer: nothing lost, nothing called green that was not run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

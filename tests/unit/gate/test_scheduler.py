@@ -1,7 +1,5 @@
 """The scheduler with a fork server without torch: every end of a process is reported, and no process is left."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The starter with a module in place of torch: what it forks, and when code of the wheel runs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

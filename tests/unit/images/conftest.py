@@ -1,7 +1,5 @@
 """Without this machine's passwords and proxies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A fake Docker engine: a socket that answers the real Docker SDK, and a `docker` program that records its calls."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Containers that are started once for each program: requests to the engine, and results of programs."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The engine: its answers and errors, the network of containers, pulls, registries and buildfarm.lock."""
 
-from __future__ import annotations
-
 import gc
 import shutil
 import subprocess

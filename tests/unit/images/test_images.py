@@ -1,7 +1,5 @@
 """Images: the base and compiler that are chosen, their Dockerfiles, and builds of them with a fake engine."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Fixtures that write matrix.yaml and extension.yaml."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Make recipes and matrices in memory, for tests of the plan."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The names of axes and cells, and local versions of wheels, each form with the page that shows it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The facts of compat.yaml are consistent, every reason names what is missing; facts about images."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Reading matrix.yaml and extension.yaml: keys, defaults, errors with positions, and files that would do harm."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

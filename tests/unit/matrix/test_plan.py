@@ -1,7 +1,5 @@
 """The plan: builds, served cells, reasons of skips, and what is true of every plan."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Progress: live lines, intervals, and the files that were compiled."""
 
-from __future__ import annotations
-
 import io
 import threading
 import time

@@ -1,7 +1,5 @@
 """Facts, claims, symbol tables, real ELF files and wheels, as small as the tests need them."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Cells that a wheel claims, NVIDIA's driver for a cell, and findings that a recipe accepts."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

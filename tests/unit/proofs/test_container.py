@@ -1,7 +1,5 @@
 """A cell in a container: requests for a GPU, steps, failures. No container engine."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence

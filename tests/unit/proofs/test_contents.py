@@ -1,7 +1,5 @@
 """The checks of a wheel file that read its contents and its metadata."""
 
-from __future__ import annotations
-
 import re
 import struct
 import zipfile

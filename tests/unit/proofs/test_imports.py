@@ -1,7 +1,5 @@
 """The import of a wheel in a cell survives whatever a module does; what the source says of a failure; companions."""
 
-from __future__ import annotations
-
 import os
 import resource
 import sys

@@ -1,7 +1,5 @@
 """Libraries of a wheel: their undefined symbols, their GPU code, the symbols of the system, and both stable ABIs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

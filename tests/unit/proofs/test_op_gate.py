@@ -1,7 +1,5 @@
 """The gate's answer as proofs: one verdict for each check, and "not run" is never passed."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Cells side by side: how many, with how many cores, and what a failure, an interrupt or little memory changes."""
 
-from __future__ import annotations
-
 import io
 import threading
 from collections.abc import Callable

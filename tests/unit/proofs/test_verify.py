@@ -1,7 +1,5 @@
 """The checks of `verify` for GPUs, and the torch releases whose symbols it reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A page of HTML as a test reads it."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 

@@ -1,7 +1,5 @@
 """The closing table, report.json, dist/, tables of 80 columns, the text of a plan, and the statement of provenance."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What the cures of a failed build leave in the folder of its recipe, and that the next build needs nothing else."""
 
-from __future__ import annotations
-
 import hashlib
 import tarfile
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Signatures of host functions as ops, which forward and backward are joined, and why others become none."""
 
-from __future__ import annotations
-
 import pytest
 
 from builder.recipes.host_functions import defined_ops, read_functions

@@ -9,8 +9,6 @@ without network.
 - `% published NAME VERSION...` and `% published-untested ...` do the same in the index of the folder `index`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

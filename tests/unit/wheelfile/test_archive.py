@@ -1,7 +1,5 @@
 """The reader of wheel files, the machines that tags admit, and installed projects."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Mapping
 from importlib.metadata import PathDistribution

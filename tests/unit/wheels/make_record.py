@@ -1,7 +1,5 @@
 """Records of wheels, as small as the tests need them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The folder of a build, its scripts, the Pythons of a machine, the compiler cache, and the shim of a GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

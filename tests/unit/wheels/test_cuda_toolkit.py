@@ -1,7 +1,5 @@
 """Which nvcc and which host compiler a build gets: the one asked for, or every way out in the refusal."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

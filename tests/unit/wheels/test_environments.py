@@ -1,7 +1,5 @@
 """Environments of uv from an index on this machine: where torch comes from, what is remembered, what refusals say."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Builds in containers: what cibuildwheel is told, what is refused, and what its output means."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

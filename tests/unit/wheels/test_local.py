@@ -1,7 +1,5 @@
 """The local executor: what a build is told, what it is refused for, and what is made of a compiler's words."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import replace

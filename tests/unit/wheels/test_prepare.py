@@ -1,7 +1,5 @@
 """A recipe's source: what is taken, what names it, and what is refused before anything of it runs."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

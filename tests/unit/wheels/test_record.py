@@ -1,7 +1,5 @@
 """What a wheel says of how it was made: its record, its SBOM, and the digest of its inputs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zipfile

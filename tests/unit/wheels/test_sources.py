@@ -1,7 +1,5 @@
 """Sources behind a password, official wheels, and wheels that are renamed."""
 
-from __future__ import annotations
-
 import base64
 import os
 import shlex

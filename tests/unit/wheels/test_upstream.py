@@ -1,7 +1,5 @@
 """facts.yaml: what a torch release and a CUDA toolkit on a loopback index say of themselves, and indexes that lie."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

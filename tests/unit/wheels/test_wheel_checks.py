@@ -1,7 +1,5 @@
 """Checks of a compiled wheel against its recipe, its source and its log."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ A build that runs out of memory, or a wheel that crashes, ends this process and 
 any way, the kernel sends SIGTERM, and this process ends everything that it started.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

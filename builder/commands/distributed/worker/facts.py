@@ -1,7 +1,5 @@
 """What a worker has, measured: it becomes Dask resources."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass

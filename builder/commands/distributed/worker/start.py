@@ -1,7 +1,5 @@
 """`buildfarm worker`: Dask workers with buildfarm's plugin."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

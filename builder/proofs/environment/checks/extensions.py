@@ -1,7 +1,5 @@
 """Installed packages with torch extensions: whether this torch has their symbols, and this GPU runs their code."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The machine: its driver and GPUs against torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from builder.errors import UsageError

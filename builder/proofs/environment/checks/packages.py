@@ -1,7 +1,5 @@
 """The packages that belong to torch: torchvision and torchaudio of the same release and CUDA, and those of NVIDIA."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

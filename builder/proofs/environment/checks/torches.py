@@ -1,7 +1,5 @@
 """Torch: whether Python imports the only one, complete, with what it requires, and the linker loads its libraries."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Iterator

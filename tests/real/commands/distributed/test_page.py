@@ -1,7 +1,5 @@
 """The certificates of the page about several machines, and its compose file."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import subprocess

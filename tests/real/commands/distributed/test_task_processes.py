@@ -1,7 +1,5 @@
 """The processes of tasks end when nobody waits for their task, and run again when somebody waits again."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """How to call the op."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from builder.gate import Case, Make

@@ -1,7 +1,5 @@
 """The job that opens an issue for a new release of torch, with a package index on this machine."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """zizmor, actionlint and the schema of GitHub accept the workflows that `buildfarm ci` writes."""
 
-from __future__ import annotations
-
 import subprocess
 import sysconfig
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`adopt`: wheels that others built, from a file to the index, with a torch of a few lines."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

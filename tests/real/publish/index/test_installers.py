@@ -1,7 +1,5 @@
 """pip and uv read the index; `publish` and `adopt` run the checks of `verify` that no earlier check decided."""
 
-from __future__ import annotations
-
 import ensurepip
 import importlib.util
 import os

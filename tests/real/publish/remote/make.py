@@ -1,7 +1,5 @@
 """Wheels with a real library, and their proofs: what a server checks itself passes."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import tempfile

@@ -1,7 +1,5 @@
 """Uploads with proofs: which tokens vouch for them, and what the server does not believe."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections.abc import Sequence

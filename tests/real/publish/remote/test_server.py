@@ -1,7 +1,5 @@
 """`publish` to an index server: refused URLs, the token, and a server that answers strangely, or not at all."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, field

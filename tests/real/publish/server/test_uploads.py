@@ -1,7 +1,5 @@
 """Uploads: what is accepted, and the sentence for each refusal."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

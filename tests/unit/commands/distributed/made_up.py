@@ -1,7 +1,5 @@
 """Tasks of a small build, proofs of its wheel, and workers, as the tests of builds on workers need them."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path

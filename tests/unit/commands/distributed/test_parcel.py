@@ -1,7 +1,5 @@
 """The archive with the files of a recipe: equal for equal files, complete on the other side, harmless to unpack."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Clients and workers of a real scheduler: which of them try a task, connections that fail, the documented page."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """What a worker says of its machine, which checks it runs again, what it keeps from `store prune`, what it gets."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import threading

@@ -1,7 +1,5 @@
 """A project whose workflows are written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs the script of one step of a workflow or an action, as a runner of GitHub does."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """`buildfarm ci` and the actions of this repository: jobs, conditions, rights, scripts, how jobs install buildfarm."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

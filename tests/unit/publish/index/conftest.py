@@ -1,7 +1,5 @@
 """A new index, for the tests of the index."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Wheels and proofs for the tests of the index."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`yank` and `index` by the command line on a real index folder, and what its pages show."""
 
-from __future__ import annotations
-
 import errno
 import json
 import re

@@ -1,7 +1,5 @@
 """`publish`: which wheels are refused and why, and which no installer can use."""
 
-from __future__ import annotations
-
 import html
 import json
 import zipfile

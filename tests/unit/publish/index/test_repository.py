@@ -1,7 +1,5 @@
 """The index folder: publish, conflicts, concurrent and killed publishers, yanks."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`resolve`: the wheel for a machine, or why each does not fit; the commands that install it; indexes with a token."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

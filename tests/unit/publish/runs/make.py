@@ -1,7 +1,5 @@
 """A run with a good, a refused and a failed build; every text of it is hostile."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`buildfarm report`: which runs, where it goes, its Markdown, and HTML; hostile text stays text."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

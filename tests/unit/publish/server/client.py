@@ -1,7 +1,5 @@
 """A client of the server's app, without a network."""
 
-from __future__ import annotations
-
 import hashlib
 from base64 import b64encode
 from collections.abc import Mapping

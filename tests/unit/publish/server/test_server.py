@@ -1,7 +1,5 @@
 """What the server answers to readers, and tokens."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 

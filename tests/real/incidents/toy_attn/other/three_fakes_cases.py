@@ -1,7 +1,5 @@
 """How to call the four ops: two of them accept a weight on the CPU beside a value on the GPU."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from builder.gate import Case, Make
