@@ -118,7 +118,7 @@ class WheelFile:
     def unpack(self, name: str, target: Path) -> Path:
         """Write one file to `target`, which it returns."""
         with self.open(name) as member, target.open("wb") as out:
-            shutil.copyfileobj(member, out, 1 << 20)
+            shutil.copyfileobj(member, out, 1 << 18)
         return target
 
     def read_dist_info(self, name: str) -> bytes:

@@ -42,9 +42,10 @@ def missing_headers(wheel: WheelFile) -> dict[str, tuple[str, ...]]:
     are not. Comments are skipped, and so are includes below an `#if`. Raises DamagedWheelError.
     """
     todo = sorted(name for name in wheel.names if name.endswith(".cu"))
-    files = [name for name in wheel.names if not name.endswith(_NO_HEADERS)] if todo else []
-    # The path of each file, and the path without its first folders: `a/b/c.h`, `b/c.h` and `c.h`.
-    names = {name.split("/", at)[at]: name for name in files for at in range(name.count("/") + 1)}
+    headers: dict[str, list[str]] = {}
+    for name in wheel.names if todo else ():
+        if not name.endswith(_NO_HEADERS):
+            headers.setdefault(name.rpartition("/")[2], []).append(name)
     found, seen = dict[str, tuple[str, ...]](), set(todo)
     while todo and len(seen) < _MAX_SOURCES:
         source = todo.pop(0)
@@ -53,12 +54,14 @@ def missing_headers(wheel: WheelFile) -> dict[str, tuple[str, ...]]:
         lacking = []
         for path in dict.fromkeys(_included(text)):
             beside = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
-            held = names.get(beside) or names.get(re.sub(r"^(?:\.\./)+", "", posixpath.normpath(path)))
-            if held is None:
+            below = re.sub(r"^(?:\.\./)+", "", posixpath.normpath(path))
+            same_name = headers.get(posixpath.basename(path), [])
+            held = [name for end in (below, beside) for name in same_name if f"/{name}".endswith(f"/{end}")]
+            if not held:
                 lacking.append(path)
-            elif held not in seen:
-                seen.add(held)
-                todo.append(held)
+            elif held[-1] not in seen:
+                seen.add(held[-1])
+                todo.append(held[-1])
         if lacking:
             found[source] = tuple(lacking)
     return found
