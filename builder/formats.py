@@ -9,7 +9,7 @@ BUILD_FORMAT = 5
 #: The facts that are read from a wheel file and kept in the store.
 FACTS_FORMAT = 4
 #: Verdicts of the checks of the wheel file.
-STATIC_FORMAT = 7
+STATIC_FORMAT = 8
 #: Verdicts of the linkage check.
 LINKAGE_FORMAT = 3
 #: Verdicts of the import in the environment of a cell.
@@ -17,6 +17,6 @@ CELL_FORMAT = 2
 #: Verdicts of the op gate.
 OPS_FORMAT = 10
 #: Verdicts of the checks of `buildfarm verify`: before a wheel is published, and of `record` and `loader` in a build.
-VERIFY_FORMAT = 6
+VERIFY_FORMAT = 7
 #: What client and workers send each other.
 PROTOCOL = 13

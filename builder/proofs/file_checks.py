@@ -101,7 +101,7 @@ def _errors(library: Library) -> Iterator[str]:
     if library.textrel:
         yield f"{library.path} has text relocations, which hardened systems refuse: compile every source with -fPIC"
     if relative := [folder for folder in library.search if not folder.startswith(("/", "$ORIGIN", "${ORIGIN}"))]:
-        shown = join_names(relative)
+        shown = join_names([folder or "with an empty entry" for folder in dict.fromkeys(relative)])
         yield f"{library.path} searches the current folder for libraries (RPATH {shown}): anyone may put one there"
     if shared := [folder for folder in library.search if _SHARED.match(folder)]:
         yield (

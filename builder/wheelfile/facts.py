@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: A needed library whose version is that of CUDA, also with the hash that auditwheel adds.
 _CUDA_RUNTIME = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)(?:[-.][0-9a-f]{8,})?\.so\.(\d+)\b")
 #: The libraries of torch itself.
-TORCH_LIBRARY = re.compile(r"lib(?:torch|c10|shm)(?:_\w+)?\.so(?:\.\d+)*")
+TORCH_LIBRARY = re.compile(r"lib(?:torch|c10|shm|caffe2)(?:_\w+)?\.so(?:\.\d+)*")
 #: The name of a library of Linux.
 _NAMED_LIBRARY = re.compile(r"(?<!-darwin)\.so(?:\.\d+)*$")
 _ORIGIN = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(?=/|$)(?P<rest>[^$]*)")

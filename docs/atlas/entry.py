@@ -31,7 +31,7 @@ GPUS = {
     "12.0": "RTX 50",
 }
 #: What the check `tags` says about a library that another package or the system must have.
-_FROM_ELSEWHERE = re.compile(r" needs .*, (?:which neither torch nor \S+ provides$|which this cell does not provide)")
+_FROM_ELSEWHERE = re.compile(r" needs? .*, (?:which neither torch nor \S+ provides$|which this cell does not provide)")
 #: Checks with a sentence for each fault; those of other checks belong together.
 _LISTS = (Check.TAGS, Check.LOADER)
 #: Characters of a sentence to keep.

@@ -182,6 +182,7 @@ def test_resolve_heeds_the_glibc_of_a_wheel_whose_tag_names_none(tmp_path: Path)
             "libtvm_ffi.so must come from apache_tvm_ffi, which METADATA requires",
         ),
         ("libz3.so.4.15", ["z3-solver"], "", "libz3.so.4.15 must come from z3_solver"),
+        ("librmm.so", ["librmm-cu12==26.10.*"], "", "librmm.so must come from librmm_cu12, which METADATA requires"),
         ("libiomp5.so", ["intel-openmp"], "$ORIGIN/../intel/lib", "another package, as the run path into intel says"),
         ("libiomp5.so", ["intel-openmp"], "$ORIGIN/libs:$ORIGIN/../torch/lib", ""),
         ("libiomp5.so", [], "$ORIGIN/../intel/lib", ""),
@@ -198,6 +199,15 @@ def test_a_library_of_a_required_package(
     failed, remarks = verify(w0(tmp_path, "t0", "1.0", TAG, files, requires=["torch==2.11.*", *requires]))
     assert ("tags" in failed) is not bool(says), failed
     assert says in remarks["tags"]
+
+
+def test_torch_brings_libcaffe2_nvrtc(tmp_path: Path) -> None:
+    """torch_tensorrt 2.14.0 "can be loaded only where the system has libcaffe2_nvrtc.so", which is in torch/lib."""
+    other = compiled(tmp_path, "", "-Wl,-soname,libcaffe2_nvrtc.so", name="libcaffe2_nvrtc.so", language="c")
+    files = {"t0/__init__.py": b"from . import _C\n", "t0/_C.so": module("_C", "-Wl,--no-as-needed", str(other))}
+    failed, remarks = verify(w0(tmp_path, "t0", "1.0", TAG, files, requires=["torch==2.11.*"]))
+    assert "tags" not in failed
+    assert "libcaffe2" not in remarks["tags"]
 
 
 @pytest.mark.parametrize(

@@ -197,15 +197,17 @@ def _equal(facts: WheelFacts) -> Iterator[str]:
     for library in facts.libraries:
         if library.sha256:
             groups.setdefault(library.sha256, []).append(library)
-    for group in groups.values():
-        if len(group) > 1:
-            needed = {name for library in facts.libraries for name in library.needed}
-            kept = next((one.path for one in group if one.basename in needed), "one of them")
-            size = size_text(group[0].size * (len(group) - 1))
-            yield (
-                f"{and_list([one.path for one in group])} have the same bytes, {size} too much: a wheel holds no links;"
-                f" keep only {kept}, because two copies in one process have separate states"
-            )
+    twins = [group for group in groups.values() if len(group) > 1]
+    if not twins:
+        return
+    needed = {name for library in facts.libraries for name in library.needed}
+    kept = next((one.path for one in twins[0] if one.basename in needed), "one of them")
+    more = f", and so have {len(twins) - 1} more groups of libraries" if len(twins) > 1 else ""
+    size = size_text(sum(group[0].size * (len(group) - 1) for group in twins))
+    yield (
+        f"{and_list([one.path for one in twins[0]])} have the same bytes{more}, {size} too much: a wheel holds no"
+        f" links; keep only {kept}, because two copies in one process have separate states"
+    )
 
 
 def _per_cuda(facts: WheelFacts) -> Iterator[str]:

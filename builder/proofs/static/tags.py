@@ -21,7 +21,7 @@ from builder.gate.amounts import counted, join_names
 from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE, entry_points
 from builder.gate.system.crash import demangle
 from builder.matrix.axes import Python
-from builder.matrix.compat import Compat, and_list
+from builder.matrix.compat import Compat
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof
 from builder.proofs.static.metadata import RELABEL, lower_bounds, requires_admit
@@ -87,11 +87,14 @@ def check_tags(facts: WheelFacts, claim: WheelClaim, provided: frozenset[str]) -
         remarks += [error for error in lacking if error not in _platform_errors(facts, platforms[0], needed)]
         provided = needed
     found = [error for platform in platforms for error in _platform_errors(facts, platform, provided)]
+    inside = provided.union(*((one.basename, one.soname) for one in facts.libraries))
     dispensable = _dispensable(facts, claim.spare, platforms, provided) if found and claim.foreign else ""
     late: list[str] = []
     if dispensable:
-        late = [one.path for one in facts.libraries if any(text.startswith(f"{one.path} ") for text in found)]
-        more = f"; so do {join_names(late[1:])}" if late[1:] else ""
+        alone = {one.path: replace(facts, libraries=(one,)) for one in facts.libraries}
+        late = [path for path, one in alone.items() if any(_platform_errors(one, each, inside) for each in platforms)]
+        others = [path for path in late if path not in found[0]]
+        more = f"; so do {join_names(others)}" if others else ""
         remarks.append(f"{found[0]}{more}: {dispensable}")
     else:
         errors += found
@@ -101,7 +104,6 @@ def check_tags(facts: WheelFacts, claim: WheelClaim, provided: frozenset[str]) -
     if rejecting:
         errors.append(f"pip in {join_names(rejecting)} does not accept a wheel tagged {_text(named)}")
     rest = replace(facts, libraries=tuple(one for one in facts.libraries if one.path not in late))
-    inside = provided.union(*((one.basename, one.soname) for one in facts.libraries))
     evidence = {"file": _text(named), "wheel": _text(written), "platform": best_platform(rest, inside), "late": late}
     return make_proof(facts, Check.TAGS, errors, good=_text(named), evidence=evidence, remarks=remarks)
 
@@ -147,20 +149,11 @@ def check_modules(facts: WheelFacts) -> Proof:
         if not lost:
             continue
         library, file = files[0]
-        barred = any(not requires_admit(facts.requires_python, python) for python in lost)
-        who, cure = _finders(file, library.machine)
-        text = (
-            f"only {who} finds {and_list([one.path for one, _ in files])}, but the tag"
-            f" {_text(parse_wheel_filename(facts.filename)[3])} also names Python {join_names([*map(str, lost)])}"
-        )
-        if barred:
-            text += (
-                f" (uv ignores the upper bounds of Requires-Python {facts.requires_python}; only tags keep Pythons out)"
-            )
+        text = _unsuited(facts, files, lost)
         if len(files) > 1 or (not library.is_module and _BY_PATH.search(" ".join(library.needed))):
             remarks.append(text)
         else:
-            errors.append(f"{text}: {cure}")
+            errors.append(f"{text}: {_finders(file, library.machine)[1]}")
     return make_proof(facts, Check.MODULES, errors, good=counted(len(modules), "module"), remarks=remarks)
 
 
@@ -175,6 +168,20 @@ def _no_function(library: Library, module: str) -> str:
         f" `PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)` or {wanted} in the source, or let `name` in setup.py end with"
         f" {found[0]['module']}"
     )
+
+
+def _unsuited(facts: WheelFacts, files: Sequence[tuple[Library, re.Match[str]]], lost: Sequence[Python]) -> str:
+    """The Pythons of the tags that find none of the files of one module."""
+    library, file = files[0]
+    tags, names = _text(parse_wheel_filename(facts.filename)[3]), join_names([*map(str, lost)])
+    finder, _ = _finders(file, library.machine)
+    text = f"only {finder} finds {library.path}, but the tag {tags} also names Python {names}"
+    if len(files) > 1:
+        paths = join_names([one.path for one, _ in files])
+        text = f"the wheel has {paths} for some Pythons, but none for Python {names}, which the tag {tags} also names"
+    if any(not requires_admit(facts.requires_python, python) for python in lost):
+        text += f" (uv ignores the upper bounds of Requires-Python {facts.requires_python}; only tags keep Pythons out)"
+    return text
 
 
 def _finders(file: re.Match[str], machine: str) -> tuple[str, str]:
@@ -317,7 +324,7 @@ def _users(library: Library, versions: set[str]) -> list[str]:
 def _unprovided(facts: WheelFacts, system: frozenset[str], provided: frozenset[str], system_name: str) -> list[str]:
     """Needed libraries that neither the wheel, nor torch, nor the promised system provides."""
     inside = {name for library in facts.libraries for name in (library.basename, library.soname)}
-    errors = []
+    users: dict[tuple[str, ...], list[str]] = {}
     for library in facts.libraries:
         missing = [
             name
@@ -325,8 +332,12 @@ def _unprovided(facts: WheelFacts, system: frozenset[str], provided: frozenset[s
             if name not in inside | provided | system and name not in _LOADERS and not is_driver_library(name)
         ]
         if missing:
-            errors.append(f"{library.path} needs {join_names(missing)}, which neither torch nor {system_name} provides")
-    return errors
+            users.setdefault(tuple(missing), []).append(library.path)
+    return [
+        f"{join_names(paths)} {'need' if len(paths) > 1 else 'needs'} {join_names(missing)},"
+        f" which neither torch nor {system_name} provides"
+        for missing, paths in users.items()
+    ]
 
 
 def _text(tags: frozenset[Tag]) -> str:

@@ -35,6 +35,8 @@ from builder.wheelfile.text_files import python_uses
 _PROJECTS = {"nvinfer": "tensorrt", "nvonnxparser": "tensorrt"}
 #: A library that torch brings in releases before this one (METADATA of torch 2.14.1 and 2.15.0).
 _DROPPED, _DROPPED_IN = "libcurand.so.10", Torch(2, 15, 0)
+#: First parts of run paths that lead to no other package.
+_NO_PACKAGES = {"torch", "nvidia", "lib", "lib64", "libs", "", ".", ".."}
 #: Characters of a name that may name a project.
 _MIN_STEM = 4
 
@@ -64,7 +66,8 @@ class Outside:
             names = [stem, *(project for library, project in _PROJECTS.items() if stem.startswith(library))]
             for project in projects:
                 same = any(one in project or one.startswith(project) for one in names)
-                if project != "torch" and ((len(stem) >= _MIN_STEM and same) or stem in project.split("_")):
+                words = project.removeprefix("lib").split("_")
+                if project != "torch" and ((len(stem) >= _MIN_STEM and same) or stem in words):
                     found[name] = f"{project}, which METADATA requires"
             if name not in found and {*projects} - {"torch"} and (packages := self._packages(name)):
                 found[name] = f"another package, as the run path into {and_list(packages)} says"
@@ -72,7 +75,7 @@ class Outside:
 
     def _packages(self, name: str) -> list[str]:
         """The packages outside of the wheel, of torch and of NVIDIA to which run paths for a needed library lead."""
-        inside = {path.partition("/")[0] for path in self.facts.installed()} | {"torch", "nvidia", "", ".", ".."}
+        inside = {path.partition("/")[0] for path in self.facts.installed()} | _NO_PACKAGES
         found = set[str]()
         for library in (one for one in self.facts.libraries if name in one.needed):
             folder = posixpath.dirname(installed_path(library.path))

@@ -108,7 +108,7 @@ _TABLE: dict[Check, dict[str, tuple[str, Wheel, *tuple[str, ...]]]] = {
             Wheel(libs=_PLUGIN, init='import ctypes\nctypes.CDLL("libops_png.so")\n'),
         ),
         "every library needs one that no package has": (
-            "needs libpng16.so.16, which neither torch",
+            "ops/_C.cpython-312-x86_64-linux-gnu.so, ops/_D.so need libpng16.so.16, which neither torch",
             Wheel(libs=dict.fromkeys((*Wheel().libs, "ops/_D.so"), _NEEDS_PNG)),
         ),
     },
