@@ -182,6 +182,8 @@ def test_resolve_heeds_the_glibc_of_a_wheel_whose_tag_names_none(tmp_path: Path)
             "libtvm_ffi.so must come from apache_tvm_ffi, which METADATA requires",
         ),
         ("libz3.so.4.15", ["z3-solver"], "", "libz3.so.4.15 must come from z3_solver"),
+        ("libcue_ops.so", ["cuequivariance-ops-cu12"], "", "libcue_ops.so must come from cuequivariance_ops_cu12"),
+        ("libimage_tools.so", ["imageio"], "", ""),
         ("librmm.so", ["librmm-cu12==26.10.*"], "", "librmm.so must come from librmm_cu12, which METADATA requires"),
         ("libiomp5.so", ["intel-openmp"], "$ORIGIN/../intel/lib", "another package, as the run path into intel says"),
         ("libiomp5.so", ["intel-openmp"], "$ORIGIN/libs:$ORIGIN/../torch/lib", ""),

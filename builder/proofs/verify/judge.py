@@ -56,7 +56,8 @@ class Outside:
         """Where a needed library comes from, by the name of the library: another project that METADATA requires.
 
         A project has a library if its name contains that of the library, as metatensor-core and `libmetatensor.so`, or
-        begins that of the library. Else, a run path leads from the wheel into another package.
+        begins that of the library, or if its words begin with those of the library, as cuequivariance-ops and
+        `libcue_ops.so`. Else, a run path leads from the wheel into another package.
         """
         required = (read_requirement(line) for line in self.facts.requires_dist)
         projects = [canonicalize_name(one.name).replace("-", "_") for one in required if one]
@@ -65,9 +66,10 @@ class Outside:
             stem = name.partition(".so")[0].removeprefix("lib").replace("-", "_").lower()
             names = [stem, *(project for library, project in _PROJECTS.items() if stem.startswith(library))]
             for project in projects:
-                same = any(one in project or one.startswith(project) for one in names)
                 words = project.removeprefix("lib").split("_")
-                if project != "torch" and ((len(stem) >= _MIN_STEM and same) or stem in words):
+                same = len(stem) >= _MIN_STEM and any(one in project or one.startswith(project) for one in names)
+                short = "_" in stem and all(any(word.startswith(one) for word in words) for one in stem.split("_"))
+                if project != "torch" and (same or short or stem in words):
                     found[name] = f"{project}, which METADATA requires"
             if name not in found and {*projects} - {"torch"} and (packages := self._packages(name)):
                 found[name] = f"another package, as the run path into {and_list(packages)} says"
