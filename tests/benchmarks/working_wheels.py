@@ -39,6 +39,8 @@ pillow==11.2.1 protobuf==5.27.1 psutil==6.0.0 pydantic_core==2.20.0 pyzmq==26.0.
 scikit_learn==1.5.0 scipy==1.13.1 scipy==1.15.3 sentencepiece==0.2.0 tensordict==0.8.3 tokenizers==0.19.1
 tokenizers==0.21.1 torchaudio==2.3.1 torchvision==0.18.1 torchvision==0.22.1 triton==3.0.0 triton==3.3.1
 xformers==0.0.27 xformers==0.0.30
+cuda_core==1.2.2 cuequivariance_ops_torch_cu12==0.13.0 kvikio_cu12==26.10.0 nvidia_nvimgcodec_cu12==0.9.0.20
+rmm_cu12==26.10.0 torch_tensorrt==2.14.0
 """
 #: Wheels that work although a check fails, and what is true about them.
 KNOWN = {

@@ -3,6 +3,7 @@
 Most attacks are functions of `cheats/attacks.py` in a wheel of pure Python, whose ops return x + 1 instead of 2 x.
 """
 
+import contextlib
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,6 +57,21 @@ STOPPING = (
     "trace_stopped",
 )
 STOPPING_ALL = ("stop_the_scheduler", "stop_all_of_the_gate")
+#: Attacks that take from the gate what it needs, and what the gate says.
+STARVING = {
+    "interrupt_the_scheduler": "exited with status 130",
+    "terminate_the_scheduler": "exited with status 143",
+    "crash_the_fork_server": "12 of 12 elements differ",
+    "kill_the_own_group": "dies with SIGKILL",
+    "close_all_descriptors": "closes or replaces standard output",
+    "use_all_descriptors": "uses up the open files",
+    "starve_the_fork_server": "12 of 12 elements differ",
+    "starve_the_scheduler": "exited with status 1 ",
+    "replace_journals_with_pipes": "something other than the gate writes into the results",
+    "remove_the_folders": "deletes files",
+    "leave_a_process_that_sleeps": "12 of 12 elements differ",
+    "print_without_end": "prints more than 64.0 MiB",
+}
 #: Attacks while the extension is imported: a module of the wheel for each.
 BY_IMPORT = ("gate_replaced", "torch_replaced", "fewer_cases", "worker_replaced")
 
@@ -168,6 +184,21 @@ def test_a_process_of_the_gate_that_is_stopped_is_found_at_once(cheat: Cheat, at
     assert reasons["cheats::stop_itself"].startswith("is stopped by a signal such as SIGSTOP"), reasons
     [order] = [one for one in answer.outcomes if one.check == "import-order"]
     assert (order.verdict, "stopped by a signal" in order.reason) == (FAILED, True), order
+
+
+@pytest.mark.parametrize("attack", STARVING)
+def test_a_gate_that_is_starved_fails_and_nothing_runs_on(cheat: Cheat, attack: str, tmp_path: Path) -> None:
+    """The time limit of a case is an hour, so a gate that waits for something would not end here."""
+    answer = cheat(attack, seconds=3600, environment="without_startup")
+    assert_failed(answer, attack)
+    [values] = [one for one in CellProofs("", None).of_gate(answer) if one.check == "values"]
+    assert STARVING[attack] in values.reason
+    left = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if f"cheat-{tmp_path.name}".encode() in (process / "environ").read_bytes():
+                left.append((process / "cmdline").read_bytes())
+    assert not left
 
 
 @pytest.mark.parametrize("attack", BY_IMPORT)

@@ -26,6 +26,7 @@ from builder.gate.imports.registration import no_kernel
 from builder.gate.outcome import MISTAKE_IN_CASES, PASSED, Outcome
 from builder.gate.processes.journal import JOURNAL, KEY_BYTES, LOG, STACK, Journal
 from builder.gate.system import crash, rlimits
+from builder.gate.system.exit_status import NO_RESULTS
 from builder.gate.system.nvidia import hide_gpus
 from builder.gate.system.process_tree import children
 from builder.gate.torch_limits import traceback_text
@@ -44,7 +45,12 @@ def run_child(loaded: Context, command: Mapping[str, Any], key: int) -> int:
     rlimits.limit_file_size(FILE_BYTES)
     secret = os.read(key, KEY_BYTES)
     os.close(key)
-    return run_job(loaded, command, secret)
+    try:
+        return run_job(loaded, command, secret)
+    except OSError as error:  # not of the op, whose exceptions are outcomes
+        with contextlib.suppress(OSError):
+            os.write(2, f"{error}\n".encode())
+        return NO_RESULTS
 
 
 def run_job(loaded: Context, command: Mapping[str, Any], key: bytes) -> int:

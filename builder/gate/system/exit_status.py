@@ -22,6 +22,8 @@ _TERMINATE = re.compile(r"terminate called after throwing an instance of '([^']+
 PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 _TAIL = 4000
 
+#: The exit status of a check that could not write its results.
+NO_RESULTS = 120
 #: By limit, with the limit as text.
 _EXCEEDED = {
     "time": "does not end within {}: it loops or deadlocks, or the inputs are too large",
@@ -65,6 +67,10 @@ class ProcessExit:
             what = _EXCEEDED[self.limit].format(self.allowed)
         elif os.WIFSIGNALED(self.status):
             what = self._signal(signal_name(os.WTERMSIG(self.status)))
+        elif os.WEXITSTATUS(self.status) == NO_RESULTS:
+            what = (
+                "leaves the check without files: it uses up the open files, deletes files of others, or fills the disk"
+            )
         else:
             what = f"calls exit({os.WEXITSTATUS(self.status)}): remove this call"
         return what + (f" (step: {self.step})" if self.step else "")
