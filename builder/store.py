@@ -209,7 +209,6 @@ class Store:
             (root / name).mkdir(parents=True, exist_ok=True)
         if not (root / MARK).exists():  # backups leave the folder out, and so do builds of a source around it
             (root / MARK).write_text("Signature: 8a477f597d28d172789f06886806bc55\n")
-        self._whole: dict[Path, tuple[int, int, int, int]] = {}
         self._in_use = InUse(root / "locks" / "in-use")
 
     def use(self, target: str) -> None:
@@ -250,22 +249,12 @@ class Store:
         found = self.find(digest)
         if found is None:
             return None
-        if found.sha256 and not self._is_whole(found):
+        if found.sha256 and sha256_of(found.wheel) != found.sha256:
             print_warning(
                 f"the stored wheel {found.wheel.name} is damaged: its sha256 is not {found.sha256}; it is built again"
             )
             return None
         return replace(found, mark=self._in_use)
-
-    def _is_whole(self, stored: StoredBuild) -> bool:
-        """Whether the wheel has its hash. This process hashes a file again only if it was changed meanwhile."""
-        stat = stored.wheel.stat()
-        seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-        if self._whole.get(stored.wheel) != seen:
-            if sha256_of(stored.wheel) != stored.sha256:
-                return False
-            self._whole[stored.wheel] = seen
-        return True
 
     def find(self, digest: str) -> StoredBuild | None:
         """The finished build of this digest, or None. Without its wheel or a readable record it counts as none."""

@@ -4,8 +4,7 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from builder.errors import Code, UsageError
@@ -87,25 +86,3 @@ def check_output(folder: Path, option: str) -> None:
             where=str(folder),
             hints=[f"name a different folder with `{option} DIR`"],
         ) from None
-
-
-@contextmanager
-def new_folder(folder: Path | None, option: str) -> Iterator[None]:
-    """As `check_output`; afterwards delete the folder if it is new and nothing was written to it.
-
-    None: the index is in a bucket, which needs no folder.
-    """
-    if folder is None:
-        yield
-        return
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    check_output(folder, option)
-    try:
-        yield
-    finally:
-        ignore = folder / ".gitignore"
-        with suppress(OSError):  # it has wheels, or another process deletes it too
-            if missing and [one.name for one in folder.iterdir()] == [ignore.name]:
-                ignore.unlink()
-                for one in missing:
-                    one.rmdir()

@@ -16,7 +16,6 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter
 
-from builder.errors import Code, UsageError
 from builder.gate.amounts import join_names
 from builder.log import print_warning
 from builder.masking import mask_credentials
@@ -152,12 +151,3 @@ def runs(store: Store, *, most: int = 0) -> list[Run]:
         except JsonError:
             print_warning(f"{path} is damaged or of a different version of buildfarm; this run is left out")
     return sorted(found, key=lambda run: (run.started, run.id), reverse=True)
-
-
-def find_run(found: Sequence[Run], name: str) -> Run:
-    """The run whose id is `name` or begins with it; raises UsageError when there is none or more than one."""
-    matches = [run for run in found if run.id.startswith(name)]
-    if len(matches) != 1:
-        problem = "several runs have an id that begins with this text" if matches else "no run has this id"
-        raise UsageError(problem, Code.NO_RUN, where=name, hints=["`buildfarm store history` lists the runs"])
-    return matches[0]

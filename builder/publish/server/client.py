@@ -17,7 +17,7 @@ from builder.publish.index.levels import levels
 from builder.publish.index.new_wheel import merged
 from builder.publish.index.pages import ALL, entries_of
 from builder.publish.index.reader import VARIABLE, bundle_for, is_safe, token_for
-from builder.publish.index.repository import ConflictError, Kept, NewWheel, refuse_other
+from builder.publish.index.repository import ConflictError, NewWheel, refuse_other
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 from builder.untrusted import MAX_JSON, JsonError, parse_json
 
@@ -99,11 +99,6 @@ class IndexServer:
             return next((entry for entry in entries_of(page) if entry.filename == filename), None)
         except JsonError:
             raise self._no_server(f"status {status}") from None
-
-    def kept(self, filename: str, sha256: str) -> Kept:
-        """Nothing: the server itself keeps what it has about a wheel."""
-        del filename, sha256
-        return Kept()
 
     def add(self, new: NewWheel) -> bool:
         """Send a wheel with its proofs and its provenance; False if it is published already.
