@@ -105,7 +105,6 @@ def save_run(
     """
     name = f"{started:%Y%m%d-%H%M%S}-{uuid4().hex[:4]}"
     folder = store.root / "runs" / name
-    store.use(f"runs/{name}")
     folder.mkdir()
     kept = {}
     for build, log in (logs or {}).items():
