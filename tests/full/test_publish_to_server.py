@@ -164,7 +164,7 @@ def test_a_killed_publish_leaves_nothing_and_the_next_run_continues(
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A server of an empty index, for clients in this process."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(server, "_PAUSES", (0.1, 0.1, 0.1, 0.1))
+    monkeypatch.setattr(server, "_RETRIES", server._RETRIES.new(backoff_factor=0.1))
     with running(tmp_path / "index") as started:
         monkeypatch.setenv("BUILDFARM_TOKEN", secret(started.root))
         yield started
