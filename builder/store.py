@@ -67,8 +67,8 @@ def holder(path: Path) -> str:
     return "another buildfarm process"
 
 
-def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
-    """Write a file under a temporary name, sync it to disk unless not `synced`, and rename it into place.
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file under a temporary name, sync it to disk, and rename it into place.
 
     The temporary name is unique, so that threads and processes may write the same file at the same time; the last
     rename wins. Raises OSError, which names `path`, and leaves the old file as it is if writing fails.
@@ -80,9 +80,8 @@ def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
     try:
         with temporary.open("wb") as stream:
             stream.write(data)
-            if synced:
-                stream.flush()
-                os.fsync(stream.fileno())
+            stream.flush()
+            os.fsync(stream.fileno())
         temporary.rename(path)
     except OSError as error:  # that of a write has no name: the disk is full
         error.filename = str(path)

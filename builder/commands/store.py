@@ -14,7 +14,7 @@ from builder.cli.output import print_result
 from builder.commands.folders import open_store
 from builder.gate.amounts import counted, size_text
 from builder.option import option
-from builder.publish.runs.history import Run, runs
+from builder.publish.runs.history import RUN, Run, runs
 from builder.store import Store
 from builder.wheels.build_dir import clear_abandoned
 
@@ -69,8 +69,8 @@ def history(options: StoreOptions) -> None:
         buildfarm store history --json
     """
     store = open_store(options.store, run=False, must_exist=True)
-    found, large = runs(store), ("report", "timeline")
-    data = [{k: v for k, v in run.to_json().items() if k not in large} | {"builds": run.counts()} for run in found]
+    found, large = runs(store), {"report", "timeline"}
+    data = [RUN.dump_python(run, mode="json", exclude=large) | {"builds": run.counts()} for run in found]
     print_result(history_text(found), data, as_json=options.as_json)
 
 

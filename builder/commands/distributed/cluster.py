@@ -58,7 +58,6 @@ class Cluster:
         self._looking = threading.Lock()
         self._looked = 0.0
         self._workers: dict[str, dict[str, Any]] = {}
-        self._able: dict[tuple[object, ...], list[str]] = {}  # the workers that offer what a task needs
         self._foreign: list[str] = []  # what is to say about workers of other versions
         self._client = connect(address)
         self._client.subscribe_topic(protocol.TOPIC, self._event)  # type: ignore[no-untyped-call]
@@ -88,7 +87,6 @@ class Cluster:
 
     def _take(self, found: Mapping[str, dict[str, Any]]) -> None:
         self._workers = {a: worker for a, worker in found.items() if version_resource() in worker["resources"]}
-        self._able = {}
         foreign = sorted({other_version(found[address]) for address in found.keys() - self._workers.keys()})
         for words in set(foreign) - set(self._foreign):
             print_warning(f"{words}, and this is buildfarm {protocol.version_text()}; it gets no task")
@@ -222,11 +220,8 @@ class Cluster:
 
     def _able_to(self, task: Task) -> list[str]:
         """The workers that offered what a task needs at the last look."""
-        needs, able = task.needs, self._able
-        key = tuple(needs.items())
-        if key not in able:
-            able[key] = [address for address, worker in self._workers.items() if not _lacks(worker, needs)]
-        return able[key]
+        needs = task.needs
+        return [address for address, worker in self._workers.items() if not _lacks(worker, needs)]
 
 
 def _lacks(worker: Mapping[str, Any], needs: protocol.Needs) -> list[str]:

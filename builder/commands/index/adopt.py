@@ -157,7 +157,7 @@ class _Adopter:
             keep_others=own is None,
         )
         verification = Verification(self.store, select=self.select)
-        proofs = verification.added(wheel.path, proofs, facts=facts, fault="", recipe=recipe)
+        proofs = verification.added(wheel.path, proofs, recipe)
         # Where there was no environment for the cell.
         unmade = [one for one in proofs if one.check is Check.LINKAGE and one.verdict is Verdict.NOT_RUN]
         not_run = {str(one.cell): one.reason for one in unmade}

@@ -75,18 +75,9 @@ class Run:
             return TESTED
         return REUSED if build.get("build") in self.reused else BUILT
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain data; `from_json` reads it."""
-        data: dict[str, Any] = _RUN.dump_python(self, mode="json")
-        return data
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Run:
-        """Read what `to_json` wrote; raises ValueError on anything else."""
-        return _RUN.validate_python(data)
-
-
-_RUN = TypeAdapter(Run)
+#: A run as plain data.
+RUN = TypeAdapter(Run)
 
 
 def save_run(
@@ -122,7 +113,7 @@ def save_run(
         tuple(reused),
         timeline,
     )
-    write_atomic(folder / "run.json", (json.dumps(run.to_json(), indent=1) + "\n").encode())
+    write_atomic(folder / "run.json", (json.dumps(RUN.dump_python(run, mode="json"), indent=1) + "\n").encode())
     return run
 
 
@@ -142,7 +133,7 @@ def runs(store: Store, *, most: int = 0) -> list[Run]:
     found = []
     for path in sorted((store.root / "runs").glob("*/run.json"))[-most:]:
         try:
-            found.append(read_json(path, Run.from_json, limit=MAX_OWN_JSON))
+            found.append(read_json(path, RUN.validate_python, limit=MAX_OWN_JSON))
         except FileNotFoundError:  # deleted meanwhile
             continue
         except OSError as error:

@@ -34,7 +34,7 @@ from tests.unit.conftest import Call
 from tests.unit.loopback import Quiet, pure_wheel, serving
 from tests.unit.publish.index.make import ready
 
-TARGET = Target(Torch(2, 6, 0), Cuda(12, 4), Python(3, 11), Platform.LINUX_X86_64, (2, 31), Arch(8, 9))
+TARGET = Target(Cell(Torch(2, 6, 0), Cuda(12, 4), Python(3, 11), Platform.LINUX_X86_64), (2, 31), Arch(8, 9))
 
 
 def entry(filename: str = "my_ext-1.0+cu124-cp311-cp311-manylinux_2_28_x86_64.whl", **changes: object) -> Entry:
@@ -230,7 +230,7 @@ def test_no_command_is_printed_for_what_cannot_be_built(project: Path, call: Cal
     out = call(*words, "--gpu", "8.9")[1]
     assert "no wheel can be built: my_ext" in out
     assert "buildfarm build" not in out
-    unknown = how_to_build("my_ext", replace(TARGET, torch=Torch(99, 0, 0)), [])
+    unknown = how_to_build("my_ext", replace(TARGET, cell=replace(TARGET.cell, torch=Torch(99, 0, 0))), [])
     assert unknown == Cure("no wheel can be built: this version of buildfarm does not know torch 99.0.0")
 
 
