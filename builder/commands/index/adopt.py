@@ -123,7 +123,8 @@ class _Adopter:
         try:
             self.progress.stage(name, "check the file")
             facts = read_facts(wheel.path)
-            reason = self._refusal(facts) or _damage(wheel.path)
+            with open_wheel(wheel.path) as archive:
+                reason = self._refusal(facts) or wheel_fault(archive)
             result = _refused(name, reason) if reason else self._tested(wheel, facts, about)
         except UsageError as error:
             result = _refused(name, error.sentence)
@@ -180,11 +181,6 @@ class _Adopter:
         if published and published.sha256 == facts.sha256 and published.farm and published.farm.built_here:
             return "the index has this wheel already, and buildfarm built it"
         return CONFLICT if published and published.sha256 != facts.sha256 else ""
-
-
-def _damage(wheel: Path) -> str:
-    with open_wheel(wheel) as archive:
-        return wheel_fault(archive)
 
 
 def _refused(name: str, reason: str) -> PublishResult:

@@ -61,7 +61,8 @@ class Verification:
         kept = _overruled(proofs, stored)
         known = {one.check for one in kept if self._is_decided(one, stored)}
         if not known.issuperset(OF_VERIFY):
-            made = list(self._made(wheel, known, linked=any(map(_links, proofs))))
+            linked = any(one.check is Check.LINKAGE and one.verdict in _GOOD for one in proofs)
+            made = list(self._made(wheel, known, linked=linked))
             made = [replace(one, basis=self._basis_of(one.check)) for one in made]
             self.store.save_proofs(made)
             kept = _overruled(kept, made)
@@ -98,10 +99,6 @@ class Verification:
                     yield one
             elif one.check in wanted and one.check not in known:
                 yield one
-
-
-def _links(proof: Proof) -> bool:
-    return proof.check is Check.LINKAGE and proof.verdict in _GOOD
 
 
 def _overruled(kept: Sequence[Proof], made: Sequence[Proof]) -> list[Proof]:

@@ -86,7 +86,7 @@ class Uploads:
 
     def _check_request(self, request: Request, token: Token) -> None:
         """Raise HTTPException for a request whose form is not read."""
-        if not token.may_upload():
+        if not token.may("upload"):
             raise HTTPException(403, "this token does not allow uploads")
         if not request.headers.get("content-type", "").startswith("multipart/form-data"):
             raise HTTPException(415, "an upload is a form of the type multipart/form-data")
@@ -108,9 +108,9 @@ class Uploads:
             name = files["content"].filename or ""
             check_file_name(name)
             project = project_of(name)
-            if not token.may_upload(project):
+            if not token.may("upload", project):
                 raise HTTPException(403, f"this token does not allow uploads of {project}")
-            if EVIDENCE.keys() & files.keys() and not token.may_prove(project):
+            if EVIDENCE.keys() & files.keys() and not token.may("prove", project):
                 raise HTTPException(
                     403,
                     f"this token does not allow proofs of {project}; the owner of the index makes one with"
