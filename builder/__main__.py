@@ -4,7 +4,6 @@ import errno
 import gc
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -86,13 +85,8 @@ def _disk_full(error: OSError) -> BuildfarmError:
 
 def _refused(error: OSError) -> BuildfarmError:
     """Return what the system refuses as an error of buildfarm; without a path, the current folder may be gone."""
-    if error.filename is not None:
-        return BuildfarmError(str(error.strerror), Code.PATH_NOT_USABLE, where=str(error.filename)[:200])
-    try:
-        Path.cwd()
-    except OSError:
-        return BuildfarmError("the current folder was deleted or cannot be read", Code.PATH_NOT_USABLE)
-    return BuildfarmError(str(error.strerror), Code.PATH_NOT_USABLE)
+    where = "the current folder" if error.filename is None else str(error.filename)[:200]
+    return BuildfarmError(str(error.strerror), Code.PATH_NOT_USABLE, where=where)
 
 
 def _report(errors: Sequence[BuildfarmError]) -> None:

@@ -6,16 +6,14 @@ Finished builds and proofs are written under a temporary name and renamed, so no
 import ctypes
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import shutil
-import struct
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
@@ -30,57 +28,6 @@ from builder.process import kill_orphans, raise_if_interrupted
 from builder.proof import Proof, proofs_of
 from builder.records import BuildRecord
 from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, remove_tree, split_url, text
-
-#: `struct flock` of fcntl(2): type, whence, start, length, process.
-_FLOCK = "hhqqi0q"
-
-
-class InUse:
-    """Marks in one file of what running processes use, so that `buildfarm store prune` does not delete it.
-
-    A mark is a shared lock on one byte of the file; the byte is chosen by the name. The marks of an object last until
-    the object is deleted; the kernel removes those of a process when it ends. The locks belong to the open file
-    (F_OFD_SETLK, fcntl(2)), so threads and several stores do not disturb each other.
-    """
-
-    def __init__(self, file: Path) -> None:
-        try:
-            descriptor = os.open(file, os.O_RDWR)  # Linux refuses O_CREAT for the file of a different user in /var/tmp
-        except FileNotFoundError:
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
-            with suppress(OSError):
-                os.fchmod(descriptor, 0o666)  # whatever the umask is
-        self._descriptor = descriptor
-        weakref.finalize(self, os.close, descriptor)
-
-    def mark(self, name: str) -> None:
-        """Mark a name as used. Waits while `store prune` deletes what the name stands for."""
-        while not self._lock(fcntl.F_RDLCK, name):
-            raise_if_interrupted()
-            time.sleep(0.02)
-
-    @contextmanager
-    def claimed(self, name: str) -> Iterator[bool]:
-        """Yield whether nobody uses the name. If so, nobody can mark it while the body runs."""
-        claimed = self._lock(fcntl.F_WRLCK, name)
-        try:
-            yield claimed
-        finally:
-            if claimed:
-                self._lock(fcntl.F_UNLCK, name)
-
-    def _lock(self, kind: int, name: str) -> bool:
-        start = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
-        try:
-            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, os.SEEK_SET, start, 1, 0))
-        except BlockingIOError:
-            return False
-        return True
-
-
-#: What every command that builds or checks marks as used: sources, logs, proofs and compiled objects are deleted only
-#: while no such command runs.
-RUN = "run"
 
 #: The file that every store has: it also tells backups to leave the folder out (Cache Directory Tagging).
 MARK = "CACHEDIR.TAG"
@@ -120,8 +67,8 @@ def holder(path: Path) -> str:
     return "another buildfarm process"
 
 
-def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
-    """Write a file under a temporary name, sync it to disk unless not `synced`, and rename it into place.
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file under a temporary name, sync it to disk, and rename it into place.
 
     The temporary name is unique, so that threads and processes may write the same file at the same time; the last
     rename wins. Raises OSError, which names `path`, and leaves the old file as it is if writing fails.
@@ -133,9 +80,8 @@ def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
     try:
         with temporary.open("wb") as stream:
             stream.write(data)
-            if synced:
-                stream.flush()
-                os.fsync(stream.fileno())
+            stream.flush()
+            os.fsync(stream.fileno())
         temporary.rename(path)
     except OSError as error:  # that of a write has no name: the disk is full
         error.filename = str(path)
@@ -194,10 +140,17 @@ class StoredBuild:
     wheel: Path
     #: How the build went.
     record: BuildRecord
-    #: What marks the build as used, as long as this object exists; None if it is not marked.
-    mark: InUse | None = field(default=None, compare=False, repr=False)
     #: Of the wheel when it was stored; empty in stores of earlier versions.
     sha256: str = ""
+
+
+def _flocked(descriptor: int, kind: int) -> bool:
+    """Whether an open folder could be locked at once (flock)."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class Store:
@@ -209,63 +162,54 @@ class Store:
             (root / name).mkdir(parents=True, exist_ok=True)
         if not (root / MARK).exists():  # backups leave the folder out, and so do builds of a source around it
             (root / MARK).write_text("Signature: 8a477f597d28d172789f06886806bc55\n")
-        self._whole: dict[Path, tuple[int, int, int, int]] = {}
-        self._in_use = InUse(root / "locks" / "in-use")
+
+    def hold(self) -> None:
+        """Keep `store prune` from deleting, as long as this object exists. Waits while it deletes."""
+        descriptor = os.open(self.root / "locks", os.O_RDONLY)
+        weakref.finalize(self, os.close, descriptor)
+        while not _flocked(descriptor, fcntl.LOCK_SH):
+            raise_if_interrupted()
+            time.sleep(0.02)
+
+    @contextmanager
+    def alone(self) -> Iterator[str]:
+        """Let no other process hold the store while the body runs; yield which one holds it already, or ""."""
+        descriptor = os.open(self.root / "locks", os.O_RDONLY)
+        try:
+            yield "" if _flocked(descriptor, fcntl.LOCK_EX) else holder(self.root / "locks")
+        finally:
+            os.close(descriptor)
 
     def use(self, target: str) -> None:
-        """Mark a path of the store, or RUN, as used until this store is closed; its last use is now.
-
-        `store prune` does not delete what is marked. Mark a path before you look whether it exists.
-        """
-        self._in_use.mark(target)
+        """Note that a path of the store is used now."""
         with suppress(OSError):
             os.utime(self.root / target)
 
-    def is_unused(self, mark: str) -> bool:
-        """Whether no running process uses this mark."""
-        with self._in_use.claimed(mark) as free:
-            return free
-
     def last_use(self, target: str) -> datetime:
-        """When a path of the store was marked last, or written."""
+        """When a path of the store was used last, or written."""
         seconds = 0.0
         with suppress(FileNotFoundError):
             seconds = (self.root / target).lstat().st_mtime
         return datetime.fromtimestamp(seconds, UTC)
 
-    def delete(self, target: str, mark: str) -> bool:
-        """Delete a path of the store; returns False if a running process uses `mark`."""
+    def delete(self, target: str) -> None:
+        """Delete a path of the store."""
         path = self.root / target
-        with self.work("delete") as folder:
-            with self._in_use.claimed(mark) as free:
-                if not free:
-                    return False
-                with suppress(FileNotFoundError):
-                    path.rename(folder / path.name)  # from here on, nobody finds a half-deleted path
-            return True
+        with self.work("delete") as folder, suppress(FileNotFoundError):
+            path.rename(folder / path.name)  # from here on, nobody finds a half-deleted path
 
     def take(self, digest: str) -> StoredBuild | None:
-        """Mark a build as used and return it, or None if it is not finished or if its wheel has changed on disk."""
+        """Use a build and return it, or None if it is not finished or if its wheel has changed on disk."""
         self.use(f"builds/{digest}")
         found = self.find(digest)
         if found is None:
             return None
-        if found.sha256 and not self._is_whole(found):
+        if found.sha256 and sha256_of(found.wheel) != found.sha256:
             print_warning(
                 f"the stored wheel {found.wheel.name} is damaged: its sha256 is not {found.sha256}; it is built again"
             )
             return None
-        return replace(found, mark=self._in_use)
-
-    def _is_whole(self, stored: StoredBuild) -> bool:
-        """Whether the wheel has its hash. This process hashes a file again only if it was changed meanwhile."""
-        stat = stored.wheel.stat()
-        seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-        if self._whole.get(stored.wheel) != seen:
-            if sha256_of(stored.wheel) != stored.sha256:
-                return False
-            self._whole[stored.wheel] = seen
-        return True
+        return found
 
     def find(self, digest: str) -> StoredBuild | None:
         """The finished build of this digest, or None. Without its wheel or a readable record it counts as none."""
@@ -286,7 +230,6 @@ class Store:
 
     def add(self, digest: str, wheel: Path, record: BuildRecord) -> StoredBuild:
         """Copy a finished wheel and its record into the store as one folder. The caller holds the digest's lock."""
-        self.use(f"builds/{digest}")
         final = self.root / "builds" / digest
         temporary = self.root / "work" / work_name(digest) / "finished"
         temporary.mkdir(parents=True)
@@ -297,7 +240,7 @@ class Store:
         remove_tree(final)  # an incomplete or damaged build: `take` returned None
         temporary.rename(final)
         sync(final.parent)
-        return StoredBuild(digest, final / wheel.name, record, self._in_use, sha256)
+        return StoredBuild(digest, final / wheel.name, record, sha256)
 
     @contextmanager
     def lock(self, name: str, *, wait: bool = True, on_wait: Callable[[str], object] | None = None) -> Iterator[bool]:

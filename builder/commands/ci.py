@@ -14,7 +14,7 @@ from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
 from builder.option import option
 from builder.publish.ci.jobs import Scope, jobs_json
-from builder.publish.ci.workflows import IMAGE, MARK, STALE, WorkflowOptions, workflows
+from builder.publish.ci.workflows import IMAGE, MARK, WorkflowOptions, workflows
 from builder.store import write_atomic
 from builder.untrusted import split_url
 
@@ -57,7 +57,7 @@ def ci(options: CiOptions) -> None:
         buildfarm ci --install "buildfarm @ git+https://HOST/OWNER/buildfarm@COMMIT"
         buildfarm ci --install ./tools/buildfarm --runner-labels my-arc-runners
     """
-    written, removed = run_ci(options.directory, options)
+    written = run_ci(options.directory, options)
     if not _has_branch(options.directory, options.branch):
         print_warning(
             f"this repository has no branch {options.branch}, so no push starts the workflow: name the default branch"
@@ -65,7 +65,7 @@ def ci(options: CiOptions) -> None:
         )
     if why := _why_absent(options.directory, options.install):
         print_warning(f"--install: {why}")
-    lines = [f"wrote {path}" for path in written] + [f"removed {path}" for path in removed]
+    lines = [f"wrote {path}" for path in written]
     print_result("\n".join([*lines, "", *_needs(options)]) + "\n", {"files": written}, as_json=options.as_json)
 
 
@@ -92,8 +92,8 @@ def _needs(options: WorkflowOptions) -> list[str]:
     ]
 
 
-def run_ci(folder: Path, options: WorkflowOptions) -> tuple[list[Path], list[Path]]:
-    """Write the files below `folder`, the root of a repository with a matrix.yaml; return them, and removed older ones.
+def run_ci(folder: Path, options: WorkflowOptions) -> list[Path]:
+    """Write the files below `folder`, the root of a repository with a matrix.yaml; return them.
 
     Raises UsageError before it writes anything: for a wrong matrix.yaml or option, for a plan that the workflows cannot
     build, and for a file of this name that `buildfarm ci` did not write.
@@ -103,7 +103,7 @@ def run_ci(folder: Path, options: WorkflowOptions) -> tuple[list[Path], list[Pat
     files = {folder / path: text for path, text in workflows(options).items()}
     check_install(options.install, folder)
     for path in files:
-        if path.exists() and not _is_ours(path):
+        if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(MARK):
             raise UsageError(
                 "`buildfarm ci` did not write this file, and does not overwrite it",
                 Code.ALREADY_EXISTS,
@@ -113,10 +113,7 @@ def run_ci(folder: Path, options: WorkflowOptions) -> tuple[list[Path], list[Pat
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text.encode())
-    stale = [path for name in STALE if (path := folder / name) not in files and path.is_file() and _is_ours(path)]
-    for path in stale:
-        path.unlink()
-    return list(files), stale
+    return list(files)
 
 
 def _why_absent(folder: Path, value: str) -> str:
@@ -148,11 +145,6 @@ def _git(folder: Path, *words: str) -> str | None:
         return subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether `buildfarm ci` wrote a file."""
-    return path.read_text(encoding="utf-8", errors="replace").startswith(MARK)
 
 
 def check_install(value: str, folder: Path) -> None:

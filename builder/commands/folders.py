@@ -4,13 +4,12 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from builder.errors import Code, UsageError
 from builder.hashing import digest_of
-from builder.store import MARK, ROOT, RUN, Store, default_store
+from builder.store import MARK, ROOT, Store, default_store
 
 #: torch writes nvcc's path into its ninja file unquoted, and the toolkit is in the store: such a store gets a link.
 _UNQUOTED = re.compile(r"[^\w@%+=:,./~-]")
@@ -23,7 +22,7 @@ _IGNORE_ALL = "*\n"
 def open_store(root: Path | None, *, run: bool = True, must_exist: bool = False) -> Store:
     """Open the store at `root`, or the user's default store; raises UsageError when it cannot be used.
 
-    `run`: the command builds or checks wheels; `store prune` then keeps what it uses. `must_exist`: the command only
+    `run`: the command builds or checks wheels; `store prune` then deletes nothing. `must_exist`: the command only
     reads what other commands have stored, so a `root` that does not exist is a mistake.
     """
     hint = "name a different folder with `--store DIR` or BUILDFARM_STORE"
@@ -37,7 +36,7 @@ def open_store(root: Path | None, *, run: bool = True, must_exist: bool = False)
     try:
         store = Store(_linked(root) if _UNQUOTED.search(str(root)) else root)
         if run:
-            store.use(RUN)
+            store.hold()
     except OSError as error:
         raise UsageError(
             f"cannot use this store: {error.strerror}", Code.PATH_NOT_USABLE, where=str(root), hints=[hint]
@@ -87,25 +86,3 @@ def check_output(folder: Path, option: str) -> None:
             where=str(folder),
             hints=[f"name a different folder with `{option} DIR`"],
         ) from None
-
-
-@contextmanager
-def new_folder(folder: Path | None, option: str) -> Iterator[None]:
-    """As `check_output`; afterwards delete the folder if it is new and nothing was written to it.
-
-    None: the index is in a bucket, which needs no folder.
-    """
-    if folder is None:
-        yield
-        return
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    check_output(folder, option)
-    try:
-        yield
-    finally:
-        ignore = folder / ".gitignore"
-        with suppress(OSError):  # it has wheels, or another process deletes it too
-            if missing and [one.name for one in folder.iterdir()] == [ignore.name]:
-                ignore.unlink()
-                for one in missing:
-                    one.rmdir()

@@ -1,6 +1,5 @@
 """`buildfarm report`: the page about a run."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from builder.commands.folders import open_store
 from builder.errors import Code, NothingSelectedError
 from builder.log import print_line
 from builder.option import argument, option
-from builder.publish.runs.history import Run, find_run, runs
+from builder.publish.runs.history import runs
 from builder.publish.runs.page import report_page
 from builder.publish.runs.view import report_of
 from builder.store import write_atomic
@@ -35,33 +34,15 @@ def report(options: ReportOptions) -> None:
         buildfarm report
         buildfarm report 20261122 --out report.html
     """
-    opened = open_store(options.store, run=False, must_exist=True)
-    found = runs(opened)
+    store, here = open_store(options.store, run=False, must_exist=True), str(Path.cwd())
+    found = [run for run in runs(store) if (run.id.startswith(options.run) if options.run else run.folder == here)]
     if not found:
         raise NothingSelectedError(
-            "no run is recorded in this store",
+            "no run has this id" if options.run else "no run was started in this folder",
             Code.NO_RUN,
-            where=str(opened.root),
-            hints=["run `buildfarm build` or `smoke` first"],
+            where=options.run or here,
+            hints=["`buildfarm store history` lists the runs"],
         )
-    chosen = report_of(find_run(found, options.run) if options.run else _newest_here(found))
+    chosen = report_of(found[0])
     write_atomic(options.out.absolute(), report_page(chosen).encode())
     print_line(f"wrote {options.out}: {chosen.title()}, in {chosen.run.folder}")
-
-
-def _newest_here(found: Sequence[Run]) -> Run:
-    """The newest run of this folder; raises NothingSelectedError if all runs are of other folders."""
-    here = str(Path.cwd())
-    for run in found:
-        if run.folder == here:
-            return run
-    raise NothingSelectedError(
-        "no run was started in this folder",
-        Code.NO_RUN,
-        where=here,
-        hints=[
-            f"the newest run is of {found[0].extensions or 'no build'}, in {found[0].folder}: `buildfarm report"
-            f" {found[0].id}`",
-            "`buildfarm store history` lists the runs",
-        ],
-    )

@@ -107,7 +107,7 @@ class Results:
     def _about_file(self, target: SmokeTarget, known: Sequence[Proof]) -> tuple[Proof, ...]:
         """The checks of the wheel file, as `publish` makes them: those that `build` made do not run again."""
         earlier = [proof for proof in known if proof.cell is None]
-        found = Verification(self._store).added(target.wheel, earlier, recipe=target.recipe)
+        found = Verification(self._store).added(target.wheel, earlier, target.recipe)
         return tuple(
             _of_cells(proof)
             for proof in found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,18 +14,21 @@ from builder.cli.output import print_result
 from builder.commands.folders import open_store
 from builder.gate.amounts import counted, size_text
 from builder.option import option
-from builder.publish.runs.history import Run, runs
-from builder.store import RUN, Store
+from builder.publish.runs.history import RUN, Run, runs
+from builder.store import Store
 from builder.wheels.build_dir import clear_abandoned
 
-#: The folders with items that can be deleted. A running command marks each item that it uses, or RUN for all of them.
-_MARKED = ("builds", "envs", "received", "runs")
-_UNMARKED = (
+#: The folders with items that can be deleted.
+_FOLDERS = (
+    "builds",
+    "envs",
     "inventories",
     "logs",
     "objects",
     "proofs",
+    "received",
     "remote",
+    "runs",
     "sources/git",
     "sources/sdists",
     "sources/wheels",
@@ -41,7 +44,7 @@ class PruneStoreOptions(StoreOptions):
 
 
 def prune(options: PruneStoreOptions) -> None:
-    """Delete what was not used for some days. What a running command uses is kept.
+    """Delete what was not used for some days. While a command builds or checks with the store, nothing is deleted.
 
     Examples:
         buildfarm store prune --keep-days 30 --dry-run
@@ -53,7 +56,7 @@ def prune(options: PruneStoreOptions) -> None:
         "dry_run": options.dry_run,
         "freed": sum(item.size for item in done.deleted),
         "deleted": done.deleted,
-        "in_use": done.in_use,
+        "in_use": done.in_use or None,
     }
     print_result(pruned_text(done, dry_run=options.dry_run), data, as_json=options.as_json)
 
@@ -66,8 +69,8 @@ def history(options: StoreOptions) -> None:
         buildfarm store history --json
     """
     store = open_store(options.store, run=False, must_exist=True)
-    found, large = runs(store), ("report", "timeline")
-    data = [{k: v for k, v in run.to_json().items() if k not in large} | {"builds": run.counts()} for run in found]
+    found, large = runs(store), {"report", "timeline"}
+    data = [RUN.dump_python(run, mode="json", exclude=large) | {"builds": run.counts()} for run in found]
     print_result(history_text(found), data, as_json=options.as_json)
 
 
@@ -78,7 +81,8 @@ def pruned_text(pruned: Pruned, *, dry_run: bool) -> str:
     """Each deleted item, and how much space that frees."""
     freed = sum(item.size for item in pruned.deleted)
     lines = [f"{_name(item)}  {size_text(item.size)}" for item in pruned.deleted]
-    lines += [f"kept, because it is in use: {_name(item)}" for item in pruned.in_use]
+    if pruned.in_use:
+        lines.append(f"Nothing can be deleted now: {pruned.in_use} uses the store.")
     count, size = counted(len(pruned.deleted), "item"), size_text(freed)
     lines.append(f"{count} would be deleted, which frees {size}." if dry_run else f"{count} deleted, {size} freed.")
     return "".join(f"{line}\n" for line in lines)
@@ -104,8 +108,6 @@ class Item:
 
     #: Its path in the store.
     target: str
-    #: The name under which a running process marks it as used (`InUse`).
-    mark: str
     #: When it was used last, or made.
     used: datetime
     #: Bytes that its deletion frees.
@@ -121,10 +123,11 @@ class Item:
 
 @dataclass(frozen=True)
 class Pruned:
-    """What a prune deleted or would delete, and what it kept because a running process uses it."""
+    """What a prune deleted or would delete."""
 
     deleted: tuple[Item, ...]
-    in_use: tuple[Item, ...]
+    #: The process that uses the store, so that nothing was deleted; or empty.
+    in_use: str = ""
 
 
 def disk_size(path: Path) -> int:
@@ -151,35 +154,39 @@ def _stats(path: Path) -> Iterator[os.stat_result]:
 
 
 def prune_store(store: Store, keep_days: float, *, dry_run: bool = False) -> Pruned:
-    """Delete what was not used for some days and what no running process uses, the least recently used first.
+    """Delete what was not used for some days, the least recently used first, and the files of killed runs."""
+    if dry_run:
+        return Pruned(tuple(_old_items(store, keep_days)))
+    clear_abandoned(store)
+    with store.alone() as in_use:
+        if in_use:
+            return Pruned((), in_use)
+        deleted = list(_old_items(store, keep_days))
+        for item in deleted:
+            store.delete(item.target)
+    return Pruned(tuple(deleted))
 
-    The files of killed runs are deleted as well.
-    """
-    if not dry_run:
-        clear_abandoned(store)
+
+def _old_items(store: Store, keep_days: float) -> Iterator[Item]:
+    """What was not used for some days, with its size and content."""
     begin = datetime.now(UTC) - timedelta(days=keep_days)
-    deleted: list[Item] = []
-    in_use: list[Item] = []
     for item in sorted((item for item in _items(store) if item.used <= begin), key=lambda item: item.used):
         path = store.root / item.target
         names = (entry.name for entry in _entries(path))
         content = next((name for name in names if name.endswith((".whl", ".tar.gz", ".zip"))), "")
-        found = Item(item.target, item.mark, item.used, disk_size(path), content)
-        done = store.is_unused(item.mark) if dry_run else store.delete(item.target, item.mark)
-        (deleted if done else in_use).append(found)
-    return Pruned(tuple(deleted), tuple(in_use))
+        yield replace(item, size=disk_size(path), content=content)
 
 
 def _items(store: Store) -> Iterator[Item]:
     """Everything that can be deleted: not the lock files, and not the locked versions of packages in `envs/`."""
-    for folder in (*_MARKED, *_UNMARKED):
+    for folder in _FOLDERS:
         for path in _entries(store.root / folder):
             target = f"{folder}/{path.name}"
             if folder != "envs" or path.is_dir():
                 used = store.last_use(target)
                 if folder == "objects":  # sccache sets the time of each object that it finds
                     used = max([used, *(datetime.fromtimestamp(stat.st_mtime, UTC) for stat in _stats(path))])
-                yield Item(target, target if folder in _MARKED else RUN, used)
+                yield Item(target, used)
 
 
 def _entries(folder: Path) -> Sequence[Path]:

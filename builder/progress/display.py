@@ -278,19 +278,16 @@ class Progress:
         try:
             yield own, lambda stage: self.stage(line, stage.removesuffix(f" in {part}"))
         finally:
-            self._end_part(name, line, log, own)
-
-    def _end_part(self, name: str, line: str, log: Path, own: Path) -> None:
-        with self._lock:
-            ended = self._lines.pop(line)
-            texts = [*self._read(ended), *self._read(self._lines[name])]
-            self._stages.append(ended.end_stage())
-            with suppress(OSError):  # on a full disk the log of the part stays
-                with log.open("ab") as whole:
-                    whole.write(own.read_bytes())
-                own.unlink()
-            self._lines[name].offset = log_size(log)  # `--verbose` has printed these lines
-        _print(texts)
+            with self._lock:
+                ended = self._lines.pop(line)
+                texts = [*self._read(ended), *self._read(self._lines[name])]
+                self._stages.append(ended.end_stage())
+                with suppress(OSError):  # on a full disk the log of the part stays
+                    with log.open("ab") as whole:
+                        whole.write(own.read_bytes())
+                    own.unlink()
+                self._lines[name].offset = log_size(log)  # `--verbose` has printed these lines
+            _print(texts)
 
     def timeline(self) -> Timeline:
         """The stages that have ended, without those too short to see."""

@@ -1,9 +1,6 @@
 """The folder `dist/`: wheels without a failed check, their provenance, and report.json."""
 
-import fcntl
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,21 +28,6 @@ class Published:
     events: list[str]
     #: Why each wheel was removed.
     removed: list[str]
-
-
-@contextmanager
-def locked(dist: Path) -> Iterator[None]:
-    """Make the folder `dist` if it is missing, and exclude other farms that publish into it.
-
-    The lock is on the folder itself and leaves no file. The kernel releases it when this process ends.
-    """
-    dist.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(dist, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def publish_wheels(dist: Path, plan: Plan, results: Sequence[BuildResult]) -> Published:

@@ -22,24 +22,11 @@ def model_of(proof: Proof) -> str:
     return model if _MODEL.fullmatch(model) else ""
 
 
-def _by_cell(proofs: Sequence[Proof]) -> dict[str, Proof]:
-    """The check that compares the values of every op, by the name of the cell, where it met a GPU."""
-    return {str(p.cell): p for p in proofs if p.cell and p.check is Check.GPU_VALUES and model_of(p)}
-
-
-def models_json(proofs: Sequence[Proof]) -> dict[str, Any]:
-    """`{"gpu_models": …}` with the model and the verdict on it in each cell, for reports; empty without a model."""
-    cells = {
-        cell: {model_of(proof): {"verdict": str(proof.verdict), "reason": proof.reason}}
-        for cell, proof in _by_cell(proofs).items()
-    }
-    return {"gpu_models": cells} if cells else {}
-
-
 def proven_on(proofs: Sequence[Proof]) -> dict[str, tuple[str, ...]]:
     """The GPU models on which the values of every op were checked, by the name of the cell; cells with one at least."""
+    checked = (one for one in proofs if one.cell and one.check is Check.GPU_VALUES)
     good = {Verdict.PASSED, Verdict.ACCEPTED}
-    return {cell: (model_of(proof),) for cell, proof in _by_cell(proofs).items() if proof.verdict in good}
+    return {str(one.cell): (model,) for one in checked if one.verdict in good and (model := model_of(one))}
 
 
 class Gradient(StrEnum):

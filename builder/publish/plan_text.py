@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 
 from builder.gate.amounts import counted
 from builder.matrix.axes import Cell, Cuda, Platform, Torch
@@ -14,7 +14,8 @@ def plan_text(plan: Plan, *, explain: bool, hint: str = "") -> str:
 
     `hint` is a line after the builds, such as that of `architectures_hint`.
     """
-    builds, cells, skips = len(plan.builds), _cells(plan.builds), len(plan.skips)
+    served = {(build.extension, cell) for build in plan.builds for cell in build.serves}
+    builds, cells, skips = len(plan.builds), len(served), len(plan.skips)
     lines = [
         f"{counted(builds, 'build')} {'serves' if builds == 1 else 'serve'} {counted(cells, 'cell')};"
         f" {counted(skips, 'cell')} {'is' if skips == 1 else 'are'} skipped."
@@ -56,10 +57,6 @@ def architectures_hint(builds: Collection[Build]) -> str:
         f"Each wheel is compiled for {number}. To save time, add `--arch 9.0`, or `--arch native` for your own"
         f" GPU.{unread}"
     )
-
-
-def _cells(builds: Sequence[Build]) -> int:
-    return len({(build.extension, cell) for build in builds for cell in build.serves})
 
 
 def _reason(extension: str, reason: str) -> str:

@@ -1,6 +1,5 @@
 """What the proofs of wheels found, grouped by cause; the counts of their verdicts; refusals as errors."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -8,15 +7,12 @@ from builder.errors import BuildError, BuildfarmError
 from builder.gate.amounts import size_text
 from builder.gate.causes import Causes, PlacedOutcome, causes_of, line
 from builder.gate.outcome import FAILED, NOT_RUN, REMARK, Outcome, count_text
-from builder.matrix.axes import Arch
 from builder.proof import Check, Proof, Verdict
 from builder.publish.op_evidence import proven_on
 from builder.result import BuildResult
 
 #: Checks that many ops do not promise to pass.
 _OPTIONAL = (Check.OPCHECK, Check.FAKE, Check.DEVICES, Check.EXPORT, Check.COMPILE)
-#: A name of GPU code, such as sm_90a or compute_90.
-_CODE = re.compile(r"(sm|compute)_(\d+)(\d[af]?)")
 #: What the evidence of an outcome may have besides op, case and verdict.
 _TEXTS = {"reason", "remark", "accepted"}
 
@@ -121,21 +117,13 @@ def causes_of_builds(results: Iterable[BuildResult]) -> Causes:
 
 
 def _beyond_plan(result: BuildResult) -> str:
-    """The architectures, what they cost in size, and the cure; empty for a wheel with the plan's code only."""
+    """The GPU code, what it costs in size, and the cure; empty for a wheel with the plan's code only."""
     proof = next((proof for proof in result.proofs if proof.check is Check.DEVICE_CODE), None)
     sizes: Mapping[str, int] = proof.evidence.get("beyond", {}) if proof else {}
-    if not sizes or not result.stored:
+    if not sizes:
         return ""
-    archs = [str(Arch.parse(_number(code))) for code in sizes if code.startswith("sm_")]
-    names = [*archs, *(f"PTX {_number(code)}" for code in sizes if code.startswith("compute_"))]
-    remark = (
-        f"the wheel also has code for {', '.join(names)}; the plan asks for {', '.join(map(str, result.build.archs))}."
-        f" This extra code costs {size_text(sum(sizes.values()))}"
+    return (
+        f"the wheel also has {', '.join(sizes)}; the plan asks for {', '.join(map(str, result.build.archs))}."
+        f" This extra code costs {size_text(sum(sizes.values()))}. `override_architectures: true` in the recipe leaves"
+        " it out, if it is not in a library that the extension links statically"
     )
-    if result.stored.record.record.settings.get("override_architectures"):
-        return f"{remark}. The build did not compile this code: look for libraries that the extension links statically"
-    return f"{remark}. To leave this code out, set `override_architectures: true` in the recipe"
-
-
-def _number(code: str) -> str:
-    return _CODE.sub(r"\2.\3", code)

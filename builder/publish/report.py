@@ -6,7 +6,7 @@ from typing import Any
 
 from builder.matrix.plan import Plan
 from builder.proof import Proof
-from builder.publish.op_evidence import gradients_of, models_json
+from builder.publish.op_evidence import gradients_of
 from builder.publish.proof_lines import failed_lines, problem_of
 from builder.publish.provenance import statement_path
 from builder.result import BuildResult, SmokeResult
@@ -46,7 +46,6 @@ def smoke_report_json(results: Sequence[SmokeResult], known: Mapping[str, Sequen
                 "error": "; ".join(failed) or None,
                 "hints": [],
                 "proofs": [proof.to_json() for proof in proofs],
-                **models_json(proofs),
                 "gradients": gradients_of(proofs),
             }
         )
@@ -75,7 +74,6 @@ def _entry(result: BuildResult) -> dict[str, Any]:
             "record": result.stored.record.to_json() | {"wheel": result.stored.wheel.name},
             "provenance": {"statement": statement.name, "signed": False} if statement.is_file() else None,
             "proofs": [proof.to_json() for proof in result.proofs],
-            **models_json(result.proofs),
             "gradients": gradients_of(result.proofs),
         }
     return entry

@@ -400,7 +400,7 @@ def test_prune_disturbs_no_running_worker(tmp_path: Path, monkeypatch: pytest.Mo
     with distributed_farm(tmp_path, monkeypatch, "alpha", "beta") as farm:
         farm.recipes(*NAMES)
         outputs = {name: tmp_path / f"pruned-{name}" for name in ("alpha", "beta")}
-        with pruning(farm.store("alpha"), outputs["alpha"]), pruning(farm.store("beta"), outputs["beta"]):
+        with pruning(farm.store("alpha"), outputs["alpha"], 1), pruning(farm.store("beta"), outputs["beta"], 1):
             farm.build()
             farm.build(store="other", dist="other")
             kept = [path.name for name in outputs for path in farm.store(name).glob("builds/*/*.whl")]

@@ -92,7 +92,7 @@ def test_a_deleted_current_folder_is_named(call: Call, tmp_path: Path, monkeypat
     gone.rmdir()
     code, _, err = call("init")
     assert code == Exit.FAILED
-    assert err == "error[path-not-usable]: the current folder was deleted or cannot be read\n"
+    assert err == "error[path-not-usable]: the current folder: No such file or directory\n"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from builder.masking import mask_credentials, mask_log
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict, proofs_of
 from builder.publish.index.entry import Entry
-from builder.publish.runs.history import Run
+from builder.publish.runs.history import RUN
 from builder.records import BuildRecord
 from builder.untrusted import JsonError, parse_json, read_json, split_url, text, texts, visible, visible_with_colours
 from tests.unit.wheels.make_record import build_record
@@ -211,7 +211,7 @@ READERS: dict[str, tuple[Any, Callable[[Any], object]]] = {
             "logs": {},
             "report": {"builds": [{"build": "a", "status": "built"}], "skips": []},
         },
-        Run.from_json,
+        RUN.validate_python,
     ),
 }
 

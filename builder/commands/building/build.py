@@ -21,7 +21,7 @@ from builder.commands.axes import reads_unknown
 from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.building.story import BuildRun, LocalRun, publish
 from builder.commands.distributed.options import WorkersOptions
-from builder.commands.folders import DIST, check_output, new_folder, open_store
+from builder.commands.folders import DIST, check_output, open_store
 from builder.errors import BuildfarmError, Exit
 from builder.gate.amounts import size_text
 from builder.gate.causes import KINDS
@@ -165,8 +165,7 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     """
     started, clock = datetime.now(UTC), time.monotonic()
     matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs)
-    with new_folder(options.dist, "--dist"):  # neither folder is made if the other one cannot be used
-        store = open_store(options.store)
+    store = open_store(options.store)
     check_output(options.dist, "--dist")
     clear_abandoned(store)
     images = [name for rule in matrix.images for name in (rule.image, rule.pythons, rule.runtime)]
@@ -178,7 +177,7 @@ def run_build(options: BuildOptions) -> BuildOutcome:
         print_line(hint)
 
     results = run.build_all(stored)
-    publish(options.dist, plan, results)
+    publish(options.dist, plan, results, store)
     saved = save_run(
         store,
         started,

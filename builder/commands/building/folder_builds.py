@@ -26,7 +26,7 @@ class FolderBuilds:
 
     def remember(self, build: Build, recipe: Recipe, digest: str) -> None:
         """Note that the last wheel of this build has this digest; it may have failed a check."""
-        write_atomic(self._notes("last", recipe) / str(build), digest.encode(), synced=False)
+        write_atomic(self._notes("last", recipe) / str(build), digest.encode())
 
     def last(self, recipe: Recipe) -> list[StoredBuild]:
         """The last wheel of each build that the store still has, the newest first."""

@@ -29,7 +29,7 @@ from builder.process import Interrupted, in_threads
 from builder.progress.display import WAITS, Progress
 from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
-from builder.publish.dist import locked, publish_wheels
+from builder.publish.dist import publish_wheels
 from builder.publish.runs.history import last_steps
 from builder.recipes.inspection.native_code import needless_headers, too_many_headers
 from builder.result import BuildResult
@@ -250,9 +250,9 @@ class LocalRun(BuildRun):
             print_warning(warning)
 
 
-def publish(dist: Path, plan: Plan, results: Sequence[BuildResult]) -> None:
-    """Write the wheels without a failed check to `dist`, and tell what changed there."""
-    with locked(dist):
+def publish(dist: Path, plan: Plan, results: Sequence[BuildResult], store: Store) -> None:
+    """Write the wheels without a failed check to `dist`, and tell what changed there. Other farms of the store wait."""
+    with store.lock(f"dist-{project_key(dist)}"):
         published = publish_wheels(dist, plan, results)
         for event in published.events:
             print_line(f"{dist}: {event}")

@@ -17,19 +17,15 @@ from builder.commands.distributed.connection import CONNECT_SECONDS, connect, qu
 from builder.commands.distributed.protocol import BuildTask, CheckTask, SentWheel, Task, WorkerAnswer, version_resource
 from builder.commands.distributed.worker.service import CHUNK, keep, run_task, serve
 from builder.errors import BuildfarmError, Code, MissingToolError
+from builder.gate.amounts import join_names
 from builder.hashing import digest_of
 from builder.log import print_line, print_warning
-from builder.matrix.compat import and_list
 from builder.process import raise_if_interrupted
 
 #: How many workers try a task that they cannot run, for example because their disk is full.
 TRIES = 3
 #: Seconds between two looks at the workers.
 LOOK_SECONDS = 2.0
-#: Seconds to wait for a worker of this version, if workers of other versions are connected.
-SECONDS_FOR_VERSION = 5.0
-#: How many workers a message names of those that lack the same.
-_NAMES = 3
 #: How many wheels move at the same time: in parts, which the scheduler passes on.
 _MOVES = 4
 
@@ -62,7 +58,6 @@ class Cluster:
         self._looking = threading.Lock()
         self._looked = 0.0
         self._workers: dict[str, dict[str, Any]] = {}
-        self._able: dict[tuple[object, ...], list[str]] = {}  # the workers that offer what a task needs
         self._foreign: list[str] = []  # what is to say about workers of other versions
         self._client = connect(address)
         self._client.subscribe_topic(protocol.TOPIC, self._event)  # type: ignore[no-untyped-call]
@@ -92,7 +87,6 @@ class Cluster:
 
     def _take(self, found: Mapping[str, dict[str, Any]]) -> None:
         self._workers = {a: worker for a, worker in found.items() if version_resource() in worker["resources"]}
-        self._able = {}
         foreign = sorted({other_version(found[address]) for address in found.keys() - self._workers.keys()})
         for words in set(foreign) - set(self._foreign):
             print_warning(f"{words}, and this is buildfarm {protocol.version_text()}; it gets no task")
@@ -204,9 +198,7 @@ class Cluster:
             self._check_connection()
             self._look()
             unable_since = 0.0 if self._able_to(task) else unable_since or time.monotonic()
-            only_foreign = self._foreign and not self._workers
-            patience = min(self._patience, SECONDS_FOR_VERSION) if only_foreign else self._patience
-            if unable_since and time.monotonic() - unable_since >= patience:
+            if unable_since and time.monotonic() - unable_since >= self._patience:
                 return WorkerAnswer(error=missing(task, self._workers, self._foreign))
             if workers is not None and self._workers.keys().isdisjoint(workers):
                 return None
@@ -228,11 +220,8 @@ class Cluster:
 
     def _able_to(self, task: Task) -> list[str]:
         """The workers that offered what a task needs at the last look."""
-        needs, able = task.needs, self._able
-        key = tuple(needs.items())
-        if key not in able:
-            able[key] = [address for address, worker in self._workers.items() if not _lacks(worker, needs)]
-        return able[key]
+        needs = task.needs
+        return [address for address, worker in self._workers.items() if not _lacks(worker, needs)]
 
 
 def _lacks(worker: Mapping[str, Any], needs: protocol.Needs) -> list[str]:
@@ -262,9 +251,7 @@ def missing(task: Task, workers: Mapping[str, Mapping[str, Any]], foreign: Seque
         lacks.setdefault(reason, []).append(worker[protocol.PLUGIN]["name"])
     sentences = []
     for reason, names in lacks.items():
-        more = [f"{len(names) - _NAMES} more"] if len(names) > _NAMES else []
-        have = "has" if len(names) == 1 else "have"
-        sentences.append(f"{and_list([*sorted(names)[:_NAMES], *more])} {have} {reason}")
+        sentences.append(f"{join_names(sorted(names))} {'has' if len(names) == 1 else 'have'} {reason}")
     if lacks:
         sentence = f"no worker can run {task.what}: {'; '.join(sentences)}"
         hint = "start a worker that can with `buildfarm worker`; `--worker-timeout` says how long to wait for one"

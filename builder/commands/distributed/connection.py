@@ -62,15 +62,7 @@ def security_for(address: str, role: str = "client") -> Security:
     `role` is `client` or `worker`: each has a certificate of its own there.
     """
     if not address.startswith("tls:"):
-        plain = Security()  # type: ignore[no-untyped-call]
-        if plain.require_encryption:
-            raise UsageError(
-                "Dask's configuration allows only TLS (distributed.comm.require-encryption)",
-                Code.NOT_ENCRYPTED,
-                where=address,
-                hints=[f"write tls://{address.partition('//')[2]}, or set the value to false"],
-            )
-        return plain
+        return Security()  # type: ignore[no-untyped-call]
     security = Security(require_encryption=True)  # type: ignore[no-untyped-call]
     settings = [f"distributed.comm.tls.{name}" for name in ("ca-file", f"{role}.cert", f"{role}.key")]
     absent = [name for name in settings if not Path(dask.config.get(name) or "").is_file()]
@@ -130,7 +122,7 @@ async def reach(address: str, security: Security, role: str = "client") -> None:
             writer.close()
             comm = await connect_comm(address, timeout=CONNECT_SECONDS, **arguments)  # type: ignore[no-untyped-call]
             comm.abort()
-    except (OSError, ValueError) as error:  # also TimeoutError
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: Dask's configuration allows only TLS
         raise UnreachableError(address, error) from None
 
 

@@ -12,13 +12,13 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.cli.options import SelectOptions
 from builder.cli.output import print_result
-from builder.commands.folders import new_folder, open_store
+from builder.commands.folders import check_output, open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
 from builder.commands.index.publish import publish_data, publish_text, publish_wheel
 from builder.commands.index.verification import Verification
 from builder.commands.smoke_targets import empty_recipe, recipe_for, with_imports
 from builder.errors import Exit, UsageError
-from builder.gate.amounts import counted
+from builder.gate.amounts import counted, join_names
 from builder.log import print_warning, set_verbosity
 from builder.matrix.axes import Platform
 from builder.matrix.compat import Compat, and_list
@@ -82,17 +82,18 @@ def adopt(options: AdoptOptions) -> None:
     required, select, compat = levels_of(options.require), options.select, Compat.load()
     store = open_store(options.store)
     selected([], select, compat)  # raises UsageError for a wrong selection, before a download
-    with new_folder(local_path(options.to), "--to"):
-        repository, progress = Repository(open_objects(options.to)), Progress()
-        matrix = load_matrix(options.matrix or MATRIX) if options.matrix or MATRIX.is_file() else None
-        recipes = load_recipes(matrix) if matrix else ()
-        selected_recipes(recipes, select)  # raises UsageError for an unknown extension
-        environments = Environments(store, matrix.torch_index if matrix else TORCH_INDEX)
-        pythons = [compat.resolve_python(text) for text in select.python]
-        found = foreign_wheels(options.wheels, store.root / "sources", options.index, pythons)
-        adopter = _Adopter(required, select, repository, store, recipes, WheelProver(store, environments), progress)
-        with progress.shown():
-            results = list(map(adopter.adopt, found))
+    repository, progress = Repository(open_objects(options.to)), Progress()
+    matrix = load_matrix(options.matrix or MATRIX) if options.matrix or MATRIX.is_file() else None
+    recipes = load_recipes(matrix) if matrix else ()
+    selected_recipes(recipes, select)  # raises UsageError for an unknown extension
+    environments = Environments(store, matrix.torch_index if matrix else TORCH_INDEX)
+    pythons = [compat.resolve_python(text) for text in select.python]
+    found = foreign_wheels(options.wheels, store.root / "sources", options.index, pythons)
+    if folder := local_path(options.to):
+        check_output(folder, "--to")
+    adopter = _Adopter(required, select, repository, store, recipes, WheelProver(store, environments), progress)
+    with progress.shown():
+        results = list(map(adopter.adopt, found))
     print_result(publish_text(results, url_of(options.to), None), publish_data(results), as_json=options.as_json)
     raise typer.Exit(int(Exit.FAILED if any(result.reasons for result in results) else Exit.OK))
 
@@ -122,7 +123,8 @@ class _Adopter:
         try:
             self.progress.stage(name, "check the file")
             facts = read_facts(wheel.path)
-            reason = self._refusal(facts) or _damage(wheel.path)
+            with open_wheel(wheel.path) as archive:
+                reason = self._refusal(facts) or wheel_fault(archive)
             result = _refused(name, reason) if reason else self._tested(wheel, facts, about)
         except UsageError as error:
             result = _refused(name, error.sentence)
@@ -156,7 +158,7 @@ class _Adopter:
             keep_others=own is None,
         )
         verification = Verification(self.store, select=self.select)
-        proofs = verification.added(wheel.path, proofs, facts=facts, fault="", recipe=recipe)
+        proofs = verification.added(wheel.path, proofs, recipe)
         # Where there was no environment for the cell.
         unmade = [one for one in proofs if one.check is Check.LINKAGE and one.verdict is Verdict.NOT_RUN]
         not_run = {str(one.cell): one.reason for one in unmade}
@@ -181,11 +183,6 @@ class _Adopter:
         return CONFLICT if published and published.sha256 != facts.sha256 else ""
 
 
-def _damage(wheel: Path) -> str:
-    with open_wheel(wheel) as archive:
-        return wheel_fault(archive)
-
-
 def _refused(name: str, reason: str) -> PublishResult:
     return PublishResult(name, PublishOutcome.REFUSED, {}, reasons=(reason,))
 
@@ -194,14 +191,10 @@ def _notes(about: Mapping[str, Any]) -> Iterator[str]:
     """What to say about the cells of a wheel."""
     yield f"not built here; from {about['origin']}"
     if about["tested"]:
-        yield f"tested in {_first(about['tested'])}"
+        yield f"tested in {join_names(about['tested'], _MOST)}"
     for reason in dict.fromkeys(about["not_run"].values()):
-        yield f"not run in {_first([cell for cell, why in about['not_run'].items() if why == reason])}: {reason}"
+        cells = [cell for cell, why in about["not_run"].items() if why == reason]
+        yield f"not run in {join_names(cells, _MOST)}: {reason}"
     if about["left_out"]:
         yield f"the options leave out {counted(about['left_out'], 'more cell')} of the wheel"
     yield from (f"not for {sentence}" for sentence in about["not_claimed"])
-
-
-def _first(cells: Sequence[str]) -> str:
-    shown = ", ".join(cells[:_MOST])
-    return f"{shown} and {len(cells) - _MOST} more; --json prints all" if len(cells) > _MOST else shown

@@ -108,7 +108,7 @@ def check(options: CheckOptions) -> None:
         buildfarm index check index
     """
     result = check_index(open_index(options.index))
-    print_result(_check_text(result, options.index), asdict(result), as_json=options.as_json)
+    print_result(_check_text(result), asdict(result), as_json=options.as_json)
     raise typer.Exit(int(Exit.FAILED if result.faults else Exit.OK))
 
 
@@ -198,15 +198,9 @@ def _print_names(what: str, names: Sequence[str], *, as_json: bool) -> None:
     print_result(text, {what.replace(" ", "_"): names}, as_json=as_json)
 
 
-def _check_text(result: IndexCheck, index: str) -> str:
+def _check_text(result: IndexCheck) -> str:
     """The faults, then how much was checked."""
-    lines = [f"finished the interrupted change of {project}" for project in result.finished]
-    lines += result.faults
-    if result.unused:
-        lines.append(
-            f"{len(result.unused)} of the folders in files/ belong to no wheel, such as those of killed uploads;"
-            f" `buildfarm index prune {shlex.quote(index)}` deletes them after a day"
-        )
+    lines = [*(f"finished the interrupted change of {project}" for project in result.finished), *result.faults]
     counts = ((result.projects, "project"), (result.wheels, "wheel"), (len(result.faults), "fault"))
     lines.append("checked: " + ", ".join(counted(count, noun) for count, noun in counts))
     return "\n".join(lines) + "\n"
@@ -224,8 +218,6 @@ class IndexCheck:
     finished: tuple[str, ...]
     #: A sentence for each damaged or missing file, and for each damaged record.
     faults: tuple[str, ...]
-    #: Paths of files that no record names; a killed upload leaves such files.
-    unused: tuple[str, ...]
 
 
 def check_index(repository: Repository) -> IndexCheck:
@@ -243,26 +235,18 @@ def check_index(repository: Repository) -> IndexCheck:
         wheels += len(entries)
         for entry in entries:
             faults += _file_faults(repository.objects, entry)
-    unused: list[str] = []
-    with suppress(UsageError):  # a damaged record, which is among the faults: which files it names is unknown
-        unused = unused_files(repository)
-    return IndexCheck(wheels, len(projects), finished, tuple(faults), tuple(unused))
-
-
-def unused_files(repository: Repository) -> list[str]:
-    """The folders of `files/` that no record names. A running upload has such a folder for a short time."""
-    # Before the records: a wheel that is published meanwhile has a record then.
-    starts = [f"files/{start}" for start in repository.objects.names("files")]
-    found = [f"{start}/{rest}" for start in starts for rest in repository.objects.names(start)]
-    entries = (entry for project in repository.projects() for entry in repository.entries(project))
-    used = {entry.path.rpartition("/")[0] for entry in entries}
-    return [folder for folder in found if folder not in used]
+    return IndexCheck(wheels, len(projects), finished, tuple(faults))
 
 
 def abandoned_files(repository: Repository) -> list[str]:
-    """The unused files that are older than a day, so that no upload is writing them any more."""
+    """The files that no record names and that are older than a day, so that no upload is writing them any more."""
+    # Before the records: a wheel that is published meanwhile has a record then.
+    starts = [f"files/{start}" for start in repository.objects.folders("files")]
+    found = [f"{start}/{rest}" for start in starts for rest in repository.objects.folders(start)]
+    entries = (entry for project in repository.projects() for entry in repository.entries(project))
+    used = {entry.path.rpartition("/")[0] for entry in entries}
     abandoned = []
-    for folder in unused_files(repository):
+    for folder in (folder for folder in found if folder not in used):
         for path in (f"{folder}/{name}" for name in repository.objects.names(folder)):
             with suppress(FileNotFoundError):  # somebody else deleted it meanwhile
                 if repository.objects.age(path) > _ABANDONED:

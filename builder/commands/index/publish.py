@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from builder.check import Check
 from builder.cli.output import print_result
-from builder.commands.folders import DIST, new_folder, open_store, read_dist
+from builder.commands.folders import DIST, check_output, open_store, read_dist
 from builder.commands.index.verification import Verification
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError
 from builder.gate.amounts import counted
@@ -30,15 +30,15 @@ from builder.publish.index.entry import project_of
 from builder.publish.index.install import commands_from_index, install_lines
 from builder.publish.index.levels import Level, levels_of, sentence, shortfalls
 from builder.publish.index.new_wheel import check_statement, merged, new_wheel, proofs_beside
-from builder.publish.index.objects import open_objects, url_of
+from builder.publish.index.objects import Folder, open_objects, url_of
 from builder.publish.index.pages import ALL, paths_of
 from builder.publish.index.reader import IndexReader
-from builder.publish.index.repository import ConflictError, NewWheel, Repository
+from builder.publish.index.repository import ConflictError, Kept, NewWheel, Repository
 from builder.publish.proof_lines import causes
 from builder.publish.server.client import IndexServer
 from builder.publish.terminal import output_width
 from builder.result import PublishOutcome, PublishResult
-from builder.store import Store, local_path
+from builder.store import Store
 from builder.wheelfile.compatibility import check_wheel_name
 
 _OLDER = (
@@ -145,8 +145,7 @@ def _publish(
     recipes = load_recipes(load_matrix(matrix)) if matrix else ()
     if server:
         return server.url, publish_wheels(server, wheels, store, required, recipes)
-    with new_folder(local_path(options.to), "--to"):
-        results = publish_wheels(Repository(open_objects(options.to)), wheels, store, required, recipes)
+    results = publish_wheels(Repository(open_objects(options.to)), wheels, store, required, recipes)
     return url_of(options.to), results
 
 
@@ -174,10 +173,12 @@ def publish_wheels(
     ready = []
     for wheel, sha256 in [(wheel, _sha256(wheel)) for wheel in wheels]:
         check_statement(wheel, sha256)
-        kept = target.kept(wheel.name, sha256)
+        kept = target.kept(wheel.name, sha256) if isinstance(target, Repository) else Kept()  # a server keeps its own
         proofs = merged(store.proofs(sha256), proofs_beside(wheel, sha256), kept.proofs)
         proofs = verification.added(wheel, proofs)
         ready.append((new_wheel(wheel, proofs, kept=kept), proofs))
+    if isinstance(target, Repository) and isinstance(target.objects, Folder):
+        check_output(target.objects.root, "--to")
     return [publish_wheel(target, new, proofs, required) for new, proofs in ready]
 
 

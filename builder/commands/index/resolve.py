@@ -16,9 +16,9 @@ from builder.cli.output import print_result
 from builder.commands.axes import cuda_here, python_here, torch_here, with_selected
 from builder.errors import Code, Exit, NothingSelectedError, UsageError
 from builder.log import print_line
-from builder.matrix.axes import Arch, Cell, Cuda, Platform, Python, Torch
+from builder.matrix.axes import Arch, Cell, Cuda, Platform
 from builder.matrix.compat import Compat
-from builder.matrix.config import MATRIX, PathSource, Selection
+from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.local_version import current_form
 from builder.matrix.plan import additions, make_plan
@@ -35,9 +35,6 @@ from builder.wheelfile.compatibility import glibc_of, runs_on
 
 #: Wheels that do not fit to print; `--json` has all.
 _MOST = 20
-#: What to do before a wheel is built, whose version is published. A recipe alone does not change that of a source.
-_RAISE = "raise its version in the recipe and in the source"
-_NOT_OURS = "choose another index for it, or change its version by a patch (`patches`) and in the recipe"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,17 +75,16 @@ def resolve(options: ResolveOptions) -> None:
     own_glibc = "" if complete else (os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0").rpartition(" ")[2]
     glibc = _glibc(options.glibc or own_glibc)
     gpu = gpu_named(options.gpu, compat) if options.gpu else None if complete else min(own_gpus(), default=None)
-    target = Target(
-        torch=compat.resolve_torch(options.torch) if options.torch else torch_here(),
-        cuda=compat.resolve_cuda(options.cuda) if options.cuda else cuda_here(),
-        python=compat.resolve_python(options.python) if options.python else python_here(),
-        platform=Platform(f"linux_{os.uname().machine}"),
-        glibc=glibc,
-        gpu=gpu,
+    cell = Cell(
+        compat.resolve_torch(options.torch) if options.torch else torch_here(),
+        compat.resolve_cuda(options.cuda) if options.cuda else cuda_here(),
+        compat.resolve_python(options.python) if options.python else python_here(),
+        Platform(f"linux_{os.uname().machine}"),
     )
+    target = Target(cell, glibc, gpu)
     why = None
-    if target.torch in compat.torches:  # that of the current environment may be newer
-        why = compat.why_not_cuda(target.torch, target.cuda) or compat.why_not_python(target.torch, target.python)
+    if cell.torch in compat.torches:  # that of the current environment may be newer
+        why = compat.why_not_cuda(cell.torch, cell.cuda) or compat.why_not_python(cell.torch, cell.python)
     if why and complete:
         where = f"--torch {options.torch} --cuda {options.cuda} --python {options.python}"
         raise UsageError(why.reason, Code.NO_SUCH_COMBINATION, where=where)
@@ -100,7 +96,7 @@ def resolve(options: ResolveOptions) -> None:
             error.hints = (how_to_build(name, target, []).text,)
         raise
     found = best_wheel(entries, reader.requires, target)
-    commands = commands_from_index(reader.url, entries, found.best, [target.cell]) if found.best else []
+    commands = commands_from_index(reader.url, entries, found.best, [cell]) if found.best else []
     cure = Cure() if found.best or why else how_to_build(name, target, entries)
     text, data = _text(target, found, commands, cure.text), _data(target, found, commands, cure)
     print_result(text, data, as_json=options.as_json)
@@ -113,19 +109,11 @@ def resolve(options: ResolveOptions) -> None:
 class Target:
     """The machine that a wheel is for."""
 
-    torch: Torch
-    cuda: Cuda
-    python: Python
-    platform: Platform
+    cell: Cell
     #: None: any.
     glibc: tuple[int, int] | None = None
     #: The compute capability; None: any.
     gpu: Arch | None = None
-
-    @property
-    def cell(self) -> Cell:
-        """The cell of this target."""
-        return Cell(self.torch, self.cuda, self.python, self.platform)
 
 
 @dataclass(frozen=True)
@@ -138,9 +126,8 @@ class Resolution:
     level: str
     #: Why each wheel that does not fit does not, by file name; the newest version first.
     misfits: dict[str, str]
-    #: A wheel of the newest version that fits, if it is newer than `best`, and why it was passed over.
+    #: A wheel of the newest version that fits, if it is newer than `best`.
     newer: Entry | None = None
-    reason: str = ""
 
 
 def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[str]], target: Target) -> Resolution:
@@ -170,12 +157,9 @@ def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[st
         return Version(entry.version.public), rank(entry), version, build, glibc
 
     best = max(fits, key=lambda entry: (not entry.version.is_prerelease, rank(entry) > 0, newest(entry)))
-    found = Resolution(best, level(best), misfits)
     newer = max(fits, key=newest)
-    if Version(newer.version.public) <= Version(best.version.public):
-        return found
-    is_worse = newer.version.is_prerelease and not best.version.is_prerelease
-    return replace(found, newer=newer, reason="a pre-release" if is_worse else "not tested in this cell")
+    is_newer = Version(newer.version.public) > Version(best.version.public)
+    return Resolution(best, level(best), misfits, newer if is_newer else None)
 
 
 @dataclass(frozen=True)
@@ -194,47 +178,36 @@ def how_to_build(name: str, target: Target, entries: Sequence[Entry]) -> Cure:
     """The command that builds a wheel for a target, with the matrix.yaml of this folder if it has the extension.
 
     For a GPU that the matrix does not compile for (without a matrix: for which some wheel has no code), the command
-    names its architecture, and those that the wheels for the same Python and CUDA serve. A published file never
-    changes, so the version must be raised if a wheel of this version is yanked or has no code for the GPU.
+    names its architecture too.
     """
-    compat, gpu = Compat.load(), target.gpu
-    if target.torch not in compat.torches:
-        return Cure(f"no wheel can be built: this version of buildfarm does not know torch {target.torch}")
-    if gpu and (reason := compat.why_not_arch(target.cuda, gpu)):
+    compat, cell, gpu = Compat.load(), target.cell, target.gpu
+    if cell.torch not in compat.torches:
+        return Cure(f"no wheel can be built: this version of buildfarm does not know torch {cell.torch}")
+    if gpu and (reason := compat.why_not_arch(cell.cuda, gpu)):
         return Cure(f"no wheel can be built: {reason.reason}")
-    near = [entry for entry in entries if entry.tags_for(target.cell) and not _cuda_misfit(entry, target.cuda)]
-    blocking = [entry for entry in near if entry.yanked is not None or _gpu_misfit(entry, gpu)]
     place, archs, lacks_code = f" in the project of {name}", set[Arch](), any(_gpu_misfit(one, gpu) for one in entries)
-    own = True
-    before = [f"list torch {target.torch}, CUDA {target.cuda} and Python {target.python} in matrix.yaml"]
+    before = [f"list torch {cell.torch}, CUDA {cell.cuda} and Python {cell.python} in matrix.yaml"]
     with suppress(UsageError, StopIteration):  # no matrix.yaml here, or one without the extension
         matrix = load_matrix(MATRIX)
         recipes = load_recipes(matrix)
         recipe = next(recipe for recipe in recipes if recipe.makes(name))
-        select = Selection((str(target.torch),), (str(target.cuda),), (str(target.python),), (recipe.name,))
-        wider = replace(with_selected(matrix, select), platforms=(target.platform,))
+        select = Selection((str(cell.torch),), (str(cell.cuda),), (str(cell.python),), (recipe.name,))
+        wider = replace(with_selected(matrix, select), platforms=(cell.platform,))
         try:
             build = make_plan(wider, recipes, select, compat).builds[0]
         except NothingSelectedError as error:
             return Cure(f"no wheel can be built: {'; '.join(error.hints)}")
         name, place, archs, before = recipe.name, "", set(build.archs), additions(matrix, select, compat)
-        own = isinstance(recipe.source, PathSource)
-        before += [] if target.platform in matrix.platforms else [f"add {target.platform} under `platforms`"]
-        version = Version(f"{build.version}+{build.local_version}")
-        blocking = [entry for entry in blocking if entry.version == version]
+        before += [] if cell.platform in matrix.platforms else [f"add {cell.platform} under `platforms`"]
         lacks_code = gpu is not None and not runs_on((code for arch in archs for code in arch.codes), gpu)
     source, ext = list[str](), ["--ext", name]
     if place and not entries:  # no project is known, and `build` makes one of a source
         source, ext, place, before = [f"{name}==VERSION"], [], " (or name a git repository or a folder)", []
-    words = ["buildfarm", "build", *source, "--torch", str(target.torch), "--cuda", str(target.cuda)]
-    words += ["--python", str(target.python), *ext]
+    words = ["buildfarm", "build", *source, "--torch", str(cell.torch), "--cuda", str(cell.cuda)]
+    words += ["--python", str(cell.python), *ext]
     if gpu and lacks_code:
-        codes = (code for entry in near if entry.farm for code in entry.farm.archs if code.startswith("sm_"))
-        archs |= {gpu, *filter(None, map(Arch.of_code, codes))}
+        archs |= {gpu}
         words += [word for arch in sorted(archs, key=lambda arch: arch.number) for word in ("--arch", str(arch))]
-    before += [_RAISE if own else _NOT_OURS] if blocking else []
-    if target.glibc and any(_glibc_misfit(entry, target) for entry in near):
-        before.append(f"choose a machine or a base image with glibc {target.glibc[0]}.{target.glibc[1]} or older")
     command = shlex.join(words)
     steps = "".join(f"{step}, then " for step in before)
     return Cure(f"to build one{place}, {steps}run: {command}", command, tuple(before))
@@ -242,19 +215,20 @@ def how_to_build(name: str, target: Target, entries: Sequence[Entry]) -> Cure:
 
 def misfit(entry: Entry, requires: Callable[[Entry], Sequence[str]], target: Target) -> str:
     """The first reason why a wheel does not fit a target; empty if the wheel fits."""
+    cell = target.cell
     if entry.yanked is not None:
         return f"yanked: {entry.yanked}" if entry.yanked else "yanked"
-    if not entry.tags_for(target.cell):
-        return f"its tag is not for Python {target.python} on {target.platform.machine}"
-    if not requires_admit(entry.requires_python, target.python):
+    if not entry.tags_for(cell):
+        return f"its tag is not for Python {cell.python} on {cell.platform.machine}"
+    if not requires_admit(entry.requires_python, cell.python):
         return f"it requires Python {entry.requires_python}"
     if reason := _glibc_misfit(entry, target):
         return reason
-    if reason := _cuda_misfit(entry, target.cuda):
+    if reason := _cuda_misfit(entry, cell.cuda):
         return reason
     if reason := _gpu_misfit(entry, target.gpu):
         return reason
-    return StatedTorch(str(entry.version), requires(entry)).why_not(target.cell)
+    return StatedTorch(str(entry.version), requires(entry)).why_not(cell)
 
 
 def _glibc_misfit(entry: Entry, target: Target) -> str:
@@ -295,11 +269,12 @@ def _text(target: Target, found: Resolution, commands: Sequence[str], cure: str)
     """The wheel and the commands that install it; else why each wheel does not fit, and the command that builds one."""
     if found.best:
         tested = f"tested in this cell: {found.level}" if found.level else "not tested in this cell"
-        newer = [f"passed over: {found.newer.filename} is newer, but {found.reason}"] if found.newer else []
+        why = "is newer, but a pre-release or not tested in this cell"
+        newer = [f"passed over: {found.newer.filename} {why}"] if found.newer else []
         remark = found.best.local.remark
         doubt = [f"the version {found.best.version} {remark}"] if remark else []
         return "\n".join([f"{found.best.filename} ({tested})", *newer, *doubt, "", *commands, ""])
-    place = f"{target.cell}, {target.platform.machine}"
+    place = f"{target.cell}, {target.cell.platform.machine}"
     if target.glibc:
         place += f", glibc {target.glibc[0]}.{target.glibc[1]}"
     if target.gpu:
@@ -319,7 +294,7 @@ def _data(target: Target, found: Resolution, commands: Sequence[str], cure: Cure
         "sha256": found.best.sha256 if found.best else None,
         "level": found.level,
         "install": dict(zip(("pip", "uv"), commands, strict=False)),
-        "newer": {"wheel": found.newer.filename, "reason": found.reason} if found.newer else None,
+        "newer": found.newer.filename if found.newer else None,
         "misfits": found.misfits,
         "build": cure.command or None,
         "before_build": list(cure.before),

@@ -21,8 +21,6 @@ MARK = "# Written by `buildfarm ci"
 #: The workflows, and the packages that their jobs install, with hashes; by their path in the repository.
 MAIN, WHEEL = ".github/workflows/buildfarm.yml", ".github/workflows/buildfarm-wheel.yml"
 REQUIREMENTS = ".github/buildfarm-requirements.txt"
-#: Files that only other options or earlier versions write.
-STALE = (WHEEL, ".github/workflows/buildfarm-shard.yml", ".github/workflows/buildfarm-torch.yml")
 #: The image of the machines of GitHub. Wheels need its glibc, so it does not follow `ubuntu-latest`.
 IMAGE = "ubuntu-24.04"
 

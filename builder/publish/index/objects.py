@@ -6,14 +6,13 @@ partial object. `Folder` and `Bucket` have the same methods.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
 
 from builder.errors import Code, MissingToolError, UsageError
@@ -23,16 +22,14 @@ from builder.untrusted import parts_of
 if TYPE_CHECKING:
     from builder.publish.index.bucket import Bucket
 
-T = TypeVar("T")
 Objects: TypeAlias = "Folder | Bucket"
-
-_ATTEMPTS = 50
-#: Another process has deleted the empty folder of a new file; during `mkdir`, pathlib raises FileExistsError then.
-_FOLDER_GONE = (FileNotFoundError, FileExistsError)
 
 
 class Folder:
-    """Objects as files below a folder of this machine."""
+    """Objects as files below a folder of this machine.
+
+    Folders that become empty stay, because another process may be writing into them; `folders` leaves them out.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -62,28 +59,40 @@ class Folder:
         return []
 
     def folders(self, folder: str) -> list[str]:
-        """The names among `names` that are folders, sorted; a link to a folder is one."""
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._path(folder)) as found:
-            return sorted(one.name for one in found if one.is_dir() and not one.name.startswith("."))
-        return []
+        """The names among `names` that are folders with something in them, sorted; a link to a folder is one."""
+        return [name for name in self.names(folder) if self.names(f"{folder}/{name}")]
 
     def write(self, name: str, data: bytes) -> None:
         """Write or replace a file, unless it has this content already."""
-        self._written(lambda: write_if_changed(self._path(name), data))
+        write_if_changed(self._path(name), data)
 
     def create(self, name: str, data: bytes | Path) -> bool:
         """Write a file, from bytes or from a file, unless it exists; of several processes, one succeeds."""
         path = self._path(name)
-        return self._written(lambda: not path.exists() and self._create(path, data))
+        if path.exists():
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{uuid4().hex}.{os.getpid()}")  # `remove_temporary_files` knows this form
+        try:
+            if isinstance(data, Path):
+                shutil.copyfile(data, temporary)
+            else:
+                temporary.write_bytes(data)
+            sync(temporary)
+            os.link(temporary, path)  # unlike a rename, a link does not replace a file
+        except FileExistsError:
+            return False
+        except OSError as error:  # that of a copy may name the file that was read
+            error.filename = str(path)
+            raise
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync(path.parent)
+        return True
 
     def delete(self, name: str) -> None:
-        """Delete a file if it exists, and the folders that become empty."""
-        path = self._path(name)
-        path.unlink(missing_ok=True)
-        for parent in path.relative_to(self.root).parents:
-            with suppress(OSError):
-                if parent.parts:
-                    (self.root / parent).rmdir()
+        """Delete a file if it exists."""
+        self._path(name).unlink(missing_ok=True)
 
     def exists(self, name: str) -> bool:
         """Whether the file exists."""
@@ -98,39 +107,6 @@ class Folder:
         for folder, _, _ in os.walk(self.root):
             remove_temporary_files(Path(folder))
 
-    def _create(self, path: Path, data: bytes | Path) -> bool:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{uuid4().hex}.{os.getpid()}")  # `remove_temporary_files` knows this form
-        try:
-            if isinstance(data, Path):
-                shutil.copyfile(data, temporary)
-            else:
-                temporary.write_bytes(data)
-            sync(temporary)
-            os.link(temporary, path)  # unlike a rename, a link does not replace a file
-        except FileExistsError:
-            return False
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync(path.parent)
-        return True
-
-    def _written(self, write: Callable[[], T]) -> T:
-        """Write a file; again if another process deletes the empty folder before the file is in it.
-
-        The error of a full disk names this folder; without that, it may name the file that was read, or none.
-        """
-        for _ in range(_ATTEMPTS):
-            try:
-                return write()
-            except _FOLDER_GONE:
-                continue
-            except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                    raise OSError(error.errno, error.strerror, str(self.root)) from None
-                raise
-        raise FileNotFoundError(self.root)
-
     def _path(self, name: str) -> Path:
         return self.root.joinpath(*parts_of(name))
 
@@ -139,7 +115,7 @@ def read(objects: Objects, name: str) -> bytes | None:
     """Contents of an object; None if there is none."""
     try:
         return objects.read(name)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

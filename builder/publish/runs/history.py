@@ -16,7 +16,6 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter
 
-from builder.errors import Code, UsageError
 from builder.gate.amounts import join_names
 from builder.log import print_warning
 from builder.masking import mask_credentials
@@ -76,18 +75,9 @@ class Run:
             return TESTED
         return REUSED if build.get("build") in self.reused else BUILT
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain data; `from_json` reads it."""
-        data: dict[str, Any] = _RUN.dump_python(self, mode="json")
-        return data
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Run:
-        """Read what `to_json` wrote; raises ValueError on anything else."""
-        return _RUN.validate_python(data)
-
-
-_RUN = TypeAdapter(Run)
+#: A run as plain data.
+RUN = TypeAdapter(Run)
 
 
 def save_run(
@@ -106,7 +96,6 @@ def save_run(
     """
     name = f"{started:%Y%m%d-%H%M%S}-{uuid4().hex[:4]}"
     folder = store.root / "runs" / name
-    store.use(f"runs/{name}")
     folder.mkdir()
     kept = {}
     for build, log in (logs or {}).items():
@@ -124,7 +113,7 @@ def save_run(
         tuple(reused),
         timeline,
     )
-    write_atomic(folder / "run.json", (json.dumps(run.to_json(), indent=1) + "\n").encode())
+    write_atomic(folder / "run.json", (json.dumps(RUN.dump_python(run, mode="json"), indent=1) + "\n").encode())
     return run
 
 
@@ -144,7 +133,7 @@ def runs(store: Store, *, most: int = 0) -> list[Run]:
     found = []
     for path in sorted((store.root / "runs").glob("*/run.json"))[-most:]:
         try:
-            found.append(read_json(path, Run.from_json, limit=MAX_OWN_JSON))
+            found.append(read_json(path, RUN.validate_python, limit=MAX_OWN_JSON))
         except FileNotFoundError:  # deleted meanwhile
             continue
         except OSError as error:
@@ -152,12 +141,3 @@ def runs(store: Store, *, most: int = 0) -> list[Run]:
         except JsonError:
             print_warning(f"{path} is damaged or of a different version of buildfarm; this run is left out")
     return sorted(found, key=lambda run: (run.started, run.id), reverse=True)
-
-
-def find_run(found: Sequence[Run], name: str) -> Run:
-    """The run whose id is `name` or begins with it; raises UsageError when there is none or more than one."""
-    matches = [run for run in found if run.id.startswith(name)]
-    if len(matches) != 1:
-        problem = "several runs have an id that begins with this text" if matches else "no run has this id"
-        raise UsageError(problem, Code.NO_RUN, where=name, hints=["`buildfarm store history` lists the runs"])
-    return matches[0]

@@ -1,48 +1,26 @@
 """The report of a run as Markdown for the job summary of GitHub Actions."""
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
 from pathlib import Path
 
 from builder.gate.outcome import FAILED, NOT_RUN, REMARK
-from builder.log import print_warning
 from builder.publish.runs.history import Run
 from builder.publish.runs.view import BuildView, Report, causes_of_report, plain, report_of, seconds_text
 
-#: Bytes: GitHub shows nothing of a summary that is longer than 1 MiB.
-LIMIT = 1024 * 1024
-_LEFT_OUT = (
-    "\nThe rest of this report is left out, because GitHub shows at most 1 MiB. `buildfarm report` on the machine of"
-    " the run writes all of it.\n"
-)
+#: GitHub shows nothing of a summary that is longer than 1 MiB.
+MOST_LOGS = 20
 
 
 def append_summary(file: Path, run: Run) -> None:
-    """Append the report of a run to a file, such as that in GITHUB_STEP_SUMMARY.
-
-    The file gets at most LIMIT bytes. Raises OSError if it cannot be written.
-    """
-    earlier = file.stat().st_size if file.exists() else 0
-    text = report_markdown(report_of(run), LIMIT - earlier)
-    if not text:
-        print_warning(f"{file} gets no report of this run, because it is too long for GitHub already")
+    """Append the report of a run to a file, such as that in GITHUB_STEP_SUMMARY. Raises OSError."""
     with file.open("a", encoding="utf-8") as stream:
-        stream.write(text)
+        stream.write(report_markdown(report_of(run)))
 
 
-def report_markdown(report: Report, limit: int = LIMIT) -> str:
-    """The Markdown of a report, of at most `limit` bytes: failed builds first, and a sentence if parts are left out.
-
-    Empty if `limit` is too small for any part.
-    """
-    parts = list(_parts(report))
-    sizes = list(accumulate(len(part.encode()) for part in parts))
-    if sizes[-1] <= limit:
-        return "".join(parts)
-    taken = bisect_right(sizes, limit - len(_LEFT_OUT.encode()))
-    return "".join([*parts[:taken], _LEFT_OUT]) if taken else ""
+def report_markdown(report: Report) -> str:
+    """The Markdown of a report: failed builds first, and the end of the log of the first MOST_LOGS of them."""
+    return "".join(_parts(report))
 
 
 def _parts(report: Report) -> Iterator[str]:
@@ -59,9 +37,11 @@ def _parts(report: Report) -> Iterator[str]:
             f"{build.objects['reused']} of {build.objects['all']}" if build.objects else "",
             build.verdicts,
         )
-    for build in report.builds:
-        if build.bad:
-            yield from _failure(build)
+    bad = [build for build in report.builds if build.bad]
+    for build in bad[:MOST_LOGS]:
+        yield from _failure(build)
+    if len(bad) > MOST_LOGS:
+        yield f"\nOf {len(bad) - MOST_LOGS} more builds, `buildfarm report` shows why they failed.\n"
     causes = causes_of_report(report.builds)
     yield from _list("Remarks", map(code, causes.sentences(REMARK)))
     yield from _list("Checks that did not run", map(code, causes.sentences(NOT_RUN)))

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import resource
 import socket
 import ssl
 import sys
@@ -32,7 +31,6 @@ from builder.publish.server.uploads import Uploads
 #: Time that running transfers have after a signal, seconds.
 _GRACE = 10
 _IDLE_SECONDS = 30
-_MOST_CONNECTIONS = 2000
 #: The rest of a refused request is read this long, seconds.
 _REST_SECONDS = 600.0
 
@@ -108,8 +106,6 @@ def run(
     stdout has a line for each request. The address of a client is what a proxy on this machine says; the variable
     FORWARDED_ALLOW_IPS names other proxies.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     lines = logging.StreamHandler(sys.stdout)
     lines.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.getLogger("uvicorn.access").addHandler(lines)
@@ -124,8 +120,6 @@ def run(
         log_config=None,
         server_header=False,
         headers=[("X-Content-Type-Options", "nosniff")],
-        # As many as the limit on open files allows.
-        limit_concurrency=_MOST_CONNECTIONS if most == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, most // 3),
         timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=_GRACE,
         ssl_certfile=certificate,

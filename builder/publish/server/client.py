@@ -1,13 +1,13 @@
 """An index server, as `publish` sees it: what it has, and what it accepts."""
 
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from functools import partial
 from urllib.parse import quote, urlsplit
 
 import requests
+from requests.adapters import HTTPAdapter, Retry
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.log import print_line
@@ -17,9 +17,9 @@ from builder.publish.index.levels import levels
 from builder.publish.index.new_wheel import merged
 from builder.publish.index.pages import ALL, entries_of
 from builder.publish.index.reader import VARIABLE, bundle_for, is_safe, token_for
-from builder.publish.index.repository import ConflictError, Kept, NewWheel, refuse_other
+from builder.publish.index.repository import ConflictError, NewWheel, refuse_other
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
-from builder.untrusted import MAX_JSON, JsonError, parse_json
+from builder.untrusted import JsonError, parse_json
 
 #: Where twine, `uv publish` and `buildfarm publish` upload to.
 UPLOAD_PATH = "legacy"
@@ -29,20 +29,18 @@ EVIDENCE = {"buildfarm_proofs": PROOFS_SUFFIX, "buildfarm_statement": STATEMENT_
 MAX_EVIDENCE = 12 * 2**20
 #: The answers to an upload that was accepted.
 PUBLISHED, UNCHANGED, UPDATED = "published", "already published", "proofs updated"
-#: Seconds before each new attempt, if the server does not answer or is busy.
-_PAUSES = (1.0, 3.0, 10.0, 30.0)
 #: Seconds for a connection; and between two parts of an answer, because the server checks the whole wheel first.
 _SECONDS = (15, 900)
 #: Answers after which a new attempt may succeed.
 _LATER = {408, 429, 502, 503, 504}
+#: The pauses are 0, 6, 12 and 24 seconds. `other`: an error of TLS is final.
+_RETRIES = Retry(4, other=0, status_forcelist=_LATER, allowed_methods=None, backoff_factor=3, raise_on_status=False)
 _LONGEST_SENTENCE = 2000
 #: Bytes that are read at once from the wheel.
 _CHUNK = 2**18
 _OTHER_CA = "set SSL_CERT_FILE to a CA bundle that contains the CA of the server"
 _AGAIN = "run the command again; it continues, and uploads nothing again"
 _JSON = "application/vnd.pypi.simple.v1+json"
-
-T = TypeVar("T")
 
 
 class UploadBody:
@@ -86,24 +84,21 @@ class IndexServer:
         """Raises UsageError for a URL that cannot be used, and without a token."""
         self.url = root_url(url)
         self._session = requests.Session()
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, HTTPAdapter(max_retries=_RETRIES))
         self._session.auth = ("__token__", token_for(self.url))
         # In the session, it would come after REQUESTS_CA_BUNDLE, which `ca_bundle` reads after SSL_CERT_FILE.
         self._verify = bundle_for(self.url)
 
     def published(self, project: str, filename: str) -> Entry | None:
         """The entry of a wheel on the page of its project; None if it is not published."""
-        status, page = self._ask("GET", f"{ALL}/{project}/", {"Accept": _JSON})
-        if status == requests.codes.not_found:
+        page = self._ask("GET", f"{ALL}/{project}/", {"Accept": _JSON})
+        if page.status_code == requests.codes.not_found:
             return None
         try:
-            return next((entry for entry in entries_of(page) if entry.filename == filename), None)
+            return next((entry for entry in entries_of(page.content) if entry.filename == filename), None)
         except JsonError:
-            raise self._no_server(f"status {status}") from None
-
-    def kept(self, filename: str, sha256: str) -> Kept:
-        """Nothing: the server itself keeps what it has about a wheel."""
-        del filename, sha256
-        return Kept()
+            raise self._no_server(f"status {page.status_code}") from None
 
     def add(self, new: NewWheel) -> bool:
         """Send a wheel with its proofs and its provenance; False if it is published already.
@@ -111,7 +106,7 @@ class IndexServer:
         What the server has is not sent again. Raises ConflictError if the server refuses the wheel, UsageError if it
         does not know the token, and MissingToolError if it does not answer.
         """
-        return self._repeated(new.wheel.name, lambda: not self._has(new) and self._send(new))
+        return not self._has(new) and self._send(new)
 
     def _has(self, new: NewWheel) -> bool:
         """Whether the server has a wheel, and everything that its proofs say."""
@@ -125,17 +120,16 @@ class IndexServer:
             return False
         known: list[Proof] = []
         if there.farm and there.farm.proofs:
-            status, answer = self._ask("GET", quote(there.farm.proofs))
-            if status == requests.codes.ok:
-                with suppress(JsonError):
-                    known = parse_json(answer, proofs_of)
+            answer = self._ask("GET", quote(there.farm.proofs))
+            with suppress(JsonError):  # also if the answer is no file
+                known = parse_json(answer.content, proofs_of)
         return nothing_new(known, parse_json(new.attached.get(PROOFS_SUFFIX, b"[]"), proofs_of))
 
     def _send(self, new: NewWheel) -> bool:
         print_line(f"uploading {new.wheel.name}")
         body = UploadBody(new)
-        status, answer = self._ask("POST", f"{UPLOAD_PATH}/", {"Content-Type": body.content_type}, body)
-        sentence = answer[:_LONGEST_SENTENCE].decode(errors="replace").strip()
+        answer = self._ask("POST", f"{UPLOAD_PATH}/", {"Content-Type": body.content_type}, body)
+        status, sentence = answer.status_code, answer.content[:_LONGEST_SENTENCE].decode(errors="replace").strip()
         if status == requests.codes.unauthorized:
             raise UsageError(
                 "the server does not know the token, or it has expired",
@@ -151,47 +145,20 @@ class IndexServer:
 
     def _ask(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: UploadBody | None = None
-    ) -> tuple[int, bytes]:
-        """The status of an answer, and its text up to a limit. Raises RequestException, also if the server is busy."""
-        url = self.url + path
-        with self._session.request(
-            method,
-            url,
-            headers=headers,
-            data=body,
-            timeout=_SECONDS,
-            allow_redirects=False,
-            stream=True,
-            verify=self._verify,
-        ) as answer:
-            if answer.is_redirect:
-                raise UsageError(f"the server redirects to {answer.headers['location']}", Code.NO_INDEX, where=url)
+    ) -> requests.Response:
+        """An answer; after a few attempts, raises MissingToolError if the server does not answer or is busy."""
+        url, ask = self.url + path, partial(self._session.request, timeout=_SECONDS, allow_redirects=False)
+        try:
+            answer = ask(method, url, headers=headers, data=body, verify=self._verify)
             if answer.status_code in _LATER:
                 raise requests.ConnectionError(f"the server answers with status {answer.status_code}")
-            text = b""
-            for chunk in answer.iter_content(2**16):
-                text += chunk
-                if len(text) > MAX_JSON:
-                    raise self._no_server(f"{path} is larger than {MAX_JSON} bytes")
-            return answer.status_code, text
-
-    def _repeated(self, what: str, work: Callable[[], T]) -> T:
-        """Try again, a few times, if the server does not answer or is busy. Raises MissingToolError then."""
-        for pause in (*_PAUSES, None):
-            try:
-                return work()
-            except requests.RequestException as error:
-                hint = _OTHER_CA if isinstance(error, requests.exceptions.SSLError) else _AGAIN
-                if pause is None or hint == _OTHER_CA:
-                    raise MissingToolError(
-                        f"the server does not answer: {_reason(error)}",
-                        Code.NETWORK_UNREACHABLE,
-                        where=self.url,
-                        hints=[hint],
-                    ) from None
-                print_line(f"{what}: {_reason(error)}; trying again in {pause:.0f} s")
-                time.sleep(pause)
-        raise AssertionError
+        except requests.RequestException as error:
+            hint = _OTHER_CA if isinstance(error, requests.exceptions.SSLError) else _AGAIN
+            sentence = f"the server does not answer: {_reason(error)}"
+            raise MissingToolError(sentence, Code.NETWORK_UNREACHABLE, where=self.url, hints=[hint]) from None
+        if answer.is_redirect:
+            raise UsageError(f"the server redirects to {answer.headers['location']}", Code.NO_INDEX, where=url)
+        return answer
 
     def _no_server(self, reason: str) -> UsageError:
         return UsageError(

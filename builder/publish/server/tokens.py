@@ -9,7 +9,6 @@ import hmac
 import json
 import re
 import secrets
-from collections.abc import Set
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -43,17 +42,10 @@ class Token:
     #: UTC time, ISO 8601; "" for a token that does not expire.
     expires: str = ""
 
-    def may_upload(self, project: str = "") -> bool:
-        """Whether the token allows uploads of a project, or without a name, of any."""
-        return self._may({"upload", "prove"}, project)
-
-    def may_prove(self, project: str = "") -> bool:
-        """Whether the token vouches for proofs of a project, or without a name, of any."""
-        return self._may({"prove"}, project)
-
-    def _may(self, kinds: Set[str], project: str) -> bool:
+    def may(self, what: str, project: str = "") -> bool:
+        """Whether the token allows uploads (`upload`) or proofs (`prove`) of a project, or without a name, of any."""
         scopes = [scope.partition(":") for scope in self.scopes]
-        return any(kind in kinds and (not project or named in {"", project}) for kind, _, named in scopes)
+        return any(kind in {what, "prove"} and (not project or named in {"", project}) for kind, _, named in scopes)
 
     def expired(self, now: datetime) -> bool:
         """Whether the token has expired."""

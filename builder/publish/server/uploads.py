@@ -43,8 +43,8 @@ _MOST_FILES = 4
 _MOST_FIELDS = 1000
 #: Threads that check and publish uploads, which takes memory; downloads have other threads.
 _THREADS = 4
-#: Errors of the system: a full disk, and a folder that cannot be written.
-_FULL, _CLOSED = {errno.ENOSPC, errno.EDQUOT}, {errno.EROFS, errno.EACCES, errno.EPERM}
+#: Errors of a disk that is full or cannot be written.
+_NOT_WRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 class Uploads:
@@ -74,11 +74,9 @@ class Uploads:
             print_line(f"an upload with the token {token.name}: {answer}")
             return PlainTextResponse(f"{answer}\n")
         except OSError as error:
-            if error.errno not in _FULL | _CLOSED:
+            if error.errno not in _NOT_WRITABLE:
                 raise
-            sentence = "the disk of the server is full"
-            if error.errno in _CLOSED:
-                sentence = f"the server cannot write to the folder of the index: {error.strerror}"
+            sentence = f"the server cannot write to the folder of the index: {error.strerror}"
             print_warning(f"an upload failed: {sentence}")
             raise HTTPException(507, sentence) from None
         except ClientDisconnect:
@@ -88,7 +86,7 @@ class Uploads:
 
     def _check_request(self, request: Request, token: Token) -> None:
         """Raise HTTPException for a request whose form is not read."""
-        if not token.may_upload():
+        if not token.may("upload"):
             raise HTTPException(403, "this token does not allow uploads")
         if not request.headers.get("content-type", "").startswith("multipart/form-data"):
             raise HTTPException(415, "an upload is a form of the type multipart/form-data")
@@ -110,9 +108,9 @@ class Uploads:
             name = files["content"].filename or ""
             check_file_name(name)
             project = project_of(name)
-            if not token.may_upload(project):
+            if not token.may("upload", project):
                 raise HTTPException(403, f"this token does not allow uploads of {project}")
-            if EVIDENCE.keys() & files.keys() and not token.may_prove(project):
+            if EVIDENCE.keys() & files.keys() and not token.may("prove", project):
                 raise HTTPException(
                     403,
                     f"this token does not allow proofs of {project}; the owner of the index makes one with"

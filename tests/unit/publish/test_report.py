@@ -1,9 +1,7 @@
 """The closing table, report.json, dist/, tables of 80 columns, the text of a plan, and the statement of provenance."""
 
-import fcntl
 import hashlib
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +28,7 @@ from builder.publish.provenance import make_statement, statement_path, write_sta
 from builder.publish.report import report_json
 from builder.records import CacheStatistics, Part, Record, Toolchain
 from builder.result import BuildResult, SmokeResult
-from builder.store import StoredBuild
+from builder.store import Store, StoredBuild, project_key
 from builder.wheels.toolchain.uv import uv_command
 from tests.conftest import ROOT
 from tests.unit.wheels import make_record
@@ -181,11 +179,9 @@ def test_gpu_code_beyond_the_plan_is_named_with_its_cost(stored: StoredBuild) ->
     evidence = {"beyond": {"sm_80": 3 * 2**20, "compute_80": 2**19}}
     proof = Proof("ab", None, Check.DEVICE_CODE, Verdict.PASSED, "", evidence, "now")
     beyond = replace(result(stored), proofs=(proof,))
-    line = (
-        "device-code   the wheel also has code for 8.0, PTX 8.0; the plan asks for 9.0. This extra code costs 3.5 MiB."
-    )
-    assert f"{line} To leave this code out, set" in build_text(Path("dist"), PLAN, [beyond])
-    assert "also has code" not in build_text(Path("dist"), PLAN, [result(stored)])
+    line = "device-code   the wheel also has sm_80, compute_80; the plan asks for 9.0. This extra code costs 3.5 MiB."
+    assert f"{line} `override_architectures: true`" in build_text(Path("dist"), PLAN, [beyond])
+    assert "also has" not in build_text(Path("dist"), PLAN, [result(stored)])
 
 
 def test_skipped_cells_are_counted(stored: StoredBuild) -> None:
@@ -468,22 +464,16 @@ def test_the_hint_names_the_number_of_architectures_and_the_option(monkeypatch: 
 
 
 def test_a_farm_holds_the_folder_while_it_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    published = []
+    published, dist = [], tmp_path / "dist"
 
     def publish(dist: Path, *_: object) -> Published:
-        descriptor = os.open(dist, os.O_RDONLY)
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.close(descriptor)
-        published.append(dist)
+        with Store(tmp_path / "store").lock(f"dist-{project_key(dist)}", wait=False) as free:
+            published.append(free)
         return Published([], [], [])
 
     monkeypatch.setattr(story, "publish_wheels", publish)
-    story.publish(tmp_path / "dist", Plan((), ()), [])
-    assert published == [tmp_path / "dist"]
-    descriptor = os.open(tmp_path / "dist", os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.close(descriptor)
+    story.publish(dist, Plan((), ()), [], Store(tmp_path / "store"))
+    assert published == [False]
 
 
 def stored_wheel(folder: Path, record: Record | None = None) -> StoredBuild:

@@ -11,7 +11,6 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -71,21 +70,10 @@ def main() -> None:
     os.set_inheritable(number, False)
     channel = Connection(number)
     try:
-        serve(channel)
+        channel.send(run(channel.recv(), channel.send))
     except (KeyboardInterrupt, BrokenPipeError, EOFError):
         kill_all()
         sys.exit(130)
-
-
-#: What a task has marked as used stays marked until the process ends: the worker marks it when it has the answer.
-_held: list[Store] = []
-
-
-def serve(channel: Connection) -> None:
-    """Run the task that comes through the channel. Returns when the worker, which has the answer, closes it."""
-    channel.send(run(channel.recv(), channel.send))
-    with suppress(EOFError, ConnectionResetError):
-        channel.recv()
 
 
 def run(work: Work, report: Callable[[str], None]) -> WorkerAnswer:
@@ -93,7 +81,6 @@ def run(work: Work, report: Callable[[str], None]) -> WorkerAnswer:
     set_verbosity(quiet=True, verbose=False)
     try:
         store = open_store(work.store)
-        _held.append(store)
         with store.work(f"task-{work.task.key.rpartition('-')[2][:16]}") as folder:
             recipe = moved(work.task.recipe, unpack(work.parts, folder))
             keep_locks(store.root / "envs", locks_in(folder / LOCKS))

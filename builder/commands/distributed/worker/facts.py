@@ -17,7 +17,7 @@ from builder.commands.distributed.protocol import (
     version_resource,
     version_text,
 )
-from builder.errors import Code, MissingToolError
+from builder.errors import MissingToolError
 from builder.gate.amounts import counted
 from builder.gate.system.nvidia import smi
 from builder.images.container import SDK_ERRORS
@@ -58,8 +58,6 @@ class WorkerFacts:
     docker: str = ""
     #: CUDA versions that this machine compiles for without a container.
     toolkits: tuple[str, ...] = ()
-    #: Why a CUDA version whose toolkit there is has no C++ compiler, a sentence each.
-    without_compiler: tuple[str, ...] = ()
 
     def offers(self) -> tuple[Offer, Offer]:
         """A Dask worker for builds, and another one for proofs: Dask counts its workers' threads, not their resources.
@@ -85,13 +83,12 @@ class WorkerFacts:
         """What `buildfarm worker` prints at its start."""
         gib = 2**30
         gpus = ", ".join(f"{name} ({model})" for model, name in self.gpus) or "no GPU"
-        why = "; ".join(self.without_compiler)
         return [
             f"worker {self.name}: buildfarm {version_text()}",
             f"  {self.cores} cores, {self.memory / gib:.0f} GiB of memory for builds, {gpus}",
             f"  {counted(self.builds, 'build')} at the same time, {counted(self.jobs, 'compiler')} each",
             f"  Docker {self.docker}" if self.docker else "  no Docker",
-            f"  CUDA toolkits without a container: {', '.join(self.toolkits) or 'none'}{why and f' ({why})'}",
+            f"  CUDA toolkits without a container: {', '.join(self.toolkits) or 'none with a C++ compiler'}",
             f"  store {store}: {shutil.disk_usage(store).free / gib:.0f} GiB free",
         ]
 
@@ -101,7 +98,6 @@ def measure(name: str, *, builds: int | None = None) -> WorkerFacts:
     resources = measure_resources()
     parallel = builds or max(1, resources.cores // CORES_PER_BUILD)
     rows = [row for row in smi(["name", "compute_cap", "driver_version"]) if "compute_cap" in row]
-    lacks = {str(cuda): _lack(cuda) for cuda in Compat.load().cudas}
     engine, docker = Engine(may_pull=False), ""
     with suppress(*SDK_ERRORS):  # the engine has just ended
         docker = "" if engine.problem() else engine.version()[0]
@@ -113,18 +109,15 @@ def measure(name: str, *, builds: int | None = None) -> WorkerFacts:
         jobs=max(1, resources.cores // parallel),
         gpus=tuple((f"sm_{row['compute_cap'].replace('.', '')}", row.get("name", "")) for row in rows),
         docker=docker,
-        toolkits=tuple(cuda for cuda, lack in lacks.items() if lack is None),
-        without_compiler=tuple(dict.fromkeys(lack for lack in lacks.values() if lack)),
+        toolkits=tuple(map(str, filter(_compiles, Compat.load().cudas))),
     )
 
 
-def _lack(cuda: Cuda) -> str | None:
-    """What is wrong with the C++ compiler for a CUDA version; empty without a toolkit, None if all is there."""
+def _compiles(cuda: Cuda) -> bool:
+    """Whether there is a toolkit for a CUDA version, with a C++ compiler."""
     try:
         toolkit = find_toolkit(cuda, minor_mismatch=False)
         find_host_compiler(Cuda.parse(".".join(toolkit.version.split(".")[:2])) if toolkit.home else cuda)
-    except MissingToolError as error:
-        if error.code is Code.COMPILER_MISSING:
-            return error.sentence
-        return f"no C++ compiler for CUDA {cuda} ({error.sentence})" if error.code is Code.COMPILER_UNSUITABLE else ""
-    return None
+    except MissingToolError:
+        return False
+    return True

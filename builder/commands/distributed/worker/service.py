@@ -106,17 +106,12 @@ class Service(WorkerPlugin):
     def _run(self, task: Task, parts: Sequence[bytes], report: Callable[[str], None]) -> WorkerAnswer:
         sent = task.wheel if isinstance(task, CheckTask) else None
         if sent:
-            self._keep(f"builds/{sent.digest}", f"received/{sent.sha256}")
+            self._store.use(f"builds/{sent.digest}")
+            self._store.use(f"received/{sent.sha256}")
         file = self._path_of(sent) if sent else None
         if sent and file and not (file.is_file() and sha256_of(file) == sent.sha256):
             return WorkerAnswer(no_wheel=True)
         return self._in_process(Work(task, parts, self._root, self._facts.jobs, file), report)
-
-    def _keep(self, *targets: str) -> None:
-        """Keep paths of the store from `store prune` until the worker ends. Waits while it deletes one."""
-        with self._lock:
-            for target in targets:
-                self._store.use(target)
 
     def _in_process(self, work: Work, report: Callable[[str], None]) -> WorkerAnswer:
         """The answer of a process, or why it ended without one.
@@ -141,8 +136,6 @@ class Service(WorkerPlugin):
                 while not isinstance(message := channel.recv(), WorkerAnswer):
                     report(message)
                 answer = message
-                if answer.wheel is not None:  # the process, which has marked it so far, ends with this channel
-                    self._keep(f"builds/{answer.wheel.digest}")
             status = process.wait()
         finally:
             with self._lock:
@@ -169,7 +162,6 @@ class Service(WorkerPlugin):
         """Write a part of a wheel that a client sends. With the last part it is complete, if its sha256 is right."""
         path = self._path_of(wheel)
         partial = path.with_name(f".{path.name}.partial")
-        self._keep(f"received/{wheel.sha256}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("r+b" if offset else "wb") as stream:
             stream.seek(offset)

@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from dask.config import update_defaults
 from distributed import Nanny
 from distributed.security import Security
 
@@ -28,10 +27,6 @@ from builder.log import print_line
 RETRY_SECONDS = 1.0
 #: Seconds in which a worker that is not connected must close.
 CLOSE_SECONDS = 5.0
-#: With Dask's own defaults, an idle worker uses 7 % of a core: each of its processes checks its event loop 50 times a
-#: second, and reads 100 times what its threads run. With these defaults, it uses 2 %. A user's configuration of Dask
-#: replaces them.
-DASK_DEFAULTS = {"distributed": {"admin": {"tick": {"interval": "200ms"}}, "worker": {"profile": {"enabled": False}}}}
 
 
 def run_worker(options: WorkerOptions) -> None:
@@ -41,7 +36,6 @@ def run_worker(options: WorkerOptions) -> None:
     """
     connection.check_address(options.scheduler, plain_tcp=options.plain_tcp, option="ADDRESS")
     connection.quiet_dask()
-    update_defaults(DASK_DEFAULTS)
     asyncio.run(_run(options))
 
 

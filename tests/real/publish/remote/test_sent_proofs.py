@@ -89,7 +89,7 @@ def test_the_index_has_what_a_publish_into_its_folder_leaves(client: Client, whe
     own = {proof.check for proof in published_proofs(client) if not proof.cell}
     assert own >= {Check.PAYLOAD, Check.TAGS, Check.METADATA, Check.GRAFTED, Check.DEVICE_CODE}
     check = checked(Repository(Folder(client.root)))
-    assert (check.wheels, check.faults, check.unused) == (1, (), ())
+    assert (check.wheels, check.faults) == (1, ())
 
 
 def test_a_token_without_the_scope_is_refused(client: Client, wheel: Path) -> None:

@@ -59,7 +59,7 @@ def publish(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publ
     """Publish a wheel to a server with these answers; returns the exit code, all that was printed, and the server."""
     monkeypatch.setenv("BUILDFARM_TOKEN", "buildfarm_secret")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(server, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(server, "_RETRIES", server._RETRIES.new(total=2, backoff_factor=0))
     wheel = proven_wheel(tmp_path / "dist")
 
     def invoke(
@@ -116,7 +116,7 @@ def test_a_page_that_is_none(publish: Publish, page: str) -> None:
 
 def test_nobody_listens(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUILDFARM_TOKEN", "x")
-    monkeypatch.setattr(server, "_PAUSES", (0.0,))
+    monkeypatch.setattr(server, "_RETRIES", server._RETRIES.new(total=1, backoff_factor=0))
     wheel = proven_wheel(tmp_path / "dist")
     code, _, err = call("publish", wheel, "--to", "http://127.0.0.1:9/", "--store", tmp_path / "store")
     assert (code, "the server does not answer" in " ".join(err.split())) == (4, True)

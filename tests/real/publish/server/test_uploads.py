@@ -216,7 +216,7 @@ def test_the_bar_holds_for_uploads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "sentence"),
     [
-        (errno.ENOSPC, "the disk of the server is full"),
+        (errno.ENOSPC, "the server cannot write to the folder of the index: No space left on device"),
         (errno.EROFS, "the server cannot write to the folder of the index: Read-only file system"),
         (errno.EACCES, "the server cannot write to the folder of the index: Permission denied"),
         (errno.EPERM, "the server cannot write to the folder of the index: Operation not permitted"),

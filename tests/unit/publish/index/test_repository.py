@@ -166,7 +166,7 @@ def test_removed_wheels_and_projects_leave_the_pages(repository: Repository, tmp
     assert repository.projects() == ["other"]
     for page in ("simple/index.html", "index.html"):
         assert "my-ext" not in repository.objects.read(page).decode()
-    assert repository.objects.names("projects") == ["other"]
+    assert repository.objects.folders("projects") == ["other"]
     assert not list((tmp_path / "index").rglob("my_ext*"))
     assert listed(repository, "simple", "other") == [other.wheel.name]
 
@@ -225,19 +225,3 @@ def test_of_two_different_files_of_one_name_one_is_published(repository: Reposit
     assert sorted(codes, key=str) == [0] + [7] * 7
     (entry,) = repository.entries("my-ext")
     assert entry.sha256 == news[codes.index(0)].entry.sha256
-
-
-def test_a_folder_that_disappears_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mkdir, calls = Path.mkdir, []
-
-    def disappearing(path: Path, **_: object) -> None:
-        calls.append(path)
-        if len(calls) == 1:  # what pathlib raises if another process deletes the folder meanwhile
-            raise FileExistsError(path)
-        mkdir(path, parents=True, exist_ok=True)
-
-    monkeypatch.setattr(Path, "mkdir", disappearing)
-    Folder(tmp_path).write("pending/x", b"")
-    assert Folder(tmp_path).exists("pending/x")
-    calls.clear()
-    assert Folder(tmp_path).create("other/x", b"")
