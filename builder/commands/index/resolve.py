@@ -18,7 +18,7 @@ from builder.errors import Code, Exit, NothingSelectedError, UsageError
 from builder.log import print_line
 from builder.matrix.axes import Arch, Cell, Cuda, Platform
 from builder.matrix.compat import Compat
-from builder.matrix.config import MATRIX, Selection
+from builder.matrix.config import MATRIX, PathSource, Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.local_version import current_form
 from builder.matrix.plan import additions, make_plan
@@ -35,6 +35,9 @@ from builder.wheelfile.compatibility import glibc_of, runs_on
 
 #: Wheels that do not fit to print; `--json` has all.
 _MOST = 20
+#: What to do before a wheel is built, whose version is published. A recipe alone does not change that of a source.
+_RAISE = "raise its version in the recipe and in the source"
+_NOT_OURS = "choose another index for it, or change its version by a patch (`patches`) and in the recipe"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +129,9 @@ class Resolution:
     level: str
     #: Why each wheel that does not fit does not, by file name; the newest version first.
     misfits: dict[str, str]
-    #: A wheel of the newest version that fits, if it is newer than `best`.
+    #: A wheel of the newest version that fits, if it is newer than `best`, and why it was passed over.
     newer: Entry | None = None
+    reason: str = ""
 
 
 def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[str]], target: Target) -> Resolution:
@@ -158,8 +162,10 @@ def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[st
 
     best = max(fits, key=lambda entry: (not entry.version.is_prerelease, rank(entry) > 0, newest(entry)))
     newer = max(fits, key=newest)
-    is_newer = Version(newer.version.public) > Version(best.version.public)
-    return Resolution(best, level(best), misfits, newer if is_newer else None)
+    if Version(newer.version.public) <= Version(best.version.public):
+        return Resolution(best, level(best), misfits)
+    is_worse = newer.version.is_prerelease and not best.version.is_prerelease
+    return Resolution(best, level(best), misfits, newer, "a pre-release" if is_worse else "not tested in this cell")
 
 
 @dataclass(frozen=True)
@@ -178,14 +184,18 @@ def how_to_build(name: str, target: Target, entries: Sequence[Entry]) -> Cure:
     """The command that builds a wheel for a target, with the matrix.yaml of this folder if it has the extension.
 
     For a GPU that the matrix does not compile for (without a matrix: for which some wheel has no code), the command
-    names its architecture too.
+    names its architecture, and those that the wheels for the same Python and CUDA serve. A published file never
+    changes, so the version must be raised if a wheel of this version is yanked or has no code for the GPU.
     """
     compat, cell, gpu = Compat.load(), target.cell, target.gpu
     if cell.torch not in compat.torches:
         return Cure(f"no wheel can be built: this version of buildfarm does not know torch {cell.torch}")
     if gpu and (reason := compat.why_not_arch(cell.cuda, gpu)):
         return Cure(f"no wheel can be built: {reason.reason}")
+    near = [entry for entry in entries if entry.tags_for(cell) and not _cuda_misfit(entry, cell.cuda)]
+    blocking = [entry for entry in near if entry.yanked is not None or _gpu_misfit(entry, gpu)]
     place, archs, lacks_code = f" in the project of {name}", set[Arch](), any(_gpu_misfit(one, gpu) for one in entries)
+    own = True
     before = [f"list torch {cell.torch}, CUDA {cell.cuda} and Python {cell.python} in matrix.yaml"]
     with suppress(UsageError, StopIteration):  # no matrix.yaml here, or one without the extension
         matrix = load_matrix(MATRIX)
@@ -198,7 +208,10 @@ def how_to_build(name: str, target: Target, entries: Sequence[Entry]) -> Cure:
         except NothingSelectedError as error:
             return Cure(f"no wheel can be built: {'; '.join(error.hints)}")
         name, place, archs, before = recipe.name, "", set(build.archs), additions(matrix, select, compat)
+        own = isinstance(recipe.source, PathSource)
         before += [] if cell.platform in matrix.platforms else [f"add {cell.platform} under `platforms`"]
+        version = Version(f"{build.version}+{build.local_version}")
+        blocking = [entry for entry in blocking if entry.version == version]
         lacks_code = gpu is not None and not runs_on((code for arch in archs for code in arch.codes), gpu)
     source, ext = list[str](), ["--ext", name]
     if place and not entries:  # no project is known, and `build` makes one of a source
@@ -206,8 +219,12 @@ def how_to_build(name: str, target: Target, entries: Sequence[Entry]) -> Cure:
     words = ["buildfarm", "build", *source, "--torch", str(cell.torch), "--cuda", str(cell.cuda)]
     words += ["--python", str(cell.python), *ext]
     if gpu and lacks_code:
-        archs |= {gpu}
+        codes = (code for entry in near if entry.farm for code in entry.farm.archs if code.startswith("sm_"))
+        archs |= {gpu, *filter(None, map(Arch.of_code, codes))}
         words += [word for arch in sorted(archs, key=lambda arch: arch.number) for word in ("--arch", str(arch))]
+    before += [_RAISE if own else _NOT_OURS] if blocking else []
+    if target.glibc and any(_glibc_misfit(entry, target) for entry in near):
+        before.append(f"choose a machine or a base image with glibc {target.glibc[0]}.{target.glibc[1]} or older")
     command = shlex.join(words)
     steps = "".join(f"{step}, then " for step in before)
     return Cure(f"to build one{place}, {steps}run: {command}", command, tuple(before))
@@ -269,8 +286,7 @@ def _text(target: Target, found: Resolution, commands: Sequence[str], cure: str)
     """The wheel and the commands that install it; else why each wheel does not fit, and the command that builds one."""
     if found.best:
         tested = f"tested in this cell: {found.level}" if found.level else "not tested in this cell"
-        why = "is newer, but a pre-release or not tested in this cell"
-        newer = [f"passed over: {found.newer.filename} {why}"] if found.newer else []
+        newer = [f"passed over: {found.newer.filename} is newer, but {found.reason}"] if found.newer else []
         remark = found.best.local.remark
         doubt = [f"the version {found.best.version} {remark}"] if remark else []
         return "\n".join([f"{found.best.filename} ({tested})", *newer, *doubt, "", *commands, ""])
@@ -294,7 +310,7 @@ def _data(target: Target, found: Resolution, commands: Sequence[str], cure: Cure
         "sha256": found.best.sha256 if found.best else None,
         "level": found.level,
         "install": dict(zip(("pip", "uv"), commands, strict=False)),
-        "newer": found.newer.filename if found.newer else None,
+        "newer": {"wheel": found.newer.filename, "reason": found.reason} if found.newer else None,
         "misfits": found.misfits,
         "build": cure.command or None,
         "before_build": list(cure.before),

@@ -195,16 +195,26 @@ def cure(call: Call, *options: object) -> tuple[list[str], list[str]]:
     return data["before_build"], shlex.split(data["build"])[1:]
 
 
+RAISE = "raise its version in the recipe and in the source"
+
+
 def test_the_printed_command_compiles_for_a_gpu_that_the_wheel_lacks(project: Path, call: Call) -> None:
     before, words = cure(call, *CELL, "--gpu", "RTX 4090")
-    assert (before, words[-4:]) == ([], ["--arch", "8.9", "--arch", "9.0"])
+    assert (before, words[-4:]) == ([RAISE], ["--arch", "8.9", "--arch", "9.0"])
     code, out, err = call("plan", *words[1:])
     assert (code, out.splitlines()[0]) == (0, "1 build serves 1 cell; 0 cells are skipped."), err
     assert out.splitlines()[2].endswith("archs 8.9 9.0")
+    (project / "my_ext" / "extension.yaml").write_text(RECIPE.replace("1.0", "1.1"))
+    assert cure(call, *CELL, "--gpu", "RTX 4090") == ([], words), "the version is raised"
+    (project / "my_ext" / "extension.yaml").write_text(
+        RECIPE.replace("path: .", f"sdist: my-ext, version: 1.0, sha256: {'0' * 64}")
+    )
+    before, _ = cure(call, *CELL, "--gpu", "RTX 4090")
+    assert before == ["choose another index for it, or change its version by a patch (`patches`) and in the recipe"]
     (project / "matrix.yaml").unlink()
     before, words = cure(call, *CELL, "--gpu", "RTX 4090")
-    assert before == ["list torch 2.11.0, CUDA 13.0 and Python 3.12 in matrix.yaml"]
-    assert words[-4:] == ["--ext", "my-ext", "--arch", "8.9"]
+    assert before == ["list torch 2.11.0, CUDA 13.0 and Python 3.12 in matrix.yaml", RAISE]
+    assert words[-4:] == ["--arch", "8.9", "--arch", "9.0"]
 
 
 def test_what_the_matrix_does_not_list_is_added_first(project: Path, call: Call) -> None:
@@ -231,6 +241,9 @@ def test_no_command_is_printed_for_what_cannot_be_built(project: Path, call: Cal
     assert "no wheel can be built: my_ext" in out
     assert "buildfarm build" not in out
     unknown = how_to_build("my_ext", replace(TARGET, cell=replace(TARGET.cell, torch=Torch(99, 0, 0))), [])
+    newer = entry("my_ext-1.0+cu124-cp311-cp311-manylinux_2_34_x86_64.whl")
+    older = "choose a machine or a base image with glibc 2.31 or older"
+    assert how_to_build("other", TARGET, [newer]).before[-1] == older, "another project"
     assert unknown == Cure("no wheel can be built: this version of buildfarm does not know torch 99.0.0")
 
 
