@@ -63,15 +63,6 @@ class Part(StrEnum):
     BASE_DIGEST = "base digest"
 
 
-#: Parts that are programs or libraries with a version; an SBOM lists them as such.
-PROGRAMS = frozenset(
-    {
-        Part.AUDITWHEEL, Part.CXX, Part.CIBUILDWHEEL, Part.CYCLONEDX, Part.NVCC, Part.PATCHELF,
-        Part.PYTHON_VERSION, Part.SCCACHE, Part.UV, Part.ZLIB,
-    }
-)  # fmt: skip
-
-
 @dataclass(frozen=True, kw_only=True)
 class Toolchain:
     """The exact identity of what compiles; part of the build's digest."""
