@@ -93,13 +93,6 @@ class Toolchain:
         found = {**self.others, Part.PACKAGES: " ".join(self.packages)}
         return {part: found[part] or "" for part in sorted(found)}
 
-    @classmethod
-    def from_parts(cls, executor: str, python: Python, parts: Mapping[str, str]) -> Toolchain:
-        """Read what `parts` wrote; raises ValueError for an unknown part."""
-        others = {Part(key): str(text) for key, text in parts.items()}
-        packages = others.pop(Part.PACKAGES, "").split()
-        return cls(executor=executor, python=python, packages=tuple(packages), others=others)
-
 
 #: File name inside `.dist-info` of what says how the wheel was made: enough to rebuild it, without paths and times.
 FILE = "buildfarm.json"
@@ -266,9 +259,11 @@ class Record:
             serves=(Cell(torch, cuda, python, platform),),
             project=text(data.get("project", "")),
         )
+        parts = {Part(key): str(value) for key, value in dict(data["toolchain"]).items()}
+        packages = tuple(parts.pop(Part.PACKAGES, "").split())
         return cls(
             build,
-            Toolchain.from_parts(text(data["executor"]), python, dict(data["toolchain"])),
+            Toolchain(executor=text(data["executor"]), python=python, packages=packages, others=parts),
             SourceRecord.from_json(data["source"]),
             _read_settings(data["recipe"]),
             bool(data["stand_in"]),

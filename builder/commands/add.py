@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,10 +87,9 @@ def add(options: AddOptions) -> None:
         buildfarm add https://github.com/rusty1s/pytorch_cluster@1.6.3 --torch 2.11 --cuda 13.0
         buildfarm add ./my_extension
     """
-    ignored = _ignored_options(options) if options.matrix.exists() else []
-    if ignored:
-        have = "has" if len(ignored) == 1 else "have"
-        print_warning(f"{and_list(ignored)} {have} no effect, because {options.matrix} exists: edit this file")
+    given = {"--torch": options.torch, "--cuda": options.cuda, "--python": options.python, "--arch": options.arch}
+    if options.matrix.exists() and (ignored := [name for name, values in given.items() if values]):
+        print_warning(f"without effect, because {options.matrix} exists: {and_list(ignored)}; edit this file")
     added = run_add(options)
     data = {
         "name": added.recipe.name,
@@ -100,18 +99,6 @@ def add(options: AddOptions) -> None:
         "findings": [vars(each) for each in added.draft.findings] if added.draft else [],
     }
     print_result(added_text(added) + next_steps(added), data, as_json=options.as_json)
-
-
-def _ignored_options(options: AddOptions) -> list[str]:
-    """The options that name other values than the matrix.yaml that exists."""
-    matrix, compat = load_matrix(options.matrix), Compat.load()
-    given: dict[str, tuple[Collection[object], Collection[object]]] = {
-        "--torch": ([compat.resolve_torch(text) for text in options.torch or ()], matrix.torch),
-        "--cuda": ([compat.resolve_cuda(text) for text in options.cuda or ()], matrix.cuda),
-        "--python": ([compat.resolve_python(text) for text in options.python or ()], matrix.python),
-        "--arch": (architectures(options.arch), matrix.archs),
-    }
-    return [name for name, (values, listed) in given.items() if values and set(values) != set(listed)]
 
 
 def run_add(options: AddOptions) -> Added:

@@ -27,7 +27,6 @@ class Metadata:
     name: str
     #: Without a local part.
     version: str
-    summary: str
     requires_python: str
     #: What the wheel will require.
     requires: tuple[Requirement, ...]
@@ -57,7 +56,6 @@ class BackendMetadata:
             stated,
             name=stated.name or name_pattern(info["Name"] or "", self.torch, self.cuda),
             version=stated.version or (version and version_pattern(Version(version), self.torch, self.cuda)),
-            summary=stated.summary or _first(info["Summary"]),
             requires_python=stated.requires_python or _specifier(info["Requires-Python"]),
             requires=_requirements(info.get_all("Requires-Dist")) or stated.requires,
         )
@@ -72,7 +70,6 @@ def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
     return Metadata(
         name=_first(info["Name"], project.get("name"), keywords.get("name")),
         version=_public(_first(info["Version"], project.get("version"), keywords.get("version"))),
-        summary=_first(info["Summary"], project.get("description"), keywords.get("description")),
         requires_python=_specifier(
             info["Requires-Python"], project.get("requires-python"), keywords.get("python_requires")
         ),
