@@ -30,8 +30,6 @@ from builder.recipes.inspection.package_imports import imported_by, undeclared
 _NO_VERSION = "0.0.0"
 #: Arguments of `setup()` that name packages and modules.
 _PACKAGES = {UNKNOWN, "packages", "py_modules"}
-#: The macro that torch's build defines as the name of the library; TORCH_LIBRARY_EXPAND makes a namespace of it.
-_EXTENSION_NAME = "TORCH_EXTENSION_NAME"
 #: How to add a source whose project is in another folder.
 _OTHER_FOLDERS = (
     "name the folder with these files; of a git repository: `buildfarm add REPOSITORY@BRANCH#subdirectory=FOLDER`",
@@ -213,18 +211,10 @@ def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, 
         draft.add("abi", str(AbiClass.CPYTHON), found, "one wheel for each torch series, CUDA and Python")
         if not torch and "torch" not in script.imports and not packages.imports_torch:
             draft.ask("neither the build nor the package uses torch", "is this an extension of PyTorch?")
-    if native.namespaces:
-        own = sorted(native.namespaces - {_EXTENSION_NAME})
-        named = and_list(own) or "that the build names"
-        draft.note(f"ops in the namespace {named}", "buildfarm finds them in the wheel")
-        if common := [name for name in own if is_common_namespace(name, draft.name)]:
-            draft.note(
-                f"many projects register ops in a namespace {and_list(common)}",
-                "torch refuses the second TORCH_LIBRARY of a name: name the namespace after the project",
-            )
-    elif native.python_modules:
+    if common := [name for name in sorted(native.namespaces) if is_common_namespace(name, draft.name)]:
         draft.note(
-            "no op is registered with torch, only Python functions", "buildfarm tests the functions that a case calls"
+            f"many projects register ops in a namespace {and_list(common)}",
+            "torch refuses the second TORCH_LIBRARY of a name: name the namespace after the project",
         )
 
 

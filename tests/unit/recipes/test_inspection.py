@@ -87,7 +87,6 @@ def test_a_plain_pybind_extension(tree: Path) -> None:
         "imports": ["small_ops", "small_ops._C"],
         "memory_per_job": "3GiB",
     }
-    assert "no op is registered with torch" in found(draft)
     assert "? " not in found(draft)
 
 
@@ -331,7 +330,6 @@ def test_headers_decide_the_abi_class(tree: Path, header: str, options: str, abi
     write(tree, {"setup": script(options=options), "bind": bind})
     draft = inspect(tree)
     assert (keys(draft)["abi"], keys(draft)["imports"]) == (abi, ["small_ops"])
-    assert "namespace small_ops" in found(draft)
 
 
 @pytest.mark.parametrize(
