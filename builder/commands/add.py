@@ -21,11 +21,9 @@ from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import (
     MATRIX,
     RECIPE,
-    GitSource,
     Matrix,
     PathSource,
     Recipe,
-    SdistSource,
     Selection,
 )
 from builder.matrix.load import load_matrix, load_recipe, load_recipes, recipe_of
@@ -110,7 +108,7 @@ def run_add(options: AddOptions) -> Added:
     known = load_recipes(load_matrix(options.matrix)) if options.matrix.exists() else ()
     # The name of an extension of the matrix, without a version; a folder of this name comes first.
     if listed := None if Path(options.source).is_dir() else _named(options.source, known):
-        pinned = PinnedSource(listed.source, options.source, "extension of the matrix", listed.name)
+        pinned = PinnedSource(listed.source, options.source, listed.name)
         return Added(listed, pinned, options.matrix, axes=None, draft=None, listed=True)
     pinned = pin(parse_reference(options.source))
     if same := next((recipe for recipe in known if recipe.source == pinned.source), None):
@@ -213,15 +211,8 @@ def added_text(added: Added) -> str:
     file = escape(_short(added.recipe.folder / RECIPE))
     if added.listed:
         return to_text(f"{file} is the recipe of {escape(added.recipe.name)} already; nothing was changed")
-    match added.recipe.source:
-        case SdistSource(sha256=sha256):
-            pin = f" (sha256 {sha256[:12]}…)"
-        case GitSource(revision=revision):
-            pin = f" (commit {revision[:12]})"
-        case _:
-            pin = ""
     named = f"[bold]{escape(added.recipe.name)} {added.recipe.stated_version}[/]"
-    lines = [f"{named} from {escape(added.pinned.label)}{pin}"]
+    lines = [f"{named} from {escape(added.pinned.label)}"]
     for sign, asked in (("  ", False), ("[yellow]? [/]", True)):
         found = [each for each in added.draft.findings if each.question is asked] if added.draft else []
         lines += [f"{sign}{escape(each.found)} → {escape(each.consequence)}" for each in found]

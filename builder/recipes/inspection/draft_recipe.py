@@ -159,7 +159,7 @@ def _refuse_impossible(pinned: PinnedSource, tree: Path, script: SetupFacts, nat
         raise UsageError(sentence, Code.SOURCE_UNSUPPORTED, where=pinned.label, hints=hints)
 
     if not (tree / "setup.py").is_file() and not (tree / "pyproject.toml").is_file():
-        refuse(f"the {pinned.kind} has no setup.py and no pyproject.toml at its top", *_OTHER_FOLDERS)
+        refuse("the source has no setup.py and no pyproject.toml at its top", *_OTHER_FOLDERS)
     if not (native.cuda_files or native.cpp_files or native.foreign_cuda_files):
         compiled = [source for extension in script.extensions for source in extension.sources]
         hints = [
@@ -167,8 +167,8 @@ def _refuse_impossible(pinned: PinnedSource, tree: Path, script: SetupFacts, nat
             " `buildfarm add REPOSITORY@BRANCH#subdirectory=FOLDER`"
         ]
         if compiled:
-            refuse(f"setup.py compiles {compiled[0]}, but the {pinned.kind} does not contain this file", *hints)
-        refuse(f"the {pinned.kind} has no C++ or CUDA file, so there is nothing to compile", *hints)
+            refuse(f"setup.py compiles {compiled[0]}, but the source does not contain this file", *hints)
+        refuse("the source has no C++ or CUDA file, so there is nothing to compile", *hints)
 
 
 def _add_identity(draft: Draft, pinned: PinnedSource, stated: Metadata) -> None:

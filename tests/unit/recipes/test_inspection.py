@@ -66,7 +66,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def inspect(tree: Path, made: BackendMetadata | None = None) -> Draft:
-    return inspect_source(PinnedSource(PathSource(tree), str(tree), "folder", "folder_name"), tree, made)
+    return inspect_source(PinnedSource(PathSource(tree), str(tree), "folder_name"), tree, made)
 
 
 def keys(draft: Draft) -> dict[str, object]:
@@ -398,7 +398,7 @@ def test_what_the_files_do_not_state_comes_from_the_build_backend(tree: Path) ->
 
 def test_nothing_to_compile_is_refused_before_a_build(tree: Path) -> None:
     write(tree, {"bind": None, "csrc/ops.cu": None})
-    with refused(Code.SOURCE_UNSUPPORTED, "setup.py compiles csrc/bind.cpp, but the folder does not contain"):
+    with refused(Code.SOURCE_UNSUPPORTED, "setup.py compiles csrc/bind.cpp, but the source does not contain"):
         inspect(tree)
     write(tree, {"setup": script().replace("csrc/", "../csrc/")})
     with refused(Code.SOURCE_UNSUPPORTED, "setup.py compiles ../csrc/bind.cpp") as raised:
@@ -421,7 +421,7 @@ def test_the_source_is_read_and_not_run_and_its_warnings_are_not_shown(tree: Pat
 
 def test_a_repository_pins_its_commit(tree: Path) -> None:
     source = GitSource("https://host/name", "0" * 40, "python")
-    draft = inspect_source(PinnedSource(source, "https://host/name@v1", "git repository", "name"), tree)
+    draft = inspect_source(PinnedSource(source, "https://host/name@v1", "name"), tree)
     assert keys(draft)["source"] == {"git": "https://host/name", "revision": "0" * 40, "subdirectory": "python"}
 
 
