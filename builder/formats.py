@@ -5,7 +5,7 @@ run again. `tests/unit/formats.py` lists the code behind each number, and a test
 """
 
 #: The bytes of a wheel. Templates of images are not part of it: the name of an image covers them.
-BUILD_FORMAT = 5
+BUILD_FORMAT = 6
 #: The facts that are read from a wheel file and kept in the store.
 FACTS_FORMAT = 4
 #: Verdicts of the checks of the wheel file.

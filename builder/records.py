@@ -36,7 +36,7 @@ class Part(StrEnum):
 
     #: Versions of what repairs the wheel.
     AUDITWHEEL = "auditwheel"
-    CYCLONEDX = "cyclonedx-python-lib"
+    CYCLONEDX = "cyclonedx-python-lib"  # in the records of earlier wheels
     PATCHELF = "patchelf"
     ZLIB = "zlib"
     #: Version of the front end that ran the build.
@@ -61,15 +61,6 @@ class Part(StrEnum):
     BASE = "base"
     BASE_ID = "base id"
     BASE_DIGEST = "base digest"
-
-
-#: Parts that are programs or libraries with a version; an SBOM lists them as such.
-PROGRAMS = frozenset(
-    {
-        Part.AUDITWHEEL, Part.CXX, Part.CIBUILDWHEEL, Part.CYCLONEDX, Part.NVCC, Part.PATCHELF,
-        Part.PYTHON_VERSION, Part.SCCACHE, Part.UV, Part.ZLIB,
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +92,6 @@ class Toolchain:
         """Every part that this toolchain has, as text, sorted by key."""
         found = {**self.others, Part.PACKAGES: " ".join(self.packages)}
         return {part: found[part] or "" for part in sorted(found)}
-
-    @classmethod
-    def from_parts(cls, executor: str, python: Python, parts: Mapping[str, str]) -> Toolchain:
-        """Read what `parts` wrote; raises ValueError for an unknown part."""
-        others = {Part(key): str(text) for key, text in parts.items()}
-        packages = others.pop(Part.PACKAGES, "").split()
-        return cls(executor=executor, python=python, packages=tuple(packages), others=others)
 
 
 #: File name inside `.dist-info` of what says how the wheel was made: enough to rebuild it, without paths and times.
@@ -275,9 +259,11 @@ class Record:
             serves=(Cell(torch, cuda, python, platform),),
             project=text(data.get("project", "")),
         )
+        parts = {Part(key): str(value) for key, value in dict(data["toolchain"]).items()}
+        packages = tuple(parts.pop(Part.PACKAGES, "").split())
         return cls(
             build,
-            Toolchain.from_parts(text(data["executor"]), python, dict(data["toolchain"])),
+            Toolchain(executor=text(data["executor"]), python=python, packages=packages, others=parts),
             SourceRecord.from_json(data["source"]),
             _read_settings(data["recipe"]),
             bool(data["stand_in"]),

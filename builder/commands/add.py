@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +21,9 @@ from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import (
     MATRIX,
     RECIPE,
-    GitSource,
     Matrix,
     PathSource,
     Recipe,
-    SdistSource,
     Selection,
 )
 from builder.matrix.load import load_matrix, load_recipe, load_recipes, recipe_of
@@ -87,10 +85,9 @@ def add(options: AddOptions) -> None:
         buildfarm add https://github.com/rusty1s/pytorch_cluster@1.6.3 --torch 2.11 --cuda 13.0
         buildfarm add ./my_extension
     """
-    ignored = _ignored_options(options) if options.matrix.exists() else []
-    if ignored:
-        have = "has" if len(ignored) == 1 else "have"
-        print_warning(f"{and_list(ignored)} {have} no effect, because {options.matrix} exists: edit this file")
+    given = {"--torch": options.torch, "--cuda": options.cuda, "--python": options.python, "--arch": options.arch}
+    if options.matrix.exists() and (ignored := [name for name, values in given.items() if values]):
+        print_warning(f"without effect, because {options.matrix} exists: {and_list(ignored)}; edit this file")
     added = run_add(options)
     data = {
         "name": added.recipe.name,
@@ -102,18 +99,6 @@ def add(options: AddOptions) -> None:
     print_result(added_text(added) + next_steps(added), data, as_json=options.as_json)
 
 
-def _ignored_options(options: AddOptions) -> list[str]:
-    """The options that name other values than the matrix.yaml that exists."""
-    matrix, compat = load_matrix(options.matrix), Compat.load()
-    given: dict[str, tuple[Collection[object], Collection[object]]] = {
-        "--torch": ([compat.resolve_torch(text) for text in options.torch or ()], matrix.torch),
-        "--cuda": ([compat.resolve_cuda(text) for text in options.cuda or ()], matrix.cuda),
-        "--python": ([compat.resolve_python(text) for text in options.python or ()], matrix.python),
-        "--arch": (architectures(options.arch), matrix.archs),
-    }
-    return [name for name, (values, listed) in given.items() if values and set(values) != set(listed)]
-
-
 def run_add(options: AddOptions) -> Added:
     """Add a source to the project of a matrix.yaml.
 
@@ -123,7 +108,7 @@ def run_add(options: AddOptions) -> Added:
     known = load_recipes(load_matrix(options.matrix)) if options.matrix.exists() else ()
     # The name of an extension of the matrix, without a version; a folder of this name comes first.
     if listed := None if Path(options.source).is_dir() else _named(options.source, known):
-        pinned = PinnedSource(listed.source, options.source, "extension of the matrix", listed.name)
+        pinned = PinnedSource(listed.source, options.source, listed.name)
         return Added(listed, pinned, options.matrix, axes=None, draft=None, listed=True)
     pinned = pin(parse_reference(options.source))
     if same := next((recipe for recipe in known if recipe.source == pinned.source), None):
@@ -226,15 +211,8 @@ def added_text(added: Added) -> str:
     file = escape(_short(added.recipe.folder / RECIPE))
     if added.listed:
         return to_text(f"{file} is the recipe of {escape(added.recipe.name)} already; nothing was changed")
-    match added.recipe.source:
-        case SdistSource(sha256=sha256):
-            pin = f" (sha256 {sha256[:12]}…)"
-        case GitSource(revision=revision):
-            pin = f" (commit {revision[:12]})"
-        case _:
-            pin = ""
     named = f"[bold]{escape(added.recipe.name)} {added.recipe.stated_version}[/]"
-    lines = [f"{named} from {escape(added.pinned.label)}{pin}"]
+    lines = [f"{named} from {escape(added.pinned.label)}"]
     for sign, asked in (("  ", False), ("[yellow]? [/]", True)):
         found = [each for each in added.draft.findings if each.question is asked] if added.draft else []
         lines += [f"{sign}{escape(each.found)} → {escape(each.consequence)}" for each in found]

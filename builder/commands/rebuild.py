@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import typer
-from packaging.version import InvalidVersion, Version
+from packaging.version import VERSION_PATTERN
 
 from builder.cli.output import print_data
 from builder.commands.building.executor_choice import RunSettings, choose_executor
@@ -39,7 +39,7 @@ from builder.wheels.toolchain.environments import Environments
 _IGNORED = frozenset({Part.BASE_DIGEST})
 
 #: Whoever made the wheel chose these packages: no URL, no path, no range, no marker and no option.
-_PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9.!+_-]+)")
+_PIN = re.compile(rf"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?=={VERSION_PATTERN}", re.VERBOSE | re.IGNORECASE)
 
 _RESTORE = (
     "use what built the wheel: CC and CXX name the compiler, CUDA_HOME the toolkit, `images:` and buildfarm.lock the"
@@ -50,13 +50,10 @@ _RESTORE = (
 def check_pins(packages: Sequence[str], where: str) -> None:
     """Raise UsageError for a recorded package that is not exactly `name==version`; `where` names the wheel."""
     for package in packages:
-        match = _PIN.fullmatch(package)
-        with suppress(InvalidVersion):
-            if match and Version(match[2]):
-                continue
-        sentence = f"the record of the wheel names a package that is not an exact version: {package[:100]!r}"
-        hint = "`rebuild` installs only packages of the form `name==version` from the package index"
-        raise UsageError(sentence, Code.RECORD_NOT_USABLE, where=where, hints=[hint])
+        if not _PIN.fullmatch(package):
+            sentence = f"the record of the wheel names a package that is not an exact version: {package[:100]!r}"
+            hint = "`rebuild` installs only packages of the form `name==version` from the package index"
+            raise UsageError(sentence, Code.RECORD_NOT_USABLE, where=where, hints=[hint])
 
 
 def check_source(record: Record, recipe: Recipe) -> None:

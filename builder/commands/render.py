@@ -9,6 +9,7 @@ import typer
 from builder.cli.options import SelectOptions
 from builder.cli.output import print_data
 from builder.errors import Exit, MissingToolError
+from builder.gate.amounts import counted
 from builder.images.dockerfiles import Dockerfile, dockerfiles, unpinned, write_dockerfiles
 from builder.images.registry import lock_path, read_lock, read_mirrors
 from builder.log import print_error
@@ -56,14 +57,9 @@ def render_text(folder: Path, files: Sequence[Dockerfile], *, pinned: bool) -> s
 
     `pinned` is whether the command has asked the registries for digests.
     """
-    builds, runtimes = ([file for file in files if file.kind == kind] for kind in ("build", "runtime"))
     width = max(len(file.file) for file in files)
-    lines = [f"{'build image':{width}}  builds  cells  base image"]
-    lines += [f"{f.file:{width}}  {len(f.builds):6}  {len(f.cells):5}  {_base_image(f)}" for f in builds]
-    lines += ["", f"{'runtime image of a cell':{width}}                 base image"]
-    lines += [f"{f.file:{width}}                 {_base_image(f)}" for f in runtimes]
-    counts = [f"{len(found)} {found[0].kind} image{'s' * (len(found) > 1)}" for found in (builds, runtimes) if found]
-    lines += ["", f"wrote Dockerfiles of {' and '.join(counts)} to {folder}"]
+    lines = [f"{file.file:{width}}  {_base_image(file)}" for file in files]
+    lines += ["", f"wrote {counted(len(files), 'Dockerfile')} to {folder}"]
     if bases := unpinned(files):
         advice = "" if pinned else "; `buildfarm render --lock` pins them"
         lines += ["", f"base images without a digest ({len(bases)}){advice}:"]

@@ -9,7 +9,7 @@ text of a macro is. Only a pattern that begins with `asm ` is an instruction in 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
@@ -92,7 +92,7 @@ def with_include(code: bytes, header: str) -> bytes:
     at = code.find(b"\n", first.start_byte) + 1 if first else 0
     if first and not at:  # the last line has no end
         return code + b"\n" + line.encode()
-    return code[:at] + line.encode() + _line_end(code) + code[at:]
+    return code[:at] + line.encode() + (b"\r\n" if b"\r\n" in code else b"\n") + code[at:]
 
 
 def faults(code: bytes) -> int:
@@ -114,7 +114,7 @@ def _applied(code: bytes, pattern: str, replacement: str) -> bytes:
             if start < end:
                 continue  # what is inside of a match waits for the next round
             texts = {name: code[slice(*span)].decode() for name, span in holes.items()}
-            text = _HOLE.sub(partial(_text_of, texts), replacement).encode()
+            text = _HOLE.sub(lambda hole, texts=texts: texts[hole[2]], replacement).encode()  # type: ignore[misc]
             first, last = (start, stop) if text else _whole_line(code, start, stop)
             parts += [code[end:first], text]
             end = last
@@ -123,10 +123,6 @@ def _applied(code: bytes, pattern: str, replacement: str) -> bytes:
             break
         code = new
     return code
-
-
-def _text_of(texts: Mapping[str, str], hole: re.Match[str]) -> str:
-    return texts[hole[2]]
 
 
 def _whole_line(code: bytes, start: int, stop: int) -> tuple[int, int]:
@@ -246,7 +242,3 @@ def _header(include: Node) -> bytes:
 
 def _kind(node: Node) -> str:
     return _KINDS.get(node.type, node.type)
-
-
-def _line_end(code: bytes) -> bytes:
-    return b"\r\n" if b"\r\n" in code else b"\n"

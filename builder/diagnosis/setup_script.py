@@ -24,8 +24,6 @@ _OFF = {"", "0", "false", "off", "no", "n"}
 #: Modules that can download, and programs.
 _DOWNLOADERS = {"urllib", "urllib.request", "http.client", "urllib3", "requests", "httpx", "wget"}
 _DOWNLOADS = re.compile(r"(?:curl|wget|aria2c)(?:\s|$)")
-#: Modules of the source that are read, besides setup.py.
-_MOST_HELPERS = 30
 #: An option of the command line, such as `--cuda_ext` or `--blas=`; those of setuptools are not the source's own.
 _OPTION = re.compile(r"--[A-Za-z][\w-]*=?")
 _OPTIONS_OF_SETUPTOOLS = {
@@ -65,8 +63,6 @@ class SetupFacts:
     device_queries: list[str] = field(default_factory=list)
     #: Whether it has GPU architectures in compiler flags, or gives torch a list of them.
     architectures: bool = False
-    #: Whether it asks for Python's limited API.
-    limited_api: bool = False
     #: Whether it imports a module that can download, or starts a program that does.
     downloads: bool = False
     #: Options that it looks for in its command line, such as `--cuda_ext` and `--blas=`.
@@ -90,8 +86,6 @@ def read_setup_script(tree: Path) -> SetupFacts:
     for path, module in _modules(tree):
         facts.imports += _imported(module, path, tree)
         facts.downloads |= not _DOWNLOADERS.isdisjoint(_names(ast.walk(module)))
-        if path.name == "__init__.py":  # of a package that is installed: the rest says nothing about the build
-            continue
         constants = Constants(module)
         for node in ast.walk(module):
             _read_node(node, constants, facts, is_setup=path == tree / "setup.py")
@@ -106,7 +100,7 @@ def read_setup_script(tree: Path) -> SetupFacts:
 def _modules(tree: Path) -> Iterator[tuple[Path, ast.Module]]:
     """setup.py and the modules of the source that it imports or executes, each once."""
     pending, seen = [tree / "setup.py"], set[Path]()
-    while pending and len(seen) <= _MOST_HELPERS:
+    while pending:
         path = pending.pop(0)
         if path in seen:
             continue
@@ -174,9 +168,6 @@ def _options(module: ast.Module) -> Iterator[str]:
 
 def _read_call(node: ast.Call, constants: Constants, facts: SetupFacts, *, is_setup: bool) -> None:
     called = _last_name(node.func)
-    for keyword in node.keywords:
-        if keyword.arg == "py_limited_api" and constants.value(keyword.value) is True:
-            facts.limited_api = True
     if called in _EXTENSIONS or called.endswith("extension"):
         _read_extension(node, called, constants, facts)
     elif called == "setup" and is_setup:
@@ -262,8 +253,8 @@ class Constants:
         self._nodes: dict[str, list[ast.expr]] = {}
         self._open: set[str] = set()
         for node in ast.walk(module):
-            if isinstance(node, ast.Assign | ast.AugAssign):
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
                     if isinstance(target, ast.Name):
                         self._nodes.setdefault(target.id, []).append(node.value)
 
@@ -301,8 +292,6 @@ class Constants:
                 return "/".join(self._text(arg) for arg in args if not isinstance(arg, ast.Starred))
             case ast.Call(func=ast.Attribute(attr="glob") | ast.Name(id="glob"), args=[pattern, *_]):
                 return [self._text(pattern)]
-            case ast.Call(func=ast.Attribute(attr="format", value=owner)):
-                return self._text(owner).replace("{}", UNKNOWN)
         return None
 
     def _text(self, node: ast.expr) -> str:

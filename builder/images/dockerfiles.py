@@ -1,4 +1,4 @@
-"""All Dockerfiles that a plan needs, with the builds and cells that use each. Needs no engine."""
+"""All Dockerfiles that a plan needs. Needs no engine."""
 
 import hashlib
 import re
@@ -13,10 +13,9 @@ from markupsafe import Markup
 from builder.errors import Code, UsageError
 from builder.images.base_image_choice import ImageChooser
 from builder.images.specs import BuildImage, RuntimeImage
-from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix
-from builder.matrix.plan import Build, Plan
+from builder.matrix.plan import Plan
 
 #: Start of every rendered file. Files that begin with this line may be overwritten or deleted.
 MARK = "# Rendered by buildfarm from "
@@ -31,10 +30,7 @@ class Dockerfile:
     """One rendered file."""
 
     name: str  # readable and unique among the files of a plan; the file is `<name>.Dockerfile`
-    kind: str  # `build` or `runtime`, the name of the target stage
     text: str  # contents of the file
-    builds: tuple[Build, ...]  # the builds that use the image, in the plan's order; empty for a runtime image
-    cells: tuple[Cell, ...]  # the cells that these builds serve, or the cell of a runtime image; sorted
 
     @property
     def file(self) -> str:
@@ -58,11 +54,8 @@ def dockerfiles(plan: Plan, matrix: Matrix, lock: Mapping[str, str]) -> list[Doc
     Raises UsageError when no known base image fits.
     """
     chooser = ImageChooser(matrix, Compat.load(), lock)
-    users: dict[BuildImage, list[Build]] = {}
-    for build in plan.builds:
-        users.setdefault(chooser.build_image(build), []).append(build)
     cells = sorted({cell for build in plan.builds for cell in build.serves})
-    found = [_file("build", image, builds) for image, builds in users.items()]
+    found = [_file(image) for image in {chooser.build_image(build) for build in plan.builds}]
     names = [file.name for file in found]
     return [
         # Files that share a name, because their bases differ only by digest, get the digest of the text.
@@ -70,7 +63,7 @@ def dockerfiles(plan: Plan, matrix: Matrix, lock: Mapping[str, str]) -> list[Doc
             file if names.count(file.name) == 1 else replace(file, name=f"{file.name}-{digest(file.text)}")
             for file in sorted(found, key=lambda file: (file.name, file.text))
         ),
-        *(_file("runtime", chooser.runtime_image(cell)) for cell in cells),
+        *(_file(chooser.runtime_image(cell)) for cell in cells),
     ]
 
 
@@ -94,10 +87,8 @@ def write_dockerfiles(folder: Path, files: Sequence[Dockerfile]) -> None:
         raise UsageError(sentence, Code.PATH_NOT_USABLE, where=str(folder), hints=[hint]) from None
 
 
-def _file(kind: str, image: BuildImage | RuntimeImage, builds: Sequence[Build] = ()) -> Dockerfile:
-    served = {cell for build in builds for cell in build.serves}
-    cells = (image.cell,) if isinstance(image, RuntimeImage) else tuple(sorted(served))
-    return Dockerfile(image.name, kind, render_template(image.template, image), tuple(builds), cells)
+def _file(image: BuildImage | RuntimeImage) -> Dockerfile:
+    return Dockerfile(image.name, render_template(image.template, image))
 
 
 def render_template(name: str, spec: object) -> str:

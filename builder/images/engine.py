@@ -28,8 +28,7 @@ from builder.images.container import (
     reason,
     translate_sdk_errors,
 )
-from builder.images.pull import pull_error, pull_image
-from builder.images.registry import located, read_lock, write_lock
+from builder.images.registry import located, pull_error, pull_image, read_lock, write_lock
 from builder.log import print_line
 from builder.process import ENDED, Limits, run
 from builder.store import Store

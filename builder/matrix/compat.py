@@ -199,10 +199,6 @@ class Compat:
         limits = [self.toolkit(cuda).gcc_max, facts.gcc_max, self._gcc_checks.get((facts.series, cuda))]
         return facts.gcc_min, min(limit for limit in limits if limit is not None)
 
-    def gpu_names(self, arch: Arch) -> tuple[str, ...]:
-        """Return the names of GPUs with that compute capability; may be empty."""
-        return self.gpus.get(arch.capability, ())
-
     def gpu_named(self, text: str) -> Arch | None:
         """Return the architecture of a GPU's name, such as `H100`, `RTX 4090` or `NVIDIA A100`; None if unknown.
 

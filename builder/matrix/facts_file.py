@@ -37,7 +37,7 @@ FACTS = Path("facts.yaml")
 _FORMAT = "1"
 _HEAD = """\
 # Facts that this version of buildfarm does not have itself, read from the package index by `buildfarm facts`.
-# A plan depends on this file: review a change, and commit it like a lock. `buildfarm facts --check` reads all again.
+# A plan depends on this file: review a change, and commit it like a lock.
 """
 
 T = TypeVar("T")
@@ -62,19 +62,8 @@ def facts_text(rows: Rows) -> str:
         "toolkits": sorted(rows["toolkits"].items(), key=lambda row: Cuda.parse(row[0])),
     }
     data = {"format": _FORMAT, **{key: dict(found) for key, found in listed.items() if found}}
-    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=110)
+    text: str = yaml.safe_dump(data, default_flow_style=None, sort_keys=False, width=110)
     return _HEAD + text
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes text without quotes, because the reader takes all scalars as text, and lists on one line."""
-
-
-_Dumper.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None))
-_Dumper.add_representer(
-    list, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=True)
-)
-_Dumper.yaml_implicit_resolvers = {}
 
 
 def with_facts(raw: dict[str, Any], path: Path, parse: Callable[[dict[str, Any]], T]) -> T:

@@ -92,7 +92,6 @@ class _Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.positions: dict[Key, tuple[int, int]] = {}
-        self._open: list[yaml.Node] = []
         self._values = 0
 
     def plain(self, node: yaml.Node, key: Key) -> Any:  # noqa: ANN401  # text, list, mapping or None
@@ -101,17 +100,11 @@ class _Reader:
             raise self._refused(node, f"the file has more than {MAX_VALUES} values")
         if isinstance(node, yaml.ScalarNode):
             return None if node.tag == _NULL and not node.style else self._text(node)
-        if any(node is outer for outer in self._open):
-            raise self._refused(node, "an alias is inside the value it refers to")
-        self._open.append(node)
-        try:
-            if not isinstance(node, yaml.SequenceNode):
-                return self._mapping(node, key)
-            for i, item in enumerate(node.value):
-                self._record(item, (*key, i))
-            return [self.plain(item, (*key, i)) for i, item in enumerate(node.value)]
-        finally:
-            self._open.pop()
+        if not isinstance(node, yaml.SequenceNode):
+            return self._mapping(node, key)
+        for i, item in enumerate(node.value):
+            self._record(item, (*key, i))
+        return [self.plain(item, (*key, i)) for i, item in enumerate(node.value)]
 
     def _mapping(self, node: yaml.Node, key: Key) -> dict[Hashable, Any]:
         mapping: dict[Hashable, Any] = {}

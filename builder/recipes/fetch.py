@@ -80,8 +80,6 @@ class PinnedSource:
     source: Source
     #: The source for a comment: `torch-scatter==2.1.2`.
     label: str
-    #: `source distribution`, `git repository` or `folder`.
-    kind: str
     #: The name if the source does not state one.
     default_name: str
 
@@ -94,14 +92,14 @@ def pin(reference: Reference) -> PinnedSource:
     match reference:
         case SdistSource():
             source = _pin_sdist(reference)
-            return PinnedSource(source, f"{source.project}=={source.version}", "source distribution", source.project)
+            return PinnedSource(source, f"{source.project}=={source.version}", source.project)
         case GitSource(url=url, revision=revision, subdirectory=subdirectory):
             commit = resolve_revision(url, revision)
             label = mask_credentials(url) + (f"@{revision}" if revision else "")
             name = (subdirectory or url).rstrip("/").rpartition("/")[2].removesuffix(".git")
-            return PinnedSource(GitSource(url, commit, subdirectory), label, "git repository", name)
+            return PinnedSource(GitSource(url, commit, subdirectory), label, name)
         case PathSource(path=path):
-            return PinnedSource(PathSource(path.resolve()), str(path), "folder", path.resolve().name)
+            return PinnedSource(PathSource(path.resolve()), str(path), path.resolve().name)
 
 
 def unpack_source(pinned: PinnedSource, target: Path, *, cache: Path) -> Path:

@@ -68,11 +68,6 @@ class HostParameter:
         """The name and the default, as in a schema and in Python."""
         return f"{self.python}={self.default}" if self.default else self.python
 
-    @property
-    def is_tensor(self) -> bool:
-        """Whether it is a tensor."""
-        return self.kind in ("tensor", "output")
-
 
 @dataclass(frozen=True)
 class Function:
@@ -97,7 +92,7 @@ class Function:
     @property
     def tensors(self) -> list[str]:
         """The names of its tensors in Python."""
-        return [each.python for each in self.parameters if each.is_tensor]
+        return [each.python for each in self.parameters if each.kind in ("tensor", "output")]
 
     @property
     def narrow(self) -> list[HostParameter]:

@@ -89,9 +89,9 @@ def with_item(text: str, key: str, value: str, name: str = "", comment: str = ""
     return _with_line(text, end, " " * node.start_mark.column + item)
 
 
-def scalar(text: str) -> str:
-    """A text as YAML has it, on one line."""
-    dumped: str = yaml.safe_dump(text, width=10_000, allow_unicode=True)
+def scalar(value: object) -> str:
+    """A value as YAML has it, on one line. Quotes are added only where YAML needs them."""
+    dumped: str = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True, sort_keys=False)
     return dumped.removesuffix("\n").removesuffix("\n...")
 
 

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import yaml
-
 from builder.matrix.axes import Torch
+from builder.matrix.compat_table import read_text_yaml
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Names of the functions in torch's C interface.
 SHIM = re.compile(r"(aoti_torch|torch|aoti)_\w+")
 
@@ -34,7 +32,7 @@ class Shim:
 @cache
 def shims() -> dict[str, Shim]:
     """Every C function in `shims.yaml`, by name."""
-    table = yaml.load((Path(__file__).parent / "shims.yaml").read_text(), Loader=_LOADER)  # noqa: S506 (a safe loader)
+    table = read_text_yaml(Path(__file__).with_name("shims.yaml"))
     return {
         name: Shim((int(series.partition(".")[0]), int(series.partition(".")[2])), kind)
         for series, kinds in table["since"].items()

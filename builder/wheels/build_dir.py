@@ -80,9 +80,11 @@ def _hold(folder: Path, on_wait: Callable[[str], object] | None) -> int | None:
                 descriptor = _open_own(folder)
             except FileNotFoundError:  # the process that held it has just deleted it
                 continue
-            with suppress(BlockingIOError):
+            with suppress(BlockingIOError, FileNotFoundError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is(folder, descriptor):
+                if os.path.samestat(
+                    folder.stat(follow_symlinks=False), os.fstat(descriptor)
+                ):  # the path still names it
                     break
             os.close(descriptor)
             raise_if_interrupted()
@@ -108,10 +110,3 @@ def _open_own(folder: Path) -> int:
         os.close(descriptor)
         raise PermissionError(folder)
     return descriptor
-
-
-def _is(folder: Path, descriptor: int) -> bool:
-    """Whether the path still names the opened folder."""
-    with suppress(FileNotFoundError):
-        return os.path.samestat(folder.stat(follow_symlinks=False), os.fstat(descriptor))
-    return False

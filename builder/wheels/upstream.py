@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from email.parser import HeaderParser
@@ -39,8 +39,6 @@ from builder.wheels.toolchain.uv import compile_captured, is_offline
 _T = TypeVar("_T")
 #: Minor versions of Python 3 that a release is looked up for, until one is old enough for no wheel to be left out.
 _MINORS = range(7, 24)
-#: Bytes of a member: torch's library has 34 MiB, ptxas 40.
-_MAX_MEMBER = 1 << 28
 _TIMEOUT = 60.0  # seconds without a byte
 _VERSION, _EXTENSION, _LIBRARY = "torch/version.py", "torch/utils/cpp_extension.py", "torch/lib/libtorch_python.so"
 _HEADER = "torch/include/ATen/ATen.h"
@@ -171,13 +169,47 @@ def _read_variant(torch: Torch, wheels: list[TorchWheel], facts: Facts) -> Cuda 
 
 
 def _read_build_tools(wheel: _Wheel, cuda: Cuda, facts: Facts) -> None:
-    tools = _BuildTools(wheel)
+    """Read torch/utils/cpp_extension.py, parsed and not executed; and what else limits compilers."""
+    try:
+        nodes = list(ast.walk(ast.parse(wheel.text(_EXTENSION))))
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise wheel.unread(_EXTENSION, f"it is no Python: {error}") from error
+    # The C++ standard that is passed to a compiler unless the source names one, or a newer one that a header wants.
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    standards = [int(found[1]) for text in texts if (found := re.fullmatch(r"(?:-std=)?c\+\+(\d\d)", text))]
+    if not standards:
+        raise wheel.unread(_EXTENSION, "it passes no C++ standard")
     header = re.search(r"__cplusplus < \d\d(\d\d)\d\dL\b[^#]*#error", wheel.text(_HEADER))
-    standards = [tools.cxx_standard(), *([int(header[1])] if header else [])]
+    oldest = _assigned(wheel, nodes, "MINIMUM_GCC_VERSION", ast.literal_eval)
+
+    def gcc_max(node: ast.expr) -> dict[str, int]:
+        """The newest major of gcc that the check of compilers accepts, by CUDA. torch lists the first it refuses."""
+        text = ast.unparse(node).replace("MINIMUM_GCC_VERSION", repr(oldest))
+        table: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = ast.literal_eval(text)
+        newest = {cuda: first[0] - (len(first) < 2 or first[1] == 0) for cuda, (_, first) in table.items()}
+        return {cuda: limit for cuda, limit in newest.items() if Cuda.parse(cuda) >= Cuda(12, 0)}
+
+    def archs(node: ast.expr) -> list[Arch]:
+        return sorted(map(Arch.parse, ast.literal_eval(node)))
+
     facts.add("toolkit_pin", _pin(wheel, cuda), wheel.file, "METADATA")
-    facts.add("cxx_standard", max(standards), wheel.file, f"{_EXTENSION} and {_HEADER}")
-    facts.add("gcc_max", tools.gcc_max(), wheel.file, _EXTENSION)
-    facts.add("arch_list", tools.arch_list(), wheel.file, _EXTENSION)
+    standard = max(min(standards), int(header[1]) if header else 0)
+    facts.add("cxx_standard", standard, wheel.file, f"{_EXTENSION} and {_HEADER}")
+    facts.add("gcc_max", _assigned(wheel, nodes, "CUDA_GCC_VERSIONS", gcc_max), wheel.file, _EXTENSION)
+    facts.add("arch_list", _assigned(wheel, nodes, "supported_arches", archs), wheel.file, _EXTENSION)
+
+
+def _assigned(wheel: _Wheel, nodes: Sequence[ast.AST], name: str, read: Callable[[ast.expr], _T]) -> _T:
+    """What `read` makes of the value that a name gets. Raises MissingToolError."""
+    for node in nodes:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                try:
+                    return read(node.value)
+                except (ValueError, TypeError, AttributeError, IndexError, UsageError) as error:
+                    raise wheel.unread(_EXTENSION, f"{name} cannot be read: {error}") from error
+    raise wheel.unread(_EXTENSION, f"it has no {name}")
 
 
 @dataclass(frozen=True)
@@ -195,13 +227,8 @@ class _Wheel:
         return found[0]
 
     def read(self, end: str) -> bytes:
-        """That member, up to a limit. Raises MissingToolError."""
-        name = self.member(end)
-        with self.archive.open(name) as stream:
-            data = stream.read(_MAX_MEMBER + 1)
-        if len(data) > _MAX_MEMBER:
-            raise self.unread(name, f"it is larger than {_MAX_MEMBER >> 20} MiB")
-        return data
+        """That member. Raises MissingToolError."""
+        return self.archive.read(self.member(end))
 
     def text(self, end: str) -> str:
         """That member as text. Raises MissingToolError."""
@@ -279,52 +306,6 @@ def _pin(wheel: _Wheel, cuda: Cuda) -> str:
                     raise wheel.unread("METADATA", f"it requires cuda-toolkit {pin}, but {_VERSION} states CUDA {cuda}")
                 return pin
     return ""
-
-
-class _BuildTools:
-    """torch/utils/cpp_extension.py, parsed and not executed."""
-
-    def __init__(self, wheel: _Wheel) -> None:
-        self._wheel = wheel
-        try:
-            self._nodes = list(ast.walk(ast.parse(wheel.text(_EXTENSION))))
-        except (SyntaxError, ValueError, RecursionError) as error:
-            raise wheel.unread(_EXTENSION, f"it is no Python: {error}") from error
-
-    def gcc_max(self) -> dict[str, int]:
-        """The newest major of gcc that the check of compilers accepts, by CUDA. torch lists the first it refuses."""
-        oldest = self._assigned("MINIMUM_GCC_VERSION", ast.literal_eval)
-
-        def read(node: ast.expr) -> dict[str, int]:
-            text = ast.unparse(node).replace("MINIMUM_GCC_VERSION", repr(oldest))
-            table: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = ast.literal_eval(text)
-            newest = {cuda: first[0] - (len(first) < 2 or first[1] == 0) for cuda, (_, first) in table.items()}
-            return {cuda: limit for cuda, limit in newest.items() if Cuda.parse(cuda) >= Cuda(12, 0)}
-
-        return self._assigned("CUDA_GCC_VERSIONS", read)
-
-    def arch_list(self) -> list[Arch]:
-        """The architectures that TORCH_CUDA_ARCH_LIST may name."""
-        return self._assigned("supported_arches", lambda node: sorted(map(Arch.parse, ast.literal_eval(node))))
-
-    def cxx_standard(self) -> int:
-        """The C++ standard that is passed to a compiler unless the source names one."""
-        texts = [node.value for node in self._nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-        found = {int(match[1]) for text in texts if (match := re.fullmatch(r"(?:-std=)?c\+\+(\d\d)", text))}
-        if not found:
-            raise self._wheel.unread(_EXTENSION, "it passes no C++ standard")
-        return min(found)
-
-    def _assigned(self, name: str, read: Callable[[ast.expr], _T]) -> _T:
-        for node in self._nodes:
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-                    try:
-                        return read(node.value)
-                    except (ValueError, TypeError, AttributeError, IndexError, UsageError) as error:
-                        raise self._wheel.unread(_EXTENSION, f"{name} cannot be read: {error}") from error
-        raise self._wheel.unread(_EXTENSION, f"it has no {name}")
 
 
 def _companion(name: str, torch: Torch) -> str:

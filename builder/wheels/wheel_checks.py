@@ -159,7 +159,7 @@ def identity_question(job: CompileJob, *, keep: Path | None = None) -> str:
     Empty if both are constants in the files of the source. Without `keep`, the answer must be what the recipe says;
     `keep` is a file for METADATA of any name and version.
     """
-    pyproject = _read_toml(job.source / "pyproject.toml")
+    pyproject = read_toml(job.source / "pyproject.toml")
     system, project = pyproject.get("build-system", {}), pyproject.get("project")
     backend = system.get("build-backend", "setuptools.build_meta:__legacy__")
     if project is None and backend.startswith("setuptools."):
@@ -187,10 +187,11 @@ def answered_identity(output: str) -> tuple[str, Version] | None:
     return None
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file of a source says; nothing without the file, or if the build front end rejects it."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # no file, or one that the build front end rejects
+    except (OSError, ValueError):
         return {}
 
 

@@ -53,7 +53,7 @@ def fetched(label: str, folder: Path) -> tuple[PinnedSource, Path]:
     name, _, version = label.partition("==")
     stated = json.loads(kept.read_text())
     source = SdistSource(name, version, stated["sha256"])
-    return PinnedSource(source, label, "source distribution", name), home / stated["tree"]
+    return PinnedSource(source, label, name), home / stated["tree"]
 
 
 def without_metadata(tree: Path, target: Path) -> Path:

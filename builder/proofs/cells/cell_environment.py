@@ -38,7 +38,7 @@ class CellEnvironment(Protocol):
         ...
 
     def install(self, wheel: Path, companions: Sequence[str] = ()) -> None:
-        """Install the wheel and its requirements. Raises BuildError if this fails, DiskFullError and KilledError."""
+        """Install the wheel and its requirements. Raises BuildError if this fails."""
         ...
 
     def try_import(

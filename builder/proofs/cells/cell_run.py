@@ -26,7 +26,7 @@ from builder.proofs.cells.turns import TURNS
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.store import Store, work_name
 from builder.wheelfile.compatibility import is_driver_library
-from builder.wheels.toolchain.uv import DiskFullError, KilledError, UnsatisfiableError
+from builder.wheels.toolchain.uv import MachineFaultError, UnsatisfiableError
 
 #: Errors that mean the wheel does not install in its cell. Any other error means that this machine lacks something.
 _INSTALL_ERRORS: tuple[type[BuildfarmError], ...] = (UnsatisfiableError, BuildError)
@@ -61,7 +61,7 @@ class CellRunner:
     ahead: Ahead | None = None
 
     def run(self, cell: Cell, wheel: Path, sha256: str, recipe: Recipe) -> CellRun:
-        """Install the wheel, import it and run the op gate. DiskFullError and KilledError are no fault of the wheel."""
+        """Install the wheel, import it and run the op gate. A MachineFaultError is no fault of the wheel."""
         proofs = CellProofs(sha256, cell)
         try:
             # The cell's packages are installed first: a later failure is then caused by the wheel.
@@ -159,7 +159,7 @@ def _install_failure(install: Callable[[], None], errors: tuple[type[BuildfarmEr
     """Return why installation failed, or "". Errors of other types than `errors` are raised."""
     try:
         install()
-    except (DiskFullError, KilledError):
+    except MachineFaultError:
         raise
     except errors as error:
         return f"the wheel cannot be installed: {error.sentence}"

@@ -119,8 +119,8 @@ class WheelProver:
 
         With `part`, cells are proven side by side, each in a part; the proofs of a cell are in the store when it has
         ended. `others` are the proofs that other machines made in cells; no check of a cell runs here then. With
-        `keep_others`, "not run" replaces nothing in the store that another recipe gave. Raises DiskFullError and
-        KilledError: they say nothing about the wheel.
+        `keep_others`, "not run" replaces nothing in the store that another recipe gave. Raises MachineFaultError,
+        which says nothing about the wheel.
         """
         basis = _bases(subject)
         wanted: dict[Cell | None, Sequence[Check]] = {

@@ -78,7 +78,7 @@ def _beyond(libraries: Sequence[Library], archs: Sequence[Arch]) -> dict[str, in
 
 
 def _no_code(library: Library, missing: Sequence[Arch]) -> str:
-    affected = [gpu for arch in missing for gpu in Compat.load().gpu_names(arch)]
+    affected = [gpu for arch in missing for gpu in Compat.load().gpus.get(arch.capability, ())]
     products = f" ({join_names(affected)})" if affected else ""
     names = join_names([arch.sm for arch in missing], most=8)
     have = f", only for {', '.join(library.sass)}" if library.sass else ""

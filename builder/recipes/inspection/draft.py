@@ -4,7 +4,7 @@ import re
 import textwrap
 from dataclasses import dataclass, field
 
-import yaml
+from builder.recipes.matrix_file import scalar
 
 _WIDTH = 118
 
@@ -70,18 +70,12 @@ class Draft:
         for key, (value, comment) in self.keys.items():
             lines += _comment(comment)
             if isinstance(value, dict) and key == "source":
-                lines += [f"{key}:", *(f"  {inner}: {_value(one)}" for inner, one in value.items())]
+                lines += [f"{key}:", *(f"  {inner}: {scalar(one)}" for inner, one in value.items())]
             else:
-                lines.append(f"{key}: {_value(value)}")
+                lines.append(f"{key}: {scalar(value)}")
         for question in self.questions:
             lines += _comment(f"QUESTION: {question}")
         return "\n".join(lines) + "\n"
-
-
-def _value(value: object) -> str:
-    """A value on one line. Quotes are added only where YAML needs them."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True, sort_keys=False)
-    return text.removesuffix("\n").removesuffix("\n...").strip()
 
 
 def _comment(text: str) -> list[str]:

@@ -1,11 +1,9 @@
 """Inspect a source without running it, and draft its recipe."""
 
 import ast
-import os
 import re
-import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -32,12 +30,10 @@ from builder.recipes.inspection.package_imports import imported_by, undeclared
 _NO_VERSION = "0.0.0"
 #: Arguments of `setup()` that name packages and modules.
 _PACKAGES = {UNKNOWN, "packages", "py_modules"}
-#: The macro that torch's build defines as the name of the library; TORCH_LIBRARY_EXPAND makes a namespace of it.
-_EXTENSION_NAME = "TORCH_EXTENSION_NAME"
-#: How to add a folder whose setup.py compiles files above the folder.
-_FILES_ABOVE = (
-    "of a git repository, buildfarm builds a subfolder with the files above it; commit them, and run"
-    " `buildfarm add REPOSITORY@BRANCH#subdirectory=FOLDER`"
+#: How to add a source whose project is in another folder.
+_OTHER_FOLDERS = (
+    "name the folder with these files; of a git repository: `buildfarm add REPOSITORY@BRANCH#subdirectory=FOLDER`",
+    "for a folder with .cu files, `buildfarm init` writes a setup.py",
 )
 #: Folders beside the package of a source.
 _NOT_INSTALLED = {"test", "tests", "docs", "doc", "examples", "example", "benchmark", "benchmarks", "scripts", "tools",
@@ -163,29 +159,16 @@ def _refuse_impossible(pinned: PinnedSource, tree: Path, script: SetupFacts, nat
         raise UsageError(sentence, Code.SOURCE_UNSUPPORTED, where=pinned.label, hints=hints)
 
     if not (tree / "setup.py").is_file() and not (tree / "pyproject.toml").is_file():
-        refuse(f"the {pinned.kind} has no setup.py and no pyproject.toml at its top", *_other_folder(pinned, tree))
+        refuse("the source has no setup.py and no pyproject.toml at its top", *_OTHER_FOLDERS)
     if not (native.cuda_files or native.cpp_files or native.foreign_cuda_files):
         compiled = [source for extension in script.extensions for source in extension.sources]
-        real = os.path.relpath((tree / compiled[0]).resolve(), tree.resolve()) if compiled else ""
-        if real.startswith("../"):
-            sentence = f"setup.py compiles {compiled[0]}, which is outside of the folder that buildfarm builds"
-            refuse(sentence, *([_FILES_ABOVE] if isinstance(pinned.source, PathSource) else []))
-        repository = "if the git repository of the project has the missing files, add it: `buildfarm add https://…`"
-        hints = [repository] if isinstance(pinned.source, SdistSource) else []
+        hints = [
+            "if the git repository of the project has the missing files, add it, with the folder of setup.py:"
+            " `buildfarm add REPOSITORY@BRANCH#subdirectory=FOLDER`"
+        ]
         if compiled:
-            refuse(f"setup.py compiles {compiled[0]}, but the {pinned.kind} does not contain this file", *hints)
-        refuse(f"the {pinned.kind} has no C++ or CUDA file, so there is nothing to compile", *hints)
-
-
-def _other_folder(pinned: PinnedSource, tree: Path) -> Iterator[str]:
-    """A hint for a source whose project is in a folder further down, or that has none."""
-    found = sorted({path.parent for name in ("setup.py", "pyproject.toml") for path in tree.glob(f"*/{name}")})
-    if not found and any(tree.glob("*.cu")):
-        yield "for a folder with one .cu file, `buildfarm init` writes a setup.py"
-    elif found and isinstance(pinned.source, PathSource):
-        yield f"name the folder: `buildfarm add {shlex.quote(str(Path(pinned.label, found[0].name)))}`"
-    elif found:
-        yield f"name the folder: `buildfarm add {pinned.label}#subdirectory={shlex.quote(found[0].name)}`"
+            refuse(f"setup.py compiles {compiled[0]}, but the source does not contain this file", *hints)
+        refuse("the source has no C++ or CUDA file, so there is nothing to compile", *hints)
 
 
 def _add_identity(draft: Draft, pinned: PinnedSource, stated: Metadata) -> None:
@@ -197,8 +180,6 @@ def _add_identity(draft: Draft, pinned: PinnedSource, stated: Metadata) -> None:
         draft.ask("the version is not a constant in the source", "set `version` to the version of the wheel")
     if "name" in draft.unknown:
         draft.ask("the name is not a constant in the source", "set `name` to the name of the wheel")
-    if stated.summary:
-        draft.keys["summary"] = (stated.summary, "")
     match pinned.source:
         case PathSource():
             value: dict[str, str] = {"path": "."}
@@ -224,27 +205,16 @@ def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, 
             found = f"{found}, and {target} sets TORCH_TARGET_VERSION for torch {target.torch.series}"
         rule = [{"class": str(AbiClass.STABLE), "torch": f">={oldest.series}"}]
         draft.add("abi", rule, found, "one wheel for each CUDA major version")
-    elif script.limited_api and not python:
-        found = "setup.py sets py_limited_api, and no file uses Python's unlimited C API"
-        draft.add("abi", str(AbiClass.ABI3), found, "one wheel for each torch series and CUDA")
     else:
         used = [*(["torch's C++ API"] if torch else []), *([f"Python's C API ({python[0]})"] if python else [])]
         found = f"the sources use {and_list(used)}" if used else "the sources include no header of torch or Python"
         draft.add("abi", str(AbiClass.CPYTHON), found, "one wheel for each torch series, CUDA and Python")
         if not torch and "torch" not in script.imports and not packages.imports_torch:
             draft.ask("neither the build nor the package uses torch", "is this an extension of PyTorch?")
-    if native.namespaces:
-        own = sorted(native.namespaces - {_EXTENSION_NAME})
-        named = and_list(own) or "that the build names"
-        draft.note(f"ops in the namespace {named}", "buildfarm finds them in the wheel")
-        if common := [name for name in own if is_common_namespace(name, draft.name)]:
-            draft.note(
-                f"many projects register ops in a namespace {and_list(common)}",
-                "torch refuses the second TORCH_LIBRARY of a name: name the namespace after the project",
-            )
-    elif native.python_modules:
+    if common := [name for name in sorted(native.namespaces) if is_common_namespace(name, draft.name)]:
         draft.note(
-            "no op is registered with torch, only Python functions", "buildfarm tests the functions that a case calls"
+            f"many projects register ops in a namespace {and_list(common)}",
+            "torch refuses the second TORCH_LIBRARY of a name: name the namespace after the project",
         )
 
 

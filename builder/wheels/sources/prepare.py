@@ -16,7 +16,7 @@ from builder.hashing import sha256_of
 from builder.masking import mask_credentials
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
 from builder.wheels.sources.archive import unpack
-from builder.wheels.sources.folder import check_kind, source_files
+from builder.wheels.sources.folder import source_files
 from builder.wheels.sources.git import checkout
 from builder.wheels.sources.patches import apply_patches
 
@@ -165,7 +165,6 @@ def _copy(files: list[tuple[str, Path]], target: Path, *, root: Path, top: Path 
                 "if that is in the same git repository, name the repository: git+URL#subdirectory=FOLDER",
             )
             raise UsageError(sentence, Code.SOURCE_UNSAFE, where=str(file), hints=hints)
-        check_kind(file)
         copy = target / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         inside = end.is_relative_to((top or root).resolve()) or (file.is_symlink() and end.is_dir())

@@ -20,7 +20,7 @@ from builder.masking import mask_credentials
 from builder.matrix.axes import Python
 from builder.process import run
 from builder.store import Store
-from builder.wheels.toolchain.uv import find_uv, network_hints, uv_command, uv_variables
+from builder.wheels.toolchain.uv import cause_of, find_uv, network_hints, uv_command, uv_variables
 
 _PROBE = (
     "import os, platform, sysconfig\n"
@@ -93,9 +93,6 @@ def header_hint(python: Python) -> str:
 SETTING = "UV_PYTHON_DOWNLOADS"
 
 _URL = re.compile(r"Failed to download `([^`]+)`")
-_CAUSE = re.compile(r"^\s*cause: (.+)$", re.MULTILINE)
-#: uv breaks long lines at the width of the terminal.
-_LINE_BREAK = re.compile(r"\n +(?=\S)(?!cause:)")
 
 
 class Pythons:
@@ -154,14 +151,13 @@ class Pythons:
         argv = [str(find_uv()), "python", "install", "--no-bin", str(python)]
         if run(argv, log=log, owner=self._store.owner("pythons"), env=variables) == 0:
             return "", [f"the full output is in {log}"]
-        output = _LINE_BREAK.sub(" ", text_since(log, start))
+        output = text_since(log, start)
         if "No download found" in output:
             update = shlex.join([str(find_uv()), "pip", "install", "--python", sys.executable, "--upgrade", "uv"])
             hint = f"if this Python is newer than uv, update uv with `{update}`"
             return f"uv {version('uv')} offers no Python {python} for download", [hint]
-        url, causes = _URL.search(output), _CAUSE.findall(output)
+        url, cause = _URL.search(output), cause_of(output)
         source = f" from {mask_credentials(url[1]).rpartition('/')[0]}" if url else ""
-        cause = f": {causes[-1].strip()}" if causes else ""
         mirror = "set UV_PYTHON_INSTALL_MIRROR to a mirror of python-build-standalone that this machine can reach"
         hints = [*network_hints(), f"{mirror} (https:// or file://)"]
-        return f"uv cannot download a Python with headers{source}{cause}", hints
+        return f"uv cannot download a Python with headers{source}{f': {cause}' if cause else ''}", hints

@@ -33,12 +33,8 @@ class UnsatisfiableError(MissingToolError):
     """The packages exist, but they conflict with each other or with this Python."""
 
 
-class DiskFullError(BuildError):
-    """The environment did not fit on the disk. This says nothing about the packages."""
-
-
-class KilledError(BuildError):
-    """A signal terminated uv. This says nothing about the packages."""
+class MachineFaultError(BuildError):
+    """The disk is full, or a signal ended uv. This says nothing about the packages."""
 
 
 @cache
@@ -156,13 +152,13 @@ def cause_of(output: str) -> str:
 def uv_error(status: int, log: Path, start: int, requirements: Sequence[str], index: Sequence[str]) -> BuildfarmError:
     """Why uv failed, read from the log after its first `start` bytes; `status` is negative for a signal."""
     if status < 0:
-        return KilledError(f"uv was killed by signal {-status}", Code.KILLED, stage="environment", log=log)
+        return MachineFaultError(f"uv was killed by signal {-status}", Code.KILLED, stage="environment", log=log)
     output = text_since(log, start)
     wanted = ", ".join(requirements)
     where = index_setting(index)
     if reports("disk-full", output):
         sentence = "the disk is full; unfinished files were deleted"
-        return DiskFullError(sentence, Code.DISK_FULL, stage="environment", log=log, hints=[DISK_HINT])
+        return MachineFaultError(sentence, Code.DISK_FULL, stage="environment", log=log, hints=[DISK_HINT])
     if reports("unreachable", output) or reports("fetch-failed", output):
         return _unreachable("the package index cannot be reached", output, wanted, where, log)
     if is_offline() and _NOT_CACHED.search(output):

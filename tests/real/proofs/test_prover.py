@@ -25,7 +25,7 @@ from builder.resources import Resources
 from builder.store import Store
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.pythons import Interpreter, find_python
-from builder.wheels.toolchain.uv import DiskFullError, KilledError
+from builder.wheels.toolchain.uv import MachineFaultError
 from tests.conftest import PATIENCE, wait_until
 from tests.fixtures.compiled import torch_libraries
 from tests.unit import loopback
@@ -194,7 +194,7 @@ def test_full_disk_says_nothing_about_the_wheel(prove: Prove, store: Store, monk
 
     def full(folder: Path, requirements: Sequence[str], **rest: Any) -> None:
         if any(requirement.endswith(".whl") for requirement in requirements):
-            raise DiskFullError("the disk is full", stage="environment")
+            raise MachineFaultError("the disk is full", stage="environment")
         install(folder, requirements, **rest)
 
     with monkeypatch.context() as patched:
@@ -272,7 +272,7 @@ def test_a_cell_that_ended_before_a_full_disk_is_kept(
     def full(folder: Path, requirements: Sequence[str], **rest: Any) -> None:
         if "2.12.0" in str(folder) and any(requirement.endswith(".whl") for requirement in requirements):
             assert ended.wait(PATIENCE)
-            raise DiskFullError("the disk is full", stage="environment")
+            raise MachineFaultError("the disk is full", stage="environment")
         install(folder, requirements, **rest)
 
     with monkeypatch.context() as patched:
@@ -351,7 +351,7 @@ def test_a_compile_that_fails_does_not_wait_for_an_environment(
     def create(*_: object, log: Path, owner: str, **__: object) -> None:
         begun.set()
         if run(["sleep", "600"], log=log, owner=owner) != 0:
-            raise KilledError("it was killed", stage="environment")
+            raise MachineFaultError("it was killed", stage="environment")
 
     monkeypatch.setattr(Environments, "create", staticmethod(create))
 

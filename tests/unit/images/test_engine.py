@@ -13,11 +13,10 @@ from docker.errors import DockerException
 
 from builder import process
 from builder.errors import Code, Exit, MissingToolError, UsageError
-from builder.images import network, pull
+from builder.images import network, registry
 from builder.images.engine import Engine, image_build_error, pull_missing, refresh_lock
 from builder.images.network import ca_bundle, ca_variables, index_variables, package_settings, shell_settings
-from builder.images.pull import pull_error
-from builder.images.registry import Reference, located, lock_path, read_lock, read_mirrors, write_lock
+from builder.images.registry import Reference, located, lock_path, pull_error, read_lock, read_mirrors, write_lock
 from builder.log import console
 from builder.process import Interrupted, Limits
 from tests.conftest import coded
@@ -381,7 +380,7 @@ def test_the_error_for_a_message_of_the_engine(message: str, sentence: str, hint
 
 def test_a_pull_that_takes_too_long_is_ended(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.offer("a:1", "hangs")
-    monkeypatch.setattr(pull, "LIMITS", Limits(seconds=0.5))
+    monkeypatch.setattr(registry, "LIMITS", Limits(seconds=0.5))
     with refused(Code.NETWORK_UNREACHABLE, "timeout: docker did not finish within 0.5 s"):
         Engine().pull("a:1")
 

@@ -25,7 +25,7 @@ from builder.proofs.cells.container import ContainerEnvironment, ContainerEnviro
 from builder.proofs.cells.driver import gpu_for
 from builder.store import Store
 from builder.wheels.toolchain.environments import Environments
-from builder.wheels.toolchain.uv import KilledError, UnsatisfiableError
+from builder.wheels.toolchain.uv import MachineFaultError, UnsatisfiableError
 from tests.conftest import ROOT
 from tests.refused import refused
 from tests.unit.canned_gate import answer, signed
@@ -281,7 +281,7 @@ DOES_NOT_BUILD = r"a==1 has no wheel for this Python, .* does not build: Runtime
 @pytest.mark.parametrize(
     ("ended", "error", "message"),
     [
-        (RunResult(-9, "", ""), KilledError, "signal 9"),
+        (RunResult(-9, "", ""), MachineFaultError, "signal 9"),
         (RunResult(-9, "", "", out_of_memory=True), MissingToolError, "ran out of memory: its limit was"),
         (RunResult(1, "", "x No solution found when resolving dependencies\n"), UnsatisfiableError, "conflict"),
         (RunResult(1, "", "error: failed to fetch: `https://i/simple/ops/`\n"), MissingToolError, "cannot be reached"),

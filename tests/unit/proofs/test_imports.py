@@ -22,7 +22,7 @@ from builder.proofs.cells import cell_run, import_check
 from builder.proofs.cells.cell_environment import CellEnvironment
 from builder.proofs.cells.cell_run import _as_with_gpu, _install_companions, _missing_driver
 from builder.proofs.cells.import_check import ImportOutcome, import_hints
-from builder.wheels.toolchain.uv import DiskFullError
+from builder.wheels.toolchain.uv import MachineFaultError
 from tests.conftest import wait_until
 
 TORCH = """\
@@ -399,9 +399,9 @@ def test_missing_companion_does_not_prevent_the_others() -> None:
 
 def test_full_disk_is_not_a_missing_companion() -> None:
     def install(_: Sequence[str]) -> None:
-        raise DiskFullError("the disk is full", stage="environment")
+        raise MachineFaultError("the disk is full", stage="environment")
 
-    with pytest.raises(DiskFullError):
+    with pytest.raises(MachineFaultError):
         _install_companions(["numpy"], install)
 
 

@@ -399,7 +399,7 @@ def test_orphans_are_removed_before_anything_else(
     [
         ("error: Failed to fetch: `http://i/torch/`\n  cause: dns error", MissingToolError, "cannot be reached"),
         ("error: x\n  cause: No space left on device", BuildError, "the disk is full"),
-        ("error: something else", BuildError, "did not become ready: something else"),
+        ("error: something else", BuildError, "the environment stage failed: something else"),
     ],
 )
 @pytest.mark.usefixtures("fake")
@@ -532,11 +532,21 @@ EXITED = "RuntimeError: Failed to read the return code, the container shell has 
         (
             "Unable to find image\ndocker: Error response from daemon: no such image.\n" + COMMAND_FAILED,
             "environment",
-            "the container did not become ready: no such image.",
+            "the environment stage failed: no such image.",
             1,
         ),
-        (COMMAND_FAILED, "environment", "did not become ready: Command ['sh', '-c', 'x'] failed with code 1.", 1),
-        (OURS + "error: Failed to fetch torch\n", "environment", "not become ready: Failed to fetch torch", 1),
+        (
+            COMMAND_FAILED,
+            "environment",
+            "the environment stage failed: Command ['sh', '-c', 'x'] failed with code 1.",
+            1,
+        ),
+        (
+            OURS + "error: Failed to fetch torch\n",
+            "environment",
+            "the environment stage failed: Failed to fetch torch",
+            1,
+        ),
         (
             OURS + "error: of before\n" + BUILDING + "a.cpp:3:1: error: 'x' was not declared\n"
             "error: Failed to build\n" + COMMAND_FAILED,
@@ -548,7 +558,7 @@ EXITED = "RuntimeError: Failed to read the return code, the container shell has 
         (
             BUILDING + REPAIRING + "auditwheel: error: cannot repair\n" + COMMAND_FAILED,
             "repair",
-            "auditwheel failed: cannot repair",
+            "the repair stage failed: cannot repair",
             1,
         ),
         # A build that prints the name of a step.
@@ -565,7 +575,7 @@ EXITED = "RuntimeError: Failed to read the return code, the container shell has 
             3,
         ),
         (BUILDING + "::error::cibuildwheel: \n", "compile", "contains no library", 5),
-        (BUILDING + REPAIRING + "error: x\n", "repair", "auditwheel failed: x", 8),
+        (BUILDING + REPAIRING + "error: x\n", "repair", "the repair stage failed: x", 8),
         (BUILDING, "compile", "the build exited with status 10", 10),
         (BUILDING, "compile", "killed by signal 15", -15),
         (BUILDING + FULL, "compile", "the disk is full; unfinished files were deleted", 1),

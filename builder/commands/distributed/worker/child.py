@@ -41,7 +41,7 @@ from builder.progress.display import Progress, repeated
 from builder.proofs.cells.prover import WheelProver
 from builder.store import Store, StoredBuild
 from builder.wheels.toolchain.environments import Environments
-from builder.wheels.toolchain.uv import DiskFullError, KilledError
+from builder.wheels.toolchain.uv import MachineFaultError
 
 #: Seconds between two reports of the stage.
 REPORT_SECONDS = 0.5
@@ -122,7 +122,7 @@ def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], Non
     used = [f"{path.name}.json" for path in envs.iterdir() if path.is_dir() and path.stat().st_mtime >= started - 1]
     return WorkerAnswer(
         error=result.error,
-        machine_fault=isinstance(result.error, DiskFullError | KilledError),
+        machine_fault=isinstance(result.error, MachineFaultError),
         wheel=SentWheel.of(result.stored) if result.stored and not result.error else None,
         log=zlib.compress(log.read_bytes()) if log.is_file() else b"",
         locks=locks_in(envs, used),

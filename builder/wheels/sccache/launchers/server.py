@@ -149,10 +149,6 @@ def _sccache(settings: CacheSettings) -> str:
     return shutil.which(settings.sccache, path=path) or settings.sccache
 
 
-class SelfTestError(Exception):
-    """The self-test did not compile; the message is the first line of the output, which nvcc's steps print."""
-
-
 def cache_problem(settings: CacheSettings) -> str:
     """Why the cache must not be used, or empty: sccache 0.16 cannot compile with nvcc 13.4 and 13.5.
 
@@ -174,12 +170,13 @@ def cache_problem(settings: CacheSettings) -> str:
             _try_compile(settings)
             kept.mkdir(parents=True, exist_ok=True)
             worked.touch()
-    except (OSError, SelfTestError) as error:
+    except OSError as error:
         return f"{name} failed its self-test: {error}"
     return ""
 
 
 def _try_compile(settings: CacheSettings) -> None:
+    """Raises OSError with the first line of the output, which nvcc's steps print."""
     folder = settings.layout.self_test
     folder.mkdir(parents=True, exist_ok=True)
     has_nvcc = settings.layout.toolkit.exists()
@@ -192,7 +189,7 @@ def _try_compile(settings: CacheSettings) -> None:
     if done.returncode != 0:
         # sccache adds only that the compiler failed.
         lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
-        raise SelfTestError(next((line for line in lines if not line.startswith("sccache:")), *lines[-1:]))
+        raise OSError(next((line for line in lines if not line.startswith("sccache:")), *lines[-1:]))
 
 
 def run_behind_cache(settings: CacheSettings, argv: Sequence[str]) -> int:
