@@ -1,21 +1,24 @@
 """`buildfarm facts`: read what this version does not know about torch and CUDA, and keep it beside matrix.yaml."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.errors import Code, MissingToolError, UsageError
+import typer
+
+from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.log import print_line, print_warning
-from builder.matrix.axes import Cuda
+from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat, use_facts_of
 from builder.matrix.config import MATRIX, TORCH_INDEX, Selection
 from builder.matrix.facts_file import FACTS, Rows, facts_text, read_rows
 from builder.matrix.fields import specifier
 from builder.matrix.yaml_document import read_document
+from builder.option import flag
 from builder.store import write_atomic
-from builder.wheels.upstream import add_variant, newest_torch, toolkit_facts, torch_facts
+from builder.wheels.upstream import Facts, add_variant, newest_torch, toolkit_facts, torch_facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,7 @@ class FactsOptions:
     torch: list[str] | None = None
     cuda: list[str] | None = None
     matrix: Path = MATRIX
+    check: bool = flag("Read the facts of the file again, write nothing, and fail on a difference.")
 
 
 def facts(options: FactsOptions) -> None:
@@ -34,9 +38,12 @@ def facts(options: FactsOptions) -> None:
     The facts go into facts.yaml beside matrix.yaml: commit both.
 
     Examples:
-        buildfarm facts
         buildfarm facts --torch 2.16
+        buildfarm facts --check
     """
+    if options.check:
+        _check(options.matrix.with_name(FACTS.name), _declared(options.matrix)[1])
+        return
     torches = (*(options.torch or ()), *_newer(options.matrix))
     if not read_unknown(options.matrix, Selection(torches, tuple(options.cuda or ()), (), ())):
         print_line("this version of buildfarm knows all of these versions; there is nothing to read")
@@ -71,9 +78,7 @@ def read_unknown(matrix: Path, select: Selection) -> list[str]:
             print_line(f"torch {text} is unknown to this version of buildfarm: read its facts from the package index")
             torch, found = torch_facts(text)
             try:
-                for cuda in dict.fromkeys(wanted if not unreachable else ()):
-                    if cuda.variant not in found.row["variants"]:
-                        add_variant(torch, cuda, index, found)
+                _add_variants(torch, wanted if not unreachable else (), index, found)
             except MissingToolError as error:
                 if error.code is not Code.NETWORK_UNREACHABLE:
                     raise
@@ -111,3 +116,31 @@ def _readable(value: object, read: Callable[[str], object]) -> Iterator[str]:
             if isinstance(text, str):
                 read(text)
                 yield text
+
+
+def _add_variants(torch: Torch, cudas: Iterable[Cuda], index: str, found: Facts) -> None:
+    """Read the variants for these CUDA versions from PyTorch's own index. Raises MissingToolError as `add_variant`."""
+    for cuda in dict.fromkeys(cudas):
+        if cuda.variant not in found.row["variants"]:
+            add_variant(torch, cuda, index, found)
+
+
+def _check(file: Path, index: str) -> None:
+    rows, differences = read_rows(file), list[str]()
+    for name, row in rows["torch"].items():
+        torch, found = torch_facts(name)
+        _add_variants(torch, map(Cuda.parse, row["variants"]), index, found)
+        differences += _different(f"torch {name}", row, found.row)
+    for name, row in rows["toolkits"].items():
+        differences += _different(f"CUDA {name}", row, toolkit_facts(Cuda.parse(name)).row)
+    for line in differences:
+        print_warning(line)
+    if differences:
+        raise typer.Exit(int(Exit.FAILED))
+    print_line(f"{file}: each fact is as on the package index")
+
+
+def _different(what: str, old: dict[str, object], new: dict[str, object]) -> Iterator[str]:
+    for key in sorted({*old, *new} - {"sources"}):
+        if old.get(key) != new.get(key):
+            yield f"{what}, {key}: the file has {old.get(key)}, the index {new.get(key)}"

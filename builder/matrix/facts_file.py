@@ -37,7 +37,7 @@ FACTS = Path("facts.yaml")
 _FORMAT = "1"
 _HEAD = """\
 # Facts that this version of buildfarm does not have itself, read from the package index by `buildfarm facts`.
-# A plan depends on this file: review a change, and commit it like a lock.
+# A plan depends on this file: review a change, and commit it like a lock. `buildfarm facts --check` reads all again.
 """
 
 T = TypeVar("T")

@@ -39,6 +39,8 @@ from builder.wheels.toolchain.uv import compile_captured, is_offline
 _T = TypeVar("_T")
 #: Minor versions of Python 3 that a release is looked up for, until one is old enough for no wheel to be left out.
 _MINORS = range(7, 24)
+#: Bytes of a member: torch's library has 34 MiB, ptxas 40.
+_MAX_MEMBER = 1 << 28
 _TIMEOUT = 60.0  # seconds without a byte
 _VERSION, _EXTENSION, _LIBRARY = "torch/version.py", "torch/utils/cpp_extension.py", "torch/lib/libtorch_python.so"
 _HEADER = "torch/include/ATen/ATen.h"
@@ -227,8 +229,13 @@ class _Wheel:
         return found[0]
 
     def read(self, end: str) -> bytes:
-        """That member. Raises MissingToolError."""
-        return self.archive.read(self.member(end))
+        """That member, up to a limit. Raises MissingToolError."""
+        name = self.member(end)
+        with self.archive.open(name) as stream:
+            data = stream.read(_MAX_MEMBER + 1)
+        if len(data) > _MAX_MEMBER:
+            raise self.unread(name, f"it is larger than {_MAX_MEMBER >> 20} MiB")
+        return data
 
     def text(self, end: str) -> str:
         """That member as text. Raises MissingToolError."""

@@ -104,6 +104,7 @@ def test_a_new_torch_and_its_toolkit_are_planned(index: PackageIndex, project: P
     assert [build["serves"] for build in planned["builds"]] == [["torch2.99.0-cu139-cp312"]]
     before = (project / "facts.yaml").read_bytes()
     assert "nothing to read" in CliRunner().invoke(app, ["facts"]).stderr
+    assert "each fact is as on the package index" in CliRunner().invoke(app, ["facts", "--check"]).stderr
     assert (project / "facts.yaml").read_bytes() == before
     compat = Compat.load()
     assert compat.gcc_range(Torch.parse("2.99.0"), Cuda(13, 9)) == (10, 17)
@@ -146,6 +147,17 @@ def test_a_range_that_admits_nothing_is_refused(project: Path, line: str, says: 
     assert says in str(CliRunner().invoke(app, ["plan"]).exception)
 
 
+def test_a_difference_from_the_index_fails_the_check(index: PackageIndex, project: Path) -> None:
+    add_torch(index, TORCH)
+    add_toolkit(index)
+    CliRunner().invoke(app, ["facts"])
+    file = project / "facts.yaml"
+    file.write_text(file.read_text().replace("cxx_standard: 23", "cxx_standard: 20"))
+    said = CliRunner().invoke(app, ["facts", "--check"])
+    assert said.exit_code == 1
+    assert "torch 2.99.0, cxx_standard: the file has 20, the index 23" in said.stderr
+
+
 def test_variants_of_other_cuda_versions_come_from_pytorchs_index(index: PackageIndex, project: Path) -> None:
     add_torch(index, TORCH)
     add_toolkit(index)
@@ -160,6 +172,7 @@ def test_variants_of_other_cuda_versions_come_from_pytorchs_index(index: Package
     assert not (project / "facts.yaml").exists()
     assert CliRunner().invoke(app, ["facts"]).exit_code == 0
     assert list(read_rows(project / "facts.yaml")["torch"]["2.99.0"]["variants"]) == ["cu139", "cu138"]
+    assert "each fact is as on the package index" in CliRunner().invoke(app, ["facts", "--check"]).stderr
     (project / "matrix.yaml").write_text(MATRIX + "torch_index: http://127.0.0.1:9/{variant}/simple\n")
     (project / "facts.yaml").unlink()
     said = CliRunner().invoke(app, ["facts", "--cuda", "13.8"])
