@@ -152,7 +152,7 @@ def test_a_difference_from_the_index_fails_the_check(index: PackageIndex, projec
     add_toolkit(index)
     CliRunner().invoke(app, ["facts"])
     file = project / "facts.yaml"
-    file.write_text(file.read_text().replace("cxx_standard: 23", "cxx_standard: 20"))
+    file.write_text(file.read_text().replace("cxx_standard: '23'", "cxx_standard: '20'"))
     said = CliRunner().invoke(app, ["facts", "--check"])
     assert said.exit_code == 1
     assert "torch 2.99.0, cxx_standard: the file has 20, the index 23" in said.stderr
