@@ -25,8 +25,8 @@ from builder.resources import Resources
 from builder.store import Store
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.pythons import Interpreter, find_python
-from builder.wheels.toolchain.uv import DiskFullError, KilledError
-from tests.conftest import PATIENCE, wait_until
+from builder.wheels.toolchain.uv import DiskFullError
+from tests.conftest import PATIENCE
 from tests.fixtures.compiled import torch_libraries
 from tests.unit import loopback
 from tests.unit.canned_gate import VERDICTS, answer, can_gate
@@ -313,57 +313,6 @@ def test_a_gate_that_is_killed_fails_its_cell_only(
     assert (killed.verdict, proofs[NEWER_TORCH, Check.IMPORT].verdict) == (Verdict.FAILED, Verdict.PASSED)
     assert "ended by SIGKILL" in killed.reason
     assert killed.reason.endswith(f"the full output is in {tmp_path / 'log'}"), "the log of the cell is gone"
-
-
-@pytest.fixture
-def ahead(store: Store, index: loopback.PackageIndex, libraries: Path, monkeypatch: pytest.MonkeyPatch) -> WheelProver:
-    """A prover whose index has the torch of one cell."""
-    index.add_torch("2.11.0", "13.0", libraries=libraries)
-    index.add("numpy", "2.0")
-    can_gate(monkeypatch)
-    return WheelProver(store, Environments(store, index.torch_index))
-
-
-SERVES_HERE = replace(BUILD, serves=(HERE,))
-
-
-def test_an_environment_that_was_made_during_the_compile_is_used(
-    ahead: WheelProver, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with ahead.environments_ahead(SERVES_HERE, make.recipe("ops"), "d" * 64):
-        wait_until(lambda: [*(store.root / "envs").glob("bytecode-*")], "an environment without a wheel")
-        wheel = loopback.pure_wheel(tmp_path, "ops", "1.0+cu130.torch2.11", {"ops/__init__.py": ""})
-        stored = store.add("d" * 64, wheel, make_record.build_record())
-    monkeypatch.setattr(Environments, "create", lambda *_, **__: pytest.fail("it was made again"))
-    subject = ahead.subject(stored, SERVES_HERE, make.recipe("ops"))
-    proofs = ahead.prove(subject, log=tmp_path / "log", stage=lambda _: None)
-    found = {(proof.cell, proof.check): proof for proof in proofs}
-    assert verdicts(found, HERE) == {"linkage": "passed", "import": "passed", **GATED}
-    assert " venv " in (tmp_path / "log").read_text(), "the output of the programs that made the environment"
-    assert list((store.root / "work").glob("prove-*")) == []
-
-
-def test_a_compile_that_fails_does_not_wait_for_an_environment(
-    ahead: WheelProver, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = threading.Event()
-
-    def create(*_: object, log: Path, owner: str, **__: object) -> None:
-        begun.set()
-        if run(["sleep", "600"], log=log, owner=owner) != 0:
-            raise KilledError("it was killed", stage="environment")
-
-    monkeypatch.setattr(Environments, "create", staticmethod(create))
-
-    def fail() -> None:
-        with ahead.environments_ahead(SERVES_HERE, make.recipe("ops"), "d" * 64):
-            assert begun.wait(PATIENCE)
-            raise BuildError("no compiler", stage="compile")
-
-    with pytest.raises(BuildError, match="no compiler"):
-        fail()
-    assert list((store.root / "work").iterdir()) == []
-    assert ahead._ahead == {}
 
 
 def test_missing_python_means_not_run(prove: Prove, index: loopback.PackageIndex) -> None:
