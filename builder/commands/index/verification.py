@@ -44,7 +44,7 @@ class Verification:
     @cached_property
     def basis(self) -> str:
         """Digest of what the verdicts depend on besides the wheel: formats, inventories, and the selection."""
-        known = [self._shelf.path(release).name for release in self._shelf.releases]
+        known = list(map(str, self._shelf.releases))
         return digest_of([STATIC_FORMAT, VERIFY_FORMAT, known, repr(self.select)])[:16]
 
     def _basis_of(self, check: Check) -> str:
