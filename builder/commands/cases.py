@@ -186,26 +186,14 @@ def _comment(draft: OpDraft) -> str:
         text.append(f"not called: {draft.reason}; the inputs are a guess")
     elif draft.results:
         text.append(f"returned {', '.join(draft.results)}")
-    if draft.remark:
-        text.append(shortened(draft.remark, 300))
     first, others = "        # ", "        #     "
     form = textwrap.TextWrapper(_WIDTH, first, others, break_long_words=False)
     return "".join(f"{line}\n" for part in text for line in form.wrap(part))
 
 
-def _quoted(text: str, most: int, indent: int, *, parentheses: bool = False) -> str:
-    """Return a Python string of at most `most` characters; a long one in several lines, for or with parentheses.
-
-    `indent` is the number of spaces before the line that has the string.
-    """
-    plain = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    plain = shortened(plain, most)
-    if len(plain) <= 90:
-        return _literal(plain)
-    parts = textwrap.wrap(plain, 96, break_on_hyphens=False, drop_whitespace=False)
-    spaces = " " * indent
-    lines = "\n" + "".join(f"{spaces}    {_literal(part)}\n" for part in parts) + spaces
-    return f"({lines})" if parentheses else lines
+def _quoted(text: str) -> str:
+    """Return a Python string of one line; the summary on the terminal has the whole text."""
+    return _literal(shortened("".join(letter if letter.isprintable() else " " for letter in text), 90))
 
 
 def _literal(text: str) -> str:

@@ -30,7 +30,7 @@ from builder.gate.draft.guesses import Candidate, alternatives, source
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Drafts, OpDraft, shortened
 from builder.gate.draft.search import CALLS, FEW_CALLS, search
 from builder.gate.draft.signatures import Parameter, Signature, signature_of
-from builder.gate.draft.trial import Recorded, TrialProcess
+from builder.gate.draft.trial import OMITTED, Recorded, TrialProcess, split
 from builder.gate.imports.cases_file import CasesFile, load_cases
 from builder.gate.outcome import Spec
 from builder.gate.processes.extension_process import PRELOAD, import_all
@@ -249,8 +249,7 @@ def _on_device(
         grad = facts.pop("grad")
         draft = replace(draft, mutates=[] if "::" in op else fact.changed, **facts)
         if draft.lacks_fake_kernel and "::" in op:
-            code = fake_kernel(process, parameters, candidate, fact, contiguous_only=draft.contiguous_only)
-            draft = replace(draft, fake=code)
+            draft = replace(draft, fake=fake_kernel(process, parameters, candidate, fact))
         names = [one.name for at, one in enumerate(parameters) if one.written or at in fact.changed]
         shown = [name if shape is None else f"{name} {shape}" for name, shape in fact.values]
         draft = replace(draft, results=shown, written=[] if shown else names, **_texts(parameters, candidate, grad))
@@ -283,20 +282,16 @@ def _candidate(parameters: Sequence[Parameter], call: Recorded) -> Candidate:
 
 def _texts(parameters: Sequence[Parameter], candidate: Candidate, grad: Sequence[int] = ()) -> dict[str, Any]:
     """Return `arguments` and `kwargs` of a draft, without the last arguments that have their default value."""
-    left = [
+    usual = [
         one.has_default and guess in (("omitted",), ("value", one.default)) for one, guess in zip(parameters, candidate)
     ]
-    last = max((at for at, one in enumerate(parameters) if not one.keyword and not left[at]), default=-1)
-    given: list[int] = []
-    named: list[int] = []
-    for at, one in enumerate(parameters):
-        if candidate[at][0] == "omitted" or (left[at] and (one.keyword or at > last)):
-            continue
-        (named if one.keyword or len(given) + len(named) < at else given).append(at)
-    return {
-        "arguments": [source(candidate[at], grad=at in grad) for at in given],
-        "kwargs": {parameters[at].name: source(candidate[at], grad=at in grad) for at in named},
-    }
+    last = max((at for at, one in enumerate(parameters) if not one.keyword and not usual[at]), default=-1)
+    texts: list[Any] = []
+    for at, (one, guess) in enumerate(zip(parameters, candidate)):
+        left = guess == ("omitted",) or (usual[at] and (one.keyword or at > last))
+        texts.append(OMITTED if left else source(guess, grad=at in grad))
+    given, named = split(parameters, texts)
+    return {"arguments": given, "kwargs": named}
 
 
 def main(root: Path, spec: Spec, answer: Path | None) -> int:

@@ -26,12 +26,10 @@ class OpDraft:
     arguments: Sequence[str] = ()
     kwargs: Mapping[str, str] = field(default_factory=dict)
     results: Sequence[str] = ()  # dtype and shape of each tensor of the result; the type of a number
-    contiguous_only: bool = False  # whether the op raises an error for inputs that are not contiguous
     mutates: Sequence[int] = ()  # positions of the arguments that a Python function writes to
     untraced: str = ""  # why torch cannot call the op with fake tensors, or ""
     device: str = "cpu"  # the device of the calls, "cpu" or "cuda"
     required: bool = True  # whether the gate finds the op by itself, so that it needs a case
-    remark: str = ""  # what the author should know about the call, or ""
     written: Sequence[str] = ()  # names of the arguments that an op without a result writes to
     fake: str = ""  # Python code that registers the missing fake kernel, or ""
     dtypes: Sequence[str] = ()  # the dtypes of the calls that succeeded besides float32

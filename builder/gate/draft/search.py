@@ -25,8 +25,6 @@ from builder.gate.torch_limits import NO_GPU
 SECONDS, CALLS, CRASHES = 20.0, 500, 150
 #: The number of calls while nothing is known about how other ops call this one.
 FEW_CALLS = 60
-#: Errors that come from a guessed number and say nothing about the op.
-_NOISE = re.compile(r"negative dimension|invalid shape dimension|allocate|out of memory|bad_alloc")
 #: Ranks that all floating-point tensors get before one tensor is changed.
 _RANKS_OF_ALL = (3, 4, 1, 5)
 #: Costs of ranks that few ops take.
@@ -102,7 +100,7 @@ def search(parameters: Sequence[Parameter], process: TrialProcess, starts: Seque
             cost += 3.0
         kinds.add(kind)
         messages.add(trial.error)
-        if cost < best and not trial.crashed and not _NOISE.search(trial.error):
+        if cost < best and not trial.crashed:
             best, last = cost, trial.error
         # A crash says nothing about the argument that caused it.
         hints = Hints() if trial.crashed else read(trial.error, parameters)

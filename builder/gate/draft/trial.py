@@ -182,10 +182,6 @@ class Caller:
         found = torch.autograd.grad(outputs, list(leaves.values()), seeds, allow_unused=True)
         return sorted(leaves) if any(one is not None for one in found) else []
 
-    def strided(self, candidate: Candidate) -> None:
-        """Call it with inputs that are not contiguous."""
-        self._call(map_tensors(self._values(candidate), lambda _, one: torch.stack([one, one], dim=-1)[..., 0]))
-
     def fake(self, candidate: Candidate) -> None:
         """Call it with fake tensors."""
         with torch.no_grad(), FakeTensorMode(shape_env=ShapeEnv()) as mode:
@@ -195,14 +191,10 @@ class Caller:
         """Execute the code of a fake kernel."""
         exec(code, {"torch": torch})  # noqa: S102 (written by this program)
 
-    def check_fake(self, candidate: Candidate, *, contiguous_only: bool) -> str:
+    def check_fake(self, candidate: Candidate) -> str:
         """Return why the check "fake" of the gate fails for the case with these arguments; "" if it does not."""
-        case = Case(
-            self._op,
-            lambda maker: self._split(self._values(candidate, maker))[0],
-            kwargs=self._split(self._values(candidate))[1],
-            contiguous_only=contiguous_only,
-        )
+        named = split(self._parameters, self._values(candidate))[1]
+        case = Case(self._op, lambda maker: split(self._parameters, self._values(candidate, maker))[0], kwargs=named)
         outcomes = fake(Context(Spec("", []), [case], check="fake", device=self._device), case)
         return next((one.reason for one in outcomes if one.verdict == FAILED), "")
 
@@ -216,23 +208,24 @@ class Caller:
         maker = maker or Make(self._device, torch.float32)
         return [OMITTED if guess[0] == "omitted" else make(guess, maker) for guess in candidate]
 
-    def _split(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments that are given by position, and those that are given by name."""
-        given: list[Any] = []
-        named: dict[str, Any] = {}
-        for number, (one, value) in enumerate(zip(self._parameters, values)):
-            if value is not OMITTED and (one.keyword or len(given) < number):
-                named[one.name] = value
-            elif value is not OMITTED:
-                given.append(value)
-        return given, named
-
     def _call(self, values: Sequence[Any]) -> Any:  # noqa: ANN401
-        given, named = self._split(values)
+        given, named = split(self._parameters, values)
         result = placed(self._function, given)(*given, **named)
         if self._device == "cuda":
             torch.cuda.synchronize()
         return result
+
+
+def split(parameters: Sequence[Parameter], values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments that are given by position, and those that are given by name; none that is OMITTED."""
+    given: list[Any] = []
+    named: dict[str, Any] = {}
+    for number, (one, value) in enumerate(zip(parameters, values)):
+        if value is not OMITTED and (one.keyword or len(given) < number):
+            named[one.name] = value
+        elif value is not OMITTED:
+            given.append(value)
+    return given, named
 
 
 def _leaf(tensor: Tensor) -> Tensor:
