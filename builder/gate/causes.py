@@ -132,7 +132,8 @@ def causes_of(findings: Iterable[PlacedOutcome], *, name_cells: bool = False) ->
         one = finding.outcome
         ops.setdefault(finding.wheel, set()).update(filter(None, [one.op]))
         cells.setdefault(finding.wheel, set()).update(filter(None, [finding.cell]))
-        if kind := kind_of(one):
+        kind = REMARK if one.verdict == NOT_RUN and one.remark else one.verdict
+        if kind in KINDS:  # it has not passed
             # Every check of an op that crashes fails for the same cause.
             check = "" if kind == NOT_RUN or (kind == FAILED and one.op) else one.check
             groups.setdefault((kind, check, one.cause, one.accepted), []).append(finding)
@@ -144,13 +145,6 @@ def causes_of(findings: Iterable[PlacedOutcome], *, name_cells: bool = False) ->
         found.append(Cause(kind, outcomes[0].bare_reason, accepted, checks, names, cases, places, wheels))
     found.sort(key=lambda cause: (KINDS.index(cause.kind), -len(cause.checks) if cause.kind == NOT_RUN else 0))
     return Causes(found, ops, cells, name_cells)
-
-
-def kind_of(outcome: Outcome) -> str | None:
-    """The kind of the cause of an outcome; None if it passed."""
-    if outcome.verdict == NOT_RUN and outcome.remark:
-        return REMARK
-    return outcome.verdict if outcome.verdict in KINDS else None
 
 
 def line(word: str, checks: str, text: str, width: int, most: int = 1) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import multiprocessing
 import os
@@ -31,9 +30,8 @@ from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Drafts, OpD
 from builder.gate.draft.search import CALLS, FEW_CALLS, search
 from builder.gate.draft.signatures import Parameter, Signature, signature_of
 from builder.gate.draft.trial import OMITTED, Recorded, TrialProcess, split
-from builder.gate.imports.cases_file import CasesFile, load_cases
 from builder.gate.outcome import Spec
-from builder.gate.processes.extension_process import PRELOAD, import_all
+from builder.gate.processes.extension_process import PRELOAD, import_all, load
 from builder.gate.system import rlimits
 from builder.gate.system.nvidia import may_have_gpu
 
@@ -55,19 +53,13 @@ def draft(root: Path, spec: Spec) -> Drafts:
     import_all(PRELOAD)  # torch's own ops that an import registers late are not the extension's
     warm_up()
     where = discover.where()
-    recorder = discover.RegistrationRecorder(spec.imports)
-    for name in dict.fromkeys([*spec.needs_first, *spec.imports]):
-        try:
-            with recorder:
-                importlib.import_module(name)
-        except BaseException as error:  # noqa: BLE001 (SystemExit is an import error too)
-            return Drafts(where, f"import {name} raises {discover.one_line(error)}")
-    loaded = load_cases(root) if spec.has_cases else CasesFile()
-    if loaded.problem:
-        return Drafts(where, loaded.problem)
-    ops = discover.ops(recorder, loaded.public)
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # for the events of the imports
+    loaded, facts = load(root, spec, nowhere)
+    for problem in filter(None, [*facts["errors"], facts["cases_problem"]]):
+        return Drafts(where, problem)
+    ops = facts["ops"]
     functions = [one for one in callables(spec.imports, ops) if one not in ops]
-    covered = {*(case.op for case in loaded.cases), *loaded.not_claimed}
+    covered = {*(case.op for case in loaded.cases), *facts["not_claimed"]}
     named = {name for op in covered for name in (op, op.partition("(")[0])}
     wanted = [op for op in [*ops, *functions] if not named & {op, without_overload(op)}]
     drafts = [replace(one, required=one.op in ops) for one in _in_rounds(wanted, spec.jobs)]

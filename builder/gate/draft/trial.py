@@ -173,7 +173,7 @@ class Caller:
 
         The reference then shows which of them the op forgets.
         """
-        values = map_tensors(self._values(candidate), lambda _, one: _leaf(one))
+        values = map_tensors(self._values(candidate), lambda _, one: one.requires_grad_(one.is_floating_point()))
         outputs = [one for one in flatten(self._call(values)) if one.requires_grad]
         leaves = {path.position: one for path, one in iter_tensors(values) if one.requires_grad}
         if not outputs or not leaves:
@@ -226,10 +226,6 @@ def split(parameters: Sequence[Parameter], values: Sequence[Any]) -> tuple[list[
         elif value is not OMITTED:
             given.append(value)
     return given, named
-
-
-def _leaf(tensor: Tensor) -> Tensor:
-    return tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor
 
 
 class _CallRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not installed where types are checked

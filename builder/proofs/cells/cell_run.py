@@ -132,13 +132,10 @@ def _symbols(environment: CellEnvironment, proofs: CellProofs) -> tuple[SymbolTa
 
 def _install_companions(companions: Sequence[str], install: Callable[[Sequence[str]], None]) -> None:
     """Install as many companions as possible together. The gate reports the others as not run."""
-    errors = (MissingToolError, BuildError)
-    if not companions or not _install_failure(lambda: install(companions), errors):
-        return
     installed: list[str] = []
-    for companion in companions if len(companions) > 1 else ():
+    for companion in companions:
         more = [*installed, companion]
-        if not _install_failure(partial(install, more), errors):
+        if not _install_failure(partial(install, more), (MissingToolError, BuildError)):
             installed = more
 
 
