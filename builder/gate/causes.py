@@ -67,14 +67,10 @@ class Causes:
         """The causes of one kind."""
         return [cause for cause in self.found if cause.kind == kind]
 
-    def sentence(self, cause: Cause, *, every: bool = True) -> str:
-        """`linkage in 2 of 3 cells: REASON`, for one line of a report."""
-        place = self._place(cause)
-        return f"{_checks(cause, every=every)}{f' in {place}' if place else ''}: {self._text(cause, every=every)}"
-
     def sentences(self, kind: str) -> list[str]:
-        """A sentence for each cause of a kind, with all that it affects."""
-        return [self.sentence(cause) for cause in self.of(kind)]
+        """`linkage in 2 of 3 cells: REASON`, for each cause of a kind, with all that it affects."""
+        found = [(_checks(one, every=True), self._place(one), self._text(one, every=True)) for one in self.of(kind)]
+        return [f"{checks}{f' in {place}' if place else ''}: {text}" for checks, place, text in found]
 
     def lines(self, width: int, *, every: bool = False, kinds: Sequence[str] = KINDS) -> Iterator[str]:
         """`  not run   GPU           no GPU on this machine`: a line for each cause, what failed last.

@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from builder.gate import report
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _deliver(spec: Spec, answer: Answer, options: argparse.Namespace, key: bytes) -> None:
-    data = json.loads(json.dumps(answer.to_json(), default=str))
+    data = json.loads(json.dumps(asdict(answer), default=str))
     text = json.dumps({**data, "signature": signature(key, data)} if key else data, indent=1)
     if options.answer:
         _write(options.answer, text + "\n")

@@ -11,7 +11,7 @@ from builder.formats import STATIC_FORMAT, VERIFY_FORMAT
 from builder.hashing import digest_of, sha256_of
 from builder.matrix.config import Recipe, Selection
 from builder.proof import Proof, Verdict
-from builder.proofs.cells.acceptance import apply_accepts
+from builder.proofs.cells.op_gate import apply_accepts
 from builder.proofs.cells.prover import any_wheel_basis
 from builder.proofs.claimed_cells import uses_torch
 from builder.proofs.inventory import Shelf, shelf_of

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -289,7 +289,7 @@ def _texts(parameters: Sequence[Parameter], candidate: Candidate, grad: Sequence
 def main(root: Path, spec: Spec, answer: Path | None) -> int:
     """Write the drafts as JSON to `answer`, or print them; return the exit status."""
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # torch counts GPUs without a context, which a fork cannot use
-    text = json.dumps(draft(root, spec).to_json(), indent=1)
+    text = json.dumps(asdict(draft(root, spec)), indent=1)
     if answer:
         answer.write_text(text + "\n", encoding="utf-8")
     else:

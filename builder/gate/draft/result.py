@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 CALLED, CUDA_ONLY, NOT_CALLED = "called", "cuda only", "not called"
@@ -51,13 +51,9 @@ class Drafts:
     #: One for each op and function without a case.
     drafts: Sequence[OpDraft] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Drafts:
-        """Read what `to_json` wrote; raises KeyError or TypeError for anything else."""
+        """Read its JSON; raises KeyError or TypeError for anything else."""
         return cls(**{**data, "drafts": [OpDraft(**one) for one in data["drafts"]]})
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from builder.gate.draft.result import Drafts
 from builder.gate.outcome import Answer
@@ -28,10 +28,8 @@ class CellEnvironment(Protocol):
     says nothing about the wheel.
     """
 
-    @property
-    def alone(self) -> bool:
-        """Whether no other cell may run its wheel while this one does."""
-        ...
+    #: Whether no other cell may run its wheel while this one does.
+    alone: ClassVar[bool]
 
     def symbols(self) -> SymbolTable:
         """What the libraries of the cell's torch and its NVIDIA packages define. Raises SymbolsUnreadableError."""
@@ -99,6 +97,8 @@ class LocalEnvironments:
 class LocalEnvironment:
     """`CellEnvironment` on this machine."""
 
+    alone: ClassVar[bool] = False  # the memory of the machine is counted for several
+
     _environments: Environments
     _environment: Environment
     _packages: tuple[str, ...]
@@ -107,11 +107,6 @@ class LocalEnvironment:
     _owner: str
     #: Gets the output of programs.
     log: Path
-
-    @property
-    def alone(self) -> bool:
-        """No: the memory of the machine is counted for several."""
-        return False
 
     def symbols(self) -> SymbolTable:
         """Read from the environment's files."""

@@ -17,6 +17,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
+from typing import ClassVar
 
 import elftools
 
@@ -205,6 +206,8 @@ class OutOfMemoryError(MissingToolError):
 class ContainerEnvironment:
     """`CellEnvironment` in a container."""
 
+    alone: ClassVar[bool] = True  # the limit of the container is all the free memory of the machine
+
     _container: Container
     _start: Callable[[], Container]
     _spec: ContainerSpec
@@ -214,11 +217,6 @@ class ContainerEnvironment:
     _folder: Path
     _log: Path
     _offline: bool = False
-
-    @property
-    def alone(self) -> bool:
-        """Yes: the limit of the container is all the free memory of the machine."""
-        return True
 
     def symbols(self) -> SymbolTable:
         """Read in the container, by the same code as on this machine."""

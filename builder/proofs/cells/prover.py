@@ -21,9 +21,8 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
 from builder.matrix.plan import Build
 from builder.proof import Check, Proof, Verdict
-from builder.proofs.cells.acceptance import apply_accepts
 from builder.proofs.cells.driver import gpu_here
-from builder.proofs.cells.op_gate import CELL_CHECKS, GATE_CHECKS, gate_basis
+from builder.proofs.cells.op_gate import CELL_CHECKS, GATE_CHECKS, apply_accepts, gate_basis
 from builder.proofs.inventory import Inventory, Release, shelf_of
 from builder.proofs.static.claim import WheelClaim
 from builder.proofs.static.metadata import read_requirement
