@@ -78,7 +78,12 @@ class Hints(NamedTuple):
 def search(parameters: Sequence[Parameter], process: TrialProcess, starts: Sequence[Candidate], most: int) -> Found:
     """Search until a call succeeds or a limit is reached; `starts` are tried before anything else."""
     first = guesses.first_guesses(parameters)
-    known = [*starts, first, *(_with_rank(first, rank) for rank in _RANKS_OF_ALL)]
+    # The same rank for each floating-point tensor.
+    ranked = (
+        tuple(("tensor", "float", (SIZE,) * rank, one[3]) if one[:2] == ("tensor", "float") else one for one in first)
+        for rank in _RANKS_OF_ALL
+    )
+    known = [*starts, first, *ranked]
     order = itertools.count()
     queue: list[tuple[float, int, Candidate]] = []
     seen, messages, kinds = set(known), set[str](), set[str]()
@@ -112,13 +117,6 @@ def search(parameters: Sequence[Parameter], process: TrialProcess, starts: Seque
                     seen.add(changed)
                     heapq.heappush(queue, (cost + 1.0 + named + more, next(order), changed))
     return Found(NOT_CALLED, first, calls, last)
-
-
-def _with_rank(candidate: Candidate, rank: int) -> Candidate:
-    """Return the guesses with this rank for each floating-point tensor."""
-    return tuple(
-        ("tensor", "float", (SIZE,) * rank, one[3]) if one[:2] == ("tensor", "float") else one for one in candidate
-    )
 
 
 def only_cuda(message: str) -> bool:

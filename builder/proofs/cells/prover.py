@@ -43,6 +43,11 @@ Part = Callable[[str], AbstractContextManager[tuple[Path, Callable[[str], None]]
 
 #: Packages whose tables decide static checks: policies of manylinux platforms, and Python's stable ABI.
 _TABLES = ("auditwheel", "abi3info")
+#: The checks of the file of every wheel.
+_FILE_CHECKS = (
+    *(Check.PAYLOAD, Check.TAGS, Check.MODULES, Check.METADATA, Check.RECORD, Check.GRAFTED, Check.CONTENTS),
+    *(Check.DEVICE_CODE, Check.LOADER),
+)
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,9 @@ class WheelProver:
         KilledError: they say nothing about the wheel.
         """
         basis = _bases(subject)
+        by_class = {AbiClass.CPYTHON: (), AbiClass.ABI3: (Check.ABI3,), AbiClass.STABLE: (Check.ABI3, Check.STABLE)}
         wanted: dict[Cell | None, Sequence[Check]] = {
-            None: _file_checks(subject.claim.abi),
+            None: (*_FILE_CHECKS, *by_class[subject.claim.abi]),
             **dict.fromkeys(subject.claim.cells, CELL_CHECKS),
         }
         proofs = _keyed(one for one in self.store.proofs(subject.facts.sha256) if one.basis == basis(one))
@@ -306,10 +312,3 @@ def _oldest_torch(build: Build, recipe: Recipe, facts: WheelFacts) -> Torch:
         if floor <= torch <= build.torch and all(str(torch) in one.specifier for one in stated):
             return torch
     return floor
-
-
-def _file_checks(abi: AbiClass) -> Sequence[Check]:
-    checks = [Check.PAYLOAD, Check.TAGS, Check.MODULES, Check.METADATA, Check.RECORD, Check.GRAFTED, Check.CONTENTS]
-    checks += [Check.DEVICE_CODE, Check.LOADER]
-    checks += [] if abi is AbiClass.CPYTHON else [Check.ABI3]
-    return [*checks, Check.STABLE] if abi is AbiClass.STABLE else checks
