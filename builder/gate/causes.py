@@ -73,13 +73,9 @@ class Causes:
         return [f"{checks}{f' in {place}' if place else ''}: {text}" for checks, place, text in found]
 
     def lines(self, width: int, *, every: bool = False, kinds: Sequence[str] = KINDS) -> Iterator[str]:
-        """`  not run   GPU           no GPU on this machine`: a line for each cause, what failed last.
+        """`  not run   GPU           no GPU on this machine`: a line for each cause of these kinds, what failed last.
 
-        Args:
-            width: of the lines, in characters.
-            every: whether nothing is shortened and no cause is left out.
-            kinds: the kinds to show.
-
+        `width` is that of the lines, in characters. With `every`, nothing is shortened and no cause is left out.
         """
         few = len(self.found) <= _FEW
         for kind in kinds:

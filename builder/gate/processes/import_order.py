@@ -85,10 +85,6 @@ class OrderRun:
             text += " `TORCH_LIBRARY_FRAGMENT` in both"
         return text
 
-    def stacks(self) -> dict[str, Any]:
-        """Return the details as JSON data."""
-        return {"stderr": self.output[-_MAX_OUTPUT:], **({"limit": self.end.limit} if self.end.limit else {})}
-
 
 def _told(prefix: str, output: str) -> list[str]:
     """Return the lines of the output with this prefix, without it."""
@@ -212,7 +208,9 @@ class ImportOrders:
             so_far = ", then ".join(map(self._versioned, run.so_far))
             failures.append(f"{so_far}: {run.step} {shown.sentence()}{self._cure(run, alike, good)}")
             versions = {name: self._versions.get(name, "") for name in run.order}
-            evidence.setdefault("stacks", {})[", ".join(run.order)] = {**shown.stacks(), "versions": versions}
+            limit = {"limit": shown.end.limit} if shown.end.limit else {}
+            details = {"stderr": shown.output[-_MAX_OUTPUT:], **limit, "versions": versions}
+            evidence.setdefault("stacks", {})[", ".join(run.order)] = details
         works = f"; the order {', '.join(good[0].order)} works" if good else "; no order works"
         return FAILED, "; ".join(failures) + works
 
