@@ -97,9 +97,9 @@ class TrialProcess:
             theirs.close()
         try:
             self._pipe.send((step, candidate, options))
-            if not self._pipe.poll(seconds or self._seconds):
+            if not self._pipe.poll(seconds := seconds or self._seconds):
                 self.close()
-                return Trial(f"the call did not end within {self._seconds:.0f} s", crashed=True)
+                return Trial(f"the call did not end within {seconds:.0f} s", crashed=True)
             error, fact = self._pipe.recv()
         except (EOFError, OSError):
             self._process.join(_END_SECONDS)
