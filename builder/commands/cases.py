@@ -4,7 +4,7 @@ import json
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -59,7 +59,7 @@ def cases(options: CasesOptions) -> None:
     """
     results = list(run_cases(options))
     data = [
-        {"extension": one.extension, "wheel": one.wheel, "cell": one.cell, "file": one.file, **one.drafts.to_json()}
+        {"extension": one.extension, "wheel": one.wheel, "cell": one.cell, "file": one.file, **asdict(one.drafts)}
         for one in results
     ]
     print_result("\n".join(map(summary_text, results)), data, as_json=options.as_json)
@@ -117,34 +117,29 @@ def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> S
 
 
 def _drafted(target: SmokeTarget, cells: LocalEnvironments, store: Store) -> tuple[Cell, Drafts]:
-    """Draft in the newest cell that this machine provides."""
-    problem = MissingToolError(
-        "the wheel needs a newer glibc than this machine has: draft its cases on another machine",
-        Code.PLATFORM_UNSUPPORTED,
-        where=target.wheel.name,
-    )
-    for cell in sorted(target.cells, reverse=True):
-        if not is_compatible(target.wheel.name, cell.python):
-            continue
-        name, place = f"cases-{work_name(target.sha256)}-{cell}", f"{target.wheel.name} in {cell}"
-        log, progress = store.log(f"cases-{target.wheel.name}-{cell}", Path.cwd()), Progress()
-        progress.start(place, log)
-        try:
-            with (
-                progress.shown(),
-                store.work(name, lambda who: print_line(f"waiting for {who}, which drafts its cases")) as folder,
-                cells.open(cell, folder, owner=store.owner(name), log=log) as environment,
-            ):
-                environment.install(target.wheel)
-                progress.stage(place, "trying inputs for each op")
-                drafts = environment.draft_cases(target.recipe)
-        except MissingToolError as error:
-            problem = error
-            continue
-        if isinstance(drafts, str):
-            raise BuildfarmError(drafts, Code.CHECKS_FAILED, where=target.wheel.name)
-        return cell, drafts
-    raise problem
+    """Draft in the newest cell that suits this machine."""
+    fitting = [one for one in target.cells if is_compatible(target.wheel.name, one.python)]
+    if not fitting:
+        raise MissingToolError(
+            "the wheel needs a newer glibc than this machine has: draft its cases on another machine",
+            Code.PLATFORM_UNSUPPORTED,
+            where=target.wheel.name,
+        )
+    cell = max(fitting)
+    name, place = f"cases-{work_name(target.sha256)}-{cell}", f"{target.wheel.name} in {cell}"
+    log, progress = store.log(f"cases-{target.wheel.name}-{cell}", Path.cwd()), Progress()
+    progress.start(place, log)
+    with (
+        progress.shown(),
+        store.work(name, lambda who: print_line(f"waiting for {who}, which drafts its cases")) as folder,
+        cells.open(cell, folder, owner=store.owner(name), log=log) as environment,
+    ):
+        environment.install(target.wheel)
+        progress.stage(place, "trying inputs for each op")
+        drafts = environment.draft_cases(target.recipe)
+    if isinstance(drafts, str):
+        raise BuildfarmError(drafts, Code.CHECKS_FAILED, where=target.wheel.name)
+    return cell, drafts
 
 
 def cases_text(name: str, cell: str, drafts: Drafts) -> str:
@@ -186,26 +181,14 @@ def _comment(draft: OpDraft) -> str:
         text.append(f"not called: {draft.reason}; the inputs are a guess")
     elif draft.results:
         text.append(f"returned {', '.join(draft.results)}")
-    if draft.remark:
-        text.append(shortened(draft.remark, 300))
     first, others = "        # ", "        #     "
     form = textwrap.TextWrapper(_WIDTH, first, others, break_long_words=False)
     return "".join(f"{line}\n" for part in text for line in form.wrap(part))
 
 
-def _quoted(text: str, most: int, indent: int, *, parentheses: bool = False) -> str:
-    """Return a Python string of at most `most` characters; a long one in several lines, for or with parentheses.
-
-    `indent` is the number of spaces before the line that has the string.
-    """
-    plain = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    plain = shortened(plain, most)
-    if len(plain) <= 90:
-        return _literal(plain)
-    parts = textwrap.wrap(plain, 96, break_on_hyphens=False, drop_whitespace=False)
-    spaces = " " * indent
-    lines = "\n" + "".join(f"{spaces}    {_literal(part)}\n" for part in parts) + spaces
-    return f"({lines})" if parentheses else lines
+def _quoted(text: str) -> str:
+    """Return a Python string of one line; the summary on the terminal has the whole text."""
+    return _literal(shortened("".join(letter if letter.isprintable() else " " for letter in text), 90))
 
 
 def _literal(text: str) -> str:

@@ -32,10 +32,9 @@ from builder.matrix.plan import selected_recipes
 from builder.option import argument, option
 from builder.progress.display import Progress
 from builder.proof import Check, Proof, Verdict, proofs_json, proofs_path
-from builder.proofs.cells.acceptance import apply_accepts
 from builder.proofs.cells.cell_environment import cell_environments
 from builder.proofs.cells.cell_run import CellRunner
-from builder.proofs.cells.op_gate import spec_of
+from builder.proofs.cells.op_gate import apply_accepts, spec_of
 from builder.proofs.cells.prover import cell_basis
 from builder.proofs.cells.turns import TURNS
 from builder.proofs.claimed_cells import foreign_claim
@@ -208,7 +207,11 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
         name, log = f"{target.wheel.name} in {cell}", store.log(f"smoke-{target.wheel.name}-{cell}", Path.cwd())
         progress.start(name, log)
         linkage = results.lack_linkage(target, cell)
-        runner = CellRunner(store, cells, log, partial(_stage, progress, name, cell), linkage=linkage)
+
+        def stage(step: str) -> None:  # the line of the progress names the cell already
+            progress.stage(name, step.removesuffix(f" in {cell}"))
+
+        runner = CellRunner(store, cells, log, stage, linkage=linkage)
         run = runner.run(cell, target.wheel, target.sha256, target.recipe)
         found = (*run.proofs, *([] if run.symbols is None else [_linked(target, cell, run.symbols)]))
         progress.finish(name, results.add(target, cell, found, run.answer))
@@ -231,11 +234,6 @@ def _linked(target: SmokeTarget, cell: Cell, symbols: SymbolTable) -> Proof:
     facts = read_facts(target.wheel)
     claim = replace(foreign_claim(facts, [cell]), foreign=False)
     return check_linkage_in(facts, claim, cell, symbols)
-
-
-def _stage(progress: Progress, name: str, cell: Cell, step: str) -> None:
-    """Show a step of a cell; the line of the progress names the cell already."""
-    progress.stage(name, step.removesuffix(f" in {cell}"))
 
 
 def pack_gate(matrix: Path, select: Selection, target: Path) -> Path:

@@ -20,7 +20,7 @@ from builder.log import print_error, print_warning, set_verbosity
 from builder.matrix.axes import Gpu, Python
 from builder.matrix.compat import Compat
 from builder.option import argument, option
-from builder.proof import Proof, Verdict
+from builder.proof import Verdict
 from builder.proofs.inventory import inventory_of_index, shelf_of
 from builder.proofs.verify.gpus import gpu_named
 from builder.proofs.verify.judge import Judge, WheelVerdict
@@ -129,17 +129,13 @@ def verify_text(verdicts: Sequence[WheelVerdict]) -> str:
         lines.append(f"{escape(facts.filename)}  {size_text(facts.size)}: {coloured_counts(counts(verdict.proofs))}")
         for proof in verdict.proofs:
             if proof.verdict is Verdict.PASSED:
-                lines += map(marked, line(Verdict.PASSED, proof.check, _placed(proof), output_width(), most=4))
+                reason = f"{proof.cell}: {proof.reason}" if proof.cell else proof.reason
+                lines += map(marked, line(Verdict.PASSED, proof.check, reason, output_width(), most=4))
             if sizes := proof.evidence.get("sizes"):
                 shown = ", ".join(f"{code} {size_text(size)}" for code, size in sizes.items())
                 lines += map(escape, line("", "", shown, output_width(), most=4))
         lines += cause_lines(causes(verdict.proofs, name_cells=True))
     return to_text(*lines)
-
-
-def _placed(proof: Proof) -> str:
-    """The reason of a proof, with its cell before it; a proof of the file has none."""
-    return f"{proof.cell}: {proof.reason}" if proof.cell else proof.reason
 
 
 def verify_data(verdicts: Sequence[WheelVerdict], unreadable: Unreadable) -> list[dict[str, Any]]:

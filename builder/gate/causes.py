@@ -67,23 +67,15 @@ class Causes:
         """The causes of one kind."""
         return [cause for cause in self.found if cause.kind == kind]
 
-    def sentence(self, cause: Cause, *, every: bool = True) -> str:
-        """`linkage in 2 of 3 cells: REASON`, for one line of a report."""
-        place = self._place(cause)
-        return f"{_checks(cause, every=every)}{f' in {place}' if place else ''}: {self._text(cause, every=every)}"
-
     def sentences(self, kind: str) -> list[str]:
-        """A sentence for each cause of a kind, with all that it affects."""
-        return [self.sentence(cause) for cause in self.of(kind)]
+        """`linkage in 2 of 3 cells: REASON`, for each cause of a kind, with all that it affects."""
+        found = [(_checks(one, every=True), self._place(one), self._text(one, every=True)) for one in self.of(kind)]
+        return [f"{checks}{f' in {place}' if place else ''}: {text}" for checks, place, text in found]
 
     def lines(self, width: int, *, every: bool = False, kinds: Sequence[str] = KINDS) -> Iterator[str]:
-        """`  not run   GPU           no GPU on this machine`: a line for each cause, what failed last.
+        """`  not run   GPU           no GPU on this machine`: a line for each cause of these kinds, what failed last.
 
-        Args:
-            width: of the lines, in characters.
-            every: whether nothing is shortened and no cause is left out.
-            kinds: the kinds to show.
-
+        `width` is that of the lines, in characters. With `every`, nothing is shortened and no cause is left out.
         """
         few = len(self.found) <= _FEW
         for kind in kinds:
@@ -132,7 +124,8 @@ def causes_of(findings: Iterable[PlacedOutcome], *, name_cells: bool = False) ->
         one = finding.outcome
         ops.setdefault(finding.wheel, set()).update(filter(None, [one.op]))
         cells.setdefault(finding.wheel, set()).update(filter(None, [finding.cell]))
-        if kind := kind_of(one):
+        kind = REMARK if one.verdict == NOT_RUN and one.remark else one.verdict
+        if kind in KINDS:  # it has not passed
             # Every check of an op that crashes fails for the same cause.
             check = "" if kind == NOT_RUN or (kind == FAILED and one.op) else one.check
             groups.setdefault((kind, check, one.cause, one.accepted), []).append(finding)
@@ -144,13 +137,6 @@ def causes_of(findings: Iterable[PlacedOutcome], *, name_cells: bool = False) ->
         found.append(Cause(kind, outcomes[0].bare_reason, accepted, checks, names, cases, places, wheels))
     found.sort(key=lambda cause: (KINDS.index(cause.kind), -len(cause.checks) if cause.kind == NOT_RUN else 0))
     return Causes(found, ops, cells, name_cells)
-
-
-def kind_of(outcome: Outcome) -> str | None:
-    """The kind of the cause of an outcome; None if it passed."""
-    if outcome.verdict == NOT_RUN and outcome.remark:
-        return REMARK
-    return outcome.verdict if outcome.verdict in KINDS else None
 
 
 def line(word: str, checks: str, text: str, width: int, most: int = 1) -> list[str]:

@@ -6,7 +6,7 @@ import hmac
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -51,10 +51,6 @@ class Spec:
     needs_first: list[str] = field(default_factory=list)
     #: Entries of `acceptance.Accept` as JSON data.
     accepts: list[dict[str, Any]] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return asdict(self)
 
     @classmethod
     def read(cls, root: Path) -> Spec:
@@ -105,13 +101,9 @@ class Answer:
     #: One for each check and case, in the order of CHECKS.
     outcomes: list[Outcome]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Answer:
-        """Read what `to_json` wrote; raises KeyError or TypeError for anything else."""
+        """Read its JSON; raises KeyError or TypeError for anything else."""
         return cls(dict(data["where"]), list(data["ops"]), [Outcome(**one) for one in data["outcomes"]])
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 import zipapp
+from dataclasses import asdict
 from pathlib import Path
 
 from builder.gate.outcome import Spec
@@ -47,7 +48,7 @@ def pack(target: Path, spec: Spec, cases: Path | None) -> Path:
     shutil.copytree(package, target / "builder" / "gate", ignore=clean)
     (target / "builder" / "__init__.py").touch()
     (target / "__main__.py").write_text(_MAIN, encoding="utf-8")
-    (target / "spec.json").write_text(json.dumps(spec.to_json(), indent=1), encoding="utf-8")
+    (target / "spec.json").write_text(json.dumps(asdict(spec), indent=1), encoding="utf-8")
     if cases is not None:
         shutil.copyfile(cases, target / "cases.py")
         references = cases.with_name(REFERENCES)

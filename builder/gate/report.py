@@ -57,8 +57,6 @@ def where_lines(where: Mapping[str, Any]) -> list[str]:
     gpus = where.get("gpus") or []
     lines = [", ".join([*facts, *([] if gpus else ["no GPU"])])]
     for number, gpu in enumerate(gpus):
-        facts = [str(gpu.get("name", "GPU"))]
-        facts += [str(gpu["sm"])] if gpu.get("sm") else []
-        facts += [f"driver {gpu['driver']}"] if gpu.get("driver") else []
-        lines.append(f"GPU {number}: " + ", ".join(facts))
+        driver = f"driver {gpu['driver']}" if gpu.get("driver") else ""
+        lines.append(f"GPU {number}: " + ", ".join(filter(None, (gpu.get("name"), gpu.get("sm"), driver))))
     return lines

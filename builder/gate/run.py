@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from builder.gate import report
@@ -94,16 +94,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _deliver(spec: Spec, answer: Answer, options: argparse.Namespace, key: bytes) -> None:
-    data = json.loads(json.dumps(answer.to_json(), default=str))
+    data = json.loads(json.dumps(asdict(answer), default=str))
     text = json.dumps({**data, "signature": signature(key, data)} if key else data, indent=1)
-    if options.answer:
-        _write(options.answer, text + "\n")
+    if options.answer:  # a reader never sees an incomplete file
+        temporary = options.answer.with_name(f".{options.answer.name}.{os.getpid()}")
+        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.replace(options.answer)
     title = f"{spec.name}: {report.count_checks(answer.outcomes, spec.checks or CHECKS)}"
     print(text if options.json else report.table(title, answer))  # noqa: T201
-
-
-def _write(path: Path, text: str) -> None:
-    """Write to a temporary file, then rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import os
 import re
@@ -16,7 +15,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from builder.errors import Code, MissingToolError, UsageError
-from builder.hashing import sha256_of
 from builder.log import print_line
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat
@@ -30,7 +28,7 @@ from builder.wheels.build_scripts.cuda_packages import stated
 
 #: Version of the file format.
 _FORMAT = 2
-_NAME = re.compile(r"(torch[\d.]+-cu\d+-\w+)-([0-9a-f]{64})\.json\.gz")
+_NAME = re.compile(r"(torch[\d.]+-cu\d+-\w+)\.json\.gz")
 #: Libraries in the folder torch/lib that are torch's own, by file name.
 _OWN = re.compile(r"lib(?:torch|c10|shm|caffe2|gomp)[\w-]*\.so(?:\.\d+)*")
 #: Libraries of NVIDIA's packages that other packages load although torch's libraries do not need them.
@@ -83,7 +81,9 @@ class Inventory:
         try:
             return parse_json(zlib.decompressobj(wbits=31).decompress(data, MAX_JSON + 1), of)
         except (JsonError, zlib.error) as error:
-            raise _damaged("this is not a symbol inventory that this version of buildfarm reads", where) from error
+            sentence = "this is not a symbol inventory that this version of buildfarm reads"
+            hint = "delete the file: `buildfarm verify` reads the release again"
+            raise UsageError(sentence, Code.FILE_INVALID, where=where, hints=[hint]) from error
 
 
 @dataclass(frozen=True)
@@ -93,44 +93,30 @@ class Shelf:
     folder: Path
 
     @cached_property
-    def _files(self) -> dict[Release, Path]:
-        found = ((_NAME.fullmatch(path.name), path) for path in sorted(self.folder.glob("torch*.json.gz")))
-        return {Release.parse(match[1]): path for match, path in found if match}
+    def _known(self) -> set[Release]:
+        found = map(_NAME.fullmatch, (path.name for path in self.folder.glob("torch*.json.gz")))
+        return {Release.parse(match[1]) for match in found if match}
 
     @property
     def releases(self) -> tuple[Release, ...]:
         """The releases with an inventory, oldest first."""
-        return tuple(sorted(self._files))
+        return tuple(sorted(self._known))
 
-    def path(self, release: Release) -> Path:
-        """The file of a release that the shelf has."""
-        return self._files[release]
+    def _path(self, release: Release) -> Path:
+        return self.folder / f"{release}.json.gz"
 
     def read(self, release: Release) -> Inventory:
-        """The inventory of a release that the shelf has. Raises UsageError if its file was changed."""
-        path = self._files[release]
-        data = path.read_bytes()
-        if hashlib.sha256(data).hexdigest() not in path.name:
-            hint = "delete the file: `buildfarm verify` reads the release again"
-            raise _damaged("the symbol inventory differs from the sha256 in its file name", path, hint)
+        """The inventory of a release that the shelf has. Raises UsageError if its file is damaged."""
+        path = self._path(release)
         with suppress(OSError):
             os.utime(path)  # `store prune` deletes what was not used
-        return Inventory.from_bytes(data, str(path))
+        return Inventory.from_bytes(path.read_bytes(), str(path))
 
     def add(self, inventory: Inventory) -> Path:
         """Keep an inventory; it replaces an earlier one of the same release."""
-        data = inventory.to_bytes()
-        path = self.folder / f"{inventory.release}-{hashlib.sha256(data).hexdigest()}.json.gz"
-        if not path.is_file() or sha256_of(path) not in path.name:
-            write_atomic(path, data)
-        if (old := self._files.get(inventory.release)) and old != path:
-            old.unlink(missing_ok=True)
-        self._files[inventory.release] = path
+        write_atomic(path := self._path(inventory.release), inventory.to_bytes())
+        self._known.add(inventory.release)
         return path
-
-
-def _damaged(sentence: str, where: str | Path, *hints: str) -> UsageError:
-    return UsageError(sentence, Code.FILE_INVALID, where=str(where), hints=hints)
 
 
 def shelf_of(store: Store) -> Shelf:

@@ -4,6 +4,7 @@ tests/full runs the real gate.
 """
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def answer(*failed: Outcome) -> Answer:
 def signed(monkeypatch: pytest.MonkeyPatch, given: Answer) -> bytes:
     """Return an answer as the gate in a container writes it; gates in containers get the key of this answer."""
     monkeypatch.setattr("builder.proofs.cells.container.write_key", lambda _: b"key")
-    data = json.loads(json.dumps(given.to_json()))
+    data = json.loads(json.dumps(asdict(given)))
     return json.dumps({**data, "signature": signature(b"key", data)}).encode()
 
 

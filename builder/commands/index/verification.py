@@ -11,7 +11,7 @@ from builder.formats import STATIC_FORMAT, VERIFY_FORMAT
 from builder.hashing import digest_of, sha256_of
 from builder.matrix.config import Recipe, Selection
 from builder.proof import Proof, Verdict
-from builder.proofs.cells.acceptance import apply_accepts
+from builder.proofs.cells.op_gate import apply_accepts
 from builder.proofs.cells.prover import any_wheel_basis
 from builder.proofs.claimed_cells import uses_torch
 from builder.proofs.inventory import Shelf, shelf_of
@@ -44,7 +44,7 @@ class Verification:
     @cached_property
     def basis(self) -> str:
         """Digest of what the verdicts depend on besides the wheel: formats, inventories, and the selection."""
-        known = [self._shelf.path(release).name for release in self._shelf.releases]
+        known = list(map(str, self._shelf.releases))
         return digest_of([STATIC_FORMAT, VERIFY_FORMAT, known, repr(self.select)])[:16]
 
     def _basis_of(self, check: Check) -> str:

@@ -98,12 +98,11 @@ def devices(context: Context, case: Case) -> list[Outcome]:
     except Exception as error:  # noqa: BLE001 (an op may raise anything)
         reason = "the fake kernel also fails with all tensors on CUDA (see the check 'fake')"
         return context.not_run(case, f"{reason}: {sentence(error)}")
-    answers: dict[str, str] = {}
     failures = []
     for path in movable:
         context.step(f"devices, {path} on the CPU")
         try:
-            failure, answers[str(path)] = _one_on_cpu(context, case, args, path)
+            failure = _one_on_cpu(context, case, args, path)
         except UnsupportedByTorchError as unsupported:
             return context.not_run(case, str(unsupported))
         failures += [failure] if failure else []
@@ -114,12 +113,12 @@ def devices(context: Context, case: Case) -> list[Outcome]:
             " b.device). If the op supports such a call, list the argument in mixed_devices"
         )
         accepted = any(one.startswith(_ACCEPTS) for one in failures)
-        return context.failed(case, "; ".join(failures) + cure * accepted, answers=answers)
-    return context.passed(case, f"{len(movable)} arguments", answers=answers)
+        return context.failed(case, "; ".join(failures) + cure * accepted)
+    return context.passed(case, f"{len(movable)} arguments")
 
 
-def _one_on_cpu(context: Context, case: Case, args: Sequence[Any], path: TensorPath) -> tuple[str, str]:
-    """Return what is wrong or "", and what the op returned or raised. Raises UnsupportedByTorchError."""
+def _one_on_cpu(context: Context, case: Case, args: Sequence[Any], path: TensorPath) -> str:
+    """Return what is wrong or "". Raises UnsupportedByTorchError."""
     overload = context.overload(case)
     names = [argument.name for argument in overload._schema.arguments] if overload else []
     name = str(path)
@@ -132,18 +131,17 @@ def _one_on_cpu(context: Context, case: Case, args: Sequence[Any], path: TensorP
         message = sentence(error)
         if mixed:
             raise_if_unsupported("devices", _RELEASE, error)
-            return f"with {name} on the CPU, which the case allows, the op raises {message}", message
+            return f"with {name} on the CPU, which the case allows, the op raises {message}"
         if _OF_DEVICES.search(message):
-            return "", message
-        return f"with {name} on the CPU the op raises an error that does not mention devices: {message}", message
+            return ""
+        return f"with {name} on the CPU the op raises an error that does not mention devices: {message}"
     devices = sorted({str(value.device) for value in values_of(result) if isinstance(value, Tensor)})
     returned = f"returns {', '.join(devices) + ' tensors' if devices else 'no tensor'}"
     if not mixed:
-        return f"{_ACCEPTS} {name} on the CPU although the other tensors are on CUDA, and {returned}", returned
+        return f"{_ACCEPTS} {name} on the CPU although the other tensors are on CUDA, and {returned}"
     if devices in ([], ["cuda:0"]):
-        return "", returned
-    where = f"with {name} on the CPU, which the case allows"
-    return f"{where}, the fake kernel {returned}: it must create them on cuda:0", returned
+        return ""
+    return f"with {name} on the CPU, which the case allows, the fake kernel {returned}: it must create them on cuda:0"
 
 
 def _reversed_strides(tensor: Tensor) -> Tensor:

@@ -67,11 +67,11 @@ def memory(context: Context, case: Case) -> list[Outcome]:
     found = [_run_between_guards(context, case, pages, fill, at_end) for fill, at_end in _ROUNDS]
     different = [name for name, one in found[0].items() if found[1][name] != one]
     if not different:
-        stop_filling()
+        _mallopt()(_M_PERTURB, 0)
         return context.passed(case, bits=found[0])
     # Run the first round again: if its result differs now, the cause is not memory, and "repeat" reports it.
     again = _run_between_guards(context, case, pages, *_ROUNDS[0])
-    stop_filling()
+    _mallopt()(_M_PERTURB, 0)
     if again != found[0] or "cpu" not in case.deterministic:
         return context.not_run(case, "repeated runs differ, so the effect of uninitialised memory cannot be tested")
     reason = f"{different[0]}: the result depends on uninitialised memory: part of the result is never written"
@@ -125,11 +125,6 @@ def fill_with(byte: int) -> bool:
     content = ctypes.string_at(address + _SIZE // 2, 16)
     free(address)
     return content == bytes([byte]) * 16
-
-
-def stop_filling() -> None:
-    """Undo `fill_with`."""
-    _mallopt()(_M_PERTURB, 0)
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import multiprocessing
 import os
@@ -12,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -30,10 +29,9 @@ from builder.gate.draft.guesses import Candidate, alternatives, source
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Drafts, OpDraft, shortened
 from builder.gate.draft.search import CALLS, FEW_CALLS, search
 from builder.gate.draft.signatures import Parameter, Signature, signature_of
-from builder.gate.draft.trial import Recorded, TrialProcess
-from builder.gate.imports.cases_file import CasesFile, load_cases
+from builder.gate.draft.trial import OMITTED, Recorded, TrialProcess, split
 from builder.gate.outcome import Spec
-from builder.gate.processes.extension_process import PRELOAD, import_all
+from builder.gate.processes.extension_process import PRELOAD, import_all, load
 from builder.gate.system import rlimits
 from builder.gate.system.nvidia import may_have_gpu
 
@@ -55,19 +53,13 @@ def draft(root: Path, spec: Spec) -> Drafts:
     import_all(PRELOAD)  # torch's own ops that an import registers late are not the extension's
     warm_up()
     where = discover.where()
-    recorder = discover.RegistrationRecorder(spec.imports)
-    for name in dict.fromkeys([*spec.needs_first, *spec.imports]):
-        try:
-            with recorder:
-                importlib.import_module(name)
-        except BaseException as error:  # noqa: BLE001 (SystemExit is an import error too)
-            return Drafts(where, f"import {name} raises {discover.one_line(error)}")
-    loaded = load_cases(root) if spec.has_cases else CasesFile()
-    if loaded.problem:
-        return Drafts(where, loaded.problem)
-    ops = discover.ops(recorder, loaded.public)
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # for the events of the imports
+    loaded, facts = load(root, spec, nowhere)
+    for problem in filter(None, [*facts["errors"], facts["cases_problem"]]):
+        return Drafts(where, problem)
+    ops = facts["ops"]
     functions = [one for one in callables(spec.imports, ops) if one not in ops]
-    covered = {*(case.op for case in loaded.cases), *loaded.not_claimed}
+    covered = {*(case.op for case in loaded.cases), *facts["not_claimed"]}
     named = {name for op in covered for name in (op, op.partition("(")[0])}
     wanted = [op for op in [*ops, *functions] if not named & {op, without_overload(op)}]
     drafts = [replace(one, required=one.op in ops) for one in _in_rounds(wanted, spec.jobs)]
@@ -249,8 +241,7 @@ def _on_device(
         grad = facts.pop("grad")
         draft = replace(draft, mutates=[] if "::" in op else fact.changed, **facts)
         if draft.lacks_fake_kernel and "::" in op:
-            code = fake_kernel(process, parameters, candidate, fact, contiguous_only=draft.contiguous_only)
-            draft = replace(draft, fake=code)
+            draft = replace(draft, fake=fake_kernel(process, parameters, candidate, fact))
         names = [one.name for at, one in enumerate(parameters) if one.written or at in fact.changed]
         shown = [name if shape is None else f"{name} {shape}" for name, shape in fact.values]
         draft = replace(draft, results=shown, written=[] if shown else names, **_texts(parameters, candidate, grad))
@@ -283,26 +274,22 @@ def _candidate(parameters: Sequence[Parameter], call: Recorded) -> Candidate:
 
 def _texts(parameters: Sequence[Parameter], candidate: Candidate, grad: Sequence[int] = ()) -> dict[str, Any]:
     """Return `arguments` and `kwargs` of a draft, without the last arguments that have their default value."""
-    left = [
+    usual = [
         one.has_default and guess in (("omitted",), ("value", one.default)) for one, guess in zip(parameters, candidate)
     ]
-    last = max((at for at, one in enumerate(parameters) if not one.keyword and not left[at]), default=-1)
-    given: list[int] = []
-    named: list[int] = []
-    for at, one in enumerate(parameters):
-        if candidate[at][0] == "omitted" or (left[at] and (one.keyword or at > last)):
-            continue
-        (named if one.keyword or len(given) + len(named) < at else given).append(at)
-    return {
-        "arguments": [source(candidate[at], grad=at in grad) for at in given],
-        "kwargs": {parameters[at].name: source(candidate[at], grad=at in grad) for at in named},
-    }
+    last = max((at for at, one in enumerate(parameters) if not one.keyword and not usual[at]), default=-1)
+    texts: list[Any] = []
+    for at, (one, guess) in enumerate(zip(parameters, candidate)):
+        left = guess == ("omitted",) or (usual[at] and (one.keyword or at > last))
+        texts.append(OMITTED if left else source(guess, grad=at in grad))
+    given, named = split(parameters, texts)
+    return {"arguments": given, "kwargs": named}
 
 
 def main(root: Path, spec: Spec, answer: Path | None) -> int:
     """Write the drafts as JSON to `answer`, or print them; return the exit status."""
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # torch counts GPUs without a context, which a fork cannot use
-    text = json.dumps(draft(root, spec).to_json(), indent=1)
+    text = json.dumps(asdict(draft(root, spec)), indent=1)
     if answer:
         answer.write_text(text + "\n", encoding="utf-8")
     else:

@@ -16,14 +16,7 @@ Shape = tuple[int, ...]
 _STEP = 2
 
 
-def fake_kernel(
-    process: TrialProcess,
-    parameters: Sequence[Parameter],
-    candidate: Candidate,
-    fact: Returned,
-    *,
-    contiguous_only: bool,
-) -> str:
+def fake_kernel(process: TrialProcess, parameters: Sequence[Parameter], candidate: Candidate, fact: Returned) -> str:
     """Return Python code that registers a fake kernel, or "" if the sizes of the results do not follow from the inputs.
 
     A size follows if one sum of sizes of inputs, integers and a constant fits in every call. The calls change the
@@ -63,7 +56,7 @@ def fake_kernel(
         code = _code(process.op, parameters, [parameters[at].name for at in tensors], made, fact.type, strides=strides)
         process.close()  # each code is registered in a process of its own
         registered = process.call("register", (), code=code)
-        checked = process.call("check_fake", candidate, CHECK_SECONDS, contiguous_only=contiguous_only)
+        checked = process.call("check_fake", candidate, CHECK_SECONDS)
         process.close()
         if not (registered.error or checked.error or checked.fact):
             return code

@@ -1,4 +1,4 @@
-"""What is found out about an op after a call succeeded: sizes that differ, gradients, layouts."""
+"""What is found out about an op after a call succeeded: sizes that differ, gradients, fake tensors."""
 
 from __future__ import annotations
 
@@ -82,10 +82,9 @@ def _resized(guess: Guess, sizes: dict[int, int], from_end: bool) -> Guess:
 
 
 def facts_about(process: TrialProcess, candidate: Candidate) -> dict[str, Any]:
-    """Return what the case must say besides the inputs: `grad`, `remark`, `contiguous_only`, `untraced`, `dtypes`."""
+    """Return what the case must say besides the inputs: `grad`, `untraced`, `dtypes`."""
     if not any(map(tensors_of, candidate)):
-        return {"grad": [], "contiguous_only": False, "untraced": "the op has no tensor argument"}
-    gradient = process.call("gradient", candidate)
+        return {"grad": [], "untraced": "the op has no tensor argument"}
     fake = process.call("fake", candidate, CHECK_SECONDS)
     double = process.call("plain", candidate, dtype="float64")
     untraced = of_compiled_module(process.op)
@@ -97,9 +96,7 @@ def facts_about(process: TrialProcess, candidate: Candidate) -> dict[str, Any]:
         untraced = f"{what}: with fake tensors the op raises {fake.error}"
     has_float = any(one[1] == "float" for guess in candidate for one in tensors_of(guess))
     return {
-        "grad": gradient.fact or [],
-        "remark": f"no gradient: {gradient.error}" if gradient.error else "",
-        "contiguous_only": "contiguous" in process.call("strided", candidate).error,
+        "grad": process.call("gradient", candidate).fact or [],
         "untraced": shortened(untraced, 300),
         "dtypes": ["float64"] if has_float and not double.error else [],
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 CALLED, CUDA_ONLY, NOT_CALLED = "called", "cuda only", "not called"
@@ -26,12 +26,10 @@ class OpDraft:
     arguments: Sequence[str] = ()
     kwargs: Mapping[str, str] = field(default_factory=dict)
     results: Sequence[str] = ()  # dtype and shape of each tensor of the result; the type of a number
-    contiguous_only: bool = False  # whether the op raises an error for inputs that are not contiguous
     mutates: Sequence[int] = ()  # positions of the arguments that a Python function writes to
     untraced: str = ""  # why torch cannot call the op with fake tensors, or ""
     device: str = "cpu"  # the device of the calls, "cpu" or "cuda"
     required: bool = True  # whether the gate finds the op by itself, so that it needs a case
-    remark: str = ""  # what the author should know about the call, or ""
     written: Sequence[str] = ()  # names of the arguments that an op without a result writes to
     fake: str = ""  # Python code that registers the missing fake kernel, or ""
     dtypes: Sequence[str] = ()  # the dtypes of the calls that succeeded besides float32
@@ -53,13 +51,9 @@ class Drafts:
     #: One for each op and function without a case.
     drafts: Sequence[OpDraft] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Drafts:
-        """Read what `to_json` wrote; raises KeyError or TypeError for anything else."""
+        """Read its JSON; raises KeyError or TypeError for anything else."""
         return cls(**{**data, "drafts": [OpDraft(**one) for one in data["drafts"]]})
 
 

@@ -25,8 +25,6 @@ from builder.gate.torch_limits import NO_GPU
 SECONDS, CALLS, CRASHES = 20.0, 500, 150
 #: The number of calls while nothing is known about how other ops call this one.
 FEW_CALLS = 60
-#: Errors that come from a guessed number and say nothing about the op.
-_NOISE = re.compile(r"negative dimension|invalid shape dimension|allocate|out of memory|bad_alloc")
 #: Ranks that all floating-point tensors get before one tensor is changed.
 _RANKS_OF_ALL = (3, 4, 1, 5)
 #: Costs of ranks that few ops take.
@@ -80,7 +78,12 @@ class Hints(NamedTuple):
 def search(parameters: Sequence[Parameter], process: TrialProcess, starts: Sequence[Candidate], most: int) -> Found:
     """Search until a call succeeds or a limit is reached; `starts` are tried before anything else."""
     first = guesses.first_guesses(parameters)
-    known = [*starts, first, *(_with_rank(first, rank) for rank in _RANKS_OF_ALL)]
+    # The same rank for each floating-point tensor.
+    ranked = (
+        tuple(("tensor", "float", (SIZE,) * rank, one[3]) if one[:2] == ("tensor", "float") else one for one in first)
+        for rank in _RANKS_OF_ALL
+    )
+    known = [*starts, first, *ranked]
     order = itertools.count()
     queue: list[tuple[float, int, Candidate]] = []
     seen, messages, kinds = set(known), set[str](), set[str]()
@@ -102,7 +105,7 @@ def search(parameters: Sequence[Parameter], process: TrialProcess, starts: Seque
             cost += 3.0
         kinds.add(kind)
         messages.add(trial.error)
-        if cost < best and not trial.crashed and not _NOISE.search(trial.error):
+        if cost < best and not trial.crashed:
             best, last = cost, trial.error
         # A crash says nothing about the argument that caused it.
         hints = Hints() if trial.crashed else read(trial.error, parameters)
@@ -114,13 +117,6 @@ def search(parameters: Sequence[Parameter], process: TrialProcess, starts: Seque
                     seen.add(changed)
                     heapq.heappush(queue, (cost + 1.0 + named + more, next(order), changed))
     return Found(NOT_CALLED, first, calls, last)
-
-
-def _with_rank(candidate: Candidate, rank: int) -> Candidate:
-    """Return the guesses with this rank for each floating-point tensor."""
-    return tuple(
-        ("tensor", "float", (SIZE,) * rank, one[3]) if one[:2] == ("tensor", "float") else one for one in candidate
-    )
 
 
 def only_cuda(message: str) -> bool:

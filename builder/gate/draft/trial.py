@@ -97,9 +97,9 @@ class TrialProcess:
             theirs.close()
         try:
             self._pipe.send((step, candidate, options))
-            if not self._pipe.poll(seconds or self._seconds):
+            if not self._pipe.poll(seconds := seconds or self._seconds):
                 self.close()
-                return Trial(f"the call did not end within {self._seconds:.0f} s", crashed=True)
+                return Trial(f"the call did not end within {seconds:.0f} s", crashed=True)
             error, fact = self._pipe.recv()
         except (EOFError, OSError):
             self._process.join(_END_SECONDS)
@@ -173,7 +173,7 @@ class Caller:
 
         The reference then shows which of them the op forgets.
         """
-        values = map_tensors(self._values(candidate), lambda _, one: _leaf(one))
+        values = map_tensors(self._values(candidate), lambda _, one: one.requires_grad_(one.is_floating_point()))
         outputs = [one for one in flatten(self._call(values)) if one.requires_grad]
         leaves = {path.position: one for path, one in iter_tensors(values) if one.requires_grad}
         if not outputs or not leaves:
@@ -181,10 +181,6 @@ class Caller:
         seeds = [torch.ones_like(one) for one in outputs]
         found = torch.autograd.grad(outputs, list(leaves.values()), seeds, allow_unused=True)
         return sorted(leaves) if any(one is not None for one in found) else []
-
-    def strided(self, candidate: Candidate) -> None:
-        """Call it with inputs that are not contiguous."""
-        self._call(map_tensors(self._values(candidate), lambda _, one: torch.stack([one, one], dim=-1)[..., 0]))
 
     def fake(self, candidate: Candidate) -> None:
         """Call it with fake tensors."""
@@ -195,14 +191,10 @@ class Caller:
         """Execute the code of a fake kernel."""
         exec(code, {"torch": torch})  # noqa: S102 (written by this program)
 
-    def check_fake(self, candidate: Candidate, *, contiguous_only: bool) -> str:
+    def check_fake(self, candidate: Candidate) -> str:
         """Return why the check "fake" of the gate fails for the case with these arguments; "" if it does not."""
-        case = Case(
-            self._op,
-            lambda maker: self._split(self._values(candidate, maker))[0],
-            kwargs=self._split(self._values(candidate))[1],
-            contiguous_only=contiguous_only,
-        )
+        named = split(self._parameters, self._values(candidate))[1]
+        case = Case(self._op, lambda maker: split(self._parameters, self._values(candidate, maker))[0], kwargs=named)
         outcomes = fake(Context(Spec("", []), [case], check="fake", device=self._device), case)
         return next((one.reason for one in outcomes if one.verdict == FAILED), "")
 
@@ -216,27 +208,24 @@ class Caller:
         maker = maker or Make(self._device, torch.float32)
         return [OMITTED if guess[0] == "omitted" else make(guess, maker) for guess in candidate]
 
-    def _split(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments that are given by position, and those that are given by name."""
-        given: list[Any] = []
-        named: dict[str, Any] = {}
-        for number, (one, value) in enumerate(zip(self._parameters, values)):
-            if value is not OMITTED and (one.keyword or len(given) < number):
-                named[one.name] = value
-            elif value is not OMITTED:
-                given.append(value)
-        return given, named
-
     def _call(self, values: Sequence[Any]) -> Any:  # noqa: ANN401
-        given, named = self._split(values)
+        given, named = split(self._parameters, values)
         result = placed(self._function, given)(*given, **named)
         if self._device == "cuda":
             torch.cuda.synchronize()
         return result
 
 
-def _leaf(tensor: Tensor) -> Tensor:
-    return tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor
+def split(parameters: Sequence[Parameter], values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments that are given by position, and those that are given by name; none that is OMITTED."""
+    given: list[Any] = []
+    named: dict[str, Any] = {}
+    for number, (one, value) in enumerate(zip(parameters, values)):
+        if value is not OMITTED and (one.keyword or len(given) < number):
+            named[one.name] = value
+        elif value is not OMITTED:
+            given.append(value)
+    return given, named
 
 
 class _CallRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not installed where types are checked

@@ -119,8 +119,6 @@ def loaded_libraries(libraries: Sequence[Mapping[str, Any]] | None, spec: Spec) 
         return [Outcome("loaded", "", "", NOT_RUN, reason)]
     modules = [one["module"] for one in libraries if not (one["loaded"] or one["other"])]
     imports = ", ".join([*spec.imports, *filter(None, modules)])
-    # The paths of libraries for different GPUs differ in numbers only.
-    twins = {re.sub(r"\d+", "", one["path"]): one["path"] for one in reversed(libraries) if one["loaded"]}
     outcomes = []
     for one in libraries:
         if one["loaded"]:
@@ -134,11 +132,9 @@ def loaded_libraries(libraries: Sequence[Mapping[str, Any]] | None, spec: Spec) 
         )
         if one["cuda"]:
             cure = f"it needs the runtime of {one['other']}, and torch has CUDA {one['cuda']}"
-        elif twin := twins.get(re.sub(r"\d+", "", one["path"])):
-            cure = f"if it is a variant of {twin} for other GPUs, add it to `accepts`; else {cure}"
         reason = (
             f"no import of the recipe loads this library{' with GPU code' if one['gpu'] else ''}, so its ops were not "
-            f"looked for: {cure}, or add the library to `accepts` if the package loads the library only on demand"
+            f"looked for: {cure}, or add it to `accepts` if the package loads it only on demand or on other GPUs"
         )
         outcomes.append(Outcome("loaded", "", one["path"], NOT_RUN, reason, remark=True))
     return outcomes

@@ -85,10 +85,6 @@ class OrderRun:
             text += " `TORCH_LIBRARY_FRAGMENT` in both"
         return text
 
-    def stacks(self) -> dict[str, Any]:
-        """Return the details as JSON data."""
-        return {"stderr": self.output[-_MAX_OUTPUT:], **({"limit": self.end.limit} if self.end.limit else {})}
-
 
 def _told(prefix: str, output: str) -> list[str]:
     """Return the lines of the output with this prefix, without it."""
@@ -199,8 +195,9 @@ class ImportOrders:
             figure += f" (each pair of {len(self._names)} modules in both directions)"
         if not any(run.called for run in runs):
             return NOT_RUN, f"no case could be called after the imports, which alone succeed in {figure}"
-        if len({run.called for run in runs}) > 1:
-            return FAILED, _different_ops(runs)
+        if len(first := {run.called: ", ".join(run.order) for run in runs}) > 1:
+            shown = "; ".join(f"after {order}: {op or 'none, every op raises'}" for op, order in first.items())
+            return FAILED, f"the import order changes which op is the first that works: {shown}"
         return PASSED, figure
 
     def _failed(self, good: Sequence[OrderRun], evidence: dict[str, Any]) -> tuple[str, str]:
@@ -211,7 +208,9 @@ class ImportOrders:
             so_far = ", then ".join(map(self._versioned, run.so_far))
             failures.append(f"{so_far}: {run.step} {shown.sentence()}{self._cure(run, alike, good)}")
             versions = {name: self._versions.get(name, "") for name in run.order}
-            evidence.setdefault("stacks", {})[", ".join(run.order)] = {**shown.stacks(), "versions": versions}
+            limit = {"limit": shown.end.limit} if shown.end.limit else {}
+            details = {"stderr": shown.output[-_MAX_OUTPUT:], **limit, "versions": versions}
+            evidence.setdefault("stacks", {})[", ".join(run.order)] = details
         works = f"; the order {', '.join(good[0].order)} works" if good else "; no order works"
         return FAILED, "; ".join(failures) + works
 
@@ -243,17 +242,3 @@ class ImportOrders:
             f". The failure occurs only if {needed[0]} is not imported before {victim}: add `import {needed[0]}` at "
             f"the top of the package, or `needs_first: [{needed[0]}]` to the recipe"
         )
-
-
-def _different_ops(runs: Sequence[OrderRun]) -> str:
-    """Return the failure if every order imports, but the first op that returns differs between orders."""
-    usual = max({run.called for run in runs if run.called}, key=lambda op: sum(run.called == op for run in runs))
-    well = next(run for run in runs if run.called == usual)
-    other = next(run for run in runs if run.called != usual)
-    first = f"{other.called} is the first op that works" if other.called else "every op raises an exception"
-    return (
-        "the import order changes which ops work. The check calls one op after another until an op works. "
-        f"After {', '.join(other.order)}: {first}. After {', '.join(well.order)}: {usual} is the first op that works. "
-        "To see the exception, start a Python for each import order, and call in each the first case of "
-        f"{' and of '.join(filter(None, (usual, other.called)))}"
-    )

@@ -113,8 +113,6 @@ def _module_of(distribution: str) -> str | None:
 
 def _version_of(module: str) -> str:
     """Return the version of a module's distribution, or ""."""
-    name = module.partition(".")[0]
-    for candidate in (name, name.replace("_", "-")):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(candidate)
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(module.partition(".")[0])
     return ""

@@ -168,7 +168,7 @@ class Scheduler:
                 self._servers.release()
             elif server.role == ORDERS:
                 self._orders = ImportOrders(self._spec, event["modules"], event["versions"])
-            elif server.role == PLAIN and self._servers.is_first(PLAIN):
+            elif server.role == PLAIN and self._servers.starts[PLAIN] == 1:
                 self._handle_ready(event)
         else:
             raise LookupError("there is no such event")

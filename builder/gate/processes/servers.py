@@ -238,6 +238,7 @@ class Servers:
 
     Attributes:
         no_heap_checks: the reason if the heap checks are not available, or "".
+        starts: how often each server was started.
 
     """
 
@@ -249,7 +250,7 @@ class Servers:
         self._servers: dict[str, Server] = {}
         self._command, self._new_dir = command, new_dir
         self._released = False
-        self._starts: Counter[str] = Counter()
+        self.starts: Counter[str] = Counter()
 
     def start(self, *roles: str) -> None:
         """Let one starter, which imports torch once, fork these servers; HEAP_CHECKS may set `no_heap_checks`."""
@@ -278,7 +279,7 @@ class Servers:
                 server.await_fork(child, folder / "log")
         for server in started:
             self._servers[server.role] = server
-            self._starts[server.role] += 1
+            self.starts[server.role] += 1
             if self._released:
                 server.go()
 
@@ -291,14 +292,10 @@ class Servers:
 
     def restart(self, role: str) -> bool:
         """Start a server again unless it was restarted RESTARTS times; return whether it was started."""
-        if self._starts[role] > RESTARTS:
+        if self.starts[role] > RESTARTS:
             return False
         self.start(role)
         return True
-
-    def is_first(self, role: str) -> bool:
-        """Whether the current process of this server is its first."""
-        return self._starts[role] == 1
 
     def ready(self) -> list[Server]:
         """Return the servers that accept jobs, the one under the heap checks before the plain one: it is slow."""

@@ -76,8 +76,6 @@ def no_gpu(where: dict[str, Any], job: Job) -> str:
         return f"looking for a GPU took longer than {job.seconds:g} s: look whether `nvidia-smi` answers"
     if not job.record.ended:
         return f"looking for a GPU failed: the process {job.process_exit().sentence()}"
-    if where.get("cuda") is None:
-        return "this torch is a CPU build, which cannot use a GPU"
     return str(where.get("no_gpu") or "no GPU on this machine")
 
 

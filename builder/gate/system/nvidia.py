@@ -73,11 +73,7 @@ def most_processes(free: int, rows: Sequence[Mapping[str, str]]) -> int:
 def why_no_gpu(built_for: str | None, error: str, rows: Sequence[Mapping[str, str]]) -> str:
     """Return why torch has no GPU: a CPU build, a driver that does not suit torch, or no GPU at all.
 
-    Args:
-        built_for: `torch.version.cuda`.
-        error: the error of torch when it counts the GPUs, or "".
-        rows: the result of `smi`.
-
+    `built_for` is `torch.version.cuda`, `error` that of torch when it counts the GPUs, `rows` the result of `smi`.
     """
     if built_for is None:
         gpu = f"the {rows[0].get('name', 'GPU')} that nvidia-smi finds" if rows else "a GPU"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from builder.gate.draft.result import Drafts
 from builder.gate.outcome import Answer
@@ -28,10 +28,8 @@ class CellEnvironment(Protocol):
     says nothing about the wheel.
     """
 
-    @property
-    def alone(self) -> bool:
-        """Whether no other cell may run its wheel while this one does."""
-        ...
+    #: Whether no other cell may run its wheel while this one does.
+    alone: ClassVar[bool]
 
     def symbols(self) -> SymbolTable:
         """What the libraries of the cell's torch and its NVIDIA packages define. Raises SymbolsUnreadableError."""
@@ -61,14 +59,11 @@ class CellEnvironment(Protocol):
 class CellEnvironments(Protocol):
     """Creates environments of cells."""
 
-    def open(
-        self, cell: Cell, folder: Path, *, owner: str, log: Path, cases: bool = True
-    ) -> AbstractContextManager[CellEnvironment]:
+    def open(self, cell: Cell, folder: Path, *, owner: str, log: Path) -> AbstractContextManager[CellEnvironment]:
         """Create the environment of a cell; it is removed on exit.
 
         `folder` exists, is empty and is removed after use. Processes and containers carry `owner`, which no other run
-        uses at the same time. `cases` is whether ops will be called. Raises MissingToolError when this machine cannot
-        provide the cell.
+        uses at the same time. Raises MissingToolError when this machine cannot provide the cell.
         """
         ...
 
@@ -80,9 +75,7 @@ class LocalEnvironments:
     _environments: Environments
 
     @contextmanager
-    def open(
-        self, cell: Cell, folder: Path, *, owner: str, log: Path, cases: bool = True
-    ) -> Iterator[LocalEnvironment]:
+    def open(self, cell: Cell, folder: Path, *, owner: str, log: Path) -> Iterator[LocalEnvironment]:
         """Create a virtual environment in `folder` with uv."""
         interpreter = self._environments.interpreter(cell.python)
         packages = Compat.load().cell_requirements(cell.torch, cell.cuda)
@@ -93,7 +86,7 @@ class LocalEnvironments:
             self._environments.store,
             environment.interpreter,
             environment.site_packages,
-            CELL_MODULES if cases else CELL_MODULES[:1],
+            CELL_MODULES,
             log=log,
             owner=owner,
         )
@@ -104,6 +97,8 @@ class LocalEnvironments:
 class LocalEnvironment:
     """`CellEnvironment` on this machine."""
 
+    alone: ClassVar[bool] = False  # the memory of the machine is counted for several
+
     _environments: Environments
     _environment: Environment
     _packages: tuple[str, ...]
@@ -112,11 +107,6 @@ class LocalEnvironment:
     _owner: str
     #: Gets the output of programs.
     log: Path
-
-    @property
-    def alone(self) -> bool:
-        """No: the memory of the machine is counted for several."""
-        return False
 
     def symbols(self) -> SymbolTable:
         """Read from the environment's files."""

@@ -8,7 +8,6 @@ needed: the Docker SDK takes a while to import.
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,6 +16,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
+from typing import ClassVar
 
 import elftools
 
@@ -107,11 +107,6 @@ Code, MissingToolError = _Codes(), UsageError
 #: Bytes of the symbols of torch's libraries as JSON; they are read before the wheel is installed.
 MOST_SYMBOLS = 1 << 30
 
-#: Run before the gate, so that torch's files are read from the image's layers before the gate's time limits start. The
-#: gate's processes import torch in parallel, which took more than their limit of three minutes on an overloaded machine
-#: with fuse-overlayfs (measured 2026-11).
-_IMPORT_TORCH = f"{_PYTHON} -I -c 'import torch'"
-
 
 def write_reader(folder: Path) -> Path:
     """Copy `symbol_table` and the modules that it imports to a folder; return the folder."""
@@ -147,15 +142,7 @@ class ContainerEnvironments:
     _environments: Environments
 
     @contextmanager
-    def open(
-        self,
-        cell: Cell,
-        folder: Path,
-        *,
-        owner: str,
-        log: Path,
-        cases: bool = True,  # noqa: ARG002 (Python keeps its bytecode in the container)
-    ) -> Iterator[ContainerEnvironment]:
+    def open(self, cell: Cell, folder: Path, *, owner: str, log: Path) -> Iterator[ContainerEnvironment]:
         """Start a container of the cell's runtime image; builds the image when it does not exist."""
         self._engine.remove_containers(owner)
         image, spec = self._image(cell, folder, owner, log)
@@ -213,6 +200,8 @@ class OutOfMemoryError(MissingToolError):
 class ContainerEnvironment:
     """`CellEnvironment` in a container."""
 
+    alone: ClassVar[bool] = True  # the limit of the container is all the free memory of the machine
+
     _container: Container
     _start: Callable[[], Container]
     _spec: ContainerSpec
@@ -222,11 +211,6 @@ class ContainerEnvironment:
     _folder: Path
     _log: Path
     _offline: bool = False
-
-    @property
-    def alone(self) -> bool:
-        """Yes: the limit of the container is all the free memory of the machine."""
-        return True
 
     def symbols(self) -> SymbolTable:
         """Read in the container, by the same code as on this machine."""
@@ -260,7 +244,6 @@ class ContainerEnvironment:
     ) -> ImportOutcome:
         """Import in a fresh process of the container, without a network."""
         self._go_offline()
-        self._step([_PYTHON, "-I", "-c", "import torch"])  # reads torch from the image's layers before the time limit
         path, secret = write_secret(self._folder)
         self._container.put(path, "secret")
         arguments = import_arguments(f"{CONTAINER_DIR}/secret", modules, as_with_gpu)
@@ -279,9 +262,8 @@ class ContainerEnvironment:
         key = write_key(gate)
         self._container.put(gate, "gate")
         self._go_offline()
-        command = shlex.join([_PYTHON, *gate_arguments(f"{CONTAINER_DIR}/gate")])
         try:
-            result = self._step(["/bin/sh", "-c", f"{_IMPORT_TORCH}; {command}"], gate_seconds(recipe))
+            result = self._step([_PYTHON, *gate_arguments(f"{CONTAINER_DIR}/gate")], gate_seconds(recipe))
         except OutOfMemoryError as error:
             return error.sentence
         written = self._container.get("gate/answer.json", ANSWER_BYTES) or b""
@@ -292,6 +274,10 @@ class ContainerEnvironment:
         if not self._offline:
             self._container.go_offline()
             self._offline = True
+            # Reads torch's files from the image's layers before any time limit starts. The gate's processes import
+            # torch in parallel, which took more than their limit of three minutes on an overloaded machine with
+            # fuse-overlayfs (measured 2026-11).
+            self._step([_PYTHON, "-I", "-c", "import torch"])
 
     def _step(
         self, argv: Sequence[str], seconds: float | None = None, variables: Mapping[str, str] = MappingProxyType({})

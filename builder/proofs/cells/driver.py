@@ -4,8 +4,6 @@ import re
 import subprocess
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
-
 from builder.errors import UsageError
 from builder.gate.system import nvidia
 from builder.matrix.axes import Cell, Cuda
@@ -52,10 +50,18 @@ def driver_floor(cuda: Cuda, compat: Compat) -> str:
 
 def driver_runs(driver: str, cuda: Cuda, compat: Compat) -> bool:
     """Whether a driver is new enough for a CUDA; an unknown driver or CUDA counts as new enough."""
-    try:
-        return Version(driver) >= Version(driver_floor(cuda, compat))
-    except InvalidVersion:
-        return True
+    return not is_older(driver, driver_floor(cuda, compat))
+
+
+def numbers(driver: str) -> tuple[int, ...]:
+    """The numbers of a driver's version."""
+    return tuple(int(part) for part in driver.split(".") if part.isdecimal())
+
+
+def is_older(driver: str, floor: str) -> bool:
+    """Whether a driver is older than a floor; `550` stands for the newest release of its branch."""
+    given = numbers(driver)
+    return bool(floor) and given < numbers(floor)[: len(given)]
 
 
 def gpu_for(cell: Cell) -> tuple[bool, str]:

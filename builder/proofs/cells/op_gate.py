@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from builder.confinement import confined
 from builder.formats import CELL_FORMAT, OPS_FORMAT
+from builder.gate.acceptance import accept, finding
 from builder.gate.amounts import counted, join_names, size_text
 from builder.gate.check_table import CHECKS
 from builder.gate.draft.result import Drafts
@@ -60,14 +61,14 @@ def spec_of(recipe: Recipe, jobs: int) -> Spec:
 def gate_basis(recipe: Recipe) -> list[str | int]:
     """What the gate's verdicts depend on besides the wheel: formats, settings of the recipe, contents of its cases.
 
-    `accepts` is not among them: `builder.proofs.cells.acceptance` applies it without a run of the gate.
+    `accepts` is not among them: `apply_accepts` applies it without a run of the gate.
     """
     files = []
     if recipe.cases:  # every file that is copied with the cases counts, data included
         found = sorted((recipe.folder / REFERENCES).rglob("*"))
         files = [recipe.cases, *(path for path in found if path.is_file() and "__pycache__" not in path.parts)]
     spec = replace(spec_of(recipe, 0), accepts=[])
-    return [CELL_FORMAT, OPS_FORMAT, json.dumps(spec.to_json()), *(sha256_of(file) for file in files)]
+    return [CELL_FORMAT, OPS_FORMAT, json.dumps(asdict(spec)), *(sha256_of(file) for file in files)]
 
 
 def run_gate(interpreter: Path, recipe: Recipe, folder: Path, *, jobs: int, log: Path, owner: str) -> Answer | str:
@@ -232,7 +233,7 @@ def summary(outcomes: Sequence[Outcome]) -> tuple[Verdict, str]:
 
 
 def outcome_evidence(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """The outcomes as evidence of a proof; `outcomes_of` in `builder.proofs.cells.acceptance` reads them."""
+    """The outcomes as evidence of a proof, which `_outcomes` reads."""
     evidence: dict[str, Any] = {"outcomes": [_evidence(outcome) for outcome in outcomes]}
     if reasons := dict.fromkeys(one.accepted for one in outcomes if one.accepted):
         evidence["accepted"] = "; ".join(reasons)
@@ -265,3 +266,29 @@ def _evidence(outcome: Outcome) -> dict[str, object]:
     if outcome.accepted:
         evidence["accepted"] = outcome.accepted
     return evidence
+
+
+def apply_accepts(proofs: Sequence[Proof], recipe: Recipe) -> list[Proof]:
+    """Return the proofs with each finding that the recipe accepts marked, and no other."""
+    return [_with_accepts(proof, recipe) for proof in proofs]
+
+
+def _with_accepts(proof: Proof, recipe: Recipe) -> Proof:
+    outcomes = accept(_outcomes(proof), recipe.accepts, str(proof.cell or ""))
+    if proof.verdict is not Verdict.ACCEPTED and not any(one.accepted for one in outcomes):
+        return proof
+    evidence = {key: value for key, value in proof.evidence.items() if key not in ("accepted", "remark")}
+    if "outcomes" in proof.evidence:
+        verdict, reason = summary(outcomes)
+        return replace(proof, verdict=verdict, reason=reason, evidence=evidence | outcome_evidence(outcomes))
+    [one] = outcomes
+    more = {"accepted": one.accepted} if one.accepted else {}
+    return replace(proof, verdict=Verdict(one.verdict), evidence=evidence | more)
+
+
+def _outcomes(proof: Proof) -> list[Outcome]:
+    """The outcomes of a check of the gate; for any other check a single one. None of them is accepted."""
+    check = str(proof.check)
+    if "outcomes" not in proof.evidence:
+        return [finding(Outcome(check, "", "", str(proof.verdict), proof.reason))]
+    return [finding(Outcome(check=check, **one)) for one in proof.evidence["outcomes"]]

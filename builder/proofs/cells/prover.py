@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -21,9 +21,8 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
 from builder.matrix.plan import Build
 from builder.proof import Check, Proof, Verdict
-from builder.proofs.cells.acceptance import apply_accepts
 from builder.proofs.cells.driver import gpu_here
-from builder.proofs.cells.op_gate import CELL_CHECKS, GATE_CHECKS, gate_basis
+from builder.proofs.cells.op_gate import CELL_CHECKS, GATE_CHECKS, apply_accepts, gate_basis
 from builder.proofs.inventory import Inventory, Release, shelf_of
 from builder.proofs.static.claim import WheelClaim
 from builder.proofs.static.metadata import read_requirement
@@ -36,7 +35,6 @@ from builder.wheels.job import required_torch, torch_floor
 from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
-    from builder.proofs.cells.ahead import Ahead
     from builder.proofs.cells.cell_environment import CellEnvironments
     from builder.proofs.cells.cell_run import CellRun
 
@@ -45,6 +43,11 @@ Part = Callable[[str], AbstractContextManager[tuple[Path, Callable[[str], None]]
 
 #: Packages whose tables decide static checks: policies of manylinux platforms, and Python's stable ABI.
 _TABLES = ("auditwheel", "abi3info")
+#: The checks of the file of every wheel.
+_FILE_CHECKS = (
+    *(Check.PAYLOAD, Check.TAGS, Check.MODULES, Check.METADATA, Check.RECORD, Check.GRAFTED, Check.CONTENTS),
+    *(Check.DEVICE_CODE, Check.LOADER),
+)
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,6 @@ class Subject:
     recipe: Recipe
     #: What `wheel_fault` says of the wheel; None: the wheel was not compared with its RECORD yet.
     fault: str | None = None
-    #: Environments of its cells that exist; those that are left are removed by `prove`.
-    ahead: Ahead | None = None
 
 
 @dataclass
@@ -78,32 +79,12 @@ class WheelProver:
     #: Every check runs again, also those that are decided.
     again: bool = field(default=False, kw_only=True)
     _containers: CellEnvironments | None = field(default=None, init=False)
-    _ahead: dict[Build, Ahead] = field(default_factory=dict, init=False)
 
     def subject(self, stored: StoredBuild, build: Build, recipe: Recipe) -> Subject:
         """The wheel of a build, to prove in the cells that the build serves."""
         facts = self._facts(stored)
         claim = _claim(build, recipe, facts, stored.record.cuda)
-        return Subject(stored.wheel, facts, claim, stored.record.provided, recipe, ahead=self._ahead.pop(build, None))
-
-    @contextmanager
-    def environments_ahead(self, build: Build, recipe: Recipe, digest: str) -> Iterator[None]:
-        """Make environments of the build's cells while the body makes the wheel; `subject` takes them.
-
-        Not where the wheel may need containers.
-        """
-        from builder.proofs.cells.ahead import Ahead  # noqa: PLC0415 - as `_in_cells`
-        from builder.proofs.cells.cell_environment import LocalEnvironments  # noqa: PLC0415
-
-        if self.images is None:
-            local, cases = LocalEnvironments(self.environments), recipe.cases is not None
-            self._ahead[build] = Ahead(self.store, local, digest, build.serves, cases=cases)
-        try:
-            yield
-        except BaseException:
-            if ahead := self._ahead.pop(build, None):
-                ahead.close()
-            raise
+        return Subject(stored.wheel, facts, claim, stored.record.provided, recipe)
 
     def prove(
         self,
@@ -123,8 +104,9 @@ class WheelProver:
         which says nothing about the wheel.
         """
         basis = _bases(subject)
+        by_class = {AbiClass.CPYTHON: (), AbiClass.ABI3: (Check.ABI3,), AbiClass.STABLE: (Check.ABI3, Check.STABLE)}
         wanted: dict[Cell | None, Sequence[Check]] = {
-            None: _file_checks(subject.claim.abi),
+            None: (*_FILE_CHECKS, *by_class[subject.claim.abi]),
             **dict.fromkeys(subject.claim.cells, CELL_CHECKS),
         }
         proofs = _keyed(one for one in self.store.proofs(subject.facts.sha256) if one.basis == basis(one))
@@ -137,8 +119,7 @@ class WheelProver:
             based = apply_accepts([replace(one, basis=basis(one)) for one in made], subject.recipe)
             return based, self.store.save_proofs(based, keep_others=keep_others)
 
-        with closing(subject.ahead) if subject.ahead else nullcontext():
-            runs = self._in_cells(subject, {} if others is not None else missing, log, stage, part, save)
+        runs = self._in_cells(subject, {} if others is not None else missing, log, stage, part, save)
         if others or any(missing.values()):
             made = [proof for proofs in (others or {}).values() for proof in proofs]
             found, saved = save(self._all_proofs(subject, runs, made, missing))
@@ -215,7 +196,7 @@ class WheelProver:
         sha256 = subject.facts.sha256
         try:
             environments = self._cells_for(subject, cell)
-            runner = CellRunner(self.store, environments, log, stage, ahead=subject.ahead)
+            runner = CellRunner(self.store, environments, log, stage)
         except MissingToolError as error:
             return not_run_in_cell(str(error), sha256, cell)
         if missing == {Check.LINKAGE}:  # which needs no import and no gate
@@ -331,10 +312,3 @@ def _oldest_torch(build: Build, recipe: Recipe, facts: WheelFacts) -> Torch:
         if floor <= torch <= build.torch and all(str(torch) in one.specifier for one in stated):
             return torch
     return floor
-
-
-def _file_checks(abi: AbiClass) -> Sequence[Check]:
-    checks = [Check.PAYLOAD, Check.TAGS, Check.MODULES, Check.METADATA, Check.RECORD, Check.GRAFTED, Check.CONTENTS]
-    checks += [Check.DEVICE_CODE, Check.LOADER]
-    checks += [] if abi is AbiClass.CPYTHON else [Check.ABI3]
-    return [*checks, Check.STABLE] if abi is AbiClass.STABLE else checks

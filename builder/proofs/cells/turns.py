@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from builder.gate.amounts import counted, size_text
-from builder.log import print_line
 from builder.process import in_threads, raise_if_interrupted
 from builder.proofs.cells.driver import gpu_here
 from builder.resources import SPARE_MEMORY, Resources, environments_that_fit, measure_resources
@@ -34,12 +32,10 @@ class Turns:
         """`measure` and `gpu` say what this machine has."""
         self._measure, self._gpu = measure, gpu
         self._changed = threading.Condition()
-        self._waiting: list[object] = []  # the first one is the next
         self._running = 0
         self._alone = False  # whether the cell that runs allows no other
         self._most = 1  # how many may run; measured when none runs
         self._expected = 0  # cells that run, and those that still will
-        self._said = False
 
     @contextmanager
     def turn(self, *, alone: bool = False, on_wait: Callable[[], object] = lambda: None) -> Iterator[int]:
@@ -47,20 +43,14 @@ class Turns:
 
         `on_wait` is called if this cell has to wait. Raises Interrupted.
         """
-        me = object()
         with self._changed:
-            self._waiting.append(me)
-            try:
-                if not self._is_next(me, alone=alone):
-                    on_wait()
-                while not self._is_next(me, alone=alone):
-                    self._changed.wait(_LOOK_SECONDS)
-                    raise_if_interrupted()
-                self._running += 1
-                self._alone = alone
-            finally:
-                self._waiting.remove(me)
-                self._changed.notify_all()
+            if not self._may_run(alone=alone):
+                on_wait()
+            while not self._may_run(alone=alone):
+                self._changed.wait(_LOOK_SECONDS)
+                raise_if_interrupted()
+            self._running += 1
+            self._alone = alone
             sharing = 1 if alone else min(self._most, max(self._expected, self._running))
         try:
             yield max(1, self._measure().cores // sharing)
@@ -70,10 +60,10 @@ class Turns:
                 self._alone = False
                 self._changed.notify_all()
 
-    def _is_next(self, one: object, *, alone: bool) -> bool:
+    def _may_run(self, *, alone: bool) -> bool:
         if not self._running:
             self._most = self._at_once()
-        return self._waiting[0] is one and not self._alone and self._running < (1 if alone else self._most)
+        return not self._alone and self._running < (1 if alone else self._most)
 
     def most(self) -> int:
         """How many cells may run."""
@@ -81,19 +71,9 @@ class Turns:
             return self._most if self._running else self._at_once()
 
     def _at_once(self) -> int:
-        """How many cells may run, when none runs; says once that it is the memory that allows no more."""
-        if self._gpu():
-            return 1
+        """How many cells may run, when none runs."""
         resources = self._measure()
-        fits = max(1, (resources.memory - SPARE_MEMORY) // CELL_MEMORY)
-        wanted = min(resources.cores, self._expected)
-        if fits < wanted and not self._said:
-            self._said = True
-            print_line(
-                f"proving {counted(fits, 'cell')} at a time: {size_text(resources.memory)} of memory are free, and"
-                f" {fits + 1} cells at the same time need {size_text((fits + 1) * CELL_MEMORY + SPARE_MEMORY)}"
-            )
-        return min(resources.cores, fits)
+        return 1 if self._gpu() else max(1, min(resources.cores, (resources.memory - SPARE_MEMORY) // CELL_MEMORY))
 
     def side_by_side(self, tasks: Sequence[Callable[[], T]], folder: Path, *, most: int | None = None) -> list[T]:
         """Run tasks that take a turn each, in at most so many threads, and return what they return, in order.

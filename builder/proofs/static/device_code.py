@@ -44,9 +44,6 @@ def check_device_code(facts: WheelFacts, claim: WheelClaim) -> Proof:
     }
     if beyond := _beyond(coded, archs):
         evidence["beyond"] = beyond
-    others = {one.path: sorted({*one.gpu_code} - {*one.sass, *one.ptx}, key=_order) for one in coded}
-    if any(others.values()):
-        evidence["others"] = {path: codes for path, codes in others.items() if codes}
     allowed = claim.cuda_optional or not claim.foreign  # a wheel of others has no recipe
     every = sorted({code for library in coded for code in (*library.sass, *library.ptx, *library.gpu_code)}, key=_order)
     return make_proof(

@@ -12,6 +12,7 @@ from builder.gate.amounts import join_names
 from builder.matrix.axes import Arch, Gpu
 from builder.matrix.compat import Compat, and_list
 from builder.proof import Check, Proof
+from builder.proofs.cells.driver import is_older, numbers
 from builder.proofs.static.claim import make_proof
 from builder.wheelfile.compatibility import codes_for
 from builder.wheelfile.facts import Library, WheelFacts
@@ -134,7 +135,7 @@ def _of_library(library: Library, gpu: Gpu, compat: Compat, floor: str) -> GpuAn
     if ptx := codes_for(library.ptx, gpu.arch):
         isa = library.ptx_isa.get(ptx[-1], "")
         drivers = [one.driver for one in compat.toolkits if one.driver and one.ptx == isa]  # that read this PTX
-        return GpuAnswer(gpu, How.PTX, library.path, ptx[-1], min(drivers, key=_version, default=""))
+        return GpuAnswer(gpu, How.PTX, library.path, ptx[-1], min(drivers, key=numbers, default=""))
     return GpuAnswer(gpu, How.UNKNOWN if library.unknown_code else How.NOT, library.path)
 
 
@@ -146,22 +147,12 @@ def _by_arch(gpus: Sequence[Gpu]) -> tuple[str, ...]:
     return tuple(names.values())
 
 
-def _version(driver: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in driver.split(".") if part.isdecimal())
-
-
-def _is_older(driver: str, floor: str) -> bool:
-    """Whether a driver is older than a floor; `550` stands for the newest release of its branch."""
-    given = _version(driver)
-    return bool(floor) and given < _version(floor)[: len(given)]
-
-
 def _too_old(found: Sequence[GpuAnswer], driver: str, floor: str) -> list[str]:
     if not driver:
         return []
-    if _is_older(driver, floor):
+    if is_older(driver, floor):
         return [f"driver {driver} is too old for the CUDA of the wheel, which needs driver {floor} or newer"]
-    late = [one for one in found if one.how is How.PTX and _is_older(driver, one.driver)]
+    late = [one for one in found if one.how is How.PTX and is_older(driver, one.driver)]
     by_driver: dict[tuple[str, str, str], list[str]] = {}
     for one in late:
         by_driver.setdefault((one.library, one.code, one.driver), []).append(str(one.gpu))
@@ -178,7 +169,7 @@ def _summary(found: Sequence[GpuAnswer]) -> str:
     for how in How:
         if names := _by_arch([one.gpu for one in found if one.how is how]):
             shown = ", ".join(names)
-            drivers = sorted({one.driver for one in found if one.how is how and one.driver}, key=_version)
+            drivers = sorted({one.driver for one in found if one.how is how and one.driver}, key=numbers)
             text = f"{how} on {shown}" if how is not How.NOT else f"cannot run on {shown}"
             parts.append(f"{text} with driver {drivers[-1]} or newer" if drivers else text)
     return "; ".join(parts)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from dataclasses import asdict
 from pathlib import Path
 from uuid import uuid4
 
@@ -35,7 +36,7 @@ def test_two_workers_make_what_local_runs_make(tmp_path: Path, monkeypatch: pyte
     for folder in ("canned", "holds", "stores", "dask"):
         (parts / folder).mkdir(parents=True)
     file = parts / "canned" / "answer.json"
-    file.write_text(json.dumps(answer().to_json()))
+    file.write_text(json.dumps(asdict(answer())))
     code = CANNED.format(child=CHILD, answer=str(file)) + VOLUMES.format(child=CHILD, name=name)
     (parts / "canned" / "sitecustomize.py").write_text(code)
     with container_farm(tmp_path / "project", name) as made:

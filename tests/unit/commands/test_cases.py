@@ -50,10 +50,7 @@ FAKE = '@torch.library.register_fake("toy::add")\ndef _fake_add(x):\n    return 
         ),
         (replace(ADD, dtypes=["float64"]), ["dtypes=(torch.float32, torch.float64)"]),
         (replace(ADD, op="toy.Layer('sum', 4)"), ["op=\"toy.Layer('sum', 4)\""]),
-        (
-            replace(ADD, untraced=LONG),
-            ['\n        not_claimed=untraced(\n            "no fake kernel: word', '"\n        ),\n'],
-        ),
+        (replace(ADD, untraced=LONG), ['\n        not_claimed=untraced("no fake kernel: word', ' …"),\n']),
         (UNKNOWN, ["CASES = []", "NOT_CLAIMED = {", "Write a Case for each op of NOT_CLAIMED"]),
     ],
 )  # fmt: skip

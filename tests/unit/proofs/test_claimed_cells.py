@@ -14,8 +14,7 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import Recipe
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells import driver
-from builder.proofs.cells.acceptance import apply_accepts
-from builder.proofs.cells.op_gate import CellProofs, gate_basis
+from builder.proofs.cells.op_gate import CellProofs, apply_accepts, gate_basis
 from builder.proofs.claimed_cells import (
     CellClaims,
     abi_class,

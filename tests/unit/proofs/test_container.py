@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -86,7 +86,7 @@ class FakeContainer:
         del timeout
         self.variables.append(dict(variables))
         self.ran.append(list(argv))
-        self.did.append("gate" if "--answer" in argv[-1] else Path(argv[0]).name)
+        self.did.append("gate" if "--answer" in argv else Path(argv[0]).name)
         with log.open("a") as stream:
             stream.write("+ step\n")
         ended = next(
@@ -337,7 +337,7 @@ def test_code_of_the_wheel_gets_neither_a_network_nor_passwords(
         cell.run_gate(make.recipe(), 2)
     first, second = engine.made
     assert [one for one in first.did if not one.startswith("put")] == ["uv", "offline", "python", "python"]
-    assert [one for one in second.did if not one.startswith("put")] == ["uv", "offline", "gate"]
+    assert [one for one in second.did if not one.startswith("put")] == ["uv", "offline", "python", "gate"]
     for made in engine.made:
         installed, *others = made.variables
         assert "hush" in str(installed)
@@ -350,7 +350,7 @@ def test_code_of_the_wheel_gets_neither_a_network_nor_passwords(
     [
         (RunResult(2, "", ""), b"", "the op gate exited with status 2 and wrote no results; the full output is in "),
         (RunResult(-9, "", "", out_of_memory=True), b"", "ran out of memory"),
-        (RunResult(1, "", "", out_of_memory=True), json.dumps(answer().to_json()).encode(), "ran out of memory"),
+        (RunResult(1, "", "", out_of_memory=True), json.dumps(asdict(answer())).encode(), "ran out of memory"),
     ],
     ids=["no results", "no memory", "no memory after an answer"],
 )
@@ -375,7 +375,7 @@ def test_answer_that_the_gate_did_not_write_is_refused(
     cell, engine = opened
     engine.made[0].script["--answer"] = RunResult(status, "", "")
     good = signed(monkeypatch, answer())
-    for written in (json.dumps(answer().to_json()).encode(), good.replace(b"tiny::op", b"tiny::on")):
+    for written in (json.dumps(asdict(answer())).encode(), good.replace(b"tiny::op", b"tiny::on")):
         engine.made[0].files["gate/answer.json"] = written
         assert isinstance(cell.run_gate(make.recipe(), 2), str)
         shutil.rmtree(cell._folder / "gate")

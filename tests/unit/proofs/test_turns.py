@@ -1,6 +1,5 @@
 """Cells side by side: how many, with how many cores, and what a failure, an interrupt or little memory changes."""
 
-import io
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -66,15 +65,6 @@ def test_as_many_run_as_cores_and_memory_allow(machine: Turns, most: int, cores:
         assert all_of_them == machine._measure().cores
 
 
-def test_a_machine_with_4_gb_says_that_it_proves_one_at_a_time(output: io.StringIO, tmp_path: Path) -> None:
-    machine = turns(8, FOUR_GB)
-    for _ in range(2):
-        machine.side_by_side([Cells(machine).task] * 3, tmp_path)
-    assert output.getvalue() == (
-        "proving 1 cell at a time: 3.7 GiB of memory are free, and 2 cells at the same time need 4.0 GiB\n"
-    )
-
-
 def test_a_container_runs_alone(tmp_path: Path) -> None:
     machine = turns(8)
     cells = Cells(machine, alone=True)
@@ -109,17 +99,18 @@ def test_an_interrupt_ends_the_wait_for_a_turn(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(process, "_stopping", stopping := threading.Event())
     with machine.turn():
         found: list[BaseException] = []
+        waits = threading.Event()
 
         def wait() -> None:
             try:
-                with machine.turn():
+                with machine.turn(on_wait=waits.set):
                     pass
             except Interrupted as error:
                 found.append(error)
 
         thread = threading.Thread(target=wait)
         thread.start()
-        wait_until(lambda: len(machine._waiting) == 1, "a cell that waits")
+        waits.wait(PATIENCE)
         stopping.set()
         thread.join(PATIENCE)
-        assert (len(found), machine._waiting) == (1, [])
+        assert (len(found), machine._running) == (1, 1)
