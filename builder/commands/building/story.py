@@ -14,7 +14,7 @@ wheel in a cell with `CellRunner.run`, as `WheelProver` does.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -233,7 +233,8 @@ class LocalRun(BuildRun):
                 )
                 self.progress.read_calls(name, job.calls)
                 needless = needless_headers(job.source)  # before the compile, which may move the source away
-                with FolderBuilds(store).compiling(build, recipe, source.files):
+                early = self.prover.environments_ahead(build, recipe, digest) if self.prover else nullcontext()
+                with FolderBuilds(store).compiling(build, recipe, source.files), early:
                     raw = compile_wheel(prepared, job, stage)
                     wheel, record = repair_wheel(raw, source.digest, stage, minor_mismatch=self._minor_mismatch)
                     stored = store.add(digest, wheel, record)

@@ -59,11 +59,14 @@ class CellEnvironment(Protocol):
 class CellEnvironments(Protocol):
     """Creates environments of cells."""
 
-    def open(self, cell: Cell, folder: Path, *, owner: str, log: Path) -> AbstractContextManager[CellEnvironment]:
+    def open(
+        self, cell: Cell, folder: Path, *, owner: str, log: Path, cases: bool = True
+    ) -> AbstractContextManager[CellEnvironment]:
         """Create the environment of a cell; it is removed on exit.
 
         `folder` exists, is empty and is removed after use. Processes and containers carry `owner`, which no other run
-        uses at the same time. Raises MissingToolError when this machine cannot provide the cell.
+        uses at the same time. `cases` is whether ops will be called. Raises MissingToolError when this machine cannot
+        provide the cell.
         """
         ...
 
@@ -75,7 +78,9 @@ class LocalEnvironments:
     _environments: Environments
 
     @contextmanager
-    def open(self, cell: Cell, folder: Path, *, owner: str, log: Path) -> Iterator[LocalEnvironment]:
+    def open(
+        self, cell: Cell, folder: Path, *, owner: str, log: Path, cases: bool = True
+    ) -> Iterator[LocalEnvironment]:
         """Create a virtual environment in `folder` with uv."""
         interpreter = self._environments.interpreter(cell.python)
         packages = Compat.load().cell_requirements(cell.torch, cell.cuda)
@@ -86,7 +91,7 @@ class LocalEnvironments:
             self._environments.store,
             environment.interpreter,
             environment.site_packages,
-            CELL_MODULES,
+            CELL_MODULES if cases else CELL_MODULES[:1],
             log=log,
             owner=owner,
         )

@@ -17,6 +17,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.progress.display import WAITS
 from builder.proof import Check, Proof, Verdict
+from builder.proofs.cells.ahead import Ahead
 from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments
 from builder.proofs.cells.driver import make_stubs
 from builder.proofs.cells.import_check import CAUSES, ImportOutcome, import_hints
@@ -56,13 +57,15 @@ class CellRunner:
     stage: Callable[[str], None] = field(default=lambda _: None)
     #: Whether `run` reads the symbols of the cell's torch, for the check of the linkage.
     linkage: bool = True
+    #: Has environments already.
+    ahead: Ahead | None = None
 
     def run(self, cell: Cell, wheel: Path, sha256: str, recipe: Recipe) -> CellRun:
         """Install the wheel, import it and run the op gate. A MachineFaultError is no fault of the wheel."""
         proofs = CellProofs(sha256, cell)
         try:
             # The cell's packages are installed first: a later failure is then caused by the wheel.
-            with self._environment(proofs, cell) as environment:
+            with self._environment(proofs, cell, cases=recipe.cases is not None) as environment:
                 symbols, unread = _symbols(environment, proofs) if self.linkage else (None, [])
                 waits = partial(self.stage, f"{WAITS}the proofs of other cells in {cell}")
                 with TURNS.turn(alone=environment.alone, on_wait=waits) as cores:
@@ -75,7 +78,7 @@ class CellRunner:
         """Read only the symbols of the cell's torch, for a wheel whose other checks in this cell are decided."""
         proofs = CellProofs(sha256, cell)
         try:
-            with self._environment(proofs, cell) as environment:
+            with self._environment(proofs, cell, cases=False) as environment:
                 symbols, unread = _symbols(environment, proofs)
         except MissingToolError as error:
             symbols, unread = None, proofs.not_run(str(error), [Check.LINKAGE])
@@ -113,12 +116,22 @@ class CellRunner:
         return [imported, *proofs.of_gate(answer)], answer if isinstance(answer, Answer) else None
 
     @contextmanager
-    def _environment(self, proofs: CellProofs, cell: Cell) -> Iterator[CellEnvironment]:
+    def _environment(self, proofs: CellProofs, cell: Cell, *, cases: bool) -> Iterator[CellEnvironment]:
+        early = None
+        if self.ahead and cell in self.ahead:
+            self.stage(f"install in {cell}")
+            early = self.ahead.take(cell)
+        if early:
+            with early.stack:
+                with self.log.open("ab") as log:
+                    log.write(early.log.read_bytes())
+                yield replace(early.environment, log=self.log)
+            return
         name = f"prove-{work_name(proofs.wheel)}-{cell}"
         with self.store.work(name, lambda who: self.stage(f"{WAITS}{who}, which tests the same wheel")) as folder:
             self.stage(f"install in {cell}")
             owner = self.store.owner(name)
-            with self.cells.open(cell, folder, owner=owner, log=self.log) as environment:
+            with self.cells.open(cell, folder, owner=owner, log=self.log, cases=cases) as environment:
                 yield environment
 
 

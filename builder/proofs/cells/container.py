@@ -142,7 +142,15 @@ class ContainerEnvironments:
     _environments: Environments
 
     @contextmanager
-    def open(self, cell: Cell, folder: Path, *, owner: str, log: Path) -> Iterator[ContainerEnvironment]:
+    def open(
+        self,
+        cell: Cell,
+        folder: Path,
+        *,
+        owner: str,
+        log: Path,
+        cases: bool = True,  # noqa: ARG002 (Python keeps its bytecode in the container)
+    ) -> Iterator[ContainerEnvironment]:
         """Start a container of the cell's runtime image; builds the image when it does not exist."""
         self._engine.remove_containers(owner)
         image, spec = self._image(cell, folder, owner, log)

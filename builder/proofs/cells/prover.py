@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -35,6 +35,7 @@ from builder.wheels.job import required_torch, torch_floor
 from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
+    from builder.proofs.cells.ahead import Ahead
     from builder.proofs.cells.cell_environment import CellEnvironments
     from builder.proofs.cells.cell_run import CellRun
 
@@ -64,6 +65,8 @@ class Subject:
     recipe: Recipe
     #: What `wheel_fault` says of the wheel; None: the wheel was not compared with its RECORD yet.
     fault: str | None = None
+    #: Environments of its cells that exist; those that are left are removed by `prove`.
+    ahead: Ahead | None = None
 
 
 @dataclass
@@ -79,12 +82,32 @@ class WheelProver:
     #: Every check runs again, also those that are decided.
     again: bool = field(default=False, kw_only=True)
     _containers: CellEnvironments | None = field(default=None, init=False)
+    _ahead: dict[Build, Ahead] = field(default_factory=dict, init=False)
 
     def subject(self, stored: StoredBuild, build: Build, recipe: Recipe) -> Subject:
         """The wheel of a build, to prove in the cells that the build serves."""
         facts = self._facts(stored)
         claim = _claim(build, recipe, facts, stored.record.cuda)
-        return Subject(stored.wheel, facts, claim, stored.record.provided, recipe)
+        return Subject(stored.wheel, facts, claim, stored.record.provided, recipe, ahead=self._ahead.pop(build, None))
+
+    @contextmanager
+    def environments_ahead(self, build: Build, recipe: Recipe, digest: str) -> Iterator[None]:
+        """Make environments of the build's cells while the body makes the wheel; `subject` takes them.
+
+        Not where the wheel may need containers.
+        """
+        from builder.proofs.cells.ahead import Ahead  # noqa: PLC0415 - as `_in_cells`
+        from builder.proofs.cells.cell_environment import LocalEnvironments  # noqa: PLC0415
+
+        if self.images is None:
+            local, cases = LocalEnvironments(self.environments), recipe.cases is not None
+            self._ahead[build] = Ahead(self.store, local, digest, build.serves, cases=cases)
+        try:
+            yield
+        except BaseException:
+            if ahead := self._ahead.pop(build, None):
+                ahead.close()
+            raise
 
     def prove(
         self,
@@ -119,7 +142,8 @@ class WheelProver:
             based = apply_accepts([replace(one, basis=basis(one)) for one in made], subject.recipe)
             return based, self.store.save_proofs(based, keep_others=keep_others)
 
-        runs = self._in_cells(subject, {} if others is not None else missing, log, stage, part, save)
+        with closing(subject.ahead) if subject.ahead else nullcontext():
+            runs = self._in_cells(subject, {} if others is not None else missing, log, stage, part, save)
         if others or any(missing.values()):
             made = [proof for proofs in (others or {}).values() for proof in proofs]
             found, saved = save(self._all_proofs(subject, runs, made, missing))
@@ -196,7 +220,7 @@ class WheelProver:
         sha256 = subject.facts.sha256
         try:
             environments = self._cells_for(subject, cell)
-            runner = CellRunner(self.store, environments, log, stage)
+            runner = CellRunner(self.store, environments, log, stage, ahead=subject.ahead)
         except MissingToolError as error:
             return not_run_in_cell(str(error), sha256, cell)
         if missing == {Check.LINKAGE}:  # which needs no import and no gate

@@ -87,7 +87,7 @@ def add_bytecode(store: Store, python: Path, site: Path, modules: Sequence[str],
         new.rename(kept)
 
 
-#: What most checks of ops import; `import_once` says why they are named.
+#: What most checks of ops import; `import_once` says why they are named. Without cases, checks import the first.
 CELL_MODULES = (
     "torch",
     "torch._dynamo.backends.debugging",
