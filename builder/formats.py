@@ -15,7 +15,7 @@ LINKAGE_FORMAT = 3
 #: Verdicts of the import in the environment of a cell.
 CELL_FORMAT = 2
 #: Verdicts of the op gate.
-OPS_FORMAT = 10
+OPS_FORMAT = 11
 #: Verdicts of the checks of `buildfarm verify`: before a wheel is published, and of `record` and `loader` in a build.
 VERIFY_FORMAT = 7
 #: What client and workers send each other.

@@ -93,6 +93,9 @@ def same_up_to_sizes(context: Context, case: Case) -> list[Case]:
 
 
 _RELEASE = release_of(torch.__version__)
+_NAME = "{}.{}".format(*_RELEASE)
+#: Before 2.4 torch.export is a strict prototype: an error of it does not mean that the op is wrong.
+_PROTOTYPE = _RELEASE < (2, 4)
 _BACKEND = "aot_eager"  # traces without code generation, so it needs no C++ compiler and no Triton
 #: Modules that the first export, and the first compilation with gradients import, which takes seconds.
 _LAZY = (
@@ -184,10 +187,13 @@ def opcheck(context: Context, case: Case) -> list[Outcome]:
 
 def export(context: Context, case: Case) -> list[Outcome]:
     """The check "export": torch.export (non-strict) with fixed, then with dynamic sizes; the programs are run."""
-    if _RELEASE < (2, 4):  # a strict prototype: an error of it does not mean that the op is wrong
-        return context.not_run(case, "torch.export needs torch 2.4 or newer")
+    if _RELEASE < (2, 1):
+        return context.not_run(case, "torch.export needs torch 2.1 or newer")
     context.step("export with fixed sizes")
-    failure = _export_once(context, case, None, [case])[0]
+    try:
+        failure = _export_once(context, case, None, [case])[0]
+    except UnsupportedByTorchError as unsupported:
+        return context.not_run(case, str(unsupported))
     if failure:
         return context.failed(case, f"with fixed sizes, {failure}")
     automatic = getattr(getattr(torch.export, "Dim", None), "AUTO", None)
@@ -205,7 +211,7 @@ def export(context: Context, case: Case) -> list[Outcome]:
 
 
 def _export_once(context: Context, case: Case, dimension: Any, runs: Sequence[Case]) -> tuple[str, list[str]]:  # noqa: ANN401
-    """Return what is wrong or "", and the sizes that the export left dynamic."""
+    """Return what is wrong or "", and the sizes that the export left dynamic. Raises UnsupportedByTorchError."""
     args = context.arguments(case, grad=False)
     tensors = [tensor for _, tensor in iter_tensors(args)]
     names = [str(path) for path, _ in iter_tensors(args)]
@@ -213,8 +219,10 @@ def _export_once(context: Context, case: Case, dimension: Any, runs: Sequence[Ca
     module = CallModule(tensor_function(case, args))
     try:
         dynamic = {} if dimension is None else {"dynamic_shapes": {"tensors": dimensions}}
-        program = torch.export.export(module, (tensors,), **dynamic, strict=False)
-    except Exception as error:  # noqa: BLE001
+        program = torch.export.export(module, (tensors,), **dynamic, **({} if _PROTOTYPE else {"strict": False}))
+    except Exception as error:
+        if _PROTOTYPE:
+            raise UnsupportedByTorchError(f"torch.export (torch {_NAME}) raises {_one_line(error)}") from error
         return f"torch.export raises {_one_line(error)}", []
     free = _free_dimensions(program, len(tensors)) if dimension is not None else [set()] * len(tensors)
     dynamic_names = [f"dimension {at} of {name}" for name, dims in zip(names, free) for at in sorted(dims)]
@@ -239,7 +247,10 @@ def _export_once(context: Context, case: Case, dimension: Any, runs: Sequence[Ca
             continue  # a program exported for another size than 0 or 1 does not accept it
         try:
             answer = program.module()(others)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
+            if _PROTOTYPE:
+                reason = f"the program exported by torch {_NAME} raises {_one_line(error)}"
+                raise UnsupportedByTorchError(reason) from error
             return f"the exported program raises {_one_line(error)} for the case '{run.name}'", dynamic_names
         failure = _different(context, run, outputs(answer, given, mutable(context, run)))
         if failure:

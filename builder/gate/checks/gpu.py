@@ -21,8 +21,8 @@ from builder.gate.amounts import counted
 from builder.gate.case import Case, Make
 from builder.gate.checks.gradients import backward, differentiable, leaves, seeds
 from builder.gate.checks.outputs import Outputs, outputs_of
-from builder.gate.checks.values import NOTHING, as_left, broken_invariant, compare, compare_outputs, one_dtype
-from builder.gate.context import Context, detached, dtype_name, iter_tensors, map_tensors, sentence
+from builder.gate.checks.values import as_left, broken_invariant, check_each_dtype, compare, compare_outputs, one_dtype
+from builder.gate.context import Context, detached, iter_tensors, map_tensors, sentence
 from builder.gate.imports.cases_file import load_cases
 from builder.gate.outcome import Outcome, Spec
 from builder.gate.system import nvidia
@@ -97,6 +97,11 @@ class GpuResults:
     outputs: Outputs
     gradients: list[Tensor]
 
+    @property
+    def results(self) -> list[Tensor]:
+        """The tensors of the result, and those that the op wrote to."""
+        return self.outputs.tensors
+
     def map(self, change: Callable[[Tensor], Tensor]) -> GpuResults:
         """Return it with every tensor changed."""
         return GpuResults(self.outputs.map(change), [change(one) for one in self.gradients])
@@ -131,18 +136,12 @@ def difference(case: Case, dtype: torch.dtype, have: GpuResults, want: GpuResult
 
 def values(context: Context, case: Case) -> list[Outcome]:
     """The check "gpu-values": every dtype on CUDA against the reference or invariant, and against the CPU kernel."""
-    for dtype in case.dtypes:
-        name = dtype_name(dtype)
-        context.step(name)
-        failure = one_dtype(context, case, dtype)
-        if failure in (None, NOTHING):
-            failure = _against_cpu(context, case, dtype)
-        if failure:
-            return context.failed(case, f"{name}: {failure}")
-    if case.reference is None and case.invariant is None and "cpu" not in case.devices:
-        reason = "nothing to compare with: the case has no reference or invariant, and the op has no CPU kernel"
-        return context.not_run(case, reason)
-    return context.passed(case, counted(len(case.dtypes), "dtype"))
+
+    def one(context: Context, case: Case, dtype: torch.dtype, errors: dict[str, float]) -> str | None:
+        return one_dtype(context, case, dtype, errors) or _against_cpu(context, case, dtype)
+
+    lacks = "" if "cpu" in case.devices else "the case has no reference or invariant, and the op has no CPU kernel"
+    return check_each_dtype(context, case, one, lacks)
 
 
 def _against_cpu(context: Context, case: Case, dtype: torch.dtype) -> str | None:
@@ -237,7 +236,7 @@ def graph(context: Context, case: Case) -> list[Outcome]:
         hidden = error.__context__ if "due to a previous error during capture" in str(error) else None
         return context.failed(case, f"cannot be captured: {sentence(hidden or error)}. {hint}")
     # Outputs first, then inputs: an in-place op returns one of its inputs, and a backward its output gradient.
-    for tensor in [*have.outputs.tensors, *have.gradients]:
+    for tensor in [*have.results, *have.gradients]:
         if tensor.is_cuda:
             tensor.detach().fill_(_OVERWRITTEN)
     _fill(static, other)
@@ -279,7 +278,7 @@ def second_device(context: Context, case: Case) -> list[Outcome]:
     current = torch.cuda.current_device()
     if current != 0:
         failure = f"the op changes the current device from cuda:0 to cuda:{current}"
-    devices = {f"cuda:{tensor.get_device()}" for tensor in have.outputs.tensors if tensor.is_cuda}
+    devices = {f"cuda:{tensor.get_device()}" for tensor in have.results if tensor.is_cuda}
     if devices - {"cuda:1"}:
         failure = f"the result is on {', '.join(sorted(devices))}, the inputs are on cuda:1"
     if failure:

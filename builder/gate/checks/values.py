@@ -6,6 +6,7 @@ Also the comparison of two results, which other checks use too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
@@ -26,10 +27,8 @@ _ROUNDED = (
     "so small a difference is a rounding to float32: a parameter or a step of the op is a float in C++: make it a"
     " `double`, round it in the reference too (`float(torch.tensor(x, dtype=torch.float32))`), or set `tolerances`"
 )
-#: Judges one dtype: returns what is wrong or None.
-OneDtype = Callable[[Context, Case, torch.dtype], "str | None"]
-#: What is wrong if there is nothing to compare.
-NOTHING = "nothing to compare: neither the op nor the reference returns a tensor or a number; add an invariant"
+#: Judges one dtype: returns what is wrong or None, and adds the largest error to the dictionary.
+OneDtype = Callable[[Context, Case, torch.dtype, dict[str, float]], "str | None"]
 
 #: The largest relative difference that a few roundings to float32 make (its epsilon is 1.2e-7).
 _OF_FLOAT32 = 1e-6
@@ -53,25 +52,36 @@ def send_values(context: Context, case: Case) -> list[Outcome]:
     return []
 
 
-def check_each_dtype(context: Context, case: Case, one: OneDtype) -> list[Outcome]:
-    """Return the outcome of a case whose dtypes `one` judges."""
+def check_each_dtype(
+    context: Context, case: Case, one: OneDtype, lacks: str = "the case has neither a reference nor an invariant"
+) -> list[Outcome]:
+    """Return the outcome of a case whose dtypes `one` judges.
+
+    `lacks`: why there is nothing to compare with in a case without both; empty if `one` compares with something else.
+    """
+    errors: dict[str, float] = {}
     for dtype in case.dtypes:
         name = dtype_name(dtype)
         context.step(name)
-        failure = one(context, case, dtype)
+        failure = one(context, case, dtype, errors)
         if failure:
-            return context.not_run(case, NOTHING) if failure == NOTHING else context.failed(case, f"{name}: {failure}")
-    if case.reference is None and case.invariant is None:
-        return context.not_run(case, "nothing to compare with: the case has neither a reference nor an invariant")
-    return context.passed(case, counted(len(case.dtypes), "dtype"))
+            return context.failed(case, f"{name}: {failure}", errors=errors)
+        if case.reference is not None and name not in errors:
+            what = "neither the op nor the reference returns a tensor or a number; add an invariant"
+            return context.not_run(case, f"nothing to compare: {what}")
+    if case.reference is None and case.invariant is None and lacks:
+        return context.not_run(case, f"nothing to compare with: {lacks}")
+    worst = max(errors.values(), default=0.0)
+    figure = counted(len(case.dtypes), "dtype")
+    return context.passed(case, f"{figure}, max error {worst:.2g}" if errors else figure, errors=errors)
 
 
-def one_dtype(context: Context, case: Case, dtype: torch.dtype) -> str | None:
+def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str, float]) -> str | None:
     """Call the op and judge the result in one dtype, both in this process."""
     result, failure, args = call_op(context, case, dtype)
     if not failure and case.side_effects and case.invariant is not None:  # it looks at what these arguments name
         return broken_invariant(case.invariant, result.value, args)
-    return failure or judge_result(context, case, dtype, result)
+    return failure or judge_result(context, case, dtype, result, errors)
 
 
 def call_op(context: Context, case: Case, dtype: torch.dtype) -> tuple[Outputs, str | None, Sequence[Any]]:
@@ -88,16 +98,18 @@ def call_op(context: Context, case: Case, dtype: torch.dtype) -> tuple[Outputs, 
     return done, canaries.failure(), canaries.args
 
 
-def judge_result(context: Context, case: Case, dtype: torch.dtype, result: Outputs) -> str | None:
-    """Return what is wrong with the result of `call_op`, or None."""
+def judge_result(
+    context: Context, case: Case, dtype: torch.dtype, result: Outputs, errors: dict[str, float]
+) -> str | None:
+    """Return what is wrong with the result of `call_op`, or None. Adds the largest error to `errors`."""
     args = context.arguments(case, dtype, grad=False)
     if case.invariant is not None:
         return broken_invariant(case.invariant, result.value, as_left(args, result.beside))
     if case.reference is None:
         return None
     expected = expected_outputs(context, case, args, set(result.written))
-    if not (flatten(result.value) or flatten(expected.value)):
-        return NOTHING
+    if flatten(result.value) or flatten(expected.value):
+        errors[dtype_name(dtype)] = largest_error(result.value, expected.value)
     failure = compare(result.value, expected.value, case, dtype, other=REFERENCE)
     for position, arg in sorted(result.beside.items()):  # written to, and not returned
         if failure:
@@ -232,3 +244,14 @@ def _compare_tensors(
     if dtype == torch.float64 and largest < _OF_FLOAT32 * abs(expected):
         text += f"; {_ROUNDED}"
     return text
+
+
+def largest_error(actual: Any, expected: Any) -> float:  # noqa: ANN401
+    """Return the largest absolute difference of tensors with equal shapes; 0.0 if there is nothing to compare."""
+    worst = 0.0
+    for one, other in zip(flatten(actual), flatten(expected)):
+        if one.shape == other.shape and one.numel():
+            wide = torch.complex128 if one.is_complex() or other.is_complex() else torch.float64
+            error = float((dense(one).to(wide) - dense(other).to(wide)).abs().max())
+            worst = error if math.isnan(error) else max(worst, error)
+    return worst

@@ -50,11 +50,11 @@ def values(context: Context, case: Case) -> list[Outcome] | dict[str, Any]:
     except UnreadableError as error:
         return context.failed(case, str(error))
 
-    def one_dtype(context: Context, case: Case, dtype: torch.dtype) -> str | None:
+    def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str, float]) -> str | None:
         result = sent.get(dtype_name(dtype))
         if result is None:
             return "the result did not arrive at the judge"
-        return judge_result(context, case, dtype, result)
+        return judge_result(context, case, dtype, result, errors)
 
     try:
         return check_each_dtype(context, case, one_dtype)

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from builder.gate.amounts import counted, size_text
+from builder.log import print_line
 from builder.process import in_threads, raise_if_interrupted
 from builder.proofs.cells.driver import gpu_here
 from builder.resources import SPARE_MEMORY, Resources, environments_that_fit, measure_resources
@@ -35,6 +37,7 @@ class Turns:
         self._running = 0
         self._alone = False  # whether the cell that runs allows no other
         self._most = 1  # how many may run; measured when none runs
+        self._said = False
         self._expected = 0  # cells that run, and those that still will
 
     @contextmanager
@@ -71,9 +74,18 @@ class Turns:
             return self._most if self._running else self._at_once()
 
     def _at_once(self) -> int:
-        """How many cells may run, when none runs."""
+        """How many cells may run, when none runs; says once that it is the memory that allows no more."""
+        if self._gpu():
+            return 1
         resources = self._measure()
-        return 1 if self._gpu() else max(1, min(resources.cores, (resources.memory - SPARE_MEMORY) // CELL_MEMORY))
+        fits = max(1, (resources.memory - SPARE_MEMORY) // CELL_MEMORY)
+        if fits < min(resources.cores, self._expected) and not self._said:
+            self._said = True
+            print_line(
+                f"proving {counted(fits, 'cell')} at a time: {size_text(resources.memory)} of memory are free, and"
+                f" {fits + 1} cells at the same time need {size_text((fits + 1) * CELL_MEMORY + SPARE_MEMORY)}"
+            )
+        return min(resources.cores, fits)
 
     def side_by_side(self, tasks: Sequence[Callable[[], T]], folder: Path, *, most: int | None = None) -> list[T]:
         """Run tasks that take a turn each, in at most so many threads, and return what they return, in order.

@@ -53,6 +53,12 @@ def test_a_wrong_value_of_a_written_argument_is_found(found: dict[str, Any]) -> 
         assert "argument 1 after the call is" in reason
 
 
+def test_a_case_without_a_result_is_no_proof(found: dict[str, Any]) -> None:
+    """It passed on a GPU, and was "not run" on the CPU."""
+    verdict, reason = found["values of nothing"]
+    assert (verdict, reason[:18]) == (NOT_RUN, "nothing to compare")
+
+
 def test_a_gpu_on_which_torch_cannot_compute_is_not_one(found: dict[str, Any]) -> None:
     without = found["torch without kernels for the GPU"]
     assert without["gpus"] == []

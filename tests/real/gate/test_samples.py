@@ -103,7 +103,7 @@ def test_unusual_inputs_run(found: Found) -> None:
     for check in ("ops", "dispatch"):  # its case names the default overload
         assert [one.verdict for one in found("unusual").of("sample_unusual::plain", check)] == [PASSED]
     [outcome] = found("unusual").of("sample_unusual::conjugate_product", "values")
-    assert outcome.verdict == PASSED
+    assert 0 < outcome.evidence["errors"]["complex64"] < 1e-6
     assert [one.verdict for one in found("unusual").of("sample_unusual::conjugate_product", "gradients")] == [PASSED]
 
 

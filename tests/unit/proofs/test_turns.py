@@ -1,5 +1,6 @@
 """Cells side by side: how many, with how many cores, and what a failure, an interrupt or little memory changes."""
 
+import io
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -63,6 +64,15 @@ def test_as_many_run_as_cores_and_memory_allow(machine: Turns, most: int, cores:
     assert (cells.most, cells.cores[:most]) == (most, cores)
     with machine.turn() as all_of_them:
         assert all_of_them == machine._measure().cores
+
+
+def test_a_machine_with_4_gb_says_that_it_proves_one_at_a_time(output: io.StringIO, tmp_path: Path) -> None:
+    machine = turns(8, FOUR_GB)
+    for _ in range(2):
+        machine.side_by_side([Cells(machine).task] * 3, tmp_path)
+    assert output.getvalue() == (
+        "proving 1 cell at a time: 3.7 GiB of memory are free, and 2 cells at the same time need 4.0 GiB\n"
+    )
 
 
 def test_a_container_runs_alone(tmp_path: Path) -> None:
