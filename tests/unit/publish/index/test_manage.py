@@ -82,31 +82,6 @@ def test_check_finishes_an_interrupted_change(index: Path, tmp_path: Path, call:
     assert (code, out) == (0, "finished the interrupted change of my-ext\nchecked: 1 project, 5 wheels, 0 faults\n")
 
 
-@pytest.mark.parametrize(
-    ("versions", "yanked", "left"),
-    [
-        (("1.0", "2.0"), ("2.0",), ["1.0", "2.0"]),
-        (("1.0", "2.0", "3.0rc1", "4.0"), ("4.0",), ["2.0", "3.0rc1", "4.0"]),
-        (("0.9", "1.0rc1", "1.0", "2.0"), ("0.9",), ["2.0"]),
-        (("1.0a1", "1.0a2"), (), ["1.0a2"]),
-        (("1.0a1", "1.0a2", "1.0a3"), ("1.0a3",), ["1.0a2", "1.0a3"]),
-        (("1.0a1", "1.0", "1.1a1"), ("1.0",), ["1.1a1"]),
-        (("1.0", "2.0"), ("1.0", "2.0"), ["1.0", "2.0"]),
-        (("1.0+cu124", "2.0+cu121", "2.0+cu124"), ("2.0+cu124",), ["2.0+cu121", "2.0+cu124"]),
-    ],
-)
-def test_prune_counts_neither_yanked_versions_nor_pre_releases(
-    tmp_path: Path, call: Call, versions: tuple[str, ...], yanked: tuple[str, ...], left: list[str]
-) -> None:
-    repository = Repository(Folder(tmp_path / "index"))
-    for version in versions:
-        repository.add(ready(tmp_path, version=version, proven=False))
-    for version in yanked:
-        repository.yank(f"my_ext-{version}-py3-none-any.whl", "slow")
-    assert call("index", "prune", tmp_path / "index", "--keep", 1)[0] == 0
-    assert sorted(str(entry.version) for entry in repository.entries("my-ext")) == left
-
-
 def test_a_reason_has_no_control_characters(index: Path, call: Call) -> None:
     words = ("yank", "my_ext==3.0", "--index", index, "--reason")
     for reason in ("two\nlines", "red \x1b[31m", "\x07", "\x9b31m", "\u202e"):
