@@ -14,7 +14,7 @@ from typing import Any
 
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import BUILDFARM
-from tests.fixtures.compiled import compiled
+from tests.fixtures.compiled import library
 from tests.unit.loopback import PackageIndex, pure_wheel
 from tests.unit.proofs.make import fat_binary
 
@@ -34,14 +34,13 @@ def torch_libraries(folder: Path, archs: Sequence[int], symbol: str = "torch_sym
     """The libraries of a torch, compiled: libtorch_cpu defines `symbol`, libtorch_cuda has GPU code."""
     folder.mkdir(parents=True, exist_ok=True)
     made = {
-        "libc10.so": compiled(folder, "int c10_symbol(void) { return 1; }", "-Wl,-soname,libc10.so", name="libc10.so",
-                              language="c"),
-        "libtorch_cpu.so": compiled(folder, f"int {symbol}(void) {{ return 1; }}", "-Wl,-soname,libtorch_cpu.so",
-                                    name="libtorch_cpu.so", language="c"),
-        "libtorch_cuda.so": compiled(folder, gpu_source(*archs), "-Wl,-soname,libtorch_cuda.so",
-                                     name="libtorch_cuda.so", language="assembler"),
-    }  # fmt: skip
-    return {name: path.read_bytes() for name, path in made.items()}
+        "libc10.so": library("libc10.so", "int c10_symbol(void) { return 1; }"),
+        "libtorch_cpu.so": library("libtorch_cpu.so", f"int {symbol}(void) {{ return 1; }}"),
+        "libtorch_cuda.so": library("libtorch_cuda.so", gpu_source(*archs), "assembler"),
+    }
+    for name, data in made.items():
+        (folder / name).write_bytes(data)
+    return made
 
 
 @dataclass
