@@ -18,7 +18,6 @@ from builder.errors import (
     Code,
     Exit,
     MissingToolError,
-    NothingSelectedError,
     PreflightError,
     UsageError,
 )
@@ -104,13 +103,6 @@ def test_a_deleted_current_folder_is_named(call: Call, tmp_path: Path, monkeypat
             "error[disk-full]: it broke\n  hint: repair it",
         ),
         (BuildError("it broke", stage="fetch"), 1, "error[fetch-failed]: it broke"),
-        (
-            UsageError("a typo", Code.KEY_INVALID, where="matrix.yaml: torch"),
-            2,
-            "error[key-invalid]: matrix.yaml: torch: a typo",
-        ),
-        (NothingSelectedError("nothing", Code.NO_WHEEL), 3, "error[no-wheel]: nothing"),
-        (MissingToolError("no nvcc", Code.TOOLKIT_MISSING), 4, "error[toolkit-missing]: no nvcc"),
         (
             PreflightError([UsageError("one", Code.VALUE_INVALID), MissingToolError("two", Code.TOOLKIT_MISSING)]),
             4,
