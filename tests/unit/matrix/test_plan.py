@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -331,7 +331,9 @@ def test_a_plan_is_whole_and_possible_and_has_no_order(request: tuple[Matrix, li
     """Each combination is served once or skipped once; a build fits the cells that it serves."""
     axes, recipes = request
     plan = plan_or_none(axes, recipes)
-    changed = {name: tuple(random.sample(values, len(values))) for name in AXES if (values := getattr(axes, name))}
+    changed: dict[str, Any] = {
+        name: tuple(random.sample(values, len(values))) for name in AXES if (values := getattr(axes, name))
+    }
     assert plan_or_none(replace(axes, **changed), recipes[::-1]) == plan
     if plan is None:
         return
