@@ -20,11 +20,12 @@ pytestmark = pytest.mark.usefixtures("headers")
 
 #: Deletes everything that is not in use, again and again, and prints what was deleted and what was in use.
 PRUNE = """
-import sys
+import sys, time
 from pathlib import Path
 from builder.commands.store import prune_store as prune
 from builder.store import Store
 while True:
+    time.sleep(0.02)  # leaves the processors to the builds
     done = prune(Store(Path(sys.argv[1])), 0)
     for word, items in (("deleted", done.deleted), ("kept", done.in_use)):
         for item in items:
