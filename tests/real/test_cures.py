@@ -18,6 +18,7 @@ from builder.matrix.axes import Cuda, Python, Torch
 from builder.store import Store
 from builder.wheels.build_scripts.cuda_packages import link_toolkit
 from builder.wheels.toolchain.environments import Environments, build_requirements
+from builder.wheels.toolchain.pythons import find_python
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -35,7 +36,8 @@ class Compilers:
 
     def __init__(self, store: Path, folder: Path) -> None:
         environments = Environments(Store(store), torch_index="")
-        python = Python.parse("{}.{}".format(*sys.version_info))
+        shared = Python.parse("3.12")  # the incidents build toy_attn in the same environment
+        python = shared if find_python(shared) else Python.parse("{}.{}".format(*sys.version_info))
         wanted = build_requirements(TORCH, CUDA, [], toolkit=True)
         environment = environments.ensure(python, wanted, index=(), log=folder / "environment.log")
         home = environment.packaged_toolkit(CUDA)
@@ -46,21 +48,10 @@ class Compilers:
         libraries = [str(each) for folder in found for each in folder.glob("lib*.so*")]
         self._libraries = [each for each in libraries if re.search(r"/lib(c10|torch|cudart|cublas)", each)]
         self._folder = folder
+        flags = ["-std=c++17", "-w", *includes, "-x", "c++"]
         self._argv = {
-            "g++": ["g++", "-std=c++17", "-fsyntax-only", "-w", *includes, "-x", "c++"],
-            "link": [
-                "g++",
-                "-std=c++17",
-                "-shared",
-                "-fPIC",
-                "-Wl,-z,defs",
-                "-w",
-                "-o",
-                "linked.so",
-                *includes,
-                "-x",
-                "c++",
-            ],
+            "g++": ["g++", "-fsyntax-only", *flags],
+            "link": ["g++", "-shared", "-fPIC", "-Wl,-z,defs", "-o", "linked.so", *flags],
             "nvcc": [str(home / "bin/nvcc"), "-std=c++17", "-ptx", "-w", "-arch=sm_90", "-o", "/dev/null", *includes],
         }
 

@@ -18,7 +18,6 @@ from builder.errors import (
     Code,
     Exit,
     MissingToolError,
-    NothingSelectedError,
     PreflightError,
     UsageError,
 )
@@ -105,13 +104,6 @@ def test_a_deleted_current_folder_is_named(call: Call, tmp_path: Path, monkeypat
         ),
         (BuildError("it broke", stage="fetch"), 1, "error[fetch-failed]: it broke"),
         (
-            UsageError("a typo", Code.KEY_INVALID, where="matrix.yaml: torch"),
-            2,
-            "error[key-invalid]: matrix.yaml: torch: a typo",
-        ),
-        (NothingSelectedError("nothing", Code.NO_WHEEL), 3, "error[no-wheel]: nothing"),
-        (MissingToolError("no nvcc", Code.TOOLKIT_MISSING), 4, "error[toolkit-missing]: no nvcc"),
-        (
             PreflightError([UsageError("one", Code.VALUE_INVALID), MissingToolError("two", Code.TOOLKIT_MISSING)]),
             4,
             "error[value-invalid]: one\nerror[toolkit-missing]: two\n2 problems",
@@ -179,7 +171,7 @@ def test_with_json_stdout_has_only_data(call: Call, monkeypatch: pytest.MonkeyPa
     assert err == f"building\nerror[compile-failed]: {BUILD}: a.cu:3: error\n  hint: look\n"
 
 
-@pytest.mark.parametrize("words", [["resolve", "--json"], ["plan", "--json"], ["verify", "absent.whl", "--json"]])
+@pytest.mark.parametrize("words", [["plan", "--json"], ["verify", "absent.whl", "--json"]])
 def test_a_closed_stdout_is_an_error(words: list[str], matrix: Path) -> None:
     """`buildfarm plan --json >&-`: it ended with 0, and nobody got the plan."""
     argv = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "builder", *words]

@@ -19,7 +19,7 @@ from builder.proof import Check, Proof, Verdict, proofs_of
 from builder.publish.index.entry import Entry
 from builder.publish.runs.history import RUN
 from builder.records import BuildRecord
-from builder.untrusted import JsonError, parse_json, read_json, split_url, text, texts, visible, visible_with_colours
+from builder.untrusted import JsonError, parse_json, read_json, split_url, visible, visible_with_colours
 from tests.unit.wheels.make_record import build_record
 
 #: A title, a cursor movement, a colour, a backspace, an 8-bit control sequence, a change of direction.
@@ -177,18 +177,6 @@ def test_a_file_larger_than_the_limit_is_not_read(tmp_path: Path) -> None:
         stream.truncate(2**40)
     with pytest.raises(JsonError, match="larger than 1024 bytes"):
         read_json(tmp_path / "large.json", dict, limit=1024)
-
-
-def test_text_and_texts() -> None:
-    assert texts(["a", "b"]) == ("a", "b")
-    not_text: list[object] = [None, 1, b"x", ["a"]]
-    for value in not_text:
-        with pytest.raises(TypeError):
-            text(value)
-    not_texts: list[object] = ["ab", {"a": 1}, ["a", 1], None]
-    for value in not_texts:
-        with pytest.raises(TypeError):
-            texts(value)
 
 
 READERS: dict[str, tuple[Any, Callable[[Any], object]]] = {

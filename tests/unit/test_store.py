@@ -27,7 +27,7 @@ from builder.process import OWNER_VARIABLE
 from builder.progress.display import StageTime, Timeline
 from builder.proof import Check, Proof, Verdict
 from builder.publish.runs.history import last_steps, runs, save_run
-from builder.store import Store, remove_temporary_files, sync_file_system, write_atomic
+from builder.store import Store, remove_temporary_files, write_atomic
 from tests.conftest import PATIENCE, owned, wait_until
 from tests.unit.wheels import make_record
 
@@ -213,12 +213,6 @@ def test_a_store_does_not_kill_processes_of_a_different_store(store: Store, tmp_
                 assert program.communicate("alive\n", timeout=PATIENCE)[0] == "alive\n"
         finally:
             program.kill()
-
-
-def test_file_systems(tmp_path: Path) -> None:
-    sync_file_system(tmp_path)
-    with pytest.raises(FileNotFoundError):
-        sync_file_system(tmp_path / "missing")
 
 
 BLOCK = b"x" * 40960

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import is_dataclass
+from functools import cache
 from importlib import import_module
 from inspect import cleandoc, signature
 from itertools import pairwise
@@ -87,6 +88,12 @@ def entry_of(module: str) -> str:
     return max(entries, key=len, default="")
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    """A module of the package, parsed once for all tests."""
+    return ast.parse(path.read_text())
+
+
 def imports_in(nodes: Iterable[ast.AST]) -> set[str]:
     """Return the modules of the package that these statements import."""
     imported: set[str] = set()
@@ -125,7 +132,7 @@ def test_imports_go_one_way() -> None:
         if not here:
             offenders.append(f"{name} is not in ORDER")
             continue
-        for module in imports_in(ast.walk(ast.parse(path.read_text()))):
+        for module in imports_in(ast.walk(tree(path))):
             there = entry_of(module)
             if not there:
                 offenders.append(f"{module} is not in ORDER")
@@ -141,7 +148,7 @@ def test_no_drawers() -> None:
 
 def test_no_import_is_circular() -> None:
     """Also one in a function or for types only: a reader of one module needs the other."""
-    graph = {name_of(path): imports_in(ast.walk(ast.parse(path.read_text()))) & NAMES for path in MODULES}
+    graph = {name_of(path): imports_in(ast.walk(tree(path))) & NAMES for path in MODULES}
     assert circle(graph) == []
 
 
@@ -156,7 +163,7 @@ def test_the_story_of_a_build_is_one_page() -> None:
 def test_each_class_has_a_name_of_its_own() -> None:
     places: dict[str, list[str]] = {}
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(name_of(path))
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}

@@ -179,14 +179,6 @@ def test_the_first_error_after_warnings_is_printed_with_its_line(
     assert [line.split()[0] for line in lines[3:]] == ["hint:"]
 
 
-def test_a_missing_header_has_its_package(failing: SmallProject) -> None:
-    error = failed(failing, "header", "#include <glm/glm.hpp>\n")
-    assert error.sentence == "header/_C.c:1:10: fatal error: glm/glm.hpp: No such file or directory"
-    assert (
-        error.hints[0] == "the header glm/glm.hpp is in `libglm-dev` (Debian, Ubuntu) and `glm-devel` (dnf): install it"
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "options", "sentence", "hint"),
     [
@@ -233,16 +225,3 @@ def test_an_error_of_the_build_backend_has_its_file_and_line(failing: SmallProje
     line = next(n for n, text in enumerate(BACKEND.splitlines(), 1) if text.startswith("    tag ="))
     assert error.sentence == f"backend.py:{line}: KeyError: 'MY_TOOLKIT'"
     assert error.excerpt == (f"{line:>5} |     os.environ['MY_TOOLKIT']",)
-
-
-def test_a_missing_module_has_the_requirement(failing: SmallProject) -> None:
-    error = failed(failing, "module", "", BACKEND.replace("    tag =", "    import yaml.none\n    tag =", 1))
-    assert "ModuleNotFoundError: No module named 'yaml'" in error.sentence
-    assert error.hints[0] == "add `PyYAML` to `build_requires` in the recipe: the build needs this module"
-
-
-def test_a_backend_that_only_says_why(failing: SmallProject) -> None:
-    backend = BACKEND.replace("    tag =", "    raise SystemExit('Install the frobnicator first.')\n    tag =", 1)
-    error = failed(failing, "says", "", backend)
-    assert error.sentence.endswith(": Install the frobnicator first.")
-    assert Path(error.hints[-1].rpartition(" ")[2]).is_file()

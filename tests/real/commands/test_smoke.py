@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from builder.check import Check
 from builder.cli.app import app
-from builder.errors import BuildfarmError, Exit, MissingToolError, NothingSelectedError
+from builder.errors import BuildfarmError, Exit, NothingSelectedError
 from builder.gate.outcome import FAILED, Outcome
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
@@ -131,14 +131,6 @@ def test_the_proofs_beside_a_wheel_of_build_are_updated(workspace: Workspace, mo
     assert (verdicts[Check.IMPORT], verdicts[Check.VALUES]) == (Verdict.PASSED, Verdict.FAILED)
 
 
-def test_proofs_of_a_different_wheel_are_an_error_before_any_check(workspace: Workspace) -> None:
-    wheel = workspace.wheel()
-    proofs_path(wheel).write_bytes(proofs_json([Proof("0" * 64, None, Check.TAGS, Verdict.PASSED)]))
-    error = error_of(workspace.smoke("--python", str(PYTHON)))
-    assert "proofs of a different file" in str(error)
-    assert Store(workspace.store).proofs(sha256_of(wheel)) == []
-
-
 def test_a_named_extension_is_the_recipe_of_a_wheel_with_another_name(workspace: Workspace) -> None:
     wheel = loopback.pure_wheel(workspace.root, "other", "1.0", {"ops/__init__.py": ""}, requires=["torch"])
     done = workspace.smoke(wheel, "--python", str(PYTHON), "--ext", "ops", "--json")
@@ -199,15 +191,6 @@ def test_a_cell_that_the_machine_of_the_build_did_not_have_is_linked_here(worksp
     assert done.exit_code == Exit.OK, done.output
     verdicts = {proof.check: proof.verdict for proof in proofs_beside(wheel, sha256_of(wheel))}
     assert verdicts[Check.LINKAGE] is Verdict.PASSED
-
-
-def test_a_missing_container_engine_is_an_error_before_any_check(
-    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    error = error_of(workspace.smoke(workspace.wheel(), "--executor", "docker"))
-    assert isinstance(error, MissingToolError)
-    assert "there is no docker program on PATH" in str(error)
 
 
 def test_a_failure_is_printed_and_sets_the_exit_code(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

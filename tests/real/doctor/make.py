@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import BUILDFARM
-from tests.fixtures.compiled import compiled
+from tests.fixtures.compiled import library
 from tests.unit.loopback import PackageIndex, pure_wheel
 from tests.unit.proofs.make import fat_binary
+from tests.unit.transcripts import call_in_process, forget_machine
 
 #: The kind of machine code in `fat_binary`.
 SASS = 2
@@ -34,14 +36,13 @@ def torch_libraries(folder: Path, archs: Sequence[int], symbol: str = "torch_sym
     """The libraries of a torch, compiled: libtorch_cpu defines `symbol`, libtorch_cuda has GPU code."""
     folder.mkdir(parents=True, exist_ok=True)
     made = {
-        "libc10.so": compiled(folder, "int c10_symbol(void) { return 1; }", "-Wl,-soname,libc10.so", name="libc10.so",
-                              language="c"),
-        "libtorch_cpu.so": compiled(folder, f"int {symbol}(void) {{ return 1; }}", "-Wl,-soname,libtorch_cpu.so",
-                                    name="libtorch_cpu.so", language="c"),
-        "libtorch_cuda.so": compiled(folder, gpu_source(*archs), "-Wl,-soname,libtorch_cuda.so",
-                                     name="libtorch_cuda.so", language="assembler"),
-    }  # fmt: skip
-    return {name: path.read_bytes() for name, path in made.items()}
+        "libc10.so": library("libc10.so", "int c10_symbol(void) { return 1; }"),
+        "libtorch_cpu.so": library("libtorch_cpu.so", f"int {symbol}(void) {{ return 1; }}"),
+        "libtorch_cuda.so": library("libtorch_cuda.so", gpu_source(*archs), "assembler"),
+    }
+    for name, data in made.items():
+        (folder / name).write_bytes(data)
+    return made
 
 
 @dataclass
@@ -117,10 +118,20 @@ class Patient:
         self.machine = ("--driver", driver, *(word for gpu in gpus for word in ("--gpu", gpu)))
 
     def doctor(self, *before: str) -> tuple[int, dict[str, Any]]:
-        """Run the commands in one shell, then `buildfarm doctor --json`; the exit code and the data of doctor."""
-        words = [str(BUILDFARM), "doctor", "--json", "--python", str(self.python)]
+        """Run the commands in one shell, then `buildfarm doctor --json`; the exit code and the data of doctor.
+
+        Without commands it runs in this process: to start another one takes longer than to judge.
+        """
+        words = ["doctor", "--json", "--python", str(self.python)]
         words += ["--torch-index", self.index.torch_index, *self.machine]
-        lines = ["set -e", *(f"{{ {line}; }} >&2" for line in before), "set +e", shlex.join(words)]
+        if not before:
+            forget_machine()
+            with patch.dict(os.environ, self._environment, clear=True):
+                code, out, err = call_in_process(words)
+            assert out, err
+            return code, json.loads(out)
+        shown = shlex.join([str(BUILDFARM), *words])
+        lines = ["set -e", *(f"{{ {line}; }} >&2" for line in before), "set +e", shown]
         ran = subprocess.run(
             ["bash", "-c", "\n".join(lines)], capture_output=True, text=True, env=self._environment, check=False
         )

@@ -23,16 +23,6 @@ def test_a_sound_environment_has_no_fault(patient: Patient) -> None:
     assert data["torches"][0]["version"] == "2.11.0"
 
 
-def test_torchvision_of_another_torch(patient: Patient) -> None:
-    patient.torch()
-    for version, torch in (("0.25.0", "2.10.0"), ("0.26.0", "2.11.0")):
-        patient.wheel("torchvision", version, requires=[f"torch=={torch}"])
-    patient.install("torch==2.11.0")
-    patient.install("--no-deps", "torchvision==0.25.0")
-    what = "torchvision 0.25.0 requires torch==2.10.0, but torch 2.11.0 is installed"
-    patient.heal("companion-of-another-torch", what, cure="torchvision==0.26.0 torch==2.11.0")
-
-
 @pytest.fixture
 def extension(patient: Patient, tmp_path: Path) -> bytes:
     """A library of an extension for the sm_80 and a torch whose libtorch_cpu has `_ZN5torch5firstEv`."""

@@ -18,31 +18,6 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return run_command()
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (("--gpu", "RTX 9999"), "--gpu: buildfarm knows no GPU 'RTX 9999'"),
-        (("--driver", "new"), "--driver: 'new' is not a driver version; write it like 550 or 550.54.14"),
-    ],
-)
-def test_a_mistake_in_the_machine(
-    words: Sequence[str], error: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, *words) == Exit.USAGE
-    assert error in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.parametrize(
-    ("program", "reason"),
-    [("/bin/false", ""), ("/bin/cat", ": Try '/bin/cat --help'")],
-)
-def test_a_python_that_does_not_run(
-    program: str, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "--python", program) == Exit.USAGE
-    assert f"{program}: this is not a Python that runs{reason}" in capsys.readouterr().err
-
-
 def test_the_text_has_the_fault_its_cause_and_its_cure(
     patient: Patient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

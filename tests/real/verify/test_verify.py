@@ -151,7 +151,3 @@ def test_failure_names_the_largest_libraries_and_their_architectures(stubs: Path
     assert "more than its limit of 1 KiB; unpacked, the largest libraries are ops/_large.so with 79" in reason
     assert "(GPU code: sm_" in reason
     assert reason.index("ops/_large.so") < reason.index("ops/_C.")
-
-
-def test_unreadable_limit(store: Path, tmp_path: Path) -> None:
-    assert "is not a size" in str(run(store, tmp_path, "--max-size", "large").exception)

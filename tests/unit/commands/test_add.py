@@ -13,7 +13,6 @@ from builder.commands.axes import new_axes
 from builder.errors import Code, UsageError
 from builder.matrix.config import GitSource, SdistSource, Selection
 from builder.matrix.load import load_matrix, load_recipe
-from builder.recipes.matrix_file import axes_text
 from tests.conftest import coded
 from tests.refused import refused
 from tests.unit import loopback
@@ -125,18 +124,6 @@ def test_a_source_that_cannot_be_built_writes_nothing(tmp_path: Path) -> None:
     assert not (source / "extension.yaml").exists()
 
 
-@pytest.mark.parametrize(
-    ("select", "axes"),
-    [
-        (Selection(torch=("2.11",), cuda=("13.0",), python=("3.12",)), "torch 2.11.0, CUDA 13.0, Python 3.12"),
-        (Selection(torch=("2.2",), python=("3.10",)), "torch 2.2.2, CUDA 12.1, Python 3.10"),
-        (Selection(cuda=("12.1",), python=("3.10",)), "torch 2.5.1, CUDA 12.1, Python 3.10"),
-    ],
-)
-def test_versions_of_a_new_matrix(select: Selection, axes: str) -> None:
-    assert axes_text(new_axes(select)) == axes
-
-
 @pytest.mark.parametrize(("limit", "python"), [(">=3.12", "3.14"), ("<3.11", "3.10"), (">=3.99", None), ("", None)])
 def test_a_new_matrix_has_a_python_of_the_source(limit: str, python: str | None) -> None:
     axes = new_axes(Selection(torch=("2.11",)), (), limit)
@@ -164,5 +151,3 @@ def test_a_matrix_behind_a_link_and_with_spaces(tmp_path: Path) -> None:
 def test_a_new_matrix_has_the_newest_versions() -> None:
     axes = new_axes(Selection())
     assert axes.torch[0] == max(new_axes(Selection(torch=("2.11", "2.15"))).torch)
-    with refused(Code.NO_SUCH_COMBINATION, "CUDA 11.8", "Python 3.14"):
-        new_axes(Selection(cuda=("11.8",), python=("3.14",)))

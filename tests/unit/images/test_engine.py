@@ -404,25 +404,6 @@ def test_a_written_lock_is_sorted_and_readable(tmp_path: Path) -> None:
     assert path.read_text().splitlines()[-2:] == [f'"a" = "{ONE}"', f'"b/x:1" = "{TWO}"']
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("version = 1\nimages = 3", "`images` has no sha256"),
-        ('version = 1\n[images]\n"a" = "latest"', "`a` has no sha256"),
-        ('version = 1\n[images]\n"a" = "sha256:12"', "`a` has no sha256"),
-        ("version = 2\n[images]", "has version 2"),
-        ("", "has version None"),
-        ("<<<<<<< ours", "is not valid TOML"),
-    ],
-)
-def test_an_invalid_lock_is_a_usage_error(tmp_path: Path, text: str, reason: str) -> None:
-    path = tmp_path / "buildfarm.lock"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=reason) as wrong:
-        read_lock(path)
-    assert wrong.value.where == str(path)
-
-
 def test_a_refresh_updates_these_images_and_keeps_the_others(tmp_path: Path, fake: FakeEngine) -> None:
     path = tmp_path / "buildfarm.lock"
     moved, fresh, gone = "r.example/a:1", "r.example/b:1", "r.example/gone:1"

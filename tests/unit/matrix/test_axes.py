@@ -50,7 +50,7 @@ def test_an_unreadable_name_is_an_error(parse: Callable[[str], object], text: st
     assert caught.value.sentence == sentence
 
 
-@pytest.mark.parametrize("parse", [Torch.parse, Cuda.parse, Python.parse, Arch.parse])
+@pytest.mark.parametrize("parse", [Torch.parse, Compat.load().resolve_torch, Cuda.parse, Python.parse, Arch.parse])
 @pytest.mark.parametrize("form", ["{}", "3.{}", "2.11.{}", "cu{}0", "cp3{}", "{}.0"])
 def test_a_number_with_more_digits_than_python_converts(parse: Callable[[str], object], form: str) -> None:
     with pytest.raises(UsageError, match=r"9999…' is not a .*; write it like") as refused:

@@ -34,28 +34,6 @@ def test_a_series_means_its_newest_patch(text: str, release: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "says"),
-    [
-        ("2.11.5", Code.VERSION_UNKNOWN, "torch 2.11.5; the nearest is 2.11.0, the newest 2.15.0"),
-        ("1.9", Code.VERSION_UNKNOWN, "torch 1.9; the nearest is 1.12, the newest 2.15.0"),
-        (f"2.{'9' * 5000}", Code.VALUE_INVALID, f"'2.{'9' * 38}…' is not a torch version"),
-    ],
-)
-def test_an_unknown_torch_is_an_error(text: str, code: Code, says: str) -> None:
-    with refused(code, says):
-        COMPAT.resolve_torch(text)
-
-
-def test_an_unknown_cuda_or_python_names_the_nearest() -> None:
-    with refused(Code.VERSION_UNKNOWN, "CUDA 12.7; the nearest is 12.6, the newest 13.5"):
-        COMPAT.resolve_cuda("12.7")
-    with refused(Code.VERSION_UNKNOWN, "Python 3.16; the nearest Python with wheels is 3.15"):
-        COMPAT.resolve_python("3.16")
-    assert COMPAT.resolve_cuda("cu130") == Cuda(13, 0)
-    assert COMPAT.resolve_python("cp313t") == Python(3, 13, free_threaded=True)
-
-
-@pytest.mark.parametrize(
     ("cell", "platform", "code", "says"),
     [
         ("2.2.2 12.4 3.12", X86, "no-torch-wheel-for-cuda", "CUDA 12.4; it has 11.8 and 12.1"),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from builder.commands.plan import plan_to_json
-from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError
+from builder.errors import Code, NothingSelectedError
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python
 from builder.matrix.compat import Compat
 from builder.matrix.config import Exclude, Matrix, Recipe, Selection, WheelSource
 from builder.matrix.plan import Plan, make_plan, served_cells, summarise_skips
-from tests.conftest import coded
 from tests.refused import refused
 from tests.unit.matrix.make import matrix, recipe
 
@@ -249,34 +248,6 @@ def test_an_official_wheel_has_cells_and_no_build() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("select", "code", "says", "hints"),
-    [
-        ("torch=2.2 cuda=13.0", "NO_SUCH_COMBINATION", "--torch 2.2 --cuda 13.0: torch 2.2 was never built for", []),
-        ("torch=2.2 python=3.13", "NO_SUCH_COMBINATION", "--torch 2.2 --python 3.13: torch 2.2 has no wheel for", []),
-        # The matrix does not list it either, but to add it would be no cure.
-        ("torch=2.2 cuda=12.4", "NO_SUCH_COMBINATION", "--torch 2.2 --cuda 12.4: torch 2.2 was never built for", []),
-        ("torch=2.5", "NO_CELL_LEFT", "matrix.yaml, `torch`: ", ["add 2.5.1 under", "lists 2.2.2 and 2.11.0"]),
-        ("torch=2.2.0", "NO_CELL_LEFT", "matrix.yaml, `torch`: ", ["add 2.2.0 under", "lists 2.2.2 and 2.11.0"]),
-        ("cuda=12.8", "NO_CELL_LEFT", "matrix.yaml, `cuda`: ", ["add 12.8 under `cuda`", "lists 12.1 and 13.0"]),
-        ("python=3.14", "NO_CELL_LEFT", "matrix.yaml, `python`: ", ["add 3.14 under", "lists 3.12 and 3.13"]),
-        ("torch=2.8 cuda=12.8", "NO_CELL_LEFT", "matrix.yaml: ", ["add 2.8.0 under", "add 12.8 under `cuda`"]),
-        ("cuda=12.7", "VERSION_UNKNOWN", "--cuda 12.7: ", []),
-        ("cuda=12.1 python=3.13", "NO_CELL_LEFT", "matrix.yaml: ", ["is 3.12 (1 cell)", "13.0 (1 cell)"]),
-    ],
-)
-def test_impossible_selections(select: str, code: str, says: str, hints: Sequence[str]) -> None:
-    axes = matrix(["2.2", "2.11"], ["12.1", "13.0"], ["3.12", "3.13"])
-    values = dict(word.split("=") for word in select.split())
-    with pytest.raises(BuildfarmError, check=coded(Code[code])) as caught:
-        planned(axes, recipe(), select=Selection(**{axis: (value,) for axis, value in values.items()}))
-    assert str(caught.value).startswith(says)
-    assert all(part in hint for part, hint in zip(hints, caught.value.hints, strict=True)), caught.value.hints
-    is_usage = isinstance(caught.value, UsageError)
-    assert caught.value.exit_code is (Exit.USAGE if is_usage else Exit.NOTHING_SELECTED)
-    assert is_usage is (code != "NO_CELL_LEFT")
-
-
 def test_what_a_recipe_says_comes_first() -> None:
     axes = matrix(["2.2", "2.5", "2.11"], ["11.8", "12.1", "13.0"], ["3.12", "3.13"])
     with refused(Code.NO_CELL_LEFT) as caught:
@@ -342,6 +313,10 @@ def requests(draw: st.DrawFn) -> tuple[Matrix, list[Recipe]]:
     return request, [draw(recipes(name)) for name in ("a", "b")]
 
 
+#: What a request lists, in any order.
+AXES = ("torch", "cuda", "python", "archs", "platforms", "exclude")
+
+
 def plan_or_none(request: Matrix, recipes: list[Recipe]) -> Plan | None:
     try:
         return make_plan(request, recipes, Selection(), COMPAT)
@@ -350,46 +325,24 @@ def plan_or_none(request: Matrix, recipes: list[Recipe]) -> Plan | None:
         return None
 
 
-@given(requests())
+@given(requests(), st.randoms(use_true_random=False))
 @settings(deadline=None)
-def test_every_combination_is_served_once_or_skipped_once(request: tuple[Matrix, list[Recipe]]) -> None:
-    plan = plan_or_none(*request)
+def test_a_plan_is_whole_and_possible_and_has_no_order(request: tuple[Matrix, list[Recipe]], random: Random) -> None:
+    """Each combination is served once or skipped once; a build fits the cells that it serves."""
+    axes, recipes = request
+    plan = plan_or_none(axes, recipes)
+    changed: dict[str, Any] = {
+        name: tuple(random.sample(values, len(values))) for name in AXES if (values := getattr(axes, name))
+    }
+    assert plan_or_none(replace(axes, **changed), recipes[::-1]) == plan
     if plan is None:
         return
-    axes, recipes = request
     combinations = {Cell(*c) for c in product(axes.torch, axes.cuda, axes.python, axes.platforms)}
     for extension in (r.name for r in recipes):
         found = Counter(cell for b in plan.builds if b.extension == extension for cell in b.serves)
         found.update(Cell(s.torch, s.cuda, s.python, s.platform) for s in plan.skips if s.extension in ("", extension))
         assert found == Counter(combinations)
-
-
-@given(requests(), st.randoms(use_true_random=False))
-@settings(deadline=None)
-def test_the_order_of_the_input_does_not_matter(request: tuple[Matrix, list[Recipe]], random: Random) -> None:
-    plan = plan_or_none(*request)
-    axes, recipes = request
-
-    def shuffled(items: tuple[T, ...]) -> tuple[T, ...]:
-        return tuple(random.sample(items, len(items)))
-
-    other = replace(
-        axes,
-        torch=shuffled(axes.torch),
-        cuda=shuffled(axes.cuda),
-        python=shuffled(axes.python),
-        archs=shuffled(axes.archs),
-        platforms=shuffled(axes.platforms),
-        exclude=shuffled(axes.exclude),
-    )
-    assert plan_or_none(other, recipes[::-1]) == plan
-
-
-@given(requests())
-@settings(deadline=None)
-def test_every_build_is_possible_and_fits_the_cells_it_serves(request: tuple[Matrix, list[Recipe]]) -> None:
-    plan = plan_or_none(*request)
-    for build in plan.builds if plan else ():
+    for build in plan.builds:
         assert build.archs
         assert not [arch for arch in build.archs if COMPAT.why_not_arch(build.cuda, arch)]
         assert not [arch for arch in build.archs if COMPAT.why_not_listed(build.torch, arch)]
@@ -406,5 +359,5 @@ def test_every_build_is_possible_and_fits_the_cells_it_serves(request: tuple[Mat
                 assert (cell.python,) == build.pythons
             else:
                 assert not cell.python.free_threaded
-    names = [str(build) for build in plan.builds] if plan else []
+    names = [str(build) for build in plan.builds]
     assert len(names) == len(set(names))

@@ -19,7 +19,6 @@ from builder.recipes.inspection.metadata import BackendMetadata
 from builder.recipes.inspection.native_code import needless_headers, too_many_headers
 from builder.recipes.matrix_file import add_extension, create_matrix
 from tests.conftest import coded
-from tests.refused import refused
 
 PYBIND = "#include <torch/extension.h>\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}\n"
 SETUP = """\
@@ -396,21 +395,6 @@ def test_what_the_files_do_not_state_comes_from_the_build_backend(tree: Path) ->
     assert "? " not in found(draft)
 
 
-def test_nothing_to_compile_is_refused_before_a_build(tree: Path) -> None:
-    write(tree, {"bind": None, "csrc/ops.cu": None})
-    with refused(Code.SOURCE_UNSUPPORTED, "setup.py compiles csrc/bind.cpp, but the source does not contain"):
-        inspect(tree)
-    write(tree, {"setup": script().replace("csrc/", "../csrc/")})
-    with refused(Code.SOURCE_UNSUPPORTED, "setup.py compiles ../csrc/bind.cpp") as raised:
-        inspect(tree)
-    (hint,) = raised.value.hints
-    assert "#subdirectory=FOLDER`" in hint
-    write(tree, {"setup": None, "csrc/setup.py": "setup()\n"})
-    with refused(Code.SOURCE_UNSUPPORTED) as raised:
-        inspect(tree)
-    assert raised.value.hints[0].startswith("name the folder with these files")
-
-
 @pytest.mark.filterwarnings("error")
 def test_the_source_is_read_and_not_run_and_its_warnings_are_not_shown(tree: Path) -> None:
     write(tree, {"setup": f"open({str(tree / 'ran')!r}, 'w')\n{script()}pattern = '\\d'\n"})
@@ -485,11 +469,6 @@ def test_a_cuda_file_that_needs_only_the_types_of_torch_is_known(tmp_path: Path,
 )
 def test_source_is_parsed(text: str, expected: object) -> None:
     assert parse_reference(text) == expected
-
-
-def test_an_unknown_part_of_the_url_is_refused() -> None:
-    with refused(Code.SOURCE_UNSUPPORTED, "only `subdirectory=FOLDER`"):
-        parse_reference("https://host/name@v1#subdir=python")
 
 
 def test_a_folder_and_a_local_repository(tmp_path: Path) -> None:

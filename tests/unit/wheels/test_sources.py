@@ -198,21 +198,6 @@ def test_same_input_same_bytes_and_no_change_in_place(tmp_path: Path) -> None:
     assert "the folder has a different file of this name" in str(done.exception)
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("--version", "one"), "Invalid version: 'one'"),
-        (("--name", "a b"), "name is invalid: 'a b'"),
-        (("--tag", "linux_x86_64"), "'linux_x86_64' is not a tag such as"),
-    ],
-)
-def test_a_malformed_label(tmp_path: Path, options: tuple[str, ...], says: str) -> None:
-    done = relabel(w0(tmp_path, "t0", "1.0", TAG, {}), *options)
-    assert isinstance(done.exception, UsageError)
-    assert says in str(done.exception)
-    assert not list(tmp_path.glob("out/*"))
-
-
 def test_a_changed_wheel_gets_no_new_record(tmp_path: Path) -> None:
     wheel = w0(tmp_path, "t0", "1.0", TAG, {"t0/__init__.py": b""})
     with zipfile.ZipFile(wheel, "a") as archive:

@@ -260,29 +260,6 @@ def test_a_different_file_of_a_published_name_is_refused_without_a_test(
     assert result["reasons"] == ["the index has a different wheel of this name; a published file never changes"]
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["ops-1.0.tar.gz"], "this is a source distribution, and this command builds nothing"),
-        (["gone.whl"], "there is no such file"),
-        (["ops"], "the exact version is missing"),
-        (["ops==1.0", "--torch", "9.9"], "does not know torch 9.9"),
-        (["ops==1.0", "--torch", "2.2", "--cuda", "13.0"], "torch 2.2 was never built for CUDA 13.0"),
-        (["ops==1.0", "--ext", "mine"], "no extension is named 'mine'"),
-        (["ops==1.0", "--require", "most"], "'most' is not a level"),
-        (["ops==7.0"], "the index has no such wheel"),
-        (["."], "this folder contains no wheel"),
-    ],
-)
-def test_arguments_that_cannot_be_used(
-    call: Call, gates: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], sentence: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = call("adopt", *words, "--to", tmp_path / "new", "--store", tmp_path / "store")
-    assert (code, out, gates) == (Exit.USAGE, "", [])
-    assert sentence in " ".join(err.split())
-
-
 def test_a_folder_is_taken_wheel_by_wheel(call: Call, gates: list[Path], make: Make, tmp_path: Path) -> None:
     make(), make("2.0")
     damage(make("3.0"))

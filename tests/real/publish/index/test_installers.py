@@ -131,7 +131,7 @@ def test_installs_from_a_web_server_and_reads_metadata_beside_the_wheel(
     assert list(dict.fromkeys(requested)) == [f"my_ext-1.0+cu13-py3-none-any.whl{end}" for end in (".metadata", "")]
 
 
-@pytest.mark.parametrize("bound", ["<3.4", "==3.4.*", "~=3.4.0", "===3.4.1", "!=3.11.*,!=3.12.*,!=3.13.*"])
+@pytest.mark.parametrize("bound", ["<3.4", "==3.4.*", "!=3.11.*,!=3.12.*,!=3.13.*"])
 def test_uv_ignores_the_upper_bounds_of_requires_python(tmp_path: Path, install: Install, bound: str) -> None:
     """The check `modules` relies on it; pip refuses such a wheel."""
     simple = index_of(tmp_path / "dist", pure_wheel(tmp_path, "my_ext", "1.0", requires_python=bound))

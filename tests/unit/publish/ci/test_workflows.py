@@ -228,29 +228,6 @@ def test_the_options_of_runners_and_index(project: Path) -> None:
     assert (project / ".github" / "workflows" / "buildfarm.yml").read_text().startswith(written_by)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("--runner-labels", "a, b"),
-        ("--runner-labels", "${{ github.head_ref }}"),
-        ("--publish-labels", ""),
-        ("--index", "a b"),
-        ("--index", "-x"),
-        ("--environment", "a: b"),
-        ("--branch", "a b"),
-        ("--require", "all"),
-        ("--install", "x\n      - run: evil"),
-        ("--install", "$(evil)"),
-    ],
-)
-def test_values_that_would_break_the_file_are_refused(project: Path, option: str, value: str) -> None:
-    arguments = [option, value] if option == "--install" else ["--install", "./buildfarm", option, value]
-    error = ci(project, *arguments).exception
-    assert isinstance(error, UsageError)
-    assert option in str(error)
-    assert not (project / ".github").exists()
-
-
 STEPS = yaml.safe_load(ACTION.read_text())["runs"]["steps"]
 VERIFY_STEPS = yaml.safe_load(VERIFY.read_text())["runs"]["steps"]
 #: Notes its arguments.
@@ -413,48 +390,6 @@ def test_paths_of_the_repository_and_urls_with_a_commit(project: Path, value: st
     (project / "tools" / "buildfarm-1.0-py3-none-any.whl").write_bytes(b"")
     check_install(value, project)
     assert ci(project, "--install", value).exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("value", "code", "words"),
-    [
-        *((name, Code.VALUE_INVALID, "package index") for name in ("buildfarm", "buildfarm[s3]", "buildfarm==0.1.0")),
-        *((name, Code.VALUE_INVALID, "package index") for name in ("other >=1,<2", "Tools")),
-        ("git+https://git.example/buildfarm@main", Code.VALUE_INVALID, "commit"),
-        ("git+https://git.example/buildfarm", Code.VALUE_INVALID, "commit"),
-        ("buildfarm[s3] @ git+https://git.example/buildfarm@v0.1.0", Code.VALUE_INVALID, "commit"),
-        (f"git+https://git.example/buildfarm@{COMMIT[:12]}", Code.VALUE_INVALID, "commit"),
-        (f"git+https://git.example/buildfarm@main#egg={COMMIT}", Code.VALUE_INVALID, "commit"),
-        (f"git+https://git.example/{COMMIT}@main", Code.VALUE_INVALID, "commit"),
-        ("git+ssh://git@git.example/buildfarm", Code.VALUE_INVALID, "commit"),
-        ("https://git.example/buildfarm/archive/main.zip", Code.VALUE_INVALID, "commit"),
-        ("buildfarm @ git+https://git.example/buildfarm@COMMIT", Code.VALUE_INVALID, "commit"),
-        (f"buildfarm @ git+/srv/buildfarm@{COMMIT}", Code.VALUE_INVALID, "commit"),
-        ("./nope", Code.NO_SUCH_FILE, ""),
-        ("./nope[s3]", Code.NO_SUCH_FILE, ""),
-        ("tools/nope", Code.NO_SUCH_FILE, ""),
-        ("./ops", Code.NO_SUCH_FILE, ""),  # has no pyproject.toml
-        ("./matrix.yaml", Code.VALUE_INVALID, ""),
-        ("../buildfarm", Code.VALUE_INVALID, ""),
-        ("./linked", Code.VALUE_INVALID, ""),  # a link out of the repository
-        ("/srv/buildfarm", Code.VALUE_INVALID, ""),
-        ("~/buildfarm", Code.VALUE_INVALID, ""),
-        (f"git+file:///srv/buildfarm@{COMMIT}", Code.VALUE_INVALID, "commit"),
-        ("buildfarm @ ./buildfarm", Code.VALUE_INVALID, "commit"),
-        ("-r ./buildfarm", Code.VALUE_INVALID, ""),
-        ("--index-url=https://git.example/", Code.VALUE_INVALID, ""),
-        ("./buildfarm ./ops", Code.NO_SUCH_FILE, ""),
-        (f"buildfarm @ http://git.example/buildfarm@{COMMIT}", Code.VALUE_INVALID, "TLS"),
-        (f"buildfarm @ git+http://git.example/buildfarm@{COMMIT}", Code.VALUE_INVALID, "TLS"),
-    ],
-)
-def test_what_differs_between_jobs_or_is_missing_is_refused(project: Path, value: str, code: Code, words: str) -> None:
-    outside = project.parent / "buildfarm"
-    outside.mkdir(exist_ok=True)
-    (outside / "pyproject.toml").touch()
-    (project / "linked").symlink_to(outside)
-    with refused(code, "--install", words):
-        check_install(value, project)
 
 
 @pytest.mark.parametrize(

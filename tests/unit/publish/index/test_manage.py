@@ -35,20 +35,6 @@ def index(tmp_path: Path) -> Path:
     return tmp_path / "index"
 
 
-def test_check_compares_each_file_with_its_hash(index: Path, call: Call) -> None:
-    assert call("index", "check", index)[:2] == (0, "checked: 1 project, 4 wheels, 0 faults\n")
-    (wheel,) = index.glob("files/*/*/my_ext-3.0-py3-none-any.whl")
-    data = wheel.read_bytes()
-    wheel.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    (metadata,) = index.glob("files/*/*/my_ext-2.0*.metadata")
-    metadata.unlink()
-    code, out, _ = call("index", "check", index, "--json")
-    missing, changed = sorted(json.loads(out)["faults"], key=lambda fault: "changed" in fault)
-    assert (code, "my_ext-2.0" in missing, "the file is missing" in missing) == (1, True, True)
-    assert "my_ext-3.0" in changed
-    assert "the content changed" in changed
-
-
 PAGES = """index.html simple/index.html simple/index.json simple/my-ext/index.html cu124/index.html
     cu124/my-ext/index.html cu124/my-ext/index.json projects/my-ext/index.html"""
 
@@ -80,31 +66,6 @@ def test_check_finishes_an_interrupted_change(index: Path, tmp_path: Path, call:
         Stopping(Folder(index)).add(ready(tmp_path, version="4.0", proven=False))
     code, out, _ = call("index", "check", index)
     assert (code, out) == (0, "finished the interrupted change of my-ext\nchecked: 1 project, 5 wheels, 0 faults\n")
-
-
-@pytest.mark.parametrize(
-    ("versions", "yanked", "left"),
-    [
-        (("1.0", "2.0"), ("2.0",), ["1.0", "2.0"]),
-        (("1.0", "2.0", "3.0rc1", "4.0"), ("4.0",), ["2.0", "3.0rc1", "4.0"]),
-        (("0.9", "1.0rc1", "1.0", "2.0"), ("0.9",), ["2.0"]),
-        (("1.0a1", "1.0a2"), (), ["1.0a2"]),
-        (("1.0a1", "1.0a2", "1.0a3"), ("1.0a3",), ["1.0a2", "1.0a3"]),
-        (("1.0a1", "1.0", "1.1a1"), ("1.0",), ["1.1a1"]),
-        (("1.0", "2.0"), ("1.0", "2.0"), ["1.0", "2.0"]),
-        (("1.0+cu124", "2.0+cu121", "2.0+cu124"), ("2.0+cu124",), ["2.0+cu121", "2.0+cu124"]),
-    ],
-)
-def test_prune_counts_neither_yanked_versions_nor_pre_releases(
-    tmp_path: Path, call: Call, versions: tuple[str, ...], yanked: tuple[str, ...], left: list[str]
-) -> None:
-    repository = Repository(Folder(tmp_path / "index"))
-    for version in versions:
-        repository.add(ready(tmp_path, version=version, proven=False))
-    for version in yanked:
-        repository.yank(f"my_ext-{version}-py3-none-any.whl", "slow")
-    assert call("index", "prune", tmp_path / "index", "--keep", 1)[0] == 0
-    assert sorted(str(entry.version) for entry in repository.entries("my-ext")) == left
 
 
 def test_a_reason_has_no_control_characters(index: Path, call: Call) -> None:
@@ -194,17 +155,6 @@ def test_a_stray_file_is_no_project(index: Path, tmp_path: Path, call: Call) -> 
     assert Repository(Folder(index)).projects() == ["my-ext"]
     assert call("index", "check", index)[:2] == (0, "checked: 1 project, 5 wheels, 0 faults\n")
     assert all(path.is_file() for path in stray)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "{}", '{"filename": 1}', '{"size": "x"}'])
-def test_a_damaged_record_is_a_fault(index: Path, call: Call, text: str) -> None:
-    (index / "records/my-ext/my_ext-3.0-py3-none-any.whl.json").write_text(text)
-    code, out, _ = call("index", "check", index)
-    assert code == 1
-    assert "records/my-ext/my_ext-3.0-py3-none-any.whl.json: this record of the index cannot be read" in out
-    code, _, err = call("index", "prune", index, "--keep", 1)
-    assert code == 2
-    assert "this record of the index cannot be read" in " ".join(err.split())
 
 
 @pytest.mark.parametrize("place", ["https://wheels.example/simple/", "http://wheels.example:8080/", "gs://bucket"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.check import Check
-from builder.commands.index.publish import publish_data, publish_text, publish_wheels
+from builder.commands.index.publish import publish_text, publish_wheels
 from builder.errors import Code
 from builder.hashing import sha256_of
 from builder.proof import Proof, Verdict, proofs_json, proofs_path
@@ -102,25 +102,6 @@ def test_proofs_of_the_store_and_beside_the_wheel_are_used(wheel: Path, reposito
     assert result.outcome is PublishOutcome.UNCHANGED
 
 
-def test_a_yanked_wheel_stays_yanked_and_is_not_offered(
-    wheel: Path, tmp_path: Path, repository: Repository, store: Store
-) -> None:
-    store.save_proofs(proofs_of(wheel))
-    publish_wheels(repository, [wheel], store, [Level.CPU])
-    repository.yank(wheel.name, "wrong on sm_120")
-    for level in (Level.CPU, Level.GPU):  # enough proofs, too few
-        results = publish_wheels(repository, [wheel], store, [level])
-        assert [(one.outcome, one.yanked) for one in results] == [(PublishOutcome.UNCHANGED, "wrong on sm_120")]
-        assert publish_data(results)[0]["yanked"] == "wrong on sm_120"
-        text = publish_text(results, url_of(str(tmp_path / "index")), [level])
-        assert f"it is yanked (wrong on sm_120), and stays so; `buildfarm unyank {wheel.name} --index INDEX`" in text
-        assert "pip install" not in text
-    repository.yank(wheel.name, None)
-    results = publish_wheels(repository, [wheel], store, [Level.CPU])
-    assert results[0].yanked is None
-    assert "pip install" in publish_text(results, url_of(str(tmp_path / "index")), [Level.CPU])
-
-
 def test_another_machine_adds_to_what_the_index_has(wheel: Path, tmp_path: Path) -> None:
     repository, first, second = Repository(Folder(tmp_path / "index")), Store(tmp_path / "a"), Store(tmp_path / "b")
     first.save_proofs(proofs_of(wheel, ON_GPU, cells=[CELL, OTHER.replace("cu130", "cu132")]))
@@ -157,29 +138,6 @@ def test_an_adopted_wheel_keeps_its_origin_until_a_statement_comes(
         (entry,) = repository.entries("my-ext")
         assert entry.farm
         assert (entry.farm.origin, entry.farm.built_here, entry.farm.cells) == (*expected, {CELL: "cpu"})
-
-
-def test_proofs_of_a_different_file_are_an_error(
-    wheel: Path, tmp_path: Path, repository: Repository, store: Store
-) -> None:
-    other = pure_wheel(tmp_path / "other", "my_ext", "1.0+cu130", {"my_ext.py": "1"})
-    proofs_path(wheel).write_bytes(proofs_json(proofs_of(other)))
-    with refused(Code.PROOFS_NOT_USABLE):
-        publish_wheels(repository, [wheel], store, [Level.CPU])
-    proofs_path(wheel).write_text("[{]")
-    with refused(Code.PROOFS_NOT_USABLE):
-        publish_wheels(repository, [wheel], store, [Level.CPU])
-
-
-def test_a_statement_of_a_different_file_is_an_error(wheel: Path, repository: Repository, store: Store) -> None:
-    path = statement_path(wheel)
-    store.save_proofs(proofs_of(wheel))
-    for text in ('{"subject": [{"digest": {"sha256": "0"}}]}', "{"):
-        path.write_text(text)
-        with refused(Code.PROOFS_NOT_USABLE) as caught:
-            publish_wheels(repository, [wheel], store, [Level.CPU])
-        assert caught.value.where == str(path)
-    assert repository.projects() == []
 
 
 def test_the_text_says_how_to_publish_what_has_no_results_here(
