@@ -91,7 +91,7 @@ def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict]
     if options.max_size:
         from builder.matrix.fields import parse_size  # noqa: PLC0415 - it needs the models of matrix.yaml
 
-        most = parse_size(options.max_size)
+        most = parse_size(options.max_size, "--max-size")
     pythons = pythons or [Python(*sys.version_info[:2])]
     judge = Judge(shelf_of(store), options.select, gpus, options.driver, most)
     verdicts: list[WheelVerdict] = []

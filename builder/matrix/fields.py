@@ -98,12 +98,13 @@ def _version(text: str) -> str:
     return text
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, where: str = "") -> int:
     """Return the bytes of `512MiB` or `20G` (powers of 1024), `20GB` (powers of 1000) or `0`. Raises UsageError."""
     if text == "0":
         return 0
     if len(text) > _SHORT or not (m := _SIZE.fullmatch(text)):
-        raise UsageError(f"{text[:_SHORT]!r} is not a size; write it like 512MiB or 2GiB", Code.VALUE_INVALID)
+        sentence = f"{text[:_SHORT]!r} is not a size; write it like 512MiB or 2GiB"
+        raise UsageError(sentence, Code.VALUE_INVALID, where=where)
     base = 1000 if (m[3] or "").upper() == "B" else 1024
     return int(float(m[1]) * base ** ("KMGT".index(m[2].upper()) + 1))
 

@@ -58,6 +58,7 @@ def load_matrix(path: Path) -> Matrix:
             ],
         )
     use_facts_of(path.parent)
+    Compat.load()  # a fault of facts.yaml is no fault of the keys below
     document = read_document(path)
     model = validate(document, MatrixModel)
     return Matrix(

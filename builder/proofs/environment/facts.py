@@ -231,7 +231,7 @@ def read_environment(python: Path, machine: Machine | None = None) -> InstalledE
 
 def _read_python(python: Path) -> InstalledPython:
     """Ask a Python for its version and folders; raises UsageError if it does not run."""
-    program = Path(shutil.which(str(python)) or python)
+    program = python.absolute() if python.exists() else Path(shutil.which(python) or python)
     if program.is_dir():
         program = program / "bin" / "python"
     reason = ""

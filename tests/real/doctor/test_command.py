@@ -1,6 +1,7 @@
 """The command `doctor`: the machine file, what is printed, and the JSON for a bug report."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -75,6 +76,16 @@ def test_without_any_environment_the_user_is_asked_for_one(
     assert "or name its Python: `buildfarm doctor --python env/bin/python`" in " ".join(capsys.readouterr().err.split())
     patient.has_torch()
     assert call(monkeypatch) == Exit.OK
+
+
+def test_a_python_in_the_current_folder(
+    patient: Patient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`./python` was looked for in PATH."""
+    monkeypatch.chdir(patient.python.parent)
+    monkeypatch.setenv("PATH", os.defpath)
+    call(monkeypatch, "--python", f"./{patient.python.name}", "--json")
+    assert json.loads(capsys.readouterr().out)["python"]["executable"] == str(patient.python)
 
 
 DAMAGED: Sequence[tuple[str, bytes | None]] = (
