@@ -69,15 +69,9 @@ def _no_folder(path: Path, where: str) -> UsageError:
 
 
 def check_output(folder: Path, option: str) -> None:
-    """Create a folder for wheels and write a temporary file to it; raises UsageError, which names the option.
-
-    A new folder gets a .gitignore, as from `uv build`: inside a source folder, it is then no part of the source.
-    """
+    """Write a temporary file to a folder for wheels, or to where it will be made; raises UsageError with the option."""
     try:
-        if not folder.is_dir():
-            folder.mkdir(parents=True)
-            (folder / ".gitignore").write_text(_IGNORE_ALL)
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=next(one for one in (folder, *folder.absolute().parents) if one.exists())):
             pass
     except OSError as error:
         raise UsageError(
@@ -86,3 +80,14 @@ def check_output(folder: Path, option: str) -> None:
             where=str(folder),
             hints=[f"name a different folder with `{option} DIR`"],
         ) from None
+
+
+def new_output(folder: Path, option: str) -> None:
+    """Create a folder for wheels, after `check_output`.
+
+    A new folder gets a .gitignore, as from `uv build`: inside a source folder, it is then no part of the source.
+    """
+    check_output(folder, option)
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        (folder / ".gitignore").write_text(_IGNORE_ALL)

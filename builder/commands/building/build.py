@@ -21,7 +21,7 @@ from builder.commands.axes import reads_unknown
 from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.building.story import BuildRun, LocalRun, publish
 from builder.commands.distributed.options import WorkersOptions
-from builder.commands.folders import DIST, check_output, open_store
+from builder.commands.folders import DIST, check_output, new_output, open_store
 from builder.errors import BuildfarmError, Exit
 from builder.gate.amounts import size_text
 from builder.gate.causes import KINDS
@@ -165,8 +165,8 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     """
     started, clock = datetime.now(UTC), time.monotonic()
     matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs)
-    store = open_store(options.store)
     check_output(options.dist, "--dist")
+    store = open_store(options.store)
     clear_abandoned(store)
     images = [name for rule in matrix.images for name in (rule.image, rule.pythons, rule.runtime)]
     if sentences := [*untested(installed_versions()).values(), *unsafe_images(images)]:
@@ -177,6 +177,7 @@ def run_build(options: BuildOptions) -> BuildOutcome:
         print_line(hint)
 
     results = run.build_all(stored)
+    new_output(options.dist, "--dist")
     publish(options.dist, plan, results, store)
     saved = save_run(
         store,

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.cli.options import SelectOptions
 from builder.cli.output import print_result
-from builder.commands.folders import check_output, open_store
+from builder.commands.folders import new_output, open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
 from builder.commands.index.publish import publish_data, publish_text, publish_wheel
 from builder.commands.index.verification import Verification
@@ -90,7 +90,7 @@ def adopt(options: AdoptOptions) -> None:
     pythons = [compat.resolve_python(text) for text in select.python]
     found = foreign_wheels(options.wheels, store.root / "sources", options.index, pythons)
     if folder := local_path(options.to):
-        check_output(folder, "--to")
+        new_output(folder, "--to")
     adopter = _Adopter(required, select, repository, store, recipes, WheelProver(store, environments), progress)
     with progress.shown():
         results = list(map(adopter.adopt, found))

@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from builder.check import Check
 from builder.cli.output import print_result
-from builder.commands.folders import DIST, check_output, open_store, read_dist
+from builder.commands.folders import DIST, new_output, open_store, read_dist
 from builder.commands.index.verification import Verification
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError
 from builder.gate.amounts import counted
@@ -178,7 +178,7 @@ def publish_wheels(
         proofs = verification.added(wheel, proofs)
         ready.append((new_wheel(wheel, proofs, kept=kept), proofs))
     if isinstance(target, Repository) and isinstance(target.objects, Folder):
-        check_output(target.objects.root, "--to")
+        new_output(target.objects.root, "--to")
     return [publish_wheel(target, new, proofs, required) for new, proofs in ready]
 
 

@@ -162,13 +162,16 @@ def _refuse_impossible(pinned: PinnedSource, tree: Path, script: SetupFacts, nat
         refuse("the source has no setup.py and no pyproject.toml at its top", *_OTHER_FOLDERS)
     if not (native.cuda_files or native.cpp_files or native.foreign_cuda_files):
         compiled = [source for extension in script.extensions for source in extension.sources]
-        hints = [
-            "if the git repository of the project has the missing files, add it, with the folder of setup.py:"
-            " `buildfarm add REPOSITORY@BRANCH#subdirectory=FOLDER`"
-        ]
+        hint = (
+            "if the git repository of the project has the missing files, commit them and add it, with the folder of"
+            " setup.py: `buildfarm add REPOSITORY@BRANCH#subdirectory=FOLDER`"
+        )
         if compiled:
-            refuse(f"setup.py compiles {compiled[0]}, but the source does not contain this file", *hints)
-        refuse("the source has no C++ or CUDA file, so there is nothing to compile", *hints)
+            outside = not (tree / compiled[0]).resolve().is_relative_to(tree.resolve())
+            where = "which is outside of the folder that buildfarm builds"
+            where = where if outside else "but the source does not contain this file"
+            refuse(f"setup.py compiles {compiled[0]}, {where}", hint)
+        refuse("the source has no C++ or CUDA file, so there is nothing to compile", hint)
 
 
 def _add_identity(draft: Draft, pinned: PinnedSource, stated: Metadata) -> None:
