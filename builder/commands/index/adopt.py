@@ -158,7 +158,7 @@ class _Adopter:
             keep_others=own is None,
         )
         verification = Verification(self.store, select=self.select)
-        proofs = verification.added(wheel.path, proofs, recipe)
+        proofs = verification.added(wheel.path, proofs, recipe, facts)
         # Where there was no environment for the cell.
         unmade = [one for one in proofs if one.check is Check.LINKAGE and one.verdict is Verdict.NOT_RUN]
         not_run = {str(one.cell): one.reason for one in unmade}

@@ -19,7 +19,7 @@ from builder.proofs.verify.judge import Judge
 from builder.publish.index.levels import OF_VERIFY
 from builder.store import Store
 from builder.wheelfile.archive import wheel_fault
-from builder.wheelfile.facts import open_wheel, read_facts
+from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
 
 _GOOD = (Verdict.PASSED, Verdict.ACCEPTED)
 #: Checks of wheels that do not use torch, such as dependencies.
@@ -50,19 +50,23 @@ class Verification:
     def _basis_of(self, check: Check) -> str:
         return any_wheel_basis() if check in OF_ANY_WHEEL else self.basis
 
-    def added(self, wheel: Path, proofs: Sequence[Proof], recipe: Recipe | None = None) -> list[Proof]:
+    def added(
+        self, wheel: Path, proofs: Sequence[Proof], recipe: Recipe | None = None, facts: WheelFacts | None = None
+    ) -> list[Proof]:
         """The proofs of a wheel, and those of the checks of `verify` that are missing among them.
 
         Other checks of `build` are added only for a wheel that has none of them. A wheel without a library that uses
         torch, such as a dependency, is judged by the checks that hold for any wheel. `recipe` is that of the wheel, or
-        None: the one of its name. Raises UsageError for a damaged wheel.
+        None: the one of its name. `facts` are those of the wheel, if they were read. Raises UsageError for a damaged
+        wheel.
         """
-        stored = [one for one in self.store.proofs(sha256_of(wheel)) if one.basis == self._basis_of(one.check)]
+        sha256 = facts.sha256 if facts else sha256_of(wheel)
+        stored = [one for one in self.store.proofs(sha256) if one.basis == self._basis_of(one.check)]
         kept = _overruled(proofs, stored)
         known = {one.check for one in kept if self._is_decided(one, stored)}
         if not known.issuperset(OF_VERIFY):
             linked = any(one.check is Check.LINKAGE and one.verdict in _GOOD for one in proofs)
-            made = list(self._made(wheel, known, linked=linked))
+            made = list(self._made(wheel, facts or read_facts(wheel), known, linked=linked))
             made = [replace(one, basis=self._basis_of(one.check)) for one in made]
             self.store.save_proofs(made)
             kept = _overruled(kept, made)
@@ -83,8 +87,7 @@ class Verification:
             return mine or proof.verdict is Verdict.ACCEPTED
         return proof.has_run
 
-    def _made(self, wheel: Path, known: Collection[Check], *, linked: bool) -> Iterator[Proof]:
-        facts = read_facts(wheel)
+    def _made(self, wheel: Path, facts: WheelFacts, known: Collection[Check], *, linked: bool) -> Iterator[Proof]:
         with open_wheel(wheel) as archive:
             fault = "" if Check.RECORD in known else wheel_fault(archive)  # it reads every byte of the wheel
             made = Judge(self._shelf, self.select).judge(archive, facts, fault=fault).proofs
