@@ -58,6 +58,8 @@ class AbiRule:
 
     abi: AbiClass
     specifier: str = ""
+    #: Whether the source also compiles for Python's stable ABI abi3t.
+    abi3t: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,10 +189,10 @@ class Recipe:
         parts = [re.escape(re.sub(r"[-_.]+", "-", part).lower()) for part in re.split(r"\{\w+\}", self.pattern)]
         return re.fullmatch(r"\d+".join(parts), name) is not None
 
-    def abi_of(self, torch: Torch) -> AbiClass | None:
-        """The class of the first rule that contains a torch release, or None."""
-        takes = ((SpecifierSet(rule.specifier, prereleases=True), rule.abi) for rule in self.abi)
-        return next((abi for specifiers, abi in takes if specifiers.contains(str(torch))), None)
+    def rule_of(self, torch: Torch) -> AbiRule | None:
+        """The first rule of `abi` that contains a torch release, or None."""
+        takes = ((SpecifierSet(rule.specifier, prereleases=True), rule) for rule in self.abi)
+        return next((rule for specifiers, rule in takes if specifiers.contains(str(torch))), None)
 
     @property
     def modules(self) -> tuple[str, ...]:

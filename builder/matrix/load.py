@@ -102,7 +102,7 @@ def recipe_of(document: Document, home: Path) -> Recipe:
             for path, patch in zip(patches, model.patches, strict=True)
             if patch.torch or patch.cuda
         },
-        abi=tuple(config.AbiRule(rule.abi, rule.torch) for rule in model.abi),
+        abi=tuple(config.AbiRule(rule.abi, rule.torch, rule.abi3t) for rule in model.abi),
         archs=tuple(sorted(set(model.archs))),
         imports=tuple(model.imports),
         accepts=tuple(Accept(str(one.check), one.reason, one.op, one.cell) for one in model.accepts),

@@ -111,6 +111,18 @@ class AbiModel(fields.StrictModel):
     torch: fields.SpecifierText = Field(
         default="", description="Version specifier of torch releases. Without this key, every release."
     )
+    abi3t: bool = Field(
+        default=False,
+        description="For `abi3` and `stable`: the source also compiles for Python's stable ABI abi3t (PEP 803). If"
+        " `python` of the matrix has a free-threaded Python from 3.15 on, one more wheel serves Python 3.15 and newer,"
+        " with and without a GIL. It is compiled with the free-threaded Python.",
+    )
+
+    @model_validator(mode="after")
+    def _not_cpython(self) -> AbiModel:
+        if self.abi3t and self.abi is AbiClass.CPYTHON:
+            raise ValueError("abi3t is for the classes abi3 and stable; a wheel of class cpython is for one Python")
+        return self
 
 
 class SourceModel(fields.StrictModel):

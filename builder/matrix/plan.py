@@ -19,13 +19,15 @@ from builder.errors import Code, NothingSelectedError, UsageError
 from builder.gate.amounts import counted, join_names
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Arch, Cell, Cuda, Platform, Python, Torch, shown
 from builder.matrix.compat import Compat, WhyNot, and_list, did_you_mean
-from builder.matrix.config import Matrix, Recipe, Selection, WheelSource
+from builder.matrix.config import AbiRule, Matrix, Recipe, Selection, WheelSource
 
 #: One build serves all cells with the same key: the platform, and what a binary of the ABI class depends on.
 GroupKey = tuple[str, AbiClass, str, Cuda | int, Python | None]
 
 #: Oldest Python of abi3 wheels: the Py_LIMITED_API that torch >= 2.10 itself sets.
 _LIMITED_SINCE = Python(3, 10)
+#: Oldest Python of abi3t wheels (PEP 803); its free-threaded build compiles them.
+_ABI3T_SINCE = Python(3, 15)
 
 #: Pythons to compile with if a binary does not depend on one, the preferred one first.
 _COMPILE_WITH = (Python(3, 12), Python(3, 11), Python(3, 13), Python(3, 10))
@@ -34,46 +36,50 @@ _COMPILE_WITH = (Python(3, 12), Python(3, 11), Python(3, 13), Python(3, 10))
 class RecipeRules:
     """The rules of one recipe. Answers are cached, because a plan asks for the same few values many times."""
 
-    def __init__(self, recipe: Recipe, matrix_archs: Sequence[Arch], compat: Compat) -> None:
+    def __init__(self, recipe: Recipe, matrix: Matrix, compat: Compat) -> None:
         self.recipe = recipe
         self._compat = compat
-        self._explicit = _merged([*(recipe.archs or matrix_archs)])
+        self._explicit = _merged([*(recipe.archs or matrix.archs)])
+        #: The Python that compiles abi3t wheels; None if the matrix has no Python that only they serve.
+        self._abi3t = min((p for p in matrix.python if p.free_threaded and p >= _ABI3T_SINCE), default=None)
         self._pythons = SpecifierSet(recipe.python, prereleases=True)
-        self._abi = cache(recipe.abi_of)
+        self._rule = cache(recipe.rule_of)
         self._python_reason = cache(self._why_not_python)
         self._arch_reason = cache(self._why_not_archs)
         self._official_archs = cache(self._official)
 
     def why_not(self, cell: Cell) -> WhyNot | None:
         """Return the reason why the recipe cannot serve the cell, or None if it can."""
-        abi = self._abi(cell.torch)
-        if abi is None:
+        rule = self._rule(cell.torch)
+        if rule is None:
             takes = ", ".join(rule.specifier for rule in self.recipe.abi)
             reason = f"{self.recipe.name} is not for torch {cell.torch.series}: its abi rules take {takes}"
             return WhyNot("no-abi-rule-for-torch", reason)
-        if abi is AbiClass.STABLE and cell.torch < STABLE_FLOOR:
+        if rule.abi is AbiClass.STABLE and cell.torch < STABLE_FLOOR:
             reason = (
                 f"{self.recipe.name} claims LibTorch's stable ABI for torch {cell.torch.series},"
                 f" but torch has this ABI only since {STABLE_FLOOR.series}"
             )
             return WhyNot("stable-abi-needs-newer-torch", reason)
-        return self._python_reason(abi, cell.python) or self._arch_reason(cell.torch, cell.cuda)
+        return self._python_reason(rule, cell.python) or self._arch_reason(cell.torch, cell.cuda)
 
-    def _why_not_python(self, abi: AbiClass, python: Python) -> WhyNot | None:
+    def _why_not_python(self, rule: AbiRule, python: Python) -> WhyNot | None:
         name = self.recipe.name
         if not self._pythons.contains(f"{python.major}.{python.minor}"):
             reason = f"{name} is not for Python {python}: its extension.yaml takes {self.recipe.python}"
             return WhyNot("python-not-supported", reason)
-        if abi is AbiClass.CPYTHON:
+        if rule.abi is AbiClass.CPYTHON:
             return None
-        if python.free_threaded:
+        if python.free_threaded and not (rule.abi3t and python >= _ABI3T_SINCE):
             reason = (
-                f"{name} is built as {abi}, so its wheel has an abi3 tag. Free-threaded Python {python} cannot install "
-                "it. Use `abi: cpython`"
+                f"{name} is built as {rule.abi}, so its wheel has an abi3 tag. Free-threaded Python {python} cannot "
+                "install it. Use `abi: cpython`"
             )
+            if python >= _ABI3T_SINCE:
+                reason += f", or `abi: [{{class: {rule.abi}, abi3t: true}}]` if the source compiles for abi3t"
             return WhyNot("free-threaded-needs-own-build", reason)
         if python < _LIMITED_SINCE:
-            reason = f"{name} is built as {abi}, which needs Python {_LIMITED_SINCE} or newer"
+            reason = f"{name} is built as {rule.abi}, which needs Python {_LIMITED_SINCE} or newer"
             return WhyNot("abi3-needs-newer-python", reason)
         return None
 
@@ -89,14 +95,15 @@ class RecipeRules:
 
     def group_key(self, cell: Cell) -> GroupKey:
         """Return what a binary for the cell depends on. Call this only for cells that the recipe can serve."""
-        abi = self._abi(cell.torch)
-        match abi:
-            case AbiClass.STABLE:
-                return (cell.platform, abi, "", cell.cuda.major, None)
-            case AbiClass.ABI3:
-                return (cell.platform, abi, cell.torch.series, cell.cuda, None)
-            case _:
-                return (cell.platform, AbiClass.CPYTHON, cell.torch.series, cell.cuda, cell.python)
+        rule = self._rule(cell.torch) or AbiRule(AbiClass.CPYTHON)
+        if rule.abi is AbiClass.CPYTHON:
+            return (cell.platform, rule.abi, cell.torch.series, cell.cuda, cell.python)
+        python = self._abi3t if rule.abi3t and cell.python >= _ABI3T_SINCE else None
+        if python and self._compat.why_not(cell.torch, cell.cuda, python, cell.platform):
+            python = None
+        if rule.abi is AbiClass.ABI3:
+            return (cell.platform, rule.abi, cell.torch.series, cell.cuda, python)
+        return (cell.platform, rule.abi, "", cell.cuda.major, python)
 
     def archs(self, cells: Sequence[Cell], cuda: Cuda) -> tuple[Arch, ...]:
         """Return the GPU architectures of a group's build.
@@ -116,18 +123,19 @@ class RecipeRules:
             known[-1] = replace(known[-1], ptx=True)
         return tuple(known)
 
-    def build(self, abi: AbiClass, cells: Sequence[Cell]) -> Build:
+    def build(self, key: GroupKey, cells: Sequence[Cell]) -> Build:
         """Return the build of a group of cells: for their oldest torch, and the oldest CUDA of that torch.
 
         The oldest CUDA of all cells would be wrong: perhaps only a newer torch has it.
         """
         torch, cuda = min(cells).torch, min(cells).cuda
-        usable = {c.python for c in cells if not self._compat.why_not_python(torch, c.python)}
+        python = key[-1]
+        usable = {python} if python else {c.python for c in cells if not self._compat.why_not_python(torch, c.python)}
         preferred = [python for python in _COMPILE_WITH if python in usable]
         return Build(
             extension=self.recipe.name,
             version=self.recipe.wheel_version(torch, cuda),
-            abi=abi,
+            abi=key[1],
             torch=torch,
             cuda=cuda,
             pythons=(*preferred, *sorted(usable.difference(preferred))),
@@ -165,7 +173,7 @@ class Build:
     torch: Torch
     #: The CUDA toolkit it is compiled with: the oldest that this torch has among the cells.
     cuda: Cuda
-    #: Pythons it may be compiled with, the preferred one first; exactly one for the class `cpython`.
+    #: Pythons it may be compiled with, the preferred one first; exactly one for the class `cpython` and for abi3t.
     pythons: tuple[Python, ...]
     #: The GPU architectures that the wheel must hold device code for.
     archs: tuple[Arch, ...]
@@ -175,6 +183,11 @@ class Build:
     serves: tuple[Cell, ...]
     #: The distribution name of the wheel, if it is not the name of the extension; else empty.
     project: str = ""
+
+    @property
+    def needs_python(self) -> bool:
+        """Whether the binary depends on the Python that compiles it: of the class `cpython`, and for abi3t."""
+        return self.abi is AbiClass.CPYTHON or self.pythons[0].free_threaded
 
     @property
     def wheel_name(self) -> str:
@@ -202,7 +215,7 @@ class Build:
 
     @property
     def _target(self) -> str:
-        python = self.pythons[0].tag if self.abi is AbiClass.CPYTHON else "py3"
+        python = self.pythons[0].tag if self.needs_python else "py3"
         name = f"{self.abi}-torch{self.torch}-{self.cuda.variant}-{python}"
         return name if self.platform is Platform.LINUX_X86_64 else f"{name}-{self.platform}"
 
@@ -271,7 +284,7 @@ def make_plan(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, comp
         groups: dict[GroupKey, list[Cell]] = defaultdict(list)
         for cell in cells:
             groups[rules.group_key(cell)].append(cell)
-        builds += [rules.build(key[1], group) for key, group in groups.items()]
+        builds += [rules.build(key, group) for key, group in groups.items()]
     plan = Plan(tuple(builds), tuple(skips))
     if plan.builds:
         return plan
@@ -313,7 +326,7 @@ def _served_and_skipped(
             else:
                 cells.append(cell)
     for recipe in wanted:
-        rules, excluded = RecipeRules(recipe, matrix.archs, compat), _why_excluded(matrix, recipe.name)
+        rules, excluded = RecipeRules(recipe, matrix, compat), _why_excluded(matrix, recipe.name)
         selected: list[Cell] = []
         for cell in cells:
             if why := excluded(cell) or rules.why_not(cell):

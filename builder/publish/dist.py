@@ -100,8 +100,10 @@ def is_of(wheel: Path, build: Build) -> bool:
     written = current_form(f"+{version.local}")
     local = f".{written[1:]}".endswith(f".{build.local_version}")  # the source may have a local version of its own
     same = name == canonicalize_name(build.wheel_name) and version.public == Version(build.version).public and local
-    python = build.pythons[0].tag
-    return same and (build.abi is not AbiClass.CPYTHON or any(tag.interpreter == python for tag in tags))
+    python = build.pythons[0]
+    if build.abi is AbiClass.CPYTHON:
+        return same and any(tag.interpreter == python.tag for tag in tags)
+    return same and any(tag.abi == "abi3t" for tag in tags) is python.free_threaded
 
 
 def _delete_wheel(wheel: Path) -> None:

@@ -153,7 +153,8 @@ def torch_floor(build: Build, recipe: Recipe) -> Torch:
     if build.abi is not AbiClass.STABLE:
         return build.torch
     since = (torch for torch in Compat.load().torches if torch >= STABLE_FLOOR)
-    return next((torch for torch in since if recipe.abi_of(torch) is AbiClass.STABLE), STABLE_FLOOR)
+    rules = ((torch, recipe.rule_of(torch)) for torch in since)
+    return next((torch for torch, rule in rules if rule and rule.abi is AbiClass.STABLE), STABLE_FLOOR)
 
 
 def torch_window(build: Build, recipe: Recipe, floor: Torch | None = None) -> str:

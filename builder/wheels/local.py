@@ -17,7 +17,7 @@ from builder.confinement import confined, weakness
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.gate.amounts import join_names
 from builder.log import print_warning
-from builder.matrix.axes import AbiClass, Cuda, Python
+from builder.matrix.axes import Cuda, Python
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import run
@@ -176,7 +176,7 @@ class LocalExecutor:
         """
         if here := _python_here(build):
             return here
-        self.environments.interpreter(build.pythons[0], headers=build.abi is AbiClass.CPYTHON)
+        self.environments.interpreter(build.pythons[0], headers=build.needs_python)
         return build.pythons[0]
 
     def _toolkit(self, build: Build) -> Toolkit:
@@ -317,4 +317,4 @@ def _python_here(build: Build) -> Python | None:
     """
     here = {python: found for python in build.pythons if (found := find_python(python))}
     fitting = [python for python, found in here.items() if found.headers]
-    return next(iter(fitting or (here if build.abi is not AbiClass.CPYTHON else ())), None)
+    return next(iter(fitting or (() if build.needs_python else here)), None)

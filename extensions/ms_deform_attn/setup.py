@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sysconfig
 from pathlib import Path
 
 from setuptools import setup
@@ -36,6 +37,8 @@ except ImportError as error:
 PACKAGE = "ms_deform_attn"
 TORCH = tuple(int(part) for part in re.match(r"(\d+)\.(\d+)", torch.__version__).groups())
 STABLE = TORCH >= (2, 10)
+# A free-threaded Python, of which setuptools takes 3.15 and newer: one wheel for each Python from 3.15 on (PEP 803).
+ABI3T = STABLE and bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 # The oldest torch the stable binary runs on, in the header's own encoding.
 TARGET_VERSION = "0x020a000000000000"
 LIMITED_API = "0x030A0000"  # CPython 3.10
@@ -107,6 +110,8 @@ def extension(name: str, sources: list[str], *, cuda: bool) -> cpp_extension.Cpp
     macros = ["-DMSDA_STABLE", f"-DTORCH_TARGET_VERSION={TARGET_VERSION}"] if STABLE else []
     if STABLE and cuda:
         macros.append("-DUSE_CUDA")  # declares the CUDA shims
+    if ABI3T:
+        macros.append("-DMSDA_ABI3T")
     # Hidden: the symbols of two extensions in one process must not meet. -g0:
     # Python's own flags often carry a -g, which makes the library five times as big.
     cxx = ["-O3", CXX_STANDARD, "-fvisibility=hidden", "-g0"]

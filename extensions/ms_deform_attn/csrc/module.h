@@ -3,7 +3,21 @@
 // function, hence no pybind.
 #pragma once
 
-#ifdef MSDA_STABLE
+#ifdef MSDA_ABI3T
+
+// abi3t (PEP 803) has no PyModuleDef: a module is a list of slots (PEP 793). torch defines Py_LIMITED_API as
+// CPython 3.10, which has neither.
+#undef Py_LIMITED_API
+#define Py_TARGET_ABI3T 0x030F0000
+#include <Python.h>
+
+#define MSDA_MODULE(name)                                                                  \
+  PyABIInfo_VAR(msda_abi);                                                                 \
+  static PySlot msda_slots[] = {PySlot_PTR_STATIC(Py_mod_abi, &msda_abi),                  \
+                                PySlot_PTR(Py_mod_gil, Py_MOD_GIL_NOT_USED), PySlot_END};  \
+  PyMODEXPORT_FUNC PyModExport_##name(void) { return msda_slots; }
+
+#elif defined(MSDA_STABLE)
 
 // The three names of CPython's stable ABI that an empty module needs, written
 // out, so that the build does not ask for Python's headers: a bare system

@@ -8,8 +8,13 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import AbiRule, Exclude, Matrix, PathSource, Recipe
 
 
-def recipe(name: str = "ext", *rules: tuple[AbiClass, str], archs: Sequence[str] = (), python: str = "") -> Recipe:
-    """Return a recipe with these ABI rules, each (class, specifier); without rules, `cpython` for every torch."""
+def recipe(
+    name: str = "ext",
+    *rules: tuple[AbiClass, str] | tuple[AbiClass, str, bool],
+    archs: Sequence[str] = (),
+    python: str = "",
+) -> Recipe:
+    """Return a recipe with these ABI rules, each (class, specifier, abi3t); without, `cpython` for every torch."""
     folder = Path("/farm") / name
     return Recipe(
         name=name,

@@ -117,9 +117,21 @@ RULES = ((STABLE, ">=2.10"), (ABI3, ">=2.8"), (CPYTHON, ">=2.7"))
             "cpython-torch2.7.1-cu126-cp312 1, abi3-torch2.9.1-cu126-py3 1, stable-torch2.11.0-cu126-py3 1",
             id="the first rule",
         ),
+        pytest.param(
+            matrix(["2.14", "2.15"], ["13.2"], ["3.14", "3.14t", "3.15", "3.15t"]),
+            ((STABLE, "", True),),
+            "stable-torch2.14.1-cu132-py3 2, stable-torch2.15.0-cu132-cp315t 2",
+            id="abi3t: Python 3.15 with and without a GIL",
+        ),
+        pytest.param(
+            matrix(["2.15"], ["13.2"], ["3.14", "3.15"]),
+            ((ABI3, "", True),),
+            "abi3-torch2.15.0-cu132-py3 2",
+            id="abi3t: no Python needs it",
+        ),
     ],
 )
-def test_what_one_build_serves(axes: Matrix, rules: Sequence[tuple[AbiClass, str]], expected: str) -> None:
+def test_what_one_build_serves(axes: Matrix, rules: Sequence[tuple[AbiClass, str, bool]], expected: str) -> None:
     """Each build without the name of the extension, and the number of its cells."""
     plan = planned(axes, recipe("ext", *rules))
     assert ", ".join(f"{str(b).removeprefix('ext-1.0-')} {len(b.serves)}" for b in plan.builds) == expected
@@ -283,7 +295,7 @@ few_archs = st.lists(archs, max_size=2)
 
 @st.composite
 def recipes(draw: st.DrawFn, name: str) -> Recipe:
-    rules = draw(st.lists(st.tuples(st.sampled_from(AbiClass), specifiers), min_size=1, max_size=3))
+    rules = draw(st.lists(st.tuples(st.sampled_from(AbiClass), specifiers, st.booleans()), min_size=1, max_size=3))
     python = draw(st.sampled_from(["", ">=3.10", "<3.13"]))
     return recipe(name, *rules, archs=draw(few_archs), python=python)
 
@@ -357,6 +369,8 @@ def test_a_plan_is_whole_and_possible_and_has_no_order(request: tuple[Matrix, li
                 assert (cell.torch.series, cell.cuda) == (build.torch.series, build.cuda)
             if build.abi is AbiClass.CPYTHON:
                 assert (cell.python,) == build.pythons
+            elif build.pythons[0].free_threaded:
+                assert cell.python >= Python(3, 15)
             else:
                 assert not cell.python.free_threaded
     names = [str(build) for build in plan.builds]

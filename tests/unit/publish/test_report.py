@@ -245,6 +245,17 @@ def test_what_happens_to_the_wheel_of_an_earlier_run(stored: StoredBuild, tmp_pa
     assert run(bad) == ([f"removed {name}: {WHY}"], False)
 
 
+def test_a_wheel_for_abi3t_is_of_another_build_of_the_same_version(stored: StoredBuild, tmp_path: Path) -> None:
+    late = tmp_path / "dist" / stored.wheel.name.replace("cp311-abi3", "cp315-abi3.abi3t")
+    late.parent.mkdir()
+    late.touch()
+    published = publish_wheels(late.parent, PLAN, [result(stored, proofs(NOT_RUN))])
+    assert published.removed == []
+    free_threaded = replace(NO_WHEEL, build=replace(NO_WHEEL.build, pythons=(Python(3, 15, free_threaded=True),)))
+    failed = publish_wheels(late.parent, PLAN, [free_threaded])
+    assert failed.events == [f"kept {late.name} of an earlier run: the new build failed"]
+
+
 def test_a_wheel_with_the_earlier_form_of_the_version_is_of_the_same_build(stored: StoredBuild, tmp_path: Path) -> None:
     dist, name = tmp_path / "dist", stored.wheel.name
     earlier = dist / name.replace("torch2.11", "torch211")
