@@ -270,6 +270,53 @@ def test_a_class_is_drafted_and_its_call_shows_the_arguments_of_the_ops_inside(
     assert '"pairs::version": "the function takes' in cases_text("pairs", "a cell", drafts)
 
 
+#: Names of `_C.twice` as packages have them: a function of the same name, and `apply` as a global.
+NAMES = """
+import types
+import torch
+from torch import Tensor, nn
+
+_C = types.SimpleNamespace(twice=lambda x: 2 * x)
+
+
+def twice(x: Tensor) -> Tensor:
+    return _C.twice(x)
+
+
+def unrelated(x: Tensor) -> Tensor:
+    return x
+
+
+class _Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return twice(x)
+
+
+_twice = _Twice.apply
+
+
+class Twice(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return _twice(x)
+
+
+class Unrelated(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return unrelated(x)
+"""
+
+
+def test_what_calls_an_op_under_another_name_is_found(gate_python: Callable[[str], Path], tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/__init__.py").write_text("from . import names\n")
+    (tmp_path / "package/names.py").write_text(NAMES)
+    code = "import package\nfrom builder.gate.draft.draft import callables\n"
+    code += "print(json.dumps(callables(['package'], ['package._C.twice'])))"
+    found = json.loads(in_python(gate_python("2.11.0"), code, tmp_path))
+    assert found == ["package.names.Twice", "package.names.twice"]
+
+
 def test_the_gate_calls_a_class_in_the_dtype_of_its_tensors(gate_python: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "pairs.py").write_text(PAIRS)
     code = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import json
 import multiprocessing
 import os
@@ -13,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -109,6 +110,7 @@ def _public_modules(tops: set[str]) -> Iterator[ModuleType]:
 
 def _reaches(value: Any, names: set[str], depth: int, seen: set[int]) -> bool:  # noqa: ANN401
     """Whether the code of a function, or of a function or class that it names, names an op."""
+    value = getattr(value, "__self__", value)  # of `apply`, the class of the autograd function
     if id(value) in seen or depth < 0:
         return False
     seen.add(id(value))
@@ -118,20 +120,21 @@ def _reaches(value: Any, names: set[str], depth: int, seen: set[int]) -> bool:  
     code = getattr(value, "__code__", None)
     if not isinstance(code, CodeType):
         return False
-    used = set(_names_in(code))
-    # An op is an attribute, `torch.ops.namespace.op` or `_C.op`, and no global of the function's module.
-    scope = getattr(value, "__globals__", {})
-    if ("ops" in used and used & names) or any(name in names and name not in scope for name in used):
+    scope, used = getattr(value, "__globals__", {}), set(_names_in(code))
+    # An op is an attribute, `torch.ops.namespace.op` or `_C.op`, also in a function of the same name.
+    if any(name in names for name, is_attribute in used if is_attribute or name not in scope):
         return True
-    others = (scope[name] for name in used if isinstance(scope.get(name), (FunctionType, type)))
+    others = (scope[name] for name, _ in used if isinstance(scope.get(name), (FunctionType, MethodType, type)))
     return any(_reaches(other, names, depth - 1, seen) for other in others)
 
 
-def _names_in(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_in(constant)
+def _names_in(code: CodeType) -> Iterator[tuple[str, bool]]:
+    """The names in a code, each with whether it is that of an attribute."""
+    for one in dis.get_instructions(code):
+        if isinstance(one.argval, CodeType):
+            yield from _names_in(one.argval)
+        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"):
+            yield one.argval, one.opname in ("LOAD_ATTR", "LOAD_METHOD")
 
 
 def _in_rounds(ops: Sequence[str], jobs: int) -> list[OpDraft]:
