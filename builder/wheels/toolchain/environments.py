@@ -200,7 +200,7 @@ class Environments:
         if self.locked(python, requirements, index=index) is not None:
             return
         job = f"check-{_key(str(python), requirements, index)}"
-        options = ["--no-deps", "--python-version", str(python)]
+        options = ["--no-deps", f"--python-version={python.major}.{python.minor}"]  # uv knows no `3.14t` here
         log, owner = self.store.log("packages"), self.store.owner(job)
         with self.store.work(job) as folder:
             compile_requirements(requirements, options, folder=folder, index=index, log=log, owner=owner)

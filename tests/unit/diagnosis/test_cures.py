@@ -191,7 +191,10 @@ def test_ptxas_names_no_file_of_the_source(tmp_path: Path) -> None:
 
 
 def test_the_copy_of_a_library_is_left_out_where_it_is_included(tmp_path: Path) -> None:
-    """The errors are in the copy of CUB, and the cure is in the file that includes it."""
-    tree = source(tmp_path, k_cu='#include "cub/cub.cuh"\n', cub__cub_cuh="namespace cub {}\n")
+    """The errors are in the copy of CUB, and the cure is in the file that includes it; the copy stays as it is."""
+    copy = "namespace cub { struct Sum {}; }\nauto sum = cub::Sum();\n"
+    tree = source(tmp_path, k_cu='#include "cub/cub.cuh"\n', cub__cub_cuh=copy)
     line = '/build/src/cub/cub.cuh(9): error: more than one instance of overloaded function "cub::Debug" matches it'
-    assert treat(tree, found(line), TORCH, CUDA).files == {"k.cu": b"#include <cub/cub.cuh>\n"}
+    treatment = treat(tree, found(line), TORCH, CUDA)
+    assert treatment.files == {"k.cu": b"#include <cub/cub.cuh>\n"}
+    assert treatment.done == ['k.cu: #include "cub/cub.cuh" → #include <cub/cub.cuh> (CUDA 13.0 needs it)']
