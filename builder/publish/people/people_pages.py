@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FOLDER, HOME = "projects", "index.html"
 #: The levels as a page shows them, the best first, and the words for the states of a cell.
 LEVELS = ["gpu", "cpu", "static", "none"]
-LABELS = {"gpu": "GPU", "cpu": "CPU", "static": "built", "none": "unproven"}
+LABELS = {"gpu": "GPU", "cpu": "CPU", "static": "static", "none": "unproven"}
 _MEANINGS = {
     "gpu": "every op was run on a GPU, and every result is right",
     "cpu": "every op was run on the CPU, and every result is right",

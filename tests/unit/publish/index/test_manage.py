@@ -232,7 +232,7 @@ def test_a_page_has_the_levels_and_the_commands_of_each_version() -> None:
     assert levels == [
         ("GPU", "torch2.11.0-cu130-cp312 (sm_80, sm_90)"),
         ("CPU", "torch2.11.0-cu130-cp311"),
-        ("built", "torch2.12.0-cu132-cp312"),
+        ("static", "torch2.12.0-cu132-cp312"),
     ]
     assert "All wheels of this version are yanked." in texts
 
