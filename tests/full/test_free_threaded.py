@@ -16,7 +16,7 @@ from tests.conftest import ROOT, Farm, lacking, run
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 PYTHONS = (Python(3, 15), Python(3, 15, free_threaded=True))
-MATRIX = "{torch: [2.15], cuda: [13.2], python: [3.14, 3.15, 3.15t], archs: [9.0], extensions: [ms_deform_attn]}\n"
+MATRIX = "{torch: [2.15], cuda: [13.2], python: [3.13, 3.15, 3.15t], archs: [9.0], extensions: [ms_deform_attn]}\n"
 #: Prints whether the GIL is off after the import, and a value of the op.
 USE = """\
 import sys, torch
