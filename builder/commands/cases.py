@@ -15,7 +15,7 @@ from builder.cli.output import print_result
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.folders import DIST, open_store
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder
-from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError, UsageError
+from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError
 from builder.gate.amounts import counted
 from builder.gate.draft.result import CALLED, CUDA_ONLY, TRACING_CHECKS, Drafts, OpDraft, shortened
 from builder.log import print_line
@@ -30,7 +30,6 @@ from builder.proofs.cells.cell_environment import LocalEnvironments
 from builder.result import CasesResult
 from builder.store import Store, work_name, write_atomic
 from builder.wheelfile.compatibility import is_compatible
-from builder.wheels.build_dir import clear_abandoned
 from builder.wheels.toolchain.environments import Environments
 
 _WIDTH = 118
@@ -74,7 +73,6 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
     matrix = load_matrix(options.matrix)
     recipes = selected_recipes(load_recipes(matrix), options.select)
     store = open_store(options.store)
-    clear_abandoned(store)
     environments = Environments(store, matrix.torch_index)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources")
     for recipe in recipes:
@@ -86,11 +84,7 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
         if exists:
             text = missing_text(drafts) if drafts.drafts else ""
         else:
-            try:
-                write_atomic(file.absolute(), cases_text(recipe.name, str(cell), drafts).encode())
-            except OSError as error:
-                sentence = f"cannot write this file: {error.strerror}"
-                raise UsageError(sentence, Code.PATH_NOT_USABLE, where=str(file)) from None
+            write_atomic(file.absolute(), cases_text(recipe.name, str(cell), drafts).encode())
         yield CasesResult(recipe.name, target.wheel.name, cell, drafts, None if exists else file, text)
 
 

@@ -27,7 +27,6 @@ from builder.records import Part, Record, Toolchain, read_record, recorded_setti
 from builder.result import RebuildResult
 from builder.store import Store, write_atomic
 from builder.wheelfile.archive import differences
-from builder.wheels.build_dir import clear_abandoned
 from builder.wheels.job import CompileJob, Executor, NotPreparedError
 from builder.wheels.make import compile_wheel, repair_wheel
 from builder.wheels.sources.prepare import prepare_source, project_folder, source_digest
@@ -164,7 +163,6 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
             hints=["name the matrix.yaml that lists the extension with `--matrix FILE`"],
         )
     store = open_store(options.store)
-    clear_abandoned(store)
     # `cuda` changes no compile, and the records of older versions do not have it.
     recipe = replace(recipe, cuda=record.settings.get("cuda", "required"))
     recipe = recipe.of(record.build.torch, record.build.cuda)
@@ -180,7 +178,7 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     with suppress(NotPreparedError):  # before the index is asked for a recorded package
         known = executor.prepare(record.build, recipe, log=log, cached_only=True)
         check_toolchain(toolchain, known.toolchain)
-    jobs = preflight([record.build], {recipe.name: recipe}, executor, store, options.jobs).jobs
+    _, jobs = preflight([record.build], {recipe.name: recipe}, executor, store, options.jobs)
     sha256 = sha256_of(options.wheel)
     with store.work(f"rebuild-{sha256[:16]}", lambda who: print_line(f"waiting for {who}, which rebuilds it")) as work:
         wheel = _build_again(record, recipe, executor, store, work, jobs)
