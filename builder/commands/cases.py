@@ -101,12 +101,9 @@ def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> S
             if recipe.makes(name) and recipe.is_version(version):
                 own.append(wheel)
     if not own:
-        raise NothingSelectedError(
-            "the extension has no wheel yet, and a draft needs a wheel",
-            Code.NO_WHEEL,
-            where=recipe.name,
-            hints=[f"run `buildfarm build --ext {recipe.name}` first; a wheel with failed checks is enough"],
-        )
+        sentence = "the extension has no wheel yet, and a draft needs a wheel"
+        hint = f"run `buildfarm build --ext {recipe.name}` first; a wheel with failed checks is enough"
+        raise NothingSelectedError(sentence, Code.NO_WHEEL, where=recipe.name, hints=[hint])
     return finder.find(list(map(str, own)), dist)[0]
 
 
@@ -114,11 +111,8 @@ def _drafted(target: SmokeTarget, cells: LocalEnvironments, store: Store) -> tup
     """Draft in the newest cell that suits this machine."""
     fitting = [one for one in target.cells if is_compatible(target.wheel.name, one.python)]
     if not fitting:
-        raise MissingToolError(
-            "the wheel needs a newer glibc than this machine has: draft its cases on another machine",
-            Code.PLATFORM_UNSUPPORTED,
-            where=target.wheel.name,
-        )
+        sentence = "the wheel needs a newer glibc than this machine has: draft its cases on another machine"
+        raise MissingToolError(sentence, Code.PLATFORM_UNSUPPORTED, where=target.wheel.name)
     cell = max(fitting)
     name, place = f"cases-{work_name(target.sha256)}-{cell}", f"{target.wheel.name} in {cell}"
     log, progress = store.log(f"cases-{target.wheel.name}-{cell}", Path.cwd()), Progress()

@@ -104,12 +104,9 @@ def run_ci(folder: Path, options: WorkflowOptions) -> list[Path]:
     check_install(options.install, folder)
     for path in files:
         if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(MARK):
-            raise UsageError(
-                "`buildfarm ci` did not write this file, and does not overwrite it",
-                Code.ALREADY_EXISTS,
-                where=str(path),
-                hints=["rename or delete the file, and run `buildfarm ci` again"],
-            )
+            sentence = "`buildfarm ci` did not write this file, and does not overwrite it"
+            hint = "rename or delete the file, and run `buildfarm ci` again"
+            raise UsageError(sentence, Code.ALREADY_EXISTS, where=str(path), hints=[hint])
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text.encode())

@@ -76,12 +76,9 @@ def check_output(folder: Path, option: str) -> None:
         with tempfile.TemporaryFile(dir=next(one for one in (folder, *folder.absolute().parents) if one.exists())):
             pass
     except OSError as error:
-        raise UsageError(
-            f"cannot write wheels to this folder: {error.strerror}",
-            Code.PATH_NOT_USABLE,
-            where=str(folder),
-            hints=[f"name a different folder with `{option} DIR`"],
-        ) from None
+        sentence = f"cannot write wheels to this folder: {error.strerror}"
+        hint = f"name a different folder with `{option} DIR`"
+        raise UsageError(sentence, Code.PATH_NOT_USABLE, where=str(folder), hints=[hint]) from None
 
 
 def new_output(folder: Path, option: str) -> None:

@@ -96,11 +96,8 @@ def check_toolchain(recorded: Toolchain, here: Toolchain) -> None:
         if part is Part.PACKAGES:  # only those that differ
             then, now = (" ".join(sorted({*a.split()} - {*b.split()})) for a, b in ((then, now), (now, then)))
         details.append(f"{part}: {then} when the wheel was built, {now} here")
-    raise MissingToolError(
-        f"the toolchain differs from the one that built the wheel: {'; '.join(details)}",
-        Code.RECORD_DIFFERS,
-        hints=[_RESTORE],
-    )
+    sentence = f"the toolchain differs from the one that built the wheel: {'; '.join(details)}"
+    raise MissingToolError(sentence, Code.RECORD_DIFFERS, hints=[_RESTORE])
 
 
 @dataclass(frozen=True)
@@ -147,21 +144,15 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     record = read_record(options.wheel)
     check_pins(record.toolchain.packages, str(options.wheel))
     if options.out and options.out.resolve() == options.wheel.resolve().parent:
-        raise UsageError(
-            "the new wheel would overwrite the original wheel",
-            Code.ALREADY_EXISTS,
-            where="--out",
-            hints=["name a different folder"],
-        )
+        sentence = "the new wheel would overwrite the original wheel"
+        hint = "name a different folder"
+        raise UsageError(sentence, Code.ALREADY_EXISTS, where="--out", hints=[hint])
     matrix = load_matrix(options.matrix)
     recipe = next((recipe for recipe in load_recipes(matrix) if recipe.name == record.build.extension), None)
     if recipe is None:
-        raise UsageError(
-            f"the wheel was built from the extension {record.build.extension!r}, which this matrix does not list",
-            Code.EXTENSION_UNKNOWN,
-            where=str(matrix.path),
-            hints=["name the matrix.yaml that lists the extension with `--matrix FILE`"],
-        )
+        sentence = f"the wheel was built from the extension {record.build.extension!r}, which this matrix does not list"
+        hint = "name the matrix.yaml that lists the extension with `--matrix FILE`"
+        raise UsageError(sentence, Code.EXTENSION_UNKNOWN, where=str(matrix.path), hints=[hint])
     store = open_store(options.store)
     # `cuda` changes no compile, and the records of older versions do not have it.
     recipe = replace(recipe, cuda=record.settings.get("cuda", "required"))

@@ -241,11 +241,8 @@ def pack_gate(matrix: Path, select: Selection, target: Path) -> Path:
     """
     recipes = selected_recipes(load_recipes(load_matrix(matrix)), select)
     if len(recipes) != 1 or not select.extensions:
-        raise UsageError(
-            "name exactly one extension with --ext NAME: the file holds the cases of one extension",
-            Code.COMMAND_LINE_INVALID,
-            where="--pack",
-        )
+        sentence = "name exactly one extension with --ext NAME: the file holds the cases of one extension"
+        raise UsageError(sentence, Code.COMMAND_LINE_INVALID, where="--pack")
     return pack_file(target, spec_of(recipes[0], 0), recipes[0].cases)
 
 

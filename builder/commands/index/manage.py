@@ -75,11 +75,8 @@ def yank(options: YankOptions) -> None:
         buildfarm yank my_ext-1.0+cu130-cp312-cp312-manylinux_2_28_x86_64.whl --index index
     """
     if found := control_character(options.reason):  # installers print the reason on a terminal
-        raise UsageError(
-            f"a reason is one line without control characters; this one has {found!a}",
-            Code.VALUE_INVALID,
-            where="--reason",
-        )
+        sentence = f"a reason is one line without control characters; this one has {found!a}"
+        raise UsageError(sentence, Code.VALUE_INVALID, where="--reason")
     _yank(options, options.reason)
 
 
@@ -149,12 +146,8 @@ def open_index(place: str) -> Repository:
     """The index in a folder or bucket that exists; raises UsageError, and MissingToolError as `open_objects` does."""
     objects = open_objects(place)
     if not objects.names("records") and not objects.names("pending"):
-        raise UsageError(
-            "this place contains no index",
-            Code.NO_INDEX,
-            where=place,
-            hints=[f"`buildfarm publish --to {shlex.quote(place)}` makes an index"],
-        )
+        hint = f"`buildfarm publish --to {shlex.quote(place)}` makes an index"
+        raise UsageError("this place contains no index", Code.NO_INDEX, where=place, hints=[hint])
     return Repository(objects)
 
 

@@ -164,11 +164,8 @@ def publish_wheels(
     cannot be read, and for proofs or a statement of a different file; no wheel is published then.
     """
     if not wheels:
-        raise NothingSelectedError(
-            "there is no wheel to publish",
-            Code.NO_WHEEL,
-            hints=["run `buildfarm build` first, or name the wheels: `buildfarm publish WHEEL --to index`"],
-        )
+        hint = "run `buildfarm build` first, or name the wheels: `buildfarm publish WHEEL --to index`"
+        raise NothingSelectedError("there is no wheel to publish", Code.NO_WHEEL, hints=[hint])
     verification = Verification(store, recipes)
     ready = []
     for wheel, sha256 in [(wheel, _sha256(wheel)) for wheel in wheels]:
@@ -216,12 +213,8 @@ def publish_wheel(
 
 def _sha256(wheel: Path) -> str:
     if wheel.is_dir():
-        raise UsageError(
-            "this is a folder, not a wheel",
-            Code.NOT_A_WHEEL,
-            where=str(wheel),
-            hints=[f"`--dist {shlex.quote(str(wheel))}` publishes every wheel of the folder"],
-        )
+        hint = f"`--dist {shlex.quote(str(wheel))}` publishes every wheel of the folder"
+        raise UsageError("this is a folder, not a wheel", Code.NOT_A_WHEEL, where=str(wheel), hints=[hint])
     if not wheel.is_file():
         raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=str(wheel))
     return sha256_of(wheel)
