@@ -82,9 +82,9 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
             raise BuildfarmError(f"no cases can be drafted: {drafts.error}", Code.CHECKS_FAILED, where=recipe.name)
         file, text, exists = recipe.folder / CASES, "", recipe.cases is not None
         if exists:
-            text = missing_text(drafts) if drafts.drafts else ""
+            text = cases_text(drafts) if drafts.drafts else ""
         else:
-            write_atomic(file.absolute(), cases_text(recipe.name, str(cell), drafts).encode())
+            write_atomic(file.absolute(), cases_text(drafts, name=recipe.name, cell=str(cell)).encode())
         yield CasesResult(recipe.name, target.wheel.name, cell, drafts, None if exists else file, text)
 
 
@@ -130,17 +130,8 @@ def _drafted(target: SmokeTarget, cells: LocalEnvironments, store: Store) -> tup
     return cell, drafts
 
 
-def cases_text(name: str, cell: str, drafts: Drafts) -> str:
-    """Return a whole cases.py."""
-    return _rendered(drafts, whole=True, name=name, cell=cell)
-
-
-def missing_text(drafts: Drafts) -> str:
-    """Return what an existing cases.py lacks: functions and items to copy into it."""
-    return _rendered(drafts, whole=False)
-
-
-def _rendered(drafts: Drafts, **facts: object) -> str:
+def cases_text(drafts: Drafts, *, name: str = "", cell: str = "") -> str:
+    """Return the cases.py of an extension; without a name what an existing one lacks, to copy into it."""
     # No autoescape: it escapes for HTML, and the output is source code.
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -154,7 +145,7 @@ def _rendered(drafts: Drafts, **facts: object) -> str:
     cases = [draft for draft in drafts.drafts if is_case(draft)]
     left = [draft for draft in drafts.drafts if draft.required and not is_case(draft)]
     template = environment.get_template("drafted_cases.py.j2")
-    return template.render(cases=cases, left=left, cuda_only=CUDA_ONLY, width=_WIDTH, **facts)
+    return template.render(cases=cases, left=left, cuda_only=CUDA_ONLY, width=_WIDTH, name=name, cell=cell)
 
 
 def is_case(draft: OpDraft) -> bool:

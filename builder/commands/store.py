@@ -51,14 +51,16 @@ def prune(options: PruneStoreOptions) -> None:
         buildfarm store prune --keep-days 30
     """
     store = open_store(options.store, run=False, must_exist=True)
-    done = prune_store(store, options.keep_days, dry_run=options.dry_run)
-    data = {
-        "dry_run": options.dry_run,
-        "freed": sum(item.size for item in done.deleted),
-        "deleted": done.deleted,
-        "in_use": done.in_use or None,
-    }
-    print_result(pruned_text(done, dry_run=options.dry_run), data, as_json=options.as_json)
+    deleted, in_use = prune_store(store, options.keep_days, dry_run=options.dry_run)
+    freed = sum(item.size for item in deleted)
+    lines = [f"{item.name}  {size_text(item.size)}" for item in deleted]
+    if in_use:
+        lines.append(f"Nothing can be deleted now: {in_use} uses the store.")
+    size = size_text(freed)
+    done = f"would be deleted, which frees {size}" if options.dry_run else f"deleted, {size} freed"
+    lines.append(f"{counted(len(deleted), 'item')} {done}.")
+    data = {"dry_run": options.dry_run, "freed": freed, "deleted": deleted, "in_use": in_use or None}
+    print_result("".join(f"{line}\n" for line in lines), data, as_json=options.as_json)
 
 
 def history(options: StoreOptions) -> None:
@@ -75,22 +77,6 @@ def history(options: StoreOptions) -> None:
 
 
 COMMANDS = {"prune": prune, "history": history}
-
-
-def pruned_text(pruned: Pruned, *, dry_run: bool) -> str:
-    """Each deleted item, and how much space that frees."""
-    freed = sum(item.size for item in pruned.deleted)
-    lines = [f"{_name(item)}  {size_text(item.size)}" for item in pruned.deleted]
-    if pruned.in_use:
-        lines.append(f"Nothing can be deleted now: {pruned.in_use} uses the store.")
-    count, size = counted(len(pruned.deleted), "item"), size_text(freed)
-    lines.append(f"{count} would be deleted, which frees {size}." if dry_run else f"{count} deleted, {size} freed.")
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _name(item: Item) -> str:
-    folder, _, name = item.target.rpartition("/")
-    return f"{folder}/{name[:16]}: {item.content}" if item.content else item.target
 
 
 def history_text(runs: Sequence[Run]) -> str:
@@ -115,19 +101,16 @@ class Item:
     #: The wheel or the archive in it, or empty.
     content: str = ""
 
+    @property
+    def name(self) -> str:
+        """The item as the text names it."""
+        folder, _, name = self.target.rpartition("/")
+        return f"{folder}/{name[:16]}: {self.content}" if self.content else self.target
+
     def to_json(self) -> dict[str, object]:
         """The item as `--json` prints it."""
         used = self.used.isoformat(timespec="seconds")
         return {"target": self.target, "content": self.content, "size": self.size, "used": used}
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """What a prune deleted or would delete."""
-
-    deleted: tuple[Item, ...]
-    #: The process that uses the store, so that nothing was deleted; or empty.
-    in_use: str = ""
 
 
 def disk_size(path: Path) -> int:
@@ -153,18 +136,21 @@ def _stats(path: Path) -> Iterator[os.stat_result]:
                         yield entry.stat(follow_symlinks=False)
 
 
-def prune_store(store: Store, keep_days: float, *, dry_run: bool = False) -> Pruned:
-    """Delete what was not used for some days, the least recently used first, and the files of killed runs."""
+def prune_store(store: Store, keep_days: float, *, dry_run: bool = False) -> tuple[list[Item], str]:
+    """Delete what was not used for some days, the least recently used first, and the files of killed runs.
+
+    Returns what was or would be deleted, and the process that uses the store, so that nothing was; or "".
+    """
     if dry_run:
-        return Pruned(tuple(_old_items(store, keep_days)))
+        return list(_old_items(store, keep_days)), ""
     clear_abandoned(store)
     with store.alone() as in_use:
         if in_use:
-            return Pruned((), in_use)
+            return [], in_use
         deleted = list(_old_items(store, keep_days))
         for item in deleted:
             store.delete(item.target)
-    return Pruned(tuple(deleted))
+    return deleted, ""
 
 
 def _old_items(store: Store, keep_days: float) -> Iterator[Item]:

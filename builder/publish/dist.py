@@ -12,7 +12,7 @@ from builder.matrix.axes import AbiClass
 from builder.matrix.local_version import current_form
 from builder.matrix.plan import Build, Plan
 from builder.proof import Proof, proofs_json, proofs_path
-from builder.publish.provenance import statement_path, write_statement
+from builder.publish.provenance import make_statement, statement_path
 from builder.publish.report import report_json
 from builder.result import BuildResult
 from builder.store import Store, StoredBuild, project_key, remove_temporary_files, write_if_changed
@@ -49,7 +49,8 @@ def _publish(dist: Path, stored: StoredBuild, proofs: Sequence[Proof]) -> Path:
     elif target.read_bytes() != data:
         print_line(f"{dist}: replaced {target.name}")
     write_if_changed(target, data)
-    write_statement(stored, dist, proofs)
+    for wheel in (stored.wheel, target):
+        write_if_changed(statement_path(wheel), make_statement(stored, proofs).encode())
     write_if_changed(proofs_path(target), proofs_json(proofs))
     return target
 

@@ -1,5 +1,7 @@
 """`buildfarm build --scheduler`: a build is a task of Dask, and so are the checks of its wheel in a cell."""
 
+import json
+import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +21,6 @@ from builder.commands.distributed.protocol import (
     WorkerAnswer,
     keep_locks,
     packed,
-    remember_build,
-    remembered_build,
     version_resource,
 )
 from builder.errors import BuildError, Code, MissingToolError
@@ -33,7 +33,8 @@ from builder.proof import Proof
 from builder.proofs.cells.cell_run import not_run_in_cell
 from builder.proofs.cells.op_gate import CELL_CHECKS
 from builder.proofs.cells.prover import WheelProver, cell_basis, timed_out
-from builder.store import Store, StoredBuild, work_name
+from builder.store import Store, StoredBuild, work_name, write_atomic
+from builder.untrusted import JsonError, read_json, text
 from builder.wheels.sources.prepare import source_digest
 
 #: How often a build is made whose wheel cannot be copied, because its worker is gone, and checks are tried on workers
@@ -120,7 +121,7 @@ class RemoteRun(BuildRun):
             with suppress(OSError):
                 stored = self._collect(cluster, answer)
                 keep_locks(self.store.root / "envs", answer.locks)
-                remember_build(self.store, task.digest, stored.digest)
+                write_atomic(self._note(task), json.dumps({"digest": stored.digest}).encode())
                 return stored, answer.reused
         raise MissingToolError(
             f"the workers that built {task.title} were gone before the wheel was copied", Code.KILLED
@@ -182,8 +183,15 @@ class RemoteRun(BuildRun):
 
     def _known(self, task: BuildTask) -> StoredBuild | None:
         """The wheel that an earlier run got for this task, or None."""
-        digest = remembered_build(self.store, task.digest)
-        return self.store.take(digest) if digest else None
+        note = self._note(task)
+        with suppress(OSError, JsonError):
+            os.utime(note)  # `store prune` deletes what was not used
+            return self.store.take(read_json(note, lambda data: text(data["digest"])))
+        return None
+
+    def _note(self, task: BuildTask) -> Path:
+        """The file that says which build is the answer to a task."""
+        return self.store.root / "remote" / f"{task.digest}.json"
 
     def _collect(self, cluster: Cluster, answer: WorkerAnswer) -> StoredBuild:
         """The wheel in this store, copied from the worker that made it; raises OSError if it does not have it."""

@@ -82,15 +82,13 @@ class Cluster:
             if time.monotonic() - self._looked < LOOK_SECONDS:
                 return
             with suppress(OSError, TimeoutError):
-                self._take(self._client.scheduler_info(n_workers=-1)["workers"])
+                found: dict[str, dict[str, Any]] = self._client.scheduler_info(n_workers=-1)["workers"]
+                self._workers = {a: worker for a, worker in found.items() if version_resource() in worker["resources"]}
+                foreign = sorted({other_version(found[address]) for address in found.keys() - self._workers.keys()})
+                for words in set(foreign) - set(self._foreign):
+                    print_warning(f"{words}, and this is buildfarm {protocol.version_text()}; it gets no task")
+                self._foreign = foreign
             self._looked = time.monotonic()
-
-    def _take(self, found: Mapping[str, dict[str, Any]]) -> None:
-        self._workers = {a: worker for a, worker in found.items() if version_resource() in worker["resources"]}
-        foreign = sorted({other_version(found[address]) for address in found.keys() - self._workers.keys()})
-        for words in set(foreign) - set(self._foreign):
-            print_warning(f"{words}, and this is buildfarm {protocol.version_text()}; it gets no task")
-        self._foreign = foreign
 
     def _call(self, workers: list[str], method: str, *arguments: object) -> dict[str, Any]:
         """Call a method of `Service` on some workers now; the answers, or exceptions, by address."""

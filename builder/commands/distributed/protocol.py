@@ -5,11 +5,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
-import json
-import os
 import tarfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,7 +25,6 @@ from builder.matrix.plan import Build
 from builder.proof import Proof
 from builder.records import BuildRecord
 from builder.store import Store, StoredBuild, write_atomic
-from builder.untrusted import JsonError, read_json, text
 from builder.wheels.sources.folder import source_files
 
 #: The formats that client and worker must have in common besides the protocol.
@@ -204,20 +200,6 @@ def refused(error: OSError) -> WorkerAnswer:
         sentence, code, hints = "the disk of the worker is full", Code.DISK_FULL, [DISK_HINT]
     where = str(error.filename or "")
     return WorkerAnswer(error=BuildfarmError(sentence, code, where=where, hints=hints), machine_fault=True)
-
-
-def remember_build(store: Store, task: str, build: str) -> None:
-    """Note in the client's store which build is the answer to a task; both are digests."""
-    write_atomic(store.root / "remote" / f"{task}.json", json.dumps({"digest": build}).encode())
-
-
-def remembered_build(store: Store, task: str) -> str:
-    """The digest of the build that is the answer to a task; empty if there is no such note."""
-    path = store.root / "remote" / f"{task}.json"
-    with suppress(OSError, JsonError):
-        os.utime(path)  # `store prune` deletes what was not used
-        return read_json(path, lambda data: text(data["digest"]))
-    return ""
 
 
 #: Bytes of one part. Dask keeps a part in the memory of a worker, and of the scheduler until the run ends.

@@ -105,7 +105,10 @@ def check(options: CheckOptions) -> None:
         buildfarm index check index
     """
     result = check_index(open_index(options.index))
-    print_result(_check_text(result), asdict(result), as_json=options.as_json)
+    lines = [*(f"finished the interrupted change of {project}" for project in result.finished), *result.faults]
+    counts = ((result.projects, "project"), (result.wheels, "wheel"), (len(result.faults), "fault"))
+    lines.append("checked: " + ", ".join(counted(count, noun) for count, noun in counts))
+    print_result("\n".join(lines) + "\n", asdict(result), as_json=options.as_json)
     raise typer.Exit(int(Exit.FAILED if result.faults else Exit.OK))
 
 
@@ -189,14 +192,6 @@ def _print_names(what: str, names: Sequence[str], *, as_json: bool) -> None:
     """Print a line for each name, such as `yanked NAME`; as JSON the names by what was done."""
     text = "".join(f"{what} {name}\n" for name in names) or f"{what} nothing\n"
     print_result(text, {what.replace(" ", "_"): names}, as_json=as_json)
-
-
-def _check_text(result: IndexCheck) -> str:
-    """The faults, then how much was checked."""
-    lines = [*(f"finished the interrupted change of {project}" for project in result.finished), *result.faults]
-    counts = ((result.projects, "project"), (result.wheels, "wheel"), (len(result.faults), "fault"))
-    lines.append("checked: " + ", ".join(counted(count, noun) for count, noun in counts))
-    return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True)

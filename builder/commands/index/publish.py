@@ -111,8 +111,16 @@ def publish(options: PublishOptions) -> None:
     """
     set_verbosity(quiet=False, verbose=options.verbose)
     required = levels_of(options.require)
-    found = list(options.wheels or _newest_versions(read_dist(options.dist)))
-    index, results = _publish(options, found, open_store(options.store, run=False), required)
+    wheels = list(options.wheels or _newest_versions(read_dist(options.dist)))
+    store = open_store(options.store, run=False)
+    target: Repository | IndexServer
+    if options.to.startswith(("http://", "https://")):
+        target = IndexServer(options.to)
+        index = target.url
+    else:
+        target, index = Repository(open_objects(options.to)), url_of(options.to)
+    matrix = options.matrix or (MATRIX if MATRIX.is_file() else None)
+    results = publish_wheels(target, wheels, store, required, load_recipes(load_matrix(matrix)) if matrix else ())
     print_result(publish_text(results, index, required), publish_data(results), as_json=options.as_json)
     raise typer.Exit(int(Exit.FAILED if any(result.reasons for result in results) else Exit.OK))
 
@@ -131,22 +139,6 @@ def _newest_versions(wheels: Sequence[Path]) -> Iterator[Path]:
             yield wheel
         else:
             print_line(f"left out {wheel.name}: {wheel.parent} has a newer version of it")
-
-
-def _publish(
-    options: PublishOptions, wheels: Sequence[Path], store: Store, required: Sequence[Level]
-) -> tuple[str, list[PublishResult]]:
-    """Publish wheels; return the URL of the index for pip and uv, empty for a bucket, and what was done.
-
-    Raises UsageError for a wrong matrix.
-    """
-    server = IndexServer(options.to) if options.to.startswith(("http://", "https://")) else None
-    matrix = options.matrix or (MATRIX if MATRIX.is_file() else None)
-    recipes = load_recipes(load_matrix(matrix)) if matrix else ()
-    if server:
-        return server.url, publish_wheels(server, wheels, store, required, recipes)
-    results = publish_wheels(Repository(open_objects(options.to)), wheels, store, required, recipes)
-    return url_of(options.to), results
 
 
 def publish_wheels(

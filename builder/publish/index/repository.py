@@ -227,11 +227,8 @@ class Repository:
 
     def write_all_pages(self) -> None:
         """Write the pages of every project, and the lists of projects."""
-        self._write_everywhere(self.shown())
-
-    def shown(self) -> set[str]:
-        """The projects that have wheels or pages; the pages of a project without wheels are deleted."""
-        return {*self.projects(), *(name for path in (*self.paths(), FOLDER) for name in self.projects_of(path))}
+        shown = {name for path in (*self.paths(), FOLDER) for name in self.projects_of(path)}
+        self._write_everywhere({*self.projects(), *shown})  # the pages of a project without wheels are deleted
 
     def _write_everywhere(self, projects: Iterable[str]) -> None:
         """Write the pages of projects in all paths, and every list of projects."""
