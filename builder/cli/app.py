@@ -50,7 +50,7 @@ PURPOSES = {
 #: The module of a command in `builder.commands`, if it has another name.
 PLACES = {
     "build": "building.build",
-    "worker": "distributed.options",
+    "worker": "distributed.worker_command",
     **{name: f"index.{name}" for name in ("publish", "adopt", "relabel", "serve", "token", "resolve")},
     **dict.fromkeys(("yank", "unyank", "index"), "index.manage"),
 }

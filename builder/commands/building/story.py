@@ -35,11 +35,7 @@ from builder.result import BuildResult
 from builder.store import Store, StoredBuild, project_key, work_name
 from builder.wheels.failures import CompileError
 from builder.wheels.job import CompileJob, Executor, NotPreparedError, Prepared, build_digest
-from builder.wheels.sources.prepare import (
-    prepare_source,
-    project_folder,
-    source_digest,
-)
+from builder.wheels.sources.prepare import prepare_source, project_folder, source_digest
 
 #: Seconds of a build after which a cure is named.
 _SLOW = 60

@@ -17,7 +17,6 @@ from builder.commands.distributed.options import WorkersOptions
 from builder.commands.distributed.protocol import (
     BuildTask,
     CheckTask,
-    SentWheel,
     WorkerAnswer,
     keep_locks,
     packed,
@@ -131,21 +130,21 @@ class RemoteRun(BuildRun):
         """Prove the wheel on workers, and its file here."""
         recipe, again = self.recipes[build.extension], self._prover.again
         subject, cluster = self._prover.subject(stored, build, recipe), cast("Cluster", self._cluster)
-        wheel, earlier = SentWheel.of(stored), self.store.proofs(stored.sha256)
+        earlier = self.store.proofs(stored.sha256)
         basis = digest_of({str(check): digest for check, digest in cell_basis(recipe).items()})
         # A container's wheel may need a newer glibc than a worker has.
         settings = replace(self._settings, executor=stored.record.record.toolchain.executor)
-        tasks = [CheckTask(wheel, recipe, cell, settings, basis, build, again=again) for cell in subject.claim.cells]
+        tasks = [CheckTask(stored, recipe, cell, settings, basis, build, again=again) for cell in subject.claim.cells]
         tasks = [task for task in tasks if is_open(task, earlier, gpu=cluster.has_gpu())]
         made: dict[Cell, tuple[Proof, ...]] = {}
         if tasks:
             stage("prove in its cells")
             with ThreadPoolExecutor(len(tasks)) as pool:
-                found = pool.map(lambda task: self._checked(task, stored.wheel, log), tasks)
+                found = pool.map(lambda task: self._checked(task, log), tasks)
                 made = {task.cell: proofs for task, proofs in zip(tasks, found, strict=True)}
         return self._prover.prove(subject, log=log, stage=lambda _: None, others=made)
 
-    def _checked(self, first: CheckTask, wheel: Path, log: Path) -> tuple[Proof, ...]:
+    def _checked(self, first: CheckTask, log: Path) -> tuple[Proof, ...]:
         """One proof for each check of a cell; "not run" where no worker can. A worker that lacks the wheel gets it."""
         task, only, cluster = first, "", cast("Cluster", self._cluster)
         for attempt in range(1, ATTEMPTS + 1):
@@ -156,7 +155,7 @@ class RemoteRun(BuildRun):
             only = answer.worker
             task = replace(first, basis=f"{first.basis}-{attempt}")  # Dask does not run a finished key again
             with suppress(OSError):
-                cluster.send(only, task.wheel, wheel)
+                cluster.send(only, task.wheel)
         if answer.error is None and not answer.no_wheel:
             return answer.proofs
         reason = str(answer.error or "no worker could get the wheel")
@@ -195,9 +194,9 @@ class RemoteRun(BuildRun):
 
     def _collect(self, cluster: Cluster, answer: WorkerAnswer) -> StoredBuild:
         """The wheel in this store, copied from the worker that made it; raises OSError if it does not have it."""
-        wheel = cast("SentWheel", answer.wheel)
-        with self.store.work(work_name(wheel.digest)) as folder:
-            if stored := self.store.take(wheel.digest):
+        made = cast("StoredBuild", answer.wheel)
+        with self.store.work(work_name(made.digest)) as folder:
+            if stored := self.store.take(made.digest):
                 return stored
-            cluster.fetch(answer.worker, wheel, folder / wheel.filename)
-            return self.store.add(wheel.digest, folder / wheel.filename, wheel.record)
+            cluster.fetch(answer.worker, made, folder / made.wheel.name)
+            return self.store.add(made.digest, folder / made.wheel.name, made.record)

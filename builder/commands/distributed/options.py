@@ -1,4 +1,4 @@
-"""`buildfarm worker`, and the options of a run on such workers. Dask, which is not always installed, loads later."""
+"""The options of a worker of a Dask scheduler, and of a run on such workers."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from builder.errors import Code, MissingToolError, UsageError
-from builder.log import set_verbosity
 from builder.option import argument, flag, option
 
 #: Seconds to wait for a worker that can run a task.
@@ -39,20 +38,6 @@ class WorkerOptions:
     #: What dask-jobqueue passes to every worker. buildfarm measures cores and memory itself.
     nthreads: str = option("", default="", hidden=True)
     memory_limit: str = option("", default="", hidden=True)
-
-
-def worker(options: WorkerOptions) -> None:
-    """Build and test wheels for `buildfarm build --scheduler`, as a worker of a Dask scheduler.
-
-    Examples:
-        buildfarm worker tcp://127.0.0.1:8786
-        buildfarm worker tls://scheduler.example:8786 --builds 2 --store /var/tmp/worker-store
-    """
-    set_verbosity(quiet=options.quiet, verbose=False)
-    require_dask()
-    from builder.commands.distributed.worker.start import run_worker  # noqa: PLC0415 - imports Dask
-
-    run_worker(options)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,6 @@ from builder.matrix.config import PathSource, Recipe
 from builder.matrix.facts_file import FACTS
 from builder.matrix.plan import Build
 from builder.proof import Proof
-from builder.records import BuildRecord
 from builder.store import Store, StoredBuild, write_atomic
 from builder.wheels.sources.folder import source_files
 
@@ -102,30 +101,11 @@ class BuildTask:
 
 
 @dataclass(frozen=True)
-class SentWheel:
-    """A wheel that a worker built, or that the client sends to a worker."""
-
-    #: filename, sha256, size: of the file; the size in bytes.
-    filename: str
-    sha256: str
-    size: int
-    #: Of the build: the wheel's name in the store.
-    digest: str
-    #: How it was built.
-    record: BuildRecord
-
-    @classmethod
-    def of(cls, stored: StoredBuild) -> SentWheel:
-        """A wheel of a store; raises OSError if the file is gone."""
-        return cls(stored.wheel.name, stored.sha256, stored.wheel.stat().st_size, stored.digest, stored.record)
-
-
-@dataclass(frozen=True)
 class CheckTask:
     """The checks of one wheel in one cell."""
 
-    #: wheel, recipe, cell: the cases of the recipe are run with the wheel in the cell.
-    wheel: SentWheel
+    #: wheel, recipe, cell: the cases of the recipe are run with the wheel, whose path is the client's, in the cell.
+    wheel: StoredBuild
     recipe: Recipe
     cell: Cell
     #: The options of the run. With the executor `docker`, the checks run in a container.
@@ -182,8 +162,8 @@ class WorkerAnswer:
     machine_fault: bool = False
     #: Whether the worker lacks the wheel to check.
     no_wheel: bool = False
-    #: wheel, reused: what a build made, and whether the worker had it already.
-    wheel: SentWheel | None = None
+    #: wheel, reused: what a build made, with the worker's path of the file, and whether the worker had it already.
+    wheel: StoredBuild | None = None
     reused: bool = False
     #: What checks made.
     proofs: tuple[Proof, ...] = ()
