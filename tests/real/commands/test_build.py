@@ -17,15 +17,7 @@ import pytest
 from builder.commands.building.build import BuildOptions, build_text, hint_of, run_build
 from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.folders import open_store
-from builder.errors import (
-    BuildError,
-    BuildfarmError,
-    Code,
-    Exit,
-    MissingToolError,
-    PreflightError,
-    UsageError,
-)
+from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolError, PreflightError, UsageError
 from builder.log import console
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
@@ -315,6 +307,7 @@ subprocess.Popen([os.environ["CC"], "-c", "-x", "c", "-", "-o", "x.o"], stdin=su
         pytest.param([], signal.SIGINT, id="Ctrl-C"),
         # `timeout` sends the signal to its child, and to its process group: buildfarm gets it twice.
         pytest.param(["timeout", "300"], signal.SIGTERM, id="timeout"),
+        pytest.param([], signal.SIGHUP, id="closed terminal"),
     ],
 )
 def test_a_signal_ends_the_compiler_and_prints_what_is_kept(

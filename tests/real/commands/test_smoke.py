@@ -193,14 +193,6 @@ def test_a_cell_that_the_machine_of_the_build_did_not_have_is_linked_here(worksp
     assert verdicts[Check.LINKAGE] is Verdict.PASSED
 
 
-def test_a_failure_is_printed_and_sets_the_exit_code(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    can_gate(monkeypatch, FAILURE)
-    done = workspace.smoke(workspace.wheel())
-    assert done.exit_code == Exit.FAILED
-    assert "  FAILED    values " in done.stdout
-    assert "tiny::op (plain): the result is 3 where 2 is expected" in done.stdout
-
-
 def test_not_run_does_not_replace_an_earlier_verdict(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = workspace.wheel()
     assert workspace.smoke(wheel, "--python", str(PYTHON)).exit_code == Exit.OK
@@ -279,13 +271,6 @@ def test_the_official_wheel_of_a_recipe_is_downloaded(workspace: Workspace) -> N
     assert done.exit_code == Exit.OK, done.output
     assert done.stdout.startswith("ops-1.0-py3-none-any.whl\n")
     assert len(list((workspace.store / "sources" / "wheels").rglob("*.whl"))) == 1
-
-
-@pytest.mark.parametrize("arguments", [[], ["--torch", "2.13"]])
-def test_no_wheel_for_a_selected_cell_is_nothing_selected(workspace: Workspace, arguments: list[str]) -> None:
-    if arguments:
-        workspace.wheel()
-    assert isinstance(error_of(workspace.smoke(*arguments)), NothingSelectedError)
 
 
 @pytest.fixture

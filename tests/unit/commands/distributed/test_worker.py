@@ -19,7 +19,6 @@ from builder.commands.distributed.protocol import (
     PLUGIN,
     PROOF_MEMORY,
     PROOFS,
-    compile_resource,
     version_resource,
     version_text,
 )
@@ -27,7 +26,6 @@ from builder.commands.distributed.worker import facts
 from builder.commands.distributed.worker.facts import WorkerFacts, measure
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError, UsageError
 from builder.images.engine import Engine
-from builder.matrix.axes import Cuda
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import WheelProver, cell_basis
 from builder.publish.op_evidence import model_of, proven_on
@@ -137,9 +135,6 @@ def test_evidence_of_others_names_no_made_up_models(where: object) -> None:
     assert model_of(Proof(SHA, CELL, Check.GPU_VALUES, Verdict.PASSED, "", {"where": where})) == ""
 
 
-KEPT = f"received/{'a' * 64}"
-
-
 def test_the_key_of_checks_covers_what_decides_them() -> None:
     task = PROOF_TASK
     others = [
@@ -214,8 +209,3 @@ def test_checks_need_what_they_use() -> None:
     assert in_docker.needs["docker"][0] == 1
     assert "docker" not in PROOF_TASK.needs
     assert BUILD_TASK.priority < PROOF_TASK.priority < in_docker.priority
-
-
-def test_a_build_needs_a_compiler() -> None:
-    found = [compile_resource(executor, Cuda(13, 0)) for executor in ("auto", "local", "docker")]
-    assert found == ["any-cu130", "local-cu130", "docker"]
