@@ -298,7 +298,7 @@ class BuildRecord:
     #: None without a compiler cache.
     objects: CacheStatistics | None
     cuda: CudaSources
-    #: BUILD_FORMAT of the buildfarm that built the wheel; 0: it had none.
+    #: BUILD_FORMAT of the buildfarm that built the wheel.
     format: int
     #: UTC.
     started: datetime
@@ -327,7 +327,7 @@ class BuildRecord:
             jobs=int(data["jobs"]),
             objects=CacheStatistics(**data["objects"]) if data["objects"] else None,
             cuda=CudaSources(int(cuda["files"]), texts(cuda["never_compiled"]), text(cuda["asks_for_gpu"])),
-            format=int(data.get("build_format", 0)),
+            format=int(data["build_format"]),
             started=datetime.fromisoformat(data["started"]),
             seconds=float(data["seconds"]),
         )

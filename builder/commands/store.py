@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -97,9 +97,9 @@ class Item:
     #: When it was used last, or made.
     used: datetime
     #: Bytes that its deletion frees.
-    size: int = 0
+    size: int
     #: The wheel or the archive in it, or empty.
-    content: str = ""
+    content: str
 
     @property
     def name(self) -> str:
@@ -154,25 +154,21 @@ def prune_store(store: Store, keep_days: float, *, dry_run: bool = False) -> tup
 
 
 def _old_items(store: Store, keep_days: float) -> Iterator[Item]:
-    """What was not used for some days, with its size and content."""
-    begin = datetime.now(UTC) - timedelta(days=keep_days)
-    for item in sorted((item for item in _items(store) if item.used <= begin), key=lambda item: item.used):
-        path = store.root / item.target
-        names = (entry.name for entry in _entries(path))
-        content = next((name for name in names if name.endswith((".whl", ".tar.gz", ".zip"))), "")
-        yield replace(item, size=disk_size(path), content=content)
-
-
-def _items(store: Store) -> Iterator[Item]:
-    """Everything that can be deleted: not the lock files, and not the locked versions of packages in `envs/`."""
+    """What was not used for some days: not the lock files, and not the locked versions of packages in `envs/`."""
+    begin, last_uses = datetime.now(UTC) - timedelta(days=keep_days), dict[str, datetime]()
     for folder in _FOLDERS:
         for path in _entries(store.root / folder):
-            target = f"{folder}/{path.name}"
             if folder != "envs" or path.is_dir():
-                used = store.last_use(target)
+                used = store.last_use(f"{folder}/{path.name}")
                 if folder == "objects":  # sccache sets the time of each object that it finds
                     used = max([used, *(datetime.fromtimestamp(stat.st_mtime, UTC) for stat in _stats(path))])
-                yield Item(target, used)
+                last_uses[f"{folder}/{path.name}"] = used
+    for target, used in sorted(last_uses.items(), key=lambda item: item[1]):
+        if used <= begin:
+            path = store.root / target
+            names = (entry.name for entry in _entries(path))
+            content = next((name for name in names if name.endswith((".whl", ".tar.gz", ".zip"))), "")
+            yield Item(target, used, disk_size(path), content)
 
 
 def _entries(folder: Path) -> Sequence[Path]:

@@ -182,11 +182,11 @@ class RemoteRun(BuildRun):
 
     def _known(self, task: BuildTask) -> StoredBuild | None:
         """The wheel that an earlier run got for this task, or None."""
-        note = self._note(task)
+        note, digest = self._note(task), ""
         with suppress(OSError, JsonError):
             os.utime(note)  # `store prune` deletes what was not used
-            return self.store.take(read_json(note, lambda data: text(data["digest"])))
-        return None
+            digest = read_json(note, lambda data: text(data["digest"]))
+        return self.store.take(digest) if digest else None
 
     def _note(self, task: BuildTask) -> Path:
         """The file that says which build is the answer to a task."""

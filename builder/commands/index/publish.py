@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import NoReturn
 
 import typer
 from packaging.utils import parse_wheel_filename
@@ -121,8 +121,7 @@ def publish(options: PublishOptions) -> None:
         target, index = Repository(open_objects(options.to)), url_of(options.to)
     matrix = options.matrix or (MATRIX if MATRIX.is_file() else None)
     results = publish_wheels(target, wheels, store, required, load_recipes(load_matrix(matrix)) if matrix else ())
-    print_result(publish_text(results, index, required), publish_data(results), as_json=options.as_json)
-    raise typer.Exit(int(Exit.FAILED if any(result.reasons for result in results) else Exit.OK))
+    print_published(results, index, required, as_json=options.as_json)
 
 
 def _newest_versions(wheels: Sequence[Path]) -> Iterator[Path]:
@@ -284,17 +283,11 @@ def _offered(results: Sequence[PublishResult]) -> list[PublishResult]:
     return [result for result in results if result.paths and result.yanked is None]
 
 
-def publish_data(results: Sequence[PublishResult]) -> list[dict[str, Any]]:
-    """Everything about each wheel."""
-    return [
-        {
-            "wheel": result.wheel,
-            "outcome": result.outcome,
-            "cells": result.cells,
-            "paths": result.paths,
-            "yanked": result.yanked,
-            "reasons": result.reasons,
-        }
-        | result.about
-        for result in results
-    ]
+def print_published(
+    results: Sequence[PublishResult], index: str, required: Sequence[Level] | None, *, as_json: bool
+) -> NoReturn:
+    """Print the text of `publish_text`, or everything about each wheel, and exit."""
+    keys = ("wheel", "outcome", "cells", "paths", "yanked", "reasons")
+    data = [{key: getattr(result, key) for key in keys} | result.about for result in results]
+    print_result(publish_text(results, index, required), data, as_json=as_json)
+    raise typer.Exit(int(Exit.FAILED if any(result.reasons for result in results) else Exit.OK))
