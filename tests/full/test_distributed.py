@@ -97,16 +97,7 @@ def test_workers_give_the_wheels_of_a_local_run_and_the_second_run_compiles_noth
     assert [farm.compiles(name) for name in names] == [2] * len(names)
     assert len(farm.wheels()) == len(names)
     assert farm.wheels() == farm.wheels("dist-here")
-    words: list[str | Path] = [
-        "build",
-        "--store",
-        farm.store("here"),
-        "--dist",
-        farm.folder / "dist-here",
-        "--executor",
-        "local",
-    ]
-    again = run(sys.executable, "-c", BUILD_HERE, *words, cwd=farm.project.root)
+    again = run(sys.executable, "-c", BUILD_HERE, *farm._argv("here", "dist-here")[1:], cwd=farm.project.root)
     assert (again.code, again.out.splitlines()[-1]) == (0, "imported: []"), again.all
 
 
