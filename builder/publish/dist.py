@@ -30,7 +30,7 @@ def publish_wheels(dist: Path, plan: Plan, results: Sequence[BuildResult], store
     dist.mkdir(parents=True, exist_ok=True)
     with store.lock(f"dist-{project_key(dist)}"):
         remove_temporary_files(dist)
-        good = {_publish(dist, one.stored, one.proofs) for one in results if one.stored and not one.exit}
+        good = [_publish(dist, one.stored, one.proofs) for one in results if one.stored and not one.exit]
         for result in results:
             if result.exit:
                 _keep_or_delete(dist, result, good)
@@ -49,8 +49,9 @@ def _publish(dist: Path, stored: StoredBuild, proofs: Sequence[Proof]) -> Path:
     elif target.read_bytes() != data:
         print_line(f"{dist}: replaced {target.name}")
     write_if_changed(target, data)
+    statement = make_statement(stored, proofs).encode()
     for wheel in (stored.wheel, target):
-        write_if_changed(statement_path(wheel), make_statement(stored, proofs).encode())
+        write_if_changed(statement_path(wheel), statement)
     write_if_changed(proofs_path(target), proofs_json(proofs))
     return target
 
@@ -90,7 +91,7 @@ def is_of(wheel: Path, build: Build) -> bool:
 
 def _remove(wheel: Path, why: str) -> None:
     """Delete a wheel, its proofs and its provenance, and say why, also with --quiet."""
-    print_warning(f"{wheel.parent}: removed {wheel.name}: {why}")
     wheel.unlink()
     proofs_path(wheel).unlink(missing_ok=True)
     statement_path(wheel).unlink(missing_ok=True)
+    print_warning(f"{wheel.parent}: removed {wheel.name}: {why}")

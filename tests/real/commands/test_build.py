@@ -32,7 +32,6 @@ from builder.store import Store
 from builder.wheels.job import NotPreparedError
 from builder.wheels.local import LocalExecutor
 from builder.wheels.toolchain.environments import Environments
-from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import PATIENCE, in_foreground, wait_until
 from tests.fixtures.small_project import MODULE, SmallProject, small_project
 from tests.unit.canned_gate import VERDICTS
@@ -247,23 +246,6 @@ def test_the_environment_variables_of_a_build(runs: Runs) -> None:
     assert variables["SOURCE_DATE_EPOCH"] == "315532800"
     assert Path(variables["CC"]).name.startswith("gcc")
     assert str(runs.project.root / "cuda" / "bin") in variables["PATH"].split(os.pathsep)
-
-
-def test_the_wheel_installs_from_the_folder(runs: Runs, tmp_path: Path) -> None:
-    dist = str(runs.project.root / "dist")
-    argv = [str(find_uv()), "pip", "install", "--python", sys.executable, "--target", str(tmp_path), "--no-deps"]
-    done = subprocess.run(
-        [*argv, "--no-index", "--find-links", dist, "tiny"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    answer = subprocess.run(
-        [sys.executable, "-c", "import tiny; print(tiny.answer())"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert answer.stdout == "43\n", answer.stderr
 
 
 WARM = """

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import os
 import re
 import socket
@@ -22,7 +21,7 @@ from distributed import get_worker
 from builder.cli.app import load_command
 from builder.commands.distributed import connection
 from builder.commands.distributed.cluster import Cluster
-from builder.commands.distributed.connection import connect, quiet_dask, reach, security_for
+from builder.commands.distributed.connection import connect, reach, security_for
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.distributed.protocol import BuildTask, CheckTask, Needs, WorkerAnswer
 from builder.commands.distributed.worker.service import run_task
@@ -192,12 +191,6 @@ def test_a_file_of_dask_that_is_no_yaml(tmp_path: Path) -> None:
     said = " ".join(ran.stderr.split())
     for words in ("error[file-invalid]: Dask cannot read its configuration: ", str(file), "line 3"):
         assert words in said
-
-
-def test_dask_prints_nothing() -> None:
-    quiet_dask()
-    for name in ("distributed", "distributed.client", "tornado.application", "asyncio"):
-        assert not logging.getLogger(name).isEnabledFor(logging.ERROR)
 
 
 PAGE = DOCS / "how-to" / "several-machines.md"

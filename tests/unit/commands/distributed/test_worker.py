@@ -8,7 +8,6 @@ from typing import cast
 import pytest
 
 from builder.commands.building.executor_choice import RunSettings
-from builder.commands.distributed import protocol
 from builder.commands.distributed.client import RemoteRun, is_open
 from builder.commands.distributed.cluster import missing
 from builder.commands.distributed.options import WorkersOptions
@@ -20,7 +19,6 @@ from builder.commands.distributed.protocol import (
     PROOF_MEMORY,
     PROOFS,
     version_resource,
-    version_text,
 )
 from builder.commands.distributed.worker import facts
 from builder.commands.distributed.worker.facts import WorkerFacts, measure
@@ -178,13 +176,6 @@ def test_an_error_comes_back_as_it_was(error: BuildfarmError) -> None:
     back = pickle.loads(pickle.dumps(error))
     assert type(back) is type(error)
     assert (str(back), back.exit_code, vars(back)) == (str(error), error.exit_code, vars(error))
-
-
-def test_the_version_names_the_formats(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert version_resource().rpartition("-")[2] in version_text()
-    before = version_resource()
-    monkeypatch.setattr(protocol, "PROTOCOL", 0)
-    assert version_resource() != before
 
 
 def worker(name: str, **resources: float) -> dict[str, object]:
