@@ -153,8 +153,8 @@ def test_an_interrupt_ends_every_cell_and_keeps_those_that_have_ended(workspace:
     """The cell of torch 2.13 hangs in the import; both run at the same time where the machine allows it."""
     module = "import time, torch\ntime.sleep(0 if torch.__version__ == '2.11.0' else 600)\n"
     wheel = loopback.pure_wheel(workspace.root, "other", "1.0", {"other/__init__.py": module}, requires=["torch"])
-    argv = [BUILDFARM, "smoke", wheel, "--matrix", workspace.root / "matrix.yaml", "--store", workspace.store]
-    argv += ["--torch", "2.11.0", "--torch", "2.13.0", "--python", str(PYTHON)]
+    argv: list[str | Path] = [BUILDFARM, "smoke", wheel, "--matrix", workspace.root / "matrix.yaml"]
+    argv += ["--store", workspace.store, "--torch", "2.11.0", "--torch", "2.13.0", "--python", str(PYTHON)]
     process = subprocess.Popen(argv, cwd=workspace.root, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     said, hangs = "", f"torch2.13.0-cu130-{PYTHON.tag}: import ("
