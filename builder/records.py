@@ -274,21 +274,15 @@ def read_record(wheel: Path) -> Record:
     """The record inside a wheel; raises UsageError when the wheel has none, or one that this buildfarm cannot read."""
     with WheelFile(wheel) as archive:
         if not any(name.endswith(f".dist-info/{FILE}") for name in archive.names):
-            raise UsageError(
-                f"buildfarm did not build this wheel: it has no record of its build ({FILE})",
-                Code.RECORD_NOT_USABLE,
-                where=str(wheel),
-                hints=["`buildfarm verify WHEEL` judges any wheel, and `buildfarm smoke WHEEL` tests it"],
-            )
+            sentence = f"buildfarm did not build this wheel: it has no record of its build ({FILE})"
+            hint = "`buildfarm verify WHEEL` judges any wheel, and `buildfarm smoke WHEEL` tests it"
+            raise UsageError(sentence, Code.RECORD_NOT_USABLE, where=str(wheel), hints=[hint])
         try:
             return parse_json(archive.read_dist_info(FILE), Record.from_json)
         except (JsonError, BuildfarmError) as error:
-            raise UsageError(
-                f"the wheel has no {FILE} that this version of buildfarm can read",
-                Code.RECORD_NOT_USABLE,
-                where=str(wheel),
-                hints=["run the version of buildfarm that built the wheel"],
-            ) from error
+            sentence = f"the wheel has no {FILE} that this version of buildfarm can read"
+            hint = "run the version of buildfarm that built the wheel"
+            raise UsageError(sentence, Code.RECORD_NOT_USABLE, where=str(wheel), hints=[hint]) from error
 
 
 @dataclass(frozen=True)
@@ -304,7 +298,7 @@ class BuildRecord:
     #: None without a compiler cache.
     objects: CacheStatistics | None
     cuda: CudaSources
-    #: BUILD_FORMAT of the buildfarm that built the wheel; 0: it had none.
+    #: BUILD_FORMAT of the buildfarm that built the wheel.
     format: int
     #: UTC.
     started: datetime
@@ -333,7 +327,7 @@ class BuildRecord:
             jobs=int(data["jobs"]),
             objects=CacheStatistics(**data["objects"]) if data["objects"] else None,
             cuda=CudaSources(int(cuda["files"]), texts(cuda["never_compiled"]), text(cuda["asks_for_gpu"])),
-            format=int(data.get("build_format", 0)),
+            format=int(data["build_format"]),
             started=datetime.fromisoformat(data["started"]),
             seconds=float(data["seconds"]),
         )

@@ -18,14 +18,7 @@ from builder.errors import BuildfarmError, Code, UsageError
 from builder.hashing import digest_of
 from builder.log import print_line, print_warning
 from builder.matrix.compat import Compat, and_list
-from builder.matrix.config import (
-    MATRIX,
-    RECIPE,
-    Matrix,
-    PathSource,
-    Recipe,
-    Selection,
-)
+from builder.matrix.config import MATRIX, RECIPE, Matrix, PathSource, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipe, load_recipes, recipe_of
 from builder.matrix.plan import make_plan
 from builder.matrix.yaml_document import parse_document
@@ -233,10 +226,7 @@ def next_steps(added: Added) -> str:
     archs = added.axes.archs if added.axes else added.matrix.exists() and load_matrix(added.matrix).archs
     if not archs and added.recipe.cuda == "required":
         lines = ["To build the extension, for all GPU architectures of torch or for one:", build, f"{build} --arch 9.0"]
-    return to_text(
-        *("", *lines),
-        *("", "After the build, to draft a cases.py with a case for each op:", cases),
-    )
+    return to_text("", *lines, "", "After the build, to draft a cases.py with a case for each op:", cases)
 
 
 def _short(path: Path) -> str:

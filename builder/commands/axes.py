@@ -152,11 +152,8 @@ def _newest_torch(compat: Compat, cudas: list[Cuda], pythons: list[Python], sour
     if found:
         return next(supported, found[0])
     wanted = ", ".join([*(f"CUDA {cuda}" for cuda in cudas), *(f"Python {python}" for python in pythons)])
-    raise UsageError(
-        f"no torch release has wheels for all of these: {wanted}",
-        Code.NO_SUCH_COMBINATION,
-        hints=["pass fewer values of --cuda and --python; buildfarm chooses a value for an option that you omit"],
-    )
+    hint = "pass fewer values of --cuda and --python; buildfarm chooses a value for an option that you omit"
+    raise UsageError(f"no torch release has wheels for all of these: {wanted}", Code.NO_SUCH_COMBINATION, hints=[hint])
 
 
 def _supported(compat: Compat, torch: Torch, source: SpecifierSet) -> list[Python]:
@@ -188,11 +185,8 @@ def current_environment() -> CurrentEnvironment:
     prefix = Path(named)
     for site_packages in sorted((prefix / "lib").glob("python3*/site-packages")):
         return CurrentEnvironment(prefix, prefix / "bin" / "python", site_packages)
-    raise UsageError(
-        "VIRTUAL_ENV or CONDA_PREFIX names this folder, which is not a Python environment",
-        Code.NO_ENVIRONMENT,
-        where=str(prefix),
-    )
+    sentence = "VIRTUAL_ENV or CONDA_PREFIX names this folder, which is not a Python environment"
+    raise UsageError(sentence, Code.NO_ENVIRONMENT, where=str(prefix))
 
 
 def installed_version(site_packages: Path, name: str) -> str:
@@ -209,11 +203,8 @@ def torch_here() -> Torch:
     """The release of the current environment's torch. Raises UsageError if it has none."""
     here = current_environment()
     if not (version := installed_version(here.site_packages, "torch")):
-        raise UsageError(
-            f"--torch is not given, and the current environment has no torch ({here.prefix})",
-            Code.NO_ENVIRONMENT,
-            hints=[_NAME_THEM],
-        )
+        sentence = f"--torch is not given, and the current environment has no torch ({here.prefix})"
+        raise UsageError(sentence, Code.NO_ENVIRONMENT, hints=[_NAME_THEM])
     return Torch.parse(Version(version).base_version)
 
 
@@ -222,11 +213,8 @@ def cuda_here() -> Cuda:
     here = current_environment()
     cuda = torch_cuda(here.site_packages) if (here.site_packages / "torch" / "version.py").is_file() else ""
     if not cuda:
-        raise UsageError(
-            f"--cuda is not given, and the torch of the current environment is not for CUDA ({here.prefix})",
-            Code.NO_ENVIRONMENT,
-            hints=[_NAME_THEM],
-        )
+        sentence = f"--cuda is not given, and the torch of the current environment is not for CUDA ({here.prefix})"
+        raise UsageError(sentence, Code.NO_ENVIRONMENT, hints=[_NAME_THEM])
     return Cuda.parse(cuda)
 
 

@@ -15,7 +15,7 @@ from builder.cli.output import print_result
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.folders import DIST, open_store
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder
-from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError, UsageError
+from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError
 from builder.gate.amounts import counted
 from builder.gate.draft.result import CALLED, CUDA_ONLY, TRACING_CHECKS, Drafts, OpDraft, shortened
 from builder.log import print_line
@@ -30,7 +30,6 @@ from builder.proofs.cells.cell_environment import LocalEnvironments
 from builder.result import CasesResult
 from builder.store import Store, work_name, write_atomic
 from builder.wheelfile.compatibility import is_compatible
-from builder.wheels.build_dir import clear_abandoned
 from builder.wheels.toolchain.environments import Environments
 
 _WIDTH = 118
@@ -74,7 +73,6 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
     matrix = load_matrix(options.matrix)
     recipes = selected_recipes(load_recipes(matrix), options.select)
     store = open_store(options.store)
-    clear_abandoned(store)
     environments = Environments(store, matrix.torch_index)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources")
     for recipe in recipes:
@@ -84,13 +82,9 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
             raise BuildfarmError(f"no cases can be drafted: {drafts.error}", Code.CHECKS_FAILED, where=recipe.name)
         file, text, exists = recipe.folder / CASES, "", recipe.cases is not None
         if exists:
-            text = missing_text(drafts) if drafts.drafts else ""
+            text = cases_text(drafts) if drafts.drafts else ""
         else:
-            try:
-                write_atomic(file.absolute(), cases_text(recipe.name, str(cell), drafts).encode())
-            except OSError as error:
-                sentence = f"cannot write this file: {error.strerror}"
-                raise UsageError(sentence, Code.PATH_NOT_USABLE, where=str(file)) from None
+            write_atomic(file.absolute(), cases_text(drafts, name=recipe.name, cell=str(cell)).encode())
         yield CasesResult(recipe.name, target.wheel.name, cell, drafts, None if exists else file, text)
 
 
@@ -107,12 +101,9 @@ def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> S
             if recipe.makes(name) and recipe.is_version(version):
                 own.append(wheel)
     if not own:
-        raise NothingSelectedError(
-            "the extension has no wheel yet, and a draft needs a wheel",
-            Code.NO_WHEEL,
-            where=recipe.name,
-            hints=[f"run `buildfarm build --ext {recipe.name}` first; a wheel with failed checks is enough"],
-        )
+        sentence = "the extension has no wheel yet, and a draft needs a wheel"
+        hint = f"run `buildfarm build --ext {recipe.name}` first; a wheel with failed checks is enough"
+        raise NothingSelectedError(sentence, Code.NO_WHEEL, where=recipe.name, hints=[hint])
     return finder.find(list(map(str, own)), dist)[0]
 
 
@@ -120,11 +111,8 @@ def _drafted(target: SmokeTarget, cells: LocalEnvironments, store: Store) -> tup
     """Draft in the newest cell that suits this machine."""
     fitting = [one for one in target.cells if is_compatible(target.wheel.name, one.python)]
     if not fitting:
-        raise MissingToolError(
-            "the wheel needs a newer glibc than this machine has: draft its cases on another machine",
-            Code.PLATFORM_UNSUPPORTED,
-            where=target.wheel.name,
-        )
+        sentence = "the wheel needs a newer glibc than this machine has: draft its cases on another machine"
+        raise MissingToolError(sentence, Code.PLATFORM_UNSUPPORTED, where=target.wheel.name)
     cell = max(fitting)
     name, place = f"cases-{work_name(target.sha256)}-{cell}", f"{target.wheel.name} in {cell}"
     log, progress = store.log(f"cases-{target.wheel.name}-{cell}", Path.cwd()), Progress()
@@ -142,17 +130,8 @@ def _drafted(target: SmokeTarget, cells: LocalEnvironments, store: Store) -> tup
     return cell, drafts
 
 
-def cases_text(name: str, cell: str, drafts: Drafts) -> str:
-    """Return a whole cases.py."""
-    return _rendered(drafts, whole=True, name=name, cell=cell)
-
-
-def missing_text(drafts: Drafts) -> str:
-    """Return what an existing cases.py lacks: functions and items to copy into it."""
-    return _rendered(drafts, whole=False)
-
-
-def _rendered(drafts: Drafts, **facts: object) -> str:
+def cases_text(drafts: Drafts, *, name: str = "", cell: str = "") -> str:
+    """Return the cases.py of an extension; without a name what an existing one lacks, to copy into it."""
     # No autoescape: it escapes for HTML, and the output is source code.
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -166,7 +145,7 @@ def _rendered(drafts: Drafts, **facts: object) -> str:
     cases = [draft for draft in drafts.drafts if is_case(draft)]
     left = [draft for draft in drafts.drafts if draft.required and not is_case(draft)]
     template = environment.get_template("drafted_cases.py.j2")
-    return template.render(cases=cases, left=left, cuda_only=CUDA_ONLY, width=_WIDTH, **facts)
+    return template.render(cases=cases, left=left, cuda_only=CUDA_ONLY, width=_WIDTH, name=name, cell=cell)
 
 
 def is_case(draft: OpDraft) -> bool:

@@ -57,16 +57,27 @@ def ci(options: CiOptions) -> None:
         buildfarm ci --install "buildfarm @ git+https://HOST/OWNER/buildfarm@COMMIT"
         buildfarm ci --install ./tools/buildfarm --runner-labels my-arc-runners
     """
-    written = run_ci(options.directory, options)
-    if not _has_branch(options.directory, options.branch):
+    folder = options.directory
+    _, _, plan = read_plan(folder / "matrix.yaml", Selection())
+    jobs_json(plan, Scope.FULL)  # raises UsageError for a plan that the workflows cannot build
+    files = {folder / path: text for path, text in workflows(options).items()}
+    check_install(options.install, folder)
+    for path in files:
+        if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(MARK):
+            sentence = "`buildfarm ci` did not write this file, and does not overwrite it"
+            hint = "rename or delete the file, and run `buildfarm ci` again"
+            raise UsageError(sentence, Code.ALREADY_EXISTS, where=str(path), hints=[hint])
+    for path, text in files.items():
+        write_atomic(path, text.encode())
+    if not _has_branch(folder, options.branch):
         print_warning(
             f"this repository has no branch {options.branch}, so no push starts the workflow: name the default branch"
             " with --branch"
         )
-    if why := _why_absent(options.directory, options.install):
+    if why := _why_absent(folder, options.install):
         print_warning(f"--install: {why}")
-    lines = [f"wrote {path}" for path in written]
-    print_result("\n".join([*lines, "", *_needs(options)]) + "\n", {"files": written}, as_json=options.as_json)
+    lines = [f"wrote {path}" for path in files]
+    print_result("\n".join([*lines, "", *_needs(options)]) + "\n", {"files": list(files)}, as_json=options.as_json)
 
 
 def _needs(options: WorkflowOptions) -> list[str]:
@@ -90,30 +101,6 @@ def _needs(options: WorkflowOptions) -> list[str]:
         " and",
         f"allow only the branch {options.branch} to deploy to it: the job publish runs in it.",
     ]
-
-
-def run_ci(folder: Path, options: WorkflowOptions) -> list[Path]:
-    """Write the files below `folder`, the root of a repository with a matrix.yaml; return them.
-
-    Raises UsageError before it writes anything: for a wrong matrix.yaml or option, for a plan that the workflows cannot
-    build, and for a file of this name that `buildfarm ci` did not write.
-    """
-    _, _, plan = read_plan(folder / "matrix.yaml", Selection())
-    jobs_json(plan, Scope.FULL)
-    files = {folder / path: text for path, text in workflows(options).items()}
-    check_install(options.install, folder)
-    for path in files:
-        if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(MARK):
-            raise UsageError(
-                "`buildfarm ci` did not write this file, and does not overwrite it",
-                Code.ALREADY_EXISTS,
-                where=str(path),
-                hints=["rename or delete the file, and run `buildfarm ci` again"],
-            )
-    for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text.encode())
-    return list(files)
 
 
 def _why_absent(folder: Path, value: str) -> str:

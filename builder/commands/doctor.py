@@ -58,11 +58,9 @@ def doctor(options: DoctorOptions) -> None:
     current = current_environment()
     environment = read_environment(options.python or current.interpreter, machine)
     if not options.python and current.of_buildfarm and environment.torch is None:
-        raise UsageError(
-            f"no environment is active, and the environment of buildfarm has no torch ({current.prefix})",
-            Code.NO_ENVIRONMENT,
-            hints=["activate the environment to judge, or name its Python: `buildfarm doctor --python env/bin/python`"],
-        )
+        sentence = f"no environment is active, and the environment of buildfarm has no torch ({current.prefix})"
+        hint = "activate the environment to judge, or name its Python: `buildfarm doctor --python env/bin/python`"
+        raise UsageError(sentence, Code.NO_ENVIRONMENT, hints=[hint])
     findings = judge(Cures(environment, compat, options.torch_index))
     print_result(doctor_text(environment, findings), _data(environment, findings), as_json=options.as_json)
     faults = any(finding.level is Severity.FAULT for finding in findings)

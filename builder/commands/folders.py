@@ -10,6 +10,7 @@ from pathlib import Path
 from builder.errors import Code, UsageError
 from builder.hashing import digest_of
 from builder.store import MARK, ROOT, Store, default_store
+from builder.wheels.build_dir import clear_abandoned
 
 #: torch writes nvcc's path into its ninja file unquoted, and the toolkit is in the store: such a store gets a link.
 _UNQUOTED = re.compile(r"[^\w@%+=:,./~-]")
@@ -22,8 +23,8 @@ _IGNORE_ALL = "*\n"
 def open_store(root: Path | None, *, run: bool = True, must_exist: bool = False) -> Store:
     """Open the store at `root`, or the user's default store; raises UsageError when it cannot be used.
 
-    `run`: the command builds or checks wheels; `store prune` then deletes nothing. `must_exist`: the command only
-    reads what other commands have stored, so a `root` that does not exist is a mistake.
+    `run`: the command builds or checks wheels. `store prune` then deletes nothing; what killed runs left is deleted.
+    `must_exist`: the command only reads what other commands have stored, so a `root` that does not exist is a mistake.
     """
     hint = "name a different folder with `--store DIR` or BUILDFARM_STORE"
     if must_exist and root and not root.expanduser().is_dir():
@@ -37,6 +38,7 @@ def open_store(root: Path | None, *, run: bool = True, must_exist: bool = False)
         store = Store(_linked(root) if _UNQUOTED.search(str(root)) else root)
         if run:
             store.hold()
+            clear_abandoned(store)
     except OSError as error:
         raise UsageError(
             f"cannot use this store: {error.strerror}", Code.PATH_NOT_USABLE, where=str(root), hints=[hint]
@@ -74,12 +76,9 @@ def check_output(folder: Path, option: str) -> None:
         with tempfile.TemporaryFile(dir=next(one for one in (folder, *folder.absolute().parents) if one.exists())):
             pass
     except OSError as error:
-        raise UsageError(
-            f"cannot write wheels to this folder: {error.strerror}",
-            Code.PATH_NOT_USABLE,
-            where=str(folder),
-            hints=[f"name a different folder with `{option} DIR`"],
-        ) from None
+        sentence = f"cannot write wheels to this folder: {error.strerror}"
+        hint = f"name a different folder with `{option} DIR`"
+        raise UsageError(sentence, Code.PATH_NOT_USABLE, where=str(folder), hints=[hint]) from None
 
 
 def new_output(folder: Path, option: str) -> None:

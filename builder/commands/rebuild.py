@@ -27,7 +27,6 @@ from builder.records import Part, Record, Toolchain, read_record, recorded_setti
 from builder.result import RebuildResult
 from builder.store import Store, write_atomic
 from builder.wheelfile.archive import differences
-from builder.wheels.build_dir import clear_abandoned
 from builder.wheels.job import CompileJob, Executor, NotPreparedError
 from builder.wheels.make import compile_wheel, repair_wheel
 from builder.wheels.sources.prepare import prepare_source, project_folder, source_digest
@@ -97,11 +96,8 @@ def check_toolchain(recorded: Toolchain, here: Toolchain) -> None:
         if part is Part.PACKAGES:  # only those that differ
             then, now = (" ".join(sorted({*a.split()} - {*b.split()})) for a, b in ((then, now), (now, then)))
         details.append(f"{part}: {then} when the wheel was built, {now} here")
-    raise MissingToolError(
-        f"the toolchain differs from the one that built the wheel: {'; '.join(details)}",
-        Code.RECORD_DIFFERS,
-        hints=[_RESTORE],
-    )
+    sentence = f"the toolchain differs from the one that built the wheel: {'; '.join(details)}"
+    raise MissingToolError(sentence, Code.RECORD_DIFFERS, hints=[_RESTORE])
 
 
 @dataclass(frozen=True)
@@ -148,23 +144,16 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     record = read_record(options.wheel)
     check_pins(record.toolchain.packages, str(options.wheel))
     if options.out and options.out.resolve() == options.wheel.resolve().parent:
-        raise UsageError(
-            "the new wheel would overwrite the original wheel",
-            Code.ALREADY_EXISTS,
-            where="--out",
-            hints=["name a different folder"],
-        )
+        sentence = "the new wheel would overwrite the original wheel"
+        hint = "name a different folder"
+        raise UsageError(sentence, Code.ALREADY_EXISTS, where="--out", hints=[hint])
     matrix = load_matrix(options.matrix)
     recipe = next((recipe for recipe in load_recipes(matrix) if recipe.name == record.build.extension), None)
     if recipe is None:
-        raise UsageError(
-            f"the wheel was built from the extension {record.build.extension!r}, which this matrix does not list",
-            Code.EXTENSION_UNKNOWN,
-            where=str(matrix.path),
-            hints=["name the matrix.yaml that lists the extension with `--matrix FILE`"],
-        )
+        sentence = f"the wheel was built from the extension {record.build.extension!r}, which this matrix does not list"
+        hint = "name the matrix.yaml that lists the extension with `--matrix FILE`"
+        raise UsageError(sentence, Code.EXTENSION_UNKNOWN, where=str(matrix.path), hints=[hint])
     store = open_store(options.store)
-    clear_abandoned(store)
     # `cuda` changes no compile, and the records of older versions do not have it.
     recipe = replace(recipe, cuda=record.settings.get("cuda", "required"))
     recipe = recipe.of(record.build.torch, record.build.cuda)
@@ -180,7 +169,7 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     with suppress(NotPreparedError):  # before the index is asked for a recorded package
         known = executor.prepare(record.build, recipe, log=log, cached_only=True)
         check_toolchain(toolchain, known.toolchain)
-    jobs = preflight([record.build], {recipe.name: recipe}, executor, store, options.jobs).jobs
+    _, jobs = preflight([record.build], {recipe.name: recipe}, executor, store, options.jobs)
     sha256 = sha256_of(options.wheel)
     with store.work(f"rebuild-{sha256[:16]}", lambda who: print_line(f"waiting for {who}, which rebuilds it")) as work:
         wheel = _build_again(record, recipe, executor, store, work, jobs)

@@ -53,21 +53,16 @@ def render(options: RenderOptions) -> None:
 
 
 def render_text(folder: Path, files: Sequence[Dockerfile], *, pinned: bool) -> str:
-    """A line for each image with its base image, then the base images that have no digest.
+    """A line for each image with the base image of its last stage, then the base images that have no digest.
 
     `pinned` is whether the command has asked the registries for digests.
     """
     width = max(len(file.file) for file in files)
-    lines = [f"{file.file:{width}}  {_base_image(file)}" for file in files]
+    bases = {file.file: file.base.partition("@") for file in files}
+    lines = [f"{name:{width}}  {base}{' (pinned)' if at else ''}" for name, (base, at, _) in bases.items()]
     lines += ["", f"wrote {counted(len(files), 'Dockerfile')} to {folder}"]
-    if bases := unpinned(files):
+    if without := unpinned(files):
         advice = "" if pinned else "; `buildfarm render --lock` pins them"
-        lines += ["", f"base images without a digest ({len(bases)}){advice}:"]
-        lines += [f"  {base}" for base in bases]
+        lines += ["", f"base images without a digest ({len(without)}){advice}:"]
+        lines += [f"  {base}" for base in without]
     return "\n".join(lines) + "\n"
-
-
-def _base_image(file: Dockerfile) -> str:
-    """The base image of the last stage; instead of its digest only `(pinned)`."""
-    base, at, _ = file.base.partition("@")
-    return f"{base} (pinned)" if at else base

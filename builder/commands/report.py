@@ -37,12 +37,9 @@ def report(options: ReportOptions) -> None:
     store, here = open_store(options.store, run=False, must_exist=True), str(Path.cwd())
     found = [run for run in runs(store) if (run.id.startswith(options.run) if options.run else run.folder == here)]
     if not found:
-        raise NothingSelectedError(
-            "no run has this id" if options.run else "no run was started in this folder",
-            Code.NO_RUN,
-            where=options.run or here,
-            hints=["`buildfarm store history` lists the runs"],
-        )
+        sentence = "no run has this id" if options.run else "no run was started in this folder"
+        hint = "`buildfarm store history` lists the runs"
+        raise NothingSelectedError(sentence, Code.NO_RUN, where=options.run or here, hints=[hint])
     chosen = report_of(found[0])
     write_atomic(options.out.absolute(), report_page(chosen).encode())
     print_line(f"wrote {options.out}: {chosen.title()}, in {chosen.run.folder}")

@@ -56,7 +56,6 @@ from builder.publish.terminal import (
 from builder.result import SmokeResult
 from builder.store import Store, write_if_changed
 from builder.wheelfile.facts import read_facts
-from builder.wheels.build_dir import clear_abandoned
 
 #: Checks of a file that ask about other cells than those of `smoke`.
 _NOT_FOR_CELLS = (Check.WINDOW, Check.GPUS, Check.LINKAGE)
@@ -196,7 +195,6 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
     matrix = matrix_or_options(options.matrix, options.select, wheels)
     recipes = load_recipes(matrix)
     store = open_store(options.store)
-    clear_abandoned(store)
     cells = cell_environments(options.executor, matrix, store, pull=not options.no_pull)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
     targets, progress = finder.find(wheels, options.dist), Progress()
@@ -239,19 +237,13 @@ def _linked(target: SmokeTarget, cell: Cell, symbols: SymbolTable) -> Proof:
 def pack_gate(matrix: Path, select: Selection, target: Path) -> Path:
     """Write the op gate and the cases of one extension to one file, for a machine that has only torch and the wheel.
 
-    Raises UsageError unless exactly one extension is selected, or when the file cannot be written.
+    Raises UsageError unless exactly one extension is selected, and OSError.
     """
     recipes = selected_recipes(load_recipes(load_matrix(matrix)), select)
     if len(recipes) != 1 or not select.extensions:
-        raise UsageError(
-            "name exactly one extension with --ext NAME: the file holds the cases of one extension",
-            Code.COMMAND_LINE_INVALID,
-            where="--pack",
-        )
-    try:
-        return pack_file(target, spec_of(recipes[0], 0), recipes[0].cases)
-    except OSError as error:
-        raise UsageError(f"cannot write this file: {error.strerror}", Code.PATH_NOT_USABLE, where=str(target)) from None
+        sentence = "name exactly one extension with --ext NAME: the file holds the cases of one extension"
+        raise UsageError(sentence, Code.COMMAND_LINE_INVALID, where="--pack")
+    return pack_file(target, spec_of(recipes[0], 0), recipes[0].cases)
 
 
 def smoke_text(results: Sequence[SmokeResult]) -> str:

@@ -186,12 +186,9 @@ def with_imports(recipe: Recipe, facts: WheelFacts) -> Recipe:
     packages = {name.split("/")[0] for name in facts.files if name.endswith("/__init__.py") and name.count("/") == 1}
     modules = {name.split(".")[0] for name in facts.files if "/" not in name and name.endswith((".py", ".so"))}
     if not packages | modules:
-        raise UsageError(
-            "the wheel contains no Python package to import",
-            Code.NOT_A_WHEEL,
-            where=facts.filename,
-            hints=["write a recipe with `imports`"],
-        )
+        sentence = "the wheel contains no Python package to import"
+        hint = "write a recipe with `imports`"
+        raise UsageError(sentence, Code.NOT_A_WHEEL, where=facts.filename, hints=[hint])
     if packages:
         # Stray packages, such as `tests`, are no part of the extension.
         return replace(recipe, imports=tuple(sorted(packages.difference(stray_names(facts)) or packages)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -51,14 +51,16 @@ def prune(options: PruneStoreOptions) -> None:
         buildfarm store prune --keep-days 30
     """
     store = open_store(options.store, run=False, must_exist=True)
-    done = prune_store(store, options.keep_days, dry_run=options.dry_run)
-    data = {
-        "dry_run": options.dry_run,
-        "freed": sum(item.size for item in done.deleted),
-        "deleted": done.deleted,
-        "in_use": done.in_use or None,
-    }
-    print_result(pruned_text(done, dry_run=options.dry_run), data, as_json=options.as_json)
+    deleted, in_use = prune_store(store, options.keep_days, dry_run=options.dry_run)
+    freed = sum(item.size for item in deleted)
+    lines = [f"{item.name}  {size_text(item.size)}" for item in deleted]
+    if in_use:
+        lines.append(f"Nothing can be deleted now: {in_use} uses the store.")
+    size = size_text(freed)
+    done = f"would be deleted, which frees {size}" if options.dry_run else f"deleted, {size} freed"
+    lines.append(f"{counted(len(deleted), 'item')} {done}.")
+    data = {"dry_run": options.dry_run, "freed": freed, "deleted": deleted, "in_use": in_use or None}
+    print_result("".join(f"{line}\n" for line in lines), data, as_json=options.as_json)
 
 
 def history(options: StoreOptions) -> None:
@@ -75,22 +77,6 @@ def history(options: StoreOptions) -> None:
 
 
 COMMANDS = {"prune": prune, "history": history}
-
-
-def pruned_text(pruned: Pruned, *, dry_run: bool) -> str:
-    """Each deleted item, and how much space that frees."""
-    freed = sum(item.size for item in pruned.deleted)
-    lines = [f"{_name(item)}  {size_text(item.size)}" for item in pruned.deleted]
-    if pruned.in_use:
-        lines.append(f"Nothing can be deleted now: {pruned.in_use} uses the store.")
-    count, size = counted(len(pruned.deleted), "item"), size_text(freed)
-    lines.append(f"{count} would be deleted, which frees {size}." if dry_run else f"{count} deleted, {size} freed.")
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _name(item: Item) -> str:
-    folder, _, name = item.target.rpartition("/")
-    return f"{folder}/{name[:16]}: {item.content}" if item.content else item.target
 
 
 def history_text(runs: Sequence[Run]) -> str:
@@ -111,23 +97,20 @@ class Item:
     #: When it was used last, or made.
     used: datetime
     #: Bytes that its deletion frees.
-    size: int = 0
+    size: int
     #: The wheel or the archive in it, or empty.
-    content: str = ""
+    content: str
+
+    @property
+    def name(self) -> str:
+        """The item as the text names it."""
+        folder, _, name = self.target.rpartition("/")
+        return f"{folder}/{name[:16]}: {self.content}" if self.content else self.target
 
     def to_json(self) -> dict[str, object]:
         """The item as `--json` prints it."""
         used = self.used.isoformat(timespec="seconds")
         return {"target": self.target, "content": self.content, "size": self.size, "used": used}
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """What a prune deleted or would delete."""
-
-    deleted: tuple[Item, ...]
-    #: The process that uses the store, so that nothing was deleted; or empty.
-    in_use: str = ""
 
 
 def disk_size(path: Path) -> int:
@@ -153,40 +136,39 @@ def _stats(path: Path) -> Iterator[os.stat_result]:
                         yield entry.stat(follow_symlinks=False)
 
 
-def prune_store(store: Store, keep_days: float, *, dry_run: bool = False) -> Pruned:
-    """Delete what was not used for some days, the least recently used first, and the files of killed runs."""
+def prune_store(store: Store, keep_days: float, *, dry_run: bool = False) -> tuple[list[Item], str]:
+    """Delete what was not used for some days, the least recently used first, and the files of killed runs.
+
+    Returns what was or would be deleted, and the process that uses the store, so that nothing was; or "".
+    """
     if dry_run:
-        return Pruned(tuple(_old_items(store, keep_days)))
+        return list(_old_items(store, keep_days)), ""
     clear_abandoned(store)
     with store.alone() as in_use:
         if in_use:
-            return Pruned((), in_use)
+            return [], in_use
         deleted = list(_old_items(store, keep_days))
         for item in deleted:
             store.delete(item.target)
-    return Pruned(tuple(deleted))
+    return deleted, ""
 
 
 def _old_items(store: Store, keep_days: float) -> Iterator[Item]:
-    """What was not used for some days, with its size and content."""
-    begin = datetime.now(UTC) - timedelta(days=keep_days)
-    for item in sorted((item for item in _items(store) if item.used <= begin), key=lambda item: item.used):
-        path = store.root / item.target
-        names = (entry.name for entry in _entries(path))
-        content = next((name for name in names if name.endswith((".whl", ".tar.gz", ".zip"))), "")
-        yield replace(item, size=disk_size(path), content=content)
-
-
-def _items(store: Store) -> Iterator[Item]:
-    """Everything that can be deleted: not the lock files, and not the locked versions of packages in `envs/`."""
+    """What was not used for some days: not the lock files, and not the locked versions of packages in `envs/`."""
+    begin, last_uses = datetime.now(UTC) - timedelta(days=keep_days), dict[str, datetime]()
     for folder in _FOLDERS:
         for path in _entries(store.root / folder):
-            target = f"{folder}/{path.name}"
             if folder != "envs" or path.is_dir():
-                used = store.last_use(target)
+                used = store.last_use(f"{folder}/{path.name}")
                 if folder == "objects":  # sccache sets the time of each object that it finds
                     used = max([used, *(datetime.fromtimestamp(stat.st_mtime, UTC) for stat in _stats(path))])
-                yield Item(target, used)
+                last_uses[f"{folder}/{path.name}"] = used
+    for target, used in sorted(last_uses.items(), key=lambda item: item[1]):
+        if used <= begin:
+            path = store.root / target
+            names = (entry.name for entry in _entries(path))
+            content = next((name for name in names if name.endswith((".whl", ".tar.gz", ".zip"))), "")
+            yield Item(target, used, disk_size(path), content)
 
 
 def _entries(folder: Path) -> Sequence[Path]:

@@ -1,94 +1,79 @@
 """The folder `dist/`: wheels without a failed check, their provenance, and report.json."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from builder.hashing import sha256_of
+from builder.log import print_line, print_warning
 from builder.matrix.axes import AbiClass
 from builder.matrix.local_version import current_form
 from builder.matrix.plan import Build, Plan
 from builder.proof import Proof, proofs_json, proofs_path
-from builder.publish.provenance import statement_path, write_statement
+from builder.publish.provenance import make_statement, statement_path
 from builder.publish.report import report_json
 from builder.result import BuildResult
-from builder.store import StoredBuild, remove_temporary_files, write_if_changed
+from builder.store import Store, StoredBuild, project_key, remove_temporary_files, write_if_changed
 
 
-@dataclass(frozen=True)
-class Published:
-    """What a run did with the wheels of `dist`."""
-
-    #: The wheels that this run found good.
-    wheels: list[Path]
-    #: What happened to each wheel that was added, replaced, or kept from an earlier run.
-    events: list[str]
-    #: Why each wheel was removed.
-    removed: list[str]
-
-
-def publish_wheels(dist: Path, plan: Plan, results: Sequence[BuildResult]) -> Published:
+def publish_wheels(dist: Path, plan: Plan, results: Sequence[BuildResult], store: Store) -> None:
     """Copy every wheel without a failed check to `dist`, with its provenance, and write report.json.
+
+    Tells what changes there, and warns of each wheel that is removed. Other farms of the store wait.
 
     `dist` keeps the last good wheel of each build, also when a new build fails or is refused, or when only cases.py is
     wrong. A wheel is removed when a check fails for this very file, and when a wheel of the same version with another
     platform tag, or without the point in the torch of its version, replaces it: pip would still install the old one.
     """
     dist.mkdir(parents=True, exist_ok=True)
-    remove_temporary_files(dist)
-    published = Published([], [], [])
-    for result in results:
-        if result.stored is not None and not result.exit:
-            _publish(dist, result.stored, result.proofs, published)
-    for result in results:
-        if result.exit:
-            _keep_or_delete(dist, result, published)
-    write_if_changed(dist / "report.json", report_json(plan, results).encode())
-    return published
+    with store.lock(f"dist-{project_key(dist)}"):
+        remove_temporary_files(dist)
+        good = [_publish(dist, one.stored, one.proofs) for one in results if one.stored and not one.exit]
+        for result in results:
+            if result.exit:
+                _keep_or_delete(dist, result, good)
+        write_if_changed(dist / "report.json", report_json(plan, results).encode())
 
 
-def _publish(dist: Path, stored: StoredBuild, proofs: Sequence[Proof], published: Published) -> None:
+def _publish(dist: Path, stored: StoredBuild, proofs: Sequence[Proof]) -> Path:
     """Copy one wheel to `dist`; remove wheels of the same version and Python with another platform tag or spelling."""
     target = dist / stored.wheel.name
     for other in dist.glob("*.whl"):
         if other.name != target.name and _without_platform(other) == _without_platform(target):
-            _delete_wheel(other)
-            published.removed.append(f"removed {other.name}: {target.name} replaces it")
+            _remove(other, f"{target.name} replaces it")
     data = stored.wheel.read_bytes()
     if not target.exists():
-        published.events.append(f"added {target.name}")
+        print_line(f"{dist}: added {target.name}")
     elif target.read_bytes() != data:
-        published.events.append(f"replaced {target.name}")
+        print_line(f"{dist}: replaced {target.name}")
     write_if_changed(target, data)
-    write_statement(stored, dist, proofs)
+    statement = make_statement(stored, proofs).encode()
+    for wheel in (stored.wheel, target):
+        write_if_changed(statement_path(wheel), statement)
     write_if_changed(proofs_path(target), proofs_json(proofs))
-    published.wheels.append(target)
+    return target
 
 
 def _without_platform(wheel: Path) -> str:
     return current_form(wheel.name.rpartition("-")[0])
 
 
-def _keep_or_delete(dist: Path, result: BuildResult, published: Published) -> None:
-    """Remove the wheel of `dist` if this run refused it; report an earlier wheel that stays."""
+def _keep_or_delete(dist: Path, result: BuildResult, good: Collection[Path]) -> None:
+    """Remove the wheel of `dist` if this run refused it; tell of an earlier wheel that stays. `good` were published."""
     why = "a check of the new wheel failed" if result.refused else "the new build failed"
     tested = sha256_of(result.stored.wheel) if result.stored and result.refused else ""
     for wheel in sorted(dist.glob("*.whl")):
-        if wheel in published.wheels or not is_of(wheel, result.build):
+        if wheel in good or not is_of(wheel, result.build):
             continue
         if tested != sha256_of(wheel):
-            published.events.append(f"kept {wheel.name} of an earlier run: {why}")
+            print_line(f"{dist}: kept {wheel.name} of an earlier run: {why}")
         elif result.mistake_in_cases:
-            published.events.append(f"kept {wheel.name}: only cases.py is wrong")
+            print_line(f"{dist}: kept {wheel.name}: only cases.py is wrong")
         else:
-            _delete_wheel(wheel)
-            published.removed.append(
-                f"removed {wheel.name}: a check of this wheel failed; the next `build` in which no check fails adds it"
-                " again, without a compile"
-            )
+            why = "a check of this wheel failed; the next `build` in which no check fails adds it again"
+            _remove(wheel, f"{why}, without a compile")
 
 
 def is_of(wheel: Path, build: Build) -> bool:
@@ -106,8 +91,9 @@ def is_of(wheel: Path, build: Build) -> bool:
     return same and any(tag.abi == "abi3t" for tag in tags) is python.free_threaded
 
 
-def _delete_wheel(wheel: Path) -> None:
-    """Delete a wheel, its proofs and its provenance."""
+def _remove(wheel: Path, why: str) -> None:
+    """Delete a wheel, its proofs and its provenance, and say why, also with --quiet."""
     wheel.unlink()
     proofs_path(wheel).unlink(missing_ok=True)
     statement_path(wheel).unlink(missing_ok=True)
+    print_warning(f"{wheel.parent}: removed {wheel.name}: {why}")

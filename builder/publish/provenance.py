@@ -14,7 +14,7 @@ from builder.hashing import sha256_of
 from builder.matrix.config import GitSource, SdistSource
 from builder.proof import Proof, Verdict
 from builder.records import Part, Record
-from builder.store import StoredBuild, write_if_changed
+from builder.store import StoredBuild
 from builder.untrusted import JsonError, parse_json
 
 #: The statement of `x.whl` is `x.whl.intoto.json`; tools take `.jsonl` for a bundle of signed statements.
@@ -74,18 +74,6 @@ def make_statement(stored: StoredBuild, proofs: Sequence[Proof] = ()) -> str:
         },
     }
     return json.dumps(data, indent=1) + "\n"
-
-
-def write_statement(stored: StoredBuild, folder: Path, proofs: Sequence[Proof] = ()) -> Path:
-    """Write the statement next to the stored wheel and next to its copy in `folder`; return the latter path.
-
-    Unchanged files are not written.
-    """
-    text = make_statement(stored, proofs)
-    target = statement_path(folder / stored.wheel.name)
-    for path in (statement_path(stored.wheel), target):
-        write_if_changed(path, text.encode())
-    return target
 
 
 def statement_path(wheel: Path) -> Path:

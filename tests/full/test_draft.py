@@ -53,7 +53,7 @@ def test_the_gate_runs_the_draft_and_reports_the_gaps_as_not_run(
     assert all(reason for _, reason in left)
 
     cases = tmp_path / "cases.py"
-    cases.write_text(cases_text("sample_correct", "a cell", Drafts({}, drafts=drafts)))
+    cases.write_text(cases_text(Drafts({}, drafts=drafts), name="sample_correct", cell="a cell"))
     result = run_gate(pack_gate(python, tmp_path / "gate", SPEC, cases))
     # `noise` draws random numbers, which only its author can say.
     assert {one.op for one in result.failures} <= {"sample_correct::noise"}, result.failure_text()
@@ -140,7 +140,7 @@ def test_the_fake_kernel_follows_from_the_shapes_of_several_calls(
         return
     assert f"    return {returned}\n" in draft.fake
     assert draft.fake.startswith('@torch.library.register_fake("drafted::f")\ndef _fake_f(')
-    text = cases_text("drafted", "a cell", Drafts({}, drafts=[draft]))
+    text = cases_text(Drafts({}, drafts=[draft]), name="drafted", cell="a cell")
     assert '        not_claimed=untraced("no fake kernel' in text
 
 
@@ -182,7 +182,7 @@ def test_a_function_of_a_compiled_module_is_not_traced_also_without_a_cpu_kernel
     plain, compiled = [OpDraft(**one) for one in found]
     assert (plain.state, plain.untraced) == (CUDA_ONLY, "")
     assert "torch cannot trace a function of a compiled module" in compiled.untraced
-    text = cases_text("functions", "a cell", Drafts({}, drafts=[compiled]))
+    text = cases_text(Drafts({}, drafts=[compiled]), name="functions", cell="a cell")
     assert "def untraced(reason: str)" in text
     assert "not_claimed=untraced(" in text
 
@@ -267,7 +267,7 @@ def test_a_class_is_drafted_and_its_call_shows_the_arguments_of_the_ops_inside(
     assert backward.arguments[1].startswith("make.integers([["), "the indices of the good call"
     version = by_op["pairs::version"]
     assert (version.state, "takes and returns no tensor" in version.reason) == (NOT_CALLED, True)
-    assert '"pairs::version": "the function takes' in cases_text("pairs", "a cell", drafts)
+    assert '"pairs::version": "the function takes' in cases_text(drafts, name="pairs", cell="a cell")
 
 
 #: Names of `_C.twice` as packages have them: a function of the same name, and `apply` as a global.

@@ -13,11 +13,12 @@ import pytest
 
 from builder.store import Store
 from builder.wheelfile.facts import read_facts
-from tests.conftest import BUILDFARM, PATIENCE, ROOT, Farm, owned, run, wait_until
+from tests.conftest import BUILDFARM, ROOT, Farm, owned, run, wait_until
 from tests.fixtures.sections import changed_sections
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
+SELECT = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12", "--ext", "ms_deform_attn")
 #: Seconds after the start of the compile; on a fast machine the last kills hit the repair and the copy to dist/.
 MOMENTS = [0.0, 0.3, 1, 2, 4, 7, 11, 16, 22, 30]
 
@@ -39,19 +40,8 @@ def compilers(own_store: Path) -> list[int]:
 def test_ten_kills_and_then_a_complete_wheel(own_store: Path, tmp_path: Path) -> None:
     dist = tmp_path / "dist"
     # An arch that no other test builds, so that the compiler cache is empty; a single arch, so that it is short.
-    command = [
-        str(BUILDFARM),
-        "build",
-        "--torch",
-        "2.11",
-        "--cuda",
-        "13.0",
-        "--python",
-        "3.12",
-        "--ext",
-        "ms_deform_attn",
-    ]
-    command += ["--arch", "8.9", "--executor", "local", "--store", str(own_store), "--dist", str(dist)]
+    command = [str(BUILDFARM), "build", *SELECT, "--arch", "8.9", "--executor", "local"]
+    command += ["--store", str(own_store), "--dist", str(dist)]
     log = own_store / "logs"
     for moment in MOMENTS:
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -77,36 +67,6 @@ def test_ten_kills_and_then_a_complete_wheel(own_store: Path, tmp_path: Path) ->
     wait_until(lambda: compilers(own_store) == [], "the end of all compilers")
     assert list((own_store / "work").glob("*")) == [], "scratch folders of killed runs are deleted"
 
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda s: s.name)
-def test_a_signal_ends_the_run_and_its_compilers(own_store: Path, tmp_path: Path, number: signal.Signals) -> None:
-    command = [str(BUILDFARM), "build", "--torch", "2.11", "--cuda", "13.0", "--ext", "ms_deform_attn", "--arch", "8.7"]
-    command += ["--executor", "local", "--store", str(own_store), "--dist", str(tmp_path / "dist")]
-    # SIGINT has the disposition of a program in the foreground; SIGTERM and SIGHUP must work while it is ignored.
-    disposition = signal.SIG_DFL if number is signal.SIGINT else signal.SIG_IGN
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, disposition),  # noqa: PLW1509 - no thread is at work here
-    )
-    assert process.stderr is not None
-    output = ""
-    while ": compile (" not in output:
-        line = process.stderr.readline()
-        assert line, output
-        output += line
-    wait_until(lambda: process.poll() is not None or compilers(own_store), "a compiler in the compile stage")
-    process.send_signal(number)
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130, output + err
-    assert "interrupted; finished builds are kept" in err
-    wait_until(lambda: compilers(own_store) == [], "the end of all compilers")
-
-
-SELECT = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12", "--ext", "ms_deform_attn")
 
 #: A kernel that is local to its file, so that nvcc has to make up a name for it.
 KERNEL = """

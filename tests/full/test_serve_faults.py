@@ -1,14 +1,11 @@
-"""The index server under load and in trouble: many clients at once, slow clients, kill -9 during uploads."""
+"""The index server under load and in trouble: many clients at once, kill -9 during uploads."""
 
 import asyncio
 import hashlib
 import os
-import shutil
-import socket
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -20,7 +17,7 @@ from builder.publish.index.repository import Repository
 from builder.publish.server.app import finish_interrupted, make_app, open_socket, run
 from builder.publish.server.tokens import Tokens
 from tests.conftest import PATIENCE, wait_until
-from tests.fixtures.index_server import Server, running
+from tests.fixtures.index_server import running
 from tests.fixtures.killed import begin, context_of, enough, seeded
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import checked, ready
@@ -98,58 +95,6 @@ def test_downloads_and_uploads_by_two_servers_while_publishing(tmp_path: Path) -
     assert '" 500' not in log  # both servers write it
     check = checked(repository)
     assert (check.wheels, check.faults, check.finished) == (1 + UPLOADS + PUBLISHED, (), ())
-
-
-@contextmanager
-def _slow_clients(root: Path, tmp_path: Path) -> Iterator[tuple[Server, Callable[[], None]]]:
-    """A server and 205 slow clients; the function sends one more letter for each that sends."""
-    repository = Repository(Folder(root))
-    big = pure_wheel(tmp_path, "big", "1.0", {"big.bin": os.urandom(20_000_000)})
-    repository.add(ready(tmp_path))
-    path = repository.find("my_ext-1.0-py3-none-any.whl").path
-    shutil.copy(big, root / path)
-    secret = Tokens(root).add("ci", ("upload",), None)[0]
-    form = (
-        b"POST /legacy/ HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 1000\r\n" % secret.encode()
-    )
-    form += b"Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n"
-    starts = {
-        b"": b"",  # says nothing
-        b"GET /simple/ HTTP/1.1\r\nX-Slow: ": b"x",  # sends its headers one letter at a time
-        form: b"x",  # sends its body one letter at a time
-        f"GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode(): b"",  # reads nothing
-        b"POST /legacy/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n\r\n": b"x",  # refused, goes on to send
-    }
-    with running(root) as server, ExitStack() as stack:
-        clients = []
-        for start, more in [*starts.items(), *[(b"", b"")] * 200]:
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
-            clients.append((client, more))
-            client.sendall(start)
-
-        def send() -> None:
-            for client, more in clients:
-                with suppress(OSError):  # the server has closed the connection
-                    client.sendall(more)
-
-        yield server, send
-
-
-def _sockets(server: Server) -> int:
-    """How many sockets the server has open."""
-    count = 0
-    for link in Path(f"/proc/{server.process.pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed in this moment
-            count += str(link.readlink()).startswith("socket:")
-    return count
-
-
-def test_slow_clients_do_not_block_others(tmp_path: Path) -> None:
-    with _slow_clients(tmp_path / "index", tmp_path) as (server, send):
-        for _ in range(20):
-            send()
-            assert httpx2.get(f"{server.url}/simple/my-ext/", timeout=PATIENCE).status_code == 200
-        assert _sockets(server) > 200, "the slow clients are still connected"
 
 
 def _serve(root: Path, begun: Connection) -> None:

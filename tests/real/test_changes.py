@@ -1,9 +1,7 @@
 """A second run after a change makes the affected builds and proofs again and removes refused wheels from dist/."""
 
 import json
-import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,13 +9,12 @@ import pytest
 from builder import log
 from builder.commands.building.build import run_build
 from builder.commands.folders import open_store
-from builder.errors import Code, Exit, UsageError
+from builder.errors import Exit
 from builder.formats import BUILD_FORMAT
 from builder.log import console
 from builder.proof import Check, Verdict
 from builder.result import BuildResult
 from builder.wheels import job
-from tests.conftest import coded
 from tests.fixtures.small_project import SmallProject, small_project
 from tests.unit.canned_gate import can_gate
 from tests.unit.loopback import pure_wheel
@@ -149,34 +146,6 @@ def test_checks_that_an_older_buildfarm_did_not_make_run_without_the_others(
     assert interpreters == [], "the op gate ran again"
 
 
-def test_a_library_with_an_executable_stack_is_refused(project: SmallProject) -> None:
-    source = project.root / "tiny" / "src" / "tiny" / "_C.c"
-    text = source.read_text()
-    source.write_text(f'{text}__asm__(".section .note.GNU-stack,\\"x\\",@progbits");\n')
-    try:
-        result = once(project)
-    finally:
-        source.write_text(text)
-    assert failed(result) == {Check.LOADER}
-    assert result.refused
-
-
-def test_a_stored_build_without_a_format_can_be_read(project: SmallProject) -> None:
-    records = list(project.store.glob("builds/*/build.json"))
-    texts = [record.read_text() for record in records]
-    try:
-        for record, text in zip(records, texts, strict=True):
-            old, replaced = re.subn(r'"build_format": \d', f'"farm": "{"f" * 64}"', text)
-            assert replaced == 1
-            record.write_text(old)
-        assert once(project).reused
-        (statement,) = (project.root / "dist").glob("*.intoto.json")
-        assert '"build_format": 0' in statement.read_text()
-    finally:
-        for record, text in zip(records, texts, strict=True):
-            record.write_text(text)
-
-
 def test_temporary_files_of_a_killed_run_are_deleted(project: SmallProject) -> None:
     half = project.root / "dist" / ".tiny-1.0.whl.999999999"
     half.write_bytes(b"half")
@@ -196,14 +165,6 @@ def test_other_files_in_dist_stay_and_stop_no_run(project: SmallProject) -> None
     finally:
         for wheel in (broken, foreign):
             wheel.unlink()
-
-
-def test_an_impossible_dist_folder_is_reported_before_any_build(project: SmallProject, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    options = replace(project.options(), dist=tmp_path / "file" / "dist", store=tmp_path / "empty")
-    with pytest.raises(UsageError, check=coded(Code.PATH_NOT_USABLE)):
-        run_build(options)
-    assert not (tmp_path / "empty").exists()
 
 
 def test_a_relative_store_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,15 +12,7 @@ import pytest
 from builder import __version__
 from builder.commands.building import build
 from builder.commands.building.build import BuildOptions, BuildOutcome
-from builder.errors import (
-    BuildError,
-    BuildfarmError,
-    Code,
-    Exit,
-    MissingToolError,
-    PreflightError,
-    UsageError,
-)
+from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolError, PreflightError, UsageError
 from builder.log import print_line
 from builder.matrix.config import TORCH_INDEX
 from builder.matrix.plan import Plan

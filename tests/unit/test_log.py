@@ -181,10 +181,7 @@ def test_a_file_larger_than_the_limit_is_not_read(tmp_path: Path) -> None:
 
 READERS: dict[str, tuple[Any, Callable[[Any], object]]] = {
     "build record": (build_record().to_json(), BuildRecord.from_json),
-    "proofs": (
-        [Proof("ab", Cell.parse("torch2.11.0-cu130-cp312"), Check.TAGS, Verdict.PASSED).to_json()],
-        proofs_of,
-    ),
+    "proofs": ([Proof("ab", Cell.parse("torch2.11.0-cu130-cp312"), Check.TAGS, Verdict.PASSED).to_json()], proofs_of),
     "entry": (
         Entry("ops-1.0-py3-none-any.whl", "files/ab/c/ops-1.0-py3-none-any.whl", "ab", 1, "2026", "", "cd").to_json(),
         Entry.from_json,

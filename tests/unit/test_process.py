@@ -20,8 +20,6 @@ from builder import process, resources
 from builder.errors import Code, Exit
 from builder.resources import Resources, compile_jobs, find_shortages, measure_resources
 from builder.store import Store
-from builder.wheels import build_dir
-from builder.wheels.build_dir import fixed_folder, folder_of
 from tests.conftest import PATIENCE, owned, wait_until
 
 
@@ -198,26 +196,6 @@ def test_a_scratch_folder_with_read_only_folders_is_deleted(nobodys: Path) -> No
         leave_read_only(nobodys / "work" / "abandoned")
         Store(nobodys).clear_abandoned()
         assert list((nobodys / "work").iterdir()) == []
-
-    as_nobody(step)
-
-
-def test_the_folder_of_a_build_with_read_only_folders_is_emptied(
-    nobodys: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build_dir, "ROOT", nobodys)
-    monkeypatch.setattr(build_dir, "WORK_BYTES", 0)
-
-    def step() -> None:
-        killed = folder_of("demo")
-        killed.mkdir(0o700)
-        leave_read_only(killed)
-        for _ in range(2):
-            with fixed_folder("demo", nobodys / "otherwise") as place:
-                assert place == killed
-                assert list(place.iterdir()) == [], "otherwise the source would be moved to src/src"
-                leave_read_only(place)
-            assert not place.exists()
 
     as_nobody(step)
 

@@ -18,7 +18,7 @@ import pytest
 
 from builder.commands.folders import open_store
 from builder.commands.report import ReportOptions, report
-from builder.commands.store import Pruned, disk_size, history_text
+from builder.commands.store import disk_size, history_text
 from builder.commands.store import prune_store as prune
 from builder.errors import NothingSelectedError
 from builder.hashing import digest_of
@@ -258,7 +258,7 @@ def item_of(path: str) -> str:
 
 
 def targets(store: Store, keep_days: float = 0) -> set[str]:
-    return {item.target for item in prune(store, keep_days).deleted}
+    return {item.target for item in prune(store, keep_days)[0]}
 
 
 def test_a_file_that_is_also_elsewhere_frees_nothing(tmp_path: Path) -> None:
@@ -274,17 +274,16 @@ def test_what_was_not_used_is_deleted(store: Store) -> None:
         write(store.root / path)
     make_old(store)
     assert targets(store, keep_days=10) == set()
-    planned = prune(store, 8, dry_run=True)
-    assert {item.target for item in planned.deleted} == {item_of(path) for path in ITEMS}
+    planned, _ = prune(store, 8, dry_run=True)
+    assert {item.target for item in planned} == {item_of(path) for path in ITEMS}
     assert all((store.root / path).exists() for path in (*ITEMS, *KEPT))
-    done = prune(store, 8)
-    assert done == planned
-    assert {item.content for item in done.deleted} - {""} == {
+    assert prune(store, 8) == (planned, "")
+    assert {item.content for item in planned} - {""} == {
         "other-1.0-py3-none-any.whl",
         "demo-1.0.tar.gz",
         "demo-1.0-py3-none-any.whl",
     }
-    assert all(item.size >= len(BLOCK) for item in done.deleted)
+    assert all(item.size >= len(BLOCK) for item in planned)
     assert not [path for path in ITEMS if (store.root / path).exists()]
     assert all((store.root / path).exists() for path in KEPT)
 
@@ -326,8 +325,8 @@ def test_nothing_is_deleted_while_a_process_holds_the_store(store: Store) -> Non
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        assert prune(store, 0) == Pruned((), f"process {process.pid} in {Path.cwd()}")
-        assert {item.target for item in prune(store, 0, dry_run=True).deleted} == {item_of(path) for path in ITEMS}
+        assert prune(store, 0) == ([], f"process {process.pid} in {Path.cwd()}")
+        assert {item.target for item in prune(store, 0, dry_run=True)[0]} == {item_of(path) for path in ITEMS}
         process.kill()
         process.wait()
     assert targets(store) == {item_of(path) for path in ITEMS}

@@ -156,8 +156,8 @@ def test_the_story_of_a_build_is_one_page() -> None:
     """A reader follows one build from its plan to dist/ in this module."""
     text = (PACKAGE / "commands/building/story.py").read_text()
     assert len(text.splitlines()) <= 300
-    steps = ("executor.prepare(", "prepare_source(", "compile_wheel(", "repair_wheel(", "prover.prove(", "publish(")
-    assert [step for step in steps if step not in text] == []
+    steps = ("executor.prepare(", "prepare_source(", "compile_wheel(", "repair_wheel(", "prover.prove(")
+    assert [step for step in (*steps, "`publish_wheels`") if step not in text] == []
 
 
 def test_each_class_has_a_name_of_its_own() -> None:

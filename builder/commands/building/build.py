@@ -19,7 +19,7 @@ from builder.cli.options import SOURCE, ExecutorName, SelectOptions, architectur
 from builder.cli.output import print_data
 from builder.commands.axes import reads_unknown
 from builder.commands.building.executor_choice import RunSettings, choose_executor
-from builder.commands.building.story import BuildRun, LocalRun, publish
+from builder.commands.building.story import BuildRun, LocalRun
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, check_output, new_output, open_store
 from builder.errors import BuildfarmError, Exit
@@ -35,6 +35,7 @@ from builder.matrix.plan import Build, Plan, select_versions
 from builder.option import argument, flag, option
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
+from builder.publish.dist import publish_wheels
 from builder.publish.index.install import install_commands, install_lines
 from builder.publish.op_evidence import gradient_text, gradients_of
 from builder.publish.plan_text import architectures_hint
@@ -56,7 +57,6 @@ from builder.records import Part
 from builder.result import BuildResult
 from builder.store import Store
 from builder.tested_versions import installed_versions, unsafe_images, untested
-from builder.wheels.build_dir import clear_abandoned
 from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
@@ -167,7 +167,6 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs)
     check_output(options.dist, "--dist")
     store = open_store(options.store)
-    clear_abandoned(store)
     images = [name for rule in matrix.images for name in (rule.image, rule.pythons, rule.runtime)]
     if sentences := [*untested(installed_versions()).values(), *unsafe_images(images)]:
         print_warning("; ".join(sentences))
@@ -178,7 +177,7 @@ def run_build(options: BuildOptions) -> BuildOutcome:
 
     results = run.build_all(stored)
     new_output(options.dist, "--dist")
-    publish(options.dist, plan, results, store)
+    publish_wheels(options.dist, plan, results, store)
     saved = save_run(
         store,
         started,

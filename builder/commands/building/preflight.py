@@ -1,11 +1,11 @@
 """Before anything is compiled: report every problem at once, divide cores and memory, and order the builds."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from builder.errors import BuildfarmError, Code, UsageError, raise_problems
+from builder.errors import Code, UsageError, raise_problems
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import raise_if_interrupted
@@ -13,14 +13,6 @@ from builder.resources import compile_jobs, find_shortages, measure_resources
 from builder.store import Store, project_key
 from builder.wheels.job import Executor, problems_of
 from builder.wheels.sources.prepare import prepare_source, source_digest
-
-
-@dataclass(frozen=True)
-class Parallelism:
-    """How many builds run in parallel, and how many compilers each of them may start."""
-
-    builds: int = 1
-    jobs: int = 1
 
 
 @dataclass
@@ -51,14 +43,16 @@ class BuildPlace:
             self.compiled.set()
 
 
-def places(builds: Mapping[Build, bool], parallelism: Parallelism, executor: Executor) -> dict[Build, BuildPlace]:
+def places(builds: Mapping[Build, bool], parallel: int, jobs: int, executor: Executor) -> dict[Build, BuildPlace]:
     """The place of each build; the value of a build says whether the store has its wheel.
+
+    So many builds run in `parallel`, and each of them may start so many compilers (`jobs`).
 
     With a single group, its first build also gets the compilers of the builds that wait for it; each build does if they
     compile in turn. With two groups none does: builds that wait for the other group's first build could start while it
     still uses their compilers.
     """
-    found = {build: BuildPlace(parallelism.jobs) for build in builds}
+    found = {build: BuildPlace(jobs) for build in builds}
     groups: dict[tuple[str, ...], list[BuildPlace]] = {}
     for build, stored in builds.items():
         if executor.shares_objects and not stored:
@@ -67,20 +61,23 @@ def places(builds: Mapping[Build, bool], parallelism: Parallelism, executor: Exe
         for rank, place in enumerate(group):
             place.rank, place.compiled = rank, group[0].compiled
             if len(groups) == 1 and (executor.compiles_in_turn or not rank):
-                place.jobs *= parallelism.builds
+                place.jobs *= parallel
     return found
 
 
 def preflight(
     builds: Sequence[Build], recipes: Mapping[str, Recipe], executor: Executor, store: Store, jobs: int | None
-) -> Parallelism:
+) -> tuple[int, int]:
     """Check all that these builds need: Pythons, toolkits, compilers, packages, sources, disk, memory.
 
-    `jobs` is the number of parallel compilers that the user asked for, or None. Raises the problem if there is one, and
-    PreflightError if there are several; nothing was started then.
+    Returns how many builds run in parallel, and how many compilers each of them may start. `jobs` is the number of
+    parallel compilers that the user asked for, or None. Raises the problem if there is one, and PreflightError if there
+    are several; nothing was started then.
     """
     if not builds:
-        return Parallelism()
+        return 1, 1
+    from builder.recipes.inspection.metadata import other_versions  # noqa: PLC0415 - only a build that compiles needs it
+
     resources = measure_resources()
     memory = {build.extension: recipes[build.extension].memory_per_job for build in builds}
     problems = executor.problems(builds, recipes)
@@ -88,18 +85,12 @@ def preflight(
     sources = (recipes[build.extension].of(build.torch, build.cuda) for build in builds)
     distinct = {(recipe.name, recipe.patches): recipe for recipe in sources}
     problems += problems_of(partial(_check_source, recipe, store) for recipe in distinct.values())
-    problems += _recipe_problems(recipes[name] for name in memory)
+    found = [recipes[name] for name in memory]
+    problems += [*problems_of(partial(_check_cases, recipe) for recipe in found), *other_versions(found)]
     raise_problems(problems)
     total = compile_jobs(resources, max(memory.values()), jobs)
     parallel = min(total, len(builds))
-    return Parallelism(parallel, max(1, total // parallel))
-
-
-def _recipe_problems(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
-    from builder.recipes.inspection.metadata import other_versions  # noqa: PLC0415 - only a build that compiles needs it
-
-    found = list(recipes)
-    return [*problems_of(partial(_check_cases, recipe) for recipe in found), *other_versions(found)]
+    return parallel, max(1, total // parallel)
 
 
 def _check_cases(recipe: Recipe) -> None:

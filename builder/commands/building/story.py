@@ -6,41 +6,36 @@
     compile    tools and tree → the raw wheel                   `compile_wheel`
     repair     the raw wheel → a portable wheel and its record  `repair_wheel`
     prove      the wheel → a proof for each check and cell      `WheelProver.prove`
-    publish    the wheels without a failed check → dist/        `publish`
+    publish    the wheels without a failed check → dist/        `publish_wheels`
 
 `rebuild` takes the steps from prepare to repair, a worker of a scheduler those from prepare to prove. `smoke` proves a
 wheel in a cell with `CellRunner.run`, as `WheelProver` does.
 """
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
-from builder.commands.building.build_cures import BuildCures
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.building.preflight import BuildPlace, places, preflight
 from builder.errors import BuildfarmError
 from builder.log import print_line, print_warning
 from builder.matrix.config import Recipe
-from builder.matrix.plan import Build, Plan
+from builder.matrix.plan import Build
 from builder.process import Interrupted, in_threads
 from builder.progress.display import WAITS, Progress
 from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
-from builder.publish.dist import publish_wheels
 from builder.publish.runs.history import last_steps
 from builder.recipes.inspection.native_code import needless_headers, too_many_headers
 from builder.result import BuildResult
 from builder.store import Store, StoredBuild, project_key, work_name
 from builder.wheels.failures import CompileError
 from builder.wheels.job import CompileJob, Executor, NotPreparedError, Prepared, build_digest
-from builder.wheels.sources.prepare import (
-    prepare_source,
-    project_folder,
-    source_digest,
-)
+from builder.wheels.sources.prepare import prepare_source, project_folder, source_digest
 
 #: Seconds of a build after which a cure is named.
 _SLOW = 60
@@ -145,7 +140,8 @@ class LocalRun(BuildRun):
         self._executor = executor
         self._jobs = jobs
         self._minor_mismatch = minor_mismatch
-        self._cures = BuildCures(store, self.recipes, enabled=cures)
+        self._cures = cures
+        self._curing = threading.Lock()
         self._places: dict[Build, BuildPlace] = {}
         self._said: set[str] = set()  # the warnings that this run has printed
 
@@ -162,9 +158,9 @@ class LocalRun(BuildRun):
     def start(self, builds: Mapping[Build, bool]) -> tuple[int, Sequence[Build]]:
         """As in `BuildRun`; raises what `preflight` raises."""
         missing = [build for build, stored in builds.items() if not stored]
-        parallelism = preflight(missing, self.recipes, self._executor, self.store, self._jobs)
-        self._places = places(builds, parallelism, self._executor)
-        return parallelism.builds, sorted(builds, key=lambda build: self._places[build].rank)
+        parallel, jobs = preflight(missing, self.recipes, self._executor, self.store, self._jobs)
+        self._places = places(builds, parallel, jobs, self._executor)
+        return parallel, sorted(builds, key=lambda build: self._places[build].rank)
 
     def make(self, build: Build, log: Path, stage: Callable[[str], None]) -> tuple[StoredBuild, bool]:
         """The wheel of an earlier run with these tools and this source; else a new one.
@@ -177,10 +173,35 @@ class LocalRun(BuildRun):
                 try:
                     return self._make(build, recipe.of(build.torch, build.cuda), log, stage)
                 except CompileError as error:
-                    if not self._cures.cured(build, recipe, error):
+                    if not (self._cures and self._cured(build, recipe, error)):
                         raise
         finally:
             self._places[build].release()  # the builds that wait for this one go on, also if it did not compile
+
+    def _cured(self, build: Build, recipe: Recipe, error: CompileError) -> bool:
+        """Whether the recipe of a build is not the one any more with which it failed, because a cure was applied.
+
+        Tells what was changed. If nothing was, the error gets the reasons as hints. Builds of a recipe share its cures.
+        """
+        from builder.recipes.cures import PATCH, cure  # noqa: PLC0415 - only a build that failed needs it
+
+        with self._curing:
+            if self.recipes[build.extension] is not recipe:  # a build beside this one found a cure
+                return True
+            try:
+                cured, treatment = cure(recipe, build, error.causes, self.store)
+            except (BuildfarmError, OSError) as problem:
+                error.hints = (*error.hints, f"the cures cannot be written: {problem}")
+                return False
+            self.recipes[build.extension] = cured
+            for line in treatment.done:
+                print_line(f"{build}: cured: {line}")
+            if cured is not recipe:
+                return True
+            patch = recipe.folder / PATCH
+            so_far = [f"the cures so far are in {patch}"] if patch in recipe.patches else []
+            error.hints = (*error.hints, *treatment.refused, *so_far)
+            return False
 
     def _make(self, build: Build, recipe: Recipe, log: Path, stage: Callable[[str], None]) -> tuple[StoredBuild, bool]:
         stage("prepare")
@@ -248,13 +269,3 @@ class LocalRun(BuildRun):
         if warning not in self._said:
             self._said.add(warning)
             print_warning(warning)
-
-
-def publish(dist: Path, plan: Plan, results: Sequence[BuildResult], store: Store) -> None:
-    """Write the wheels without a failed check to `dist`, and tell what changed there. Other farms of the store wait."""
-    with store.lock(f"dist-{project_key(dist)}"):
-        published = publish_wheels(dist, plan, results)
-        for event in published.events:
-            print_line(f"{dist}: {event}")
-        for removed in published.removed:  # also with --quiet
-            print_warning(f"{dist}: {removed}")

@@ -1,5 +1,7 @@
 """`buildfarm build --scheduler`: a build is a task of Dask, and so are the checks of its wheel in a cell."""
 
+import json
+import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +17,9 @@ from builder.commands.distributed.options import WorkersOptions
 from builder.commands.distributed.protocol import (
     BuildTask,
     CheckTask,
-    SentWheel,
     WorkerAnswer,
     keep_locks,
     packed,
-    remember_build,
-    remembered_build,
     version_resource,
 )
 from builder.errors import BuildError, Code, MissingToolError
@@ -33,7 +32,8 @@ from builder.proof import Proof
 from builder.proofs.cells.cell_run import not_run_in_cell
 from builder.proofs.cells.op_gate import CELL_CHECKS
 from builder.proofs.cells.prover import WheelProver, cell_basis, timed_out
-from builder.store import Store, StoredBuild, work_name
+from builder.store import Store, StoredBuild, work_name, write_atomic
+from builder.untrusted import JsonError, read_json, text
 from builder.wheels.sources.prepare import source_digest
 
 #: How often a build is made whose wheel cannot be copied, because its worker is gone, and checks are tried on workers
@@ -120,7 +120,7 @@ class RemoteRun(BuildRun):
             with suppress(OSError):
                 stored = self._collect(cluster, answer)
                 keep_locks(self.store.root / "envs", answer.locks)
-                remember_build(self.store, task.digest, stored.digest)
+                write_atomic(self._note(task), json.dumps({"digest": stored.digest}).encode())
                 return stored, answer.reused
         raise MissingToolError(
             f"the workers that built {task.title} were gone before the wheel was copied", Code.KILLED
@@ -130,21 +130,21 @@ class RemoteRun(BuildRun):
         """Prove the wheel on workers, and its file here."""
         recipe, again = self.recipes[build.extension], self._prover.again
         subject, cluster = self._prover.subject(stored, build, recipe), cast("Cluster", self._cluster)
-        wheel, earlier = SentWheel.of(stored), self.store.proofs(stored.sha256)
+        earlier = self.store.proofs(stored.sha256)
         basis = digest_of({str(check): digest for check, digest in cell_basis(recipe).items()})
         # A container's wheel may need a newer glibc than a worker has.
         settings = replace(self._settings, executor=stored.record.record.toolchain.executor)
-        tasks = [CheckTask(wheel, recipe, cell, settings, basis, build, again=again) for cell in subject.claim.cells]
+        tasks = [CheckTask(stored, recipe, cell, settings, basis, build, again=again) for cell in subject.claim.cells]
         tasks = [task for task in tasks if is_open(task, earlier, gpu=cluster.has_gpu())]
         made: dict[Cell, tuple[Proof, ...]] = {}
         if tasks:
             stage("prove in its cells")
             with ThreadPoolExecutor(len(tasks)) as pool:
-                found = pool.map(lambda task: self._checked(task, stored.wheel, log), tasks)
+                found = pool.map(lambda task: self._checked(task, log), tasks)
                 made = {task.cell: proofs for task, proofs in zip(tasks, found, strict=True)}
         return self._prover.prove(subject, log=log, stage=lambda _: None, others=made)
 
-    def _checked(self, first: CheckTask, wheel: Path, log: Path) -> tuple[Proof, ...]:
+    def _checked(self, first: CheckTask, log: Path) -> tuple[Proof, ...]:
         """One proof for each check of a cell; "not run" where no worker can. A worker that lacks the wheel gets it."""
         task, only, cluster = first, "", cast("Cluster", self._cluster)
         for attempt in range(1, ATTEMPTS + 1):
@@ -155,7 +155,7 @@ class RemoteRun(BuildRun):
             only = answer.worker
             task = replace(first, basis=f"{first.basis}-{attempt}")  # Dask does not run a finished key again
             with suppress(OSError):
-                cluster.send(only, task.wheel, wheel)
+                cluster.send(only, task.wheel)
         if answer.error is None and not answer.no_wheel:
             return answer.proofs
         reason = str(answer.error or "no worker could get the wheel")
@@ -182,14 +182,21 @@ class RemoteRun(BuildRun):
 
     def _known(self, task: BuildTask) -> StoredBuild | None:
         """The wheel that an earlier run got for this task, or None."""
-        digest = remembered_build(self.store, task.digest)
+        note, digest = self._note(task), ""
+        with suppress(OSError, JsonError):
+            os.utime(note)  # `store prune` deletes what was not used
+            digest = read_json(note, lambda data: text(data["digest"]))
         return self.store.take(digest) if digest else None
+
+    def _note(self, task: BuildTask) -> Path:
+        """The file that says which build is the answer to a task."""
+        return self.store.root / "remote" / f"{task.digest}.json"
 
     def _collect(self, cluster: Cluster, answer: WorkerAnswer) -> StoredBuild:
         """The wheel in this store, copied from the worker that made it; raises OSError if it does not have it."""
-        wheel = cast("SentWheel", answer.wheel)
-        with self.store.work(work_name(wheel.digest)) as folder:
-            if stored := self.store.take(wheel.digest):
+        made = cast("StoredBuild", answer.wheel)
+        with self.store.work(work_name(made.digest)) as folder:
+            if stored := self.store.take(made.digest):
                 return stored
-            cluster.fetch(answer.worker, wheel, folder / wheel.filename)
-            return self.store.add(wheel.digest, folder / wheel.filename, wheel.record)
+            cluster.fetch(answer.worker, made, folder / made.wheel.name)
+            return self.store.add(made.digest, folder / made.wheel.name, made.record)

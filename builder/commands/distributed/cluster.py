@@ -14,13 +14,14 @@ from distributed.scheduler import KilledWorker
 
 from builder.commands.distributed import protocol
 from builder.commands.distributed.connection import CONNECT_SECONDS, connect, quiet_dask
-from builder.commands.distributed.protocol import BuildTask, CheckTask, SentWheel, Task, WorkerAnswer, version_resource
+from builder.commands.distributed.protocol import BuildTask, CheckTask, Task, WorkerAnswer, version_resource
 from builder.commands.distributed.worker.service import CHUNK, keep, run_task, serve
 from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.gate.amounts import join_names
 from builder.hashing import digest_of
 from builder.log import print_line, print_warning
 from builder.process import raise_if_interrupted
+from builder.store import StoredBuild
 
 #: How many workers try a task that they cannot run, for example because their disk is full.
 TRIES = 3
@@ -82,15 +83,13 @@ class Cluster:
             if time.monotonic() - self._looked < LOOK_SECONDS:
                 return
             with suppress(OSError, TimeoutError):
-                self._take(self._client.scheduler_info(n_workers=-1)["workers"])
+                found: dict[str, dict[str, Any]] = self._client.scheduler_info(n_workers=-1)["workers"]
+                self._workers = {a: worker for a, worker in found.items() if version_resource() in worker["resources"]}
+                foreign = sorted({other_version(found[address]) for address in found.keys() - self._workers.keys()})
+                for words in set(foreign) - set(self._foreign):
+                    print_warning(f"{words}, and this is buildfarm {protocol.version_text()}; it gets no task")
+                self._foreign = foreign
             self._looked = time.monotonic()
-
-    def _take(self, found: Mapping[str, dict[str, Any]]) -> None:
-        self._workers = {a: worker for a, worker in found.items() if version_resource() in worker["resources"]}
-        foreign = sorted({other_version(found[address]) for address in found.keys() - self._workers.keys()})
-        for words in set(foreign) - set(self._foreign):
-            print_warning(f"{words}, and this is buildfarm {protocol.version_text()}; it gets no task")
-        self._foreign = foreign
 
     def _call(self, workers: list[str], method: str, *arguments: object) -> dict[str, Any]:
         """Call a method of `Service` on some workers now; the answers, or exceptions, by address."""
@@ -104,24 +103,26 @@ class Cluster:
             raise answer
         return answer
 
-    def fetch(self, worker: str, wheel: SentWheel, target: Path) -> None:
+    def fetch(self, worker: str, wheel: StoredBuild, target: Path) -> None:
         """Copy a wheel from a worker; raises OSError when the worker lacks it now, or sends other bytes."""
         digest, size = hashlib.sha256(), 0
         with self._moves, target.open("wb") as stream:
-            while size < wheel.size and (data := self._call_one(worker, "read", wheel, size)):
+            while data := self._call_one(worker, "read", wheel, size):
                 raise_if_interrupted()
                 stream.write(data)
                 digest.update(data)
                 size += len(data)
         if digest.hexdigest() != wheel.sha256:
-            raise OSError(wheel.filename)
+            raise OSError(target.name)
 
-    def send(self, worker: str, wheel: SentWheel, path: Path) -> None:
+    def send(self, worker: str, wheel: StoredBuild) -> None:
         """Copy a wheel of the client to one worker; raises OSError when the worker is gone."""
-        with self._moves, path.open("rb") as stream:
-            for offset in range(0, wheel.size, CHUNK):
+        with self._moves, wheel.wheel.open("rb") as stream:
+            data = b"begin"
+            while data:  # the last part, an empty one, is the end
                 raise_if_interrupted()
-                self._call_one(worker, "write", wheel, offset, stream.read(CHUNK))
+                offset, data = stream.tell(), stream.read(CHUNK)
+                self._call_one(worker, "write", wheel, offset, data)
 
     def compute(self, task: Task, parts: Mapping[str, bytes], *, only: str = "") -> WorkerAnswer:
         """Let a worker run a task, the worker `only` if it is still there.

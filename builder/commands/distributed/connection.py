@@ -36,12 +36,9 @@ def check_address(address: str, *, plain_tcp: bool, option: str) -> str:
     except ValueError:
         complete = rest = ""
     if not complete or rest:
-        raise UsageError(
-            f"{address!r} is not the address of a scheduler",
-            Code.VALUE_INVALID,
-            where=option,
-            hints=["write tls://HOST:PORT or tcp://HOST:PORT"],
-        )
+        sentence = f"{address!r} is not the address of a scheduler"
+        hint = "write tls://HOST:PORT or tcp://HOST:PORT"
+        raise UsageError(sentence, Code.VALUE_INVALID, where=option, hints=[hint])
     if parts.scheme == "tcp" and not is_loopback(str(parts.hostname)) and not plain_tcp:
         raise UsageError(
             f"{address} is not encrypted, and everyone who reaches its port could run programs on the workers",
@@ -72,12 +69,9 @@ def security_for(address: str, role: str = "client") -> Security:
     except (OSError, ValueError) as error:  # also ssl.SSLError
         problem = problem or str(error)
     if problem:
-        raise MissingToolError(
-            f"the connection needs a certificate, and that of Dask's configuration cannot be used: {problem}",
-            Code.CERTIFICATE_NOT_USABLE,
-            where=address,
-            hints=[f"set {and_list(settings)}, each to a PEM file, in a file of Dask's configuration or as variables"],
-        )
+        sentence = f"the connection needs a certificate, and that of Dask's configuration cannot be used: {problem}"
+        hint = f"set {and_list(settings)}, each to a PEM file, in a file of Dask's configuration or as variables"
+        raise MissingToolError(sentence, Code.CERTIFICATE_NOT_USABLE, where=address, hints=[hint])
     return security
 
 

@@ -72,16 +72,12 @@ class WorkersOptions:
 def require_dask() -> None:
     """Raise MissingToolError unless Dask's scheduler package is installed, UsageError if it cannot read its files."""
     if find_spec("distributed") is None:
-        raise MissingToolError(
-            "the package `distributed` is not installed; it is needed for builds on several machines",
-            Code.PACKAGE_MISSING,
-            hints=["install buildfarm with it: `pip install 'buildfarm[dask]'`"],
-        )
+        sentence = "the package `distributed` is not installed; it is needed for builds on several machines"
+        hint = "install buildfarm with it: `pip install 'buildfarm[dask]'`"
+        raise MissingToolError(sentence, Code.PACKAGE_MISSING, hints=[hint])
     try:
         import_module("dask.config")
     except ValueError as error:
-        raise UsageError(
-            f"Dask cannot read its configuration: {' '.join(str(error).split())}",
-            Code.FILE_INVALID,
-            hints=["correct or delete the file; Dask reads every YAML file of the folder"],
-        ) from None
+        sentence = f"Dask cannot read its configuration: {' '.join(str(error).split())}"
+        hint = "correct or delete the file; Dask reads every YAML file of the folder"
+        raise UsageError(sentence, Code.FILE_INVALID, hints=[hint]) from None

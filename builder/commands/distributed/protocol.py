@@ -5,11 +5,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
-import json
-import os
 import tarfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,9 +23,7 @@ from builder.matrix.config import PathSource, Recipe
 from builder.matrix.facts_file import FACTS
 from builder.matrix.plan import Build
 from builder.proof import Proof
-from builder.records import BuildRecord
 from builder.store import Store, StoredBuild, write_atomic
-from builder.untrusted import JsonError, read_json, text
 from builder.wheels.sources.folder import source_files
 
 #: The formats that client and worker must have in common besides the protocol.
@@ -106,30 +101,11 @@ class BuildTask:
 
 
 @dataclass(frozen=True)
-class SentWheel:
-    """A wheel that a worker built, or that the client sends to a worker."""
-
-    #: filename, sha256, size: of the file; the size in bytes.
-    filename: str
-    sha256: str
-    size: int
-    #: Of the build: the wheel's name in the store.
-    digest: str
-    #: How it was built.
-    record: BuildRecord
-
-    @classmethod
-    def of(cls, stored: StoredBuild) -> SentWheel:
-        """A wheel of a store; raises OSError if the file is gone."""
-        return cls(stored.wheel.name, stored.sha256, stored.wheel.stat().st_size, stored.digest, stored.record)
-
-
-@dataclass(frozen=True)
 class CheckTask:
     """The checks of one wheel in one cell."""
 
-    #: wheel, recipe, cell: the cases of the recipe are run with the wheel in the cell.
-    wheel: SentWheel
+    #: wheel, recipe, cell: the cases of the recipe are run with the wheel, whose path is the client's, in the cell.
+    wheel: StoredBuild
     recipe: Recipe
     cell: Cell
     #: The options of the run. With the executor `docker`, the checks run in a container.
@@ -186,8 +162,8 @@ class WorkerAnswer:
     machine_fault: bool = False
     #: Whether the worker lacks the wheel to check.
     no_wheel: bool = False
-    #: wheel, reused: what a build made, and whether the worker had it already.
-    wheel: SentWheel | None = None
+    #: wheel, reused: what a build made, with the worker's path of the file, and whether the worker had it already.
+    wheel: StoredBuild | None = None
     reused: bool = False
     #: What checks made.
     proofs: tuple[Proof, ...] = ()
@@ -204,20 +180,6 @@ def refused(error: OSError) -> WorkerAnswer:
         sentence, code, hints = "the disk of the worker is full", Code.DISK_FULL, [DISK_HINT]
     where = str(error.filename or "")
     return WorkerAnswer(error=BuildfarmError(sentence, code, where=where, hints=hints), machine_fault=True)
-
-
-def remember_build(store: Store, task: str, build: str) -> None:
-    """Note in the client's store which build is the answer to a task; both are digests."""
-    write_atomic(store.root / "remote" / f"{task}.json", json.dumps({"digest": build}).encode())
-
-
-def remembered_build(store: Store, task: str) -> str:
-    """The digest of the build that is the answer to a task; empty if there is no such note."""
-    path = store.root / "remote" / f"{task}.json"
-    with suppress(OSError, JsonError):
-        os.utime(path)  # `store prune` deletes what was not used
-        return read_json(path, lambda data: text(data["digest"]))
-    return ""
 
 
 #: Bytes of one part. Dask keeps a part in the memory of a worker, and of the scheduler until the run ends.

@@ -7,17 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import typer
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.cli.options import SelectOptions
-from builder.cli.output import print_result
 from builder.commands.folders import new_output, open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
-from builder.commands.index.publish import publish_data, publish_text, publish_wheel
+from builder.commands.index.publish import print_published, publish_wheel
 from builder.commands.index.verification import Verification
 from builder.commands.smoke_targets import empty_recipe, recipe_for, with_imports
-from builder.errors import Exit, UsageError
+from builder.errors import UsageError
 from builder.gate.amounts import counted, join_names
 from builder.log import print_warning, set_verbosity
 from builder.matrix.axes import Platform
@@ -94,8 +92,7 @@ def adopt(options: AdoptOptions) -> None:
     adopter = _Adopter(required, select, repository, store, recipes, WheelProver(store, environments), progress)
     with progress.shown():
         results = list(map(adopter.adopt, found))
-    print_result(publish_text(results, url_of(options.to), None), publish_data(results), as_json=options.as_json)
-    raise typer.Exit(int(Exit.FAILED if any(result.reasons for result in results) else Exit.OK))
+    print_published(results, url_of(options.to), None, as_json=options.as_json)
 
 
 @dataclass(frozen=True)

@@ -57,24 +57,17 @@ def _named(text: str, cache: Path, index: str, pythons: Sequence[Python]) -> Ite
     )
 
     if _SDIST.search(split_url(text).path):
-        raise UsageError(
-            "this is a source distribution, and this command builds nothing",
-            Code.NOT_A_WHEEL,
-            where=text,
-            hints=["`buildfarm build SOURCE` builds a wheel of a source distribution"],
-        )
+        sentence = "this is a source distribution, and this command builds nothing"
+        hint = "`buildfarm build SOURCE` builds a wheel of a source distribution"
+        raise UsageError(sentence, Code.NOT_A_WHEEL, where=text, hints=[hint])
     path = local_path(text) or Path(text)
     if re.match(r"https?://", text):
         yield _fetched(download_wheel(text, cache=cache))
     elif path.is_dir():
         wheels = sorted(path.glob("*.whl"))
         if not wheels:
-            raise UsageError(
-                "this folder contains no wheel",
-                Code.NO_WHEEL,
-                where=text,
-                hints=["the wheels of an index in a folder are files/*/*/*.whl"],
-            )
+            hint = "the wheels of an index in a folder are files/*/*/*.whl"
+            raise UsageError("this folder contains no wheel", Code.NO_WHEEL, where=text, hints=[hint])
         yield from (ForeignWheel(wheel, "a file") for wheel in wheels)
     elif not names_project(text):
         if not path.is_file():

@@ -75,11 +75,8 @@ def yank(options: YankOptions) -> None:
         buildfarm yank my_ext-1.0+cu130-cp312-cp312-manylinux_2_28_x86_64.whl --index index
     """
     if found := control_character(options.reason):  # installers print the reason on a terminal
-        raise UsageError(
-            f"a reason is one line without control characters; this one has {found!a}",
-            Code.VALUE_INVALID,
-            where="--reason",
-        )
+        sentence = f"a reason is one line without control characters; this one has {found!a}"
+        raise UsageError(sentence, Code.VALUE_INVALID, where="--reason")
     _yank(options, options.reason)
 
 
@@ -108,7 +105,10 @@ def check(options: CheckOptions) -> None:
         buildfarm index check index
     """
     result = check_index(open_index(options.index))
-    print_result(_check_text(result), asdict(result), as_json=options.as_json)
+    lines = [*(f"finished the interrupted change of {project}" for project in result.finished), *result.faults]
+    counts = ((result.projects, "project"), (result.wheels, "wheel"), (len(result.faults), "fault"))
+    lines.append("checked: " + ", ".join(counted(count, noun) for count, noun in counts))
+    print_result("\n".join(lines) + "\n", asdict(result), as_json=options.as_json)
     raise typer.Exit(int(Exit.FAILED if result.faults else Exit.OK))
 
 
@@ -149,12 +149,8 @@ def open_index(place: str) -> Repository:
     """The index in a folder or bucket that exists; raises UsageError, and MissingToolError as `open_objects` does."""
     objects = open_objects(place)
     if not objects.names("records") and not objects.names("pending"):
-        raise UsageError(
-            "this place contains no index",
-            Code.NO_INDEX,
-            where=place,
-            hints=[f"`buildfarm publish --to {shlex.quote(place)}` makes an index"],
-        )
+        hint = f"`buildfarm publish --to {shlex.quote(place)}` makes an index"
+        raise UsageError("this place contains no index", Code.NO_INDEX, where=place, hints=[hint])
     return Repository(objects)
 
 
@@ -196,14 +192,6 @@ def _print_names(what: str, names: Sequence[str], *, as_json: bool) -> None:
     """Print a line for each name, such as `yanked NAME`; as JSON the names by what was done."""
     text = "".join(f"{what} {name}\n" for name in names) or f"{what} nothing\n"
     print_result(text, {what.replace(" ", "_"): names}, as_json=as_json)
-
-
-def _check_text(result: IndexCheck) -> str:
-    """The faults, then how much was checked."""
-    lines = [*(f"finished the interrupted change of {project}" for project in result.finished), *result.faults]
-    counts = ((result.projects, "project"), (result.wheels, "wheel"), (len(result.faults), "fault"))
-    lines.append("checked: " + ", ".join(counted(count, noun) for count, noun in counts))
-    return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import NoReturn
 
 import typer
 from packaging.utils import parse_wheel_filename
@@ -111,10 +111,17 @@ def publish(options: PublishOptions) -> None:
     """
     set_verbosity(quiet=False, verbose=options.verbose)
     required = levels_of(options.require)
-    found = list(options.wheels or _newest_versions(read_dist(options.dist)))
-    index, results = _publish(options, found, open_store(options.store, run=False), required)
-    print_result(publish_text(results, index, required), publish_data(results), as_json=options.as_json)
-    raise typer.Exit(int(Exit.FAILED if any(result.reasons for result in results) else Exit.OK))
+    wheels = list(options.wheels or _newest_versions(read_dist(options.dist)))
+    store = open_store(options.store, run=False)
+    target: Repository | IndexServer
+    if options.to.startswith(("http://", "https://")):
+        target = IndexServer(options.to)
+        index = target.url
+    else:
+        target, index = Repository(open_objects(options.to)), url_of(options.to)
+    matrix = options.matrix or (MATRIX if MATRIX.is_file() else None)
+    results = publish_wheels(target, wheels, store, required, load_recipes(load_matrix(matrix)) if matrix else ())
+    print_published(results, index, required, as_json=options.as_json)
 
 
 def _newest_versions(wheels: Sequence[Path]) -> Iterator[Path]:
@@ -133,22 +140,6 @@ def _newest_versions(wheels: Sequence[Path]) -> Iterator[Path]:
             print_line(f"left out {wheel.name}: {wheel.parent} has a newer version of it")
 
 
-def _publish(
-    options: PublishOptions, wheels: Sequence[Path], store: Store, required: Sequence[Level]
-) -> tuple[str, list[PublishResult]]:
-    """Publish wheels; return the URL of the index for pip and uv, empty for a bucket, and what was done.
-
-    Raises UsageError for a wrong matrix.
-    """
-    server = IndexServer(options.to) if options.to.startswith(("http://", "https://")) else None
-    matrix = options.matrix or (MATRIX if MATRIX.is_file() else None)
-    recipes = load_recipes(load_matrix(matrix)) if matrix else ()
-    if server:
-        return server.url, publish_wheels(server, wheels, store, required, recipes)
-    results = publish_wheels(Repository(open_objects(options.to)), wheels, store, required, recipes)
-    return url_of(options.to), results
-
-
 def publish_wheels(
     target: Repository | IndexServer,
     wheels: Sequence[Path],
@@ -164,11 +155,8 @@ def publish_wheels(
     cannot be read, and for proofs or a statement of a different file; no wheel is published then.
     """
     if not wheels:
-        raise NothingSelectedError(
-            "there is no wheel to publish",
-            Code.NO_WHEEL,
-            hints=["run `buildfarm build` first, or name the wheels: `buildfarm publish WHEEL --to index`"],
-        )
+        hint = "run `buildfarm build` first, or name the wheels: `buildfarm publish WHEEL --to index`"
+        raise NothingSelectedError("there is no wheel to publish", Code.NO_WHEEL, hints=[hint])
     verification = Verification(store, recipes)
     ready = []
     for wheel, sha256 in [(wheel, _sha256(wheel)) for wheel in wheels]:
@@ -216,12 +204,8 @@ def publish_wheel(
 
 def _sha256(wheel: Path) -> str:
     if wheel.is_dir():
-        raise UsageError(
-            "this is a folder, not a wheel",
-            Code.NOT_A_WHEEL,
-            where=str(wheel),
-            hints=[f"`--dist {shlex.quote(str(wheel))}` publishes every wheel of the folder"],
-        )
+        hint = f"`--dist {shlex.quote(str(wheel))}` publishes every wheel of the folder"
+        raise UsageError("this is a folder, not a wheel", Code.NOT_A_WHEEL, where=str(wheel), hints=[hint])
     if not wheel.is_file():
         raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=str(wheel))
     return sha256_of(wheel)
@@ -299,17 +283,11 @@ def _offered(results: Sequence[PublishResult]) -> list[PublishResult]:
     return [result for result in results if result.paths and result.yanked is None]
 
 
-def publish_data(results: Sequence[PublishResult]) -> list[dict[str, Any]]:
-    """Everything about each wheel."""
-    return [
-        {
-            "wheel": result.wheel,
-            "outcome": result.outcome,
-            "cells": result.cells,
-            "paths": result.paths,
-            "yanked": result.yanked,
-            "reasons": result.reasons,
-        }
-        | result.about
-        for result in results
-    ]
+def print_published(
+    results: Sequence[PublishResult], index: str, required: Sequence[Level] | None, *, as_json: bool
+) -> NoReturn:
+    """Print the text of `publish_text`, or everything about each wheel, and exit."""
+    keys = ("wheel", "outcome", "cells", "paths", "yanked", "reasons")
+    data = [{key: getattr(result, key) for key in keys} | result.about for result in results]
+    print_result(publish_text(results, index, required), data, as_json=as_json)
+    raise typer.Exit(int(Exit.FAILED if any(result.reasons for result in results) else Exit.OK))

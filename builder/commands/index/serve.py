@@ -45,11 +45,8 @@ def serve(options: ServeOptions) -> None:
     server = _server()
     index, certificate, key = options.index, options.tls_cert, options.tls_key
     if (certificate is None) != (key is None):
-        raise UsageError(
-            "a certificate and its key belong together; name both or none",
-            Code.COMMAND_LINE_INVALID,
-            where="--tls-cert, --tls-key",
-        )
+        sentence = "a certificate and its key belong together; name both or none"
+        raise UsageError(sentence, Code.COMMAND_LINE_INVALID, where="--tls-cert, --tls-key")
     if certificate and key:
         server.check_tls(certificate, key)
     app = server.make_app(index, token_required=options.read_token_required, required=required)
@@ -80,9 +77,7 @@ def _server() -> ModuleType:
     try:
         from builder.publish.server import app  # noqa: PLC0415 - see `build`
     except ImportError as error:
-        raise MissingToolError(
-            f"`serve` needs a package that is not installed ({error.name})",
-            Code.PACKAGE_MISSING,
-            hints=["in the clone of buildfarm, run `pip install '.[serve]'`"],
-        ) from None
+        sentence = f"`serve` needs a package that is not installed ({error.name})"
+        hint = "in the clone of buildfarm, run `pip install '.[serve]'`"
+        raise MissingToolError(sentence, Code.PACKAGE_MISSING, hints=[hint]) from None
     return app

@@ -84,12 +84,8 @@ COMMANDS = {"add": add, "list": list_tokens, "revoke": revoke}
 def _check(index: Path) -> None:
     """Raise UsageError if there is no such folder: a mistyped folder would look like an index without tokens."""
     if not index.is_dir():
-        raise UsageError(
-            "there is no such folder",
-            Code.NO_INDEX,
-            where=str(index),
-            hints=["name the folder that `buildfarm serve` serves; `serve` makes a new one"],
-        )
+        hint = "name the folder that `buildfarm serve` serves; `serve` makes a new one"
+        raise UsageError("there is no such folder", Code.NO_INDEX, where=str(index), hints=[hint])
 
 
 def _line(token: Token) -> str:

@@ -29,11 +29,9 @@ def jobs_json(plan: Plan, scope: Scope, archs: Sequence[Arch] = ()) -> str:
     Raises UsageError for a platform that the workflow cannot build for.
     """
     if foreign := sorted({build.platform for build in plan.builds} - {Platform.LINUX_X86_64}):
-        raise UsageError(
-            f"the workflow can build for {Platform.LINUX_X86_64} only, and the plan has builds for {foreign[0]}",
-            Code.PLATFORM_UNSUPPORTED,
-            hints=[f"remove {foreign[0]} from `platforms` in matrix.yaml"],
-        )
+        sentence = f"the workflow can build for {Platform.LINUX_X86_64} only, and the plan has builds for {foreign[0]}"
+        hint = f"remove {foreign[0]} from `platforms` in matrix.yaml"
+        raise UsageError(sentence, Code.PLATFORM_UNSUPPORTED, hints=[hint])
     builds = _newest_cells(plan)
     if scope is Scope.FULL:
         builds = [(build.name_without_version, _select(build.extension, build.serves)) for build in plan.builds]

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
@@ -128,33 +128,22 @@ class Bucket:
 
     def exists(self, name: str) -> bool:
         """Whether an object of this name exists."""
-        try:
-            return bool(self._head(name))
-        except FileNotFoundError:
-            return False
+        with self._explained():
+            return bool(self._fs.exists(self._key(name)))
 
     def age(self, name: str) -> float:
         """Seconds since an object was written; raises FileNotFoundError."""
-        return time.time() - float(self._head(name)["LastModified"].timestamp())
-
-    def _head(self, name: str) -> dict[str, Any]:
         with self._explained():
-            bucket, _, key = self._key(name).partition("/")
-            return dict(self._fs.call_s3("head_object", Bucket=bucket, Key=key))
+            return time.time() - float(self._fs.modified(self._key(name)).timestamp())
 
     def _list(self, folder: str) -> dict[str, str | None]:
         """The last names directly below a folder: objects with their ETag, maybe "", and folders with None."""
-        prefix = self._prefix + "".join(f"{part}/" for part in parts_of(folder))
-        found: dict[str, str | None] = {}
-        more: dict[str, str] = {}
-        with self._explained():
-            while True:
-                page = self._fs.call_s3("list_objects_v2", Bucket=self._bucket, Prefix=prefix, Delimiter="/", **more)
-                found |= {one["Prefix"].removeprefix(prefix)[:-1]: None for one in page.get("CommonPrefixes", [])}
-                found |= {one["Key"].removeprefix(prefix): one.get("ETag", "") for one in page.get("Contents", [])}
-                if not page.get("IsTruncated"):
-                    return {name: tag for name, tag in found.items() if name and not name.startswith(".")}
-                more = {"ContinuationToken": page["NextContinuationToken"]}
+        with self._explained(), suppress(FileNotFoundError):
+            found = self._fs.ls(self._key(folder), detail=True)
+            tags = {one["name"].rpartition("/")[2]: one.get("ETag", "") for one in found if one["type"] != "directory"}
+            tags |= {one["name"].rpartition("/")[2]: None for one in found if one["type"] == "directory"}
+            return {name: tag for name, tag in tags.items() if name and not name.startswith(".")}
+        return {}
 
     @cached_property
     def _is_conditional(self) -> bool:

@@ -16,7 +16,6 @@ from builder.wheelfile.compatibility import admits
 
 #: PEP 691 reserves keys that start with an underscore for the index itself.
 OWN_KEY = "_buildfarm"
-_ALWAYS = {"cuda", "cells", "proofs", "statement", "sbom", "archs", "built_here"}
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,9 @@ class FarmFacts:
     gradients: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data, which `_FARM` reads. Facts that earlier versions did not know are left out if empty."""
-        plain = vars(self) | {"cells": dict(sorted(self.cells.items())), "gpus": dict(sorted(self.gpus.items()))}
-        known = {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
-        return {name: value for name, value in known.items() if name in _ALWAYS or value not in (None, False, "", {})}
+        """Return plain data, without what is empty."""
+        plain: dict[str, Any] = _FARM.dump_python(self, mode="json", exclude_defaults=True)
+        return plain
 
 
 _FARM = TypeAdapter(FarmFacts)

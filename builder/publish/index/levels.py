@@ -34,11 +34,8 @@ def levels_of(text: str) -> list[Level]:
     try:
         return [Level(word.strip()) for word in text.split(",")]
     except ValueError:
-        raise UsageError(
-            f"{text!r} is not a level; write none, static, cpu, gpu or verify, or several with commas: cpu,gpu",
-            Code.VALUE_INVALID,
-            where="--require",
-        ) from None
+        why = f"{text!r} is not a level; write none, static, cpu, gpu or verify, or several with commas: cpu,gpu"
+        raise UsageError(why, Code.VALUE_INVALID, where="--require") from None
 
 
 def shortfalls(proofs: Sequence[Proof], level: Level) -> list[Proof]:

@@ -138,12 +138,8 @@ def check_statement(wheel: Path, sha256: str) -> None:
     except OSError as error:
         fault = f"the provenance cannot be read: {error}"
     if fault:
-        raise UsageError(
-            fault,
-            Code.PROOFS_NOT_USABLE,
-            where=str(path),
-            hints=["delete this file to publish the wheel without it, or build the wheel again"],
-        )
+        hint = "delete this file to publish the wheel without it, or build the wheel again"
+        raise UsageError(fault, Code.PROOFS_NOT_USABLE, where=str(path), hints=[hint])
 
 
 def _usable(data: list[dict[str, Any]]) -> list[Proof]:
@@ -192,12 +188,8 @@ def read_entry(wheel: Path) -> tuple[Entry, bytes]:
     except ValueError as error:
         raise _damaged(wheel, f"this wheel cannot be read: {error}") from None
     if named != parse_wheel_filename(wheel.name)[:2]:
-        raise UsageError(
-            f"METADATA says {named[0]} {named[1]}, but the file name differs",
-            Code.WHEEL_MISLABELLED,
-            where=str(wheel),
-            hints=[RELABEL],
-        )
+        sentence = f"METADATA says {named[0]} {named[1]}, but the file name differs"
+        raise UsageError(sentence, Code.WHEEL_MISLABELLED, where=str(wheel), hints=[RELABEL])
     try:  # installers read it on the page of the project, with that of every other wheel
         if len(requires_python) > _LONGEST_REQUIRES_PYTHON:
             raise InvalidSpecifier

@@ -133,26 +133,17 @@ def open_objects(place: str) -> Objects:
     if folder := local_path(place):
         return Folder(folder)
     if place.startswith(("http://", "https://")):
-        raise UsageError(
-            "of all commands, only `buildfarm publish --to URL` changes an index through its server",
-            Code.INDEX_NOT_WRITABLE,
-            where=place,
-            hints=["run the command on the machine of the server, with the folder that `buildfarm serve` serves"],
-        )
+        sentence = "of all commands, only `buildfarm publish --to URL` changes an index through its server"
+        hint = "run the command on the machine of the server, with the folder that `buildfarm serve` serves"
+        raise UsageError(sentence, Code.INDEX_NOT_WRITABLE, where=place, hints=[hint])
     if not place.startswith("s3://"):
-        raise UsageError(
-            "an index can be changed in a folder or in s3:// only",
-            Code.INDEX_NOT_WRITABLE,
-            where=place,
-            hints=["most object stores speak S3: name the server in AWS_ENDPOINT_URL, and the bucket as s3://BUCKET"],
-        )
+        sentence = "an index can be changed in a folder or in s3:// only"
+        hint = "most object stores speak S3: name the server in AWS_ENDPOINT_URL, and the bucket as s3://BUCKET"
+        raise UsageError(sentence, Code.INDEX_NOT_WRITABLE, where=place, hints=[hint])
     try:
         from builder.publish.index.bucket import Bucket  # noqa: PLC0415 - s3fs is not always installed
     except ImportError as error:
-        raise MissingToolError(
-            f"an object store needs a package that is not installed ({error.name})",
-            Code.PACKAGE_MISSING,
-            where=place,
-            hints=["run `pip install 'buildfarm[s3]'`"],
-        ) from None
+        sentence = f"an object store needs a package that is not installed ({error.name})"
+        hint = "run `pip install 'buildfarm[s3]'`"
+        raise MissingToolError(sentence, Code.PACKAGE_MISSING, where=place, hints=[hint]) from None
     return Bucket(place)

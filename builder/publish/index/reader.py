@@ -36,12 +36,9 @@ class IndexReader:
         place = place.rstrip("/").removesuffix(f"/{ALL}") or place
         self._folder = local_path(place)
         if self._folder is None and split_url(place).scheme not in {"http", "https"}:
-            raise UsageError(
-                "pip and uv read an index from a folder or a web server only",
-                Code.VALUE_INVALID,
-                where=place,
-                hints=["name the URL of the web server in front of the bucket (docs/how-to/object-stores.md)"],
-            )
+            sentence = "pip and uv read an index from a folder or a web server only"
+            hint = "name the URL of the web server in front of the bucket (docs/how-to/object-stores.md)"
+            raise UsageError(sentence, Code.VALUE_INVALID, where=place, hints=[hint])
         #: The root, without user and password.
         self.url = (
             f"{self._folder.resolve().as_uri()}/" if self._folder else f"{without_credentials(place).rstrip('/')}/"
@@ -58,12 +55,9 @@ class IndexReader:
         token; MissingToolError if the server does not answer.
         """
         if self._folder and not (self._folder / ALL).is_dir():
-            raise UsageError(
-                "this folder contains no index" if self._folder.is_dir() else "there is no such folder",
-                Code.NO_INDEX,
-                where=str(self._folder),
-                hints=["`buildfarm publish WHEEL --to DIR` makes an index in the folder DIR"],
-            )
+            sentence = "this folder contains no index" if self._folder.is_dir() else "there is no such folder"
+            hint = "`buildfarm publish WHEEL --to DIR` makes an index in the folder DIR"
+            raise UsageError(sentence, Code.NO_INDEX, where=str(self._folder), hints=[hint])
         page = f"{ALL}/{canonicalize_name(name)}/"
         found = None
         # A server of static files answers a page with HTML, and has the JSON under its own name.

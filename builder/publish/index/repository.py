@@ -135,10 +135,8 @@ class Repository:
         """Raise ConflictError if the wheel is published under a different spelling, such as `Foo_Bar-1.0.0-…`."""
         name = self._spelled(filename)
         if name not in ("", filename):
-            raise ConflictError(
-                f"the index has this wheel under the name {name}; a published file never changes",
-                Code.PUBLISHED_FILE_DIFFERS,
-            )
+            sentence = f"the index has this wheel under the name {name}; a published file never changes"
+            raise ConflictError(sentence, Code.PUBLISHED_FILE_DIFFERS)
 
     def _spelled(self, filename: str) -> str:
         """The name of the published wheel that is equal to this one, or differs only in spelling; else empty."""
@@ -229,11 +227,8 @@ class Repository:
 
     def write_all_pages(self) -> None:
         """Write the pages of every project, and the lists of projects."""
-        self._write_everywhere(self.shown())
-
-    def shown(self) -> set[str]:
-        """The projects that have wheels or pages; the pages of a project without wheels are deleted."""
-        return {*self.projects(), *(name for path in (*self.paths(), FOLDER) for name in self.projects_of(path))}
+        shown = {name for path in (*self.paths(), FOLDER) for name in self.projects_of(path)}
+        self._write_everywhere({*self.projects(), *shown})  # the pages of a project without wheels are deleted
 
     def _write_everywhere(self, projects: Iterable[str]) -> None:
         """Write the pages of projects in all paths, and every list of projects."""
@@ -348,10 +343,7 @@ def _read_record(name: str, data: bytes, yank: bytes | None) -> Entry:
     try:
         entry = parse_json(data, Entry.from_json)
     except JsonError as error:
-        raise UsageError(
-            f"this record of the index cannot be read: {error}",
-            Code.FILE_INVALID,
-            where=name,
-            hints=["restore the record from a copy of the index, or delete it and publish the wheel again"],
-        ) from None
+        sentence = f"this record of the index cannot be read: {error}"
+        hint = "restore the record from a copy of the index, or delete it and publish the wheel again"
+        raise UsageError(sentence, Code.FILE_INVALID, where=name, hints=[hint]) from None
     return replace(entry, yanked=None if yank is None else yank.decode(errors="replace"))

@@ -94,13 +94,7 @@ def finish_interrupted(root: Path) -> list[str]:
     return projects
 
 
-def run(
-    app: ASGIApp,
-    listening: socket.socket,
-    *,
-    certificate: Path | None = None,
-    key: Path | None = None,
-) -> None:
+def run(app: ASGIApp, listening: socket.socket, *, certificate: Path | None = None, key: Path | None = None) -> None:
     """Serve until SIGTERM or SIGINT; running transfers then have 10 seconds to finish.
 
     stdout has a line for each request. The address of a client is what a proxy on this machine says; the variable

@@ -131,12 +131,9 @@ class IndexServer:
         answer = self._ask("POST", f"{UPLOAD_PATH}/", {"Content-Type": body.content_type}, body)
         status, sentence = answer.status_code, answer.content[:_LONGEST_SENTENCE].decode(errors="replace").strip()
         if status == requests.codes.unauthorized:
-            raise UsageError(
-                "the server does not know the token, or it has expired",
-                Code.LOGIN_REFUSED,
-                where=self.url,
-                hints=["`buildfarm token list DIR` prints the tokens of an index and when they expire"],
-            )
+            sentence = "the server does not know the token, or it has expired"
+            hint = "`buildfarm token list DIR` prints the tokens of an index and when they expire"
+            raise UsageError(sentence, Code.LOGIN_REFUSED, where=self.url, hints=[hint])
         if status in (requests.codes.not_found, requests.codes.not_allowed):
             raise self._no_server(f"status {status}")
         if status != requests.codes.ok:
@@ -153,8 +150,8 @@ class IndexServer:
             if answer.status_code in _LATER:
                 raise requests.ConnectionError(f"the server answers with status {answer.status_code}")
         except requests.RequestException as error:
-            hint = _OTHER_CA if isinstance(error, requests.exceptions.SSLError) else _AGAIN
             sentence = f"the server does not answer: {_reason(error)}"
+            hint = _OTHER_CA if isinstance(error, requests.exceptions.SSLError) else _AGAIN
             raise MissingToolError(sentence, Code.NETWORK_UNREACHABLE, where=self.url, hints=[hint]) from None
         if answer.is_redirect:
             raise UsageError(f"the server redirects to {answer.headers['location']}", Code.NO_INDEX, where=url)
@@ -192,19 +189,13 @@ def root_url(url: str) -> str:
             "this is no URL of an index; write it like https://wheels.example/", Code.VALUE_INVALID, where=url
         )
     if "@" in parts.netloc:
-        raise UsageError(
-            "a password in the URL is visible to every user of this machine, as an argument of the command",
-            Code.NOT_ENCRYPTED,
-            where=url,
-            hints=[f"put the token into the environment variable {VARIABLE}, and leave it out of the URL"],
-        )
+        sentence = "a password in the URL is visible to every user of this machine, as an argument of the command"
+        hint = f"put the token into the environment variable {VARIABLE}, and leave it out of the URL"
+        raise UsageError(sentence, Code.NOT_ENCRYPTED, where=url, hints=[hint])
     if not is_safe(url):
-        raise UsageError(
-            "without TLS, everybody on the network can read the token that is sent",
-            Code.NOT_ENCRYPTED,
-            where=url,
-            hints=["use https://; `buildfarm serve --tls-cert FILE --tls-key FILE` serves it"],
-        )
+        sentence = "without TLS, everybody on the network can read the token that is sent"
+        hint = "use https://; `buildfarm serve --tls-cert FILE --tls-key FILE` serves it"
+        raise UsageError(sentence, Code.NOT_ENCRYPTED, where=url, hints=[hint])
     path = parts.path.rstrip("/").removesuffix(f"/{UPLOAD_PATH}").removesuffix(f"/{ALL}")
     return parts._replace(path=f"{path.rstrip('/')}/").geturl()
 

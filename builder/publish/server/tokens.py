@@ -77,12 +77,8 @@ class Tokens:
             (now + lifetime).isoformat() if lifetime is not None else "",
         )
         if not self._folder.create(f"{name}.json", (json.dumps(asdict(token), indent=1) + "\n").encode()):
-            raise UsageError(
-                "the index has a token of this name",
-                Code.ALREADY_EXISTS,
-                where=name,
-                hints=["revoke it first, or choose another name"],
-            )
+            hint = "revoke it first, or choose another name"
+            raise UsageError("the index has a token of this name", Code.ALREADY_EXISTS, where=name, hints=[hint])
         return secret, token
 
     def all(self) -> list[Token]:
@@ -120,11 +116,8 @@ def parse_scope(text: str) -> str:
         return text
     if kind in {"upload", "prove"} and colon and _PROJECT.fullmatch(project):
         return f"{kind}:{canonicalize_name(project)}"
-    raise UsageError(
-        f"{text!r} is not a scope; write read, upload, prove, upload:PROJECT or prove:PROJECT",
-        Code.VALUE_INVALID,
-        where="--scope",
-    )
+    sentence = f"{text!r} is not a scope; write read, upload, prove, upload:PROJECT or prove:PROJECT"
+    raise UsageError(sentence, Code.VALUE_INVALID, where="--scope")
 
 
 def parse_lifetime(text: str) -> timedelta | None:

@@ -17,15 +17,7 @@ import pytest
 from builder.commands.building.build import BuildOptions, build_text, hint_of, run_build
 from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.folders import open_store
-from builder.errors import (
-    BuildError,
-    BuildfarmError,
-    Code,
-    Exit,
-    MissingToolError,
-    PreflightError,
-    UsageError,
-)
+from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolError, PreflightError, UsageError
 from builder.log import console
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
@@ -40,7 +32,6 @@ from builder.store import Store
 from builder.wheels.job import NotPreparedError
 from builder.wheels.local import LocalExecutor
 from builder.wheels.toolchain.environments import Environments
-from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import PATIENCE, in_foreground, wait_until
 from tests.fixtures.small_project import MODULE, SmallProject, small_project
 from tests.unit.canned_gate import VERDICTS
@@ -257,23 +248,6 @@ def test_the_environment_variables_of_a_build(runs: Runs) -> None:
     assert str(runs.project.root / "cuda" / "bin") in variables["PATH"].split(os.pathsep)
 
 
-def test_the_wheel_installs_from_the_folder(runs: Runs, tmp_path: Path) -> None:
-    dist = str(runs.project.root / "dist")
-    argv = [str(find_uv()), "pip", "install", "--python", sys.executable, "--target", str(tmp_path), "--no-deps"]
-    done = subprocess.run(
-        [*argv, "--no-index", "--find-links", dist, "tiny"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    answer = subprocess.run(
-        [sys.executable, "-c", "import tiny; print(tiny.answer())"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert answer.stdout == "43\n", answer.stderr
-
-
 WARM = """
 import sys
 from builder import __main__
@@ -315,6 +289,7 @@ subprocess.Popen([os.environ["CC"], "-c", "-x", "c", "-", "-o", "x.o"], stdin=su
         pytest.param([], signal.SIGINT, id="Ctrl-C"),
         # `timeout` sends the signal to its child, and to its process group: buildfarm gets it twice.
         pytest.param(["timeout", "300"], signal.SIGTERM, id="timeout"),
+        pytest.param([], signal.SIGHUP, id="closed terminal"),
     ],
 )
 def test_a_signal_ends_the_compiler_and_prints_what_is_kept(

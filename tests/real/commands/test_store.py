@@ -26,10 +26,10 @@ from builder.commands.store import prune_store as prune
 from builder.store import Store
 while True:
     time.sleep(0.02)  # leaves the processors to the builds
-    done = prune(Store(Path(sys.argv[1])), float(sys.argv[2]))
-    for item in done.deleted:
+    deleted, in_use = prune(Store(Path(sys.argv[1])), float(sys.argv[2]))
+    for item in deleted:
         print("deleted", item.target.partition("/")[0], flush=True)
-    if done.in_use:
+    if in_use:
         print("in use", flush=True)
 """
 

@@ -70,13 +70,6 @@ def test_a_name_of_the_matrix_is_not_looked_for_in_the_index(tmp_path: Path, ind
     assert not index.requested, "the project of the index is that of somebody else"
 
 
-def test_architectures_of_a_new_matrix(tmp_path: Path) -> None:
-    source = write_source(tmp_path / "small")
-    added = run_add(replace(options(tmp_path, str(source)), arch=["9.0"]))
-    assert "\narchs: [9.0]\n" in added.matrix.read_text()
-    assert "--arch" not in next_steps(added)
-
-
 @pytest.mark.parametrize("revision", ["main", "v1", ""])
 def test_repository_at_a_branch_and_at_a_tag(tmp_path: Path, revision: str) -> None:
     repository = write_source(tmp_path / "repository")

@@ -14,7 +14,7 @@ from typing import NoReturn, cast
 
 import pytest
 
-from builder.commands.building.preflight import BuildPlace, Parallelism, places
+from builder.commands.building.preflight import BuildPlace, places
 from builder.commands.building.story import LocalRun
 from builder.commands.index.foreign_wheels import foreign_wheels
 from builder.errors import BuildError
@@ -46,7 +46,7 @@ def order(
     """The places of builds that share objects."""
     executor = SimpleNamespace(shares_objects=True, compiles_in_turn=in_turn)
     found = dict.fromkeys(stored, True) | dict.fromkeys(missing, False)
-    return places(found, Parallelism(builds, jobs), cast("Executor", executor))
+    return places(found, builds, jobs, cast("Executor", executor))
 
 
 def test_the_second_python_waits_for_the_first_and_a_different_extension_does_not() -> None:

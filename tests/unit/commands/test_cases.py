@@ -8,7 +8,7 @@ import pytest
 
 from builder.commands import cases
 from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.cases import CasesOptions, cases_text, missing_text, run_cases, summary_text
+from builder.commands.cases import CasesOptions, cases_text, run_cases, summary_text
 from builder.commands.smoke_targets import SmokeTarget
 from builder.errors import Code, MissingToolError, NothingSelectedError
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Drafts, OpDraft
@@ -55,17 +55,17 @@ FAKE = '@torch.library.register_fake("toy::add")\ndef _fake_add(x):\n    return 
     ],
 )  # fmt: skip
 def test_the_draft_is_valid_code_with_a_case_for_each_op(draft: OpDraft, says: list[str]) -> None:
-    text = cases_text("toy", "torch2.11.0-cu130-cp312", Drafts({}, drafts=[draft]))
+    text = cases_text(Drafts({}, drafts=[draft]), name="toy", cell="torch2.11.0-cu130-cp312")
     both = text + ast.unparse(ast.parse(text))
     assert [one for one in says if one not in both] == []
     assert ("GAP" in text) == (draft is not UNKNOWN)
 
 
 def test_what_no_case_must_cover_is_left_out() -> None:
-    text = cases_text("toy", "a cell", Drafts({}, drafts=ALL))
+    text = cases_text(Drafts({}, drafts=ALL), name="toy", cell="a cell")
     values = {ast.unparse(one.targets[0]): one.value for one in ast.parse(text).body if isinstance(one, ast.Assign)}
     assert ast.literal_eval(values["NOT_CLAIMED"]) == {"toy::decode": UNKNOWN.reason}
-    lacking = missing_text(Drafts({}, drafts=ALL))
+    lacking = cases_text(Drafts({}, drafts=ALL))
     ast.parse(lacking)
     assert "CASES += [" in lacking
     assert "NOT_CLAIMED |= {" in lacking

@@ -44,13 +44,6 @@ def test_empty_folder_gets_the_extension_of_the_tutorial(tmp_path: Path) -> None
     assert recipes["axpby"].cases
 
 
-def test_setup_py_names_existing_files(tmp_path: Path) -> None:
-    start(tmp_path, "ops")
-    named = re.findall(r'"(csrc/[^"]+)"', (tmp_path / "setup.py").read_text())
-    assert len(named) == 2
-    assert all((tmp_path / name).is_file() for name in named)
-
-
 @pytest.mark.parametrize(
     ("code", "note"),
     [
@@ -152,11 +145,7 @@ HELPERS = NORM.format("norm_cuda", "return at::empty_like(x);") + NORM.format("n
             "norm",
             "norm",
         ),
-        (
-            HELPERS + NORM.format("norm", "return x.is_cuda() ? norm_cuda(x, eps) : norm_cpu(x, eps);"),
-            "norm",
-            "norm",
-        ),
+        (HELPERS + NORM.format("norm", "return x.is_cuda() ? norm_cuda(x, eps) : norm_cpu(x, eps);"), "norm", "norm"),
     ],
     ids=["pair", "fallback", "branch", "choice"],
 )
@@ -192,11 +181,6 @@ def test_a_cpu_kernel_that_is_written_later_is_registered_as_the_note_says(tmp_p
     subprocess.run(["/bin/sh", "-c", delete], cwd=tmp_path, check=True)
     assert "no kernel for the CPU" not in " ".join(start(tmp_path))
     assert "return norm_cpu(x, eps);" in (tmp_path / "csrc" / "mine_ops.cu").read_text()
-
-
-def test_without_architectures_the_build_with_one_is_named(tmp_path: Path) -> None:
-    assert "  buildfarm build --arch 9.0    (one GPU architecture" in printed(tmp_path, WRITES)
-    assert "\n# archs: [9.0]\n" in (tmp_path / "matrix.yaml").read_text()
 
 
 PAIR = """\

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from builder.commands.building import story
 from builder.commands.building.build import build_text, distinct_errors
 from builder.commands.smoke import smoke_text
 from builder.errors import BuildError, BuildfarmError, Code, Exit
@@ -21,7 +20,7 @@ from builder.matrix.load import read_plan
 from builder.matrix.plan import Build, Plan, Skip, summarise_skips
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.op_gate import outcome_evidence, summary
-from builder.publish.dist import Published, publish_wheels
+from builder.publish.dist import publish_wheels
 from builder.publish.op_evidence import Gradient, gradients_of
 from builder.publish.plan_text import architectures_hint, plan_text
 from builder.publish.provenance import make_statement
@@ -66,6 +65,11 @@ def result(
 
 PLAN = Plan((build(),), ())
 NO_WHEEL = result(None, error=BuildfarmError("no", Code.DISK_FULL))
+
+
+def published(dist: Path, *results: BuildResult) -> None:
+    """Publish these results in `dist`."""
+    publish_wheels(dist, PLAN, results, Store(dist.parent / "store"))
 
 
 def row(text: str) -> list[str]:
@@ -148,7 +152,7 @@ def test_accepted_findings_and_remarks_are_shown_and_do_not_refuse(stored: Store
     assert "  remark    loaded        no import loads x.so" in text.splitlines()
     accepted = "  accepted  fake          no fake kernel (accepted: upstream has none)"
     assert accepted in text.splitlines()
-    assert publish_wheels(tmp_path / "dist", PLAN, [result(stored, made)])
+    published(tmp_path / "dist", result(stored, made))
     statement = json.loads((tmp_path / "dist" / f"{stored.wheel.name}.intoto.json").read_text())
     assert statement["predicate"]["runDetails"]["buildfarm_accepted"] == [
         {"check": "fake", "cell": str(CELLS[0]), "finding": "no fake kernel", "reason": "upstream has none"}
@@ -205,7 +209,7 @@ def test_equal_errors_are_grouped_with_the_builds_they_stopped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "error", "published"),
+    ("made", "error", "good"),
     [
         pytest.param(proofs(NOT_RUN), None, True, id="nothing failed"),
         pytest.param(proofs(linkage=FAILED), None, False, id="a check failed"),
@@ -214,58 +218,62 @@ def test_equal_errors_are_grouped_with_the_builds_they_stopped() -> None:
     ],
 )
 def test_only_a_wheel_without_a_failed_check_is_published(
-    made: tuple[Proof, ...], error: BuildfarmError | None, published: bool, stored: StoredBuild, tmp_path: Path
+    made: tuple[Proof, ...], error: BuildfarmError | None, good: bool, stored: StoredBuild, tmp_path: Path
 ) -> None:
     dist = tmp_path / "dist"
-    results = [result(stored, made, error=error), NO_WHEEL]
-    assert publish_wheels(dist, PLAN, results).wheels == ([dist / stored.wheel.name] if published else [])
-    assert [path.name for path in dist.glob("*.whl")] == ([stored.wheel.name] if published else [])
+    published(dist, result(stored, made, error=error), NO_WHEEL)
+    assert [path.name for path in dist.glob("*.whl")] == ([stored.wheel.name] if good else [])
     assert (dist / "report.json").is_file()
 
 
 WHY = "a check of this wheel failed; the next `build` in which no check fails adds it again, without a compile"
 
 
-def test_what_happens_to_the_wheel_of_an_earlier_run(stored: StoredBuild, tmp_path: Path) -> None:
+def test_what_happens_to_the_wheel_of_an_earlier_run(
+    stored: StoredBuild, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     dist, name = tmp_path / "dist", stored.wheel.name
     good, bad = result(stored, proofs(NOT_RUN)), result(stored, proofs(linkage=FAILED))
 
-    def run(*results: BuildResult) -> tuple[list[str], bool]:
-        published = publish_wheels(dist, PLAN, results)
-        return published.events + published.removed, (dist / name).exists()
+    def run(*results: BuildResult) -> tuple[str, bool]:
+        published(dist, *results)
+        return capsys.readouterr().err.replace(f"{dist}: ", "").strip(), (dist / name).exists()
 
-    assert run(good) == ([f"added {name}"], True)
-    assert run(good) == ([], True)
-    assert run(NO_WHEEL) == ([f"kept {name} of an earlier run: the new build failed"], True)
+    assert run(good) == (f"added {name}", True)
+    assert run(good) == ("", True)
+    assert run(NO_WHEEL) == (f"kept {name} of an earlier run: the new build failed", True)
     other_python = replace(build(), abi=AbiClass.CPYTHON, pythons=(Python(3, 12),))
-    assert run(replace(NO_WHEEL, build=other_python)) == ([], True)
+    assert run(replace(NO_WHEEL, build=other_python)) == ("", True)
     stored.wheel.write_bytes(b"new")
-    assert run(bad) == ([f"kept {name} of an earlier run: a check of the new wheel failed"], True)
-    assert run(good) == ([f"replaced {name}"], True)
-    assert run(bad) == ([f"removed {name}: {WHY}"], False)
+    assert run(bad) == (f"kept {name} of an earlier run: a check of the new wheel failed", True)
+    assert run(good) == (f"replaced {name}", True)
+    assert run(bad) == (f"warning: removed {name}: {WHY}", False)
 
 
-def test_a_wheel_for_abi3t_is_of_another_build_of_the_same_version(stored: StoredBuild, tmp_path: Path) -> None:
+def test_a_wheel_for_abi3t_is_of_another_build_of_the_same_version(
+    stored: StoredBuild, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     late = tmp_path / "dist" / stored.wheel.name.replace("cp311-abi3", "cp315-abi3.abi3t")
     late.parent.mkdir()
     late.touch()
-    published = publish_wheels(late.parent, PLAN, [result(stored, proofs(NOT_RUN))])
-    assert published.removed == []
-    free_threaded = replace(NO_WHEEL, build=replace(NO_WHEEL.build, pythons=(Python(3, 15, free_threaded=True),)))
-    failed = publish_wheels(late.parent, PLAN, [free_threaded])
-    assert failed.events == [f"kept {late.name} of an earlier run: the new build failed"]
+    published(late.parent, result(stored, proofs(NOT_RUN)))
+    assert late.exists()
+    published(late.parent, replace(NO_WHEEL, build=replace(build(), pythons=(Python(3, 15, free_threaded=True),))))
+    assert f"kept {late.name} of an earlier run: the new build failed" in capsys.readouterr().err
 
 
-def test_a_wheel_with_the_earlier_form_of_the_version_is_of_the_same_build(stored: StoredBuild, tmp_path: Path) -> None:
+def test_a_wheel_with_the_earlier_form_of_the_version_is_of_the_same_build(
+    stored: StoredBuild, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     dist, name = tmp_path / "dist", stored.wheel.name
     earlier = dist / name.replace("torch2.11", "torch211")
     dist.mkdir()
     earlier.write_bytes(b"earlier")
     (dist / "ops-1.0+cu130.torch210-cp311-abi3-manylinux_2_28_x86_64.whl").touch()
-    failed = publish_wheels(dist, PLAN, [NO_WHEEL])
-    assert failed.events == [f"kept {earlier.name} of an earlier run: the new build failed"]
-    published = publish_wheels(dist, PLAN, [result(stored, proofs(NOT_RUN))])
-    assert published.removed == [f"removed {earlier.name}: {name} replaces it"]
+    published(dist, NO_WHEEL)
+    assert f"kept {earlier.name} of an earlier run: the new build failed" in capsys.readouterr().err
+    published(dist, result(stored, proofs(NOT_RUN)))
+    assert f"removed {earlier.name}: {name} replaces it" in capsys.readouterr().err
     assert [path.name for path in sorted(dist.glob("*.whl"))] == [
         "ops-1.0+cu130.torch2.11-cp311-abi3-manylinux_2_28_x86_64.whl",
         "ops-1.0+cu130.torch210-cp311-abi3-manylinux_2_28_x86_64.whl",
@@ -339,7 +347,7 @@ FOUND = Outcome("ops", "ns::add", "", PASSED)
     ],
 )
 def test_a_wheel_stays_if_only_cases_py_is_wrong(
-    made: list[Proof], mistake: bool, stored: StoredBuild, tmp_path: Path
+    made: list[Proof], mistake: bool, stored: StoredBuild, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The exit code says that the run failed, and no new wheel is added."""
     dist, name = tmp_path / "dist", stored.wheel.name
@@ -348,41 +356,38 @@ def test_a_wheel_stays_if_only_cases_py_is_wrong(
     if not failed.refused:
         return
     assert failed.exit == Exit.FAILED
-    assert publish_wheels(tmp_path / "other", PLAN, [failed]).wheels == []
+    published(tmp_path / "other", failed)
     assert not list((tmp_path / "other").glob("*.whl"))
-    publish_wheels(dist, PLAN, [result(stored, proofs(NOT_RUN))])
-    published = publish_wheels(dist, PLAN, [failed])
+    published(dist, result(stored, proofs(NOT_RUN)))
+    published(dist, failed)
     assert (dist / name).exists() is mistake
-    assert published.wheels == []
     if mistake:
-        assert published.events == [f"kept {name}: only cases.py is wrong"]
+        assert f"kept {name}: only cases.py is wrong" in capsys.readouterr().err
         text = build_text(dist, PLAN, [failed])
         assert f"{name} (cases.py is wrong)" in text
         assert "hint: correct cases.py and run the same command again" in text
         assert "refused" not in text
-    else:
-        assert published.removed == [f"removed {name}: {WHY}"]
 
 
 def test_publishing_again_writes_only_changed_files(stored: StoredBuild, tmp_path: Path) -> None:
-    results = [result(stored, proofs(NOT_RUN))]
-    publish_wheels(tmp_path / "dist", PLAN, results)
-    before = {path.name: path.stat().st_ino for path in (tmp_path / "dist").iterdir()}
-    publish_wheels(tmp_path / "dist", PLAN, results)
-    assert {path.name: path.stat().st_ino for path in (tmp_path / "dist").iterdir()} == before
-    (tmp_path / "dist" / stored.wheel.name).write_bytes(b"different")
-    publish_wheels(tmp_path / "dist", PLAN, results)
-    assert (tmp_path / "dist" / stored.wheel.name).read_bytes() == stored.wheel.read_bytes()
+    good, dist = result(stored, proofs(NOT_RUN)), tmp_path / "dist"
+    published(dist, good)
+    before = {path.name: path.stat().st_ino for path in dist.iterdir()}
+    published(dist, good)
+    assert {path.name: path.stat().st_ino for path in dist.iterdir()} == before
+    (dist / stored.wheel.name).write_bytes(b"different")
+    published(dist, good)
+    assert (dist / stored.wheel.name).read_bytes() == stored.wheel.read_bytes()
 
 
 def test_the_provenance_is_published_and_deleted_with_its_wheel(stored: StoredBuild, tmp_path: Path) -> None:
     dist = tmp_path / "dist"
-    publish_wheels(dist, PLAN, [result(stored, proofs(NOT_RUN))])
+    published(dist, result(stored, proofs(NOT_RUN)))
     statement = dist / f"{stored.wheel.name}.intoto.json"
     assert statement.is_file()
     (entry,) = json.loads((dist / "report.json").read_text())["builds"]
     assert entry["provenance"] == {"statement": statement.name, "signed": False}
-    publish_wheels(dist, PLAN, [result(stored, proofs(linkage=FAILED))])
+    published(dist, result(stored, proofs(linkage=FAILED)))
     assert not statement.exists()
 
 
@@ -470,16 +475,15 @@ def test_the_hint_names_the_number_of_architectures_and_the_option(monkeypatch: 
 
 
 def test_a_farm_holds_the_folder_while_it_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    published, dist = [], tmp_path / "dist"
+    seen, dist = [], tmp_path / "dist"
 
-    def publish(dist: Path, *_: object) -> Published:
+    def clean(dist: Path) -> None:
         with Store(tmp_path / "store").lock(f"dist-{project_key(dist)}", wait=False) as free:
-            published.append(free)
-        return Published([], [], [])
+            seen.append(free)
 
-    monkeypatch.setattr(story, "publish_wheels", publish)
-    story.publish(dist, Plan((), ()), [], Store(tmp_path / "store"))
-    assert published == [False]
+    monkeypatch.setattr("builder.publish.dist.remove_temporary_files", clean)
+    published(dist)
+    assert seen == [False]
 
 
 def stored_wheel(folder: Path, record: Record | None = None) -> StoredBuild:

@@ -23,7 +23,6 @@ from builder.commands.distributed.protocol import (
     LOCKS,
     BuildTask,
     CheckTask,
-    SentWheel,
     Task,
     WorkerAnswer,
     keep_locks,
@@ -39,7 +38,7 @@ from builder.matrix.compat import use_facts_of
 from builder.process import handle_signals, kill_all
 from builder.progress.display import Progress, repeated
 from builder.proofs.cells.prover import WheelProver
-from builder.store import Store, StoredBuild
+from builder.store import Store
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.uv import MachineFaultError
 
@@ -123,7 +122,7 @@ def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], Non
     return WorkerAnswer(
         error=result.error,
         machine_fault=isinstance(result.error, MachineFaultError),
-        wheel=SentWheel.of(result.stored) if result.stored and not result.error else None,
+        wheel=None if result.error else result.stored,
         log=zlib.compress(log.read_bytes()) if log.is_file() else b"",
         locks=locks_in(envs, used),
         reused=result.reused,
@@ -138,9 +137,8 @@ def _check(task: CheckTask, store: Store, wheel: Path, report: Callable[[str], N
     environments = Environments(store, settings.matrix.torch_index)
     images = settings.matrix if settings.executor == "docker" else None
     prover = WheelProver(store, environments, images, pull=settings.pull, again=task.again)
-    stored = StoredBuild(sent.digest, wheel, sent.record, sha256=sent.sha256)
     build = replace(task.build, serves=(task.cell,))
-    proofs = prover.prove(prover.subject(stored, build, task.recipe), log=log, stage=report)
+    proofs = prover.prove(prover.subject(replace(sent, wheel=wheel), build, task.recipe), log=log, stage=report)
     made = tuple(proof for proof in proofs if proof.cell == task.cell)
     return WorkerAnswer(proofs=made, log=zlib.compress(log.read_bytes()))
 

@@ -18,23 +18,14 @@ from typing import TYPE_CHECKING, Any, cast
 from distributed import Reschedule, Worker, get_worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from builder.commands.distributed.protocol import (
-    PLUGIN,
-    TOPIC,
-    CheckTask,
-    SentWheel,
-    Task,
-    WorkerAnswer,
-    refused,
-    version_text,
-)
+from builder.commands.distributed.protocol import PLUGIN, TOPIC, CheckTask, Task, WorkerAnswer, refused, version_text
 from builder.commands.distributed.worker.child import Work
 from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.errors import BuildfarmError, Code
 from builder.gate.amounts import size_text
 from builder.hashing import sha256_of
 from builder.resources import measure_resources
-from builder.store import Store
+from builder.store import Store, StoredBuild
 from builder.wheels.build_dir import clear_abandoned
 
 if TYPE_CHECKING:
@@ -152,27 +143,27 @@ class Service(WorkerPlugin):
             return WorkerAnswer(error=BuildfarmError(sentence, Code.KILLED), machine_fault=True)
         return answer
 
-    def read(self, wheel: SentWheel, offset: int) -> bytes:
+    def read(self, wheel: StoredBuild, offset: int) -> bytes:
         """Up to CHUNK bytes of a wheel."""
         with self._path_of(wheel).open("rb") as stream:
             stream.seek(offset)
             return stream.read(CHUNK)
 
-    def write(self, wheel: SentWheel, offset: int, data: bytes) -> None:
-        """Write a part of a wheel that a client sends. With the last part it is complete, if its sha256 is right."""
+    def write(self, wheel: StoredBuild, offset: int, data: bytes) -> None:
+        """Write a part of a wheel that a client sends. After an empty part it is complete, if its sha256 is right."""
         path = self._path_of(wheel)
         partial = path.with_name(f".{path.name}.partial")
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("r+b" if offset else "wb") as stream:
             stream.seek(offset)
             stream.write(data)
-        if offset + len(data) >= wheel.size and sha256_of(partial) == wheel.sha256:
+        if not data and sha256_of(partial) == wheel.sha256:
             partial.rename(path)
 
-    def _path_of(self, wheel: SentWheel) -> Path:
+    def _path_of(self, wheel: StoredBuild) -> Path:
         """Where a wheel is that was built here, else where one is that a client sent or will send."""
-        built = self._root / "builds" / wheel.digest / wheel.filename
-        return built if built.is_file() else self._root / "received" / wheel.sha256 / wheel.filename
+        built = self._root / "builds" / wheel.digest / wheel.wheel.name
+        return built if built.is_file() else self._root / "received" / wheel.sha256 / wheel.wheel.name
 
 
 def run_task(task: Task, *parts: bytes) -> WorkerAnswer:

@@ -7,13 +7,9 @@ import shlex
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote
 
 import pytest
 import uv
@@ -87,27 +83,6 @@ def install(pip: list[str]) -> Install:
     return run
 
 
-class Handler(SimpleHTTPRequestHandler):
-    """Serves one folder, and collects the requested paths instead of printing them."""
-
-    def __init__(self, *args: Any, paths: list[str], **kwargs: Any) -> None:
-        self.paths = paths
-        super().__init__(*args, **kwargs)
-
-    def log_message(self, *_: object) -> None:
-        self.paths.append(self.path)
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[Path, str, list[str]]]:
-    """A folder, its URL, and the list of requested paths."""
-    dist = tmp_path / "dist"
-    dist.mkdir()
-    paths: list[str] = []
-    with loopback.serving(partial(Handler, paths=paths, directory=str(dist))) as address:
-        yield dist, f"http://{address}/simple", paths
-
-
 @pytest.mark.parametrize("installer", INSTALLERS)
 def test_installs_from_the_folder(tmp_path: Path, install: Install, installer: str) -> None:
     dist = tmp_path / "a folder & more"
@@ -116,19 +91,6 @@ def test_installs_from_the_folder(tmp_path: Path, install: Install, installer: s
     done = install(installer, simple.as_uri(), "my-ext==1.0+cu13", tmp_path / "site")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "my_ext.py").read_text() == "VERSION = '1.0+cu13'\n"
-
-
-@pytest.mark.parametrize("installer", INSTALLERS)
-def test_installs_from_a_web_server_and_reads_metadata_beside_the_wheel(
-    served: tuple[Path, str, list[str]], tmp_path: Path, install: Install, installer: str
-) -> None:
-    dist, address, paths = served
-    index_of(dist, pure_wheel(tmp_path, "my_ext", "1.0+cu13"))
-    done = install(installer, address, "My.Ext", tmp_path / "site")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "site" / "my_ext.py").exists()
-    requested = [unquote(path).rpartition("/")[2] for path in paths if "/files/" in path]
-    assert list(dict.fromkeys(requested)) == [f"my_ext-1.0+cu13-py3-none-any.whl{end}" for end in (".metadata", "")]
 
 
 @pytest.mark.parametrize("bound", ["<3.4", "==3.4.*", "!=3.11.*,!=3.12.*,!=3.13.*"])

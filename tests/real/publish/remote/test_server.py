@@ -62,10 +62,7 @@ def publish(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publ
     monkeypatch.setattr(server, "_RETRIES", server._RETRIES.new(total=2, backoff_factor=0))
     wheel = proven_wheel(tmp_path / "dist")
 
-    def invoke(
-        page: tuple[int, str] = (404, ""),
-        post: list[tuple[int, str]] | None = None,
-    ) -> tuple[int, str, Script]:
+    def invoke(page: tuple[int, str] = (404, ""), post: list[tuple[int, str]] | None = None) -> tuple[int, str, Script]:
         script = Script({"GET /simple/": [page], "POST /legacy/": post or [(200, "published")]})
         with serving(type("Own", (Handler,), {"script": script})) as address:
             code, out, err = call("publish", wheel, "--to", f"http://{address}/", "--store", tmp_path / "store")
@@ -120,17 +117,6 @@ def test_nobody_listens(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     wheel = proven_wheel(tmp_path / "dist")
     code, _, err = call("publish", wheel, "--to", "http://127.0.0.1:9/", "--store", tmp_path / "store")
     assert (code, "the server does not answer" in " ".join(err.split())) == (4, True)
-
-
-def test_the_bar_is_checked_before_a_word_to_the_server(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BUILDFARM_TOKEN", "x")
-    wheel = proven_wheel(tmp_path / "dist")
-    monkeypatch.setattr(server.IndexServer, "published", lambda *_: None)
-    words = ("publish", wheel, "--to", "http://127.0.0.1:9/", "--store", tmp_path / "store", "--require", "gpu")
-    code, out, _ = call(*words)
-    assert (code, "  not run   GPU           there is no proof" in out) == (1, True)
 
 
 def test_a_large_wheel_is_never_in_memory(tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ from typing import Any, cast
 from distributed import Scheduler, Worker
 
 from builder.commands.building.executor_choice import RunSettings
-from builder.commands.distributed.protocol import GPU, MANY, BuildTask, CheckTask, Needs, SentWheel, version_resource
+from builder.commands.distributed.protocol import GPU, MANY, BuildTask, CheckTask, Needs, version_resource
 from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.commands.distributed.worker.service import Service
 from builder.matrix.axes import Cell
 from builder.matrix.config import Matrix
 from builder.proof import Proof, Verdict
 from builder.proofs.cells.op_gate import CELL_CHECKS
+from builder.store import StoredBuild
 from tests.unit.matrix import make
 from tests.unit.wheels.make_record import BUILD, build_record
 
@@ -22,7 +23,7 @@ CELL: Cell = BUILD.serves[0]
 SHA = "a" * 64
 RECIPE = make.recipe("ops")
 SETTINGS = RunSettings(Matrix(Path("matrix.yaml"), (CELL.torch,), (CELL.cuda,), (CELL.python,)), "local")
-WHEEL = SentWheel("ops-1.0-py3-none-any.whl", SHA, 9, "d" * 64, build_record())
+WHEEL = StoredBuild("d" * 64, Path("ops-1.0-py3-none-any.whl"), build_record(), SHA)
 BUILD_TASK = BuildTask("e" * 64, BUILD, RECIPE, SETTINGS)
 PROOF_TASK = CheckTask(WHEEL, RECIPE, CELL, SETTINGS, "basis", BUILD)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import os
 import re
 import socket
@@ -22,7 +21,7 @@ from distributed import get_worker
 from builder.cli.app import load_command
 from builder.commands.distributed import connection
 from builder.commands.distributed.cluster import Cluster
-from builder.commands.distributed.connection import connect, quiet_dask, reach, security_for
+from builder.commands.distributed.connection import connect, reach, security_for
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.distributed.protocol import BuildTask, CheckTask, Needs, WorkerAnswer
 from builder.commands.distributed.worker.service import run_task
@@ -30,7 +29,7 @@ from builder.errors import BuildfarmError, Code, Exit
 from docs.generate import DOCS
 from tests.conftest import BUILDFARM, PATIENCE
 from tests.refused import refused
-from tests.unit.commands.distributed.made_up import BUILD_TASK, PROOF_TASK, SETTINGS, workers
+from tests.unit.commands.distributed.made_up import BUILD_TASK, PROOF_TASK, workers
 
 # Dask warns on a busy machine.
 pytestmark = pytest.mark.filterwarnings("ignore:Creating scratch directories")
@@ -41,13 +40,12 @@ def on_workers(
     names: str,
     scenario: Callable[[Cluster], None],
     function: Callable[..., WorkerAnswer] = run_task,
-    patience: float = 20,
     needs: Needs | None = None,
 ) -> None:
     """Run a scenario with workers of these names; `function` is what they do in place of a task."""
 
     def in_a_thread(address: str) -> None:
-        cluster = Cluster(address, patience=patience, on_stage=lambda *_: None, function=function)
+        cluster = Cluster(address, patience=20, on_stage=lambda *_: None, function=function)
         try:
             scenario(cluster)
         finally:
@@ -95,23 +93,6 @@ def test_only_one_worker_gets_a_task_while_it_is_there(tmp_path: Path) -> None:
         assert cluster.compute(BUILD_TASK, {}, only="tcp://127.0.0.1:1").worker in cluster._workers
 
     on_workers(tmp_path, "w1 w2", scenario, lambda _: WorkerAnswer(get_worker().address))
-
-
-def test_a_task_that_no_worker_can_run_ends_after_a_while(tmp_path: Path) -> None:
-    def scenario(cluster: Cluster) -> None:
-        in_docker = replace(BUILD_TASK, settings=replace(SETTINGS, executor="docker"))
-        assert str(cluster.compute(in_docker, {}).error) == "no worker can run this build: w1 has no Docker"
-
-    on_workers(tmp_path, "w1", scenario, build, patience=0)
-
-
-def test_a_scheduler_that_ended(tmp_path: Path) -> None:
-    def scenario(cluster: Cluster) -> None:
-        cluster.close()
-        with refused(Code.NETWORK_UNREACHABLE, "the scheduler ended"):
-            cluster.compute(BUILD_TASK, {})
-
-    on_workers(tmp_path, "w1", scenario, build)
 
 
 def test_checks_go_to_the_workers_with_a_gpu(tmp_path: Path) -> None:
@@ -210,12 +191,6 @@ def test_a_file_of_dask_that_is_no_yaml(tmp_path: Path) -> None:
     said = " ".join(ran.stderr.split())
     for words in ("error[file-invalid]: Dask cannot read its configuration: ", str(file), "line 3"):
         assert words in said
-
-
-def test_dask_prints_nothing() -> None:
-    quiet_dask()
-    for name in ("distributed", "distributed.client", "tornado.application", "asyncio"):
-        assert not logging.getLogger(name).isEnabledFor(logging.ERROR)
 
 
 PAGE = DOCS / "how-to" / "several-machines.md"

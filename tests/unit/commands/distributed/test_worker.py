@@ -8,7 +8,6 @@ from typing import cast
 import pytest
 
 from builder.commands.building.executor_choice import RunSettings
-from builder.commands.distributed import protocol
 from builder.commands.distributed.client import RemoteRun, is_open
 from builder.commands.distributed.cluster import missing
 from builder.commands.distributed.options import WorkersOptions
@@ -19,15 +18,12 @@ from builder.commands.distributed.protocol import (
     PLUGIN,
     PROOF_MEMORY,
     PROOFS,
-    compile_resource,
     version_resource,
-    version_text,
 )
 from builder.commands.distributed.worker import facts
 from builder.commands.distributed.worker.facts import WorkerFacts, measure
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError, UsageError
 from builder.images.engine import Engine
-from builder.matrix.axes import Cuda
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import WheelProver, cell_basis
 from builder.publish.op_evidence import model_of, proven_on
@@ -137,9 +133,6 @@ def test_evidence_of_others_names_no_made_up_models(where: object) -> None:
     assert model_of(Proof(SHA, CELL, Check.GPU_VALUES, Verdict.PASSED, "", {"where": where})) == ""
 
 
-KEPT = f"received/{'a' * 64}"
-
-
 def test_the_key_of_checks_covers_what_decides_them() -> None:
     task = PROOF_TASK
     others = [
@@ -185,13 +178,6 @@ def test_an_error_comes_back_as_it_was(error: BuildfarmError) -> None:
     assert (str(back), back.exit_code, vars(back)) == (str(error), error.exit_code, vars(error))
 
 
-def test_the_version_names_the_formats(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert version_resource().rpartition("-")[2] in version_text()
-    before = version_resource()
-    monkeypatch.setattr(protocol, "PROTOCOL", 0)
-    assert version_resource() != before
-
-
 def worker(name: str, **resources: float) -> dict[str, object]:
     return {"resources": resources, PLUGIN: {"name": name}}
 
@@ -214,8 +200,3 @@ def test_checks_need_what_they_use() -> None:
     assert in_docker.needs["docker"][0] == 1
     assert "docker" not in PROOF_TASK.needs
     assert BUILD_TASK.priority < PROOF_TASK.priority < in_docker.priority
-
-
-def test_a_build_needs_a_compiler() -> None:
-    found = [compile_resource(executor, Cuda(13, 0)) for executor in ("auto", "local", "docker")]
-    assert found == ["any-cu130", "local-cu130", "docker"]

@@ -4,8 +4,6 @@ import base64
 import json
 import os
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -266,28 +264,6 @@ def test_the_current_environment_is_the_default(
 
 
 CELLS = [Cell.parse(f"torch2.11.0-cu130-cp{python}") for python in ("311", "312")]
-
-
-def test_the_new_environment_has_the_python_that_buildfarm_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The printed line works where uv finds no Python by its version: on PATH there is no program but a shell."""
-    monkeypatch.setattr(install, "find_python", lambda _: Interpreter(Path(sys.executable), "3.12.1", headers=True))
-    monkeypatch.setenv("PATH", "/bin")
-    head, environment, command = install_lines(CELLS, ["pip install x"])
-    assert "Python 3.11, 3.12," in head
-    assert command == "  pip install x"
-    assert shlex.split(environment)[1:5] == ["venv", "--seed", "--python", sys.executable]
-    argv = ["bash", "-c", environment.replace("--seed ", "") + " && echo $VIRTUAL_ENV"]  # pip needs a network
-    ran = subprocess.run(
-        argv,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PATH": "/bin", "UV_PYTHON_DOWNLOADS": "never"},
-    )
-    assert ran.stdout.split() == [str(tmp_path / "env")]
 
 
 @pytest.mark.parametrize(("here", "named"), [("", "3.12"), ("3.11", "/py/3.11")])

@@ -18,17 +18,7 @@ from builder.publish.runs.page import report_page
 from builder.publish.runs.view import LogEnd, plain, read_end, report_of
 from builder.store import Store
 from tests.unit.publish.html_page import Page
-from tests.unit.publish.runs.make import (
-    CELL,
-    FAILED,
-    GOOD,
-    HOSTILE,
-    REFUSED,
-    entry,
-    log,
-    proof,
-    run,
-)
+from tests.unit.publish.runs.make import CELL, FAILED, GOOD, HOSTILE, REFUSED, entry, log, proof, run
 
 Report = Callable[..., Result]
 
