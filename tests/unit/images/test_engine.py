@@ -16,7 +16,7 @@ from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.images import network, registry
 from builder.images.engine import Engine, image_build_error, pull_missing, refresh_lock
 from builder.images.network import ca_bundle, ca_variables, index_variables, package_settings, shell_settings
-from builder.images.registry import Reference, located, lock_path, pull_error, read_lock, read_mirrors, write_lock
+from builder.images.registry import located, lock_path, pull_error, read_lock, read_mirrors, write_lock
 from builder.log import console
 from builder.process import Interrupted, Limits
 from tests.conftest import coded
@@ -425,20 +425,6 @@ def test_without_an_engine_nothing_is_written(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("image", "name"),
-    [
-        ("ubuntu", "docker.io/library/ubuntu:latest"),
-        ("registry-1.docker.io/nvidia/cuda:1", "docker.io/nvidia/cuda:1"),
-        (f"quay.io/pypa/many:2026@{ONE}", f"quay.io/pypa/many:2026@{ONE}"),
-        ("registry.example:5000/a/b", "registry.example:5000/a/b:latest"),
-        ("localhost/a:1", "localhost/a:1"),
-    ],
-)
-def test_an_image_name_is_parsed_as_docker_does(image: str, name: str) -> None:
-    assert Reference.parse(image).name == name
-
-
-@pytest.mark.parametrize(
     ("image", "wanted"),
     [
         ("nvidia/cuda:12.1.1-x", "r.example/hub/nvidia/cuda:12.1.1-x"),
@@ -446,12 +432,15 @@ def test_an_image_name_is_parsed_as_docker_does(image: str, name: str) -> None:
         (f"nvidia/cuda:1@{ONE}", f"r.example/hub/nvidia/cuda:1@{ONE}"),
         (f"nvidia/cuda@{ONE}", f"r.example/hub/nvidia/cuda@{ONE}"),
         ("ubuntu", "r.example/hub/library/ubuntu:latest"),
+        ("registry-1.docker.io/nvidia/cuda:1", "r.example/hub/nvidia/cuda:1"),
+        ("own.example:5000/a/b", "r.example/own/a/b:latest"),
+        ("localhost/a:1", "localhost/a:1"),
         ("quay.io/pypa/many:1", "quay.io/pypa/many:1"),
-        ("own.example/a", "own.example/a"),
     ],
 )
 def test_a_mirror_has_the_image_under_the_same_path(image: str, wanted: str) -> None:
-    assert located(image, {"docker.io": "r.example/hub"}) == wanted
+    """An image name is read as Docker does."""
+    assert located(image, {"docker.io": "r.example/hub", "own.example:5000": "r.example/own"}) == wanted
 
 
 @pytest.mark.parametrize("value", ["docker.io", "docker.io=https://a.example", "=a.example", "docker.io=a.example/X Y"])
