@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -18,14 +19,7 @@ from builder.errors import BuildfarmError, Code, UsageError
 from builder.hashing import digest_of
 from builder.log import print_line, print_warning
 from builder.matrix.compat import Compat, and_list
-from builder.matrix.config import (
-    MATRIX,
-    RECIPE,
-    Matrix,
-    PathSource,
-    Recipe,
-    Selection,
-)
+from builder.matrix.config import MATRIX, RECIPE, Matrix, PathSource, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipe, load_recipes, recipe_of
 from builder.matrix.plan import make_plan
 from builder.matrix.yaml_document import parse_document
@@ -34,7 +28,7 @@ from builder.publish.terminal import to_text
 from builder.recipes.fetch import PinnedSource, parse_reference, pin, unpack_source
 from builder.recipes.inspection.draft import Draft
 from builder.recipes.inspection.draft_recipe import inspect_source
-from builder.recipes.inspection.metadata import BackendMetadata
+from builder.recipes.inspection.metadata import completed
 from builder.recipes.matrix_file import add_extension, axes_text, create_matrix
 from builder.store import Store, write_atomic
 from builder.wheels.job import CompileJob
@@ -57,18 +51,12 @@ class AddOptions(NewMatrixOptions):
 class Added:
     """What `add` did."""
 
-    #: The recipe, as `build` reads it.
-    recipe: Recipe
-    #: The source.
-    pinned: PinnedSource
-    #: The file matrix.yaml.
-    matrix: Path
-    #: The versions in that file if `add` created it, else None.
-    axes: Matrix | None
-    #: What the inspection found, or None if there was a recipe already.
-    draft: Draft | None
-    #: Whether matrix.yaml had that recipe already.
-    listed: bool = False
+    recipe: Recipe  # the recipe, as `build` reads it
+    pinned: PinnedSource  # the source
+    matrix: Path  # the file matrix.yaml
+    axes: Matrix | None  # the versions in that file if `add` created it, else None
+    draft: Draft | None  # what the inspection found, or None if there was a recipe already
+    listed: bool = False  # whether matrix.yaml had that recipe already
 
 
 @reads_unknown
@@ -186,7 +174,7 @@ def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: Matrix | 
     if not metadata:
         print_warning(f"the build backend did not answer; the full output is in {log}")
         return draft
-    return inspect_source(pinned, tree, BackendMetadata(metadata, build.torch, build.cuda))
+    return inspect_source(pinned, tree, partial(completed, text=metadata, torch=build.torch, cuda=build.cuda))
 
 
 def _refuse_taken(name: str, folder: Path | None, known: tuple[Recipe, ...], options: AddOptions) -> None:
