@@ -41,7 +41,7 @@ def treat(tree: Path, found: Sequence[KnownCause], torch: Torch, cuda: Cuda) -> 
     if not named:
         return Treatment()
     others = [known for known in removed(torch, cuda) if known.cure and known.hint not in named]
-    source = _Source(tree, [*(causes[0].known for causes in named.values()), *others])
+    source = _Source(tree)
     for causes in named.values():
         source.cure(causes[0].known, causes)
     for known in others if source.treatment.files else ():
@@ -52,8 +52,7 @@ def treat(tree: Path, found: Sequence[KnownCause], torch: Torch, cuda: Cuda) -> 
 class _Source:
     """The files of a source while it is cured."""
 
-    def __init__(self, tree: Path, rows: Sequence[KnownError]) -> None:
-        """`rows` are all that may be applied. A file in which two find the same place is left out."""
+    def __init__(self, tree: Path) -> None:
         self.treatment = Treatment()
         self._tree = tree
         self._foreign: dict[str, bool] = {}  # whether a file of C++ or CUDA is code of others
@@ -61,9 +60,6 @@ class _Source:
             name = path.relative_to(tree).as_posix()
             if name.isprintable() and not path.is_symlink():
                 self._foreign[name] = foreign
-                if twice := _twice(self._code(name), rows):
-                    del self._foreign[name]
-                    self.treatment.refused.append(f"{name} is not changed: two cures are for one place, {twice}")
 
     def cure(self, known: KnownError, causes: Sequence[KnownCause]) -> None:
         """Apply the cure of a row to the errors that have this cause, and what else is certain to have it."""
@@ -149,16 +145,6 @@ class _Source:
         self.treatment.done += done
         if (after := b"".join(lines)) != code:
             self.treatment.files[_SETUP] = after
-
-
-def _twice(code: bytes, rows: Sequence[KnownError]) -> str:
-    """A pattern that finds the same place of the code as that of another row; empty if there is none."""
-    seen: dict[tuple[int, int], str] = {}
-    for known in rows:
-        for pattern in known.cure.rewrite if known.cure else ():
-            if any(seen.setdefault(place, known.hint) != known.hint for place in matches(code, pattern)):
-                return pattern
-    return ""
 
 
 def _form(rule: tuple[str, str]) -> str:

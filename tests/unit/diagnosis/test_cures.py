@@ -7,17 +7,13 @@ import pytest
 from builder.diagnosis.cures import treat
 from builder.diagnosis.first_error import every_error
 from builder.diagnosis.known_errors import KnownCause, KnownError, causes, knowledge
-from builder.diagnosis.rewrite import NotRewrittenError, faults, rewrite, with_include
+from builder.diagnosis.rewrite import NotRewrittenError, faults, matches, rewrite, with_include
 from builder.matrix.axes import Cuda, Torch
 
 TORCH, CUDA = Torch.parse("2.11.0"), Cuda.parse("13.0")
 ROWS = [error for error in knowledge().errors if error.cure]
 REWRITES = [error for error in ROWS if error.cure and error.cure.rewrite]
 CHECK = '  AT_CHECK(x.is_cuda(), "no GPU");\n'
-
-
-def row(name: str) -> KnownError:
-    return next(error for error in ROWS if error.about == f"`{name}`")
 
 
 def found(*lines: str) -> list[KnownCause]:
@@ -45,6 +41,8 @@ def test_a_rewrite_makes_the_example(known: KnownError) -> None:
     assert faults(after) == 0
     others = [each.cure for each in REWRITES if each is not known and each.cure]
     assert [other.rewrite for other in others if rewrite(after, other.rewrite) != after] == []
+    twice = {place for pattern in cure.rewrite for place in matches(cure.before.encode(), pattern)}
+    assert [p for other in others for p in other.rewrite if twice & matches(cure.before.encode(), p)] == []
 
 
 def test_names_in_macros_change_and_comments_and_texts_do_not() -> None:
@@ -132,13 +130,6 @@ def test_nothing_changes_without_a_cure(tmp_path: Path) -> None:
     tree = source(tmp_path, a_cu=CHECK)
     lines = ['/build/src/a.cu(2): error: identifier "mine" is undefined']
     assert treat(tree, found(*lines), TORCH, CUDA) == treat(tree, [], TORCH, CUDA)
-
-
-def test_two_cures_for_one_place_are_not_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(row("AT_WARN").cure.rewrite, "AT_CHECK", "MY_CHECK")  # type: ignore[union-attr]
-    treatment = treat(source(tmp_path, a_cu=CHECK, b_cu="int a;\n"), found(AT_CHECK), TORCH, CUDA)
-    assert treatment.files == {}
-    assert treatment.refused[0] == "a.cu is not changed: two cures are for one place, AT_CHECK"
 
 
 def test_a_file_that_the_build_generates_is_not_cured(tmp_path: Path) -> None:
