@@ -156,21 +156,18 @@ def torch_floor(build: Build, recipe: Recipe) -> Torch:
     return next((torch for torch in since if recipe.abi_of(torch) is AbiClass.STABLE), STABLE_FLOOR)
 
 
-def torch_window(build: Build, recipe: Recipe, floor: Torch | None = None) -> str:
-    """The torch releases that the wheel works with, as a requirement for its METADATA.
+def required_torch(build: Build, recipe: Recipe, floor: Torch | None = None) -> str:
+    """The torch releases that the wheel works with, as a requirement for METADATA; empty if it keeps the source's own.
 
     A wheel of the class `cpython` or `abi3` belongs to one torch series. A `stable` wheel works from the release of its
     shims on, and not before `floor`. PyTorch keeps the shims for two years (libtorch_stable_abi.md), so there is no
     known upper limit.
     """
+    if recipe.requires_torch == "source":
+        return ""
     if build.abi is AbiClass.STABLE:
         return f"torch>={max(torch_floor(build, recipe), floor or STABLE_FLOOR).series}"
     return f"torch=={build.torch.series}.*"
-
-
-def required_torch(build: Build, recipe: Recipe, floor: Torch | None = None) -> str:
-    """The requirement of torch that METADATA gets; empty if it keeps that of the source. See `torch_window`."""
-    return "" if recipe.requires_torch == "source" else torch_window(build, recipe, floor)
 
 
 def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str) -> str:
@@ -179,7 +176,7 @@ def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str
     The cells that the build serves are not an input: a later plan may add cells to the same wheel.
     """
     settings = recorded_settings(recipe)
-    settings.pop("requires_torch", None)  # `torch_window` is what it results in
+    settings.pop("requires_torch", None)  # `required_torch` is what it results in
     return digest_of(
         {
             "name": str(build),
