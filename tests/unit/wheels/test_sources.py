@@ -25,9 +25,8 @@ from builder.wheels.sources.git import checkout, resolve_revision
 from builder.wheels.sources.index import download_wheel, fetch_wheel
 from builder.wheels.sources.prepare import locate_sdist
 from tests.conftest import coded
-from tests.fixtures.handmade_wheels import w0
 from tests.unit import loopback
-from tests.unit.loopback import Quiet, serving
+from tests.unit.loopback import Quiet, serving, w0
 
 SECRET = "s3cr:t/x"
 
