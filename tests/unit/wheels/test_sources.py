@@ -115,12 +115,6 @@ def test_the_hash_in_a_url_is_compared(index: loopback.PackageIndex, tmp_path: P
         download_wheel(f"{url}#sha256={'0' * 64}", cache=tmp_path)
 
 
-def test_a_version_that_is_not_there_is_a_usage_error(index: loopback.PackageIndex, tmp_path: Path) -> None:
-    index.add("ops", "1.0")
-    with pytest.raises(UsageError, check=coded(Code.PACKAGE_NOT_FOUND)):
-        fetch_wheel("ops", "2.0", PYTHON, cache=tmp_path)
-
-
 def test_a_project_with_wheels_only_names_the_commands_for_wheels(index: loopback.PackageIndex) -> None:
     loopback.pure_wheel(index.root / "default", "ops", "1.0")
     with pytest.raises(UsageError, check=coded(Code.PACKAGE_NOT_FOUND)) as caught:
