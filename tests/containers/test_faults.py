@@ -6,7 +6,6 @@ The other failures of containers are in tests/full/containers/test_container_fau
 import contextlib
 import signal
 from collections.abc import Iterator
-from uuid import uuid4
 
 import pytest
 
@@ -17,7 +16,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFarm]:
-    with container_farm(tmp_path_factory.mktemp("farm"), f"buildfarm-test-{uuid4().hex[:8]}") as made:
+    with container_farm(tmp_path_factory.mktemp("farm")) as made:
         yield made
 
 

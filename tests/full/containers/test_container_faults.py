@@ -44,7 +44,7 @@ GREEDY = '"-wrapper", "sh,-c,exec tail /dev/zero", '
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFarm]:
-    with container_farm(tmp_path_factory.mktemp("farm"), f"buildfarm-test-{uuid4().hex[:8]}") as made:
+    with container_farm(tmp_path_factory.mktemp("farm")) as made:
         yield made
 
 
