@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from rich.markup import escape
 
 from builder.cli.options import SOURCE, NewMatrixOptions, architectures
-from builder.cli.output import print_result
+from builder.cli.output import print_data
 from builder.commands.axes import new_axes, reads_unknown
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, UsageError
@@ -44,7 +44,6 @@ class AddOptions(NewMatrixOptions):
     source: str = argument(SOURCE, "SOURCE")
     matrix: Path = MATRIX
     store: Path | None = None
-    as_json: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,14 +76,7 @@ def add(options: AddOptions) -> None:
     if options.matrix.exists() and (ignored := [name for name, values in given.items() if values]):
         print_warning(f"without effect, because {options.matrix} exists: {and_list(ignored)}; edit this file")
     added = run_add(options)
-    data = {
-        "name": added.recipe.name,
-        "version": added.recipe.version,
-        "recipe": added.recipe.folder / RECIPE,
-        "matrix": added.matrix.absolute(),
-        "findings": [vars(each) for each in added.draft.findings] if added.draft else [],
-    }
-    print_result(added_text(added) + next_steps(added), data, as_json=options.as_json)
+    print_data(added_text(added) + next_steps(added))
 
 
 def run_add(options: AddOptions) -> Added:
@@ -221,10 +213,7 @@ def next_steps(added: Added) -> str:
     archs = added.axes.archs if added.axes else added.matrix.exists() and load_matrix(added.matrix).archs
     if not archs and added.recipe.cuda == "required":
         lines = ["To build the extension, for all GPU architectures of torch or for one:", build, f"{build} --arch 9.0"]
-    return to_text(
-        *("", *lines),
-        *("", "After the build, to draft a cases.py with a case for each op:", cases),
-    )
+    return to_text("", *lines, "", "After the build, to draft a cases.py with a case for each op:", cases)
 
 
 def _short(path: Path) -> str:
