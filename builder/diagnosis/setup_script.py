@@ -52,8 +52,7 @@ class SetupFacts:
     #: Environment variables that it reads, each with the value it compares with, or empty.
     variables: dict[str, str] = field(default_factory=dict)
     asks_for_gpu: bool = False  # whether it calls torch.cuda.is_available()
-    #: Functions of torch.cuda that it calls and that fail without a GPU.
-    device_queries: list[str] = field(default_factory=list)
+    needs_gpu: bool = False  # whether it calls functions of torch.cuda that fail without a GPU
     architectures: bool = False  # whether it has GPU architectures in compiler flags, or gives torch a list of them
     downloads: bool = False  # whether it imports a module that can download, or starts a program that does
     #: Options that it looks for in its command line, such as `--cuda_ext` and `--blas=`.
@@ -131,8 +130,7 @@ def _read_node(node: ast.AST, constants: Constants, facts: SetupFacts, *, is_set
                 facts.variables[name] = value if value.lower() not in _OFF else ""
         case ast.Attribute(value=owner, attr=attribute) if _last_name(owner) == "cuda":
             facts.asks_for_gpu |= attribute == "is_available"
-            if attribute in _DEVICE_QUERIES and attribute not in facts.device_queries:
-                facts.device_queries.append(attribute)
+            facts.needs_gpu |= attribute in _DEVICE_QUERIES
         case ast.Constant(value=str(text)):
             facts.strings.append(text)
 

@@ -318,12 +318,9 @@ def _add_variables(draft: Draft, script: SetupFacts) -> None:
     if env:
         found = and_list(reason for _, reason in reasons)
         draft.add("env", env, found, f"buildfarm sets {and_list(env)} in the build")
-    if script.device_queries:
-        found = f"setup.py calls {and_list(f'torch.cuda.{name}()' for name in script.device_queries)}"
+    if script.needs_gpu or (script.asks_for_gpu and not switches):
+        found = "setup.py asks torch for a GPU"
         draft.add("assume_cuda", True, found, "torch answers for a GPU of each architecture of the plan")
-    elif script.asks_for_gpu and not switches:
-        found = "setup.py calls torch.cuda.is_available()"
-        draft.add("assume_cuda", True, found, "the call returns True during the build")
 
 
 def _add_build_requirements(draft: Draft, script: SetupFacts, native: NativeFacts, stated: Metadata) -> None:
