@@ -33,7 +33,7 @@ from builder.recipes.matrix_file import add_extension, axes_text, create_matrix
 from builder.store import Store, write_atomic
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
-from builder.wheels.sources.prepare import prepare_source, project_folder
+from builder.wheels.sources.prepare import prepare_source
 from builder.wheels.toolchain.environments import Environments
 
 
@@ -154,11 +154,10 @@ def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: Matrix | 
             recipe = recipe_of(parse_document(draft.text(""), work / RECIPE), home)
             build = make_plan(matrix, (recipe,), Selection(), Compat.load()).builds[0]
             log = store.log(f"add-{draft.name}", options.matrix.parent)
-            (work / "source").mkdir()
-            prepare_source(recipe, work / "source", cache=store.root / "sources")
             prepared = LocalExecutor(Environments(store, matrix.torch_index)).prepare(build, recipe, log=log)
-            folder, tools, name = project_folder(recipe, work / "source"), prepared.toolchain, work.name
-            job = CompileJob(build, recipe, tools, folder, work, log, jobs=1, digest=name, owner=store.owner(name))
+            job = CompileJob(build, recipe, prepared.toolchain, work, log, jobs=1, owner=store.owner(work.name))
+            job.tree.mkdir()
+            prepare_source(recipe, job.tree, cache=store.root / "sources")
             metadata = prepared.metadata(job, lambda _: None)
     except (BuildfarmError, IndexError) as error:  # IndexError: the plan has no build
         print_warning(f"the build backend cannot be asked here: {error or 'there is no cell to build for'}")

@@ -96,9 +96,8 @@ def configured(job: CompileJob) -> str:
 
 @pytest.fixture
 def job(tmp_path: Path) -> CompileJob:
-    source, work = tmp_path / "source", tmp_path / "work, with a comma"
-    source.mkdir()
-    work.mkdir()
+    work = tmp_path / "work, with a comma"
+    (source := work / "src").mkdir(parents=True)
     (source / "pyproject.toml").write_text(
         '[tool.cibuildwheel]\nskip = "cp311-*"\nbefore-all = "false"\nenvironment = {WITH_X = "1"}\n'
         'config-settings = {told = "1"}\ntest-command = "the authors own tests"\n'
@@ -110,9 +109,7 @@ def job(tmp_path: Path) -> CompileJob:
         others={Part.IMAGE: "sha256:i"},
     )
     recipe = a_recipe(tmp_path)
-    return CompileJob(
-        BUILD, recipe, toolchain, source, work, tmp_path / "log", jobs=3, digest="d" * 64, owner="store/mark"
-    )
+    return CompileJob(BUILD, recipe, toolchain, work, tmp_path / "log", jobs=3, owner="store/mark")
 
 
 @pytest.fixture

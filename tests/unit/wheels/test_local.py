@@ -36,11 +36,8 @@ BUILD = replace(make_record.BUILD, pythons=(PYTHON,), serves=(Cell(Torch(2, 11, 
 
 def job(tmp_path: Path, *, build: Build = BUILD, recipe: Recipe | None = None, jobs: int = 8) -> CompileJob:
     toolchain = Toolchain(executor="local", python=Python(3, 12))
-    source = tmp_path / "src"
-    source.mkdir(exist_ok=True)
-    return CompileJob(
-        build, recipe or make.recipe("ops"), toolchain, source, tmp_path, tmp_path / "build.log", jobs, "d" * 64, "mark"
-    )
+    (tmp_path / "src").mkdir(exist_ok=True)
+    return CompileJob(build, recipe or make.recipe("ops"), toolchain, tmp_path, tmp_path / "build.log", jobs, "mark")
 
 
 def test_the_plans_architectures_replace_others_only_for_a_recipe_that_asks(tmp_path: Path) -> None:
