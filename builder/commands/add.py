@@ -5,13 +5,14 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 from rich.markup import escape
 
 from builder.cli.options import SOURCE, NewMatrixOptions, architectures
-from builder.cli.output import print_result
+from builder.cli.output import print_data
 from builder.commands.axes import new_axes, reads_unknown
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, UsageError
@@ -27,12 +28,12 @@ from builder.publish.terminal import to_text
 from builder.recipes.fetch import PinnedSource, parse_reference, pin, unpack_source
 from builder.recipes.inspection.draft import Draft
 from builder.recipes.inspection.draft_recipe import inspect_source
-from builder.recipes.inspection.metadata import BackendMetadata
+from builder.recipes.inspection.metadata import completed
 from builder.recipes.matrix_file import add_extension, axes_text, create_matrix
 from builder.store import Store, write_atomic
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
-from builder.wheels.sources.prepare import prepare_source, project_folder
+from builder.wheels.sources.prepare import prepare_source
 from builder.wheels.toolchain.environments import Environments
 
 
@@ -43,25 +44,18 @@ class AddOptions(NewMatrixOptions):
     source: str = argument(SOURCE, "SOURCE")
     matrix: Path = MATRIX
     store: Path | None = None
-    as_json: bool = False
 
 
 @dataclass(frozen=True)
 class Added:
     """What `add` did."""
 
-    #: The recipe, as `build` reads it.
-    recipe: Recipe
-    #: The source.
-    pinned: PinnedSource
-    #: The file matrix.yaml.
-    matrix: Path
-    #: The versions in that file if `add` created it, else None.
-    axes: Matrix | None
-    #: What the inspection found, or None if there was a recipe already.
-    draft: Draft | None
-    #: Whether matrix.yaml had that recipe already.
-    listed: bool = False
+    recipe: Recipe  # the recipe, as `build` reads it
+    pinned: PinnedSource  # the source
+    matrix: Path  # the file matrix.yaml
+    axes: Matrix | None  # the versions in that file if `add` created it, else None
+    draft: Draft | None  # what the inspection found, or None if there was a recipe already
+    listed: bool = False  # whether matrix.yaml had that recipe already
 
 
 @reads_unknown
@@ -82,14 +76,7 @@ def add(options: AddOptions) -> None:
     if options.matrix.exists() and (ignored := [name for name, values in given.items() if values]):
         print_warning(f"without effect, because {options.matrix} exists: {and_list(ignored)}; edit this file")
     added = run_add(options)
-    data = {
-        "name": added.recipe.name,
-        "version": added.recipe.version,
-        "recipe": added.recipe.folder / RECIPE,
-        "matrix": added.matrix.absolute(),
-        "findings": [vars(each) for each in added.draft.findings] if added.draft else [],
-    }
-    print_result(added_text(added) + next_steps(added), data, as_json=options.as_json)
+    print_data(added_text(added) + next_steps(added))
 
 
 def run_add(options: AddOptions) -> Added:
@@ -167,11 +154,10 @@ def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: Matrix | 
             recipe = recipe_of(parse_document(draft.text(""), work / RECIPE), home)
             build = make_plan(matrix, (recipe,), Selection(), Compat.load()).builds[0]
             log = store.log(f"add-{draft.name}", options.matrix.parent)
-            (work / "source").mkdir()
-            prepare_source(recipe, work / "source", cache=store.root / "sources")
             prepared = LocalExecutor(Environments(store, matrix.torch_index)).prepare(build, recipe, log=log)
-            folder, tools, name = project_folder(recipe, work / "source"), prepared.toolchain, work.name
-            job = CompileJob(build, recipe, tools, folder, work, log, jobs=1, digest=name, owner=store.owner(name))
+            job = CompileJob(build, recipe, prepared.toolchain, work, log, jobs=1, owner=store.owner(work.name))
+            job.tree.mkdir()
+            prepare_source(recipe, job.tree, cache=store.root / "sources")
             metadata = prepared.metadata(job, lambda _: None)
     except (BuildfarmError, IndexError) as error:  # IndexError: the plan has no build
         print_warning(f"the build backend cannot be asked here: {error or 'there is no cell to build for'}")
@@ -179,7 +165,7 @@ def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: Matrix | 
     if not metadata:
         print_warning(f"the build backend did not answer; the full output is in {log}")
         return draft
-    return inspect_source(pinned, tree, BackendMetadata(metadata, build.torch, build.cuda))
+    return inspect_source(pinned, tree, partial(completed, text=metadata, torch=build.torch, cuda=build.cuda))
 
 
 def _refuse_taken(name: str, folder: Path | None, known: tuple[Recipe, ...], options: AddOptions) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from builder.cli.options import NewMatrixOptions, architectures
-from builder.cli.output import print_result
+from builder.cli.output import print_data
 from builder.commands.axes import new_axes
 from builder.errors import Code, UsageError
 from builder.matrix.config import Matrix
@@ -32,7 +32,6 @@ class InitOptions(NewMatrixOptions):
         "begin, such as op for op.cpp and op_kernel.cu; else of the folder.",
         "NAME",
     )
-    as_json: bool = False
 
 
 def init(options: InitOptions) -> None:
@@ -45,10 +44,8 @@ def init(options: InitOptions) -> None:
         buildfarm init my_project
         buildfarm init --torch 2.11 --cuda 13.0 --python 3.12 --arch 9.0
     """
-    folder, (extension, axes) = options.folder, run_init(options)
-    files = [folder / path for path in (*extension.files, _MATRIX)]
-    data = {"name": extension.name, "files": files, "notes": extension.notes, "gaps": extension.gaps}
-    print_result(started_text(folder, extension, axes), data, as_json=options.as_json)
+    extension, axes = run_init(options)
+    print_data(started_text(options.folder, extension, axes))
 
 
 def run_init(options: InitOptions) -> tuple[NewExtension, Matrix]:

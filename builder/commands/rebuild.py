@@ -29,7 +29,7 @@ from builder.store import Store, write_atomic
 from builder.wheelfile.archive import differences
 from builder.wheels.job import CompileJob, Executor, NotPreparedError
 from builder.wheels.make import compile_wheel, repair_wheel
-from builder.wheels.sources.prepare import prepare_source, project_folder, source_digest
+from builder.wheels.sources.prepare import prepare_source, source_digest
 from builder.wheels.toolchain.environments import Environments
 
 #: Parts whose difference does not stop a rebuild: a base image that was pinned only then, or only now, is the same if
@@ -198,11 +198,9 @@ def _build_again(record: Record, recipe: Recipe, executor: Executor, store: Stor
                 record.build,
                 recipe,
                 toolchain,
-                project_folder(recipe, work / "src"),
                 work,
                 log,
                 jobs,
-                work.name,
                 store.owner(work.name),
                 reuse=False,  # with objects of the first build the comparison would prove nothing
             )

@@ -1,6 +1,6 @@
 """`buildfarm render`: write the Dockerfiles of the images that a selection needs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from builder.cli.options import SelectOptions
 from builder.cli.output import print_data
 from builder.errors import Exit, MissingToolError
 from builder.gate.amounts import counted
-from builder.images.dockerfiles import Dockerfile, dockerfiles, unpinned, write_dockerfiles
+from builder.images.dockerfiles import bases_of, dockerfiles, unpinned, write_dockerfiles
 from builder.images.registry import lock_path, read_lock, read_mirrors
 from builder.log import print_error
 from builder.matrix.config import MATRIX
@@ -43,7 +43,7 @@ def render(options: RenderOptions) -> None:
     if options.lock:
         from builder.images.engine import Engine, refresh_lock  # noqa: PLC0415 - loads slowly
 
-        problems = refresh_lock(pins, unpinned(dockerfiles(planned, declared, {})), Engine(mirrors))
+        problems = refresh_lock(pins, unpinned(dockerfiles(planned, declared, {}).values()), Engine(mirrors))
     files = dockerfiles(planned, declared, read_lock(pins))
     write_dockerfiles(options.out, files)
     for problem in problems:
@@ -52,17 +52,22 @@ def render(options: RenderOptions) -> None:
     raise typer.Exit(int(max((problem.exit_code for problem in problems), default=Exit.OK)))
 
 
-def render_text(folder: Path, files: Sequence[Dockerfile], *, pinned: bool) -> str:
-    """A line for each image with the base image of its last stage, then the base images that have no digest.
+def render_text(folder: Path, files: Mapping[str, str], *, pinned: bool) -> str:
+    """A line for each image with its base image, then the base images that have no digest.
 
     `pinned` is whether the command has asked the registries for digests.
     """
-    width = max(len(file.file) for file in files)
-    bases = {file.file: file.base.partition("@") for file in files}
-    lines = [f"{name:{width}}  {base}{' (pinned)' if at else ''}" for name, (base, at, _) in bases.items()]
+    width = max(map(len, files))
+    lines = [f"{name:{width}}  {_base_image(text)}" for name, text in files.items()]
     lines += ["", f"wrote {counted(len(files), 'Dockerfile')} to {folder}"]
-    if without := unpinned(files):
+    if bases := unpinned(files.values()):
         advice = "" if pinned else "; `buildfarm render --lock` pins them"
-        lines += ["", f"base images without a digest ({len(without)}){advice}:"]
-        lines += [f"  {base}" for base in without]
+        lines += ["", f"base images without a digest ({len(bases)}){advice}:"]
+        lines += [f"  {base}" for base in bases]
     return "\n".join(lines) + "\n"
+
+
+def _base_image(text: str) -> str:
+    """The base image of the last stage; instead of its digest only `(pinned)`."""
+    base, at, _ = bases_of(text)[-1].partition("@")
+    return f"{base} (pinned)" if at else base

@@ -117,7 +117,38 @@ def first_error(output: Sequence[str], source: str, tree: Path | None = None) ->
 
 def every_error(output: Sequence[str], source: str, tree: Path | None = None) -> Iterator[FirstError]:
     """What may be the first error, the most certain one first, and so all others; some come twice."""
-    return _found([clean(line) for line in output], source, tree)
+    lines = [clean(line) for line in output]
+    ninja = next((n for n, line in enumerate(lines) if line.startswith(_NINJA_FAILED)), 0)
+    for start in dict.fromkeys((ninja, 0)):
+        # nvcc repeats an error for each architecture.
+        named = {line.strip() for line in lines[start:] if place_of(line) or "undefined reference to" in line}
+        for n in range(start, len(lines)):
+            if _from_compiler(lines[n]):
+                message = _message_lines(lines, n)
+                text = " ".join(line.strip() for line in message) if "CMake Error" in lines[n] else lines[n]
+                place = place_of(lines[n])
+                excerpt: list[str] = []
+                if place:
+                    code, mark = _printed(lines, n)
+                    real = source_line(place, source, tree)
+                    if real is not None and real != code:  # nvcc prints the line without macros and tabs
+                        code, mark = real, ""
+                    excerpt = _numbered(place, code, mark)
+                    excerpt += _way(lines, n, source, tree) if _foreign(place.file, source) else []
+                yield FirstError(
+                    _one_line(text, source),
+                    "\n".join([*message, *_advice(lines, n)]),
+                    tuple(visible(_ENVIRONMENT.sub("", line.replace(f"{source}/", ""))) for line in excerpt),
+                    len(named),
+                    place and Place(place.file.removeprefix(f"{source}/"), place.line),
+                )
+    yield from _python_errors(lines, source, tree)
+    for n, line in enumerate(lines):
+        if _ANY.match(line) and not _WRAPPED.search(line):
+            # What the error is about may be on a line of its own, after an empty one.
+            about = next((each for each in lines[n + 1 : n + 3] if each.strip()), "") if line.endswith(":") else ""
+            text = f"{line} {about.strip()}".rstrip()
+            yield FirstError(_one_line(text, source), text)
 
 
 def last_words(output: Sequence[str]) -> str:
@@ -161,41 +192,6 @@ def source_line(place: Place, source: str, tree: Path | None) -> str | None:
     except (OSError, ValueError):  # ValueError: a name with a null byte
         return None
     return next((line.expandtabs() for line in islice(text.split("\n"), place.line - 1, place.line)), None)
-
-
-def _found(lines: Sequence[str], source: str, tree: Path | None) -> Iterator[FirstError]:
-    """What may be the first error, the most certain one first."""
-    ninja = next((n for n, line in enumerate(lines) if line.startswith(_NINJA_FAILED)), 0)
-    for start in dict.fromkeys((ninja, 0)):
-        # nvcc repeats an error for each architecture.
-        named = {line.strip() for line in lines[start:] if place_of(line) or "undefined reference to" in line}
-        for n in range(start, len(lines)):
-            if _from_compiler(lines[n]):
-                message = _message_lines(lines, n)
-                text = " ".join(line.strip() for line in message) if "CMake Error" in lines[n] else lines[n]
-                place = place_of(lines[n])
-                excerpt: list[str] = []
-                if place:
-                    code, mark = _printed(lines, n)
-                    real = source_line(place, source, tree)
-                    if real is not None and real != code:  # nvcc prints the line without macros and tabs
-                        code, mark = real, ""
-                    excerpt = _numbered(place, code, mark)
-                    excerpt += _way(lines, n, source, tree) if _foreign(place.file, source) else []
-                yield FirstError(
-                    _one_line(text, source),
-                    "\n".join([*message, *_advice(lines, n)]),
-                    tuple(visible(_ENVIRONMENT.sub("", line.replace(f"{source}/", ""))) for line in excerpt),
-                    len(named),
-                    place and Place(place.file.removeprefix(f"{source}/"), place.line),
-                )
-    yield from _python_errors(lines, source, tree)
-    for n, line in enumerate(lines):
-        if _ANY.match(line) and not _WRAPPED.search(line):
-            # What the error is about may be on a line of its own, after an empty one.
-            about = next((each for each in lines[n + 1 : n + 3] if each.strip()), "") if line.endswith(":") else ""
-            text = f"{line} {about.strip()}".rstrip()
-            yield FirstError(_one_line(text, source), text)
 
 
 def _from_compiler(line: str) -> bool:

@@ -87,11 +87,11 @@ class KnownError:
 
     section: str  # the key of the file that the row is below
     about: str  # what the row is about, for people: names, headers, or the text of the file
-    forms: tuple[re.Pattern[str], ...]  # they find the error in a message whose quotes are all '
-    torch: Torch | None  # the release of torch that brought the error, or None
-    cuda: Cuda | None  # the CUDA version that brought it, or None
+    forms: tuple[re.Pattern[str], ...] = ()  # they find the error in a message whose quotes are all '
+    torch: Torch | None = None  # the release of torch that brought the error, or None
+    cuda: Cuda | None = None  # the CUDA version that brought it, or None
     hint: str  # what to do; known names in braces are replaced
-    source: str  # how the fact was checked
+    source: str = ""  # how the fact was checked
     id: str = ""  # the name for `reports`, or ""
     cause: str = ""  # why the program fails, one sentence; "" if `hint` says it
     example: str = ""  # a text in which `forms` find the error, or ""
@@ -201,16 +201,8 @@ def causes(errors: Iterable[FirstError], torch: Torch, cuda: Cuda, packages: Seq
     for error in errors:
         cause = next(_causes(error, torch, cuda), None)
         if not cause and (lacks := next(_missing(error, cuda, packages, container=False), None)) and lacks[1]:
-            known = KnownError(
-                section="packages",
-                about="what the build needs",
-                forms=(),
-                torch=None,
-                cuda=None,
-                hint=lacks[0],
-                source="",
-                cure=SourceCure(recipe={"build_requires": [lacks[1]]}),
-            )
+            cure = SourceCure(recipe={"build_requires": [lacks[1]]})
+            known = KnownError(section="packages", about="what the build needs", hint=lacks[0], cure=cure)
             cause = KnownCause(known, {}, error)
         if cause:
             found.setdefault((cause.known.hint, error.text), cause)

@@ -35,42 +35,30 @@ _OPTIONS_OF_SETUPTOOLS = {
 class ExtensionModule:
     """A module that setup.py compiles; `*` in `name` and `sources` is a part that only the run knows."""
 
-    #: Full name of the module, such as `package._C`.
-    name: str
-    #: Its source files.
-    sources: tuple[str, ...]
-    #: Whether it is a CUDAExtension.
-    cuda: bool
-    #: Whether setuptools leaves it out if its compile fails (`optional=True`).
-    optional: bool = False
+    name: str  # full name of the module, such as `package._C`
+    sources: tuple[str, ...]  # its source files
+    cuda: bool  # whether it is a CUDAExtension
+    optional: bool = False  # whether setuptools leaves it out if its compile fails (`optional=True`)
 
 
 @dataclass
 class SetupFacts:
     """What a setup.py does, with the modules of the source that it imports."""
 
-    #: Arguments of `setup()` that are constants.
-    keywords: dict[str, object] = field(default_factory=dict)
+    keywords: dict[str, object] = field(default_factory=dict)  # arguments of `setup()` that are constants
     #: Names of all arguments of `setup()`; `*` for those that only the run knows.
     arguments: list[str] = field(default_factory=list)
-    #: The modules that it compiles.
-    extensions: list[ExtensionModule] = field(default_factory=list)
+    extensions: list[ExtensionModule] = field(default_factory=list)  # the modules that it compiles
     #: Environment variables that it reads, each with the value it compares with, or empty.
     variables: dict[str, str] = field(default_factory=dict)
-    #: Whether it calls torch.cuda.is_available().
-    asks_for_gpu: bool = False
-    #: Functions of torch.cuda that it calls and that fail without a GPU.
-    device_queries: list[str] = field(default_factory=list)
-    #: Whether it has GPU architectures in compiler flags, or gives torch a list of them.
-    architectures: bool = False
-    #: Whether it imports a module that can download, or starts a program that does.
-    downloads: bool = False
+    asks_for_gpu: bool = False  # whether it calls torch.cuda.is_available()
+    needs_gpu: bool = False  # whether it calls functions of torch.cuda that fail without a GPU
+    architectures: bool = False  # whether it has GPU architectures in compiler flags, or gives torch a list of them
+    downloads: bool = False  # whether it imports a module that can download, or starts a program that does
     #: Options that it looks for in its command line, such as `--cuda_ext` and `--blas=`.
     options: list[str] = field(default_factory=list)
-    #: Modules that every build imports, without the standard library.
-    imports: list[str] = field(default_factory=list)
-    #: Every text constant.
-    strings: list[str] = field(default_factory=list)
+    imports: list[str] = field(default_factory=list)  # modules that every build imports, without the standard library
+    strings: list[str] = field(default_factory=list)  # every text constant
 
 
 def parse_python(source: bytes) -> ast.Module:
@@ -142,8 +130,7 @@ def _read_node(node: ast.AST, constants: Constants, facts: SetupFacts, *, is_set
                 facts.variables[name] = value if value.lower() not in _OFF else ""
         case ast.Attribute(value=owner, attr=attribute) if _last_name(owner) == "cuda":
             facts.asks_for_gpu |= attribute == "is_available"
-            if attribute in _DEVICE_QUERIES and attribute not in facts.device_queries:
-                facts.device_queries.append(attribute)
+            facts.needs_gpu |= attribute in _DEVICE_QUERIES
         case ast.Constant(value=str(text)):
             facts.strings.append(text)
 

@@ -13,8 +13,9 @@ from builder.matrix.axes import Torch
 
 #: Folders that hold no code of the extension itself.
 _FOREIGN = {
-    "third_party", "thirdparty", "3rdparty", "external", "extern", "deps", "submodules", "cutlass", "cub", "thrust", "node_modules",
-    "test", "tests", "examples", "benchmark", "benchmarks", "docs", "build", "dist", "venv", "env", "__pycache__",
+    "third_party", "thirdparty", "3rdparty", "external", "extern", "deps", "submodules", "cutlass", "cub", "thrust",
+    "node_modules", "test", "tests", "examples", "benchmark", "benchmarks", "docs", "build", "dist", "venv", "env",
+    "__pycache__",
 }  # fmt: skip
 NATIVE = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp", ".inl")
 _BUILD = (".py", ".cmake", ".toml", ".cfg", "CMakeLists.txt", "meson.build", "Makefile")

@@ -124,21 +124,19 @@ class ImageChooser:
 
     def _python(self, wanted: Sequence[Python], rule: ImageRule | None, platform: Platform, base: str) -> PythonSource:
         """The first of these Pythons that an image has. It need not be copied if the image is `base`."""
+        images = self._compat.images
         for python in wanted:
-            if image := self._image_with(python, rule, platform):
+            image = images.pythons_image(python, platform)
+            if rule and rule.pythons:
+                image = rule.pythons
+            elif rule and "manylinux" in rule.image.rpartition("/")[2] and python in images.current_pythons:
+                image = rule.image  # images of pypa and NVIDIA have Pythons where cibuildwheel expects them
+            if image:
                 return PythonSource(python, None if image == base else self._pinned(image))
         raise _unknown(
             f"buildfarm knows no manylinux image that has Python {' or '.join(map(str, wanted))}",
             "under `images:` in matrix.yaml, set `pythons` to an image that has this Python",
         )
-
-    def _image_with(self, python: Python, rule: ImageRule | None, platform: Platform) -> str | None:
-        images = self._compat.images
-        if rule and rule.pythons:
-            return rule.pythons
-        if rule and "manylinux" in rule.image.rpartition("/")[2] and python in images.current_pythons:
-            return rule.image  # images of pypa and NVIDIA have Pythons where cibuildwheel expects them
-        return images.pythons_image(python, platform)
 
     def _rule(self, cells: Sequence[str]) -> ImageRule | None:
         """The first rule of `images:` whose pattern matches one of the cells."""

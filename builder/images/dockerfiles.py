@@ -2,8 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from markupsafe import Markup
 
 from builder.errors import Code, UsageError
 from builder.images.base_image_choice import ImageChooser
-from builder.images.specs import BuildImage, RuntimeImage
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix
 from builder.matrix.plan import Plan
@@ -25,70 +23,45 @@ _FROM = re.compile(r"^FROM (\S+)", re.MULTILINE)
 _UNSAFE = re.compile(r"[^\w .+:/@=<>!~,\[\]()*-]|\s\s")
 
 
-@dataclass(frozen=True)
-class Dockerfile:
-    """One rendered file."""
-
-    name: str  # readable and unique among the files of a plan; the file is `<name>.Dockerfile`
-    text: str  # contents of the file
-
-    @property
-    def file(self) -> str:
-        """The file name."""
-        return f"{self.name}.Dockerfile"
-
-    @property
-    def base(self) -> str:
-        """The base image of the last stage, as the file names it."""
-        return str(_FROM.findall(self.text)[-1])
-
-    @property
-    def bases(self) -> tuple[str, ...]:
-        """All images that the file copies from or builds on, as the file names them."""
-        return tuple(dict.fromkeys(_FROM.findall(self.text)))
-
-
-def dockerfiles(plan: Plan, matrix: Matrix, lock: Mapping[str, str]) -> list[Dockerfile]:
-    """The Dockerfiles of a plan: the build images, then the runtime images. Same input, same bytes.
+def dockerfiles(plan: Plan, matrix: Matrix, lock: Mapping[str, str]) -> dict[str, str]:
+    """The Dockerfiles of a plan, by file name: the build images, then the runtime images. Same input, same bytes.
 
     Raises UsageError when no known base image fits.
     """
     chooser = ImageChooser(matrix, Compat.load(), lock)
     cells = sorted({cell for build in plan.builds for cell in build.serves})
-    found = [_file(image) for image in {chooser.build_image(build) for build in plan.builds}]
-    names = [file.name for file in found]
-    return [
-        # Files that share a name, because their bases differ only by digest, get the digest of the text.
-        *(
-            file if names.count(file.name) == 1 else replace(file, name=f"{file.name}-{digest(file.text)}")
-            for file in sorted(found, key=lambda file: (file.name, file.text))
-        ),
-        *(_file(chooser.runtime_image(cell)) for cell in cells),
-    ]
+    images = {chooser.build_image(build) for build in plan.builds}
+    built = sorted((image.name, render_template(image.template, image)) for image in images)
+    names = [name for name, _ in built]
+    # Images that share a name, because their bases differ only by digest, get the digest of the text.
+    found = {name if names.count(name) == 1 else f"{name}-{digest(text)}": text for name, text in built}
+    for image in map(chooser.runtime_image, cells):
+        found[image.name] = render_template(image.template, image)
+    return {f"{name}.Dockerfile": text for name, text in found.items()}
 
 
-def unpinned(files: Iterable[Dockerfile]) -> tuple[str, ...]:
-    """The base images that have a tag but no digest, sorted."""
-    return tuple(sorted({base for file in files for base in file.bases if "@" not in base}))
+def bases_of(text: str) -> list[str]:
+    """All images that a Dockerfile copies from or builds on; the last one is that of its last stage."""
+    return _FROM.findall(text)
 
 
-def write_dockerfiles(folder: Path, files: Sequence[Dockerfile]) -> None:
+def unpinned(texts: Iterable[str]) -> list[str]:
+    """The base images of Dockerfiles that have a tag but no digest, sorted."""
+    return sorted({base for text in texts for base in bases_of(text) if "@" not in base})
+
+
+def write_dockerfiles(folder: Path, files: Mapping[str, str]) -> None:
     """Write these files and delete other rendered files in the folder; all other files stay. Raises UsageError."""
-    wanted = {file.file: file.text for file in files}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob("*.Dockerfile"):
-            if path.name not in wanted and path.read_text(encoding="utf-8", errors="replace").startswith(MARK):
+            if path.name not in files and path.read_text(encoding="utf-8", errors="replace").startswith(MARK):
                 path.unlink()
-        for name, text in wanted.items():
+        for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         sentence, hint = f"cannot write Dockerfiles: {error.strerror}", "name a different folder with `--out DIR`"
         raise UsageError(sentence, Code.PATH_NOT_USABLE, where=str(folder), hints=[hint]) from None
-
-
-def _file(image: BuildImage | RuntimeImage) -> Dockerfile:
-    return Dockerfile(image.name, render_template(image.template, image))
 
 
 def render_template(name: str, spec: object) -> str:

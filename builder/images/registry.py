@@ -1,7 +1,5 @@
 """Registries: image names, mirrors, pulls by the docker program, and the digests of base images (buildfarm.lock)."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -10,7 +8,6 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.diagnosis.known_errors import known_error, reports
@@ -28,35 +25,21 @@ _MIRROR = re.compile(r"([A-Za-z0-9.-]+(?::[0-9]+)?)=([A-Za-z0-9.-]+(?::[0-9]+)?(
 _DOCKER_HUB = "docker.io"
 
 
-@dataclass(frozen=True)
-class Reference:
-    """An image name, parsed as Docker does: `ubuntu` is `docker.io`, `library/ubuntu`, `latest`."""
+def registry_and_path(image: str) -> tuple[str, str]:
+    """The host of an image's registry, and its path there with tag or digest; `library/ubuntu:latest` for `ubuntu`.
 
-    registry: str  # host of the registry, with its port
-    repository: str  # path in the registry
-    tag: str  # the tag; `latest` if the name has neither a tag nor a digest
-    digest: str = ""  # the digest (`sha256:…`), or empty
-
-    @classmethod
-    def parse(cls, image: str) -> Reference:
-        """Parse an image name; this does not fail, because the registry or Docker refuses an invalid name."""
-        name, _, digest = image.partition("@")
-        first, _, rest = name.partition("/")
-        named = bool(rest) and ("." in first or ":" in first or first == "localhost")
-        registry, path = (first, rest) if named else (_DOCKER_HUB, name)
-        if registry == "registry-1.docker.io":  # the host that serves its API
-            registry = _DOCKER_HUB
-        repository, _, tag = path.partition(":")
-        if registry == _DOCKER_HUB and "/" not in repository:
-            repository = f"library/{repository}"
-        return cls(registry, repository, tag or ("" if digest else "latest"), digest)
-
-    @property
-    def name(self) -> str:
-        """The complete name, `registry.example/team/cuda:12`."""
-        tag = f":{self.tag}" if self.tag else ""
-        digest = f"@{self.digest}" if self.digest else ""
-        return f"{self.registry}/{self.repository}{tag}{digest}"
+    A name is read as Docker reads it. This does not fail: the registry or Docker refuses an invalid name.
+    """
+    name, at, digest = image.partition("@")
+    first, _, rest = name.partition("/")
+    named = bool(rest) and ("." in first or ":" in first or first == "localhost")
+    registry, path = (first, rest) if named else (_DOCKER_HUB, name)
+    if registry == "registry-1.docker.io":  # the host that serves its API
+        registry = _DOCKER_HUB
+    if registry == _DOCKER_HUB and "/" not in path:
+        path = f"library/{path}"
+    tag = "" if ":" in path or digest else ":latest"
+    return registry, f"{path}{tag}{at}{digest}"
 
 
 def located(image: str, mirrors: Mapping[str, str]) -> str:
@@ -64,9 +47,8 @@ def located(image: str, mirrors: Mapping[str, str]) -> str:
 
     `mirrors` maps a host such as `docker.io` to the host and path that has copies of its images.
     """
-    reference = Reference.parse(image)
-    mirror = mirrors.get(reference.registry)
-    return replace(reference, registry=mirror).name if mirror else image
+    registry, path = registry_and_path(image)
+    return f"{mirrors[registry]}/{path}" if registry in mirrors else image
 
 
 def read_mirrors(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -121,12 +103,12 @@ def pull_image(image: str, source: str) -> None:
 
 def pull_error(image: str, source: str, message: str) -> MissingToolError:
     """The error for a pull of an image from `source` that failed with this message of the engine."""
-    registry, _, name = Reference.parse(source).name.partition("/")
+    registry, name = registry_and_path(source)
     message = " ".join(message.split()).removeprefix("Error response from daemon: ")
     known = next((each for each in _REFUSALS if reports(each, message)), "")
     cause = known_error(known).cause if known else "the Docker engine refuses"
     hints = [known_error(known).hint] if known else []
-    mirror = f"name a mirror of {Reference.parse(image).registry} in {VARIABLE}"
+    mirror = f"name a mirror of {registry_and_path(image)[0]} in {VARIABLE}"
     return MissingToolError(
         f"{name} cannot be pulled from {registry}: {cause} ({message})",
         _REFUSALS.get(known, Code.ENGINE_NOT_ANSWERING),

@@ -76,12 +76,9 @@ def _refused(
 class PinnedSource:
     """A source that always means the same files."""
 
-    #: What the recipe names.
-    source: Source
-    #: The source for a comment: `torch-scatter==2.1.2`.
-    label: str
-    #: The name if the source does not state one.
-    default_name: str
+    source: Source  # what the recipe names
+    label: str  # the source for a comment: `torch-scatter==2.1.2`
+    default_name: str  # the name if the source does not state one
 
 
 def pin(reference: Reference) -> PinnedSource:

@@ -47,16 +47,11 @@ _ACCEPTED = "`torch::Tensor`, `double`, `float`, `bool` and integers"
 class HostParameter:
     """A parameter of a host function."""
 
-    #: `tensor`, `output` (a tensor that the function writes to), or a kind of the schema, such as `int`.
-    kind: str
-    #: In C++.
-    name: str
-    #: Type and name in C++, without a default.
-    declared: str = ""
-    #: As in Python; empty if there is none that a schema can have.
-    default: str = ""
-    #: Its type in C++ if TORCH_LIBRARY does not take this type of numbers.
-    narrow: str = ""
+    kind: str  # `tensor`, `output` (a tensor that the function writes to), or a kind of the schema, such as `int`
+    name: str  # in C++
+    declared: str = ""  # type and name in C++, without a default
+    default: str = ""  # as in Python; empty if there is none that a schema can have
+    narrow: str = ""  # its type in C++ if TORCH_LIBRARY does not take this type of numbers
 
     @property
     def python(self) -> str:
@@ -74,15 +69,11 @@ class Function:
     """A host function that becomes an op."""
 
     name: str
-    #: Of the op.
-    schema: str
+    schema: str  # of the op
     parameters: tuple[HostParameter, ...]
-    #: What it returns, as in the schema: `Tensor`, `Tensor[]`, `(Tensor, Tensor)` or `()`.
-    returns: str
-    #: Its code in one line.
-    body: str = ""
-    #: The function for the CPU, or None.
-    cpu: Function | None = None
+    returns: str  # what it returns, as in the schema: `Tensor`, `Tensor[]`, `(Tensor, Tensor)` or `()`
+    body: str = ""  # its code in one line
+    cpu: Function | None = None  # the function for the CPU, or None
 
     @property
     def kinds(self) -> list[str]:

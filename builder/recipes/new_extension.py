@@ -43,14 +43,10 @@ _NOT_FLOATING = re.compile(
 class NewExtension:
     """The files of a new extension."""
 
-    #: Its name.
-    name: str
-    #: The texts by their paths.
-    files: dict[str, str]
-    #: What the user should know about the files.
-    notes: list[str] = field(default_factory=list)
-    #: What the user should check or complete in them before the build.
-    gaps: list[str] = field(default_factory=list)
+    name: str  # its name
+    files: dict[str, str]  # the texts by their paths
+    notes: list[str] = field(default_factory=list)  # what the user should know about the files
+    gaps: list[str] = field(default_factory=list)  # what the user should check or complete in them before the build
 
 
 def small_extension(name: str) -> NewExtension:
@@ -94,13 +90,14 @@ def _with_own_binding(name: str, sources: Mapping[str, str]) -> NewExtension | N
         if bound := _PYBIND.search(code):
             module = "_C" if bound[1] == "TORCH_EXTENSION_NAME" else bound[1]
             names = re.findall(r'\bm\.def\(\s*"(\w+)"', without_comments(text))
-            functions = _joined_functions(name, text)
-            init = _render("module_init.py", name=name, module=module, source=title, gradients=functions)
+            joined = {re.sub(r"_?(?:forward|fwd)$", "", one.forward.name) or name: one for one in _bound_pairs(text)}
+            init = _render("module_init.py", name=name, module=module, source=title, gradients=joined)
             notes = [f"{source} has a pybind11 module, which becomes {name}.{module}"]
             notes += [
-                f"{name}.{each.function} is {each.forward} with the gradient of {each.backward}" for each in functions
+                f"{name}.{function} is {each.forward.name} with the gradient of {each.backward.name}"
+                for function, each in joined.items()
             ]
-            done = {each.forward for each in functions}
+            done = {each.forward.name for each in joined.values()}
             pairs = [
                 f"{package}: {one} has no gradient: {partner} seems to compute it; join them in a"
                 " torch.autograd.Function, or say in cases.py that it needs none"
@@ -223,15 +220,11 @@ class JoinedGradient:
 
     forward: Function
     backward: Function
-    #: The arguments of the backward as Python expressions.
-    arguments: tuple[str, ...]
-    #: What the forward keeps for it: tensors, by name, each with its expression, and numbers.
-    tensors: Mapping[str, str]
+    arguments: tuple[str, ...]  # the arguments of the backward as Python expressions
+    tensors: Mapping[str, str]  # what the forward keeps for it: tensors, by name, each with its expression, and numbers
     numbers: tuple[str, ...]
-    #: The indices of results that have no gradient: the forward returns them for the backward.
-    without: tuple[int, ...]
-    #: For each input of the forward, the index of its gradient, or None.
-    returned: tuple[int | None, ...]
+    without: tuple[int, ...]  # the indices of results that have no gradient: the forward returns them for the backward
+    returned: tuple[int | None, ...]  # for each input of the forward, the index of its gradient, or None
 
     @property
     def names(self) -> list[str]:
@@ -239,25 +232,18 @@ class JoinedGradient:
         return [each.python for each in self.forward.parameters]
 
 
-@dataclass(frozen=True)
-class JoinedFunction:
-    """A function of a compiled module that gets its gradient from another one; by their names in Python."""
-
-    #: Of the new function.
-    function: str
-    forward: str
-    backward: str
-    joined: JoinedGradient
-
-
-def _joined_functions(name: str, text: str) -> list[JoinedFunction]:
-    """The pairs that the code gives to `m.def` under names in Python, if their signatures show how to join them."""
+def _bound_pairs(text: str) -> list[JoinedGradient]:
+    """The pairs that the code gives to `m.def`, by their names in Python, if their signatures show how to join them."""
     bound = re.findall(r'\bm\.def\(\s*"(\w+)"\s*,\s*&(?:\w+::)*(\w+)', without_comments(text))
     python = {function: known for known, function in bound}
+
+    def named(function: Function) -> Function:
+        return replace(function, name=python[function.name])
+
     return [
-        JoinedFunction(re.sub(r"_?(?:forward|fwd)$", "", forward) or name, forward, backward, joined)
-        for joined in gradients_of(read_functions(text)[0])[0]
-        if (forward := python.get(joined.forward.name)) and (backward := python.get(joined.backward.name))
+        replace(each, forward=named(each.forward), backward=named(each.backward))
+        for each in gradients_of(read_functions(text)[0])[0]
+        if {each.forward.name, each.backward.name} <= python.keys()
     ]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Protocol
 
 from builder.errors import BuildError, BuildfarmError
@@ -10,9 +10,10 @@ from builder.formats import BUILD_FORMAT
 from builder.hashing import digest_of
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
 from builder.matrix.compat import Compat
-from builder.matrix.config import GitSource, Recipe
+from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.records import CacheStatistics, Toolchain, recorded_settings
+from builder.wheels.sources.prepare import project_folder
 
 #: The name of the job's file in `CompileJob.shared`.
 JOB_FILE = "job.json"
@@ -26,11 +27,9 @@ class CompileJob:
     build: Build
     recipe: Recipe
     toolchain: Toolchain
-    source: Path  # the folder to build in the prepared, patched source tree (`project_folder`); writable
-    work: Path  # the job's temporary folder
+    work: Path  # the job's temporary folder, with the prepared, patched source tree
     log: Path  # the file to which output is appended
     jobs: int  # number of parallel compilers
-    digest: str  # the name of the result in the store
     owner: str  # identifier that the job's programs and containers carry (`Store.owner`)
     #: Whether the compiler cache may reuse objects of earlier builds; `rebuild` compiles everything, and installs only
     #: wheels.
@@ -38,10 +37,13 @@ class CompileJob:
 
     @property
     def tree(self) -> Path:
-        """The top of the source tree: `source`, or the folder that holds the git repository of a `subdirectory`."""
-        inside = self.recipe.source.subdirectory if isinstance(self.recipe.source, GitSource) else ""
-        parts = PurePosixPath(inside).parts
-        return self.source.parents[len(parts) - 1] if parts else self.source
+        """The top of the source tree; writable."""
+        return self.work / "src"
+
+    @property
+    def source(self) -> Path:
+        """The folder to build in it."""
+        return project_folder(self.recipe, self.tree)
 
     @property
     def raw(self) -> Path:
@@ -157,21 +159,18 @@ def torch_floor(build: Build, recipe: Recipe) -> Torch:
     return next((torch for torch, rule in rules if rule and rule.abi is AbiClass.STABLE), STABLE_FLOOR)
 
 
-def torch_window(build: Build, recipe: Recipe, floor: Torch | None = None) -> str:
-    """The torch releases that the wheel works with, as a requirement for its METADATA.
+def required_torch(build: Build, recipe: Recipe, floor: Torch | None = None) -> str:
+    """The torch releases that the wheel works with, as a requirement for METADATA; empty if it keeps the source's own.
 
     A wheel of the class `cpython` or `abi3` belongs to one torch series. A `stable` wheel works from the release of its
     shims on, and not before `floor`. PyTorch keeps the shims for two years (libtorch_stable_abi.md), so there is no
     known upper limit.
     """
+    if recipe.requires_torch == "source":
+        return ""
     if build.abi is AbiClass.STABLE:
         return f"torch>={max(torch_floor(build, recipe), floor or STABLE_FLOOR).series}"
     return f"torch=={build.torch.series}.*"
-
-
-def required_torch(build: Build, recipe: Recipe, floor: Torch | None = None) -> str:
-    """The requirement of torch that METADATA gets; empty if it keeps that of the source. See `torch_window`."""
-    return "" if recipe.requires_torch == "source" else torch_window(build, recipe, floor)
 
 
 def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str) -> str:
@@ -180,7 +179,7 @@ def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str
     The cells that the build serves are not an input: a later plan may add cells to the same wheel.
     """
     settings = recorded_settings(recipe)
-    settings.pop("requires_torch", None)  # `torch_window` is what it results in
+    settings.pop("requires_torch", None)  # `required_torch` is what it results in
     return digest_of(
         {
             "name": str(build),

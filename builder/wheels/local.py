@@ -31,13 +31,7 @@ from builder.wheels.build_scripts.job_file import write_job
 from builder.wheels.failures import compile_failure
 from builder.wheels.job import Compiled, CompileJob, NotPreparedError, config_setting_options, problems_of
 from builder.wheels.repair.repair import provided_libraries, with_built_libraries, with_repair_tools
-from builder.wheels.sccache.configure import (
-    as_set,
-    cache_variables,
-    find_sccache,
-    read_statistics,
-    with_reuse,
-)
+from builder.wheels.sccache.configure import as_set, cache_variables, find_sccache, read_statistics, with_reuse
 from builder.wheels.sccache.launchers.server import CacheSettings
 from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.toolchain.cuda_toolkit import HostCompiler, Toolkit, find_host_compiler, find_toolkit

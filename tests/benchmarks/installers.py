@@ -55,10 +55,8 @@ class Request:
     specifier: str = ""
     pre: bool = False
     name: str = "my_ext"
-    #: The version specifier of torch, which is requested too; empty: it is not.
-    torch: str = ""
-    #: The URL of the wheel that a project requires, with its hash; empty: a version from an index.
-    url: str = ""
+    torch: str = ""  # the version specifier of torch, which is requested too; empty: it is not
+    url: str = ""  # the URL of the wheel that a project requires, with its hash; empty: a version from an index
 
     @property
     def words(self) -> list[str]:
@@ -85,14 +83,10 @@ REQUESTS = (
 class Indexes:
     """Where the package is looked for."""
 
-    #: URL of a path of our index.
-    farm: str
-    #: URL of the public index, or "" for none.
-    public: str = ""
-    #: Whether the project names our index for this package only.
-    explicit: bool = False
-    #: Options of pip and uv in place of the usual ones.
-    order: tuple[str, ...] = ()
+    farm: str  # URL of a path of our index
+    public: str = ""  # URL of the public index, or "" for none
+    explicit: bool = False  # whether the project names our index for this package only
+    order: tuple[str, ...] = ()  # options of pip and uv in place of the usual ones
 
 
 #: Installs a request into an empty folder; returns the folder with what was installed.

@@ -12,7 +12,6 @@ import pytest
 from docker.errors import ImageNotFound
 
 from builder.errors import BuildError
-from builder.hashing import digest_of
 from builder.images.base_image_choice import ImageChooser
 from builder.images.container import OWNER_LABEL
 from builder.images.engine import Engine
@@ -71,13 +70,11 @@ def make_job(executor: DockerExecutor, tmp_path: Path) -> Callable[[str], Compil
     def make_it(code: str) -> CompileJob:
         assert executor.problems([build], {"toy": recipe}) == []
         toolchain = executor.prepare(build, recipe, log=tmp_path / "log").toolchain
-        for name in ("source/bindings", "source/csrc", "work"):
-            (tmp_path / name).mkdir(parents=True)
-        (tmp_path / "source/bindings/setup.py").write_text(SETUP)
-        (tmp_path / "source/csrc/toy.cpp").write_text(code)
-        digest = digest_of(uuid4().hex)
-        source_folder, work, log = (tmp_path / name for name in ("source/bindings", "work", "log"))
-        return CompileJob(build, recipe, toolchain, source_folder, work, log, 2, digest, f"test/{digest[:16]}")
+        job = CompileJob(build, recipe, toolchain, tmp_path / "work", tmp_path / "log", 2, f"test/{uuid4().hex[:16]}")
+        for name, text in (("bindings/setup.py", SETUP), ("csrc/toy.cpp", code)):
+            (job.tree / name).parent.mkdir(parents=True)
+            (job.tree / name).write_text(text)
+        return job
 
     return make_it
 
@@ -108,7 +105,7 @@ def test_a_wheel_is_built_and_nothing_is_left(
     executor: DockerExecutor, make_job: Callable[[str], CompileJob], leave: Callable[[str], str]
 ) -> None:
     job = make_job(SOURCE)
-    ours, others = leave(job.owner), leave(f"another/{job.digest[:16]}")
+    ours, others = leave(job.owner), leave(f"another/{uuid4().hex[:16]}")
     stages: list[str] = []
     compiled = executor.prepare(job.build, job.recipe, log=job.log).compile(job, stages.append)
     raw = compiled.wheel

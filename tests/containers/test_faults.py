@@ -6,7 +6,6 @@ The other failures of containers are in tests/full/containers/test_container_fau
 import contextlib
 import signal
 from collections.abc import Iterator
-from uuid import uuid4
 
 import pytest
 
@@ -17,7 +16,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFarm]:
-    with container_farm(tmp_path_factory.mktemp("farm"), f"buildfarm-test-{uuid4().hex[:8]}") as made:
+    with container_farm(tmp_path_factory.mktemp("farm")) as made:
         yield made
 
 
@@ -29,10 +28,7 @@ def test_interrupted_and_killed_runs_and_then_a_wheel(farm: ContainerFarm) -> No
         (signal.SIGINT, farm.compiles, ""),
         (signal.SIGINT, farm.fetches, f"{farm.packages}.empty"),
     ):
-        with barrier.closed():
-            before = barrier.arrivals
-            run = farm.start(packages=volume)
-            barrier.await_arrival(before + 1, run)
+        with farm.held(barrier, packages=volume) as run:
             assert farm.containers()
             run.send_signal(ending)
             done = ended(run)
@@ -41,16 +37,14 @@ def test_interrupted_and_killed_runs_and_then_a_wheel(farm: ContainerFarm) -> No
         farm.nothing_left()
         assert farm.wheels() == []
 
-    left = kill_during_compile(farm)
-    with farm.compiles.closed():  # the same job again
-        before = farm.compiles.arrivals
-        run = farm.start()
-        farm.compiles.await_arrival(before + 1, run)
-        assert not left & set(farm.containers()), "the container of the killed run is still running"
-        run.kill()
-        ended(run)
-    left = set(farm.containers())
-    assert left
+    left = set[str]()
+    for _ in range(2):  # and the same job again
+        with farm.held(farm.compiles) as run:
+            assert not left & set(farm.containers()), "the container of the killed run is still running"
+            run.kill()
+            ended(run)
+            left = set(farm.containers())
+        assert left
     (package / "_C.c").write_text((package / "_C.c").read_text().replace("42", "43"))  # so this job never runs again
     done = farm.build()
     assert done.code == 0, done.all
@@ -59,31 +53,18 @@ def test_interrupted_and_killed_runs_and_then_a_wheel(farm: ContainerFarm) -> No
     assert len(farm.wheels()) == 1
 
 
-def kill_during_compile(farm: ContainerFarm) -> set[str]:
-    """The containers of a run that was killed during a compile."""
-    with farm.compiles.closed():
-        before = farm.compiles.arrivals
-        run = farm.start()
-        farm.compiles.await_arrival(before + 1, run)
-        run.kill()
-        ended(run)
-        left = set(farm.containers())
-    assert left
-    return left
-
-
 def test_the_disk_is_full_under_the_store(farm: ContainerFarm) -> None:
     farm.recipe("cramped")
     store = farm.root / "cramped-store"
     with small_disk(store):
-        with farm.compiles.closed():
-            before = farm.compiles.arrivals
-            run = farm.start(store=store.name)
-            farm.compiles.await_arrival(before + 1, run)
-            with contextlib.suppress(OSError), (store / "filler").open("wb") as filler:
-                while True:
-                    filler.write(bytes(4096))
-                    filler.flush()
+        with (
+            farm.held(farm.compiles, store=store.name) as run,
+            contextlib.suppress(OSError),
+            (store / "filler").open("wb") as filler,
+        ):
+            while True:
+                filler.write(bytes(4096))
+                filler.flush()
         errors = error_text(ended(run), 1)
         assert "the disk is full" in errors, errors
         assert not list((store / "builds").iterdir())

@@ -346,7 +346,7 @@ def test_version_from_git_with_a_way_out(sources: Sources, tmp_path: Path) -> No
 def test_version_from_git_without_a_way_out(sources: Sources) -> None:
     """Report 11: the failure says that a build has no `.git`."""
     sources.write(HASH + SETUP.replace('version="1.0"', 'version="1.0+" + hash'))
-    assert any("version is not a constant" in question for question in sources.draft().questions)
+    assert any(each.question and "version is not a constant" in each.found for each in sources.draft().findings)
     error = sources.error()
     assert "not a git repository" in error.sentence
     assert "a build has no `.git`" in error.hints[0]
@@ -588,7 +588,7 @@ def test_an_absolute_path_in_a_container() -> None:
 def test_two_sources_with_one_stem(sources: Sources) -> None:
     """Report 24: `add` asks to rename one of them."""
     sources.write(SETUP.replace('"t0/csrc/c.c"', '"t0/csrc/c.c", "t0/csrc/c.cpp"'), {"t0/csrc/c.cpp": ""})
-    assert any("t0/csrc/c.c and t0/csrc/c.cpp" in question for question in sources.draft().questions)
+    assert any(each.question and "t0/csrc/c.c and t0/csrc/c.cpp" in each.found for each in sources.draft().findings)
 
 
 ABOVE = """\

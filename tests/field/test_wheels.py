@@ -19,8 +19,8 @@ from builder.wheels.repair.repair import repair
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import Farm, run
 from tests.fixtures.compiled import compiled
-from tests.fixtures.handmade_wheels import w0
 from tests.fixtures.zip_archives import ARCHIVES
+from tests.unit.loopback import w0
 
 TAG = "cp312-cp312-manylinux_2_34_x86_64"
 

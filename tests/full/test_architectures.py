@@ -48,13 +48,10 @@ def test_the_architectures_of_a_wheel(store: Path, tmp_path: Path, override: boo
     recipe = replace(recipe, override_architectures=override)
     executor = LocalExecutor(Environments(Store(store), "https://wheels.invalid/{variant}"), compiler_cache=cache)
     prepared = executor.prepare(build, recipe, log=tmp_path / "log")
-    source = tmp_path / "src"
-    source.mkdir()
+    job = CompileJob(build, recipe, prepared.toolchain, tmp_path, tmp_path / "log", 2, "test/architectures")
+    job.tree.mkdir()
     for name, text in {"setup.py": SETUP, "value.h": "#define VALUE 1\n", "kernel.cu": KERNEL, "toy.cpp": HOST}.items():
-        (source / name).write_text(text)
-    job = CompileJob(
-        build, recipe, prepared.toolchain, source, tmp_path, tmp_path / "log", 2, "d" * 64, "test/architectures"
-    )
+        (job.tree / name).write_text(text)
     (library,) = read_facts(prepared.compile(job, lambda _: None).wheel).libraries
     if override:
         assert (library.sass, library.ptx) == (("sm_90",), ())

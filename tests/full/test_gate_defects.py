@@ -31,16 +31,11 @@ GPU = tuple(check for check in CHECKS if check.startswith("gpu-"))
 class Defect:
     """A defect of a sample op."""
 
-    #: Without the namespace; or the dotted path of a function.
-    op: str
-    #: The check that must fail.
-    check: str
-    #: Regular expressions that the reason must match.
-    patterns: tuple[str, ...]
-    #: Checks that may fail too because of the same defect.
-    also: tuple[str, ...] = ()
-    #: The case that must fail.
-    case: str = "plain"
+    op: str  # without the namespace; or the dotted path of a function
+    check: str  # the check that must fail
+    patterns: tuple[str, ...]  # regular expressions that the reason must match
+    also: tuple[str, ...] = ()  # checks that may fail too because of the same defect
+    case: str = "plain"  # the case that must fail
 
     @property
     def name(self) -> str:

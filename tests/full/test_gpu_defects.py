@@ -46,12 +46,9 @@ class Defect:
     """A defect of an op of `sample_gpu`."""
 
     op: str
-    #: The check that must fail.
-    check: str
-    #: A regular expression that the reason must match.
-    pattern: str
-    #: Checks that may fail too because of the same defect.
-    also: tuple[str, ...] = ()
+    check: str  # the check that must fail
+    pattern: str  # a regular expression that the reason must match
+    also: tuple[str, ...] = ()  # checks that may fail too because of the same defect
 
 
 DEFECTS = [

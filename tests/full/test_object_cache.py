@@ -250,9 +250,7 @@ def test_the_local_executor_reuses_what_an_edit_left_as_it_was(store: Path, tmp_
         for file, text in {**files, "toy.cpp": host}.items():
             (work / "src" / file).write_text(text)
         prepared = executor.prepare(build, recipe, log=tmp_path / "log")
-        job = CompileJob(
-            build, recipe, prepared.toolchain, work / "src", work, tmp_path / "log", 2, "d" * 64, f"test/{name}", reuse
-        )
+        job = CompileJob(build, recipe, prepared.toolchain, work, tmp_path / "log", 2, f"test/{name}", reuse)
         compiled = prepared.compile(job, lambda _: None)
         assert compiled.objects is not None
         return compiled.wheel.read_bytes(), compiled.objects

@@ -27,7 +27,7 @@ from builder.wheels.repair.repair import repair
 from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import lacking
-from tests.fixtures.handmade_wheels import w0
+from tests.unit.loopback import w0
 from tests.unit.proofs.make import claim
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]

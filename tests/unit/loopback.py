@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -52,6 +53,11 @@ def pure_wheel(
             entry.external_attr = (0o100755 if content[:2] in ("#!", b"#!") else 0o100644) << 16
             archive.writestr(entry, content)
     return path
+
+
+def w0(folder: Path, name: str, version: str, tag: str, files: Mapping[str, bytes], **facts: Any) -> Path:
+    """A wheel as people reported it, with these files; `facts` are of `pure_wheel`."""
+    return pure_wheel(folder, name, version, files, tag=tag, **facts)
 
 
 def record_of(members: Mapping[str, str | bytes], itself: str) -> str:

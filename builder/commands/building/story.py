@@ -35,7 +35,7 @@ from builder.result import BuildResult
 from builder.store import Store, StoredBuild, project_key, work_name
 from builder.wheels.failures import CompileError
 from builder.wheels.job import CompileJob, Executor, NotPreparedError, Prepared, build_digest
-from builder.wheels.sources.prepare import prepare_source, project_folder, source_digest
+from builder.wheels.sources.prepare import prepare_source, source_digest
 
 #: Seconds of a build after which a cure is named.
 _SLOW = 60
@@ -241,17 +241,8 @@ class LocalRun(BuildRun):
                     return stored, True
                 (scratch / "src").rename(work / "src")
                 log.write_bytes(b"")
-                job = CompileJob(
-                    build,
-                    recipe,
-                    prepared.toolchain,
-                    project_folder(recipe, work / "src"),
-                    work,
-                    log,
-                    self._places[build].jobs,
-                    digest,
-                    store.owner(work_name(digest)),
-                )
+                jobs, owner = self._places[build].jobs, store.owner(work_name(digest))
+                job = CompileJob(build, recipe, prepared.toolchain, work, log, jobs, owner)
                 self.progress.read_calls(name, job.calls)
                 needless = needless_headers(job.source)  # before the compile, which may move the source away
                 early = self.prover.environments_ahead(build, recipe, digest) if self.prover else nullcontext()

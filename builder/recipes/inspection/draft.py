@@ -13,12 +13,9 @@ _WIDTH = 118
 class SourceFinding:
     """One fact about a source."""
 
-    #: What the source does.
-    found: str
-    #: What follows for the recipe or the build.
-    consequence: str
-    #: Whether the user has to decide something.
-    question: bool = False
+    found: str  # what the source does
+    consequence: str  # what follows for the recipe or the build
+    question: bool = False  # whether the user has to decide something
 
 
 @dataclass
@@ -27,8 +24,7 @@ class Draft:
 
     #: The keys of extension.yaml as plain data, in the order of the file, each with the reason for it or "".
     keys: dict[str, tuple[object, str]] = field(default_factory=dict)
-    #: What was found, in the order in which it is printed.
-    findings: list[SourceFinding] = field(default_factory=list)
+    findings: list[SourceFinding] = field(default_factory=list)  # what was found, in the order in which it is printed
     #: Which of name and version the files of the source do not state; only the build backend knows them.
     unknown: tuple[str, ...] = ()
 
@@ -41,11 +37,6 @@ class Draft:
     def python(self) -> str:
         """The Pythons that the source supports, such as `>=3.10`; empty if the source does not say."""
         return str(self.keys.get("python", ("", ""))[0])
-
-    @property
-    def questions(self) -> list[str]:
-        """The questions for the file, each with the line to write."""
-        return [f"{each.found}: {each.consequence}" for each in self.findings if each.question]
 
     def add(self, key: str, value: object, found: str, consequence: str) -> None:
         """Add a key and the finding that leads to it."""
@@ -73,8 +64,8 @@ class Draft:
                 lines += [f"{key}:", *(f"  {inner}: {scalar(one)}" for inner, one in value.items())]
             else:
                 lines.append(f"{key}: {scalar(value)}")
-        for question in self.questions:
-            lines += _comment(f"QUESTION: {question}")
+        for each in self.findings:
+            lines += _comment(f"QUESTION: {each.found}: {each.consequence}") if each.question else []
         return "\n".join(lines) + "\n"
 
 

@@ -3,7 +3,7 @@
 import ast
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -23,7 +23,7 @@ from builder.matrix.config import GitSource, PathSource, SdistSource
 from builder.proofs.static.contents import is_common_namespace
 from builder.recipes.fetch import PinnedSource
 from builder.recipes.inspection.draft import Draft
-from builder.recipes.inspection.metadata import BackendMetadata, Metadata, read_metadata
+from builder.recipes.inspection.metadata import Metadata, read_metadata
 from builder.recipes.inspection.native_code import COMPLETE_TORCH, NATIVE_CPU, NativeFacts, read_native_code
 from builder.recipes.inspection.package_imports import imported_by, undeclared
 
@@ -76,20 +76,20 @@ class _Packages:
         return "torch" in self.imported
 
 
-def inspect_source(pinned: PinnedSource, tree: Path, made: BackendMetadata | None = None) -> Draft:
+def inspect_source(pinned: PinnedSource, tree: Path, complete: Callable[[Metadata], Metadata] | None = None) -> Draft:
     """Draft a recipe for the source in `tree`. Raises UsageError if there is nothing to build in it.
 
-    `made` is what the build backend says of a source whose files do not state name and version.
+    `complete` adds what the build backend says of a source whose files do not state name and version.
     """
     script = read_setup_script(tree)
     native = read_native_code(tree, also=_folders_above(pinned, tree, script))
     stated = read_metadata(tree, script)
     _refuse_impossible(pinned, tree, script, native)
     unknown = [key for key, value in (("name", stated.name), ("version", stated.version)) if not value]
-    stated = made.complete(stated) if made else stated
-    draft = Draft(unknown=tuple(() if made else unknown))
+    stated = complete(stated) if complete else stated
+    draft = Draft(unknown=tuple(() if complete else unknown))
     _add_identity(draft, pinned, stated)
-    if made:
+    if complete:
         found = f"the files of the source do not state the {and_list(unknown)} of the wheel"
         draft.note(found, f"the build backend said {stated.name} {stated.version}")
     packages = _packages(tree, draft.name, script, stated)
@@ -160,7 +160,7 @@ def _refuse_impossible(pinned: PinnedSource, tree: Path, script: SetupFacts, nat
 
     if not (tree / "setup.py").is_file() and not (tree / "pyproject.toml").is_file():
         refuse("the source has no setup.py and no pyproject.toml at its top", *_OTHER_FOLDERS)
-    if not (native.cuda_files or native.cpp_files or native.foreign_cuda_files):
+    if not native.sources and not native.foreign_cuda_files:
         compiled = [source for extension in script.extensions for source in extension.sources]
         hint = (
             "if the git repository of the project has the missing files, commit them and add it, with the folder of"
@@ -225,7 +225,7 @@ def _add_imports(draft: Draft, script: SetupFacts, native: NativeFacts, packages
     literal = list(dict.fromkeys(each.name for each in script.extensions if UNKNOWN not in each.name))
     # A library that only registers ops is loaded by torch.ops.load_library; it is no Python module.
     within = tuple(f"{package}." for package in packages.names)
-    inner = [name for name in literal if name.startswith(within)] if native.python_modules else []
+    inner = [name for name in literal if name.startswith(within)] if native.python_module else []
     imports = [*packages.names, *(inner if packages.imports_torch and not native.namespaces else [])]
     named = [name for name in literal if canonicalize_name(name) == canonicalize_name(draft.name)]
     if draft.name not in packages.names:
@@ -277,7 +277,7 @@ def _note_sources(draft: Draft, tree: Path, script: SetupFacts, stated: Metadata
 
 def _add_build_settings(draft: Draft, script: SetupFacts, native: NativeFacts, stated: Metadata) -> None:
     """Add the keys and the findings about the build."""
-    count = len(native.cuda_files) + len(native.foreign_cuda_files)
+    count = native.cuda_files + native.foreign_cuda_files
     files = f"{counted(count, 'CUDA file')} (.cu)"
     compiled = any(extension.cuda for extension in script.extensions)
     if count == 0:
@@ -316,21 +316,15 @@ def _add_variables(draft: Draft, script: SetupFacts) -> None:
     if env:
         found = and_list(reason for _, reason in reasons)
         draft.add("env", env, found, f"buildfarm sets {and_list(env)} in the build")
-    if script.device_queries:
-        found = f"setup.py calls {and_list(f'torch.cuda.{name}()' for name in script.device_queries)}"
+    if script.needs_gpu or (script.asks_for_gpu and not switches):
+        found = "setup.py asks torch for a GPU"
         draft.add("assume_cuda", True, found, "torch answers for a GPU of each architecture of the plan")
-    elif script.asks_for_gpu and not switches:
-        found = "setup.py calls torch.cuda.is_available()"
-        draft.add("assume_cuda", True, found, "the call returns True during the build")
 
 
 def _add_options(draft: Draft, script: SetupFacts) -> None:
     """The options of the command line: those that switch CUDA on are set, and the user decides about the others."""
-    switches = [
-        name
-        for name in script.options
-        if _EXTENSIONS_ON.fullmatch(name) and not _OFF.search(name.upper().replace("-", "_"))
-    ]
+    off = [name for name in script.options if _OFF.search(name.upper().replace("-", "_"))]
+    switches = [name for name in script.options if _EXTENSIONS_ON.fullmatch(name) and name not in off]
     if switches:
         found = f"setup.py compiles more with {and_list(switches)} on its command line"
         draft.add("config_settings", {"--global-option": switches}, found, "buildfarm passes these options")
@@ -346,7 +340,7 @@ def _add_build_requirements(draft: Draft, script: SetupFacts, native: NativeFact
     # Of a module that setup.py imports, only a known project is taken: one of its name may be somebody else's.
     known = filter(None, map(knowledge().modules.get, script.imports))
     programs = [tool for backend, tools in _TOOLS.items() if stated.backend.startswith(backend) for tool in tools]
-    programs += ["cython"] if native.cython_files else []
+    programs += ["cython"] if native.needs_cython else []
     if native.cmake and any(re.search(r"(?m)^\s*cmake(?:\s|$)", text) for text in script.strings):
         programs.append("cmake")
     wanted: dict[str, str] = {}

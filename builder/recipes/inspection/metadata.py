@@ -24,40 +24,12 @@ class Metadata:
     """What a source says about itself; empty where it says nothing."""
 
     name: str
-    #: Without a local part.
-    version: str
+    version: str  # without a local part
     requires_python: str
-    #: What the wheel will require.
-    requires: tuple[Requirement, ...]
-    #: Of pyproject.toml and `setup_requires`.
-    build_requires: tuple[Requirement, ...]
-    #: The build backend of pyproject.toml, or that of a source without one.
-    backend: str
-    #: Whether setuptools installs packages that setup.py does not name.
-    finds_packages: bool
-
-
-@dataclass(frozen=True)
-class BackendMetadata:
-    """METADATA of the wheel of one build, as the build backend makes it before the compile."""
-
-    #: The file METADATA.
-    text: str
-    #: The torch and the CUDA of the build: name and version may contain them.
-    torch: Torch
-    cuda: Cuda
-
-    def complete(self, stated: Metadata) -> Metadata:
-        """The metadata with what the files of the source do not state."""
-        info = HeaderParser().parsestr(self.text)
-        version = _public(info["Version"] or "")
-        return replace(
-            stated,
-            name=stated.name or name_pattern(info["Name"] or "", self.torch, self.cuda),
-            version=stated.version or (version and version_pattern(Version(version), self.torch, self.cuda)),
-            requires_python=stated.requires_python or _specifier(info["Requires-Python"]),
-            requires=_requirements(info.get_all("Requires-Dist")) or stated.requires,
-        )
+    requires: tuple[Requirement, ...]  # what the wheel will require
+    build_requires: tuple[Requirement, ...]  # of pyproject.toml and `setup_requires`
+    backend: str  # the build backend of pyproject.toml, or that of a source without one
+    finds_packages: bool  # whether setuptools installs packages that setup.py does not name
 
 
 def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
@@ -84,6 +56,23 @@ def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
         ),
         backend=_first(build.get("build-backend"), "setuptools.build_meta"),
         finds_packages="project" in pyproject or bool(setuptools or options),
+    )
+
+
+def completed(stated: Metadata, text: str, torch: Torch, cuda: Cuda) -> Metadata:
+    """The metadata with what the files of the source do not state.
+
+    `text` is METADATA as the build backend makes it before a compile for this torch and CUDA, whose versions it may
+    contain.
+    """
+    info = HeaderParser().parsestr(text)
+    version = _public(info["Version"] or "")
+    return replace(
+        stated,
+        name=stated.name or name_pattern(info["Name"] or "", torch, cuda),
+        version=stated.version or (version and version_pattern(Version(version), torch, cuda)),
+        requires_python=stated.requires_python or _specifier(info["Requires-Python"]),
+        requires=_requirements(info.get_all("Requires-Dist")) or stated.requires,
     )
 
 

@@ -11,14 +11,13 @@ from builder.diagnosis.target_version import source_files
 from builder.recipes.host_functions import without_comments
 
 _CYTHON = ".pyx"
-_CPP = (".cpp", ".cc", ".cxx", ".c", _CYTHON)
+_SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c", _CYTHON)
 #: Ends of the names of the files that are read.
-_NATIVE = (".cu", *_CPP, ".h", ".hpp", ".cuh", ".inl", ".cmake", "CMakeLists.txt")
+_NATIVE = (*_SOURCES, ".h", ".hpp", ".cuh", ".inl", ".cmake", "CMakeLists.txt")
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
-_LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_EXPAND|_FRAGMENT|_IMPL)?(?:_EXPAND)?\s*\(\s*([A-Za-z_]\w*)")
-#: Ops that are registered without TORCH_LIBRARY: `torch::RegisterOperators().op("name_space::name", …)`.
-_REGISTERED = re.compile(r"\.op\(\s*\"([A-Za-z_]\w*)::")
+#: How ops are registered: `TORCH_LIBRARY(name_space, m)`, `torch::RegisterOperators().op("name_space::name", …)`.
+_NAMESPACE = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_\w+)?\s*\(\s*([A-Za-z_]\w*)|\.op\(\s*\"([A-Za-z_]\w*)::")
 _PYTHON_MODULE = re.compile(r"\b(?:PYBIND11_MODULE|NB_MODULE|PyMODINIT_FUNC)\b")
 _CMAKE_ARCHS = re.compile(r"CUDA_ARCHITECTURES\"?\s+\"?(?:\d{2,3}[af]?|all|native)(?:-\w+)?\b|compute_\d{2,3}")
 _CMAKE_COMMENT = re.compile(r"#\[(=*)\[.*?\]\1\]|#[^\n]*", re.DOTALL)
@@ -39,30 +38,26 @@ _OF_EXTENSION = re.compile(
 class NativeFacts:
     """What the native files of a source are."""
 
-    #: cuda_files, cpp_files: sources of the extension itself, relative to the tree.
-    cuda_files: list[str] = field(default_factory=list)
-    cpp_files: list[str] = field(default_factory=list)
-    #: CUDA files in folders such as third_party.
-    foreign_cuda_files: list[str] = field(default_factory=list)
-    #: Every header that is included.
-    includes: set[str] = field(default_factory=set)
-    #: Namespaces of TORCH_LIBRARY.
-    namespaces: set[str] = field(default_factory=set)
-    #: Files that define a Python module.
-    python_modules: list[str] = field(default_factory=list)
-    #: Whether CMake files set GPU architectures.
-    cmake_architectures: bool = False
-    #: Whether CMake files pass -march=native or the like to a compiler.
-    native_cpu: bool = False
-    #: Whether there is a CMakeLists.txt.
-    cmake: bool = False
+    #: The C++ and CUDA sources of the extension itself, relative to the tree.
+    sources: list[str] = field(default_factory=list)
+    foreign_cuda_files: int = 0  # how many CUDA files are in folders such as third_party
+    includes: set[str] = field(default_factory=set)  # every header that is included
+    namespaces: set[str] = field(default_factory=set)  # namespaces of the ops that it registers
+    python_module: bool = False  # whether a file defines a Python module
+    cmake_architectures: bool = False  # whether CMake files set GPU architectures
+    native_cpu: bool = False  # whether CMake files pass -march=native or the like to a compiler
+    cmake: bool = False  # whether there is a CMakeLists.txt
 
     @property
-    def cython_files(self) -> list[str]:
-        """The Cython files without the C or C++ file that Cython makes of each."""
-        stems = [name.removesuffix(_CYTHON) for name in self.cpp_files if name.endswith(_CYTHON)]
-        made = {name.rpartition(".")[0] for name in self.cpp_files if not name.endswith(_CYTHON)}
-        return [stem + _CYTHON for stem in stems if stem not in made]
+    def cuda_files(self) -> int:
+        """How many CUDA files the extension itself has."""
+        return sum(name.endswith(".cu") for name in self.sources)
+
+    @property
+    def needs_cython(self) -> bool:
+        """Whether there is a Cython file without the C or C++ file that Cython makes of it."""
+        made = {name.rpartition(".")[0] for name in self.sources if not name.endswith(_CYTHON)}
+        return any(name.endswith(_CYTHON) and name.removesuffix(_CYTHON) not in made for name in self.sources)
 
     @property
     def torch_headers(self) -> list[str]:
@@ -85,12 +80,8 @@ def read_native_code(tree: Path, also: Sequence[Path] = ()) -> NativeFacts:
     """Return the facts about the native files below a folder, and in the folders `also`, such as `tree / "../csrc"`."""
     facts = NativeFacts()
     for path, foreign in chain.from_iterable(source_files(each, _NATIVE) for each in (tree, *also)):
-        name = Path(os.path.relpath(path, tree)).as_posix()
-        if path.suffix == ".cu":
-            (facts.foreign_cuda_files if foreign else facts.cuda_files).append(name)
-        elif path.suffix in _CPP and not foreign:
-            facts.cpp_files.append(name)
         if foreign:
+            facts.foreign_cuda_files += path.suffix == ".cu"
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
         if path.name == "CMakeLists.txt" or path.suffix == ".cmake":
@@ -99,14 +90,11 @@ def read_native_code(tree: Path, also: Sequence[Path] = ()) -> NativeFacts:
             facts.native_cpu |= bool(NATIVE_CPU.search(text))
             facts.cmake_architectures |= bool(_CMAKE_ARCHS.search(text))
             continue
+        if path.suffix in _SOURCES:
+            facts.sources.append(Path(os.path.relpath(path, tree)).as_posix())
         facts.includes.update(_INCLUDE.findall(text))
-        facts.namespaces.update(_LIBRARY.findall(text))
-        if "RegisterOperators" in text:
-            facts.namespaces.update(_REGISTERED.findall(text))
-        if _PYTHON_MODULE.search(text):
-            facts.python_modules.append(name)
-    for names in (facts.cuda_files, facts.cpp_files, facts.foreign_cuda_files, facts.python_modules):
-        names.sort()
+        facts.namespaces.update(one or other for one, other in _NAMESPACE.findall(text))
+        facts.python_module |= bool(_PYTHON_MODULE.search(text))
     return facts
 
 

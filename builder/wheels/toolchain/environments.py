@@ -35,48 +35,24 @@ def import_once(python: Path, modules: Sequence[str], *, log: Path, owner: str, 
     return run([str(python), "-I", "-c", IMPORT, str(hashed or ""), *modules], log=log, owner=owner)
 
 
-#: Compiles the sources of which another environment has the bytecode, and imports nothing.
-_COMPILE = """
-import sys
-from contextlib import suppress
-from importlib.util import source_from_cache
-from pathlib import Path
-from py_compile import PycInvalidationMode, compile
-
-site, like = map(Path, sys.argv[1:])
-for path in like.rglob("*.pyc"):
-    with suppress(Exception):
-        source = site / Path(source_from_cache(str(path))).relative_to(like)
-        compile(str(source), doraise=True, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
-"""
-
-
 def add_bytecode(store: Store, python: Path, site: Path, modules: Sequence[str], *, log: Path, owner: str) -> None:
     """Give a new environment the bytecode of these modules, and of all that they import.
 
-    The first environment with exactly these packages makes it; later ones get copies. It imports the modules, unless
-    another Python with this torch has done that: then it compiles the same files, which takes two thirds of the time.
-    `site` is the environment's site-packages.
+    The first environment with exactly these packages imports the modules; later ones get copies of its bytecode. `site`
+    is the environment's site-packages.
     """
     # The sources in site-packages have their hashes in the RECORD files.
     rows = (row for path in sorted(site.glob("*.dist-info/RECORD")) for row in path.read_text("utf-8").splitlines())
     sources = [row for row in rows if ".py," in row and not row.startswith("..")]
-    torch = [path.name for path in site.glob("torch-*.dist-info")]
-    of_torch = f"{BYTECODE}{digest_of([torch, list(modules)])[:8]}-"
-    name = f"{of_torch}{digest_of([os.path.realpath(python), sources])[:16]}"
+    name = f"{BYTECODE}{digest_of([os.path.realpath(python), sources, list(modules)])[:16]}"
     store.use(f"envs/{name}")
     kept = store.root / "envs" / name
     with store.work(name) as folder:
         if kept.is_dir():
             shutil.copytree(kept, site, dirs_exist_ok=True)
             return
-        if like := next(kept.parent.glob(f"{of_torch}*"), None):
-            store.use(f"envs/{like.name}")
-            status = run([str(python), "-I", "-S", "-c", _COMPILE, str(site), str(like)], log=log, owner=owner)
-        else:
-            status = import_once(python, modules, log=log, owner=owner, hashed=site)
-        if status == -signal.SIGKILL:  # what there is may be little
-            return
+        if import_once(python, modules, log=log, owner=owner, hashed=site) == -signal.SIGKILL:
+            return  # what there is may be little
         new = folder / "new"
         new.mkdir()
         for path in site.rglob("*.pyc"):

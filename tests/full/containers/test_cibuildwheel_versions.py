@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -21,7 +20,7 @@ MORE = '    container.copy_into(Path(__file__), PurePosixPath("{}"))\n'
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFarm]:
-    with container_farm(tmp_path_factory.mktemp("farm"), f"buildfarm-test-{uuid4().hex[:8]}") as made:
+    with container_farm(tmp_path_factory.mktemp("farm")) as made:
         yield made
 
 

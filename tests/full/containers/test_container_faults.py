@@ -44,16 +44,13 @@ GREEDY = '"-wrapper", "sh,-c,exec tail /dev/zero", '
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFarm]:
-    with container_farm(tmp_path_factory.mktemp("farm"), f"buildfarm-test-{uuid4().hex[:8]}") as made:
+    with container_farm(tmp_path_factory.mktemp("farm")) as made:
         yield made
 
 
 def test_interrupted_while_an_image_is_built(farm: ContainerFarm) -> None:
     farm.recipe("unmade")
-    with farm.lookups.closed():
-        before = farm.lookups.arrivals
-        run = farm.start(patch=OTHER_TOOL)
-        farm.lookups.await_arrival(before + 1, run)
+    with farm.held(farm.lookups, patch=OTHER_TOOL) as run:
         assert farm.processes(), "buildx must be running"
         run.send_signal(signal.SIGINT)
         done = ended(run)
@@ -86,10 +83,7 @@ def test_the_network_breaks_while_an_image_is_built(farm: ContainerFarm) -> None
 
 def test_the_network_breaks_while_packages_are_installed(farm: ContainerFarm) -> None:
     farm.recipe("cut")
-    with farm.fetches.closed():
-        before = farm.fetches.arrivals
-        run = farm.start(packages=f"{farm.packages}-cut")
-        farm.fetches.await_arrival(before + 1, run)
+    with farm.held(farm.fetches, packages=f"{farm.packages}-cut") as run:
         farm.cut = True
     try:
         errors = error_text(ended(run), 4)
@@ -103,10 +97,7 @@ def test_the_network_breaks_while_packages_are_installed(farm: ContainerFarm) ->
 
 def test_the_engine_stops_during_a_compile(farm: ContainerFarm) -> None:
     farm.recipe("bereft")
-    with engine_proxy() as proxy, farm.compiles.closed():
-        before = farm.compiles.arrivals
-        run = farm.start(DOCKER_HOST=proxy.address)
-        farm.compiles.await_arrival(before + 1, run)
+    with engine_proxy() as proxy, farm.held(farm.compiles, DOCKER_HOST=proxy.address) as run:
         proxy.cut()
         errors = error_text(ended(run), 4)
         assert "the Docker engine stopped answering during the compile stage" in errors

@@ -6,7 +6,6 @@ tests/field/test_sources.py has these reports for builds on this machine.
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -31,7 +30,7 @@ CALLS_THE_DRIVER = MODULE.format(answer=42) + "int cuInit(unsigned);\nint call(v
 
 @pytest.fixture
 def farm(tmp_path: Path) -> Iterator[ContainerFarm]:
-    with container_farm(tmp_path, f"buildfarm-test-{uuid4().hex[:8]}") as made:
+    with container_farm(tmp_path) as made:
         yield made
 
 

@@ -6,7 +6,6 @@ import subprocess
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -176,7 +175,7 @@ def test_local_builds_and_proofs_change_nothing_of_other_extensions(project: Sma
 
 @pytest.fixture
 def farm(tmp_path: Path) -> Iterator[ContainerFarm]:
-    with container_farm(tmp_path, f"buildfarm-test-{uuid4().hex[:8]}") as made:
+    with container_farm(tmp_path) as made:
         yield made
 
 

@@ -16,8 +16,8 @@ from builder.wheelfile.facts import facts_from_json, facts_to_json, read_facts, 
 from builder.wheelfile.fatbin import read_device_code
 from tests.conftest import coded
 from tests.fixtures.compiled import compiled, with_gpu_code
-from tests.fixtures.handmade_wheels import w0
 from tests.refused import refused
+from tests.unit.loopback import w0
 from tests.unit.proofs.make import FORWARD, fat_binary, make_wheel
 
 

@@ -223,7 +223,7 @@ def test_a_compile_begins_when_it_has_waited(tmp_path: Path, monkeypatch: pytest
     for name in ("check_source", "check_wheel"):
         monkeypatch.setattr(wheel_maker, name, lambda *_: None)
     monkeypatch.setattr(time, "monotonic", clock)
-    job = CompileJob(BUILD, make.recipe("ops"), TOOLCHAIN, tmp_path, tmp_path, tmp_path / "log", 1, "0" * 64, "own")
+    job = CompileJob(BUILD, make.recipe("ops"), TOOLCHAIN, tmp_path, tmp_path / "log", 1, "own")
     raw = wheel_maker.compile_wheel(Waits(), job, lambda _: None)
     assert clock() - raw.clock == 30
 

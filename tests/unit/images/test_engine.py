@@ -16,7 +16,7 @@ from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.images import network, registry
 from builder.images.engine import Engine, image_build_error, pull_missing, refresh_lock
 from builder.images.network import ca_bundle, ca_variables, index_variables, package_settings, shell_settings
-from builder.images.registry import Reference, located, lock_path, pull_error, read_lock, read_mirrors, write_lock
+from builder.images.registry import located, lock_path, pull_error, read_lock, read_mirrors, write_lock
 from builder.log import console
 from builder.process import Interrupted, Limits
 from tests.conftest import coded
@@ -176,63 +176,47 @@ BUILDKIT = "#5 ERROR: executor failed running [/bin/sh -c pip install uv==9]: ex
 SUMMARY = "ERROR: failed to solve: executor failed running [/bin/sh -c pip install uv==9]: exit code: 1"
 
 
-@pytest.mark.parametrize(
-    ("lines", "code", "sentence"),
-    [
-        (
-            [PIP, BUILDKIT, SUMMARY],
-            Exit.FAILED,
-            "the image could not be built: No matching distribution found for uv==",
-        ),
-        ([BUILDKIT, SUMMARY], Exit.FAILED, "the image could not be built: failed to solve: executor failed running"),
-        (
-            ["#5 0.3 error: the base has gcc 14, and this build takes 9 to 12", BUILDKIT],
-            Exit.FAILED,
-            "the base has gcc",
-        ),
-        ([RETRY.format(left=4), PIP, SUMMARY], Exit.FAILED, "No matching distribution"),
-        (
-            [RETRY.format(left=1), RETRY.format(left=0), PIP, SUMMARY],
-            Exit.TOOL_MISSING,
-            "because the network cannot be reached: Failed to establish a new connection (/simple/uv/)",
-        ),
-        (
-            ["#7 2.1 W: Failed to fetch http://deb/x  Temporary failure resolving 'deb'", "#7 2.2 E: Unable to locate"],
-            Exit.TOOL_MISSING,
-            "because the network cannot be reached: Failed to fetch http://deb/x  Temporary failure resolving 'deb'",
-        ),
-        (
-            ["#5 1.0 E: Could not connect to deb:80 (1.2.3.4)", "ERROR: failed to solve: exit 1"],
-            Exit.TOOL_MISSING,
-            "because the network cannot be reached: Could not connect to deb:80",
-        ),
-        (
-            ["#7 9.1  - Curl error (6): Couldn't resolve host name for https://rocky/repodata"],
-            Exit.TOOL_MISSING,
-            "because the network cannot be reached: Curl error (6)",
-        ),
-        (
-            [
-                "#7 1.9  - Curl error (60): SSL peer certificate or SSH remote key was not OK for https://rocky/x",
-                "#7 1.9 Error: Failed to download metadata for repo 'appstream': All mirrors were tried",
-            ],
-            Exit.TOOL_MISSING,
-            "because a server's certificate is not trusted: Curl error (60): SSL peer certificate",
-        ),
-        (
-            [
-                "#9 1.0 error: Failed to fetch: `http://i/uv/`",
-                "#9 1.0   cause: error sending request for url (http://i)",
-            ],
-            Exit.TOOL_MISSING,
-            "because the network cannot be reached: cause: error sending request",
-        ),
-        (["#8 1.1 cp: error writing '/x': No space left on device"], Exit.FAILED, "the disk of the Docker engine is"),
-    ],
-)
-def test_the_error_for_an_output_of_buildx(lines: list[str], code: Exit, sentence: str) -> None:
+#: Lines of buildx, and the error: "because" the network is missing, or the build failed.
+BUILDX = [
+    ([PIP, BUILDKIT, SUMMARY], "the image could not be built: No matching distribution found for uv=="),
+    ([BUILDKIT, SUMMARY], "the image could not be built: failed to solve: executor failed running"),
+    (["#5 0.3 error: the base has gcc 14, and this build takes 9 to 12", BUILDKIT], "the base has gcc"),
+    ([RETRY.format(left=4), PIP, SUMMARY], "No matching distribution"),
+    (
+        [RETRY.format(left=1), RETRY.format(left=0), PIP, SUMMARY],
+        "because the network cannot be reached: Failed to establish a new connection (/simple/uv/)",
+    ),
+    (
+        ["#7 2.1 W: Failed to fetch http://deb/x  Temporary failure resolving 'deb'", "#7 2.2 E: Unable to locate"],
+        "because the network cannot be reached: Failed to fetch http://deb/x  Temporary failure resolving 'deb'",
+    ),
+    (
+        ["#5 1.0 E: Could not connect to deb:80 (1.2.3.4)", "ERROR: failed to solve: exit 1"],
+        "because the network cannot be reached: Could not connect to deb:80",
+    ),
+    (
+        ["#7 9.1  - Curl error (6): Couldn't resolve host name for https://rocky/repodata"],
+        "because the network cannot be reached: Curl error (6)",
+    ),
+    (
+        [
+            "#7 1.9  - Curl error (60): SSL peer certificate or SSH remote key was not OK for https://rocky/x",
+            "#7 1.9 Error: Failed to download metadata for repo 'appstream': All mirrors were tried",
+        ],
+        "because a server's certificate is not trusted: Curl error (60): SSL peer certificate",
+    ),
+    (
+        ["#9 1.0 error: Failed to fetch: `http://i/uv/`", "#9 1.0   cause: error sending request for url (http://i)"],
+        "because the network cannot be reached: cause: error sending request",
+    ),
+    (["#8 1.1 cp: error writing '/x': No space left on device"], "the disk of the Docker engine is"),
+]
+
+
+@pytest.mark.parametrize(("lines", "sentence"), BUILDX)
+def test_the_error_for_an_output_of_buildx(lines: list[str], sentence: str) -> None:
     error = image_build_error(lines, tag="buildfarm/build:abc", log=Path("/logs/build"))
-    assert error.exit_code == code
+    assert error.exit_code == (Exit.TOOL_MISSING if sentence.startswith("because") else Exit.FAILED)
     assert sentence in error.sentence
     assert error.where == "buildfarm/build:abc"
     assert "the full output is in /logs/build" in error.hints
@@ -425,20 +409,6 @@ def test_without_an_engine_nothing_is_written(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("image", "name"),
-    [
-        ("ubuntu", "docker.io/library/ubuntu:latest"),
-        ("registry-1.docker.io/nvidia/cuda:1", "docker.io/nvidia/cuda:1"),
-        (f"quay.io/pypa/many:2026@{ONE}", f"quay.io/pypa/many:2026@{ONE}"),
-        ("registry.example:5000/a/b", "registry.example:5000/a/b:latest"),
-        ("localhost/a:1", "localhost/a:1"),
-    ],
-)
-def test_an_image_name_is_parsed_as_docker_does(image: str, name: str) -> None:
-    assert Reference.parse(image).name == name
-
-
-@pytest.mark.parametrize(
     ("image", "wanted"),
     [
         ("nvidia/cuda:12.1.1-x", "r.example/hub/nvidia/cuda:12.1.1-x"),
@@ -446,12 +416,15 @@ def test_an_image_name_is_parsed_as_docker_does(image: str, name: str) -> None:
         (f"nvidia/cuda:1@{ONE}", f"r.example/hub/nvidia/cuda:1@{ONE}"),
         (f"nvidia/cuda@{ONE}", f"r.example/hub/nvidia/cuda@{ONE}"),
         ("ubuntu", "r.example/hub/library/ubuntu:latest"),
+        ("registry-1.docker.io/nvidia/cuda:1", "r.example/hub/nvidia/cuda:1"),
+        ("own.example:5000/a/b", "r.example/own/a/b:latest"),
+        ("localhost/a:1", "localhost/a:1"),
         ("quay.io/pypa/many:1", "quay.io/pypa/many:1"),
-        ("own.example/a", "own.example/a"),
     ],
 )
 def test_a_mirror_has_the_image_under_the_same_path(image: str, wanted: str) -> None:
-    assert located(image, {"docker.io": "r.example/hub"}) == wanted
+    """An image name is read as Docker does."""
+    assert located(image, {"docker.io": "r.example/hub", "own.example:5000": "r.example/own"}) == wanted
 
 
 @pytest.mark.parametrize("value", ["docker.io", "docker.io=https://a.example", "=a.example", "docker.io=a.example/X Y"])

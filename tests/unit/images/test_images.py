@@ -17,14 +17,7 @@ import pytest
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.images import dockerfiles as render
 from builder.images.base_image_choice import ImageChooser
-from builder.images.dockerfiles import (
-    MARK,
-    Dockerfile,
-    digest,
-    dockerfiles,
-    unpinned,
-    write_dockerfiles,
-)
+from builder.images.dockerfiles import MARK, bases_of, digest, dockerfiles, unpinned, write_dockerfiles
 from builder.images.engine import Engine
 from builder.images.image_build import cached_contents, ensure_image, image_name, inspect_image
 from builder.images.specs import BuildImage
@@ -212,39 +205,42 @@ TYPICAL = {
 
 
 @cache
-def shipped() -> tuple[Dockerfile, ...]:
+def shipped() -> dict[str, str]:
     """Every file of the shipped matrix.yaml."""
     matrix, _, plan = read_plan(ROOT / "matrix.yaml", Selection())
-    return tuple(dockerfiles(plan, matrix, {}))
+    return dockerfiles(plan, matrix, {})
 
 
 @cache
-def files_of(name: str) -> tuple[Dockerfile, Dockerfile]:
+def files_of(name: str) -> dict[str, str]:
     """The build file and the runtime file of a typical cell."""
     torch, cuda, python, images, lock = TYPICAL[name]
     select = Selection(torch=(torch,), cuda=(cuda,), python=(python,), extensions=("torch_scatter",))
     matrix, _, plan = read_plan(ROOT / "matrix.yaml", select)
-    build, runtime = dockerfiles(plan, replace(matrix, images=images), lock)
-    return build, runtime
+    return dockerfiles(plan, replace(matrix, images=images), lock)
+
+
+def every_file() -> dict[str, str]:
+    """The files of the shipped matrix.yaml and of the typical cells."""
+    return shipped() | {f"{name} {file}": text for name in TYPICAL for file, text in files_of(name).items()}
 
 
 @pytest.mark.parametrize("name", TYPICAL)
 def test_the_text_equals_the_golden_file(name: str) -> None:
-    for kind, file in zip(("build", "runtime"), files_of(name), strict=True):
-        assert file.text == (GOLDEN / f"{kind}-{name}.Dockerfile").read_text()
+    for kind, text in zip(("build", "runtime"), files_of(name).values(), strict=True):
+        assert text == (GOLDEN / f"{kind}-{name}.Dockerfile").read_text()
 
 
 def test_every_cell_of_the_shipped_matrix_has_an_image() -> None:
     _, _, plan = read_plan(ROOT / "matrix.yaml", Selection())
-    run = {file.name for file in shipped() if file.name.startswith("run-")}
-    assert run == {f"run-{cell}".replace("_", "-") for build in plan.builds for cell in build.serves}
-    assert len({file.name for file in shipped()}) == len(shipped())
+    run = {name for name in shipped() if name.startswith("run-")}
+    assert run == {f"run-{cell}.Dockerfile".replace("_", "-") for build in plan.builds for cell in build.serves}
 
 
 def test_no_file_uses_features_newer_than_docker_20_10() -> None:
     newer = re.compile(r"^# *syntax=|<<|--link|--checksum|--network|--parents=|--exclude|^ADD ", re.MULTILINE)
-    for file in (*shipped(), *(file for name in TYPICAL for file in files_of(name))):
-        assert not newer.search(file.text), file.name
+    for name, text in every_file().items():
+        assert not newer.search(text), name
 
 
 def test_no_file_contains_settings_of_this_machine_or_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,50 +253,52 @@ def test_no_file_contains_settings_of_this_machine_or_secrets(monkeypatch: pytes
     if Path.home() != Path("/root"):  # the container has the same home directory
         strange.add(f"{Path.home()}/")
     files = dockerfiles(plan, with_password, {})
-    assert files == list(shipped()), "same input, same bytes"
-    for file in files:
-        assert not [word for word in strange if word in file.text], file.name
+    assert files == shipped(), "same input, same bytes"
+    for name, text in files.items():
+        assert not [word for word in strange if word in text], name
 
 
 def test_network_settings_reach_steps_only_as_secrets() -> None:
-    for file in shipped():
-        assert not re.search(r"(?im)^(ARG|ENV).*(_PROXY|INDEX|_CERT|CA_)", file.text), file.name
-        for step in re.findall(r"^RUN (?:.*\\\n)*.*", file.text, re.MULTILINE):
+    for name, text in shipped().items():
+        assert not re.search(r"(?im)^(ARG|ENV).*(_PROXY|INDEX|_CERT|CA_)", text), name
+        for step in re.findall(r"^RUN (?:.*\\\n)*.*", text, re.MULTILINE):
             fetches = re.search(r"\b(dnf|apt-get|pip) (\S+ )*install|uv pip install", step)
             assert bool(fetches) == ("type=secret,id=ca" in step and "type=secret,id=network" in step), step
 
 
 def test_the_last_user_is_not_root() -> None:
-    for file in shipped():
-        assert re.findall(r"^USER (.*)", file.text, re.MULTILINE)[-1] == "1000:1000"
+    for text in shipped().values():
+        assert re.findall(r"^USER (.*)", text, re.MULTILINE)[-1] == "1000:1000"
 
 
 def test_cells_share_the_stages_that_do_not_depend_on_a_cell() -> None:
-    tools = {re.search(r"^FROM .* AS tools\n.*?(?=\n\n)", file.text, re.M | re.S)[0] for file in shipped()}  # type: ignore[index]
+    tools = {re.search(r"^FROM .* AS tools\n.*?(?=\n\n)", text, re.M | re.S)[0] for text in shipped().values()}  # type: ignore[index]
     assert len(tools) == 1
     per_cuda: dict[str, set[str]] = {}
-    for file in shipped():
-        if file.name.startswith("build-"):
-            shared = file.text[file.text.index(f"FROM {file.base}") : file.text.index("COPY --from=python")] \
-                if " AS python" in file.text else ""  # fmt: skip
-            per_cuda.setdefault(re.sub(r"-cp\d+$", "", file.name), set()).add(shared)
+    for name, text in shipped().items():
+        if name.startswith("build-"):
+            shared = text.partition(f"FROM {bases_of(text)[-1]}")[2].partition("COPY --from=python")[0]
+            shared = shared if " AS python" in text else ""
+            per_cuda.setdefault(name.rpartition("-cp")[0], set()).add(shared)
     assert all(len(found - {""}) == 1 for found in per_cuda.values()), "Pythons come before what they share"
 
 
 def test_a_lock_changes_the_digest_that_names_an_image() -> None:
     matrix, _, plan = read_plan(ROOT / "matrix.yaml", Selection(torch=("2.2",), cuda=("12.1",), python=("3.12",)))
-    free, pinned = (dockerfiles(plan, matrix, lock)[0] for lock in ({}, {f"{PYPA}:2026.10.26-1": DIGEST}))
-    assert digest(free.text) != digest(pinned.text)
-    assert unpinned([free, pinned]) == ("nvidia/cuda:12.1.1-devel-rockylinux8", f"{PYPA}:2026.10.26-1")
+    free, pinned = (
+        next(iter(dockerfiles(plan, matrix, lock).values())) for lock in ({}, {f"{PYPA}:2026.10.26-1": DIGEST})
+    )
+    assert digest(free) != digest(pinned)
+    assert unpinned([free, pinned]) == ["nvidia/cuda:12.1.1-devel-rockylinux8", f"{PYPA}:2026.10.26-1"]
 
 
 def test_two_images_have_two_files() -> None:
     matrix, _, plan = read_plan(ROOT / "matrix.yaml", Selection(torch=("2.2", "2.3"), cuda=("12.1",), python=("3.12",)))
     pairs = (("2.2", "a"), ("2.3", "b"))
     images = tuple(ImageRule(f"torch{torch}.*", f"in-house@sha256:{d * 64}") for torch, d in pairs)
-    built = [file for file in dockerfiles(plan, replace(matrix, images=images), {}) if file.name.startswith("build-")]
-    assert len({file.name for file in built}) == 2
-    assert all(file.name.startswith("build-cu121-in-house-own-gcc-cp312-") for file in built)
+    built = [name for name in dockerfiles(plan, replace(matrix, images=images), {}) if name.startswith("build-")]
+    assert len(built) == 2
+    assert all(name.startswith("build-cu121-in-house-own-gcc-cp312-") for name in built)
 
 
 def test_other_rendered_files_are_deleted_and_all_else_stays(tmp_path: Path) -> None:
@@ -309,13 +307,12 @@ def test_other_rendered_files_are_deleted_and_all_else_stays(tmp_path: Path) -> 
     (tmp_path / "notes.txt").write_text(MARK)
     files = files_of("cu121-pinned")
     write_dockerfiles(tmp_path, files)
-    assert {path.name for path in tmp_path.iterdir()} == {"mine.Dockerfile", "notes.txt", *(f.file for f in files)}
-    assert (tmp_path / files[0].file).read_text() == files[0].text
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.Dockerfile", "notes.txt", *files}
+    assert all((tmp_path / name).read_text() == text for name, text in files.items())
 
 
 def test_every_step_is_valid_shell() -> None:
-    texts = [file.text for file in (*shipped(), *(file for name in TYPICAL for file in files_of(name)))]
-    steps = {step for text in texts for step in re.findall(r"^RUN ((?:.*\\\n)*.*)", text, re.MULTILINE)}
+    steps = {step for text in every_file().values() for step in re.findall(r"^RUN ((?:.*\\\n)*.*)", text, re.MULTILINE)}
     for step in steps:
         words = re.sub(r"^(\s*--mount=\S+\s*(\\\n\s*)?)+", "", step)
         subprocess.run(["bash", "-n", "-c", words], check=True)

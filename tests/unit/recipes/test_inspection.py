@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from builder.matrix.yaml_document import read_document
 from builder.recipes.fetch import PinnedSource, parse_reference
 from builder.recipes.inspection.draft import Draft
 from builder.recipes.inspection.draft_recipe import inspect_source
-from builder.recipes.inspection.metadata import BackendMetadata
+from builder.recipes.inspection.metadata import Metadata, completed
 from builder.recipes.inspection.native_code import needless_headers, too_many_headers
 from builder.recipes.matrix_file import add_extension, create_matrix
 from tests.conftest import coded
@@ -64,8 +65,8 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def inspect(tree: Path, made: BackendMetadata | None = None) -> Draft:
-    return inspect_source(PinnedSource(PathSource(tree), str(tree), "folder_name"), tree, made)
+def inspect(tree: Path, complete: Callable[[Metadata], Metadata] | None = None) -> Draft:
+    return inspect_source(PinnedSource(PathSource(tree), str(tree), "folder_name"), tree, complete)
 
 
 def keys(draft: Draft) -> dict[str, object]:
@@ -388,7 +389,7 @@ def test_what_the_files_do_not_state_comes_from_the_build_backend(tree: Path) ->
     assert (asked.unknown, keys(asked)["version"]) == (("name", "version"), "0.0.0")
     assert "? the version is not a constant" in found(asked)
     text = "Name: small-ops-cu130\nVersion: 0.7.1.post130+local\nRequires-Dist: einops\nRequires-Python: >=3.10\n"
-    draft = inspect(tree, BackendMetadata(text, Torch(2, 11, 0), Cuda(13, 0)))
+    draft = inspect(tree, lambda stated: completed(stated, text, Torch(2, 11, 0), Cuda(13, 0)))
     names = (draft.name, keys(draft)["name"], keys(draft)["version"])
     assert names == ("small_ops_cu", "small_ops_cu{cuda}", "0.7.1.post{cuda}")
     assert (draft.python, draft.unknown) == (">=3.10", ())

@@ -390,7 +390,9 @@ def test_a_second_cell_takes_the_bytecode_of_the_first(
     assert uses(cell(store, tmp_path / "a")) == {"__init__.py", "part.py"}
     (kept,) = (store.root / "envs").glob("bytecode-*")
     assert {path.name.partition(".")[0] for path in kept.rglob("*.pyc")} == {"__init__", "part"}
-
+    (tmp_path / "other").mkdir()
+    assert uses(cell(store, tmp_path / "other", f"{SOURCE}OTHER = 1\n")) == {"__init__.py", "part.py"}
+    assert len(list((store.root / "envs").glob("bytecode-*"))) == 2, "other sources have bytecode of their own"
     monkeypatch.setattr(
         "builder.wheels.toolchain.environments.import_once", lambda *_, **__: pytest.fail("imported again")
     )
@@ -399,20 +401,6 @@ def test_a_second_cell_takes_the_bytecode_of_the_first(
     assert uses(second) == {"__init__.py", "part.py"}
     copies = {path.stat().st_ino for path in second.site_packages.rglob("*.pyc")}
     assert not copies & {path.stat().st_ino for path in kept.rglob("*.pyc")}, "a cell could change the store's files"
-
-
-def test_other_sources_have_bytecode_of_their_own_and_are_compiled_without_an_import(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = Store(tmp_path / "store")
-    (tmp_path / "a").mkdir()
-    cell(store, tmp_path / "a")
-    monkeypatch.setattr(
-        "builder.wheels.toolchain.environments.import_once", lambda *_, **__: pytest.fail("imported again")
-    )
-    (tmp_path / "b").mkdir()
-    assert uses(cell(store, tmp_path / "b", f"{SOURCE}OTHER = 1\n")) == {"__init__.py", "part.py"}
-    assert len(list((store.root / "envs").glob("bytecode-*"))) == 2
 
 
 def test_bytecode_of_a_source_that_changed_is_not_used(tmp_path: Path) -> None:

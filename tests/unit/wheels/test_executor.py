@@ -96,9 +96,8 @@ def configured(job: CompileJob) -> str:
 
 @pytest.fixture
 def job(tmp_path: Path) -> CompileJob:
-    source, work = tmp_path / "source", tmp_path / "work, with a comma"
-    source.mkdir()
-    work.mkdir()
+    work = tmp_path / "work, with a comma"
+    (source := work / "src").mkdir(parents=True)
     (source / "pyproject.toml").write_text(
         '[tool.cibuildwheel]\nskip = "cp311-*"\nbefore-all = "false"\nenvironment = {WITH_X = "1"}\n'
         'config-settings = {told = "1"}\ntest-command = "the authors own tests"\n'
@@ -110,9 +109,7 @@ def job(tmp_path: Path) -> CompileJob:
         others={Part.IMAGE: "sha256:i"},
     )
     recipe = a_recipe(tmp_path)
-    return CompileJob(
-        BUILD, recipe, toolchain, source, work, tmp_path / "log", jobs=3, digest="d" * 64, owner="store/mark"
-    )
+    return CompileJob(BUILD, recipe, toolchain, work, tmp_path / "log", jobs=3, owner="store/mark")
 
 
 @pytest.fixture
@@ -526,65 +523,42 @@ FULL = "error: write failed: No space left on device\n"
 EXITED = "RuntimeError: Failed to read the return code, the container shell has exited\n"
 
 
-@pytest.mark.parametrize(
-    ("output", "stage", "sentence", "status"),
-    [
-        (
-            "Unable to find image\ndocker: Error response from daemon: no such image.\n" + COMMAND_FAILED,
-            "environment",
-            "the environment stage failed: no such image.",
-            1,
-        ),
-        (
-            COMMAND_FAILED,
-            "environment",
-            "the environment stage failed: Command ['sh', '-c', 'x'] failed with code 1.",
-            1,
-        ),
-        (
-            OURS + "error: Failed to fetch torch\n",
-            "environment",
-            "the environment stage failed: Failed to fetch torch",
-            1,
-        ),
-        (
-            OURS + "error: of before\n" + BUILDING + "a.cpp:3:1: error: 'x' was not declared\n"
-            "error: Failed to build\n" + COMMAND_FAILED,
-            "compile",
-            "a.cpp:3:1: error: 'x' was not declared",
-            1,
-        ),
-        (BUILDING + COMMAND_FAILED, "compile", "the build exited with status 1", 1),
-        (
-            BUILDING + REPAIRING + "auditwheel: error: cannot repair\n" + COMMAND_FAILED,
-            "repair",
-            "the repair stage failed: cannot repair",
-            1,
-        ),
-        # A build that prints the name of a step.
-        (
-            BUILDING + "Repairing wheel...\n  ::group::Testing wheel...\n::group::of its own\nx.cu: error: no\n",
-            "compile",
-            "x.cu: error: no",
-            1,
-        ),
-        (
-            "::error::cibuildwheel: No build identifiers selected\n",
-            "environment",
-            "the source does not support Python 3.11",
-            3,
-        ),
-        (BUILDING + "::error::cibuildwheel: \n", "compile", "contains no library", 5),
-        (BUILDING + REPAIRING + "error: x\n", "repair", "the repair stage failed: x", 8),
-        (BUILDING, "compile", "the build exited with status 10", 10),
-        (BUILDING, "compile", "killed by signal 15", -15),
-        (BUILDING + FULL, "compile", "the disk is full; unfinished files were deleted", 1),
-        (REPAIRING + FULL, "repair", "the disk is full (repair stage); unfinished files were deleted", 1),
-        (OURS + FULL, "environment", "the disk is full (environment stage); unfinished files were deleted", 1),
-        (f"{BUILDING}x.cu: error: half a line\n{EXITED}", "compile", "the container ended during the compile stage", 1),
-    ],
-)
-def test_an_error_has_its_stage_and_its_cause(fail: Fail, output: str, stage: str, sentence: str, status: int) -> None:
+#: Output and status of a run, the stage that failed, and the sentence.
+FAILED = [
+    (
+        f"Unable to find image\ndocker: Error response from daemon: no such image.\n{COMMAND_FAILED}",
+        *(1, "environment", "the environment stage failed: no such image."),
+    ),
+    (COMMAND_FAILED, 1, "environment", "the environment stage failed: Command ['sh', '-c', 'x'] failed with code 1."),
+    (f"{OURS}error: Failed to fetch torch\n", 1, "environment", "the environment stage failed: Failed to fetch torch"),
+    (
+        f"{OURS}error: of before\n{BUILDING}a.cpp:3:1: error: 'x' was not declared\nerror: Failed\n{COMMAND_FAILED}",
+        *(1, "compile", "a.cpp:3:1: error: 'x' was not declared"),
+    ),
+    (BUILDING + COMMAND_FAILED, 1, "compile", "the build exited with status 1"),
+    (
+        f"{BUILDING}{REPAIRING}auditwheel: error: cannot repair\n{COMMAND_FAILED}",
+        *(1, "repair", "the repair stage failed: cannot repair"),
+    ),
+    # A build that prints the name of a step.
+    (
+        f"{BUILDING}Repairing wheel...\n  ::group::Testing wheel...\n::group::of its own\nx.cu: error: no\n",
+        *(1, "compile", "x.cu: error: no"),
+    ),
+    ("::error::cibuildwheel: No build identifiers selected\n", 3, "environment", "source does not support Python 3.11"),
+    (f"{BUILDING}::error::cibuildwheel: \n", 5, "compile", "contains no library"),
+    (f"{BUILDING}{REPAIRING}error: x\n", 8, "repair", "the repair stage failed: x"),
+    (BUILDING, 10, "compile", "the build exited with status 10"),
+    (BUILDING, -15, "compile", "killed by signal 15"),
+    (BUILDING + FULL, 1, "compile", "the disk is full; unfinished files were deleted"),
+    (REPAIRING + FULL, 1, "repair", "the disk is full (repair stage); unfinished files were deleted"),
+    (OURS + FULL, 1, "environment", "the disk is full (environment stage); unfinished files were deleted"),
+    (f"{BUILDING}x.cu: error: half a line\n{EXITED}", 1, "compile", "the container ended during the compile stage"),
+]
+
+
+@pytest.mark.parametrize(("output", "status", "stage", "sentence"), FAILED)
+def test_an_error_has_its_stage_and_its_cause(fail: Fail, output: str, status: int, stage: str, sentence: str) -> None:
     error = fail(output, status)
     assert error.stage == stage
     assert sentence in error.sentence

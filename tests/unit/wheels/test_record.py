@@ -16,7 +16,7 @@ from builder.matrix.plan import Build
 from builder.records import BuildRecord, CacheStatistics, Part, Record, Toolchain, read_record, recorded_settings
 from builder.wheelfile.elf import Elf
 from builder.wheels import job as digests
-from builder.wheels.job import build_digest, required_torch, torch_floor, torch_window
+from builder.wheels.job import build_digest, required_torch, torch_floor
 from builder.wheels.repair.sbom import Library, make_sbom
 from tests.unit.matrix import make
 from tests.unit.wheels import make_record
@@ -291,8 +291,7 @@ def test_who_is_served_and_how_it_is_proven_is_none() -> None:
 )
 def test_the_torch_a_wheel_may_stand_beside(abi: AbiClass, window: str, floor: Torch) -> None:
     build, recipe = replace(BUILD, abi=abi), replace(make.recipe("ops"), abi=(AbiRule(abi),))
-    assert (torch_window(build, recipe), torch_floor(build, recipe)) == (window, floor)
-    assert required_torch(build, recipe) == window
+    assert (required_torch(build, recipe), torch_floor(build, recipe)) == (window, floor)
     assert required_torch(build, replace(recipe, requires_torch="source")) == ""
 
 
@@ -302,4 +301,4 @@ def test_the_torch_a_wheel_may_stand_beside(abi: AbiClass, window: str, floor: T
 def test_the_oldest_torch_of_a_stable_wheel_is_that_of_its_rule(specifier: str, window: str) -> None:
     rules = (AbiRule(AbiClass.STABLE, specifier), AbiRule(AbiClass.CPYTHON))
     build, recipe = replace(BUILD, abi=AbiClass.STABLE), replace(make.recipe("ops"), abi=rules)
-    assert torch_window(build, recipe) == window
+    assert required_torch(build, recipe) == window

@@ -25,9 +25,8 @@ from builder.wheels.sources.git import checkout, resolve_revision
 from builder.wheels.sources.index import download_wheel, fetch_wheel
 from builder.wheels.sources.prepare import locate_sdist
 from tests.conftest import coded
-from tests.fixtures.handmade_wheels import w0
 from tests.unit import loopback
-from tests.unit.loopback import Quiet, serving
+from tests.unit.loopback import Quiet, serving, w0
 
 SECRET = "s3cr:t/x"
 
@@ -114,12 +113,6 @@ def test_the_hash_in_a_url_is_compared(index: loopback.PackageIndex, tmp_path: P
     assert (fetched.path.read_bytes(), fetched.url) == (wheel.read_bytes(), url)
     with pytest.raises(MissingToolError, match=f"but the URL names {'0' * 64}"):
         download_wheel(f"{url}#sha256={'0' * 64}", cache=tmp_path)
-
-
-def test_a_version_that_is_not_there_is_a_usage_error(index: loopback.PackageIndex, tmp_path: Path) -> None:
-    index.add("ops", "1.0")
-    with pytest.raises(UsageError, check=coded(Code.PACKAGE_NOT_FOUND)):
-        fetch_wheel("ops", "2.0", PYTHON, cache=tmp_path)
 
 
 def test_a_project_with_wheels_only_names_the_commands_for_wheels(index: loopback.PackageIndex) -> None:

@@ -1,6 +1,7 @@
 """Checks of a compiled wheel against its recipe, its source and its log."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,11 +28,15 @@ from tests.unit.matrix import make
 from tests.unit.wheels.make_record import BUILD, TOOLCHAIN
 
 
-def job(name: str, version: str) -> CompileJob:
+def job(name: str, version: str, work: Path = Path(), files: Mapping[str, str] | None = None) -> CompileJob:
+    """A job whose source has these files."""
     recipe = replace(make.recipe("ops"), name=name, version=version)
-    return CompileJob(
-        replace(BUILD, extension=name, version=version), recipe, TOOLCHAIN, Path(), Path(), Path("log"), 1, "", ""
-    )
+    build = replace(BUILD, extension=name, version=version)
+    made = CompileJob(build, recipe, TOOLCHAIN, work, Path("log"), 1, "")
+    for file, text in (files or {}).items():
+        made.source.mkdir(exist_ok=True)
+        (made.source / file).write_text(text)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -78,13 +83,11 @@ def test_the_build_backend_is_asked_for_name_and_version(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], version: str, options: tuple[str, ...], status: int
 ) -> None:
     """As in a container: by the script that `before-build` runs."""
-    (tmp_path / "backend.py").write_text(BACKEND.replace("VERSION", repr(version)[1:-1]))
-    (tmp_path / "pyproject.toml").write_text(
-        "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
-    )
-    asked = replace(job("ops", "1.0"), source=tmp_path)
+    project = "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    backend = BACKEND.replace("VERSION", repr(version)[1:-1])
+    asked = job("ops", "1.0", tmp_path, {"backend.py": backend, "pyproject.toml": project})
     asked = replace(asked, recipe=replace(asked.recipe, config_settings={"name": options}))
-    assert identity.ask(sys.executable, str(tmp_path), identity_question(asked)) == status
+    assert identity.ask(sys.executable, str(asked.source), identity_question(asked)) == status
     answer = answered_identity(capfd.readouterr().out)
     if status:
         assert answer is not None
@@ -117,9 +120,7 @@ def test_the_version_of_a_source_from_elsewhere_is_changed_by_a_patch() -> None:
 def test_a_backend_is_asked_only_for_what_the_files_do_not_state(
     tmp_path: Path, files: dict[str, str], asked: bool
 ) -> None:
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    assert bool(identity_question(replace(job("ops", "1.0"), source=tmp_path))) is asked
+    assert bool(identity_question(job("ops", "1.0", tmp_path, files))) is asked
 
 
 def test_numbers_of_the_cell_in_a_name() -> None:
@@ -165,7 +166,6 @@ def test_cuda_files_that_were_never_compiled_are_named(tmp_path: Path, log: str)
     ],
 )
 def test_a_setup_py_that_asks_for_a_gpu_is_named(tmp_path: Path, setup: str, asks: str, *, assumed: bool) -> None:
-    (tmp_path / "setup.py").write_text(setup)
-    asked = job("ops", "1.0")
-    asked = replace(asked, source=tmp_path, recipe=replace(asked.recipe, assume_cuda=assumed))
+    asked = job("ops", "1.0", tmp_path, {"setup.py": setup})
+    asked = replace(asked, recipe=replace(asked.recipe, assume_cuda=assumed))
     assert check_source(asked).cuda.asks_for_gpu == asks
