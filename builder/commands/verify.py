@@ -113,7 +113,7 @@ def _read_symbols(linker: Linker, store: Store) -> None:
     """Read the symbols that the wheel of `linker` needs. An error is raised only for what the user asked for."""
     for release in linker.unread:
         try:
-            linker.shelf.add(inventory_of_index(release, store))
+            linker.shelf.add(release, inventory_of_index(release, store))
         except BuildfarmError as error:
             if linker.select.torch:
                 raise

@@ -23,7 +23,7 @@ from builder.matrix.plan import Build
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.driver import gpu_here
 from builder.proofs.cells.op_gate import CELL_CHECKS, GATE_CHECKS, apply_accepts, gate_basis
-from builder.proofs.inventory import Inventory, Release, shelf_of
+from builder.proofs.inventory import Release, shelf_of
 from builder.proofs.static.claim import WheelClaim
 from builder.proofs.static.metadata import read_requirement
 from builder.records import CudaSources
@@ -244,7 +244,7 @@ class WheelProver:
             # What a cell's torch defines is kept as an inventory, for `verify`; one that the store has stays.
             release = Release(cell.torch, cell.cuda, cell.platform.removeprefix("linux_"))
             if release not in (shelf := shelf_of(self.store)).releases:
-                shelf.add(Inventory(release, table))
+                shelf.add(release, table)
         static = static_proofs(subject.facts, subject.claim, subject.provided, symbols)
         # Linkage needs a symbol table. In other cells an earlier proof holds, or the run has given its reason.
         found += [proof for proof in static if proof.cell is None or proof.cell in symbols]

@@ -18,7 +18,6 @@ from builder.proofs.static.system_symbols import is_python, is_standard, is_torc
 from builder.records import CudaSources
 from builder.wheelfile.compatibility import DRIVER_LIBRARIES, is_driver_library
 from builder.wheelfile.facts import Library
-from builder.wheelfile.shims import shims
 from tests.refused import refused
 from tests.unit.proofs.make import CELL, FORWARD, claim, expect, gpu_library, library, table, wheel_facts
 from tools.make_shims import tabulate
@@ -322,23 +321,6 @@ def test_stable(libraries: tuple[Library, ...], floor: str, error: str) -> None:
 
 def test_other_abi_classes_have_no_stable_proof() -> None:
     assert check_stable(wheel_facts(uses(CXX)), claim(abi=AbiClass.ABI3)) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "series", "kind"),
-    [
-        ("aoti_torch_get_current_cuda_stream", "2.9", "cuda"),
-        ("torch_call_dispatcher", "2.10", "cpu"),
-        ("torch_c10_cuda_check_msg", "2.10", "cuda"),
-        ("torch_from_blob", "2.11", "cpu"),
-        ("torch_library_def_with_tags", "2.12", "cpu"),
-        ("torch_generator_get_device", "2.13", "cpu"),
-        ("torch_has_storage", "2.14", "cpu"),
-        ("torch_dtype_to_pyobject", "2.15", "cpu"),
-    ],
-)
-def test_measured_table(name: str, series: str, kind: str) -> None:
-    assert (shims()[name].series, shims()[name].kind) == (series, kind)
 
 
 def test_table_lists_first_and_last_appearances() -> None:

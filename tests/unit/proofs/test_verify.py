@@ -10,7 +10,7 @@ from builder.matrix.axes import Arch, Cuda, Gpu, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.proof import Check, Proof
-from builder.proofs.inventory import Inventory, Shelf
+from builder.proofs.inventory import Shelf
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.proofs.static.variants import loaded
 from builder.proofs.verify.gpus import How, answer, check_gpus, gpu_named
@@ -218,5 +218,5 @@ def test_the_symbols_of_the_torch_of_the_wheel_are_read(
     assert ", ".join(f"{one.torch} {one.cuda.variant}" for one in unread) == releases
     shelf = Shelf(tmp_path)
     for release in unread:
-        shelf.add(Inventory(release, SymbolTable({})))
+        shelf.add(release, SymbolTable({}))
     assert Linker(facts, shelf, select).unread == []
