@@ -134,7 +134,7 @@ def container_environments(
 
 @dataclass(frozen=True)
 class ContainerEnvironments:
-    """`CellEnvironments` in containers of the cells' runtime images."""
+    """As `LocalEnvironments`, in containers of the cells' runtime images."""
 
     _engine: Engine
     _store: Store
@@ -206,7 +206,7 @@ class OutOfMemoryError(MissingToolError):
 
 @dataclass
 class ContainerEnvironment:
-    """`CellEnvironment` in a container."""
+    """As `LocalEnvironment`, in a container."""
 
     alone: ClassVar[bool] = True  # the limit of the container is all the free memory of the machine
 

@@ -19,7 +19,7 @@ from builder.errors import Code, MissingToolError
 from builder.matrix.config import PathSource, Recipe, SdistSource
 from builder.proof import Verdict
 from builder.proofs.cells import cell_run, import_check
-from builder.proofs.cells.cell_environment import CellEnvironment
+from builder.proofs.cells.cell_environment import LocalEnvironment
 from builder.proofs.cells.cell_run import _as_with_gpu, _install_companions, _missing_driver
 from builder.proofs.cells.import_check import ImportOutcome, import_hints
 from builder.wheels.toolchain.uv import MachineFaultError
@@ -439,7 +439,7 @@ class FakedCell:
         (site / "ops").mkdir(exist_ok=True)
         (site / "ops" / "__init__.py").write_text(f"{code}\n")
         first = self.try_import(["ops"])
-        outcome, lacking = _as_with_gpu(cast("CellEnvironment", self), ["ops"], first, Path("ops.whl"))
+        outcome, lacking = _as_with_gpu(cast("LocalEnvironment", self), ["ops"], first, Path("ops.whl"))
         return outcome.reason, lacking
 
 
