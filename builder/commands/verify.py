@@ -22,7 +22,6 @@ from builder.matrix.compat import Compat
 from builder.option import argument, option
 from builder.proof import Verdict
 from builder.proofs.inventory import inventory_of_index, shelf_of
-from builder.proofs.verify.gpus import gpu_named
 from builder.proofs.verify.judge import Judge, WheelVerdict
 from builder.proofs.verify.torch_window import Linker
 from builder.publish.proof_lines import causes, counts
@@ -85,7 +84,7 @@ def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict]
         compat.releases(text)
     for text in options.select.cuda:
         compat.resolve_cuda(text)
-    gpus = tuple(Gpu(text, gpu_named(text, compat)) for text in options.gpu or ())
+    gpus = tuple(Gpu(text, compat.gpu_named(text)) for text in options.gpu or ())
     check_driver(options.driver)
     most = 0
     if options.max_size:

@@ -240,8 +240,6 @@ class SkipSummary:
     #: code, reason: those of every skip.
     code: str
     reason: str
-    #: Number of skips.
-    count: int
     #: The different cells, sorted.
     cells: tuple[Cell, ...]
     #: The extensions; empty if the reason is about every extension.
@@ -333,7 +331,6 @@ def summarise_skips(plan: Plan) -> tuple[SkipSummary, ...]:
         SkipSummary(
             code,
             reason,
-            len(members),
             tuple(sorted({Cell(one.torch, one.cuda, one.python, one.platform) for one in members})),
             tuple(dict.fromkeys(one.extension for one in members)) if all(one.extension for one in members) else (),
         )

@@ -40,7 +40,7 @@ def spaced(items: Sequence[object]) -> str:
 
 
 def skips(plan: Plan) -> list[str]:
-    return [f"{s.count} {s.code}: {s.reason}" for s in summarise_skips(plan)]
+    return [f"{len(s.cells)} {s.code}: {s.reason}" for s in summarise_skips(plan)]
 
 
 def test_cpython_one_build_for_each_series_cuda_and_python() -> None:
