@@ -55,6 +55,8 @@ class Distribution:
     packages: str
     #: Version of its C library, such as `2.28`.
     glibc: str
+    #: Major of its package `gcc`.
+    default_gcc: int
     #: Majors of gcc in its packages, sorted.
     gcc: tuple[int, ...]
 
@@ -98,6 +100,7 @@ def read_images(raw: dict[str, Any]) -> ImageTable:
             tuple(row["names"]),
             row["packages"],
             row["glibc"],
+            int(row["default_gcc"]),
             tuple(sorted(map(int, row["gcc"]))),
         )
         for name, row in raw["distributions"]["rows"].items()

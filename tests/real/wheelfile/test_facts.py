@@ -135,16 +135,6 @@ def test_unreadable_file_is_an_error(tmp_path: Path, name: str, content: bytes |
         read_facts(tmp_path / name)
 
 
-def test_changed_byte_is_an_error(tmp_path: Path) -> None:
-    library = compiled(tmp_path, "int f() { return 1; }")
-    wheel = make_wheel(tmp_path, {"ops/_C.so": library})
-    data = bytearray(wheel.read_bytes())
-    data[data.index(library.read_bytes()[1000:1100]) + 50] ^= 255
-    wheel.write_bytes(data)
-    with pytest.raises(UsageError, check=coded(Code.WHEEL_DAMAGED)):
-        read_facts(wheel)
-
-
 INFO = "ops-1.0.dist-info"
 MEMBERS: list[tuple[dict[str, str], str]] = [
     ({"other-1.0.dist-info/METADATA": "Name: other\n"}, "the metadata is in"),
