@@ -48,14 +48,8 @@ class LocalEnvironments:
         index = self._environments.torch_index(cell.torch, cell.cuda)
         environment = Environment(folder / "env", cell.python, ())
         self._environments.create(environment.folder, interpreter, packages, index=index, log=log, owner=owner)
-        add_bytecode(
-            self._environments.store,
-            environment.interpreter,
-            environment.site_packages,
-            CELL_MODULES if cases else CELL_MODULES[:1],
-            log=log,
-            owner=owner,
-        )
+        store, modules = self._environments.store, CELL_MODULES if cases else CELL_MODULES[:1]
+        add_bytecode(store, environment.interpreter, environment.site_packages, modules, log=log, owner=owner)
         yield LocalEnvironment(self._environments, environment, packages, tuple(index), folder, owner, log)
 
 

@@ -53,14 +53,7 @@ from builder.proofs.cells.import_check import (
     judge_import,
     write_secret,
 )
-from builder.proofs.cells.op_gate import (
-    ANSWER_BYTES,
-    gate_arguments,
-    gate_seconds,
-    read_signed,
-    spec_of,
-    write_key,
-)
+from builder.proofs.cells.op_gate import ANSWER_BYTES, gate_arguments, gate_seconds, read_signed, spec_of, write_key
 from builder.proofs.static import symbol_table
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.resources import measure_resources

@@ -99,13 +99,12 @@ class Linker:
 
         Of several claimed releases one must link; whether all of them do is a matter of the check `window`.
         """
-        if self.select.torch or self.select.cuda:
-            return list(self.proofs.values()) or [not_run(self.facts, Check.LINKAGE, self._no_inventory())]
-        claimed = [self.proofs[cell] for cell in self._claimed]
-        if not claimed:
+        asked = self.select.torch or self.select.cuda
+        found = [proof for cell, proof in self.proofs.items() if asked or cell in self._claimed]
+        if not found:
             return [not_run(self.facts, Check.LINKAGE, self._no_inventory())]
-        passed = [proof for proof in claimed if proof.verdict is Verdict.PASSED]
-        return passed or claimed[-1:]
+        passed = [proof for proof in found if proof.verdict is Verdict.PASSED]
+        return found if asked else passed or found[-1:]
 
     def window(self) -> Proof:
         """Compare the torch series that link with those that METADATA and the version allow."""

@@ -57,8 +57,8 @@ def inventory(torch: str, cuda: str = "13.0") -> tuple[Release, SymbolTable]:
         "libtorch_global_deps.so": ((runtime,), frozenset()),
         "libgomp.so.1": ((), frozenset(["GOMP_parallel"])),
     }
-    libraries = {name: ProvidedLibrary(name, needed, defined) for name, (needed, defined) in parts.items()}
-    libraries[runtime] = ProvidedLibrary(runtime, (), frozenset(), read=False)
+    libraries = {name: ProvidedLibrary(needed, defined) for name, (needed, defined) in parts.items()}
+    libraries[runtime] = ProvidedLibrary((), frozenset(), read=False)
     return Release(release, Cuda.parse(cuda), "x86_64"), SymbolTable(libraries)
 
 

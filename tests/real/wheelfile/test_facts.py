@@ -17,7 +17,6 @@ from builder.wheelfile.fatbin import read_device_code
 from tests.conftest import coded
 from tests.fixtures.compiled import compiled, with_gpu_code
 from tests.fixtures.handmade_wheels import w0
-from tests.refused import refused
 from tests.unit.proofs.make import FORWARD, fat_binary, make_wheel
 
 
@@ -118,21 +117,6 @@ def test_path_outside_of_the_wheel_is_an_error(tmp_path: Path, name: str) -> Non
 
 
 NAME = "ops-1.0-cp312-cp312-linux_x86_64.whl"
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "code"),
-    [
-        (NAME, b"no zip at all", Code.WHEEL_DAMAGED),
-        (NAME, None, Code.NO_SUCH_FILE),
-        ("ops.whl", b"", Code.WHEEL_MISLABELLED),
-    ],
-)
-def test_unreadable_file_is_an_error(tmp_path: Path, name: str, content: bytes | None, code: Code) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with refused(code, name):
-        read_facts(tmp_path / name)
 
 
 INFO = "ops-1.0.dist-info"

@@ -7,7 +7,6 @@ from itertools import product
 from random import Random
 from typing import Any, TypeVar
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
@@ -59,13 +58,6 @@ def test_stable_one_build_for_each_cuda_major() -> None:
     assert "torch2.15.0-cu132-cp315" in map(str, cuda13.serves)
     # cp315 is served, yet torch 2.10 cannot be had for it, so the build cannot use it.
     assert cuda13.pythons == (Python(3, 12), Python(3, 10))
-
-
-@pytest.mark.parametrize("abi", [ABI3, STABLE])
-def test_python_3_15_compiles_only_what_no_older_python_can(abi: AbiClass) -> None:
-    for pythons, first in ((["3.15", "3.14", "3.13"], "cp313"), (["3.15", "3.14"], "cp314"), (["3.15"], "cp315")):
-        (build,) = planned(matrix(["2.15"], ["13.2"], pythons), recipe("ext", (abi, ""))).builds
-        assert build.pythons[0].tag == first
 
 
 T = TypeVar("T")

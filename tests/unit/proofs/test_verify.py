@@ -84,8 +84,6 @@ def test_every_gpu_that_people_own_has_a_name(names: str, arch: str) -> None:
 @pytest.mark.parametrize("name", ["10.0", "sm_100", "sm_100a", "sm_100f"])
 def test_a_gpu_is_named_by_its_compute_capability_too(name: str) -> None:
     assert Compat.load().gpu_named(name) == Arch(10, 0)
-    people = ("T4", "A100", "L4", "H200", "B200", "B300", "RTX 2080", "RTX 3090", "RTX 4070", "RTX 5080")
-    assert all(Compat.load().gpu_named(own) for own in people)
 
 
 EVERY = gpu_library("sm_80", "sm_90", ptx=("compute_90",))

@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from builder.commands.axes import installed_version
-from builder.errors import Code
 from builder.matrix.axes import Python
 from builder.wheelfile.archive import DamagedWheelError, WheelFile, differences, record_fault, wheel_fault
-from builder.wheelfile.compatibility import check_wheel_name, is_compatible
+from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.facts import open_wheel
 from builder.wheelfile.installed import distribution_name
 from tests.fixtures.zip_archives import ARCHIVES
-from tests.refused import refused
 from tests.unit.loopback import pure_wheel
 
 INFO = "ops-1.0.dist-info"
@@ -225,22 +223,6 @@ def test_any_glibc_ignores_this_machines_glibc() -> None:
     tags = (*good, "py3-none-any", *bad, "cp312-cp312-macosx_11_0_x86_64", "cp312-cp312-musllinux_1_2_x86_64")
     fitting = [tag for tag in tags if is_compatible(f"ops-1.0-{tag}.whl", Python(3, 12), any_glibc=True)]
     assert fitting == [*good, "py3-none-any"]
-
-
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("ops-1.0-py3-none-any-cu130.whl", "this is a wheel variant (cu130), which buildfarm does not support"),
-        ("ops-1.0-2-cp312-cp312-linux_x86_64-x8664v3.whl", "this is a wheel variant (x8664v3)"),
-        ("ops-1.0-x-py3-none-any-cu130.whl", "this is not the file name of a wheel"),
-        ("ops-1.0.whl", "this is not the file name of a wheel"),
-        ("ops-1.0.tar.gz", "this is not the file name of a wheel"),
-    ],
-)
-def test_the_name_of_no_wheel_is_refused(name: str, sentence: str) -> None:
-    with refused(Code.WHEEL_MISLABELLED, sentence, name):
-        check_wheel_name(name)
-    check_wheel_name("ops-1.0-2-py3-none-any.whl")
 
 
 @pytest.mark.parametrize("metadata", [None, b"", b"Metadata-Version: 2.1\nVersion: 1\n", b"Name: \xff\n", b"Name:\n"])
