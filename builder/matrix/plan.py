@@ -42,7 +42,6 @@ class RecipeRules:
         self._abi = cache(recipe.abi_of)
         self._python_reason = cache(self._why_not_python)
         self._arch_reason = cache(self._why_not_archs)
-        self._official_archs = cache(self._official)
 
     def why_not(self, cell: Cell) -> WhyNot | None:
         """Return the reason why the recipe cannot serve the cell, or None if it can."""
@@ -107,10 +106,8 @@ class RecipeRules:
         """
         if self._explicit:
             return self._explicit
-        return self._official_archs(cuda, cells[0].platform, frozenset((cell.torch, cell.cuda) for cell in cells))
-
-    def _official(self, cuda: Cuda, platform: Platform, wheels: frozenset[tuple[Torch, Cuda]]) -> tuple[Arch, ...]:
-        wanted = {arch for wheel in wheels for arch in self._compat.official_archs(*wheel, platform)}
+        wheels = {(cell.torch, cell.cuda, cell.platform) for cell in cells}
+        wanted = {arch for wheel in wheels for arch in self._compat.official_archs(*wheel)}
         known = [arch for arch in _merged(wanted) if not self._compat.why_not_arch(cuda, arch)]
         if known and max(wanted).number > known[-1].number:
             known[-1] = replace(known[-1], ptx=True)
@@ -143,12 +140,6 @@ def _merged(archs: Collection[Arch]) -> tuple[Arch, ...]:
     with_ptx = {arch for arch in archs if arch.ptx}
     plain = {arch for arch in archs if replace(arch, ptx=True) not in with_ptx}
     return tuple(sorted(with_ptx | plain))
-
-
-_PREBUILT = WhyNot(
-    "nothing-to-build",
-    "its source is an official wheel, so there is nothing to build; `buildfarm smoke` tests this wheel",
-)
 
 
 @dataclass(frozen=True, order=True)
@@ -264,7 +255,8 @@ def make_plan(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, comp
     builds = list[Build]()
     for rules, cells in served:
         if isinstance(rules.recipe.source, WheelSource):
-            skips += [_skip(cell, rules.recipe.name, _PREBUILT) for cell in cells]
+            reason = "its source is an official wheel, so there is nothing to build; `buildfarm smoke` tests this wheel"
+            skips += [_skip(cell, rules.recipe.name, WhyNot("nothing-to-build", reason)) for cell in cells]
             continue
         groups: dict[GroupKey, list[Cell]] = defaultdict(list)
         for cell in cells:
