@@ -22,7 +22,6 @@ from builder.option import option
 from builder.proofs.environment.cures import Cures, Finding, Severity
 from builder.proofs.environment.facts import InstalledEnvironment, Machine, read_environment
 from builder.proofs.environment.judge import judge
-from builder.proofs.verify.gpus import gpu_named
 from builder.publish.terminal import to_text
 
 
@@ -52,7 +51,7 @@ def doctor(options: DoctorOptions) -> None:
     """
     compat = Compat.load()
     check_driver(options.driver)
-    gpus, machine = tuple(Gpu(text, gpu_named(text, compat)) for text in options.gpu or ()), None
+    gpus, machine = tuple(Gpu(text, compat.gpu_named(text)) for text in options.gpu or ()), None
     if gpus or options.driver:
         machine = Machine(options.driver, gpus, described=True)
     current = current_environment()

@@ -22,7 +22,6 @@ from builder.matrix.compat import Compat
 from builder.option import argument, option
 from builder.proof import Verdict
 from builder.proofs.inventory import inventory_of_index, shelf_of
-from builder.proofs.verify.gpus import gpu_named
 from builder.proofs.verify.judge import Judge, WheelVerdict
 from builder.proofs.verify.torch_window import Linker
 from builder.publish.proof_lines import causes, counts
@@ -85,7 +84,7 @@ def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict]
         compat.releases(text)
     for text in options.select.cuda:
         compat.resolve_cuda(text)
-    gpus = tuple(Gpu(text, gpu_named(text, compat)) for text in options.gpu or ())
+    gpus = tuple(Gpu(text, compat.gpu_named(text)) for text in options.gpu or ())
     check_driver(options.driver)
     most = 0
     if options.max_size:
@@ -113,7 +112,7 @@ def _read_symbols(linker: Linker, store: Store) -> None:
     """Read the symbols that the wheel of `linker` needs. An error is raised only for what the user asked for."""
     for release in linker.unread:
         try:
-            linker.shelf.add(inventory_of_index(release, store))
+            linker.shelf.add(release, inventory_of_index(release, store))
         except BuildfarmError as error:
             if linker.select.torch:
                 raise

@@ -199,11 +199,15 @@ class Compat:
         limits = [self.toolkit(cuda).gcc_max, facts.gcc_max, self._gcc_checks.get((facts.series, cuda))]
         return facts.gcc_min, min(limit for limit in limits if limit is not None)
 
-    def gpu_named(self, text: str) -> Arch | None:
-        """Return the architecture of a GPU's name, such as `H100`, `RTX 4090` or `NVIDIA A100`; None if unknown.
+    def gpu_named(self, text: str) -> Arch:
+        """The compute capability of a GPU's name, such as `RTX 4090`, or of `8.9` or `sm_89`; raises UsageError.
 
-        `RTX4090` and `A100-SXM4-80GB` are read too.
+        `RTX4090` and `NVIDIA A100-SXM4-80GB` are names too.
         """
+        if re.fullmatch(r"\d+\.\d", text):
+            return Arch.parse(text)
+        if text.startswith("sm_") and (code := Arch.of_code(text)):
+            return Arch(*code.capability)
         words = re.sub(r"\b([RG]TX)(?=\d)", r"\1 ", text.upper().replace("-", " "))
         wanted = f" {words.removeprefix('NVIDIA ').replace('GEFORCE ', '')} "
         for (major, minor), names in self.gpus.items():
@@ -211,7 +215,15 @@ class Compat:
                 known = re.split(r" / | \(|\)", name.upper())  # `Jetson T5000 / Thor`, `GB10 (DGX Spark)`
                 if any(one and f" {one} " in wanted for one in known):
                     return Arch(major, minor)
-        return next((arch for names, arch in self._gpu_families.items() if re.search(names, wanted)), None)
+        for expression, arch in self._gpu_families.items():
+            if re.search(expression, wanted):
+                return arch
+        raise UsageError(
+            f"buildfarm knows no GPU {text!r}",
+            Code.VERSION_UNKNOWN,
+            where="--gpu",
+            hints=["write its compute capability, such as --gpu 8.9"],
+        )
 
     def cudas_with(self, arch: Arch) -> tuple[Cuda, ...]:
         """Return the CUDA versions whose nvcc knows an architecture, oldest first."""

@@ -158,20 +158,14 @@ class SourceModel(fields.StrictModel):
 
     @model_validator(mode="after")
     def _require_one_kind(self) -> SourceModel:
-        belongs = {
-            "path": (),
-            "sdist": ("version", "sha256"),
-            "git": ("revision", "subdirectory"),
-            "wheel": ("version",),
-        }
-        kinds = [kind for kind in belongs if getattr(self, kind)]
+        needed = {"path": (), "sdist": ("version", "sha256"), "git": ("revision",), "wheel": ("version",)}
+        kinds = [kind for kind in needed if getattr(self, kind)]
         if len(kinds) != 1:
-            raise ValueError(f"must name exactly one of {', '.join(belongs)}; it names {' and '.join(kinds) or 'none'}")
-        needed = {"sdist": ("version", "sha256"), "git": ("revision",), "wheel": ("version",)}.get(kinds[0], ())
-        if missing := [key for key in needed if not getattr(self, key)]:
+            raise ValueError(f"must name exactly one of {', '.join(needed)}; it names {' and '.join(kinds) or 'none'}")
+        if missing := [key for key in needed[kinds[0]] if not getattr(self, key)]:
             raise ValueError(f"{kinds[0]} also needs {' and '.join(missing)}")
-        own = belongs[kinds[0]]
-        others = dict.fromkeys(key for keys in belongs.values() for key in keys if key not in own)
+        own = {*needed[kinds[0]], *(["subdirectory"] if kinds == ["git"] else [])}
+        others = [key for key in ("version", "sha256", "revision", "subdirectory") if key not in own]
         if unused := [key for key in others if getattr(self, key)]:
             raise ValueError(f"{' and '.join(unused)} cannot be combined with {kinds[0]}")
         return self

@@ -46,7 +46,6 @@ class RecipeRules:
         self._rule = cache(recipe.rule_of)
         self._python_reason = cache(self._why_not_python)
         self._arch_reason = cache(self._why_not_archs)
-        self._official_archs = cache(self._official)
 
     def why_not(self, cell: Cell) -> WhyNot | None:
         """Return the reason why the recipe cannot serve the cell, or None if it can."""
@@ -114,10 +113,8 @@ class RecipeRules:
         """
         if self._explicit:
             return self._explicit
-        return self._official_archs(cuda, cells[0].platform, frozenset((cell.torch, cell.cuda) for cell in cells))
-
-    def _official(self, cuda: Cuda, platform: Platform, wheels: frozenset[tuple[Torch, Cuda]]) -> tuple[Arch, ...]:
-        wanted = {arch for wheel in wheels for arch in self._compat.official_archs(*wheel, platform)}
+        wheels = {(cell.torch, cell.cuda, cell.platform) for cell in cells}
+        wanted = {arch for wheel in wheels for arch in self._compat.official_archs(*wheel)}
         known = [arch for arch in _merged(wanted) if not self._compat.why_not_arch(cuda, arch)]
         if known and max(wanted).number > known[-1].number:
             known[-1] = replace(known[-1], ptx=True)
@@ -151,12 +148,6 @@ def _merged(archs: Collection[Arch]) -> tuple[Arch, ...]:
     with_ptx = {arch for arch in archs if arch.ptx}
     plain = {arch for arch in archs if replace(arch, ptx=True) not in with_ptx}
     return tuple(sorted(with_ptx | plain))
-
-
-_PREBUILT = WhyNot(
-    "nothing-to-build",
-    "its source is an official wheel, so there is nothing to build; `buildfarm smoke` tests this wheel",
-)
 
 
 @dataclass(frozen=True, order=True)
@@ -253,8 +244,6 @@ class SkipSummary:
     #: code, reason: those of every skip.
     code: str
     reason: str
-    #: Number of skips.
-    count: int
     #: The different cells, sorted.
     cells: tuple[Cell, ...]
     #: The extensions; empty if the reason is about every extension.
@@ -279,7 +268,8 @@ def make_plan(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, comp
     builds = list[Build]()
     for rules, cells in served:
         if isinstance(rules.recipe.source, WheelSource):
-            skips += [_skip(cell, rules.recipe.name, _PREBUILT) for cell in cells]
+            reason = "its source is an official wheel, so there is nothing to build; `buildfarm smoke` tests this wheel"
+            skips += [_skip(cell, rules.recipe.name, WhyNot("nothing-to-build", reason)) for cell in cells]
             continue
         groups: dict[GroupKey, list[Cell]] = defaultdict(list)
         for cell in cells:
@@ -346,7 +336,6 @@ def summarise_skips(plan: Plan) -> tuple[SkipSummary, ...]:
         SkipSummary(
             code,
             reason,
-            len(members),
             tuple(sorted({Cell(one.torch, one.cuda, one.python, one.platform) for one in members})),
             tuple(dict.fromkeys(one.extension for one in members)) if all(one.extension for one in members) else (),
         )

@@ -12,7 +12,7 @@ from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from builder.matrix.axes import STABLE_FLOOR, AbiClass, Cell, Cuda, Platform, Python
+from builder.matrix.axes import STABLE_FLOOR, AbiClass, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.local_version import LocalVersion, read_local
 from builder.proofs.static.claim import WheelClaim
@@ -20,7 +20,7 @@ from builder.proofs.static.metadata import counts_in, read_requirement, requires
 from builder.proofs.static.system_symbols import is_python, is_torch_cxx
 from builder.wheelfile.compatibility import admits, oldest_python
 from builder.wheelfile.facts import TORCH_LIBRARY, Library, WheelFacts
-from builder.wheelfile.shims import shims
+from builder.wheelfile.shims import oldest_torch, shims
 
 _LOCAL = re.compile(r"\+[\w.]+")
 #: Libraries of the NVIDIA packages that torch requires.
@@ -112,8 +112,8 @@ class CellClaims:
     def why_not(self, cell: Cell) -> WhyNotClaimed | None:
         """The first reason why the wheel does not claim the cell; None if it does."""
         reason = self.stated.why_not_release(cell)
-        if not reason and self.floor > (cell.torch.major, cell.torch.minor):
-            reason = f"the libraries call functions that torch has since {self.floor[0]}.{self.floor[1]}"
+        if not reason and self.floor > cell.torch:
+            reason = f"the libraries call functions that torch has since {self.floor.series}"
         if reason:
             return WhyNotClaimed("torch", cell.torch.series, reason)
         if reason := self._why_not_cuda(cell):
@@ -146,10 +146,10 @@ class CellClaims:
         return self.stated.local.cuda
 
     @cached_property
-    def floor(self) -> tuple[int, int]:
-        """The oldest torch series with every C function that the libraries call; (0, 0) if they call none."""
-        used = (symbol for library in self.facts.libraries for symbol in library.undefined if symbol in shims())
-        return max((shims()[symbol].since for symbol in used), default=(0, 0))
+    def floor(self) -> Torch:
+        """The oldest torch with every C function that the libraries call; 0.0.0 if they call none."""
+        called = oldest_torch(symbol for library in self.facts.libraries for symbol in library.undefined)
+        return called or Torch(0, 0, 0)
 
     @cached_property
     def runtimes(self) -> frozenset[int]:

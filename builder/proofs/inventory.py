@@ -58,35 +58,6 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Inventory:
-    """The symbols of one torch release."""
-
-    release: Release
-    table: SymbolTable
-
-    def to_bytes(self) -> bytes:
-        """The file; the same libraries make the same bytes."""
-        data = {"format": _FORMAT, "release": str(self.release), "table": self.table.to_json()}
-        return gzip.compress(json.dumps(data, sort_keys=True, separators=(",", ":")).encode(), 1, mtime=0)
-
-    @classmethod
-    def from_bytes(cls, data: bytes, where: str = "") -> Inventory:
-        """Read what `to_bytes` wrote; raises UsageError for anything else."""
-
-        def of(found: dict[str, Any]) -> Inventory:
-            if found["format"] != _FORMAT:
-                raise ValueError("a different format")
-            return cls(Release.parse(found["release"]), SymbolTable.from_json(found["table"]))
-
-        try:
-            return parse_json(zlib.decompressobj(wbits=31).decompress(data, MAX_JSON + 1), of)
-        except (JsonError, zlib.error) as error:
-            sentence = "this is not a symbol inventory that this version of buildfarm reads"
-            hint = "delete the file: `buildfarm verify` reads the release again"
-            raise UsageError(sentence, Code.FILE_INVALID, where=where, hints=[hint]) from error
-
-
-@dataclass(frozen=True)
 class Shelf:
     """A folder of symbol inventories. Of each release, it has one."""
 
@@ -105,17 +76,30 @@ class Shelf:
     def _path(self, release: Release) -> Path:
         return self.folder / f"{release}.json.gz"
 
-    def read(self, release: Release) -> Inventory:
-        """The inventory of a release that the shelf has. Raises UsageError if its file is damaged."""
+    def read(self, release: Release) -> SymbolTable:
+        """The symbols of a release that the shelf has. Raises UsageError if its file is damaged."""
+
+        def table(found: dict[str, Any]) -> SymbolTable:
+            if (found["format"], found["release"]) != (_FORMAT, str(release)):
+                raise ValueError("a different format or release")
+            return SymbolTable.from_json(found["table"])
+
         path = self._path(release)
         with suppress(OSError):
             os.utime(path)  # `store prune` deletes what was not used
-        return Inventory.from_bytes(path.read_bytes(), str(path))
+        try:
+            return parse_json(zlib.decompressobj(wbits=31).decompress(path.read_bytes(), MAX_JSON + 1), table)
+        except (JsonError, zlib.error) as error:
+            sentence = "this is not a symbol inventory that this version of buildfarm reads"
+            hint = "delete the file: `buildfarm verify` reads the release again"
+            raise UsageError(sentence, Code.FILE_INVALID, where=str(path), hints=[hint]) from error
 
-    def add(self, inventory: Inventory) -> Path:
-        """Keep an inventory; it replaces an earlier one of the same release."""
-        write_atomic(path := self._path(inventory.release), inventory.to_bytes())
-        self._known.add(inventory.release)
+    def add(self, release: Release, table: SymbolTable) -> Path:
+        """Keep the symbols of a release, in place of earlier ones; the same libraries make the same bytes."""
+        data = {"format": _FORMAT, "release": str(release), "table": table.to_json()}
+        content = gzip.compress(json.dumps(data, sort_keys=True, separators=(",", ":")).encode(), 1, mtime=0)
+        write_atomic(path := self._path(release), content)
+        self._known.add(release)
         return path
 
 
@@ -124,7 +108,7 @@ def shelf_of(store: Store) -> Shelf:
     return Shelf(store.root / "inventories")
 
 
-def inventory_of_index(release: Release, store: Store) -> Inventory:
+def inventory_of_index(release: Release, store: Store) -> SymbolTable:
     """Read the libraries of a release of the package index, or of PyTorch's own for another CUDA. Executes nothing.
 
     The wheel, up to 1 GB, is downloaded and deleted again. Raises MissingToolError if an index cannot be reached, has
@@ -145,14 +129,14 @@ def inventory_of_index(release: Release, store: Store) -> Inventory:
     with store.work("inventory") as folder:
         path = fetch(file, folder, kind="wheel", where=f"torch {torch}", who="the index lists")
         with WheelFile(path) as wheel:
-            inventory = inventory_of_wheel(wheel)
-    if inventory.release != release:
-        sentence = f"the wheel contains {inventory.release}, not {release}"
+            found, table = inventory_of_wheel(wheel)
+    if found != release:
+        sentence = f"the wheel contains {found}, not {release}"
         raise MissingToolError(sentence, Code.SOURCE_DIFFERS, where=file.name)
-    return inventory
+    return table
 
 
-def inventory_of_wheel(archive: WheelFile) -> Inventory:
+def inventory_of_wheel(archive: WheelFile) -> tuple[Release, SymbolTable]:
     """Read the libraries of a torch wheel. Raises UsageError for another wheel and for a torch without CUDA.
 
     Of the libraries in NVIDIA's packages, only the names are known: those that torch's libraries need.
@@ -188,4 +172,4 @@ def inventory_of_wheel(archive: WheelFile) -> Inventory:
     }
     others = {*members, *required}.union(*(elf.needed for elf in elves.values()))
     unread = sorted(name for name in others if _NVIDIA.fullmatch(name))
-    return Inventory(Release(torch, cuda, elves["libc10.so"].machine), SymbolTable.of(elves, unread))
+    return Release(torch, cuda, elves["libc10.so"].machine), SymbolTable.of(elves, unread)

@@ -65,7 +65,10 @@ class WheelFile:
             raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=str(path))
         with self._readable():
             self._size = path.stat().st_size
-            limits.check_file_list(path)
+            with path.open("rb") as stream:
+                self._end = limits.end_record(stream)
+            if self._end and self._end.size > limits.MAX_FILE_LIST:  # zipfile reads the complete list into memory
+                raise self.damaged(f"the list of files in this archive is larger than {limits.MAX_FILE_LIST} bytes")
             self._zip = zipfile.ZipFile(path)
         try:
             with self._readable():
@@ -98,9 +101,7 @@ class WheelFile:
         """Why uv refuses the archive, one sentence; empty if it does not."""
         with self._readable():
             stream: IO[bytes] = self._zip.fp  # type: ignore[assignment]  # it is open
-            if (end := limits.end_record(stream)) is None:
-                raise zipfile.BadZipFile
-            return zip_fault(stream, self._zip.start_dir, end)
+            return zip_fault(stream, self._zip.start_dir, self._end) if self._end else ""  # zipfile found the record
 
     def executable(self, name: str) -> bool:
         """Whether the owner may execute the file."""

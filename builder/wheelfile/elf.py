@@ -67,8 +67,8 @@ _PF_X = 1
 
 
 @dataclass(frozen=True)
-class ElfHeaders:
-    """What an ELF file states about itself."""
+class Elf:
+    """What a shared library or a program states about itself."""
 
     #: DT_NEEDED entries, in file order.
     needed: tuple[str, ...]
@@ -97,16 +97,10 @@ class ElfHeaders:
     relr: bool = False
     #: Bytes of debug information.
     debug: int = 0
-
-
-@dataclass(frozen=True)
-class Elf(ElfHeaders):
-    """One shared library or program."""
-
-    #: Folders of DT_RPATH, as they are written.
-    rpath: tuple[str, ...] = ()
-    #: Folders of DT_RUNPATH; with these, the dynamic linker ignores `rpath`.
-    runpath: tuple[str, ...] = ()
+    #: Folders in which the loader searches needed libraries: those of DT_RUNPATH, else of DT_RPATH.
+    search: tuple[str, ...] = ()
+    #: These folders are of DT_RPATH, which also serves the libraries that this library needs.
+    rpath: bool = False
 
 
 def what_else(head: bytes) -> str:
@@ -182,6 +176,7 @@ def _read(elf: ELFFile) -> Elf:
     versions, names = tables.version_needs()
     undefined, defined, bound = tables.symbols(names)
     machine = str(elf["e_machine"])
+    runpath, rpath = _folders(dynamic, _DT_RUNPATH), _folders(dynamic, _DT_RPATH)
     # Without PT_GNU_STACK, glibc takes the default of the processor.
     stacks = [segment["p_flags"] & _PF_X for segment in elf.iter_segments() if segment["p_type"] == "PT_GNU_STACK"]
     return Elf(
@@ -194,8 +189,8 @@ def _read(elf: ELFFile) -> Elf:
         bound=dict(sorted(bound.items())),
         fatbin=GPU_SECTION in sections,
         device_link=_UNLINKED_SECTION in sections,
-        rpath=_folders(dynamic, _DT_RPATH),
-        runpath=_folders(dynamic, _DT_RUNPATH),
+        search=runpath or rpath,
+        rpath=bool(rpath) and not runpath,
         textrel=_DT_TEXTREL in values or bool(values.get(_DT_FLAGS, 0) & _DF_TEXTREL),
         execstack=bool(stacks[0]) if stacks else machine in ("EM_X86_64", "EM_386"),
         relr=_DT_RELR in values,

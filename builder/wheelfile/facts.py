@@ -6,7 +6,7 @@ import posixpath
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE, ent
 from builder.hashing import sha256_of
 from builder.wheelfile.archive import WheelFile, installed_path
 from builder.wheelfile.compatibility import check_wheel_name
-from builder.wheelfile.elf import HEAD, MAGIC, ElfHeaders, read_elf, what_else
+from builder.wheelfile.elf import HEAD, MAGIC, Elf, read_elf, what_else
 from builder.wheelfile.fatbin import read_device_code
 from builder.wheelfile.limits import MAX_NAME, MAX_REQUIREMENT
 from builder.wheelfile.text_files import missing_headers, python_uses, startup_lines
@@ -38,7 +38,7 @@ _UNKNOWN = re.compile(r"\$\{?(?:LIB|PLATFORM)\b")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Library(ElfHeaders):
+class Library(Elf):
     """One ELF file inside a wheel."""
 
     #: Path inside of the wheel.
@@ -51,10 +51,6 @@ class Library(ElfHeaders):
     gpu_code: dict[str, int] = field(default_factory=dict)
     #: Version of the PTX language by architecture, e.g. {"compute_90": "8.7"}.
     ptx_isa: dict[str, str] = field(default_factory=dict)
-    #: Folders in which the loader searches needed libraries: those of DT_RUNPATH, else of DT_RPATH.
-    search: tuple[str, ...] = ()
-    #: These folders are of DT_RPATH, which also serves the libraries that this library needs.
-    rpath: bool = False
     #: Bytes of the file, unpacked.
     size: int = 0
     #: Of the file, unpacked, hex; empty if unknown.
@@ -379,11 +375,9 @@ def read_library(path: str, file: Path) -> Library | None:
         ptx=tuple(name for name in code.sizes if name.startswith("compute_")),
         gpu_code=code.sizes,
         ptx_isa=code.ptx,
-        search=elf.runpath or elf.rpath,
-        rpath=bool(elf.rpath) and not elf.runpath,
         size=file.stat().st_size,
         sha256=sha256_of(file),
-        **{each.name: getattr(elf, each.name) for each in fields(ElfHeaders)},
+        **vars(elf),
     )
 
 

@@ -6,10 +6,7 @@ Each limit is far above what the largest wheels and source distributions on the 
 from __future__ import annotations
 
 import zipfile
-from pathlib import Path
 from typing import IO, NamedTuple
-
-from builder.errors import Code, UsageError
 
 #: Files and folders of an archive.
 MAX_MEMBERS = 200_000
@@ -38,21 +35,6 @@ MAX_SYMBOL_NAME = 2**20
 MAX_SYMBOL_NAMES = 2**29
 #: Containers and entries of GPU code in one library.
 MAX_GPU_CODES = 200_000
-
-
-def check_file_list(archive: Path) -> None:
-    """Raise UsageError if the list of files of a zip archive is too large to be read into memory.
-
-    zipfile reads the complete list when it opens an archive. A file that is no zip archive passes; zipfile refuses it.
-    """
-    with archive.open("rb") as stream:
-        record = end_record(stream)
-    if record and record.size > MAX_FILE_LIST:
-        raise UsageError(
-            f"the list of files in this archive is larger than {MAX_FILE_LIST} bytes",
-            Code.SOURCE_UNSAFE,
-            where=archive.name,
-        )
 
 
 class EndRecord(NamedTuple):

@@ -5,7 +5,6 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -16,32 +15,18 @@ from builder.matrix.compat_table import read_text_yaml
 SHIM = re.compile(r"(aoti_torch|torch|aoti)_\w+")
 
 
-@dataclass(frozen=True)
-class Shim:
-    """A C function of torch: the series that first exports it, and the class of its library, `cpu` or `cuda`."""
-
-    since: tuple[int, int]
-    kind: str
-
-    @property
-    def series(self) -> str:
-        """The series as text: `2.10`."""
-        return f"{self.since[0]}.{self.since[1]}"
-
-
 @cache
-def shims() -> dict[str, Shim]:
-    """Every C function in `shims.yaml`, by name."""
+def shims() -> dict[str, Torch]:
+    """Every C function in `shims.yaml`, with the first release of the series that first exports it."""
     table = read_text_yaml(Path(__file__).with_name("shims.yaml"))
     return {
-        name: Shim((int(series.partition(".")[0]), int(series.partition(".")[2])), kind)
+        name: Torch.parse(f"{series}.0")
         for series, kinds in table["since"].items()
-        for kind, names in kinds.items()
+        for names in kinds.values()
         for name in names
     }
 
 
 def oldest_torch(symbols: Iterable[str]) -> Torch | None:
     """The oldest torch release that has every C function among these symbols; None if there is none among them."""
-    used = [shims()[symbol].since for symbol in symbols if symbol in shims()]
-    return Torch(*max(used), 0) if used else None
+    return max((shims()[symbol] for symbol in symbols if symbol in shims()), default=None)

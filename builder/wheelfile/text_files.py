@@ -94,11 +94,7 @@ class PythonUses:
 
 
 def python_uses(
-    wheel: WheelFile,
-    *,
-    modules: Collection[str] = (),
-    stems: Collection[str] = (),
-    files: Collection[str] = (),
+    wheel: WheelFile, *, modules: Collection[str] = (), stems: Collection[str] = (), files: Collection[str] = ()
 ) -> PythonUses:
     """Search the Python files for full names of modules, for names, and for file names of libraries.
 

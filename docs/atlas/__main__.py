@@ -89,7 +89,7 @@ def _read_symbols(shelf: Shelf, store: Store) -> None:
         release = Release(torch, compat.torch(torch).default, "x86_64")
         if release not in shelf.releases:
             try:
-                shelf.add(inventory_of_index(release, store))
+                shelf.add(release, inventory_of_index(release, store))
             except BuildfarmError as error:  # the index may have none
                 print_warning(f"torch {torch}: {error.sentence}")
 

@@ -11,7 +11,7 @@ from builder.commands.verify import verify_data, verify_text
 from builder.errors import BuildfarmError
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
-from builder.proofs.inventory import Inventory, Shelf, inventory_of_wheel
+from builder.proofs.inventory import Shelf, inventory_of_wheel
 from builder.proofs.verify.gpus import known_gpus
 from builder.proofs.verify.judge import Judge
 from builder.wheelfile.archive import WheelFile
@@ -39,7 +39,7 @@ def prepare(folder: Path) -> Prepared:
     torch |= {"torch/version.py": b"__version__ = '2.11.0'\ncuda: Optional[str] = '13.0'\n"}
     torch |= {"torch-2.11.0.dist-info/METADATA": b"Name: torch\nVersion: 2.11.0\nRequires-Dist: nvidia-cublas\n"}
     shelf = Shelf(folder / "inventories")
-    shelf.add(inventory("2.11.0"))
+    shelf.add(*inventory("2.11.0"))
     judge = Judge(shelf, Selection(), tuple(known_gpus(Compat.load())[:2]), "580", max_size=1)
     return Prepared(wheel, torch, judge)
 
@@ -67,5 +67,7 @@ def _torch(prepared: Prepared, rng: random.Random, folder: Path) -> None:
         inventory_of_wheel(wheel)
 
 
-def _inventory(_: Prepared, rng: random.Random, __: Path) -> None:
-    Inventory.from_bytes(mutated(inventory("2.11.0").to_bytes(), rng))
+def _inventory(_: Prepared, rng: random.Random, folder: Path) -> None:
+    path = (shelf := Shelf(folder)).add(*inventory("2.11.0"))
+    path.write_bytes(mutated(path.read_bytes(), rng))
+    shelf.read(*shelf.releases)

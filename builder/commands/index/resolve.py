@@ -25,7 +25,6 @@ from builder.matrix.plan import additions, make_plan
 from builder.option import argument, option
 from builder.proofs.claimed_cells import StatedTorch
 from builder.proofs.static.metadata import requires_admit
-from builder.proofs.verify.gpus import gpu_named
 from builder.publish.index.entry import Entry
 from builder.publish.index.install import commands_from_index
 from builder.publish.index.levels import Level
@@ -77,7 +76,7 @@ def resolve(options: ResolveOptions) -> None:
     complete = bool(options.torch and options.cuda and options.python)  # it may be another machine
     own_glibc = "" if complete else (os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0").rpartition(" ")[2]
     glibc = _glibc(options.glibc or own_glibc)
-    gpu = gpu_named(options.gpu, compat) if options.gpu else None if complete else min(own_gpus(), default=None)
+    gpu = compat.gpu_named(options.gpu) if options.gpu else None if complete else min(own_gpus(), default=None)
     cell = Cell(
         compat.resolve_torch(options.torch) if options.torch else torch_here(),
         compat.resolve_cuda(options.cuda) if options.cuda else cuda_here(),

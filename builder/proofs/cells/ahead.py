@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from pathlib import Path
 
 from builder.errors import BuildfarmError
 from builder.matrix.axes import Cell
@@ -18,14 +16,8 @@ from builder.store import Store, work_name
 _LOOK_SECONDS = 0.2
 
 
-@dataclass(frozen=True)
-class Early:
-    """An environment without its wheel."""
-
-    environment: LocalEnvironment
-    #: Output of the programs that made it.
-    log: Path
-    stack: ExitStack
+#: An environment without its wheel, whose log has the output of the programs that made it, and what removes it.
+Early = tuple[LocalEnvironment, ExitStack]
 
 
 class Ahead:
@@ -52,7 +44,7 @@ class Ahead:
             folder = stack.enter_context(self._store.work(self._name(cell)))
             log, owner = folder / "log", self._store.owner(self._name(cell))
             opened = self._environments.open(cell, folder, owner=owner, log=log, cases=self._cases)
-            return Early(stack.enter_context(opened), log, stack.pop_all())
+            return stack.enter_context(opened), stack.pop_all()
 
     def __contains__(self, cell: Cell) -> bool:
         """Whether an environment of the cell is or will be made."""
@@ -74,4 +66,4 @@ class Ahead:
                 kill_orphans(self._store.owner(self._name(cell)))
                 wait([made], _LOOK_SECONDS)
             if early := self.take(cell):
-                early.stack.close()
+                early[1].close()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from builder.gate.draft.result import Drafts
 from builder.gate.outcome import Answer
@@ -20,60 +20,16 @@ from builder.resources import measure_resources
 from builder.store import Store
 from builder.wheels.toolchain.environments import CELL_MODULES, Environment, Environments, add_bytecode
 
+if TYPE_CHECKING:
+    from builder.proofs.cells.container import ContainerEnvironment, ContainerEnvironments
 
-class CellEnvironment(Protocol):
-    """A clean environment of one cell, for one wheel. Programs run in processes of their own.
-
-    Each method raises MissingToolError when the environment itself is lost (no container engine, no memory). That
-    says nothing about the wheel.
-    """
-
-    #: Whether no other cell may run its wheel while this one does.
-    alone: ClassVar[bool]
-
-    def symbols(self) -> SymbolTable:
-        """What the libraries of the cell's torch and its NVIDIA packages define. Raises SymbolsUnreadableError."""
-        ...
-
-    def install(self, wheel: Path, companions: Sequence[str] = ()) -> None:
-        """Install the wheel and its requirements. Raises BuildError if this fails."""
-        ...
-
-    def try_import(
-        self, modules: Sequence[str], *, as_with_gpu: bool = False, stubs: Path | None = None
-    ) -> ImportOutcome:
-        """Import the modules, in order; with `as_with_gpu`, torch.cuda answers as on a machine with a GPU.
-
-        `stubs` is a folder with libraries that stand for those of the driver.
-        """
-        ...
-
-    def run_gate(self, recipe: Recipe, cores: int) -> Answer | str:
-        """Run the op gate, with so many ops at the same time.
-
-        Return its answer, or a sentence on why there is none, which is a failure of the wheel.
-        """
-        ...
-
-
-class CellEnvironments(Protocol):
-    """Creates environments of cells."""
-
-    def open(
-        self, cell: Cell, folder: Path, *, owner: str, log: Path, cases: bool = True
-    ) -> AbstractContextManager[CellEnvironment]:
-        """Create the environment of a cell; it is removed on exit.
-
-        `folder` exists, is empty and is removed after use. Processes and containers carry `owner`, which no other run
-        uses at the same time. `cases` is whether ops will be called. Raises MissingToolError when this machine cannot
-        provide the cell.
-        """
-        ...
+    CellEnvironments: TypeAlias = "LocalEnvironments | ContainerEnvironments"
+    CellEnvironment: TypeAlias = "LocalEnvironment | ContainerEnvironment"
 
 
 @dataclass(frozen=True)
 class LocalEnvironments:
-    """`CellEnvironments` on this machine."""
+    """Creates environments of cells on this machine."""
 
     _environments: Environments
 
@@ -81,28 +37,32 @@ class LocalEnvironments:
     def open(
         self, cell: Cell, folder: Path, *, owner: str, log: Path, cases: bool = True
     ) -> Iterator[LocalEnvironment]:
-        """Create a virtual environment in `folder` with uv."""
+        """Create the environment of a cell with uv; it is removed on exit.
+
+        `folder` exists, is empty and is removed after use. Processes and containers carry `owner`, which no other run
+        uses at the same time. `cases` is whether ops will be called. Raises MissingToolError when this machine cannot
+        provide the cell.
+        """
         interpreter = self._environments.interpreter(cell.python)
         packages = Compat.load().cell_requirements(cell.torch, cell.cuda)
         index = self._environments.torch_index(cell.torch, cell.cuda)
         environment = Environment(folder / "env", cell.python, ())
         self._environments.create(environment.folder, interpreter, packages, index=index, log=log, owner=owner)
-        add_bytecode(
-            self._environments.store,
-            environment.interpreter,
-            environment.site_packages,
-            CELL_MODULES if cases else CELL_MODULES[:1],
-            log=log,
-            owner=owner,
-        )
+        store, modules = self._environments.store, CELL_MODULES if cases else CELL_MODULES[:1]
+        add_bytecode(store, environment.interpreter, environment.site_packages, modules, log=log, owner=owner)
         yield LocalEnvironment(self._environments, environment, packages, tuple(index), folder, owner, log)
 
 
 @dataclass(frozen=True)
 class LocalEnvironment:
-    """`CellEnvironment` on this machine."""
+    """A clean environment of one cell on this machine, for one wheel. Programs run in processes of their own.
 
-    alone: ClassVar[bool] = False  # the memory of the machine is counted for several
+    Here and in a container, each method raises MissingToolError when the environment itself is lost (no container
+    engine, no memory). That says nothing about the wheel.
+    """
+
+    #: Whether no other cell may run its wheel while this one does: the memory of the machine is counted for several.
+    alone: ClassVar[bool] = False
 
     _environments: Environments
     _environment: Environment
@@ -114,11 +74,11 @@ class LocalEnvironment:
     log: Path
 
     def symbols(self) -> SymbolTable:
-        """Read from the environment's files."""
+        """What the libraries of the cell's torch and its NVIDIA packages define. Raises SymbolsUnreadableError."""
         return collect_symbols(self._environment.site_packages)
 
     def install(self, wheel: Path, companions: Sequence[str] = ()) -> None:
-        """Install with uv."""
+        """Install the wheel and its requirements. Raises BuildError if this fails."""
         wanted = [*self._packages, str(wheel), *companions]
         folder = self._environment.folder
         self._environments.install(folder, wanted, index=self._index, log=self.log, owner=self._owner)
@@ -126,12 +86,18 @@ class LocalEnvironment:
     def try_import(
         self, modules: Sequence[str], *, as_with_gpu: bool = False, stubs: Path | None = None
     ) -> ImportOutcome:
-        """Import in a process of the environment's Python."""
+        """Import the modules, in order; with `as_with_gpu`, torch.cuda answers as on a machine with a GPU.
+
+        `stubs` is a folder with libraries that stand for those of the driver.
+        """
         python = self._environment.interpreter
         return try_import(python, modules, owner=self._owner, log=self.log, as_with_gpu=as_with_gpu, stubs=stubs)
 
     def run_gate(self, recipe: Recipe, cores: int) -> Answer | str:
-        """Run the gate with the environment's Python."""
+        """Run the op gate, with so many ops at the same time.
+
+        Return its answer, or a sentence on why there is none, which is a failure of the wheel.
+        """
         python = self._environment.interpreter
         return run_gate(python, recipe, self._folder / "gate", jobs=cores, log=self.log, owner=self._owner)
 

@@ -1,5 +1,7 @@
 """Prove one wheel in one cell: create the environment, install the wheel, import it, run the op gate."""
 
+from __future__ import annotations
+
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,6 +9,7 @@ from ctypes.util import find_library
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from builder.diagnosis.known_errors import reports
 from builder.errors import BuildError, BuildfarmError, MissingToolError, SymbolsUnreadableError
@@ -18,7 +21,6 @@ from builder.matrix.config import Recipe
 from builder.progress.display import WAITS
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.ahead import Ahead
-from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments
 from builder.proofs.cells.driver import make_stubs
 from builder.proofs.cells.import_check import CAUSES, ImportOutcome, import_hints
 from builder.proofs.cells.op_gate import CELL_CHECKS, CellProofs
@@ -27,6 +29,9 @@ from builder.proofs.static.symbol_table import SymbolTable
 from builder.store import Store, work_name
 from builder.wheelfile.compatibility import is_driver_library
 from builder.wheels.toolchain.uv import MachineFaultError, UnsatisfiableError
+
+if TYPE_CHECKING:
+    from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments
 
 #: Errors that mean the wheel does not install in its cell. Any other error means that this machine lacks something.
 _INSTALL_ERRORS: tuple[type[BuildfarmError], ...] = (UnsatisfiableError, BuildError)
@@ -122,10 +127,11 @@ class CellRunner:
             self.stage(f"install in {cell}")
             early = self.ahead.take(cell)
         if early:
-            with early.stack:
+            made, removal = early
+            with removal:
                 with self.log.open("ab") as log:
-                    log.write(early.log.read_bytes())
-                yield replace(early.environment, log=self.log)
+                    log.write(made.log.read_bytes())
+                yield replace(made, log=self.log)
             return
         name = f"prove-{work_name(proofs.wheel)}-{cell}"
         with self.store.work(name, lambda who: self.stage(f"{WAITS}{who}, which tests the same wheel")) as folder:

@@ -53,14 +53,7 @@ from builder.proofs.cells.import_check import (
     judge_import,
     write_secret,
 )
-from builder.proofs.cells.op_gate import (
-    ANSWER_BYTES,
-    gate_arguments,
-    gate_seconds,
-    read_signed,
-    spec_of,
-    write_key,
-)
+from builder.proofs.cells.op_gate import ANSWER_BYTES, gate_arguments, gate_seconds, read_signed, spec_of, write_key
 from builder.proofs.static import symbol_table
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.resources import measure_resources
@@ -134,7 +127,7 @@ def container_environments(
 
 @dataclass(frozen=True)
 class ContainerEnvironments:
-    """`CellEnvironments` in containers of the cells' runtime images."""
+    """As `LocalEnvironments`, in containers of the cells' runtime images."""
 
     _engine: Engine
     _store: Store
@@ -206,7 +199,7 @@ class OutOfMemoryError(MissingToolError):
 
 @dataclass
 class ContainerEnvironment:
-    """`CellEnvironment` in a container."""
+    """As `LocalEnvironment`, in a container."""
 
     alone: ClassVar[bool] = True  # the limit of the container is all the free memory of the machine
 

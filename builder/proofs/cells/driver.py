@@ -4,7 +4,6 @@ import re
 import subprocess
 from pathlib import Path
 
-from builder.errors import UsageError
 from builder.gate.system import nvidia
 from builder.matrix.axes import Cell, Cuda
 from builder.matrix.compat import Compat
@@ -42,10 +41,7 @@ def driver_version() -> str:
 
 def driver_floor(cuda: Cuda, compat: Compat) -> str:
     """The oldest driver for programs of a CUDA; empty if compat.yaml does not know the CUDA."""
-    try:
-        return compat.toolkit(cuda).driver_floor
-    except UsageError:
-        return ""
+    return next((toolkit.driver_floor for toolkit in compat.toolkits if toolkit.cuda == cuda), "")
 
 
 def driver_runs(driver: str, cuda: Cuda, compat: Compat) -> bool:

@@ -254,10 +254,7 @@ def import_hints(stderr: str, wheel: Path, recipe: Recipe) -> list[str]:
         with ZipFile(wheel) as archive:
             names = archive.namelist()
         script = read_setup_script(recipe.source.path)
-        return [
-            *_no_data(stderr, names, files),
-            *_no_module(stderr, names, files, script),
-        ]
+        return [*_no_data(stderr, names, files), *_no_module(stderr, names, files, script)]
     except (BuildfarmError, OSError, BadZipFile):  # a hint is no reason for an error
         return []
 

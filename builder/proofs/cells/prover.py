@@ -23,10 +23,9 @@ from builder.matrix.plan import Build
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.driver import gpu_here
 from builder.proofs.cells.op_gate import CELL_CHECKS, GATE_CHECKS, apply_accepts, gate_basis
-from builder.proofs.inventory import Inventory, Release, shelf_of
+from builder.proofs.inventory import Release, shelf_of
 from builder.proofs.static.claim import WheelClaim
 from builder.proofs.static.metadata import read_requirement
-from builder.records import CudaSources
 from builder.store import Store, StoredBuild, write_atomic
 from builder.untrusted import MAX_OWN_JSON, JsonError, read_json
 from builder.wheelfile.compatibility import is_compatible
@@ -87,7 +86,18 @@ class WheelProver:
     def subject(self, stored: StoredBuild, build: Build, recipe: Recipe) -> Subject:
         """The wheel of a build, to prove in the cells that the build serves."""
         facts = self._facts(stored)
-        claim = _claim(build, recipe, facts, stored.record.cuda)
+        claim = WheelClaim(
+            abi=build.abi,
+            torch=_oldest_torch(build, recipe, facts),
+            cuda=build.cuda,
+            archs=build.archs,
+            cuda_required=recipe.cuda == "required",
+            local=build.local_version,
+            requires=tuple(filter(None, (required_torch(build, recipe), *recipe.requires))),
+            cells=build.serves,
+            cuda_sources=stored.record.cuda,
+            max_size=recipe.max_size,
+        )
         return Subject(stored.wheel, facts, claim, stored.record.provided, recipe, ahead=self._ahead.pop(build, None))
 
     @contextmanager
@@ -244,7 +254,7 @@ class WheelProver:
             # What a cell's torch defines is kept as an inventory, for `verify`; one that the store has stays.
             release = Release(cell.torch, cell.cuda, cell.platform.removeprefix("linux_"))
             if release not in (shelf := shelf_of(self.store)).releases:
-                shelf.add(Inventory(release, table))
+                shelf.add(release, table)
         static = static_proofs(subject.facts, subject.claim, subject.provided, symbols)
         # Linkage needs a symbol table. In other cells an earlier proof holds, or the run has given its reason.
         found += [proof for proof in static if proof.cell is None or proof.cell in symbols]
@@ -311,21 +321,6 @@ def timed_out(proof: Proof) -> bool:
         return False
     parts = [proof.evidence, *(outcome.get("evidence", {}) for outcome in proof.evidence.get("outcomes", ()))]
     return any(part.get("limit") == "time" for part in parts)
-
-
-def _claim(build: Build, recipe: Recipe, facts: WheelFacts, cuda_sources: CudaSources) -> WheelClaim:
-    return WheelClaim(
-        abi=build.abi,
-        torch=_oldest_torch(build, recipe, facts),
-        cuda=build.cuda,
-        archs=build.archs,
-        cuda_required=recipe.cuda == "required",
-        local=build.local_version,
-        requires=tuple(filter(None, (required_torch(build, recipe), *recipe.requires))),
-        cells=build.serves,
-        cuda_sources=cuda_sources,
-        max_size=recipe.max_size,
-    )
 
 
 def _oldest_torch(build: Build, recipe: Recipe, facts: WheelFacts) -> Torch:

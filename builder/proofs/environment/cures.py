@@ -115,21 +115,18 @@ class Cures:
         shared = sum(other == version for other in versions.values()) > 1
         return f"{name}=={version}+{local}" if local and not shared else f"{name}=={version}"
 
-    def change_torch(self, torch: Torch, cuda: Cuda) -> str:
-        """Install a torch, and the companions that belong to it.
+    def fitting_torch(self) -> tuple[str, ...]:
+        """Install `nearest_torch`, and the companions that belong to it; empty without one.
 
         `torch==2.11.0` admits every CUDA variant, also the installed one. Therefore the command names the variant, and
         PyTorch's index, which has all variants.
         """
+        if not (fit := self.nearest_torch()):
+            return ()
+        torch, variant = fit[0], fit[1].variant
         present = [name for name in self.compat.companions if name in self.environment.visible]
-        pins = [self.companion(name, torch, cuda.variant) for name in present]
-        return self.install(
-            f"torch=={torch}+{cuda.variant}", *filter(None, pins), index=self.variant_index(cuda.variant)
-        )
-
-    def fitting_torch(self) -> tuple[str, ...]:
-        """Install the torch nearest to the installed one that fits this Python, driver and GPUs; empty without one."""
-        return (self.change_torch(*fit),) if (fit := self.nearest_torch()) else ()
+        pins = filter(None, (self.companion(name, torch, variant) for name in present))
+        return (self.install(f"torch=={torch}+{variant}", *pins, index=self.variant_index(variant)),)
 
     def nearest_torch(self) -> tuple[Torch, Cuda] | None:
         """The torch nearest to the installed one that this Python, driver and these GPUs can use, and its CUDA.

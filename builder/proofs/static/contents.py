@@ -56,15 +56,9 @@ def check_payload(facts: WheelFacts, claim: WheelClaim) -> Proof:
     elif claim.cuda_required and not any(library.fatbin for library in own):
         names = join_names([library.basename for library in own])
         errors.append(f"no GPU code in {names}: {why_no_cuda(claim.cuda_sources)}")
-    evidence = {library.path: {"gpu_code": library.fatbin} for library in own}
-    count = len(own)
-    return make_proof(
-        facts,
-        Check.PAYLOAD,
-        errors,
-        good=f"{count} {'library' if count == 1 else 'libraries'}",
-        evidence={"libraries": evidence},
-    )
+    evidence = {"libraries": {library.path: {"gpu_code": library.fatbin} for library in own}}
+    good = f"{len(own)} {'library' if len(own) == 1 else 'libraries'}"
+    return make_proof(facts, Check.PAYLOAD, errors, good=good, evidence=evidence)
 
 
 def check_grafted(facts: WheelFacts, provided: frozenset[str], *, foreign: bool = False) -> Proof:
@@ -118,13 +112,7 @@ def _is_theirs(name: str, theirs: set[str]) -> bool:
 def check_contents(facts: WheelFacts) -> Proof:
     """No file that is imported as a library is something else. Remarks on what harms others or wastes space."""
     errors, remarks = _no_libraries(facts)
-    remarks += [
-        *startup_remarks(facts),
-        *_stray(facts),
-        *_equal(facts),
-        *_per_cuda(facts),
-        *_missing_headers(facts),
-    ]
+    remarks += [*startup_remarks(facts), *_stray(facts), *_equal(facts), *_per_cuda(facts), *_missing_headers(facts)]
     if facts.purelib and facts.libraries:
         remarks.append(
             "WHEEL has `Root-Is-Purelib: true`, but the wheel contains libraries: where Python has a folder lib64, pip"
@@ -156,14 +144,8 @@ def startup_remarks(facts: WheelFacts) -> Iterator[str]:
 def stray_names(facts: WheelFacts) -> list[str]:
     """Names at the top of site-packages that hide modules of the user, or that other wheels install too."""
     tops = dict.fromkeys(name.partition("/")[0] for name in facts.installed())
-    return [top for top in tops if is_common_module(top, facts.name)]
-
-
-def is_common_module(top: str, project: str) -> bool:
-    """Whether a file or a folder at the top of site-packages has a name that other projects install too."""
-    stem = top.partition(".")[0]
-    pattern = _FILE if "." in top else _MODULE
-    return pattern.fullmatch(top) is not None and not _same(stem, project)
+    common = (top for top in tops if (_FILE if "." in top else _MODULE).fullmatch(top))
+    return [top for top in common if not _same(top.partition(".")[0], facts.name)]
 
 
 def is_common_namespace(namespace: str, project: str) -> bool:

@@ -7,7 +7,7 @@ from packaging.tags import parse_tag
 from builder.gate.amounts import join_names
 from builder.gate.imports.extension_modules import MODULE_FILE, entry_points
 from builder.gate.system.crash import demangle
-from builder.matrix.axes import AbiClass, Python
+from builder.matrix.axes import AbiClass, Python, Torch
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof
 from builder.proofs.static.system_symbols import CUDA_CALL, is_python, is_standard, is_torch_cxx
@@ -64,10 +64,10 @@ def _errors(library: Library, own: set[str], files: set[str], claim: WheelClaim)
     ]
     cxx = [demangle(symbol) for symbol in undefined if is_torch_cxx(symbol)]
     known = shims()
-    newer: dict[tuple[int, int], list[str]] = {}
+    newer: dict[Torch, list[str]] = {}
     for symbol in undefined:
-        if symbol in known and known[symbol].since > (claim.torch.major, claim.torch.minor):
-            newer.setdefault(known[symbol].since, []).append(symbol)
+        if symbol in known and known[symbol] > claim.torch:
+            newer.setdefault(known[symbol], []).append(symbol)
     # Functions of the driver have no symbol version: only a linked driver library shows that they are the driver's.
     has_driver = any(is_driver_library(name) for name in library.needed)
     # So have functions of zlib or NCCL, for example. The check of the linkage looks for them in the libraries.
@@ -91,12 +91,11 @@ def _errors(library: Library, own: set[str], files: set[str], claim: WheelClaim)
             f"{library.path} uses torch's C++ ABI ({join_names(cxx)}), which changes with every release: compile every "
             "source with -DTORCH_TARGET_VERSION; the headers then reject such calls"
         )
-    for _, names in sorted(newer.items()):
-        series = known[names[0]].series
+    for since, names in sorted(newer.items()):
         errors.append(
-            f"{library.path} needs torch {series} for {join_names(names)}, but a wheel of the class `stable` "
+            f"{library.path} needs torch {since.series} for {join_names(names)}, but a wheel of the class `stable` "
             f"must work with torch {claim.torch.series}: lower TORCH_TARGET_VERSION, or set"
-            f" `abi: [{{class: stable, torch: '>={series}'}}]` in extension.yaml"
+            f" `abi: [{{class: stable, torch: '>={since.series}'}}]` in extension.yaml"
         )
     if unknown := [symbol for symbol in unexplained if SHIM.fullmatch(symbol)]:
         errors.append(

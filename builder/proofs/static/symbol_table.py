@@ -19,8 +19,6 @@ from builder.wheelfile.elf import Elf, read_elf
 class ProvidedLibrary:
     """A library of an environment."""
 
-    #: File name (equal to its soname).
-    name: str
     #: DT_NEEDED.
     needed: tuple[str, ...]
     #: The symbols that it defines; empty for a library that was not read.
@@ -41,10 +39,8 @@ class SymbolTable:
     @classmethod
     def of(cls, elves: Mapping[str, Elf], unread: Iterable[str] = ()) -> SymbolTable:
         """The table of libraries that were read, by file name, and of those whose names alone are known."""
-        libraries = {name: ProvidedLibrary(name, elf.needed, frozenset(elf.defined)) for name, elf in elves.items()}
-        libraries |= {
-            name: ProvidedLibrary(name, (), frozenset(), read=False) for name in unread if name not in libraries
-        }
+        libraries = {name: ProvidedLibrary(elf.needed, frozenset(elf.defined)) for name, elf in elves.items()}
+        libraries |= {name: ProvidedLibrary((), frozenset(), read=False) for name in unread if name not in libraries}
         # With the old ABI no function of libc10 uses the new string type; with the new one dozens (2.2: 0, 2.11: 40).
         names = [name for name in elves["libc10.so"].defined if name.startswith(("_ZN3c10", "_ZNK3c10"))]
         return cls(libraries, any("NSt7__cxx1112basic_string" in name for name in names))
@@ -52,19 +48,19 @@ class SymbolTable:
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
         libraries = [
-            [one.name, list(one.needed), " ".join(sorted(one.defined)) if one.read else None]
-            for one in self.libraries.values()
+            [name, list(one.needed), " ".join(sorted(one.defined)) if one.read else None]
+            for name, one in self.libraries.items()
         ]
         return {"libraries": libraries, "cxx11": self.cxx11}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SymbolTable:
         """Read what `to_json` wrote; raises KeyError, TypeError or ValueError on anything else."""
-        found = (
-            ProvidedLibrary(str(name), tuple(map(str, needed)), frozenset((names or "").split()), names is not None)
+        libraries = {
+            str(name): ProvidedLibrary(tuple(map(str, needed)), frozenset((names or "").split()), names is not None)
             for name, needed, names in data["libraries"]
-        )
-        return cls({one.name: one for one in found}, bool(data["cxx11"]))
+        }
+        return cls(libraries, bool(data["cxx11"]))
 
 
 def collect_symbols(site_packages: Path) -> SymbolTable:

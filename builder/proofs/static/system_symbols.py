@@ -32,7 +32,7 @@ def system_library(name: str) -> ProvidedLibrary | None:
     for folder in load_ld_paths(Libc.GLIBC)["conf"]:
         file = Path(folder) / name
         if file.is_file() and (elf := read_elf(file)) is not None:
-            return ProvidedLibrary(name, elf.needed, frozenset(elf.defined))
+            return ProvidedLibrary(elf.needed, frozenset(elf.defined))
     return None
 
 

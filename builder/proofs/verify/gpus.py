@@ -1,13 +1,11 @@
 """On which GPUs the GPU code of a wheel runs: as it is, compiled by the driver from PTX, or not at all."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from builder.errors import Code, UsageError
 from builder.gate.amounts import join_names
 from builder.matrix.axes import Arch, Gpu
 from builder.matrix.compat import Compat, and_list
@@ -51,23 +49,6 @@ def known_gpus(compat: Compat) -> list[Gpu]:
         Gpu(name, Arch(*capability)) for capability, names in sorted(compat.gpus.items()) for name in names
         if capability >= _OLDEST
     ]  # fmt: skip
-
-
-def gpu_named(text: str, compat: Compat) -> Arch:
-    """The compute capability of a GPU's name, such as `RTX 4090`, or of `8.9` or `sm_89`; raises UsageError."""
-    if re.fullmatch(r"\d+\.\d", text):
-        return Arch.parse(text)
-    if text.startswith("sm_") and (named := Arch.of_code(text)):
-        return Arch(*named.capability)
-    found = compat.gpu_named(text)
-    if found is None:
-        raise UsageError(
-            f"buildfarm knows no GPU {text!r}",
-            Code.VERSION_UNKNOWN,
-            where="--gpu",
-            hints=["write its compute capability, such as --gpu 8.9"],
-        )
-    return found
 
 
 def answer(facts: WheelFacts, gpu: Gpu, compat: Compat, floor: str) -> GpuAnswer | None:

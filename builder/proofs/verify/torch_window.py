@@ -91,7 +91,7 @@ class Linker:
     def _table(self, cell: Cell) -> SymbolTable:
         release = self.cells[cell]
         if release not in self._tables:
-            self._tables[release] = self.shelf.read(release).table
+            self._tables[release] = self.shelf.read(release)
         return self._tables[release]
 
     def linkage(self) -> list[Proof]:
@@ -99,13 +99,12 @@ class Linker:
 
         Of several claimed releases one must link; whether all of them do is a matter of the check `window`.
         """
-        if self.select.torch or self.select.cuda:
-            return list(self.proofs.values()) or [not_run(self.facts, Check.LINKAGE, self._no_inventory())]
-        claimed = [self.proofs[cell] for cell in self._claimed]
-        if not claimed:
+        asked = self.select.torch or self.select.cuda
+        found = [proof for cell, proof in self.proofs.items() if asked or cell in self._claimed]
+        if not found:
             return [not_run(self.facts, Check.LINKAGE, self._no_inventory())]
-        passed = [proof for proof in claimed if proof.verdict is Verdict.PASSED]
-        return passed or claimed[-1:]
+        passed = [proof for proof in found if proof.verdict is Verdict.PASSED]
+        return found if asked else passed or found[-1:]
 
     def window(self) -> Proof:
         """Compare the torch series that link with those that METADATA and the version allow."""
@@ -122,7 +121,7 @@ class Linker:
         evidence = {"window": window, "links": good, "does_not_link": bad, "allowed": stated}
         errors = self._too_wide([series for series in bad if series in stated and series not in below], good)
         if below:
-            since = ".".join(map(str, self.claims.floor))
+            since = self.claims.floor.series
             errors.append(
                 f"METADATA allows torch {_range(below)}, but the libraries call functions that torch has since {since}:"
                 f" require torch>={since}"
@@ -137,11 +136,7 @@ class Linker:
             unknown = self._no_inventory() if not links else _unknown(self._without_symbols(self._claimed_series))
             return not_run(self.facts, Check.WINDOW, "; ".join(filter(None, (why, unknown))))
         remarks = self._remarks(good, stated)
-        text = (
-            f"links with torch {_range(window or good)}"
-            if good
-            else f"needs torch {'.'.join(map(str, self.claims.floor))}"
-        )
+        text = f"links with torch {_range(window or good)}" if good else f"needs torch {self.claims.floor.series}"
         return make_proof(self.facts, Check.WINDOW, errors, good=text, evidence=evidence, remarks=remarks)
 
     def _too_wide(self, wide: Sequence[str], good: Sequence[str]) -> list[str]:
@@ -264,9 +259,9 @@ def _unknown(series: Sequence[str]) -> str:
     return text if series else ""
 
 
-def _number(series: str) -> tuple[int, int]:
+def _number(series: str) -> Torch:
     major, minor = series.split(".")[:2]
-    return int(major), int(minor)
+    return Torch(int(major), int(minor), 0)
 
 
 def _range(series: Sequence[str]) -> str:

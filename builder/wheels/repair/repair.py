@@ -158,7 +158,7 @@ def with_built_libraries(raw: Path, tree: Path, out: Path, *, provided: frozense
             elves = [_read_library(member, Path(scratch), log) for member in filter(_is_elf, _members(raw, log))]
         except BuildError:  # the checks of the wheel and the repair say what is wrong
             return raw
-    files = [Path(path, name) for elf in elves if elf for path in elf.runpath or elf.rpath for name in elf.needed]
+    files = [Path(path, name) for elf in elves if elf for path in elf.search for name in elf.needed]
     if not any(file.is_relative_to(tree) and file.is_file() for file in files):
         return raw
     return _auditwheel(raw, out, provided, log=log, owner=owner)
@@ -312,22 +312,21 @@ def _without_stray_paths(member: Member, scratch: Path, log: Path) -> Member:
     """
     if not _is_elf(member) or not (elf := _read_library(member, scratch, log)):
         return member
-    paths = elf.runpath or elf.rpath
     folder = posixpath.dirname(installed_path(member.path) or member.path)
     good = []
-    for path in paths:
+    for path in elf.search:
         if found := re.fullmatch(r"\$(?:ORIGIN|\{ORIGIN\})(?P<rest>/.*)?", path):
             end = posixpath.normpath(posixpath.join(folder, (found["rest"] or "/").lstrip("/")))
             good += [path] if end != ".." and not end.startswith("../") else []
-    if good == list(paths):
+    if good == list(elf.search):
         return member
     file = scratch / "library.so"
-    kind = [] if elf.runpath else ["--force-rpath"]
+    kind = ["--force-rpath"] if elf.rpath else []
     change = [*kind, "--set-rpath", ":".join(good)] if good else ["--remove-rpath"]
     done = subprocess.run(["patchelf", *change, str(file)], env=_tools(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise _failure(Path(member.path), log, f"patchelf could not remove a run path: {done.stderr.strip()}")
-    gone = ", ".join(path for path in paths if path not in good)
+    gone = ", ".join(path for path in elf.search if path not in good)
     _note(log, f"{member.path}: removed the run path {gone}, which leads out of the wheel")
     return replace(member, data=file.read_bytes())
 

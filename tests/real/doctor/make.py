@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,17 +93,9 @@ class Patient:
         self.torch(**facts)
         self.install("torch")
 
-    def wheel(
-        self,
-        project: str,
-        version: str,
-        files: Mapping[str, str | bytes] | None = None,
-        *,
-        requires: Sequence[str] = (),
-        channel: str = "default",
-    ) -> None:
-        """Put a wheel on the index."""
-        pure_wheel(self.index.root / channel, project, version, files, requires=requires)
+    def wheel(self, *facts: Any, requires: Sequence[str] = (), channel: str = "default") -> None:
+        """Put a wheel on the index; `facts` are of `pure_wheel`: name, version, files."""
+        pure_wheel(self.index.root / channel, *facts, requires=requires)
 
     def install(self, *words: str) -> None:
         """Install from the index with uv; the tests install without requirements what does not belong together."""

@@ -12,7 +12,7 @@ import pytest
 
 from builder.errors import Exit
 from builder.matrix.axes import Cuda, Torch
-from builder.proofs.inventory import Inventory, Release, shelf_of
+from builder.proofs.inventory import Release, shelf_of
 from builder.proofs.static.symbol_table import collect_symbols
 from builder.store import Store
 from builder.wheels.toolchain.environments import Environment
@@ -129,7 +129,7 @@ def verify(farm: Farm, with_torch: Environment, tmp_path_factory: pytest.TempPat
     """Runs `buildfarm verify` with an inventory of the real torch."""
     own = tmp_path_factory.mktemp("incident-inventory")
     release = Release(Torch.parse(TORCH), Cuda.parse(CUDA), os.uname().machine)
-    shelf_of(Store(own)).add(Inventory(release, collect_symbols(with_torch.site_packages)))
+    shelf_of(Store(own)).add(release, collect_symbols(with_torch.site_packages))
 
     def run(*words: str | Path) -> Ran:
         return farm("verify", *words, "--store", own)

@@ -77,10 +77,7 @@ def test_libraries_of_an_environment(tmp_path: Path) -> None:
     assert "cudaMalloc" in symbols.libraries["libcudart.so.13"].defined
     assert any("libc10.so" in name for name in symbols.libraries["libtorch_cpu.so"].needed)
     assert symbols.cxx11
-
-
-def test_old_string_abi_is_detected(tmp_path: Path) -> None:
-    assert not collect_symbols(environment(tmp_path, "const char*")).cxx11
+    assert not collect_symbols(environment(tmp_path / "old", "const char*")).cxx11
 
 
 @pytest.mark.parametrize(

@@ -189,22 +189,6 @@ def test_missing_package_means_not_run_and_is_tried_again(
     assert verdicts(prove(HERE, requires=requires), HERE)["import"] == "passed"
 
 
-def test_full_disk_says_nothing_about_the_wheel(prove: Prove, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    install = Environments.install
-
-    def full(folder: Path, requirements: Sequence[str], **rest: Any) -> None:
-        if any(requirement.endswith(".whl") for requirement in requirements):
-            raise MachineFaultError("the disk is full", stage="environment")
-        install(folder, requirements, **rest)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Environments, "install", staticmethod(full))
-        with pytest.raises(BuildError, match="the disk is full"):
-            prove(HERE)
-    assert list((store.root / "proofs").iterdir()) == []
-    assert verdicts(prove(HERE), HERE)["import"] == "passed"
-
-
 @pytest.fixture
 def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Part:
     """Cells side by side, on a machine with two cores and much memory; their build has the log `log`."""
@@ -251,7 +235,7 @@ def test_cells_side_by_side_have_the_proofs_of_cells_one_after_the_other(
     assert plain(one_by_one) == plain(proofs)
 
 
-def test_a_cell_that_ended_before_a_full_disk_is_kept(
+def test_a_full_disk_says_nothing_about_the_wheel_and_a_cell_that_ended_before_is_kept(
     prove: Prove,
     part: Part,
     store: Store,
@@ -366,21 +350,18 @@ def test_a_compile_that_fails_does_not_wait_for_an_environment(
     assert ahead._ahead == {}
 
 
-def test_missing_python_means_not_run(prove: Prove, index: loopback.PackageIndex) -> None:
-    proofs = prove(HERE, NO_PYTHON)
-    assert verdicts(proofs, NO_PYTHON) == {"linkage": "not run", "import": "not run", **NOTHING}
-    for check in (Check.LINKAGE, Check.IMPORT):
-        assert proofs[NO_PYTHON, check].reason.startswith("no Python 3.99 on this machine")
-    assert verdicts(proofs, HERE)["import"] == "passed"
-    index.requested.clear()
-    assert prove(HERE, NO_PYTHON) == proofs
-    assert index.requested == []
-
-
-def test_proven_cell_stays_proven_when_a_further_cell_becomes_available(
-    prove: Prove, monkeypatch: pytest.MonkeyPatch
+def test_missing_python_means_not_run_until_it_is_there(
+    prove: Prove, index: loopback.PackageIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The cell that is proven stays proven."""
     before = prove(HERE, NO_PYTHON)
+    assert verdicts(before, NO_PYTHON) == {"linkage": "not run", "import": "not run", **NOTHING}
+    for check in (Check.LINKAGE, Check.IMPORT):
+        assert before[NO_PYTHON, check].reason.startswith("no Python 3.99 on this machine")
+    assert verdicts(before, HERE)["import"] == "passed"
+    index.requested.clear()
+    assert prove(HERE, NO_PYTHON) == before
+    assert index.requested == []
 
     def find(python: Python) -> Interpreter | None:
         return find_python(PYTHON) if python == NO_PYTHON.python else find_python(python)

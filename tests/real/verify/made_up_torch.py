@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 from builder.matrix.axes import Cuda, Torch
-from builder.proofs.inventory import Inventory, Release, Shelf
+from builder.proofs.inventory import Release, Shelf
 from builder.proofs.static.symbol_table import ProvidedLibrary, SymbolTable
 
 #: Symbols of libtorch_cpu in every release; those that only some have.
@@ -44,8 +44,8 @@ def stub_libraries(folder: Path) -> Path:
     return folder
 
 
-def inventory(torch: str, cuda: str = "13.0") -> Inventory:
-    """The inventory of one release, as one that was read from a wheel: the symbols of libcudart are unknown."""
+def inventory(torch: str, cuda: str = "13.0") -> tuple[Release, SymbolTable]:
+    """The symbols of one release, as they are read from a wheel: those of libcudart are unknown."""
     release = Torch.parse(torch)
     runtime = f"libcudart.so.{cuda.partition('.')[0]}"
     parts: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
@@ -57,13 +57,13 @@ def inventory(torch: str, cuda: str = "13.0") -> Inventory:
         "libtorch_global_deps.so": ((runtime,), frozenset()),
         "libgomp.so.1": ((), frozenset(["GOMP_parallel"])),
     }
-    libraries = {name: ProvidedLibrary(name, needed, defined) for name, (needed, defined) in parts.items()}
-    libraries[runtime] = ProvidedLibrary(runtime, (), frozenset(), read=False)
-    return Inventory(Release(release, Cuda.parse(cuda), "x86_64"), SymbolTable(libraries))
+    libraries = {name: ProvidedLibrary(needed, defined) for name, (needed, defined) in parts.items()}
+    libraries[runtime] = ProvidedLibrary((), frozenset(), read=False)
+    return Release(release, Cuda.parse(cuda), "x86_64"), SymbolTable(libraries)
 
 
 def fill(shelf: Shelf) -> Shelf:
     """Put torch 2.10 to 2.12 for CUDA 13.0, and 2.11 for CUDA 12.8, on a shelf."""
     for torch, cuda in (("2.10.0", "13.0"), ("2.11.0", "13.0"), ("2.12.1", "13.0"), ("2.11.0", "12.8")):
-        shelf.add(inventory(torch, cuda))
+        shelf.add(*inventory(torch, cuda))
     return shelf

@@ -9,7 +9,8 @@ from typer.testing import CliRunner, Result
 
 from builder.cli.app import app
 from builder.errors import BuildfarmError, Code, Exit, UsageError
-from builder.proofs.inventory import Inventory, Shelf, inventory_of_wheel
+from builder.proofs.inventory import Release, Shelf, inventory_of_wheel
+from builder.proofs.static.symbol_table import SymbolTable
 from builder.store import Store
 from builder.wheelfile.archive import WheelFile
 from tests.real.verify.corpus import Wheel
@@ -37,18 +38,18 @@ def torch_wheel(folder: Path, libraries: Path, version_file: str = CUDA_13) -> P
     return pure_wheel(folder, "torch", "2.11.0", files, tag=TORCH_TAG)
 
 
-def read(wheel: Path) -> Inventory:
+def read(wheel: Path) -> tuple[Release, SymbolTable]:
     with WheelFile(wheel) as archive:
         return inventory_of_wheel(archive)
 
 
 def test_inventory_of_a_wheel_file(stubs: Path, tmp_path: Path) -> None:
-    found = read(torch_wheel(tmp_path, stubs))
-    assert str(found.release) == "torch2.11.0-cu130-x86_64"
-    assert "_ZN2at3fooEv" in found.table.libraries["libtorch_cpu.so"].defined
-    assert "_ZN2at3barEv" not in found.table.libraries["libtorch_cpu.so"].defined
-    assert not found.table.libraries["libcudnn.so.9"].read
-    assert found.table.cxx11
+    release, table = read(torch_wheel(tmp_path, stubs))
+    assert str(release) == "torch2.11.0-cu130-x86_64"
+    assert "_ZN2at3fooEv" in table.libraries["libtorch_cpu.so"].defined
+    assert "_ZN2at3barEv" not in table.libraries["libtorch_cpu.so"].defined
+    assert not table.libraries["libcudnn.so.9"].read
+    assert table.cxx11
 
 
 def test_verify_reads_the_symbols_that_it_lacks(stubs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +121,7 @@ def test_copied_folder_of_inventories_is_used(store: Path, stubs: Path, tmp_path
 
 def test_a_damaged_inventory_is_refused(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "inventories")
-    path = shelf.add(inventory("2.11.0"))
+    path = shelf.add(*inventory("2.11.0"))
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UsageError, match="this is not a symbol inventory"):
         shelf.read(shelf.releases[0])
@@ -128,7 +129,7 @@ def test_a_damaged_inventory_is_refused(tmp_path: Path) -> None:
 
 def test_the_store_prunes_the_unused_inventories(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "inventories")
-    old, used = shelf.add(inventory("2.10.0")), shelf.add(inventory("2.11.0"))
+    old, used = shelf.add(*inventory("2.10.0")), shelf.add(*inventory("2.11.0"))
     for path in (old, used):
         os.utime(path, (0, 0))
     shelf.read(shelf.releases[1])

@@ -16,7 +16,6 @@ from builder.wheelfile.facts import facts_from_json, facts_to_json, read_facts, 
 from builder.wheelfile.fatbin import read_device_code
 from tests.conftest import coded
 from tests.fixtures.compiled import compiled, with_gpu_code
-from tests.refused import refused
 from tests.unit.loopback import w0
 from tests.unit.proofs.make import FORWARD, fat_binary, make_wheel
 
@@ -118,31 +117,6 @@ def test_path_outside_of_the_wheel_is_an_error(tmp_path: Path, name: str) -> Non
 
 
 NAME = "ops-1.0-cp312-cp312-linux_x86_64.whl"
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "code"),
-    [
-        (NAME, b"no zip at all", Code.WHEEL_DAMAGED),
-        (NAME, None, Code.NO_SUCH_FILE),
-        ("ops.whl", b"", Code.WHEEL_MISLABELLED),
-    ],
-)
-def test_unreadable_file_is_an_error(tmp_path: Path, name: str, content: bytes | None, code: Code) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with refused(code, name):
-        read_facts(tmp_path / name)
-
-
-def test_changed_byte_is_an_error(tmp_path: Path) -> None:
-    library = compiled(tmp_path, "int f() { return 1; }")
-    wheel = make_wheel(tmp_path, {"ops/_C.so": library})
-    data = bytearray(wheel.read_bytes())
-    data[data.index(library.read_bytes()[1000:1100]) + 50] ^= 255
-    wheel.write_bytes(data)
-    with pytest.raises(UsageError, check=coded(Code.WHEEL_DAMAGED)):
-        read_facts(wheel)
 
 
 INFO = "ops-1.0.dist-info"

@@ -23,6 +23,14 @@ WriteRecipe = Callable[..., Path]
 WriteMatrix = Callable[..., Path]
 
 
+def _with(body: str, keys: dict[str, str]) -> str:
+    """The file with these keys; a key given twice is an error, so its line is replaced."""
+    for key, value in keys.items():
+        lines = [line for line in body.splitlines() if not line.startswith(f"{key}:")]
+        body = "\n".join([*lines, f"{key}: {value}", ""])
+    return body
+
+
 @pytest.fixture
 def write_recipe(tmp_path: Path) -> WriteRecipe:
     """Write the folder of an extension and return it."""
@@ -31,10 +39,7 @@ def write_recipe(tmp_path: Path) -> WriteRecipe:
         folder = tmp_path / folder_name
         folder.mkdir(exist_ok=True)
         body = RECIPE.format(name=folder_name) if text is None else text
-        for key, value in keys.items():  # a key given twice is an error, so replace the line
-            lines = [line for line in body.splitlines() if not line.startswith(f"{key}:")]
-            body = "\n".join([*lines, f"{key}: {value}", ""])
-        (folder / "extension.yaml").write_text(body, encoding="utf-8")
+        (folder / "extension.yaml").write_text(_with(body, keys), encoding="utf-8")
         return folder
 
     return write
@@ -47,12 +52,8 @@ def write_matrix(tmp_path: Path, write_recipe: WriteRecipe) -> WriteMatrix:
     def write(text: str | None = None, **keys: str) -> Path:
         if not (tmp_path / "one").exists():
             write_recipe("one")
-        body = MATRIX if text is None else text
-        for key, value in keys.items():
-            lines = [line for line in body.splitlines() if not line.startswith(f"{key}:")]
-            body = "\n".join([*lines, f"{key}: {value}", ""])
         path = tmp_path / "matrix.yaml"
-        path.write_text(body, encoding="utf-8")
+        path.write_text(_with(MATRIX if text is None else text, keys), encoding="utf-8")
         return path
 
     return write

@@ -1,4 +1,4 @@
-"""The facts of compat.yaml are consistent, every reason names what is missing; facts about images."""
+"""The facts of compat.yaml are consistent; facts about images. The reasons why not are in the transcript of `plan`."""
 
 from pathlib import Path
 
@@ -13,81 +13,8 @@ from builder.matrix.compat_table import ImageFacts
 from tests.refused import refused
 
 X86 = Platform.LINUX_X86_64
-ARM = Platform.LINUX_AARCH64
 COMPAT = Compat.load()
 FILE = Path(module.__file__).with_name("compat.yaml")
-
-
-@pytest.mark.parametrize(
-    ("text", "release"),
-    [
-        ("2.2", "2.2.2"),
-        ("2.10", "2.10.0"),
-        ("2.1", "2.1.2"),
-        ("2.2.0", "2.2.0"),
-        ("1.13", "1.13.1"),
-        ("2.15", "2.15.0"),
-    ],
-)
-def test_a_series_means_its_newest_patch(text: str, release: str) -> None:
-    assert str(COMPAT.resolve_torch(text)) == release
-
-
-@pytest.mark.parametrize(
-    ("cell", "platform", "code", "says"),
-    [
-        ("2.2.2 12.4 3.12", X86, "no-torch-wheel-for-cuda", "CUDA 12.4; it has 11.8 and 12.1"),
-        ("2.2.2 12.1 3.13", X86, "no-torch-wheel-for-python", "Python 3.13; its newest is 3.12"),
-        ("2.15.0 13.2 3.10", X86, "no-torch-wheel-for-python", "Python 3.10; its oldest is 3.11"),
-        ("2.6.0 12.4 3.13t", X86, "no-torch-wheel-for-python", "3.13t; it has none for any free-threaded Python"),
-        ("2.12.1 13.0 3.13t", X86, "no-torch-wheel-for-python", "the last torch 2.12 with such a wheel is 2.12.0"),
-        ("2.11.0 12.9 3.12", X86, "unlisted-torch-wheel", "CUDA 12.9; it has 12.6, 12.8 and 13.0"),
-        ("1.12.0 10.2 3.9", X86, "no-toolkit", "buildfarm's version table lists no toolkit of CUDA 10.2"),
-        ("2.2.2 12.1 3.12", ARM, "no-torch-wheel-for-platform", "torch 2.2 wheel for CUDA 12.1 on linux_aarch64"),
-    ],
-)
-def test_reasons_why_cells_do_not_exist(cell: str, platform: Platform, code: str, says: str) -> None:
-    torch, cuda, python = cell.split()
-    answer = COMPAT.why_not(Torch.parse(torch), Cuda.parse(cuda), Python.parse(python), platform)
-    assert answer
-    assert answer.code == code
-    assert answer.reason.endswith(says)
-
-
-@pytest.mark.parametrize(
-    ("cuda", "arch", "says"),
-    [
-        ("11.8", "9.0", ""),
-        ("11.8", "12.0", "CUDA 11.8 cannot compile for sm_120; the first toolkit that can is 12.8"),
-        ("11.8", "9.0a", "CUDA 11.8 cannot compile for sm_90a; the first toolkit that can is 12.0"),
-        ("13.0", "7.0+PTX", "CUDA 13.0 cannot compile for sm_70; the last toolkit that can is 12.9"),
-        ("13.0", "10.1", "CUDA 13.0 cannot compile for sm_101; the last toolkit that can is 12.9"),
-        ("13.0", "14.0", "no CUDA toolkit that buildfarm knows compiles for 14.0; the nearest: 12.1"),
-        ("12.8", "12.0+PTX", ""),
-        ("13.0", "12.0f", ""),
-    ],
-)
-def test_reasons_why_architectures_are_refused(cuda: str, arch: str, says: str) -> None:
-    answer = COMPAT.why_not_arch(Cuda.parse(cuda), Arch.parse(arch))
-    assert answer == (("arch-unknown-to-toolkit", says) if says else None)
-
-
-@pytest.mark.parametrize(
-    ("torch", "arch", "reason"),
-    [
-        ("2.11.0", "8.8", "torch 2.11 refuses 8.8 in TORCH_CUDA_ARCH_LIST; with `override_architectures: true`"),
-        ("2.15.0", "12.1f", "torch 2.15 refuses 12.1f in TORCH_CUDA_ARCH_LIST; with"),
-        ("2.9.0", "10.1", "; torch before 2.9 accepts it; with"),
-        ("2.13.0", "10.7", "; torch 2.14 is the first that accepts it; with"),
-        ("2.1.2", "9.0a", "; torch 2.2 is the first that accepts it; with"),
-        *(("2.8.0", "10.1a+PTX", ""), ("2.14.1", "10.7", ""), ("2.2.0", "9.0a", ""), ("1.12.0", "8.6+PTX", "")),
-    ],
-)
-def test_architectures_that_torch_refuses(torch: str, arch: str, reason: str) -> None:
-    """Each of them ended the compile with "ValueError: Unknown CUDA arch (8.8) or GPU not supported"."""
-    why = COMPAT.why_not_listed(Torch.parse(torch), Arch.parse(arch))
-    assert (why is not None) is bool(reason)
-    assert why is None or (why.code == "arch-refused-by-torch" and reason in why.reason)
 
 
 @pytest.mark.parametrize(

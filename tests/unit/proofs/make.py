@@ -82,7 +82,7 @@ def table(
     }
     parts = plain | dict(libraries or {})
     return SymbolTable(
-        {n: ProvidedLibrary(n, needed, frozenset(defined)) for n, (needed, defined) in parts.items()}, cxx11
+        {n: ProvidedLibrary(needed, frozenset(defined)) for n, (needed, defined) in parts.items()}, cxx11
     )
 
 

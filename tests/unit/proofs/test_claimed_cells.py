@@ -9,7 +9,7 @@ import pytest
 from builder.gate.acceptance import Accept
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome
 from builder.gate.system import nvidia
-from builder.matrix.axes import AbiClass, Cell, Cuda, Platform
+from builder.matrix.axes import AbiClass, Cell, Platform
 from builder.matrix.compat import Compat
 from builder.matrix.config import Recipe
 from builder.proof import Check, Proof, Verdict
@@ -124,12 +124,9 @@ def test_the_class_follows_from_tags_and_symbols(symbols: tuple[str, ...], tag: 
     assert abi_class(wheel_facts(library(undefined=symbols), version="1.0", tag=tag)) is abi
 
 
-def test_what_torch_provides_goes_by_names() -> None:
+def test_a_torch_extension_links_or_requires_torch() -> None:
     needed = ("libtorch_cpu.so", "libc10.so", "libcudart.so.13", "libcudnn.so.9", "libnvjpeg.so.13", "libz.so.1")
     assert provided_by_torch(facts(needed=needed)) == {*needed[:4]}
-
-
-def test_a_torch_extension_links_or_requires_torch() -> None:
     assert uses_torch(facts(needed=("libc10.so",)))
     assert uses_torch(facts("1.0", "torch>=2"))
     assert not uses_torch(facts("1.0", "torchdata", 'torch; extra == "gpu"', needed=("libc.so.6",)))
@@ -155,24 +152,6 @@ def test_a_number_that_python_does_not_convert_is_no_error(field: str) -> None:
     CellClaims(changed[field]).why_not(cell)
     proof = check_metadata(changed[field], foreign_claim(changed[field], [cell]))
     assert proof.verdict is Verdict.FAILED
-
-
-@pytest.mark.parametrize(
-    ("version", "cuda", "floor"),
-    [
-        ("580.65.06", Cuda(13, 2), ""),
-        ("570.211.01", Cuda(13, 0), "580.65.06"),
-        ("525.60.13", Cuda(12, 8), ""),
-        ("520.61.05", Cuda(12, 1), "525.60.13"),
-        ("450.80.02", Cuda(11, 8), ""),
-        ("440.33", Cuda(11, 8), "450.80.02"),
-        ("", Cuda(13, 0), ""),
-        ("[N/A]", Cuda(13, 0), ""),
-    ],
-)
-def test_driver_of_the_first_minor_suffices_within_a_major(version: str, cuda: Cuda, floor: str) -> None:
-    assert driver.driver_runs(version, cuda, Compat.load()) is not bool(floor)
-    assert floor in driver.driver_floor(cuda, Compat.load())
 
 
 def test_the_version_of_the_driver_is_that_of_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:

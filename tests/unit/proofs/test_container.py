@@ -13,7 +13,7 @@ from builder.errors import BuildError, Code, MissingToolError
 from builder.gate.outcome import NOT_RUN, PASSED, Answer, Outcome
 from builder.images.base_image_choice import ImageChooser
 from builder.images.container import GPU_REQUESTS, OWNER_LABEL, ContainerSpec, NoGpuError, RunResult
-from builder.matrix.axes import Cell, Torch
+from builder.matrix.axes import Cell, Cuda, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule
 from builder.matrix.load import load_matrix
@@ -183,16 +183,26 @@ def with_driver(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(driver, "driver_version", lambda: version)
 
 
-@pytest.mark.parametrize(("driver", "wanted"), [("580.95.05", True), ("", True), ("535.183.01", False)])
-def test_gpu_is_requested_when_the_driver_is_new_enough(
-    monkeypatch: pytest.MonkeyPatch, driver: str, wanted: bool
+@pytest.mark.parametrize(
+    ("driver", "cuda", "floor"),
+    [
+        ("580.65.06", "13.2", ""),
+        ("570.211.01", "13.0", "580.65.06"),
+        ("525.60.13", "12.8", ""),
+        ("520.61.05", "12.1", "525.60.13"),
+        ("440.33", "11.8", "450.80.02"),
+        ("", "13.0", ""),
+        ("[N/A]", "13.0", ""),
+    ],
+)
+def test_a_gpu_is_requested_if_the_driver_runs_the_first_minor_of_the_cuda(
+    monkeypatch: pytest.MonkeyPatch, driver: str, cuda: str, floor: str
 ) -> None:
-    assert gpu_for(CELL) == (False, "")
+    cell = replace(CELL, cuda=Cuda.parse(cuda))
+    assert gpu_for(cell) == (False, "")
     with_driver(monkeypatch, driver)
-    found, why_not = gpu_for(CELL)
-    assert found is wanted
-    assert why_not.startswith("" if wanted else f"NVIDIA's driver {driver} here is too old for CUDA 13.0")
-    assert bool(why_not) is not wanted
+    needs = f"CUDA {cuda}, which needs {floor} or newer: update the driver"
+    assert gpu_for(cell) == (not floor, f"NVIDIA's driver {driver} here is too old for {needs}" if floor else "")
 
 
 def requests_of(engine: FakeEngine) -> list[object]:

@@ -19,19 +19,27 @@ from builder.errors import Code, MissingToolError
 from builder.matrix.config import PathSource, Recipe, SdistSource
 from builder.proof import Verdict
 from builder.proofs.cells import cell_run, import_check
-from builder.proofs.cells.cell_environment import CellEnvironment
+from builder.proofs.cells.cell_environment import LocalEnvironment
 from builder.proofs.cells.cell_run import _as_with_gpu, _install_companions, _missing_driver
 from builder.proofs.cells.import_check import ImportOutcome, import_hints
 from builder.wheels.toolchain.uv import MachineFaultError
 from tests.conftest import wait_until
 
-TORCH = """\
+#: A torch that only counts GPUs, and finds none.
+TORCH = {
+    "__init__.py": """\
+from torch import cuda
 __version__ = "2.11.0+cu130"
 class version: cuda = "13.0"
-class cuda:
-    @staticmethod
-    def device_count(): return 2
-"""
+""",
+    "cuda/__init__.py": """\
+def device_count(): return 0
+def is_available(): return False
+def init(): raise RuntimeError("Found no NVIDIA driver on your system")
+def get_device_capability(): init()
+def get_device_properties(device): init()
+""",
+}
 
 Put = Callable[[str, str], None]
 
@@ -41,7 +49,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with a torch of a few lines."""
     folder = tmp_path_factory.mktemp("cell")
     venv.create(folder, symlinks=True)
-    (site(folder) / "torch.py").write_text(TORCH)
+    (site(folder) / "torch" / "cuda").mkdir(parents=True)
+    for name, text in TORCH.items():
+        (site(folder) / "torch" / name).write_text(text)
     return folder
 
 
@@ -75,7 +85,7 @@ def test_import_passes_with_the_versions_as_evidence(interpreter: Path, put: Put
     assert (outcome.verdict, outcome.reason) == (Verdict.PASSED, "one, two")
     assert outcome.evidence["torch"] == "2.11.0+cu130"
     assert outcome.evidence["cuda"] == "13.0"
-    assert outcome.evidence["gpus"] == 2
+    assert outcome.evidence["gpus"] == 0
     assert outcome.evidence["python"] == ".".join(map(str, sys.version_info[:3]))
 
 
@@ -423,7 +433,7 @@ def test_an_import_without_the_driver_says_nothing(
 
 @dataclass(frozen=True)
 class FakedCell:
-    """An environment without a GPU, with a torch that only counts GPUs."""
+    """The environment of a cell."""
 
     folder: Path
 
@@ -435,30 +445,12 @@ class FakedCell:
 
     def judge(self, code: str) -> tuple[str, str]:
         """The reason why the import of a package with this code failed, and why this is no fault of the package."""
-        (site,) = self.folder.glob("lib/python*/site-packages")
-        (site / "ops").mkdir(exist_ok=True)
-        (site / "ops" / "__init__.py").write_text(f"{code}\n")
+        package = site(self.folder) / "ops"
+        package.mkdir(exist_ok=True)
+        (package / "__init__.py").write_text(f"{code}\n")
         first = self.try_import(["ops"])
-        outcome, lacking = _as_with_gpu(cast("CellEnvironment", self), ["ops"], first, Path("ops.whl"))
+        outcome, lacking = _as_with_gpu(cast("LocalEnvironment", self), ["ops"], first, Path("ops.whl"))
         return outcome.reason, lacking
-
-
-@pytest.fixture(scope="module")
-def faked_cell(tmp_path_factory: pytest.TempPathFactory) -> FakedCell:
-    folder = tmp_path_factory.mktemp("cell")
-    venv.create(folder, symlinks=True)
-    (site,) = folder.glob("lib/python*/site-packages")
-    (site / "torch" / "cuda").mkdir(parents=True)
-    (site / "torch" / "__init__.py").write_text(
-        "from types import SimpleNamespace\nfrom torch import cuda\n"
-        "__version__ = '2.11'\nversion = SimpleNamespace(cuda='13.0')\n"
-    )
-    (site / "torch" / "cuda" / "__init__.py").write_text(
-        "def device_count(): return 0\ndef is_available(): return False\n"
-        "def init(): raise RuntimeError('Found no NVIDIA driver on your system')\n"
-        "def get_device_capability(): init()\ndef get_device_properties(device): init()\n"
-    )
-    return FakedCell(folder)
 
 
 NO_NVML = "class NVMLError(Exception): ...\nraise NVMLError('NVML Shared Library Not Found')"
@@ -483,9 +475,11 @@ CPP = "import os, sys\nprint('  what():  CUDA driver version is insufficient', f
         CPP,
     ],
 )
-def test_an_import_that_needs_a_gpu_says_nothing(faked_cell: FakedCell, code: str) -> None:
-    assert faked_cell.judge(code)[1].startswith(
-        "it needs a GPU when it is imported, and there is none here: import of ops"
+def test_an_import_that_needs_a_gpu_says_nothing(folder: Path, code: str) -> None:
+    assert (
+        FakedCell(folder)
+        .judge(code)[1]
+        .startswith("it needs a GPU when it is imported, and there is none here: import of ops")
     )
 
 
@@ -500,7 +494,7 @@ def test_an_import_that_needs_a_gpu_says_nothing(faked_cell: FakedCell, code: st
         ("raise SystemExit(0)", "ended the process"),
     ],
 )
-def test_an_import_that_fails_on_a_gpu_too_is_a_failure(faked_cell: FakedCell, code: str, reason: str) -> None:
-    found, lacking = faked_cell.judge(code)
+def test_an_import_that_fails_on_a_gpu_too_is_a_failure(folder: Path, code: str, reason: str) -> None:
+    found, lacking = FakedCell(folder).judge(code)
     assert not lacking
     assert reason in found

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from builder.errors import Code
-from builder.gate.system.crash import demangle
 from builder.matrix.axes import AbiClass, Arch, Torch
 from builder.proof import Check
 from builder.proofs.static.device_code import check_device_code
@@ -18,13 +17,11 @@ from builder.proofs.static.system_symbols import is_python, is_standard, is_torc
 from builder.records import CudaSources
 from builder.wheelfile.compatibility import DRIVER_LIBRARIES, is_driver_library
 from builder.wheelfile.facts import Library
-from builder.wheelfile.shims import shims
 from tests.refused import refused
 from tests.unit.proofs.make import CELL, FORWARD, claim, expect, gpu_library, library, table, wheel_facts
 from tools.make_shims import tabulate
 
 CXX11 = "_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
-CUDART_12 = {"cudaFancy": ("libcudart.so.12", "libcudart.so.12")}
 
 
 def uses(*undefined: str, **facts: Any) -> Library:
@@ -66,6 +63,7 @@ def test_found(libraries: tuple[Library, ...]) -> None:
         ((uses("aoti_torch_get_current_cuda_stream"),), {}, r"not linked against libtorch_cuda\.so"),
         ((uses("helper"), library("ops/h.so", defined=("helper",))), {}, r"ops/h\.so defines the symbol, but"),
         ((uses("torch_has_storage"),), {}, r"torch 2\.14 added this function, but this cell has torch 2\.11"),
+        ((uses("_Znonsense"),), {}, "undefined symbol _Znonsense: no library of torch"),
         ((uses("torch_sorted"),), {}, "no torch release in buildfarm's table shims.yaml has this function"),
         ((uses("cublasSgemm_v2", needed=()),), {}, r"link libcublas for CUDA 13\.0"),
         ((uses("cublasLtMatmul", needed=()),), {}, "link libcublasLt for CUDA"),
@@ -93,17 +91,12 @@ def test_needed_library_does_not_exist(needed: str, says: str) -> None:
     assert proof.evidence["absent"] == {"ops/_C.so": [needed]}
 
 
-def test_missing_library_is_one_error_not_one_for_each_symbol() -> None:
-    wheel = wheel_facts(uses("cudaFancy", needed=("libcudart.so.12",), bound=CUDART_12))
+@pytest.mark.parametrize(("runtime", "named"), [("libcudart.so.12", False), ("libcudart.so.13", True)])
+def test_a_library_that_is_missing_is_one_error_and_not_one_for_each_symbol(runtime: str, named: bool) -> None:
+    """A symbol with a version of a library that exists must be defined there."""
+    wheel = wheel_facts(uses("cudaFancy", needed=(runtime,), bound={"cudaFancy": (runtime, runtime)}))
     proof = check_linkage(wheel, CELL, table())
-    assert proof.evidence["missing"] == {}
-    assert "cudaFancy" not in proof.reason
-
-
-def test_versioned_symbol_of_a_cuda_library_must_be_defined_there() -> None:
-    bound = {"cudaFancy": ("libcudart.so.13", "libcudart.so.13")}
-    proof = check_linkage(wheel_facts(uses("cudaFancy", needed=("libcudart.so.13",), bound=bound)), CELL, table())
-    assert "cudaFancy" in proof.reason
+    assert ("cudaFancy" in proof.reason) is bool(proof.evidence["missing"]) is named
 
 
 @pytest.mark.parametrize("machine", ["EM_NONE", "EM_HEXAGON", "4711", "riscv64"])
@@ -136,14 +129,12 @@ PER_CUDA = tuple(
 )
 
 
-@pytest.mark.parametrize(("foreign", "reason"), [(False, "the runtime of CUDA 12"), (True, "")])
-def test_libraries_for_one_cuda_each(foreign: bool, reason: str) -> None:
-    expect(check_linkage_in(wheel_facts(*PER_CUDA), claim(foreign=foreign), CELL, table()), reason)
-
-
-def test_a_foreign_wheel_without_a_library_for_this_cuda_fails() -> None:
-    proof = check_linkage_in(wheel_facts(*PER_CUDA[:2]), claim(foreign=True), CELL, table())
-    assert "the runtime of CUDA" in proof.reason
+@pytest.mark.parametrize(
+    ("count", "foreign", "reason"),
+    [(3, False, "the runtime of CUDA 12"), (3, True, ""), (2, True, "the runtime of CUDA")],
+)
+def test_libraries_for_one_cuda_each(count: int, foreign: bool, reason: str) -> None:
+    expect(check_linkage_in(wheel_facts(*PER_CUDA[:count]), claim(foreign=foreign), CELL, table()), reason)
 
 
 @pytest.mark.parametrize(
@@ -208,14 +199,9 @@ def test_affected_gpus_and_the_architectures_are_named() -> None:
     assert "sm_120 (RTX PRO 6000 Blackwell, RTX 50 series (5090))" in reason
     assert "A100" not in reason
     assert "`override_architectures: true`" in reason
+    assert "if the library is for one architecture only, add the check to `accepts`" in reason
     wheel = wheel_facts(gpu_library("sm_80", "sm_100"), gpu_library("sm_80", path="ops/b.so", ptx=("compute_80",)))
     assert check_device_code(wheel, claim(archs=archs[:1])).reason == "compute_80 sm_80 sm_100"
-
-
-def test_libraries_for_one_architecture_each_need_an_accepted_finding() -> None:
-    wheel = wheel_facts(gpu_library("sm_90", path="ops/sm90/_C.so"), gpu_library("sm_100", path="ops/sm100/_C.so"))
-    proof = check_device_code(wheel, claim(archs=(Arch(9, 0), Arch(10, 0))))
-    expect(proof, "if the library is for one architecture only, add the check to `accepts`")
 
 
 def test_code_of_an_unknown_kind_is_said() -> None:
@@ -237,40 +223,11 @@ def test_environment_without_torch(tmp_path: Path) -> None:
         collect_symbols(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("symbol", "readable"),
-    [
-        (FORWARD, "ms_deform_attn_cuda_forward(" + "at::Tensor const&, " * 5 + "int)"),
-        ("torch_call_dispatcher", "torch_call_dispatcher"),
-        ("_Znonsense", "_Znonsense"),
-        ("f", "f"),
-    ],
-)
-def test_demangle(symbol: str, readable: str) -> None:
-    assert demangle(symbol) == readable
-
-
-@pytest.mark.parametrize(
-    ("symbol", "torch"),
-    [
-        ("_ZN2at6TensorC1Ev", True),
-        ("_ZNK3c106Device3strEv", True),
-        ("_ZNKR5torch8autograd4Node4nameEv", True),
-        ("_ZTVN5torch8autograd4NodeE", True),
-        ("_ZN6caffe28TypeMetaC1Ev", True),
-        ("_ZN2atlsERSoRKNS_6TensorE", True),
-        ("_ZNSt6vectorIN2at6TensorESaIS1_EED1Ev", False),
-        (FORWARD, False),
-        ("_ZN7torchvi3fooEv", False),
-        ("_ZN3atx3fooEv", False),
-        ("torch_call_dispatcher", False),
-    ],
-)
-def test_names_of_torch_cxx(symbol: str, torch: bool) -> None:
-    assert is_torch_cxx(symbol) is torch
-
-
-def test_names_of_python_and_of_the_libraries_of_the_driver() -> None:
+def test_names_of_torch_of_python_and_of_the_libraries_of_the_driver() -> None:
+    torch = ("_ZNK3c106Device3strEv", "_ZNKR5torch8autograd4Node4nameEv", "_ZN6caffe28TypeMetaC1Ev")
+    assert all(map(is_torch_cxx, (*torch, "_ZN2atlsERSoRKNS_6TensorE")))
+    others = ("_ZNSt6vectorIN2at6TensorESaIS1_EED1Ev", FORWARD, "_ZN7torchvi3fooEv", "_ZN3atx3fooEv")
+    assert not any(map(is_torch_cxx, others))
     assert all(map(is_python, ("PyList_New", "_Py_NoneStruct", "_PyThreadState_UncheckedGet")))
     assert not any(map(is_python, ("Pyramid", "pyre")))
     assert all(map(is_driver_library, ("libcuda.so.1", *DRIVER_LIBRARIES)))
@@ -318,27 +275,6 @@ STABLE: list[tuple[tuple[Library, ...], str, str]] = [
 def test_stable(libraries: tuple[Library, ...], floor: str, error: str) -> None:
     proof = check_stable(wheel_facts(*libraries), claim(abi=AbiClass.STABLE, torch=Torch(2, 10, 0)))
     assert expect(proof, error).evidence["floor"] == floor
-
-
-def test_other_abi_classes_have_no_stable_proof() -> None:
-    assert check_stable(wheel_facts(uses(CXX)), claim(abi=AbiClass.ABI3)) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "series", "kind"),
-    [
-        ("aoti_torch_get_current_cuda_stream", "2.9", "cuda"),
-        ("torch_call_dispatcher", "2.10", "cpu"),
-        ("torch_c10_cuda_check_msg", "2.10", "cuda"),
-        ("torch_from_blob", "2.11", "cpu"),
-        ("torch_library_def_with_tags", "2.12", "cpu"),
-        ("torch_generator_get_device", "2.13", "cpu"),
-        ("torch_has_storage", "2.14", "cpu"),
-        ("torch_dtype_to_pyobject", "2.15", "cpu"),
-    ],
-)
-def test_measured_table(name: str, series: str, kind: str) -> None:
-    assert (shims()[name].series, shims()[name].kind) == (series, kind)
 
 
 def test_table_lists_first_and_last_appearances() -> None:
@@ -401,8 +337,9 @@ def test_oldest_of_two_tags_decides() -> None:
     expect(proof, "PyBuffer_Release")
 
 
-def test_no_proof_without_an_abi3_tag_or_claim() -> None:
-    assert check_abi3(wheel_facts(library(undefined=("PyBuffer_Release",))), claim()) is None
+def test_other_abi_classes_have_no_proof_of_a_stable_abi() -> None:
+    assert check_stable(wheel_facts(uses(CXX)), claim(abi=AbiClass.ABI3)) is None
+    assert check_abi3(wheel_facts(uses("PyBuffer_Release")), claim()) is None
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from builder.matrix.axes import Arch, Cuda, Gpu, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.proof import Check, Proof
-from builder.proofs.inventory import Inventory, Shelf
+from builder.proofs.inventory import Shelf
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.proofs.static.variants import loaded
-from builder.proofs.verify.gpus import How, answer, check_gpus, gpu_named
+from builder.proofs.verify.gpus import How, answer, check_gpus
 from builder.proofs.verify.judge import Judge
 from builder.proofs.verify.torch_window import Linker
 from builder.wheelfile.facts import Library, open_wheel
@@ -47,7 +47,7 @@ from tests.unit.proofs.make import gpu_library, library, wheel_facts
 def test_how_a_gpu_runs_code(gpu: str, sass: tuple[str, ...], ptx: tuple[str, ...], how: How, code: str) -> None:
     compat = Compat.load()
     facts = wheel_facts(gpu_library(*sass, ptx=ptx))
-    found = answer(facts, Gpu(gpu, gpu_named(gpu, compat)), compat, "")
+    found = answer(facts, Gpu(gpu, compat.gpu_named(gpu)), compat, "")
     assert found
     assert (found.how, found.code) == (how, code)
 
@@ -58,7 +58,7 @@ def test_how_a_gpu_runs_code(gpu: str, sass: tuple[str, ...], ptx: tuple[str, ..
 def test_driver_that_compiles_a_version_of_ptx(isa: str, driver: str) -> None:
     compat = Compat.load()
     facts = wheel_facts(gpu_library("sm_80", ptx=("compute_80",), ptx_isa={"compute_80": isa} if isa else {}))
-    found = answer(facts, Gpu("H100", gpu_named("H100", compat)), compat, "525.60.13")
+    found = answer(facts, Gpu("H100", compat.gpu_named("H100")), compat, "525.60.13")
     assert found
     assert found.driver == driver
 
@@ -78,14 +78,12 @@ def test_driver_that_compiles_a_version_of_ptx(isa: str, driver: str) -> None:
     ],
 )
 def test_every_gpu_that_people_own_has_a_name(names: str, arch: str) -> None:
-    assert {gpu_named(name, Compat.load()) for name in names.split(", ")} == {Arch.parse(arch)}
+    assert {Compat.load().gpu_named(name) for name in names.split(", ")} == {Arch.parse(arch)}
 
 
 @pytest.mark.parametrize("name", ["10.0", "sm_100", "sm_100a", "sm_100f"])
 def test_a_gpu_is_named_by_its_compute_capability_too(name: str) -> None:
-    assert gpu_named(name, Compat.load()) == Arch(10, 0)
-    people = ("T4", "A100", "L4", "H200", "B200", "B300", "RTX 2080", "RTX 3090", "RTX 4070", "RTX 5080")
-    assert all(gpu_named(own, Compat.load()) for own in people)
+    assert Compat.load().gpu_named(name) == Arch(10, 0)
 
 
 EVERY = gpu_library("sm_80", "sm_90", ptx=("compute_90",))
@@ -95,7 +93,7 @@ ONLY = "only B200 (10.0), B300 (10.3) and Rubin (10.7) can run it"
 
 def checked(*libraries: Library, gpus: tuple[str, ...] = ()) -> Proof:
     compat = Compat.load()
-    asked = [Gpu(name, gpu_named(name, compat)) for name in gpus]
+    asked = [Gpu(name, compat.gpu_named(name)) for name in gpus]
     return check_gpus(wheel_facts(*libraries), asked, "", compat, "")
 
 
@@ -218,5 +216,5 @@ def test_the_symbols_of_the_torch_of_the_wheel_are_read(
     assert ", ".join(f"{one.torch} {one.cuda.variant}" for one in unread) == releases
     shelf = Shelf(tmp_path)
     for release in unread:
-        shelf.add(Inventory(release, SymbolTable({})))
+        shelf.add(release, SymbolTable({}))
     assert Linker(facts, shelf, select).unread == []
