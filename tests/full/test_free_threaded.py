@@ -40,7 +40,7 @@ def test_one_wheel_for_both_pythons(farm: Farm, store: Path, tmp_path: Path) -> 
         assert done.code == 0, done.all
     tags = {wheel.stem.split("-", 2)[-1].rsplit("-", 1)[0] for wheel in (tmp_path / "dist").glob("*.whl")}
     assert tags == {"cp310-abi3", "cp315-abi3.abi3t"}
-    index = f"{(tmp_path / 'index').as_uri()}/cu132/simple"
+    index = f"{(tmp_path / 'index').as_uri()}/simple"
     for python, interpreter in found.items():
         place = tmp_path / f"env-{python}"
         run(find_uv(), "venv", "-q", "--seed", "--python", interpreter, place)

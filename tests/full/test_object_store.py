@@ -1,10 +1,13 @@
-"""An index in a bucket of a real S3 server: the commands, concurrent publishers, installers, errors."""
+"""An index in a bucket of a real S3 server: the commands, concurrent and killed publishers, installers, errors."""
 
 import json
+import multiprocessing
 import os
 import random
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,10 +23,12 @@ from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from builder.wheels.toolchain.uv import find_uv
 from tests.fixtures import object_store
 from tests.fixtures.index_server import clean_environment
-from tests.fixtures.killed import together
+from tests.fixtures.killed import seeded, together
 from tests.fixtures.object_store import ObjectStore
 from tests.unit.conftest import Call
 from tests.unit.publish.index.make import checked, ready
+
+FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +153,30 @@ def test_publishers_at_once_lose_nothing(place: str, tmp_path: Path, versions: l
     assert sorted(done) == sorted(entry.sha256 for entry in Repository(Bucket(place)).entries("my-ext"))
     assert wheels(place) == sorted(set(versions))
     assert Repository(Bucket(place)).objects.names("pending") == []
+
+
+def test_a_killed_publisher_leaves_nothing_half_seen(place: str, tmp_path: Path) -> None:
+    seed = seeded()
+    started = time.monotonic()
+    _add(place, ready(tmp_path, version="0.0"))
+    duration = time.monotonic() - started
+    news = [ready(tmp_path, version=f"{number}.0") for number in range(1, 11)]
+    repository = Repository(Bucket(place))
+    for new in news:
+        process = FORK.Process(target=_add, args=(place, new))
+        process.start()
+        time.sleep(seed.random() * duration)
+        assert process.pid
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        published = {entry.filename: entry for entry in repository.entries("my-ext")}
+        for entry in repository.listed("my-ext"):  # every link that a page has leads to a whole file
+            assert published[entry.filename] == entry
+            assert len(repository.objects.read(entry.path)) == entry.size
+    listed = wheels(place)  # also finishes what was left undone
+    assert listed == sorted(str(entry.version) for entry in repository.entries("my-ext"))
+    repository.add(news[-1])  # the next run continues
+    assert "10.0" in wheels(place)
 
 
 def test_a_large_wheel_is_sent_in_parts(

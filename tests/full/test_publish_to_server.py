@@ -1,8 +1,11 @@
-"""`buildfarm publish --to URL`: a real server, real installers, and a connection that is cut."""
+"""`buildfarm publish --to URL`: a real server, real installers, kills and cuts at random moments."""
 
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -17,12 +20,16 @@ from builder.publish.server.client import IndexServer
 from builder.publish.server.tokens import Tokens
 from builder.result import PublishOutcome
 from builder.store import Store
-from tests.conftest import Ran, run
+from tests.conftest import Ran, run, wait_until
 from tests.fixtures.index_server import Server, clean_environment, running
+from tests.fixtures.killed import begin, context_of, enough, seeded
 from tests.real.publish.remote.make import CELL, ON_GPU, proven_wheel
 from tests.real.test_serve import _certificate as certificate
 from tests.real.test_serve import pip, uv_pip
 from tests.unit.publish.index.make import checked
+
+#: Kills of `publish`; BUILDFARM_KILLS=50 makes a longer test.
+KILLS = int(os.environ.get("BUILDFARM_KILLS", "20"))
 
 
 def buildfarm(*words: str | Path, env: Mapping[str, str]) -> Ran:
@@ -83,7 +90,74 @@ def test_over_tls_with_a_token_in_netrc(tmp_path: Path) -> None:
         assert done.code == 0, done.all
 
 
+def slowly(self: server.UploadBody) -> Iterator[bytes]:
+    """The parts of a form, as a slow network takes them, so that kills hit the upload."""
+    for chunk in plain_parts(self):
+        yield chunk
+        time.sleep(0.01)
+
+
 plain_parts = server.UploadBody.__iter__
+
+
+def send(url: str, token: str, wheels: Sequence[Path], store: Path, begun: Connection) -> None:
+    """`buildfarm publish --to URL`, which starts faster without the command line."""
+    os.environ["BUILDFARM_TOKEN"] = token
+    server.UploadBody.__iter__ = slowly  # type: ignore[method-assign]
+    begun.send(None)
+    results = publish_wheels(IndexServer(url), wheels, Store(store), [Level.CPU])
+    assert all(result.outcome is not PublishOutcome.REFUSED for result in results), results
+
+
+def test_a_killed_publish_leaves_nothing_and_the_next_run_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed, context = seeded(), context_of(__name__)
+    root, store, temporary = tmp_path / "index", tmp_path / "store", tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    repository = Repository(Folder(root))
+    known: set[str] = set()
+    kills = during = continued = 0
+    with running(root) as index:
+        token = secret(root)
+
+        def start(wheels: Sequence[Path]) -> BaseProcess:
+            return begin(context, send, index.url, token, wheels, store)[0]
+
+        def made(kill: int) -> list[Path]:
+            files: dict[str, str | bytes] = {"my_ext/data.bin": seed.randbytes(4_000_000)}
+            return [proven_wheel(tmp_path / f"{kill}", "my_ext", f"{kill}.{one}", files=files) for one in range(2)]
+
+        for number in (10_001, 10_002):  # the first run also waits for imports
+            process, began = start(made(number)), time.monotonic()
+            process.join()
+            assert process.exitcode == 0
+            duration = time.monotonic() - began
+        while not enough(kills, during, wanted=KILLS, of=KILLS // 4 + 1):
+            kills += 1
+            wheels = made(kills)
+            process = start(wheels)
+            time.sleep(seed.random() * duration)
+            process.kill()
+            process.join()
+            there = {entry.filename for entry in repository.entries("my-ext")}
+            during += not {wheel.name for wheel in wheels} <= there
+            assert known <= there
+            if kills % 4 == 0:
+                again = start(wheels)
+                again.join()
+                assert again.exitcode == 0
+                known |= {wheel.name for wheel in wheels}
+                continued += 1
+        wait_until(lambda: not any(temporary.glob("buildfarm-upload-*")), "a server without what killed clients sent")
+        assert index.stop() == 0
+        assert '" 500' not in index.log.read_text()
+    check = checked(repository)
+    assert (check.faults, check.finished) == ((), ())
+    assert known <= {entry.filename for entry in repository.listed("my-ext")}
+    assert all(entry.farm and entry.farm.cells == {CELL: "cpu"} for entry in repository.entries("my-ext"))
+    print(f"{kills} kills, {during} during an upload, {continued} continued, {check.wheels} wheels")
 
 
 @pytest.fixture
