@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.cli.options import SelectOptions
@@ -27,6 +26,7 @@ from builder.matrix.plan import selected_recipes
 from builder.option import option
 from builder.progress.display import Progress
 from builder.proofs.cells.cell_environment import LocalEnvironments
+from builder.recipes.new_extension import source_templates
 from builder.result import CasesResult
 from builder.store import Store, work_name, write_atomic
 from builder.wheelfile.compatibility import is_compatible
@@ -132,15 +132,7 @@ def _drafted(target: SmokeTarget, cells: LocalEnvironments, store: Store) -> tup
 
 def cases_text(drafts: Drafts, *, name: str = "", cell: str = "") -> str:
     """Return the cases.py of an extension; without a name what an existing one lacks, to copy into it."""
-    # No autoescape: it escapes for HTML, and the output is source code.
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,  # noqa: S701
-    )
+    environment = source_templates(Path(__file__).parent)
     environment.filters |= {"literal": _literal, "quoted": _quoted, "comment": _comment}
     cases = [draft for draft in drafts.drafts if is_case(draft)]
     left = [draft for draft in drafts.drafts if draft.required and not is_case(draft)]

@@ -198,14 +198,14 @@ def _packaging(name: str, sources: Iterable[str], text: str, module: str = "_C")
 
 
 def _render(template: str, **values: object) -> str:
-    return _environment().get_template(f"{template}.j2").render(values)
+    return source_templates(Path(__file__).parent / "starter").get_template(f"{template}.j2").render(values)
 
 
 @cache
-def _environment() -> Environment:
-    # No autoescape: it escapes for HTML, and the output is source code.
+def source_templates(folder: Path) -> Environment:
+    """The templates of source code in a folder. No autoescape: it escapes for HTML."""
     return Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "starter"),
+        loader=FileSystemLoader(folder),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,
