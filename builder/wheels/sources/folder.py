@@ -25,11 +25,12 @@ _LEFTOVER_NAMES = frozenset(
     }
 )  # fmt: skip
 _LEFTOVER_SUFFIXES = (".egg-info", ".pyc", ".so")
-#: A folder with one of these files is a cache (https://bford.info/cachedir) or a Python environment.
-_MARKERS = ("CACHEDIR.TAG", "pyvenv.cfg", "conda-meta/history")
-# Only at the top level: `src/build/` may be a package. The top-level `tests/`, matrix.yaml, the recipe and its op cases
-# are neither in the digest nor in the tree of a build, so changing a test or a summary causes no rebuild.
-_LEFT_OUT_AT_TOP = frozenset({"build", "dist", "tests", "matrix.yaml", FACTS.name, "buildfarm.lock", RECIPE})
+#: A folder with one of these files is a cache (https://bford.info/cachedir), a Python environment, or buildfarm itself,
+#: which `ci --install ./tools/buildfarm` asks for.
+_MARKERS = ("CACHEDIR.TAG", "pyvenv.cfg", "conda-meta/history", "builder/gate/run.py")
+# Only at the top level: `src/build/` may be a package. The top-level `tests/`, workflows, matrix.yaml, the recipe and
+# its op cases are neither in the digest nor in the tree of a build, so changing a test or a summary causes no rebuild.
+_LEFT_OUT_AT_TOP = frozenset({"build", "dist", "tests", ".github", "matrix.yaml", FACTS.name, "buildfarm.lock", RECIPE})
 #: At the top, what `report`, `relabel` and `smoke --pack` write. A file of these names that git tracks is source.
 _WRITTEN_AT_TOP = ("buildfarm-report.html", "relabelled", "*.pyz")
 #: The list after `packages =` in setup.py, setup.cfg or pyproject.toml; not the call of a function that finds packages.

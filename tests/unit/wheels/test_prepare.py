@@ -79,6 +79,7 @@ LEFTOVERS = [
     *("build/lib/op.o", "dist/ext.whl", "tests/test_op.py", "ext.egg-info/PKG-INFO", "src/ext.egg-info/PKG-INFO"),
     *("src/__pycache__/a.pyc", "src/_C.abi3.so", ".git/HEAD", "src/.pytest_cache/x", ".venv/pyvenv.cfg"),
     *("matrix.yaml", "facts.yaml", "buildfarm.lock", "buildfarm-report.html", "gate.pyz", "relabelled/ext.whl"),
+    *(".github/workflows/buildfarm.yml", "tools/buildfarm/builder/gate/run.py", "tools/buildfarm/pyproject.toml"),
 ]
 
 

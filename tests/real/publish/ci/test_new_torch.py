@@ -125,6 +125,8 @@ def test_a_range_of_torch_gets_a_pull_request_with_the_facts(index: PackageIndex
 
     read = run_step(step_named(jobs["plan"]["steps"], "Read the facts of new releases of torch"), folder, programs)
     assert (read.code, read.output) == (0, "read=true\n"), read.printed
+    (artifact := folder / "runner" / "facts" / "facts.yaml").parent.mkdir()
+    artifact.write_bytes((folder / "facts.yaml").read_bytes())
     given = {"GH_TOKEN": "token", "GH_REPO": "owner/name", "HOME": str(tmp_path), "RUN": "https://host.invalid/run"}
     for publish in ("success", "failure"):
         step = step_named(jobs["facts"]["steps"], "Open a pull request")
@@ -132,7 +134,7 @@ def test_a_range_of_torch_gets_a_pull_request_with_the_facts(index: PackageIndex
         assert opened.code == 0, opened.printed
         subprocess.run([*git, "switch", "--quiet", "-"], check=True)
         subprocess.run([*git, "branch", "--quiet", "-D", "buildfarm-facts"], check=True)
-        (folder / "facts.yaml").write_text("x")
+        artifact.write_text("x")
     assert (tmp_path / "calls").read_text() == "create\nedit\n"
     text = (tmp_path / "body").read_text()
     assert "torch 2.99.0 is unknown to this version of buildfarm: read its facts" in text

@@ -36,7 +36,11 @@ def actionlint(folder: Path, *paths: Path) -> str:
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("--runner-labels", "arc-gpu", "--index", "/srv/wheels"), ("--require", "cpu", "--branch", "release/1.0")],
+    [
+        (),
+        ("--runner-labels", "arc-gpu", "--publish-labels", "arc-gpu", "--index", "/srv/wheels"),
+        ("--require", "cpu", "--branch", "release/1.0"),
+    ],
 )
 def test_linters_accept_the_workflows(project: Path, arguments: tuple[str, ...]) -> None:
     written(project, *arguments)

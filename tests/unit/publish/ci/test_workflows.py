@@ -217,6 +217,15 @@ def test_no_job_sees_a_secret_and_only_what_opens_an_issue_or_a_pull_request_can
         assert "secrets" not in yaml.safe_dump(workflow)
 
 
+def test_what_a_job_downloads_stays_out_of_the_checkout(project: Path) -> None:
+    """An artifact may have any files, such as `.git/config`, and a later step runs git or pip there."""
+    steps = [
+        step for made in written(project).values() for job in made["jobs"].values() for step in job.get("steps", ())
+    ]
+    places = {step["with"].get("path", ".") for step in steps if "download-artifact" in step.get("uses", "")}
+    assert {place.partition("}}/")[0] for place in places} == {"${{ runner.temp ", "dist"}
+
+
 def test_the_options_of_runners_and_index(project: Path) -> None:
     labels = ("--runner-labels", "arc-gpu", "--publish-labels", "self-hosted,wheels")
     made = written(project, *labels, "--index", "/srv/wheels")
