@@ -62,7 +62,7 @@ def ci(options: CiOptions) -> None:
     jobs_json(plan, Scope.FULL)  # raises UsageError for a plan that the workflows cannot build
     files = {folder / path: text for path, text in workflows(options).items()}
     check_install(options.install, folder)
-    if Path(options.index).is_absolute() and options.publish_labels == IMAGE:
+    if options.keeps_index and options.publish_labels == IMAGE:
         sentence = f"the machine of GitHub that publishes is new in each run, and keeps no wheels in {options.index}"
         hint = "name the labels of a runner of yours with --publish-labels, or leave out --index"
         raise UsageError(sentence, Code.VALUE_INVALID, where="--index", hints=[hint])
@@ -98,7 +98,7 @@ def _needs(options: WorkflowOptions) -> list[str]:
         ]
     else:
         lines.append("  No job needs a GPU: each wheel is tested on the CPU.")
-    if not Path(options.index).is_absolute():
+    if not options.keeps_index:
         lines.append(
             "  Each run uploads an index of its own as an artifact. To keep one: --index /FOLDER --publish-labels."
         )

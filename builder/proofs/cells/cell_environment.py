@@ -58,7 +58,7 @@ class LocalEnvironment:
     """A clean environment of one cell on this machine, for one wheel. Programs run in processes of their own.
 
     Here and in a container, each method raises MissingToolError when the environment itself is lost (no container
-    engine, no memory). That says nothing about the wheel.
+    engine, no memory). Such an error is no verdict about the wheel.
     """
 
     #: Whether no other cell may run its wheel while this one does: the memory of the machine is counted for several.

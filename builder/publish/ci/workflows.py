@@ -83,7 +83,7 @@ def workflows(options: WorkflowOptions) -> dict[str, str]:
         "environment": _scalar(options.environment),
         "branch": _scalar(options.branch),
         "branch_name": options.branch,
-        "index_is_artifact": not Path(options.index).is_absolute(),
+        "index_is_artifact": not options.keeps_index,
     }
     paths = (MAIN, WHEEL) if options.needs_gpu else (MAIN,)
     texts = {path: templates.get_template(f"{Path(path).name}.j2").render(values) for path in paths}
@@ -142,6 +142,11 @@ class WorkflowOptions:
         "LEVELS",
         default="gpu",
     )
+
+    @property
+    def keeps_index(self) -> bool:
+        """Whether the runner that publishes keeps the index between runs; else it is an artifact of each run."""
+        return Path(self.index).is_absolute()
 
     @property
     def needs_gpu(self) -> bool:
