@@ -87,7 +87,7 @@ def ci(options: CiOptions) -> None:
 def _needs(options: WorkflowOptions) -> list[str]:
     """What each job needs: a runner, and settings of the repository."""
     build = "build" if options.needs_gpu else "wheels"
-    hosted = f"plan, {build}, new torch, facts" + (", publish" if options.publish_labels == IMAGE else "")
+    hosted = f"plan, {build}, result, new torch, facts" + (", publish" if options.publish_labels == IMAGE else "")
     lines = ["What the jobs need:", f"  {hosted}: {IMAGE}, a machine of GitHub"]
     if options.publish_labels != IMAGE:
         lines.append(f"  publish: a runner with the labels {options.publish_labels}")
@@ -118,7 +118,7 @@ def _why_absent(folder: Path, value: str) -> str:
     listed = _git(folder, "ls-files", "--stage", "--", path) if (folder / path).exists() else None
     if listed is None:
         return ""
-    if (folder / path / ".git").exists() or listed.startswith("160000 "):
+    if path != "." and ((folder / path / ".git").exists() or listed.startswith("160000 ")):
         return (
             f"{path} is a git repository of its own, so a checkout on GitHub has an empty folder in its place: move it"
             f" out of this repository, run `git -C CLONE archive --prefix={path}/ HEAD | tar x`, where CLONE is its new"

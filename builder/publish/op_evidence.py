@@ -35,6 +35,7 @@ class Gradient(StrEnum):
     LOST = "none: the gradients of the inputs are lost"
     WRONG = "wrong"
     CHECKED = "yes, checked"
+    CHECKED_ON_CPU = "yes, checked on the CPU"
     REFUSED = "none: backward raises an error"
     NOT_CLAIMED = "not claimed in cases.py"
     RECORDED = "on the CPU only, not run on CUDA"
@@ -43,7 +44,7 @@ class Gradient(StrEnum):
 
 _FROM_EVIDENCE = {
     gate.LOST: Gradient.LOST,
-    gate.CHECKED: Gradient.CHECKED,
+    gate.CHECKED: Gradient.CHECKED_ON_CPU,
     gate.REFUSED: Gradient.REFUSED,
     gate.RECORDED: Gradient.RECORDED,
 }
@@ -60,7 +61,8 @@ def gradients_of(proofs: Sequence[Proof]) -> dict[str, Gradient]:
     for one in _outcomes(proofs, Check.GRADIENTS):
         if one["op"]:
             known = _gradient(one)
-            known = Gradient.CHECKED if known is Gradient.RECORDED and one["op"] in right else known
+            if known in {Gradient.CHECKED_ON_CPU, Gradient.RECORDED} and one["op"] in right:
+                known = Gradient.CHECKED
             found.setdefault(text(one["op"]), []).append(known)
     return {op: min(states, key=list(Gradient).index) for op, states in found.items()}
 
@@ -73,7 +75,7 @@ def _gradient(outcome: Mapping[str, Any]) -> Gradient:
     if known := _FROM_EVIDENCE.get(outcome.get("evidence", {}).get("gradient")):
         return known
     if outcome["verdict"] != Verdict.NOT_RUN:
-        return Gradient.CHECKED if outcome["verdict"] == Verdict.PASSED else Gradient.WRONG
+        return Gradient.CHECKED_ON_CPU if outcome["verdict"] == Verdict.PASSED else Gradient.WRONG
     return Gradient.NOT_CLAIMED if text(outcome.get("reason", "")).startswith("not claimed") else Gradient.NOT_RUN
 
 

@@ -171,7 +171,7 @@ def ops_of(functions: Sequence[Function]) -> list[Function]:
 
 
 def read_functions(text: str) -> tuple[list[Function], list[str]]:
-    """Return the functions that become ops, and a sentence for each other host function that none of them calls."""
+    """Return the functions that become ops, and why others do not; a refused one that an op calls is left out."""
     functions: dict[str, Function] = {}
     refused: dict[str, str] = {}
     for space, header, body in _definitions(plain_code(text)):
@@ -190,8 +190,12 @@ def read_functions(text: str) -> tuple[list[Function], list[str]]:
         known = _with_defaults([each for each in parameters if each])
         result = _result_of(returned)
         functions[name] = Function(name, _schema(name, known, result), tuple(known), result, " ".join(body.split()))
-    called = {word for each in functions.values() for word in re.findall(r"\w+", each.body)} - functions.keys()
-    return list(functions.values()), [f"{name}: {why}" for name, why in refused.items() if name not in called]
+    words = ((word, caller) for caller, each in functions.items() for word in re.findall(r"\w+", each.body))
+    called = {word: caller for word, caller in words if word != caller}
+    helpers = {name for name, each in functions.items() if each.returns == "()" and name in called}
+    reasons = [f"{name}: {why}" for name, why in refused.items() if name not in called]
+    reasons += [f"{name}: it returns `void`, and {called[name]} calls it" for name in sorted(helpers)]
+    return [each for name, each in functions.items() if name not in helpers], reasons
 
 
 def defined_ops(text: str) -> list[Function]:

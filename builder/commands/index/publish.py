@@ -47,6 +47,8 @@ _OLDER = (
 )
 _UNTESTED = "To test a wheel that somebody else built, and publish it, run `buildfarm adopt WHEEL --to INDEX`."
 _KEPT = "The index keeps a published wheel that does not reach the level; `buildfarm yank` withdraws it."
+#: What a level leaves open.
+_NOTES = {Level.STATIC: " (no op was run)", Level.CPU: " (not all ops were run on a GPU)"}
 _NO_GPU = (
     "Ops without a CPU kernel need a GPU. Add CPU kernels, or run `buildfarm smoke` on a GPU machine and publish with"
     " `--require gpu`, or publish without results of these ops with `--require static`."
@@ -248,7 +250,8 @@ def _result_lines(results: Sequence[PublishResult]) -> Iterator[str]:
     width = output_width()
     for result in results:
         count = Counter(result.cells.values())
-        levels = [f"{counted(count[level], 'cell')}: {level}" for level in reversed(Level) if count[level]]
+        reached = [(level, counted(count[level], "cell")) for level in reversed(Level) if count[level]]
+        levels = [f"{cells}: {level}{_NOTES.get(level, '')}" for level, cells in reached]
         yield f"{result.outcome:<17}  {result.wheel}  {'; '.join(levels)}".rstrip()
         if result.yanked is not None:
             because = f" ({result.yanked})" if result.yanked else ""

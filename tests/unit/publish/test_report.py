@@ -305,7 +305,7 @@ def test_the_gradient_of_each_op_is_told(stored: StoredBuild, tmp_path: Path) ->
     )
     elsewhere = of_gate(Outcome("gradients", "ns::untested", "plain", FAILED, "1 is not 2"), cell=CELLS[1])
     assert gradients_of(made + elsewhere) == {
-        "ns::good": Gradient.CHECKED,
+        "ns::good": Gradient.CHECKED_ON_CPU,
         "ns::lost": Gradient.LOST,
         "ns::first": Gradient.REFUSED,
         "ns::untested": Gradient.WRONG,
@@ -315,9 +315,9 @@ def test_the_gradient_of_each_op_is_told(stored: StoredBuild, tmp_path: Path) ->
     }
     text = " ".join(build_text(tmp_path, PLAN, [result(stored, made)]).split())
     assert (
-        "gradients: none: the gradients of the inputs are lost (ns::lost); yes, checked (ns::good, ns::both); none:"
-        " backward raises an error (ns::first); not claimed in cases.py (ns::meant); on the CPU only, not run"
-        " on CUDA (ns::branch); not run (ns::untested)" in text
+        "gradients: none: the gradients of the inputs are lost (ns::lost); yes, checked (ns::both); yes, checked"
+        " on the CPU (ns::good); none: backward raises an error (ns::first); not claimed in cases.py (ns::meant); on"
+        " the CPU only, not run on CUDA (ns::branch); not run (ns::untested)" in text
     )
     report = json.loads(report_json(PLAN, [result(stored, made)]))
     assert report["builds"][0]["gradients"]["ns::lost"] == "none: the gradients of the inputs are lost"

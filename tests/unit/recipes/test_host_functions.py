@@ -115,6 +115,16 @@ def test_the_number_of_results_is_read_if_each_return_shows_it(returned: str, bo
     assert function.count == count
 
 
+def test_a_launcher_is_no_op_of_its_own() -> None:
+    launcher = "void launch(at::Tensor& out, at::Tensor x) { k<<<1, 2>>>(); }\n"
+    caller = "at::Tensor f(at::Tensor x) { auto out = at::empty_like(x); launch(out, x); return out; }\n"
+    functions, refused = read_functions(launcher + caller)
+    assert [each.name for each in functions] == ["f"]
+    assert refused == ["launch: it returns `void`, and f calls it"]
+    recursive = "void f(at::Tensor& out, at::Tensor x) { f(out, x); }"
+    assert [each.name for each in read_functions(recursive)[0]] == ["f"]
+
+
 FORWARD = "at::Tensor leaky_forward(at::Tensor x, at::Tensor bias, double slope, int64_t mode) { return x; }\n"
 
 

@@ -84,12 +84,23 @@ def test_without_gpu_no_job_needs_a_runner_of_the_project(project: Path) -> None
     assert "buildfarm-wheel" not in (project / ".github" / "workflows" / "buildfarm.yml").read_text()
     jobs = made["buildfarm"]["jobs"]
     assert {name: job["runs-on"] for name, job in jobs.items()} == dict.fromkeys(
-        ("plan", "wheels", "publish", "new-torch", "facts"), "ubuntu-24.04"
+        ("plan", "wheels", "result", "publish", "new-torch", "facts"), "ubuntu-24.04"
     )
     assert "buildfarm build" in step_named(jobs["wheels"]["steps"], "Build")["run"]
     assert "--require cpu " in step_named(jobs["publish"]["steps"], "Publish")["run"]
     for job in jobs.values():
         assert not [step for step in job["steps"] if "GPU" in step.get("name", "")]
+
+
+@pytest.mark.parametrize(("wheels", "status"), [("success", 0), ("failure", 1), ("skipped", 1), ("cancelled", 1)])
+def test_one_job_of_a_fixed_name_says_whether_all_builds_succeeded(
+    jobs: dict[str, Any], wheels: str, status: int
+) -> None:
+    result = jobs["result"]
+    assert (result["needs"], result["if"]) == (["plan", "wheels"], "${{ always() }}")
+    (step,) = result["steps"]
+    done = subprocess.run(["bash", "-c", step["run"]], env={"RESULTS": f"success,{wheels}"}, check=False)
+    assert done.returncode == status
 
 
 def test_the_files_of_the_user_are_kept(project: Path) -> None:
@@ -423,6 +434,13 @@ def test_a_path_that_a_checkout_lacks_is_named(
     told = done.output + capsys.readouterr().err
     assert says in told
     assert bool(says) == ("--install: " in told)
+
+
+def test_the_repository_itself_is_what_jobs_may_install(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    subprocess.run(["/bin/sh", "-c", "mv buildfarm/* . && git init -q . && git add ."], cwd=project, check=True)
+    done = ci(project, "--install", ".")
+    assert done.exit_code == 0, done.exception
+    assert "--install: " not in done.output + capsys.readouterr().err
 
 
 def test_a_path_may_have_signs_that_yaml_reads(project: Path) -> None:
