@@ -78,7 +78,7 @@ def test_a_wheel_in_a_bucket_is_installed_by_pip_and_uv(
     new = proven(tmp_path, version="1.0+cu130")
     code, out, err = publish(call, place, new)
     assert (code, err) == (0, "")
-    assert out.splitlines()[0] == "published          my_ext-1.0+cu130-py3-none-any.whl  1 cell: cpu"
+    assert out.splitlines()[0].startswith("published          my_ext-1.0+cu130-py3-none-any.whl  1 cell: cpu (")
     assert publish(call, place, new)[1].startswith("already published")
     web = f"{server.website}/{place.removeprefix('s3://')}"
     env = clean_environment(tmp_path)
