@@ -13,8 +13,16 @@ from typing import Any, NamedTuple
 
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch, shown
-from builder.matrix.compat_table import ToolkitFacts, TorchFacts, read_images, read_text_yaml, read_toolkit, read_torch
-from builder.matrix.facts_file import FACTS, with_facts
+from builder.matrix.compat_table import (
+    FACTS,
+    ToolkitFacts,
+    TorchFacts,
+    read_images,
+    read_text_yaml,
+    read_toolkit,
+    read_torch,
+    with_facts,
+)
 
 _FILE = Path(__file__).with_name("compat.yaml")
 #: How to use a release that compat.yaml does not have.

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from builder.errors import Code, NothingSelectedError, UsageError
 from builder.gate.amounts import counted, join_names
-from builder.matrix.axes import STABLE_FLOOR, AbiClass, Arch, Cell, Cuda, Platform, Python, Torch, shown
+from builder.matrix.axes import ABI3T_SINCE, STABLE_FLOOR, AbiClass, Arch, Cell, Cuda, Platform, Python, Torch, shown
 from builder.matrix.compat import Compat, WhyNot, and_list, did_you_mean
 from builder.matrix.config import AbiRule, Matrix, Recipe, Selection, WheelSource
 
@@ -26,8 +26,6 @@ GroupKey = tuple[str, AbiClass, str, Cuda | int, Python | None]
 
 #: Oldest Python of abi3 wheels: the Py_LIMITED_API that torch >= 2.10 itself sets.
 _LIMITED_SINCE = Python(3, 10)
-#: Oldest Python of abi3t wheels (PEP 803); its free-threaded build compiles them.
-_ABI3T_SINCE = Python(3, 15)
 
 #: Pythons to compile with if a binary does not depend on one, the preferred one first.
 _COMPILE_WITH = (Python(3, 12), Python(3, 11), Python(3, 13), Python(3, 10))
@@ -41,7 +39,7 @@ class RecipeRules:
         self._compat = compat
         self._explicit = _merged([*(recipe.archs or matrix.archs)])
         #: The Python that compiles abi3t wheels; None if the matrix has no Python that only they serve.
-        self._abi3t = min((p for p in matrix.python if p.free_threaded and p >= _ABI3T_SINCE), default=None)
+        self._abi3t = min((p for p in matrix.python if p.free_threaded and p >= ABI3T_SINCE), default=None)
         self._pythons = SpecifierSet(recipe.python, prereleases=True)
         self._rule = cache(recipe.rule_of)
         self._python_reason = cache(self._why_not_python)
@@ -64,17 +62,17 @@ class RecipeRules:
 
     def _why_not_python(self, rule: AbiRule, python: Python) -> WhyNot | None:
         name = self.recipe.name
-        if not self._pythons.contains(f"{python.major}.{python.minor}"):
+        if not self._pythons.contains(python.series):
             reason = f"{name} is not for Python {python}: its extension.yaml takes {self.recipe.python}"
             return WhyNot("python-not-supported", reason)
         if rule.abi is AbiClass.CPYTHON:
             return None
-        if python.free_threaded and not (rule.abi3t and python >= _ABI3T_SINCE):
+        if python.free_threaded and not (rule.abi3t and python >= ABI3T_SINCE):
             reason = (
                 f"{name} is built as {rule.abi}, so its wheel has an abi3 tag. Free-threaded Python {python} cannot "
                 "install it. Use `abi: cpython`"
             )
-            if python >= _ABI3T_SINCE:
+            if python >= ABI3T_SINCE:
                 reason += f", or `abi: [{{class: {rule.abi}, abi3t: true}}]` if the source compiles for abi3t"
             return WhyNot("free-threaded-needs-own-build", reason)
         if python < _LIMITED_SINCE:
@@ -97,7 +95,7 @@ class RecipeRules:
         rule = self._rule(cell.torch) or AbiRule(AbiClass.CPYTHON)
         if rule.abi is AbiClass.CPYTHON:
             return (cell.platform, rule.abi, cell.torch.series, cell.cuda, cell.python)
-        python = self._abi3t if rule.abi3t and cell.python >= _ABI3T_SINCE else None
+        python = self._abi3t if rule.abi3t and cell.python >= ABI3T_SINCE else None
         if python and self._compat.why_not(cell.torch, cell.cuda, python, cell.platform):
             python = None
         if rule.abi is AbiClass.ABI3:

@@ -17,13 +17,16 @@ from email.parser import HeaderParser
 from functools import cached_property
 from lzma import LZMAError
 from pathlib import Path, PurePosixPath
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Self
 
 from packaging.tags import parse_tag
 
 from builder.errors import Code, UsageError
 from builder.wheelfile import limits
 from builder.wheelfile.zip_headers import zip_fault
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution  # takes long
 
 #: What zipfile and the decompressors raise for a damaged archive, besides OSError. RuntimeError: an encrypted file;
 #: NotImplementedError, a RuntimeError: a newer version of the format; IndexError: an empty name. LZMAError: a .tar.xz.
@@ -281,3 +284,15 @@ def differences(first: Path, second: Path) -> list[Difference]:
 def _members(wheel: Path) -> dict[str, bytes]:
     with WheelFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.names}
+
+
+def distribution_name(distribution: "Distribution") -> str:
+    """The name of an installed project; empty if its metadata is damaged, as an interrupted installation leaves it.
+
+    `Distribution.name` of such a project is None, or raises KeyError in newer Pythons.
+    """
+    try:
+        metadata = distribution.metadata
+        return metadata["Name"] if "Name" in metadata else ""  # noqa: SIM401 - its type has no `get` before 3.12
+    except (ImportError, OSError, TypeError, ValueError):  # no METADATA, other bytes than UTF-8
+        return ""

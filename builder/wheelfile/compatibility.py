@@ -10,11 +10,8 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.errors import Code, UsageError
-from builder.matrix.axes import Arch, Python
+from builder.matrix.axes import ABI3T_SINCE, Arch, Python
 
-#: The first Python that looks for `_C.abi3t.so`, `_C.abi3-x86_64-linux-gnu.so` and `_C.abi3t-x86_64-linux-gnu.so`
-#: (`EXTENSION_SUFFIXES` of CPython 3.14 and 3.15.2).
-NEW_SUFFIXES = Python(3, 15)
 #: Architectures of Jetson and DRIVE.
 _JETSON = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (11, 0)})
 #: Libraries of NVIDIA's driver: the machine that runs a wheel has them, and no build machine needs them. Source: its
@@ -70,7 +67,7 @@ def oldest_python(tag: Tag) -> Python | None:
     if match is None or tag.abi not in ("abi3", "abi3t"):
         return None
     python = Python(int(match[1]), int(match[2]))
-    return max(python, NEW_SUFFIXES) if tag.abi == "abi3t" else python
+    return max(python, ABI3T_SINCE) if tag.abi == "abi3t" else python
 
 
 def finds(python: Python, file: re.Match[str], machine: str) -> bool:
@@ -79,7 +76,7 @@ def finds(python: Python, file: re.Match[str], machine: str) -> bool:
         return False
     if file["version"]:
         return f"cp{file['version']}" == python.tag
-    if only_new(file) and (python.major, python.minor) < (NEW_SUFFIXES.major, NEW_SUFFIXES.minor):
+    if only_new(file) and python < ABI3T_SINCE:
         return False
     return file["abi"] != "abi3" or not python.free_threaded
 

@@ -24,16 +24,15 @@ from builder.process import run
 from builder.progress.display import WAITS
 from builder.records import Part, Toolchain
 from builder.wheels.build_dir import fixed_folder
-from builder.wheels.build_scripts import identity
-from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
+from builder.wheels.build_scripts import PACKAGE, identity, script_command
 from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.build_scripts.job_file import write_job
+from builder.wheels.build_scripts.new_environment import link_toolkit, torch_mismatch
 from builder.wheels.failures import compile_failure
 from builder.wheels.job import Compiled, CompileJob, NotPreparedError, config_setting_options, problems_of
 from builder.wheels.repair.repair import provided_libraries, with_built_libraries, with_repair_tools
 from builder.wheels.sccache.configure import as_set, cache_variables, find_sccache, read_statistics, with_reuse
 from builder.wheels.sccache.launchers.server import CacheSettings
-from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.toolchain.cuda_toolkit import HostCompiler, Toolkit, find_host_compiler, find_toolkit
 from builder.wheels.toolchain.environments import (
     Environment,

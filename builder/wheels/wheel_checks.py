@@ -21,7 +21,7 @@ from builder.matrix.config import RECIPE, PathSource, name_pattern, version_patt
 from builder.records import CudaSources
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.facts import read_facts
-from builder.wheelfile.shims import oldest_torch
+from builder.wheelfile.torch_releases import oldest_torch
 from builder.wheels.build_scripts.identity import ANSWER
 from builder.wheels.failures import left_out_extensions, no_library_hints
 from builder.wheels.job import CompileJob

@@ -12,10 +12,10 @@ import pytest
 from docker.errors import ImageNotFound
 
 from builder.errors import BuildError
-from builder.images.base_image_choice import ImageChooser
 from builder.images.container import OWNER_LABEL
 from builder.images.engine import Engine
 from builder.images.network import ca_bundle
+from builder.images.specs import ImageChooser
 from builder.matrix.compat import Compat
 from builder.matrix.config import GitSource, ImageRule
 from builder.store import Store

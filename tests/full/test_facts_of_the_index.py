@@ -9,8 +9,7 @@ import pytest
 from builder.matrix import compat
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat
-from builder.matrix.compat_table import read_text_yaml
-from builder.matrix.facts_file import facts_text, with_facts
+from builder.matrix.compat_table import facts_text, read_text_yaml, with_facts
 from builder.wheels.upstream import toolkit_facts, torch_facts
 
 pytestmark = pytest.mark.network

@@ -13,9 +13,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
 from builder.wheels.build_scripts.job_file import BuildPaths
-from builder.wheels.build_scripts.new_environment import BUILD_MODULES, IMPORT, fix_header_times
+from builder.wheels.build_scripts.new_environment import (
+    BUILD_MODULES,
+    IMPORT,
+    fix_header_times,
+    link_toolkit,
+    torch_mismatch,
+)
 from builder.wheels.sccache.launchers import server
 from builder.wheels.sccache.launchers.server import CacheSettings
 

@@ -14,12 +14,12 @@ from builder.images.network import CA_BUNDLE, FIRST_INDEX, ca_variables, copy_ca
 from builder.images.specs import python_prefix
 from builder.resources import measure_resources
 from builder.wheelfile.compatibility import DRIVER_LIBRARIES
+from builder.wheels.build_scripts import copy_scripts, script_command
 from builder.wheels.build_scripts.install import DRIVER_LIBRARIES as DRIVER_LIBRARIES_FILE
 from builder.wheels.build_scripts.job_file import BuildPaths, write_job
 from builder.wheels.job import JOB_FILE, CompileJob, config_setting_options
 from builder.wheels.sccache.configure import as_set, cache_variables, with_reuse
 from builder.wheels.sccache.launchers.server import CacheSettings
-from builder.wheels.scripts import copy_scripts, script_command
 from builder.wheels.toolchain.environments import wheels_only
 from builder.wheels.variables import build_variables, merge_variables
 from builder.wheels.wheel_checks import identity_question

@@ -18,11 +18,10 @@ from packaging.utils import canonicalize_name
 from builder.build_log import log_size
 from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.hashing import digest_of
-from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine, pull_missing
 from builder.images.image_build import cached_contents, inspect_image
 from builder.images.network import FIRST_INDEX, ca_bundle, index_variables
-from builder.images.specs import BuildImage
+from builder.images.specs import BuildImage, ImageChooser
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import run

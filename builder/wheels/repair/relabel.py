@@ -28,7 +28,7 @@ from builder.matrix.local_version import current_form
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.archive import WheelFile, record_fault
 from builder.wheelfile.compatibility import check_wheel_name
-from builder.wheelfile.torch_range import narrowed
+from builder.wheelfile.torch_releases import narrowed
 
 _OLDEST = (1980, 1, 1, 0, 0, 0)  # the first second a zip can hold
 _LIMITED = re.compile(r"[^;]*(?:[=~]=|<)[^;]*")  # a requirement with a newest version, without a marker

@@ -93,7 +93,7 @@ class Environment:
         return self.folder / "lib" / f"python{self.python}" / "site-packages"
 
     def packaged_toolkit(self, cuda: Cuda) -> Path:
-        """The CUDA toolkit that NVIDIA's packages install, for CUDA_HOME; `cuda_packages.link_toolkit` completes it."""
+        """The CUDA toolkit that NVIDIA's packages install, for CUDA_HOME; `link_toolkit` completes it."""
         return self.site_packages / "nvidia" / f"cu{cuda.major}"
 
 
@@ -176,7 +176,7 @@ class Environments:
         if self.locked(python, requirements, index=index) is not None:
             return
         job = f"check-{_key(str(python), requirements, index)}"
-        options = ["--no-deps", f"--python-version={python.major}.{python.minor}"]  # uv knows no `3.14t` here
+        options = ["--no-deps", f"--python-version={python.series}"]  # uv knows no `3.14t` here
         log, owner = self.store.log("packages"), self.store.owner(job)
         with self.store.work(job) as folder:
             compile_requirements(requirements, options, folder=folder, index=index, log=log, owner=owner)
@@ -266,7 +266,7 @@ def build_requirements(torch: Torch, cuda: Cuda, extra: Sequence[str], *, toolki
 
 
 def toolkit_requirements(cuda: Cuda) -> list[str]:
-    """The packages of a complete nvcc of one minor version; see `cuda_packages.link_toolkit` for the rest.
+    """The packages of a complete nvcc of one minor version; see `new_environment.link_toolkit` for the rest.
 
     nvcc's wheel does not pin crt and nvvm: a plain `cuda-toolkit[nvcc]` installs nvcc 13.0 with the newest front
     end. Here all four packages have the same minor version.

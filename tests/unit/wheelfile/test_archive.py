@@ -9,10 +9,16 @@ import pytest
 
 from builder.commands.axes import installed_version
 from builder.matrix.axes import Python
-from builder.wheelfile.archive import DamagedWheelError, WheelFile, differences, record_fault, wheel_fault
+from builder.wheelfile.archive import (
+    DamagedWheelError,
+    WheelFile,
+    differences,
+    distribution_name,
+    record_fault,
+    wheel_fault,
+)
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.facts import open_wheel
-from builder.wheelfile.installed import distribution_name
 from tests.fixtures.zip_archives import ARCHIVES
 from tests.unit.loopback import pure_wheel
 

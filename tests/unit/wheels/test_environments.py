@@ -12,7 +12,7 @@ from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolEr
 from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.store import Store
-from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_cuda
+from builder.wheels.build_scripts.new_environment import link_toolkit, torch_cuda
 from builder.wheels.sources.prepare import locate_sdist
 from builder.wheels.toolchain.environments import (
     Environment,

@@ -21,9 +21,8 @@ import pytest
 from cibuildwheel.options import CommandLineArguments, compute_options
 
 from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolError
-from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine
-from builder.images.specs import python_prefix
+from builder.images.specs import ImageChooser, python_prefix
 from builder.matrix.axes import Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule, PathSource, Recipe
