@@ -179,11 +179,6 @@ class Compat:
         """Return the architectures of torch's own wheel, sorted; empty if there is no such wheel."""
         return self.torch(torch).variants.get(cuda, {}).get(platform, ())
 
-    def toolkit_pin(self, torch: Torch, cuda: Cuda) -> str | None:
-        """Return the exact `cuda-toolkit` that torch's wheel on the package index pins (since 2.11), or None."""
-        facts = self.torch(torch)
-        return facts.toolkit_pin or None if facts.default == cuda else None
-
     def is_default_variant(self, torch: Torch, cuda: Cuda) -> bool:
         """Return whether the package index serves this torch for this CUDA. Other variants are on torch's own index."""
         return self.torch(torch).default == cuda

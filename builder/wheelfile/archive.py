@@ -11,7 +11,6 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
 from functools import cached_property
@@ -250,34 +249,23 @@ def installed_path(name: str) -> str:
     return "" if top.endswith(".dist-info") else name
 
 
-@dataclass(frozen=True)
-class Difference:
-    """One difference between two wheels."""
+def differences(first: Path, second: Path) -> list[str]:
+    """Every difference, such as `pkg/_C.so: differs`, sorted by path; empty when the wheels are equal bit for bit.
 
-    #: Path inside the wheel; empty for the archive itself.
-    member: str
-    #: The difference, as text.
-    what: str
-
-    def __str__(self) -> str:
-        """One line: `pkg/_C.so: differs`."""
-        return f"{self.member or 'the archive'}: {self.what}"
-
-
-def differences(first: Path, second: Path) -> list[Difference]:
-    """Every difference, sorted by path; empty when the wheels are equal bit for bit. Raises DamagedWheelError."""
-    found = [Difference("", f"named {first.name} and {second.name}")] if first.name != second.name else []
+    Raises DamagedWheelError.
+    """
+    found = [f"the archive: named {first.name} and {second.name}"] if first.name != second.name else []
     if first.read_bytes() == second.read_bytes():
         return found
     one, two = _members(first), _members(second)
     for path in sorted(one.keys() | two.keys()):
         if path not in two or path not in one:
-            found.append(Difference(path, f"only in the {'first' if path in one else 'second'}"))
+            found.append(f"{path}: only in the {'first' if path in one else 'second'}")
         elif one[path] != two[path]:
-            found.append(Difference(path, "differs"))
+            found.append(f"{path}: differs")
     if not found or list(one) != list(two):
         how = "the order of its files" if list(one) != list(two) else "dates, modes or compression of its files"
-        found.append(Difference("", f"differs in {how}"))
+        found.append(f"the archive: differs in {how}")
     return found
 
 

@@ -98,13 +98,8 @@ def any_linux(tag: Tag) -> tuple[str, str, str]:
     return tag.interpreter, tag.abi, re.sub(r"^(?:many|musl)?linux(?:_\d+_\d+|\d+)?_", "linux_", tag.platform)
 
 
-def runs_on(codes: Iterable[str], gpu: Arch) -> bool:
-    """Whether a GPU can run some of this code, as it is or compiled by its driver."""
-    return bool(codes_for(codes, gpu))
-
-
 def codes_for(codes: Iterable[str], gpu: Arch) -> list[str]:
-    """The code that a GPU can run, such as `sm_80` or `compute_90`: machine code first, the best last of each kind.
+    """The code that a GPU can run, as it is (`sm_80`) or compiled by its driver (`compute_90`), the best last of each.
 
     Machine code for X.Y runs on X.Z with Z >= Y, and PTX for X.Y on every later GPU. Code with the suffix `a` runs on
     its own architecture only, `f` on its major version (CUDA C++ Programming Guide, "Compute Capabilities"). Machine

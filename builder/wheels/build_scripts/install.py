@@ -24,9 +24,6 @@ from builder.wheels.build_scripts.new_environment import (
 from builder.wheels.sccache.launchers import server
 from builder.wheels.sccache.launchers.server import CacheSettings
 
-#: File in the job's folder that the host writes: a file name of a driver's library in each line.
-DRIVER_LIBRARIES = "driver_libraries.txt"
-
 #: In site-packages while the build runs: Python takes its packages from a path that is the same for every Python,
 #: because the path of torch's headers reaches command lines and, by __FILE__, objects.
 _PATH_FILE = "buildfarm.pth"
@@ -105,6 +102,5 @@ def finish(paths: BuildPaths, cache: CacheSettings, wheel: Path, destination: Pa
             path.chmod(0o777 if path.is_dir() else 0o666)  # buildfarm deletes the tree, and may be a different user
     folders = (paths.site / "torch" / "lib", paths.site / "nvidia")
     brought = sorted({path.name for folder in folders for path in folder.rglob("lib*.so*")})
-    excluded = [*(paths.job_dir / DRIVER_LIBRARIES).read_text(encoding="utf-8").split(), *brought]
-    options = [word for name in excluded for word in ("--exclude", name)]
+    options = [word for name in (*paths.drivers, *brought) for word in ("--exclude", name)]
     subprocess.run(["auditwheel", "repair", *options, "--wheel-dir", destination, wheel], check=True)

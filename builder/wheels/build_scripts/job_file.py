@@ -6,7 +6,7 @@ buildfarm writes it as JSON, and the scripts read it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ class BuildPaths:
     toolkit: Path  # the CUDA toolkit
     torch_cuda: str = ""  # the CUDA version that torch must be built for (`13.0`), or empty
     links_toolkit: bool = False  # whether the toolkit comes from the package index and needs links
+    drivers: Sequence[str] = ()  # file names of the driver's libraries
 
     @property
     def requirements(self) -> Path:

@@ -15,7 +15,6 @@ from builder.images.specs import python_prefix
 from builder.resources import measure_resources
 from builder.wheelfile.compatibility import DRIVER_LIBRARIES
 from builder.wheels.build_scripts import copy_scripts, script_command
-from builder.wheels.build_scripts.install import DRIVER_LIBRARIES as DRIVER_LIBRARIES_FILE
 from builder.wheels.build_scripts.job_file import BuildPaths, write_job
 from builder.wheels.job import JOB_FILE, CompileJob, config_setting_options
 from builder.wheels.sccache.configure import as_set, cache_variables, with_reuse
@@ -126,6 +125,7 @@ def container_inputs(
         toolkit=Path(toolkit),
         torch_cuda=str(job.build.cuda),
         links_toolkit=not has_toolkit,
+        drivers=sorted(DRIVER_LIBRARIES),
     )
     return ContainerInputs(image, variables, paths, as_set(settings, variables))
 
@@ -156,7 +156,6 @@ def write_inputs(job: CompileJob, inputs: ContainerInputs) -> Path:
     entry_point.chmod(0o755)
     copy_ca_bundle(job.work)
     write_job(job.file, inputs.cache, inputs.paths)
-    (mounted / DRIVER_LIBRARIES_FILE).write_text("\n".join(sorted(DRIVER_LIBRARIES)) + "\n")
     packages = job.toolchain.packages
     options = [] if job.reuse else wheels_only(packages, job.recipe.build_requires)
     (mounted / "requirements.txt").write_text("\n".join([*options, *packages]) + "\n")

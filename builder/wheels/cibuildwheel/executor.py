@@ -39,7 +39,7 @@ from builder.wheels.toolchain.environments import (
     locked_version,
     wheels_only,
 )
-from builder.wheels.toolchain.uv import UnsatisfiableError, compile_requirements, uv_error
+from builder.wheels.toolchain.uv import UnsatisfiableError, UvRun, uv_error
 
 #: Newest glibc 2.x that uv supports (uv 0.13: `--python-platform` in `uv pip compile --help`).
 _NEWEST_GLIBC = 40
@@ -145,11 +145,9 @@ class DockerExecutor:
         with self._store.lock(job):
             if not record.exists():
                 arguments = ["--no-config", "--no-annotate", *arguments]
-                owner = self._store.owner(job)
+                uv = UvRun(index, log, self._store.owner(job))
                 with tempfile.TemporaryDirectory(prefix="buildfarm-lock-") as folder:
-                    locked = compile_requirements(
-                        wanted, arguments, folder=Path(folder), index=index, log=log, owner=owner
-                    )
+                    locked = uv.compile(wanted, arguments, Path(folder))
                 # Requirements are kept without spaces: PEP 508 allows `name@URL`.
                 write_atomic(record, locked.replace(" @ ", "@").encode())
         return record.read_text().splitlines()

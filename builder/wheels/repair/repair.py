@@ -91,12 +91,9 @@ def with_repair_tools(toolchain: Toolchain) -> Toolchain:
 def repair(
     raw: Path,
     out: Path,
+    label: Label,
     *,
     provided: frozenset[str],
-    local_version: str,
-    torch_requirement: str,
-    built_with: str = "",
-    requires: Sequence[str] = (),
     exclude: Sequence[str] = (),
     record: Record | None = None,
     no_library_hints: Sequence[str] = (),
@@ -106,15 +103,14 @@ def repair(
     """Turn a raw wheel into a portable wheel in the folder `out`; returns its path.
 
     The files that match a pattern of `exclude` are left out. auditwheel finds the manylinux tag and grafts the
-    libraries that are neither `provided` nor on every Linux. Then the version gets `local_version`, METADATA gets
-    `torch_requirement` (`relabel_metadata`) and `requires`, `record` and its SBOM are added, run paths that lead out of
-    the wheel are removed, and a reproducible zip is written. Repairing a repaired wheel gives the same bytes.
+    libraries that are neither `provided` nor on every Linux. Then version and METADATA get what `label` says
+    (`relabel_metadata`), `record` and its SBOM are added, run paths that lead out of the wheel are removed, and a
+    reproducible zip is written. Repairing a repaired wheel gives the same bytes.
     Output is appended to `log`; programs carry `owner` (see `builder.process.run`). `no_library_hints` are for a wheel
     without libraries.
 
     Raises BuildError (stage `repair`) when the wheel contains no library, or needs a library that is not found.
     """
-    label = Label(local_version, torch_requirement, tuple(requires), built_with)
     every = _members(raw, log)
     members = [member for member in every if not is_excluded(member.path, exclude)]
     if not any(_is_elf(member) for member in members):

@@ -17,14 +17,6 @@ COMPAT = Compat.load()
 FILE = Path(module.__file__).with_name("compat.yaml")
 
 
-@pytest.mark.parametrize(
-    ("torch", "cuda", "pin"),
-    [("2.11.0", "13.0", "13.0.2"), ("2.15.0", "13.2", "13.2.2"), ("2.15.0", "13.0", None), ("2.10.0", "12.8", None)],
-)
-def test_only_the_default_wheel_pins_a_toolkit(torch: str, cuda: str, pin: str | None) -> None:
-    assert COMPAT.toolkit_pin(Torch.parse(torch), Cuda.parse(cuda)) == pin
-
-
 def test_facts_of_a_toolkit() -> None:
     newest = COMPAT.toolkit(Cuda(13, 5))
     assert (newest.ptx, newest.gcc_max, newest.archs) == ("9.5", 16, COMPAT.toolkit(Cuda(13, 4)).archs)
