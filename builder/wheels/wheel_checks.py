@@ -2,10 +2,11 @@
 
 import json
 import re
+import shlex
 import tomllib
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -22,7 +23,7 @@ from builder.records import CudaSources
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.facts import read_facts
 from builder.wheelfile.torch_releases import oldest_torch
-from builder.wheels.build_scripts.identity import ANSWER
+from builder.wheels.build_scripts.identity import ANSWER, DIFFERS
 from builder.wheels.failures import left_out_extensions, no_library_hints
 from builder.wheels.job import CompileJob
 from builder.wheels.repair.repair import is_excluded
@@ -177,6 +178,15 @@ def identity_question(job: CompileJob, *, keep: Path | None = None) -> str:
             "keep": str(keep or ""),
         }
     )
+
+
+def asking(question: str, python: str | Path, script: str, project: PurePath) -> str:
+    """The shell command that asks this question in the folder of a source, by `identity.py` at the path `script`.
+
+    It ends the shell with the status DIFFERS if the answer is not what the recipe says.
+    """
+    ask = shlex.join([str(python), str(script), question])
+    return f"(cd {shlex.quote(str(project))} && exec {ask}); [ $? -ne {DIFFERS} ] || exit {DIFFERS}"
 
 
 def answered_identity(output: str) -> tuple[str, Version] | None:

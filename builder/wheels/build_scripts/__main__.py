@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))  # the folder that holds `builder`
 
-from builder.wheels.build_scripts import identity, install
+from builder.wheels.build_scripts import install
 from builder.wheels.build_scripts.job_file import read_cache, read_paths
 from builder.wheels.sccache.launchers import server
 
@@ -28,8 +28,6 @@ def main(job: str, command: str, *arguments: str) -> int:
     try:
         if command == "before-build":
             install.prepare(read_paths(file), read_cache(file))
-        elif command == "check-identity":
-            return identity.ask(*arguments)
         elif command == "install-packages":
             install.install(read_paths(file), read_cache(file))
         elif command == "after-build":

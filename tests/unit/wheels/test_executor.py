@@ -169,12 +169,11 @@ def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
     assert (mounted / "builder/wheels/build_scripts/install.py").is_file()
     assert (mounted / "builder/wheels/sccache/launchers/launch.sh").is_file()
     script = "/opt/buildfarm/bin/python -I -S -B /buildfarm/job/builder/wheels/build_scripts /buildfarm/job/job.json"
-    prepare, _, check = options.before_build.partition(" && ")
+    prepare, _, check = options.before_build.partition(" || exit; ")
     assert prepare == f"{script} before-build"
-    words = shlex.split(check)
-    assert shlex.join(words[:7]) == f"{script} check-identity"
-    assert words[7:9] == ["/opt/python/cp311-cp311/bin/python", "/project"]
-    assert json.loads(words[9])["name"] == "toy"
+    asked = "/opt/python/cp311-cp311/bin/python /buildfarm/job/builder/wheels/build_scripts/identity.py"
+    assert check.startswith(f"(cd /project && exec {asked} '")
+    assert json.loads(shlex.split(check)[6].removesuffix(");"))["name"] == "toy"
     assert options.repair_command == f"{script} after-build {{wheel}} {{dest_dir}}"
 
 
