@@ -194,7 +194,7 @@ class ImageChooser:
         if rule:
             base = rule.runtime or rule.image
         else:  # NVIDIA's small image with the newest glibc: wheels built with any older glibc can be installed
-            tags = self._compat.toolkit(cell.cuda).images.systems()
+            tags = self._compat.toolkit(cell.cuda).systems
             system = next((one for one in reversed(self._compat.images.distributions) if one.name in tags), None)
             if system is None:
                 raise _unknown(
@@ -216,7 +216,7 @@ class ImageChooser:
         The image has the newest patch release of the CUDA version, even if torch was built with an older one: patch
         releases fix the compiler without changing interfaces, and one image for all cells is one download.
         """
-        systems = self._compat.toolkit(cuda).images.systems()
+        systems = self._compat.toolkit(cuda).systems
         for system in self._compat.images.distributions:
             if system.name in systems and system.newest_gcc(*gcc_range):
                 return f"{NVIDIA_REPOSITORY}:{systems[system.name]}-devel-{system.name}", system

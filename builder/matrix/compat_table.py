@@ -49,24 +49,17 @@ _MANYLINUX = "manylinux_2_28"
 _DEVEL_TAG = re.compile(r"(\d+\.\d+\.\d+)-(?:cudnn\d*-)?devel-(\w+)")
 
 
-@dataclass(frozen=True)
-class ImageFacts:
-    """Tags of NVIDIA's CUDA images of one CUDA."""
+def read_systems(images: dict[str, Any]) -> dict[str, str]:
+    """Return each distribution, as in NVIDIA's tags, with the newest patch version of a CUDA that has a `devel` image.
 
-    #: The newest patch version with images.
-    version: str
-    #: Ubuntu releases with a `cudnn-devel` image.
-    ubuntu: tuple[str, ...]
-    #: Complete tags that existed when the facts were read; not a complete list.
-    rhel_like: tuple[str, ...]
-
-    def systems(self) -> dict[str, str]:
-        """Return each distribution, as in tags, with the newest CUDA patch version that has a `devel` image on it."""
-        found = {f"ubuntu{release}": self.version for release in self.ubuntu}
-        for match in filter(None, map(_DEVEL_TAG.fullmatch, self.rhel_like)):
-            version, system = match.groups()
-            found[system] = max(version, found.get(system, version), key=_order)
-        return found
+    `images` are the newest patch version with images, the Ubuntu releases with a `cudnn-devel` image, and complete tags
+    that existed when the facts were read.
+    """
+    found = {f"ubuntu{release}": str(images["version"]) for release in images["ubuntu"]}
+    for match in filter(None, map(_DEVEL_TAG.fullmatch, images["rhel_like"])):
+        version, system = match.groups()
+        found[system] = max(version, found.get(system, version), key=_order)
+    return found
 
 
 @dataclass(frozen=True)
@@ -186,8 +179,8 @@ class ToolkitFacts:
     ptx: str
     #: The first Linux driver that knows this CUDA, and so compiles its PTX; empty: unknown.
     driver: str
-    #: NVIDIA's images.
-    images: ImageFacts
+    #: The distributions of NVIDIA's images; see `read_systems`.
+    systems: dict[str, str]
 
 
 def read_torch(series: str, row: dict[str, Any], gcc_min: int) -> TorchFacts:
@@ -217,7 +210,7 @@ def read_torch(series: str, row: dict[str, Any], gcc_min: int) -> TorchFacts:
 
 def read_toolkit(name: str, row: dict[str, Any], floors: dict[str, str]) -> ToolkitFacts:
     """Return the facts of a CUDA toolkit; `floors` are the oldest drivers by CUDA major version."""
-    cuda, images = Cuda.parse(name), row["images"]
+    cuda = Cuda.parse(name)
     return ToolkitFacts(
         cuda=cuda,
         archs=frozenset(map(Arch.parse, row["archs"])),
@@ -225,7 +218,7 @@ def read_toolkit(name: str, row: dict[str, Any], floors: dict[str, str]) -> Tool
         driver_floor=floors[str(cuda.major)],
         ptx=row["ptx"],
         driver=row.get("driver", ""),
-        images=ImageFacts(images["version"], tuple(images["ubuntu"]), tuple(images["rhel_like"])),
+        systems=read_systems(row["images"]),
     )
 
 

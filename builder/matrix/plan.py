@@ -213,18 +213,18 @@ class Build:
 class Skip:
     """A combination of the axes that gets no wheel, with the reason."""
 
-    #: torch, cuda, python: values of the axes. The combination may not exist: torch 2.2 has no wheel for Python 3.13.
-    torch: Torch
-    cuda: Cuda
-    python: Python
+    #: The combination may not exist: torch 2.2 has no wheel for Python 3.13.
+    cell: Cell
     #: Name of the recipe; empty: every recipe.
     extension: str
     #: An identifier of the reason for programs, such as `no-torch-wheel-for-python`.
     code: str
     #: The reason, one sentence.
     reason: str
-    #: Operating system and processor.
-    platform: Platform = Platform.LINUX_X86_64
+
+    def to_json(self) -> dict[str, str]:
+        """Plain data, with the axes of the cell."""
+        return {key: str(value) for key, value in {**vars(self.cell), **vars(self)}.items() if key != "cell"}
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ def make_plan(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, comp
     for rules, cells in served:
         if isinstance(rules.recipe.source, WheelSource):
             reason = "its source is an official wheel, so there is nothing to build; `buildfarm smoke` tests this wheel"
-            skips += [_skip(cell, rules.recipe.name, WhyNot("nothing-to-build", reason)) for cell in cells]
+            skips += [Skip(cell, rules.recipe.name, "nothing-to-build", reason) for cell in cells]
             continue
         groups: dict[GroupKey, list[Cell]] = defaultdict(list)
         for cell in cells:
@@ -310,7 +310,7 @@ def _served_and_skipped(
         for python, platform in product(pythons, platforms):
             cell = Cell(torch, cuda, python, platform)
             if why := why_not_cuda or compat.why_not(torch, cuda, python, platform) or excluded(cell):
-                skips.append(_skip(cell, "", why))
+                skips.append(Skip(cell, "", *why))
             else:
                 cells.append(cell)
     for recipe in wanted:
@@ -318,7 +318,7 @@ def _served_and_skipped(
         selected: list[Cell] = []
         for cell in cells:
             if why := excluded(cell) or rules.why_not(cell):
-                skips.append(_skip(cell, recipe.name, why))
+                skips.append(Skip(cell, recipe.name, *why))
             else:
                 selected.append(cell)
         served.append((rules, selected))
@@ -334,7 +334,7 @@ def summarise_skips(plan: Plan) -> tuple[SkipSummary, ...]:
         SkipSummary(
             code,
             reason,
-            tuple(sorted({Cell(one.torch, one.cuda, one.python, one.platform) for one in members})),
+            tuple(sorted({one.cell for one in members})),
             tuple(dict.fromkeys(one.extension for one in members)) if all(one.extension for one in members) else (),
         )
         for (code, reason), members in groups.items()
@@ -357,10 +357,6 @@ def _why_excluded(matrix: Matrix, extension: str) -> Callable[[Cell], WhyNot | N
         return None
 
     return why_not
-
-
-def _skip(cell: Cell, extension: str, why: WhyNot) -> Skip:
-    return Skip(cell.torch, cell.cuda, cell.python, extension, why.code, why.reason, cell.platform)
 
 
 #: The axes, and what each is called in a sentence. Its option is `--torch`, `--cuda` or `--python`.

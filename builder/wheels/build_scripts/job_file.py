@@ -22,7 +22,7 @@ class BuildPaths:
 
     job_dir: Path  # the folder mounted from the host: requirements.txt, these scripts, results
     packages: Path  # uv's cache; environments are in it too. Read-only in the container of a build.
-    environment: Path  # the virtual environment inside `packages` that `install.py` made
+    environment: Path  # the virtual environment inside `packages` that `install-packages` made
     prefix: Path  # the Python that cibuildwheel uses; becomes a link to `environment`
     site: Path  # the build's site-packages
     toolkit: Path  # the CUDA toolkit

@@ -9,7 +9,7 @@ from builder.errors import Code
 from builder.matrix import compat as module
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
-from builder.matrix.compat_table import ImageFacts
+from builder.matrix.compat_table import read_systems
 from tests.refused import refused
 
 X86 = Platform.LINUX_X86_64
@@ -81,8 +81,8 @@ IMAGES = Compat.load().images
 
 def test_a_known_tag_implies_the_plain_devel_image() -> None:
     tags = ("12.0.9-devel-rockylinux8", "12.0.10-cudnn8-devel-rockylinux8", "12.0.9-base-rockylinux9", "latest")
-    facts = ImageFacts("12.0.10", ("22.04",), tags)
-    assert facts.systems() == {"ubuntu22.04": "12.0.10", "rockylinux8": "12.0.10"}
+    found = read_systems({"version": "12.0.10", "ubuntu": ["22.04"], "rhel_like": tags})
+    assert found == {"ubuntu22.04": "12.0.10", "rockylinux8": "12.0.10"}
 
 
 @pytest.mark.parametrize(

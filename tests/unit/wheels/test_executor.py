@@ -166,7 +166,7 @@ def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
     assert (mounted / "requirements.txt").read_text().split() == ["numpy==2.4.6", "torch==2.11.0"]
     inputs = inputs_of(job)
     assert (read_paths(mounted / "job.json"), read_cache(mounted / "job.json")) == (inputs.paths, inputs.cache)
-    assert (mounted / "builder/wheels/build_scripts/install.py").is_file()
+    assert (mounted / "builder/wheels/build_scripts/__main__.py").is_file()
     assert (mounted / "builder/wheels/sccache/launchers/launch.sh").is_file()
     script = "/opt/buildfarm/bin/python -I -S -B /buildfarm/job/builder/wheels/build_scripts /buildfarm/job/job.json"
     prepare, _, check = options.before_build.partition(" || exit; ")
