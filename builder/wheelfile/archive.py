@@ -43,7 +43,7 @@ DAMAGE = (
 #: Hashes that the wheel format allows.
 _HASHES = ("sha256", "sha384", "sha512")
 #: RECORD cannot contain its own hash, and signatures are made after it.
-_UNLISTED = ("RECORD", "RECORD.jws", "RECORD.p7s")
+UNLISTED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 #: Files of `.dist-info` that are read and parsed as a whole.
 _PARSED = {"METADATA", "WHEEL"}
 
@@ -221,7 +221,7 @@ def wheel_fault(wheel: WheelFile) -> str:
 
 def record_fault(wheel: WheelFile) -> str:
     """The first difference between the files and RECORD, which installers do not compare; empty if they agree."""
-    unlisted = {f"{wheel.dist_info}/{name}" for name in _UNLISTED}
+    unlisted = {f"{wheel.dist_info}/{name}" for name in UNLISTED}
     text = wheel.read_dist_info("RECORD").decode(errors="replace")
     rows = {row[0]: row[1] for row in csv.reader(text.splitlines()) if len(row) > 1}
     for name in wheel.names:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))  # the folder that holds `builder`
 
-from builder.wheels.build_scripts.job_file import BuildPaths, read_cache, read_paths
+from builder.wheels.build_scripts.job_file import BuildPaths, read_job
 from builder.wheels.build_scripts.new_environment import (
     BUILD_MODULES,
     IMPORT,
@@ -45,14 +45,14 @@ def main(job: str, command: str, *arguments: str) -> int:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # in order with what programs print
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # for this process and all programs below it
     if command == "with-compiler-cache":
-        return server.run_behind_cache(read_cache(file), arguments)
+        return server.run_behind_cache(read_job(file, CacheSettings), arguments)
     try:
         if command == "before-build":
-            prepare(read_paths(file), read_cache(file))
+            prepare(read_job(file, BuildPaths), read_job(file, CacheSettings))
         elif command == "install-packages":
-            install(read_paths(file), read_cache(file))
+            install(read_job(file, BuildPaths), read_job(file, CacheSettings))
         elif command == "after-build":
-            finish(read_paths(file), read_cache(file), *map(Path, arguments))
+            finish(read_job(file, BuildPaths), read_job(file, CacheSettings), *map(Path, arguments))
         else:
             sys.exit(f"error: unknown command {command}")
     except subprocess.CalledProcessError as error:  # the program has printed the reason

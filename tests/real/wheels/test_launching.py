@@ -55,8 +55,9 @@ PRINT = '#!/bin/sh\nprintf \'%s\\n\' "$0" "$PATH" "$@"\n'
 
 START = (
     "import sys; from pathlib import Path;"
-    "from builder.wheels.build_scripts.job_file import read_cache;"
-    "from builder.wheels.sccache.launchers.server import start; start(read_cache(Path(sys.argv[1])))"
+    "from builder.wheels.build_scripts.job_file import read_job;"
+    "from builder.wheels.sccache.launchers.server import CacheSettings, start;"
+    "start(read_job(Path(sys.argv[1]), CacheSettings))"
 )
 
 

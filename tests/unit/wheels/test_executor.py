@@ -29,7 +29,7 @@ from builder.matrix.config import ImageRule, PathSource, Recipe
 from builder.records import Part, Toolchain
 from builder.store import Store
 from builder.wheels.build_scripts.identity import ANSWER
-from builder.wheels.build_scripts.job_file import read_cache, read_paths
+from builder.wheels.build_scripts.job_file import BuildPaths, read_job
 from builder.wheels.cibuildwheel import log as log_module
 from builder.wheels.cibuildwheel.config import (
     ContainerInputs,
@@ -41,6 +41,7 @@ from builder.wheels.cibuildwheel.config import (
 from builder.wheels.cibuildwheel.executor import DockerExecutor
 from builder.wheels.cibuildwheel.log import LOG_VARIABLES
 from builder.wheels.job import CompileJob, Prepared, config_setting_options
+from builder.wheels.sccache.launchers.server import CacheSettings
 from builder.wheels.toolchain.environments import Environments
 from tests.conftest import wait_until
 from tests.refused import refused
@@ -165,7 +166,8 @@ def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
     assert f'--mount=type=bind,"src={mounted}",dst=/buildfarm/job' in create
     assert (mounted / "requirements.txt").read_text().split() == ["numpy==2.4.6", "torch==2.11.0"]
     inputs = inputs_of(job)
-    assert (read_paths(mounted / "job.json"), read_cache(mounted / "job.json")) == (inputs.paths, inputs.cache)
+    assert read_job(mounted / "job.json", BuildPaths) == inputs.paths
+    assert read_job(mounted / "job.json", CacheSettings) == inputs.cache
     assert (mounted / "builder/wheels/build_scripts/__main__.py").is_file()
     assert (mounted / "builder/wheels/sccache/launchers/launch.sh").is_file()
     script = "/opt/buildfarm/bin/python -I -S -B /buildfarm/job/builder/wheels/build_scripts /buildfarm/job/job.json"
