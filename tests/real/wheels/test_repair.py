@@ -112,7 +112,7 @@ def check_record(wheel: Path) -> None:
         assert record_fault(archive) == ""
 
 
-LABEL = Label("cu130.torch2.11", "torch==2.11.*")
+OF_TORCH = Label("cu130.torch2.11", "torch==2.11.*")
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def mend(libraries: Path, tmp_path: Path) -> Repair:
         repair,
         out=tmp_path / "out",
         provided=frozenset(path.name for path in (libraries / "site").rglob("*.so*")),
-        label=LABEL,
+        label=OF_TORCH,
         log=tmp_path / "log",
     )
 
@@ -202,7 +202,7 @@ def test_a_raw_wheel_becomes_portable_and_tells_the_truth(libraries: Path, mend:
         {"my_ext/C.abi3.so": libraries / "torch.so", "my_ext/__init__.py": "", "my_ext/data": "",
          "my_ext-1.0.dist-info/licenses/LICENSE": "free\n"},
     )  # fmt: skip
-    wheel = mend(raw, label=replace(LABEL, requires=("numpy>=1.26",)))
+    wheel = mend(raw, label=replace(OF_TORCH, requires=("numpy>=1.26",)))
     name, version, _, tags = parse_wheel_filename(wheel.name)
     assert (name, str(version)) == ("my-ext", "1.0+cu130.torch2.11")
     assert all(tag.platform.startswith("manylinux") for tag in tags)
