@@ -13,7 +13,6 @@ from builder.matrix.axes import Cell
 from builder.matrix.plan import Build
 from builder.proof import Proof, Verdict
 from builder.store import StoredBuild
-from builder.wheelfile.archive import Difference
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ class RebuildResult:
     sha256: str
     rebuilt_sha256: str
     #: How the rebuilt wheel differs; empty when both are equal bit for bit.
-    differences: tuple[Difference, ...]
+    differences: tuple[str, ...]
 
     @property
     def equal(self) -> bool:

@@ -21,7 +21,7 @@ from builder.matrix.config import MATRIX, Matrix, Selection
 from builder.matrix.load import load_matrix
 from builder.matrix.plan import selected
 from builder.recipes.matrix_file import axes_text
-from builder.wheels.build_scripts.cuda_packages import torch_cuda
+from builder.wheels.build_scripts.new_environment import torch_cuda
 
 
 class _Options(Protocol):
@@ -193,7 +193,7 @@ def installed_version(site_packages: Path, name: str) -> str:
     """The version of the installed distribution of this name, or empty."""
     from importlib.metadata import distributions  # noqa: PLC0415 - takes long
 
-    from builder.wheelfile.installed import distribution_name  # noqa: PLC0415 - takes long
+    from builder.wheelfile.archive import distribution_name  # noqa: PLC0415 - takes long
 
     found = distributions(path=[str(site_packages)])
     return next((each.version for each in found if distribution_name(each) == name), "")

@@ -12,8 +12,8 @@ from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.log import print_line, print_warning
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat, use_facts_of
+from builder.matrix.compat_table import FACTS, Rows, facts_text, read_rows
 from builder.matrix.config import MATRIX, TORCH_INDEX, Selection
-from builder.matrix.facts_file import FACTS, Rows, facts_text, read_rows
 from builder.matrix.fields import specifier
 from builder.matrix.yaml_document import read_document
 from builder.option import flag

@@ -17,9 +17,6 @@ from builder.publish.ci.jobs import Scope, jobs_json
 from builder.publish.plan_text import architectures_hint, plan_text
 from builder.recipes.inspection.metadata import other_versions
 
-#: The keys of a skip.
-_SKIP = ("torch", "cuda", "python", "platform", "extension", "code", "reason")
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(SelectOptions):
@@ -73,7 +70,7 @@ def plan_to_json(plan: Plan) -> str:
         }
         for build in plan.builds
     )
-    skips = _lines({key: str(getattr(skip, key)) for key in _SKIP} for skip in plan.skips)
+    skips = _lines(skip.to_json() for skip in plan.skips)
     return f'{{"schema": 1,\n"builds": [{builds}],\n"skips": [{skips}]}}\n'
 
 

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Undefined
 from markupsafe import Markup
 
 from builder.errors import Code, UsageError
-from builder.images.base_image_choice import ImageChooser
+from builder.images.specs import ImageChooser
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix
 from builder.matrix.plan import Plan

@@ -92,12 +92,22 @@ class Python:
         raise _unreadable("Python version", text, "3.12 or cp312")
 
     @property
+    def series(self) -> str:
+        """Major and minor, without the `t` of a free-threaded one: `3.13`."""
+        return f"{self.major}.{self.minor}"
+
+    @property
     def tag(self) -> str:
         """The interpreter's wheel tag: `cp312`."""
         return f"cp{self}".replace(".", "")
 
     def __str__(self) -> str:
-        return f"{self.major}.{self.minor}{'t' if self.free_threaded else ''}"
+        return f"{self.series}{'t' if self.free_threaded else ''}"
+
+
+#: The first Python with the ABI abi3t (PEP 803), and the first that looks for `_C.abi3t.so`,
+#: `_C.abi3-x86_64-linux-gnu.so` and `_C.abi3t-x86_64-linux-gnu.so` (`EXTENSION_SUFFIXES` of CPython 3.14 and 3.15.2).
+ABI3T_SINCE = Python(3, 15)
 
 
 @dataclass(frozen=True, order=True)

@@ -13,8 +13,16 @@ from typing import Any, NamedTuple
 
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch, shown
-from builder.matrix.compat_table import ToolkitFacts, TorchFacts, read_images, read_text_yaml, read_toolkit, read_torch
-from builder.matrix.facts_file import FACTS, with_facts
+from builder.matrix.compat_table import (
+    FACTS,
+    ToolkitFacts,
+    TorchFacts,
+    read_images,
+    read_text_yaml,
+    read_toolkit,
+    read_torch,
+    with_facts,
+)
 
 _FILE = Path(__file__).with_name("compat.yaml")
 #: How to use a release that compat.yaml does not have.
@@ -170,11 +178,6 @@ class Compat:
     def official_archs(self, torch: Torch, cuda: Cuda, platform: Platform) -> tuple[Arch, ...]:
         """Return the architectures of torch's own wheel, sorted; empty if there is no such wheel."""
         return self.torch(torch).variants.get(cuda, {}).get(platform, ())
-
-    def toolkit_pin(self, torch: Torch, cuda: Cuda) -> str | None:
-        """Return the exact `cuda-toolkit` that torch's wheel on the package index pins (since 2.11), or None."""
-        facts = self.torch(torch)
-        return facts.toolkit_pin or None if facts.default == cuda else None
 
     def is_default_variant(self, torch: Torch, cuda: Cuda) -> bool:
         """Return whether the package index serves this torch for this CUDA. Other variants are on torch's own index."""

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from builder.errors import Code, NothingSelectedError, UsageError
 from builder.gate.amounts import counted, join_names
-from builder.matrix.axes import STABLE_FLOOR, AbiClass, Arch, Cell, Cuda, Platform, Python, Torch, shown
+from builder.matrix.axes import ABI3T_SINCE, STABLE_FLOOR, AbiClass, Arch, Cell, Cuda, Platform, Python, Torch, shown
 from builder.matrix.compat import Compat, WhyNot, and_list, did_you_mean
 from builder.matrix.config import AbiRule, Matrix, Recipe, Selection, WheelSource
 
@@ -26,8 +26,6 @@ GroupKey = tuple[str, AbiClass, str, Cuda | int, Python | None]
 
 #: Oldest Python of abi3 wheels: the Py_LIMITED_API that torch >= 2.10 itself sets.
 _LIMITED_SINCE = Python(3, 10)
-#: Oldest Python of abi3t wheels (PEP 803); its free-threaded build compiles them.
-_ABI3T_SINCE = Python(3, 15)
 
 #: Pythons to compile with if a binary does not depend on one, the preferred one first.
 _COMPILE_WITH = (Python(3, 12), Python(3, 11), Python(3, 13), Python(3, 10))
@@ -41,7 +39,7 @@ class RecipeRules:
         self._compat = compat
         self._explicit = _merged([*(recipe.archs or matrix.archs)])
         #: The Python that compiles abi3t wheels; None if the matrix has no Python that only they serve.
-        self._abi3t = min((p for p in matrix.python if p.free_threaded and p >= _ABI3T_SINCE), default=None)
+        self._abi3t = min((p for p in matrix.python if p.free_threaded and p >= ABI3T_SINCE), default=None)
         self._pythons = SpecifierSet(recipe.python, prereleases=True)
         self._rule = cache(recipe.rule_of)
         self._python_reason = cache(self._why_not_python)
@@ -64,17 +62,17 @@ class RecipeRules:
 
     def _why_not_python(self, rule: AbiRule, python: Python) -> WhyNot | None:
         name = self.recipe.name
-        if not self._pythons.contains(f"{python.major}.{python.minor}"):
+        if not self._pythons.contains(python.series):
             reason = f"{name} is not for Python {python}: its extension.yaml takes {self.recipe.python}"
             return WhyNot("python-not-supported", reason)
         if rule.abi is AbiClass.CPYTHON:
             return None
-        if python.free_threaded and not (rule.abi3t and python >= _ABI3T_SINCE):
+        if python.free_threaded and not (rule.abi3t and python >= ABI3T_SINCE):
             reason = (
                 f"{name} is built as {rule.abi}, so its wheel has an abi3 tag. Free-threaded Python {python} cannot "
                 "install it. Use `abi: cpython`"
             )
-            if python >= _ABI3T_SINCE:
+            if python >= ABI3T_SINCE:
                 reason += f", or `abi: [{{class: {rule.abi}, abi3t: true}}]` if the source compiles for abi3t"
             return WhyNot("free-threaded-needs-own-build", reason)
         if python < _LIMITED_SINCE:
@@ -97,7 +95,7 @@ class RecipeRules:
         rule = self._rule(cell.torch) or AbiRule(AbiClass.CPYTHON)
         if rule.abi is AbiClass.CPYTHON:
             return (cell.platform, rule.abi, cell.torch.series, cell.cuda, cell.python)
-        python = self._abi3t if rule.abi3t and cell.python >= _ABI3T_SINCE else None
+        python = self._abi3t if rule.abi3t and cell.python >= ABI3T_SINCE else None
         if python and self._compat.why_not(cell.torch, cell.cuda, python, cell.platform):
             python = None
         if rule.abi is AbiClass.ABI3:
@@ -215,18 +213,18 @@ class Build:
 class Skip:
     """A combination of the axes that gets no wheel, with the reason."""
 
-    #: torch, cuda, python: values of the axes. The combination may not exist: torch 2.2 has no wheel for Python 3.13.
-    torch: Torch
-    cuda: Cuda
-    python: Python
+    #: The combination may not exist: torch 2.2 has no wheel for Python 3.13.
+    cell: Cell
     #: Name of the recipe; empty: every recipe.
     extension: str
     #: An identifier of the reason for programs, such as `no-torch-wheel-for-python`.
     code: str
     #: The reason, one sentence.
     reason: str
-    #: Operating system and processor.
-    platform: Platform = Platform.LINUX_X86_64
+
+    def to_json(self) -> dict[str, str]:
+        """Plain data, with the axes of the cell."""
+        return {key: str(value) for key, value in {**vars(self.cell), **vars(self)}.items() if key != "cell"}
 
 
 @dataclass(frozen=True)
@@ -269,7 +267,7 @@ def make_plan(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, comp
     for rules, cells in served:
         if isinstance(rules.recipe.source, WheelSource):
             reason = "its source is an official wheel, so there is nothing to build; `buildfarm smoke` tests this wheel"
-            skips += [_skip(cell, rules.recipe.name, WhyNot("nothing-to-build", reason)) for cell in cells]
+            skips += [Skip(cell, rules.recipe.name, "nothing-to-build", reason) for cell in cells]
             continue
         groups: dict[GroupKey, list[Cell]] = defaultdict(list)
         for cell in cells:
@@ -312,7 +310,7 @@ def _served_and_skipped(
         for python, platform in product(pythons, platforms):
             cell = Cell(torch, cuda, python, platform)
             if why := why_not_cuda or compat.why_not(torch, cuda, python, platform) or excluded(cell):
-                skips.append(_skip(cell, "", why))
+                skips.append(Skip(cell, "", *why))
             else:
                 cells.append(cell)
     for recipe in wanted:
@@ -320,7 +318,7 @@ def _served_and_skipped(
         selected: list[Cell] = []
         for cell in cells:
             if why := excluded(cell) or rules.why_not(cell):
-                skips.append(_skip(cell, recipe.name, why))
+                skips.append(Skip(cell, recipe.name, *why))
             else:
                 selected.append(cell)
         served.append((rules, selected))
@@ -336,7 +334,7 @@ def summarise_skips(plan: Plan) -> tuple[SkipSummary, ...]:
         SkipSummary(
             code,
             reason,
-            tuple(sorted({Cell(one.torch, one.cuda, one.python, one.platform) for one in members})),
+            tuple(sorted({one.cell for one in members})),
             tuple(dict.fromkeys(one.extension for one in members)) if all(one.extension for one in members) else (),
         )
         for (code, reason), members in groups.items()
@@ -359,10 +357,6 @@ def _why_excluded(matrix: Matrix, extension: str) -> Callable[[Cell], WhyNot | N
         return None
 
     return why_not
-
-
-def _skip(cell: Cell, extension: str, why: WhyNot) -> Skip:
-    return Skip(cell.torch, cell.cuda, cell.python, extension, why.code, why.reason, cell.platform)
 
 
 #: The axes, and what each is called in a sentence. Its option is `--torch`, `--cuda` or `--python`.

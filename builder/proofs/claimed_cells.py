@@ -20,7 +20,7 @@ from builder.proofs.static.metadata import counts_in, read_requirement, requires
 from builder.proofs.static.system_symbols import is_python, is_torch_cxx
 from builder.wheelfile.compatibility import admits, oldest_python
 from builder.wheelfile.facts import TORCH_LIBRARY, Library, WheelFacts
-from builder.wheelfile.shims import oldest_torch, shims
+from builder.wheelfile.torch_releases import oldest_torch, shims
 
 _LOCAL = re.compile(r"\+[\w.]+")
 #: Libraries of the NVIDIA packages that torch requires.

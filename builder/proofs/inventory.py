@@ -24,7 +24,7 @@ from builder.store import Store, write_atomic
 from builder.untrusted import MAX_JSON, JsonError, parse_json
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.elf import Elf, read_elf
-from builder.wheels.build_scripts.cuda_packages import stated
+from builder.wheels.build_scripts.new_environment import stated
 
 #: Version of the file format.
 _FORMAT = 2

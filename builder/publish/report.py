@@ -11,15 +11,12 @@ from builder.publish.proof_lines import failed_lines, problem_of
 from builder.publish.provenance import statement_path
 from builder.result import BuildResult, SmokeResult
 
-#: The keys of a skip.
-_SKIP = ("torch", "cuda", "python", "extension", "code", "reason")
-
 
 def report_json(plan: Plan, results: Sequence[BuildResult]) -> str:
     """Everything about the builds and the skipped cells, without times of this run: equal state gives equal bytes."""
     data: dict[str, Any] = {
         "builds": [_entry(result) for result in results],
-        "skips": [{key: str(getattr(skip, key)) for key in _SKIP} for skip in plan.skips],
+        "skips": [skip.to_json() for skip in plan.skips],
     }
     return json.dumps(data, indent=1) + "\n"
 

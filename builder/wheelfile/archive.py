@@ -11,19 +11,21 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
 from functools import cached_property
 from lzma import LZMAError
 from pathlib import Path, PurePosixPath
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Self
 
 from packaging.tags import parse_tag
 
 from builder.errors import Code, UsageError
 from builder.wheelfile import limits
 from builder.wheelfile.zip_headers import zip_fault
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution  # takes long
 
 #: What zipfile and the decompressors raise for a damaged archive, besides OSError. RuntimeError: an encrypted file;
 #: NotImplementedError, a RuntimeError: a newer version of the format; IndexError: an empty name. LZMAError: a .tar.xz.
@@ -41,7 +43,7 @@ DAMAGE = (
 #: Hashes that the wheel format allows.
 _HASHES = ("sha256", "sha384", "sha512")
 #: RECORD cannot contain its own hash, and signatures are made after it.
-_UNLISTED = ("RECORD", "RECORD.jws", "RECORD.p7s")
+UNLISTED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 #: Files of `.dist-info` that are read and parsed as a whole.
 _PARSED = {"METADATA", "WHEEL"}
 
@@ -219,7 +221,7 @@ def wheel_fault(wheel: WheelFile) -> str:
 
 def record_fault(wheel: WheelFile) -> str:
     """The first difference between the files and RECORD, which installers do not compare; empty if they agree."""
-    unlisted = {f"{wheel.dist_info}/{name}" for name in _UNLISTED}
+    unlisted = {f"{wheel.dist_info}/{name}" for name in UNLISTED}
     text = wheel.read_dist_info("RECORD").decode(errors="replace")
     rows = {row[0]: row[1] for row in csv.reader(text.splitlines()) if len(row) > 1}
     for name in wheel.names:
@@ -247,37 +249,38 @@ def installed_path(name: str) -> str:
     return "" if top.endswith(".dist-info") else name
 
 
-@dataclass(frozen=True)
-class Difference:
-    """One difference between two wheels."""
+def differences(first: Path, second: Path) -> list[str]:
+    """Every difference, such as `pkg/_C.so: differs`, sorted by path; empty when the wheels are equal bit for bit.
 
-    #: Path inside the wheel; empty for the archive itself.
-    member: str
-    #: The difference, as text.
-    what: str
-
-    def __str__(self) -> str:
-        """One line: `pkg/_C.so: differs`."""
-        return f"{self.member or 'the archive'}: {self.what}"
-
-
-def differences(first: Path, second: Path) -> list[Difference]:
-    """Every difference, sorted by path; empty when the wheels are equal bit for bit. Raises DamagedWheelError."""
-    found = [Difference("", f"named {first.name} and {second.name}")] if first.name != second.name else []
+    Raises DamagedWheelError.
+    """
+    found = [f"the archive: named {first.name} and {second.name}"] if first.name != second.name else []
     if first.read_bytes() == second.read_bytes():
         return found
     one, two = _members(first), _members(second)
     for path in sorted(one.keys() | two.keys()):
         if path not in two or path not in one:
-            found.append(Difference(path, f"only in the {'first' if path in one else 'second'}"))
+            found.append(f"{path}: only in the {'first' if path in one else 'second'}")
         elif one[path] != two[path]:
-            found.append(Difference(path, "differs"))
+            found.append(f"{path}: differs")
     if not found or list(one) != list(two):
         how = "the order of its files" if list(one) != list(two) else "dates, modes or compression of its files"
-        found.append(Difference("", f"differs in {how}"))
+        found.append(f"the archive: differs in {how}")
     return found
 
 
 def _members(wheel: Path) -> dict[str, bytes]:
     with WheelFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.names}
+
+
+def distribution_name(distribution: "Distribution") -> str:
+    """The name of an installed project; empty if its metadata is damaged, as an interrupted installation leaves it.
+
+    `Distribution.name` of such a project is None, or raises KeyError in newer Pythons.
+    """
+    try:
+        metadata = distribution.metadata
+        return metadata["Name"] if "Name" in metadata else ""  # noqa: SIM401 - its type has no `get` before 3.12
+    except (ImportError, OSError, TypeError, ValueError):  # no METADATA, other bytes than UTF-8
+        return ""

@@ -10,11 +10,8 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.errors import Code, UsageError
-from builder.matrix.axes import Arch, Python
+from builder.matrix.axes import ABI3T_SINCE, Arch, Python
 
-#: The first Python that looks for `_C.abi3t.so`, `_C.abi3-x86_64-linux-gnu.so` and `_C.abi3t-x86_64-linux-gnu.so`
-#: (`EXTENSION_SUFFIXES` of CPython 3.14 and 3.15.2).
-NEW_SUFFIXES = Python(3, 15)
 #: Architectures of Jetson and DRIVE.
 _JETSON = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (11, 0)})
 #: Libraries of NVIDIA's driver: the machine that runs a wheel has them, and no build machine needs them. Source: its
@@ -70,7 +67,7 @@ def oldest_python(tag: Tag) -> Python | None:
     if match is None or tag.abi not in ("abi3", "abi3t"):
         return None
     python = Python(int(match[1]), int(match[2]))
-    return max(python, NEW_SUFFIXES) if tag.abi == "abi3t" else python
+    return max(python, ABI3T_SINCE) if tag.abi == "abi3t" else python
 
 
 def finds(python: Python, file: re.Match[str], machine: str) -> bool:
@@ -79,7 +76,7 @@ def finds(python: Python, file: re.Match[str], machine: str) -> bool:
         return False
     if file["version"]:
         return f"cp{file['version']}" == python.tag
-    if only_new(file) and (python.major, python.minor) < (NEW_SUFFIXES.major, NEW_SUFFIXES.minor):
+    if only_new(file) and python < ABI3T_SINCE:
         return False
     return file["abi"] != "abi3" or not python.free_threaded
 
@@ -101,13 +98,8 @@ def any_linux(tag: Tag) -> tuple[str, str, str]:
     return tag.interpreter, tag.abi, re.sub(r"^(?:many|musl)?linux(?:_\d+_\d+|\d+)?_", "linux_", tag.platform)
 
 
-def runs_on(codes: Iterable[str], gpu: Arch) -> bool:
-    """Whether a GPU can run some of this code, as it is or compiled by its driver."""
-    return bool(codes_for(codes, gpu))
-
-
 def codes_for(codes: Iterable[str], gpu: Arch) -> list[str]:
-    """The code that a GPU can run, such as `sm_80` or `compute_90`: machine code first, the best last of each kind.
+    """The code that a GPU can run, as it is (`sm_80`) or compiled by its driver (`compute_90`), the best last of each.
 
     Machine code for X.Y runs on X.Z with Z >= Y, and PTX for X.Y on every later GPU. Code with the suffix `a` runs on
     its own architecture only, `f` on its major version (CUDA C++ Programming Guide, "Compute Capabilities"). Machine

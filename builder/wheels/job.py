@@ -77,11 +77,6 @@ class CompileJob:
         """The file in which `launch.sh` writes the path of each source file before the file is compiled."""
         return self.statistics / "calls"
 
-    @property
-    def called(self) -> bool:
-        """Whether a compiler or a linker was called; `launch.sh` writes a file then."""
-        return (self.statistics / "called").exists()
-
 
 @dataclass(frozen=True)
 class Compiled:

@@ -24,16 +24,15 @@ from builder.process import run
 from builder.progress.display import WAITS
 from builder.records import Part, Toolchain
 from builder.wheels.build_dir import fixed_folder
-from builder.wheels.build_scripts import identity
-from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
+from builder.wheels.build_scripts import PACKAGE, identity, script_command
 from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.build_scripts.job_file import write_job
+from builder.wheels.build_scripts.new_environment import link_toolkit, torch_mismatch
 from builder.wheels.failures import compile_failure
 from builder.wheels.job import Compiled, CompileJob, NotPreparedError, config_setting_options, problems_of
 from builder.wheels.repair.repair import provided_libraries, with_built_libraries, with_repair_tools
 from builder.wheels.sccache.configure import as_set, cache_variables, find_sccache, read_statistics, with_reuse
 from builder.wheels.sccache.launchers.server import CacheSettings
-from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.toolchain.cuda_toolkit import HostCompiler, Toolkit, find_host_compiler, find_toolkit
 from builder.wheels.toolchain.environments import (
     Environment,
@@ -46,13 +45,7 @@ from builder.wheels.toolchain.environments import (
 from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import find_uv, uv_variables
 from builder.wheels.variables import build_variables, merge_variables, prefix_map_flags, shell_variables
-from builder.wheels.wheel_checks import answered_identity, identity_question, other_identity
-
-#: Asks the build backend for name and version, then runs the build unless they differ from the recipe's. The line that
-#: begins with `+` separates the output of both, as in the log of every program.
-_ASK_FIRST = (
-    f'(cd "$4" && exec "$1" "$2" "$3"); [ $? -ne {DIFFERS} ] || exit {DIFFERS}; shift 4; echo "+ $1 $2"; exec "$@"'
-)
+from builder.wheels.wheel_checks import answered_identity, asking, identity_question, other_identity
 
 
 class LocalExecutor:
@@ -198,8 +191,10 @@ class LocalBuild:
             argv = [str(find_uv()), "build", "--wheel", "--no-build-isolation", "--no-config", "--python"]
             argv += [str(environment.interpreter), *config_setting_options(job.recipe)]
             argv += ["--out-dir", str(job.raw), str(source)]
-            asked = [str(environment.interpreter), identity.__file__, question, str(source)]
-            status = run_there(["sh", "-c", _ASK_FIRST, "sh", *asked, *argv] if question else argv)
+            if question:  # the line that begins with `+` separates the output of both, as in the log of every program
+                ask = asking(question, environment.interpreter, identity.__file__, source)
+                argv = ["sh", "-c", f'{ask}; echo "+ $1 $2"; exec "$@"', "sh", *argv]
+            status = run_there(argv)
             if changed := self._executor.environments.changes(environment):
                 raise BuildError(  # the record of the wheel would not be true
                     f"the source changed the packages of its build environment: {join_names(changed)}",
@@ -228,8 +223,7 @@ class LocalBuild:
         job.raw.mkdir(exist_ok=True)
         question = identity_question(job, keep=kept)
         with self._in_place(job, stage) as (environment, source, run_there):
-            asked = [str(environment.interpreter), identity.__file__, question, str(source)]
-            run_there(["sh", "-c", _ASK_FIRST, "sh", *asked, "true"])
+            run_there(["sh", "-c", asking(question, environment.interpreter, identity.__file__, source)])
             self._executor.environments.changes(environment)
         return kept.read_text(encoding="utf-8") if kept.exists() else ""
 

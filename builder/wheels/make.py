@@ -11,6 +11,7 @@ from builder.formats import BUILD_FORMAT
 from builder.progress.display import WAITS
 from builder.records import BuildRecord, Record
 from builder.wheels.job import Compiled, CompileJob, Prepared, required_torch
+from builder.wheels.repair.relabel import Label
 from builder.wheels.repair.repair import repair
 from builder.wheels.wheel_checks import CompileFacts, check_source, check_wheel
 
@@ -55,14 +56,12 @@ def repair_wheel(
     stage("repair")
     job, compiled = raw.job, raw.compiled
     record = Record.of(job.build, job.recipe, job.toolchain, source, minor_mismatch=minor_mismatch)
+    torch = required_torch(job.build, job.recipe, raw.facts.torch)
     wheel = repair(
         compiled.wheel,
         job.work / "wheel",
+        Label(job.build.local_version, torch, job.recipe.requires, str(job.build.torch)),
         provided=compiled.libraries,
-        local_version=job.build.local_version,
-        torch_requirement=required_torch(job.build, job.recipe, raw.facts.torch),
-        built_with=str(job.build.torch),
-        requires=job.recipe.requires,
         exclude=job.recipe.wheel_exclude,
         record=record,
         no_library_hints=raw.facts.no_library_hints,

@@ -32,7 +32,7 @@ from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.untrusted import split_url, without_credentials
 from builder.wheelfile.archive import DAMAGE
-from builder.wheels.build_scripts.cuda_packages import stated
+from builder.wheels.build_scripts.new_environment import stated
 from builder.wheels.sources.index import Location, download, index_login, locate
 from builder.wheels.toolchain.uv import compile_captured, is_offline
 
@@ -59,7 +59,7 @@ class TorchWheel(NamedTuple):
 
 @dataclass
 class Facts:
-    """A row of facts.yaml, as plain text, lists and dicts; `builder/matrix/facts_file.py` says what its keys mean."""
+    """A row of facts.yaml, as plain text, lists and dicts; `builder/matrix/compat_table.py` says what its keys mean."""
 
     row: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -2,10 +2,12 @@
 
 import json
 import re
+import shlex
 import tomllib
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
 from typing import Any
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -21,8 +23,8 @@ from builder.matrix.config import RECIPE, PathSource, name_pattern, version_patt
 from builder.records import CudaSources
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.facts import read_facts
-from builder.wheelfile.shims import oldest_torch
-from builder.wheels.build_scripts.identity import ANSWER
+from builder.wheelfile.torch_releases import oldest_torch
+from builder.wheels.build_scripts.identity import ANSWER, DIFFERS
 from builder.wheels.failures import left_out_extensions, no_library_hints
 from builder.wheels.job import CompileJob
 from builder.wheels.repair.repair import is_excluded
@@ -34,32 +36,25 @@ _COMPILES = re.compile(r"\s-c\s|\.o\b|Building CUDA object")
 
 
 @dataclass(frozen=True)
-class SourceFacts:
-    """What the source of a build says before its compile."""
+class CompileFacts:
+    """What the source of a build says before its compile, and what the compile showed of its wheel."""
 
     script: SetupFacts
-    target: Torch | None  # the torch that TORCH_TARGET_VERSION names; None if the source does not say
-    cuda: CudaSources
-
-
-@dataclass(frozen=True)
-class CompileFacts:
-    """What a compile showed of its wheel."""
-
-    #: The oldest torch that a stable-ABI wheel needs by its libraries and by TORCH_TARGET_VERSION; None: no such thing.
+    #: The oldest torch that a stable-ABI wheel needs by TORCH_TARGET_VERSION and, after the compile, by its libraries;
+    #: None: no such thing.
     torch: Torch | None
     cuda: CudaSources
-    no_library_hints: list[str]  # why the wheel may have no library
+    no_library_hints: Sequence[str] = ()  # after the compile: why the wheel may have no library
 
 
-def check_source(job: CompileJob) -> SourceFacts:
+def check_source(job: CompileJob) -> CompileFacts:
     """Check a source before its compile; raises BuildError for a torch that the build does not have."""
     script = read_setup_script(job.source)
     asks = "setup.py" if script.asks_for_gpu and not job.recipe.assume_cuda else ""
-    return SourceFacts(script, check_target(job), find_cuda_sources(job.source, asks))
+    return CompileFacts(script, check_target(job), find_cuda_sources(job.source, asks))
 
 
-def check_wheel(wheel: Path, job: CompileJob, source: SourceFacts, log: str) -> CompileFacts:
+def check_wheel(wheel: Path, job: CompileJob, source: CompileFacts, log: str) -> CompileFacts:
     """Check the compiled wheel; `log` is the output of the build. Raises BuildError."""
     check_identity(wheel, job)
     check_compiled(wheel, job, source.script, log)
@@ -75,9 +70,9 @@ def check_wheel(wheel: Path, job: CompileJob, source: SourceFacts, log: str) -> 
     needed: list[Torch | None] = []
     if job.build.abi is AbiClass.STABLE:
         functions = (symbol for library in read_facts(wheel).libraries for symbol in library.undefined)
-        needed = [oldest_torch(functions), source.target]
+        needed = [oldest_torch(functions), source.torch]
     torch = max(filter(None, needed), default=None)
-    return CompileFacts(torch, without_compiled(source.cuda, log), hints)
+    return replace(source, torch=torch, cuda=without_compiled(source.cuda, log), no_library_hints=hints)
 
 
 def check_identity(wheel: Path, job: CompileJob) -> None:
@@ -179,6 +174,15 @@ def identity_question(job: CompileJob, *, keep: Path | None = None) -> str:
     )
 
 
+def asking(question: str, python: str | Path, script: str, project: PurePath) -> str:
+    """The shell command that asks this question in the folder of a source, by `identity.py` at the path `script`.
+
+    It ends the shell with the status DIFFERS if the answer is not what the recipe says.
+    """
+    ask = shlex.join([str(python), str(script), question])
+    return f"(cd {shlex.quote(str(project))} && exec {ask}); [ $? -ne {DIFFERS} ] || exit {DIFFERS}"
+
+
 def answered_identity(output: str) -> tuple[str, Version] | None:
     """What the build backend answered, from the output of `build_scripts.identity`; None without a valid answer."""
     found = re.findall(rf"^{ANSWER} (\S+) (\S+)$", output, re.MULTILINE)
@@ -199,9 +203,10 @@ def check_compiled(wheel: Path, job: CompileJob, script: SetupFacts, log: str) -
     """Raises BuildError for a wheel with libraries if no compiler was called.
 
     Such a wheel was downloaded, or its libraries are files of the source: its record would name a toolchain that made
-    nothing of it. A compiler that is called without a launcher shows in `log`, the output of the build.
+    nothing of it. `launch.sh` writes the file `called` when it calls a compiler or a linker. A compiler that is called
+    without a launcher shows in `log`, the output of the build.
     """
-    if job.called or _COMPILES.search(log):
+    if (job.statistics / "called").exists() or _COMPILES.search(log):
         return
     with WheelFile(wheel) as archive:
         libraries = [name for name in archive.names if re.search(r"\.so(?:\.[\d.]+)?$", name)]

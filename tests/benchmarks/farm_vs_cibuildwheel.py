@@ -32,10 +32,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine
 from builder.images.image_build import ensure_image
 from builder.images.network import ca_bundle, ca_variables, index_variables
+from builder.images.specs import ImageChooser
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection

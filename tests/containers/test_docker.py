@@ -12,16 +12,17 @@ import pytest
 from docker.errors import ImageNotFound
 
 from builder.errors import BuildError
-from builder.images.base_image_choice import ImageChooser
 from builder.images.container import OWNER_LABEL
 from builder.images.engine import Engine
 from builder.images.network import ca_bundle
+from builder.images.specs import ImageChooser
 from builder.matrix.compat import Compat
 from builder.matrix.config import GitSource, ImageRule
 from builder.store import Store
 from builder.wheelfile.facts import read_facts
 from builder.wheels.cibuildwheel.executor import DockerExecutor
 from builder.wheels.job import CompileJob
+from builder.wheels.repair.relabel import Label
 from builder.wheels.repair.repair import repair
 from builder.wheels.toolchain.environments import Environments
 from tests.conftest import lacking, needs_images
@@ -126,14 +127,8 @@ def test_a_wheel_is_built_and_nothing_is_left(
     assert any("libc10.so" in library.needed for library in facts.libraries)
 
     assert {"libc10.so", "libtorch_cpu.so", "libcudart.so.13"} <= compiled.libraries
-    final = repair(
-        raw,
-        job.work / "final",
-        provided=compiled.libraries,
-        local_version="cu130.torch2.11",
-        torch_requirement="torch==2.11.*",
-        log=job.log,
-    )
+    label = Label("cu130.torch2.11", "torch==2.11.*")
+    final = repair(raw, job.work / "final", label, provided=compiled.libraries, log=job.log)
     assert final.name.startswith("toy-1.0+cu130.torch2.11-cp312-cp312-manylinux")
 
 

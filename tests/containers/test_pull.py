@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from builder.errors import MissingToolError
-from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine
 from builder.images.image_build import inspect_image
 from builder.images.registry import VARIABLE, read_lock
+from builder.images.specs import ImageChooser
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan

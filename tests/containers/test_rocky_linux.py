@@ -11,10 +11,10 @@ from uuid import uuid4
 import pytest
 
 from builder.errors import MissingToolError
-from builder.images.base_image_choice import ImageChooser
 from builder.images.dockerfiles import render_template
 from builder.images.engine import Engine
 from builder.images.network import ca_bundle, ca_variables, shell_settings
+from builder.images.specs import ImageChooser
 from builder.matrix.axes import Cuda
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule

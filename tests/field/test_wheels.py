@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from builder.cli.app import app
 from builder.errors import BuildError, Exit
 from builder.wheelfile.facts import read_facts
+from builder.wheels.repair.relabel import Label
 from builder.wheels.repair.repair import repair
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import Farm, run
@@ -53,8 +54,7 @@ def publish(folder: Path, wheel: object, *words: object) -> Result:
 def mended(raw: Path, local_version: str = "") -> Path:
     """The wheel that the repair of a build makes of another one."""
     out, log = raw.parent / "out", raw.parent / "log"
-    provided = frozenset[str]()
-    return repair(raw, out, provided=provided, local_version=local_version, torch_requirement="", log=log)
+    return repair(raw, out, Label(local_version, ""), provided=frozenset(), log=log)
 
 
 def verify(wheel: Path) -> tuple[dict[str, str], dict[str, str]]:

@@ -9,7 +9,7 @@ import pytest
 from builder.matrix.axes import Cuda, Python
 from builder.store import Store
 from builder.wheelfile.facts import Library, read_facts
-from builder.wheels.build_scripts.cuda_packages import link_toolkit
+from builder.wheels.build_scripts.new_environment import link_toolkit
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
 from builder.wheels.sccache.configure import find_sccache

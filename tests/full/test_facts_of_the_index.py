@@ -9,8 +9,7 @@ import pytest
 from builder.matrix import compat
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat
-from builder.matrix.compat_table import read_text_yaml
-from builder.matrix.facts_file import facts_text, with_facts
+from builder.matrix.compat_table import facts_text, read_text_yaml, with_facts
 from builder.wheels.upstream import toolkit_facts, torch_facts
 
 pytestmark = pytest.mark.network
@@ -77,4 +76,4 @@ def test_a_toolkit_is_as_in_the_table(cuda: Cuda, tmp_path: Path) -> None:
     file.write_text(facts_text({"torch": {}, "toolkits": {str(cuda): toolkit_facts(cuda).to_row()}}))
     del raw["toolkits"][str(cuda)]
     listed, read = LISTED.toolkit(cuda), with_facts(raw, file, Compat).toolkit(cuda)
-    assert read == replace(listed, images=read.images, driver=read.driver), "no package states these two"
+    assert read == replace(listed, systems=read.systems, driver=read.driver), "no package states these two"

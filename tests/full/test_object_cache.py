@@ -15,13 +15,13 @@ from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.plan import Build
 from builder.records import CacheStatistics, Part
 from builder.store import Store
-from builder.wheels.build_scripts.cuda_packages import link_toolkit
+from builder.wheels.build_scripts import PACKAGE, script_command
 from builder.wheels.build_scripts.job_file import write_job
+from builder.wheels.build_scripts.new_environment import link_toolkit
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
 from builder.wheels.sccache.configure import as_set, cache_variables, find_sccache, read_statistics
 from builder.wheels.sccache.launchers.server import CacheSettings
-from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.toolchain.cuda_toolkit import find_host_compiler
 from builder.wheels.toolchain.environments import Environment, Environments, build_requirements
 from tests.conftest import lacking, run

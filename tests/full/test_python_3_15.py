@@ -23,6 +23,7 @@ from builder.proofs.static.stable_abi import check_abi3
 from builder.proofs.static.tags import check_modules
 from builder.wheelfile.compatibility import finds
 from builder.wheelfile.facts import read_facts
+from builder.wheels.repair.relabel import Label
 from builder.wheels.repair.repair import repair
 from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import find_uv
@@ -190,7 +191,7 @@ def test_a_wheel_of_setuptools_for_every_python(root: Path, new: Run, olds: dict
         assert "No module named 'demo.m'" in install_and_import(root, new, raw, python, olds, tmp_path)
     log = tmp_path / "log"
     out = tmp_path / "out"
-    wheel = repair(raw, out, provided=frozenset(), local_version="cu130", torch_requirement="", log=log)
+    wheel = repair(raw, out, Label("cu130", ""), provided=frozenset(), log=log)
     assert check_modules(read_facts(wheel)).verdict == "passed"
     for python in (NEW, *olds):
         assert not install_and_import(root, new, wheel, python, olds, tmp_path)

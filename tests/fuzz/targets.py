@@ -17,7 +17,7 @@ from builder.publish.index.new_wheel import new_wheel
 from builder.records import read_record
 from builder.wheelfile.archive import differences
 from builder.wheelfile.facts import read_facts
-from builder.wheels.sources.archive import unpack
+from builder.wheels.sources.prepare import unpack
 from docs.scripts.command_page import all_commands
 from tests.fixtures.compiled import compiled, with_gpu_code
 from tests.fuzz import stored, verify

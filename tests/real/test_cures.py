@@ -16,7 +16,7 @@ from builder.diagnosis.first_error import every_error
 from builder.diagnosis.known_errors import KnownError, SourceCure, causes, knowledge
 from builder.matrix.axes import Cuda, Python, Torch
 from builder.store import Store
-from builder.wheels.build_scripts.cuda_packages import link_toolkit
+from builder.wheels.build_scripts.new_environment import link_toolkit
 from builder.wheels.toolchain.environments import Environments, build_requirements
 from builder.wheels.toolchain.pythons import find_python
 

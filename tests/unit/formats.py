@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from builder import formats
-from builder.wheels.scripts import PACKAGE
+from builder.wheels.build_scripts import PACKAGE
 
 FILE = Path(__file__).with_name("formats.txt")
 

@@ -31,7 +31,7 @@ from builder.tested_versions import (
     unsafe_images,
     untested,
 )
-from builder.wheels.scripts import PACKAGE
+from builder.wheels.build_scripts import PACKAGE
 from docs.atlas.entry import GPUS
 from docs.atlas.facts import FACTS, Atlas
 from docs.atlas.page import Checked, atlas_page, failures_of

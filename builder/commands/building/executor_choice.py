@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from builder.errors import Code, MissingToolError
-from builder.images.base_image_choice import ImageChooser
 from builder.images.registry import lock_path, read_lock, read_mirrors
+from builder.images.specs import ImageChooser
 from builder.log import print_line
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix

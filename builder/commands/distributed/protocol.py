@@ -19,8 +19,8 @@ from builder.gate.pack import REFERENCES
 from builder.hashing import digest_of
 from builder.images.registry import lock_path
 from builder.matrix.axes import Cell, Cuda
+from builder.matrix.compat_table import FACTS
 from builder.matrix.config import PathSource, Recipe
-from builder.matrix.facts_file import FACTS
 from builder.matrix.plan import Build
 from builder.proof import Proof
 from builder.store import Store, StoredBuild, write_atomic

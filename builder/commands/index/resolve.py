@@ -30,7 +30,7 @@ from builder.publish.index.install import commands_from_index
 from builder.publish.index.levels import Level
 from builder.publish.index.reader import IndexReader
 from builder.resources import own_gpus
-from builder.wheelfile.compatibility import glibc_of, runs_on
+from builder.wheelfile.compatibility import codes_for, glibc_of
 
 #: Wheels that do not fit to print; `--json` has all.
 _MOST = 20
@@ -211,7 +211,7 @@ def how_to_build(name: str, target: Target, entries: Sequence[Entry]) -> Cure:
         before += [] if cell.platform in matrix.platforms else [f"add {cell.platform} under `platforms`"]
         version = Version(f"{build.version}+{build.local_version}")
         blocking = [entry for entry in blocking if entry.version == version]
-        lacks_code = gpu is not None and not runs_on((code for arch in archs for code in arch.codes), gpu)
+        lacks_code = gpu is not None and not codes_for((code for arch in archs for code in arch.codes), gpu)
     source, ext = list[str](), ["--ext", name]
     if place and not entries:  # no project is known, and `build` makes one of a source
         source, ext, place, before = [f"{name}==VERSION"], [], " (or name a git repository or a folder)", []
@@ -268,7 +268,7 @@ def _cuda_misfit(entry: Entry, cuda: Cuda) -> str:
 
 def _gpu_misfit(entry: Entry, gpu: Arch | None) -> str:
     archs = entry.farm.archs if entry.farm else ()
-    if gpu is None or not archs or runs_on(archs, gpu):
+    if gpu is None or not archs or codes_for(archs, gpu):
         return ""
     return f"it has no code for a GPU of compute capability {gpu.major}.{gpu.minor}, only {', '.join(archs)}"
 

@@ -19,6 +19,7 @@ from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
 from builder.resources import measure_resources
 from builder.store import Store
 from builder.wheels.toolchain.environments import CELL_MODULES, Environment, Environments, add_bytecode
+from builder.wheels.toolchain.uv import UvRun
 
 if TYPE_CHECKING:
     from builder.proofs.cells.container import ContainerEnvironment, ContainerEnvironments
@@ -45,12 +46,12 @@ class LocalEnvironments:
         """
         interpreter = self._environments.interpreter(cell.python)
         packages = Compat.load().cell_requirements(cell.torch, cell.cuda)
-        index = self._environments.torch_index(cell.torch, cell.cuda)
+        uv = UvRun(self._environments.torch_index(cell.torch, cell.cuda), log, owner)
         environment = Environment(folder / "env", cell.python, ())
-        self._environments.create(environment.folder, interpreter, packages, index=index, log=log, owner=owner)
+        uv.create(environment.folder, interpreter.path, packages)
         store, modules = self._environments.store, CELL_MODULES if cases else CELL_MODULES[:1]
         add_bytecode(store, environment.interpreter, environment.site_packages, modules, log=log, owner=owner)
-        yield LocalEnvironment(self._environments, environment, packages, tuple(index), folder, owner, log)
+        yield LocalEnvironment(uv, environment, packages, folder, owner, log)
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,9 @@ class LocalEnvironment:
     #: Whether no other cell may run its wheel while this one does: the memory of the machine is counted for several.
     alone: ClassVar[bool] = False
 
-    _environments: Environments
+    _uv: UvRun
     _environment: Environment
     _packages: tuple[str, ...]
-    _index: tuple[str, ...]
     _folder: Path
     _owner: str
     #: Gets the output of programs.
@@ -79,9 +79,7 @@ class LocalEnvironment:
 
     def install(self, wheel: Path, companions: Sequence[str] = ()) -> None:
         """Install the wheel and its requirements. Raises BuildError if this fails."""
-        wanted = [*self._packages, str(wheel), *companions]
-        folder = self._environment.folder
-        self._environments.install(folder, wanted, index=self._index, log=self.log, owner=self._owner)
+        self._uv.install(self._environment.folder, [*self._packages, str(wheel), *companions])
 
     def try_import(
         self, modules: Sequence[str], *, as_with_gpu: bool = False, stubs: Path | None = None

@@ -25,7 +25,6 @@ from builder.errors import BuildError, Code, MissingToolError, SymbolsUnreadable
 from builder.gate.amounts import size_text
 from builder.gate.outcome import NOT_RUN, Answer
 from builder.gate.pack import pack
-from builder.images.base_image_choice import ImageChooser
 from builder.images.container import (
     CONTAINER_DIR,
     GPU_REQUESTS,
@@ -39,7 +38,7 @@ from builder.images.engine import Engine
 from builder.images.image_build import ensure_image
 from builder.images.network import FIRST_INDEX, ca_variables, copy_ca_bundle, index_variables
 from builder.images.registry import lock_path, read_lock, read_mirrors
-from builder.images.specs import RuntimeImage
+from builder.images.specs import ImageChooser, RuntimeImage
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe

@@ -9,7 +9,7 @@ from builder.matrix.axes import Cell, Cuda
 from builder.matrix.compat import Compat
 from builder.wheelfile.compatibility import DRIVER_LIBRARIES, is_driver_library
 from builder.wheelfile.facts import read_facts
-from builder.wheels.build_scripts.cuda_packages import compile_stub
+from builder.wheels.build_scripts.new_environment import compile_stub
 
 #: Functions of NVIDIA's driver: of libcuda, NVML and the video libraries.
 _FUNCTION = re.compile(r"(?:cu[A-Z]|cuvid|nvml|NvEnc)\w*")

@@ -11,7 +11,7 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.proofs.cells.driver import driver_runs
 from builder.proofs.environment.facts import InstalledEnvironment, InstalledPackage, TorchInstall
-from builder.wheelfile.compatibility import runs_on
+from builder.wheelfile.compatibility import codes_for
 from builder.wheels.toolchain.uv import uv_command
 
 
@@ -171,7 +171,7 @@ class Cures:
     def _supports(self, torch: Torch, cuda: Cuda, gpu: Gpu) -> bool:
         """Whether a GPU runs the code of a torch's wheel, and the CUDA compiles for it at run time."""
         codes = [arch.sm for arch in self.compat.official_archs(torch, cuda, self.environment.platform)]
-        return runs_on(codes, gpu.arch) and self.nvrtc_knows(cuda, gpu.arch)
+        return bool(codes_for(codes, gpu.arch)) and self.nvrtc_knows(cuda, gpu.arch)
 
     def nvrtc_knows(self, cuda: Cuda, gpu: Arch) -> bool:
         """Whether the runtime compiler (NVRTC) of a CUDA compiles for a GPU; an unknown CUDA counts as able."""

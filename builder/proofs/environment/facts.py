@@ -23,8 +23,8 @@ from builder.images.network import uv_files
 from builder.matrix.axes import Arch, Cuda, Gpu, Platform, Python, Torch
 from builder.proofs.cells.driver import driver_version
 from builder.untrusted import JsonError, parse_json
-from builder.wheelfile.installed import distribution_name
-from builder.wheels.build_scripts.cuda_packages import torch_cuda
+from builder.wheelfile.archive import distribution_name
+from builder.wheels.build_scripts.new_environment import torch_cuda
 from builder.wheels.toolchain.cuda_toolkit import nvcc_version
 
 #: The program that the judged Python runs. It imports the standard library only, and runs under Python 3.7.

@@ -21,7 +21,7 @@ from builder.proofs.static.variants import variants
 from builder.records import CudaSources
 from builder.wheelfile.compatibility import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
-from builder.wheelfile.shims import SHIM, shims
+from builder.wheelfile.torch_releases import SHIM, shims
 
 _GLOBAL = "libtorch_global_deps.so"
 #: Functions of NVIDIA's packages whose names do not tell the library.

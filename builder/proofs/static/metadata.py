@@ -20,7 +20,7 @@ from builder.proofs.static.claim import WheelClaim, make_proof
 from builder.untrusted import split_url
 from builder.wheelfile.compatibility import oldest_python
 from builder.wheelfile.facts import WheelFacts
-from builder.wheelfile.torch_range import TORCHES
+from builder.wheelfile.torch_releases import TORCHES
 
 _REFUSES = f"twine with packaging {packaging.__version__} does not upload the wheel"
 #: What to do about a wheel whose file was renamed.
@@ -108,7 +108,7 @@ def read_requirement(line: str) -> Requirement | None:
 
 def counts_in(requirement: Requirement, cell: Cell) -> bool:
     """Whether a requirement counts in a cell, by its marker and without an extra; one that means nothing counts."""
-    python = f"{cell.python.major}.{cell.python.minor}"
+    python = cell.python.series
     variables = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
     try:
         return requirement.marker is None or requirement.marker.evaluate({**variables})
@@ -174,7 +174,7 @@ def _combined(requirements: list[Requirement]) -> SpecifierSet:
 def requires_admit(requires_python: str, python: Python) -> bool:
     """Whether Requires-Python admits the newest patch release of a Python; one that cannot be read excludes none."""
     try:
-        return f"{python.major}.{python.minor}.99" in SpecifierSet(requires_python)
+        return f"{python.series}.99" in SpecifierSet(requires_python)
     except ValueError:  # InvalidSpecifier or a too long number; reported by the check `metadata`
         return True
 
@@ -198,9 +198,7 @@ def _python_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:
     except ValueError:
         return [f"Requires-Python {facts.requires_python!r} is not a valid version range"]
     errors = []
-    excluded = sorted(
-        {str(cell.python) for cell in claim.cells if f"{cell.python.major}.{cell.python.minor}.99" not in pythons}
-    )
+    excluded = sorted({str(cell.python) for cell in claim.cells if f"{cell.python.series}.99" not in pythons})
     if excluded:
         errors.append(
             f"Requires-Python {facts.requires_python} excludes Python {join_names(excluded)}, which cells of this "

@@ -7,13 +7,13 @@ from packaging.tags import parse_tag
 from builder.gate.amounts import join_names
 from builder.gate.imports.extension_modules import MODULE_FILE, entry_points
 from builder.gate.system.crash import demangle
-from builder.matrix.axes import AbiClass, Python, Torch
+from builder.matrix.axes import ABI3T_SINCE, AbiClass, Python, Torch
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof
 from builder.proofs.static.system_symbols import CUDA_CALL, is_python, is_standard, is_torch_cxx
-from builder.wheelfile.compatibility import NEW_SUFFIXES, is_driver_library, oldest_python, only_new
+from builder.wheelfile.compatibility import is_driver_library, oldest_python, only_new
 from builder.wheelfile.facts import TORCH_LIBRARY, Library, WheelFacts
-from builder.wheelfile.shims import SHIM, oldest_torch, shims
+from builder.wheelfile.torch_releases import SHIM, oldest_torch, shims
 
 #: Libraries of glibc and GCC, and of CUDA as far as each of their symbols has a version.
 _EXPLAINED_LIBRARY = re.compile(
@@ -132,7 +132,7 @@ def check_abi3(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
     evidence = {}
     for path, symbols in used.items():
         file = MODULE_FILE.fullmatch(path.rpartition("/")[2])
-        floor = max(min(oldest), NEW_SUFFIXES) if file and only_new(file) else min(oldest)
+        floor = max(min(oldest), ABI3T_SINCE) if file and only_new(file) else min(oldest)
         added = {symbol: _added(symbol) for symbol in symbols}
         private = sorted(symbol for symbol, version in added.items() if version is None)
         newer = sorted(f"{symbol} ({version})" for symbol, version in added.items() if version and version > floor)

@@ -20,13 +20,13 @@ from packaging.utils import parse_wheel_filename
 from builder.gate.amounts import counted, join_names
 from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE, entry_points
 from builder.gate.system.crash import demangle
-from builder.matrix.axes import Python
+from builder.matrix.axes import ABI3T_SINCE, Python
 from builder.matrix.compat import Compat
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof
 from builder.proofs.static.metadata import RELABEL, lower_bounds, requires_admit
 from builder.proofs.static.variants import variants
-from builder.wheelfile.compatibility import NEW_SUFFIXES, admits, any_linux, finds, glibc_of, is_driver_library, suiting
+from builder.wheelfile.compatibility import admits, any_linux, finds, glibc_of, is_driver_library, suiting
 from builder.wheelfile.facts import Library, WheelFacts
 
 _PLATFORM = re.compile(
@@ -193,10 +193,10 @@ def _finders(file: re.Match[str], machine: str) -> tuple[str, str]:
         return f"Python {version[0]}.{version[1:]}", cure
     if file["abi"] == "abi3t":
         cure = f"tag the wheel cp315-abi3.abi3t, or also build the module as {file['module']}.abi3.so"
-        return f"Python {NEW_SUFFIXES} or later", cure
+        return f"Python {ABI3T_SINCE} or later", cure
     if file["triplet"]:
         cure = f"rename it to {file['module']}.abi3.so, compile it with Python 3.14 or older, or tag it cp315-abi3"
-        return f"a Python {NEW_SUFFIXES} or later with a GIL", cure
+        return f"a Python {ABI3T_SINCE} or later with a GIL", cure
     return "a Python with a GIL", "build a wheel for each free-threaded Python, or for abi3t"
 
 

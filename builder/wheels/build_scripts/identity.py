@@ -15,7 +15,6 @@ import importlib
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from email.parser import HeaderParser
@@ -59,12 +58,6 @@ def main(text: str) -> int:
         return 0  # not in the normal form: compared after the compile, by a complete reader of versions
     ours, wanted = (re.sub(r"^(\d+(?:\.\d+)*?)(?:\.0)+(?![.\d])", r"\1", each) for each in versions)
     return 0 if ours == wanted else DIFFERS
-
-
-def ask(python: str, folder: str, text: str) -> int:
-    """Run this file with the Python of a build; returns DIFFERS or 0."""
-    status = subprocess.run([python, __file__, text], cwd=folder, check=False).returncode
-    return DIFFERS if status == DIFFERS else 0
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ buildfarm writes it as JSON, and the scripts read it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,12 +22,13 @@ class BuildPaths:
 
     job_dir: Path  # the folder mounted from the host: requirements.txt, these scripts, results
     packages: Path  # uv's cache; environments are in it too. Read-only in the container of a build.
-    environment: Path  # the virtual environment inside `packages` that `install.py` made
+    environment: Path  # the virtual environment inside `packages` that `install-packages` made
     prefix: Path  # the Python that cibuildwheel uses; becomes a link to `environment`
     site: Path  # the build's site-packages
     toolkit: Path  # the CUDA toolkit
     torch_cuda: str = ""  # the CUDA version that torch must be built for (`13.0`), or empty
     links_toolkit: bool = False  # whether the toolkit comes from the package index and needs links
+    drivers: Sequence[str] = ()  # file names of the driver's libraries
 
     @property
     def requirements(self) -> Path:
@@ -42,22 +43,13 @@ class BuildPaths:
 
 def write_job(path: Path, cache: CacheSettings, paths: BuildPaths | None = None) -> None:
     """Write the file; a build without a container has no `paths`."""
-    data = {"cache": asdict(cache), "paths": asdict(paths) if paths else None}
+    data = {type(part).__name__: asdict(part) for part in (cache, paths) if part}
     path.write_text(json.dumps(data, indent=1, default=str) + "\n", encoding="utf-8")
 
 
-def read_cache(path: Path) -> CacheSettings:
-    """The compilers and the compiler cache of a build."""
-    return _read(CacheSettings, path, "cache")
-
-
-def read_paths(path: Path) -> BuildPaths:
-    """The folders of a build in its container."""
-    return _read(BuildPaths, path, "paths")
-
-
-def _read(kind: type[_Described], path: Path, key: str) -> _Described:
-    data: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))[key]
+def read_job(path: Path, kind: type[_Described]) -> _Described:
+    """The compilers and the compiler cache of a build, or its folders in its container."""
+    data: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))[kind.__name__]
     folders = {field.name for field in fields(kind) if field.type == "Path"}
     values: dict[str, Any] = {name: Path(value) if name in folders else value for name, value in data.items()}
     return kind(**values)

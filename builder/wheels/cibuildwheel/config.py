@@ -14,15 +14,14 @@ from builder.images.network import CA_BUNDLE, FIRST_INDEX, ca_variables, copy_ca
 from builder.images.specs import python_prefix
 from builder.resources import measure_resources
 from builder.wheelfile.compatibility import DRIVER_LIBRARIES
-from builder.wheels.build_scripts.install import DRIVER_LIBRARIES as DRIVER_LIBRARIES_FILE
+from builder.wheels.build_scripts import FOLDERS, copy_scripts, script_command
 from builder.wheels.build_scripts.job_file import BuildPaths, write_job
 from builder.wheels.job import JOB_FILE, CompileJob, config_setting_options
 from builder.wheels.sccache.configure import as_set, cache_variables, with_reuse
 from builder.wheels.sccache.launchers.server import CacheSettings
-from builder.wheels.scripts import copy_scripts, script_command
 from builder.wheels.toolchain.environments import wheels_only
 from builder.wheels.variables import build_variables, merge_variables
-from builder.wheels.wheel_checks import identity_question
+from builder.wheels.wheel_checks import asking, identity_question
 
 #: The first program of a container, in the directory that is mounted into it.
 #:
@@ -126,6 +125,7 @@ def container_inputs(
         toolkit=Path(toolkit),
         torch_cuda=str(job.build.cuda),
         links_toolkit=not has_toolkit,
+        drivers=sorted(DRIVER_LIBRARIES),
     )
     return ContainerInputs(image, variables, paths, as_set(settings, variables))
 
@@ -156,7 +156,6 @@ def write_inputs(job: CompileJob, inputs: ContainerInputs) -> Path:
     entry_point.chmod(0o755)
     copy_ca_bundle(job.work)
     write_job(job.file, inputs.cache, inputs.paths)
-    (mounted / DRIVER_LIBRARIES_FILE).write_text("\n".join(sorted(DRIVER_LIBRARIES)) + "\n")
     packages = job.toolchain.packages
     options = [] if job.reuse else wheels_only(packages, job.recipe.build_requires)
     (mounted / "requirements.txt").write_text("\n".join([*options, *packages]) + "\n")
@@ -174,8 +173,8 @@ def configuration(job: CompileJob, inputs: ContainerInputs) -> str:
     before, question = shlex.join(_script("before-build")), identity_question(job)
     if question:  # name and version, if the source does not state them
         python = f"{python_prefix(job.toolchain.python)}/bin/python"
-        project = str(PurePosixPath(SOURCE, job.source.relative_to(job.tree)))
-        before += f" && {shlex.join([*_script('check-identity'), python, project, question])}"
+        project = PurePosixPath(SOURCE, job.source.relative_to(job.tree))
+        before += f" || exit; {asking(question, python, f'{_JOB}/builder/{FOLDERS[0]}/identity.py', project)}"
     settings = {
         "container-engine": {
             "name": "docker",

@@ -18,11 +18,10 @@ from packaging.utils import canonicalize_name
 from builder.build_log import log_size
 from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.hashing import digest_of
-from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine, pull_missing
 from builder.images.image_build import cached_contents, inspect_image
 from builder.images.network import FIRST_INDEX, ca_bundle, index_variables
-from builder.images.specs import BuildImage
+from builder.images.specs import BuildImage, ImageChooser
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import run
@@ -40,7 +39,7 @@ from builder.wheels.toolchain.environments import (
     locked_version,
     wheels_only,
 )
-from builder.wheels.toolchain.uv import UnsatisfiableError, compile_requirements, uv_error
+from builder.wheels.toolchain.uv import UnsatisfiableError, UvRun, uv_error
 
 #: Newest glibc 2.x that uv supports (uv 0.13: `--python-platform` in `uv pip compile --help`).
 _NEWEST_GLIBC = 40
@@ -146,11 +145,9 @@ class DockerExecutor:
         with self._store.lock(job):
             if not record.exists():
                 arguments = ["--no-config", "--no-annotate", *arguments]
-                owner = self._store.owner(job)
+                uv = UvRun(index, log, self._store.owner(job))
                 with tempfile.TemporaryDirectory(prefix="buildfarm-lock-") as folder:
-                    locked = compile_requirements(
-                        wanted, arguments, folder=Path(folder), index=index, log=log, owner=owner
-                    )
+                    locked = uv.compile(wanted, arguments, Path(folder))
                 # Requirements are kept without spaces: PEP 508 allows `name@URL`.
                 write_atomic(record, locked.replace(" @ ", "@").encode())
         return record.read_text().splitlines()

@@ -26,13 +26,12 @@ from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
 from builder.matrix.local_version import current_form
 from builder.untrusted import JsonError, parse_json
-from builder.wheelfile.archive import WheelFile, record_fault
+from builder.wheelfile.archive import UNLISTED, WheelFile, record_fault
 from builder.wheelfile.compatibility import check_wheel_name
-from builder.wheelfile.torch_range import narrowed
+from builder.wheelfile.torch_releases import narrowed
 
 _OLDEST = (1980, 1, 1, 0, 0, 0)  # the first second a zip can hold
 _LIMITED = re.compile(r"[^;]*(?:[=~]=|<)[^;]*")  # a requirement with a newest version, without a marker
-_SIGNATURES = ("RECORD.jws", "RECORD.p7s")  # of the old RECORD
 
 
 @dataclass(frozen=True)
@@ -264,7 +263,7 @@ def _moved(by_path: Mapping[str, Member], info: str, stem: str, texts: Mapping[s
     moved = []
     for path, member in by_path.items():
         top, slash, rest = path.partition("/")
-        if top == info and rest in ("RECORD", *_SIGNATURES):
+        if top == info and rest in UNLISTED:
             continue
         if top == info:
             top = f"{stem}.dist-info"

@@ -25,14 +25,14 @@ from builder.build_log import log_size, text_since
 from builder.diagnosis.known_errors import hint_of, reports
 from builder.errors import BuildError, UsageError
 from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE
+from builder.matrix.axes import ABI3T_SINCE
 from builder.process import run
 from builder.records import Part, Record, Toolchain
 from builder.store import sync
-from builder.wheelfile.archive import DamagedWheelError, installed_path
-from builder.wheelfile.compatibility import DRIVER_LIBRARIES, NEW_SUFFIXES, oldest_python
+from builder.wheelfile.archive import DamagedWheelError, distribution_name, installed_path
+from builder.wheelfile.compatibility import DRIVER_LIBRARIES, oldest_python
 from builder.wheelfile.elf import HEAD, MAGIC, MISHAPS, Elf, read_elf, what_else
 from builder.wheelfile.facts import read_facts
-from builder.wheelfile.installed import distribution_name
 from builder.wheels.repair.relabel import Label, Member, correct, read_members, relabel, write_wheel
 from builder.wheels.repair.sbom import make_sbom
 
@@ -91,12 +91,9 @@ def with_repair_tools(toolchain: Toolchain) -> Toolchain:
 def repair(
     raw: Path,
     out: Path,
+    label: Label,
     *,
     provided: frozenset[str],
-    local_version: str,
-    torch_requirement: str,
-    built_with: str = "",
-    requires: Sequence[str] = (),
     exclude: Sequence[str] = (),
     record: Record | None = None,
     no_library_hints: Sequence[str] = (),
@@ -106,15 +103,14 @@ def repair(
     """Turn a raw wheel into a portable wheel in the folder `out`; returns its path.
 
     The files that match a pattern of `exclude` are left out. auditwheel finds the manylinux tag and grafts the
-    libraries that are neither `provided` nor on every Linux. Then the version gets `local_version`, METADATA gets
-    `torch_requirement` (`relabel_metadata`) and `requires`, `record` and its SBOM are added, run paths that lead out of
-    the wheel are removed, and a reproducible zip is written. Repairing a repaired wheel gives the same bytes.
+    libraries that are neither `provided` nor on every Linux. Then version and METADATA get what `label` says
+    (`relabel_metadata`), `record` and its SBOM are added, run paths that lead out of the wheel are removed, and a
+    reproducible zip is written. Repairing a repaired wheel gives the same bytes.
     Output is appended to `log`; programs carry `owner` (see `builder.process.run`). `no_library_hints` are for a wheel
     without libraries.
 
     Raises BuildError (stage `repair`) when the wheel contains no library, or needs a library that is not found.
     """
-    label = Label(local_version, torch_requirement, tuple(requires), built_with)
     every = _members(raw, log)
     members = [member for member in every if not is_excluded(member.path, exclude)]
     if not any(_is_elf(member) for member in members):
@@ -224,9 +220,9 @@ def _with_true_tag(name: str, members: list[Member]) -> tuple[str, list[Member]]
     files = [MODULE_FILE.fullmatch(posixpath.basename(member.path)) for member in members]
     kinds = {file["abi"] for file in files if file and file["suffix"] != ".so"}
     oldest = oldest_python(Tag(python, "abi3", "any"))
-    if kinds != {"abi3t"} or "abi3t" not in abi.split(".") or oldest is None or oldest >= NEW_SUFFIXES:
+    if kinds != {"abi3t"} or "abi3t" not in abi.split(".") or oldest is None or oldest >= ABI3T_SINCE:
         return name, members
-    return correct(members, name, tag=f"{NEW_SUFFIXES.tag}-{abi}-{platforms}")
+    return correct(members, name, tag=f"{ABI3T_SINCE.tag}-{abi}-{platforms}")
 
 
 def _failure(raw: Path, log: Path, sentence: str, *hints: str) -> BuildError:

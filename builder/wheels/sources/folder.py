@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 import yaml
 
 from builder.errors import Code, UsageError
+from builder.matrix.compat_table import FACTS
 from builder.matrix.config import CASES, RECIPE
-from builder.matrix.facts_file import FACTS
 
 # Files that builds and tests leave in a source folder. They are not source and differ between machines.
 _LEFTOVER_NAMES = frozenset(

@@ -259,7 +259,7 @@ def fetch_wheel(project: str, version: str, python: Python, *, cache: Path, inde
     MissingToolError when it cannot be reached.
     """
     where = f"{project} {version}"
-    asked = ("--only-binary=:all:", f"--python-version={python.major}.{python.minor}")
+    asked = ("--only-binary=:all:", f"--python-version={python.series}")
     locations = locate(f"{project}=={version}", "wheel", *asked, index=index)
     for location in locations:
         if is_compatible(location.name, python):

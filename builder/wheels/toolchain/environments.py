@@ -20,8 +20,8 @@ from builder.process import kill_orphans, run
 from builder.store import BYTECODE, Store, sync_file_system, write_atomic
 from builder.untrusted import JsonError, read_json, remove_tree, texts
 from builder.wheels.build_scripts.new_environment import BUILD_MODULES, IMPORT, fix_header_times
-from builder.wheels.toolchain.pythons import Interpreter, Pythons
-from builder.wheels.toolchain.uv import compile_requirements, run_uv
+from builder.wheels.toolchain.pythons import Pythons
+from builder.wheels.toolchain.uv import UvRun
 
 
 def import_once(python: Path, modules: Sequence[str], *, log: Path, owner: str, hashed: Path | None = None) -> int:
@@ -93,7 +93,7 @@ class Environment:
         return self.folder / "lib" / f"python{self.python}" / "site-packages"
 
     def packaged_toolkit(self, cuda: Cuda) -> Path:
-        """The CUDA toolkit that NVIDIA's packages install, for CUDA_HOME; `cuda_packages.link_toolkit` completes it."""
+        """The CUDA toolkit that NVIDIA's packages install, for CUDA_HOME; `link_toolkit` completes it."""
         return self.site_packages / "nvidia" / f"cu{cuda.major}"
 
 
@@ -107,7 +107,8 @@ class Environments:
     def __init__(self, store: Store, torch_index: str) -> None:
         """`torch_index` is the URL of torch's own index."""
         self.store = store
-        self._pythons = Pythons(store)
+        #: Finds the interpreter of a version, or downloads it; see `Pythons.obtain`.
+        self.interpreter = Pythons(store).obtain
         self._torch_index = torch_index
 
     def torch_index(self, torch: Torch, cuda: Cuda) -> list[str]:
@@ -140,10 +141,10 @@ class Environments:
             if locked is None or not marker.exists() or _changes(folder, python, locked):
                 kill_orphans(self.store.owner(job))
                 remove_tree(folder)
-                wanted, owner = locked or requirements, self.store.owner(job)
-                self.create(folder, interpreter, wanted, index=index, log=log, owner=owner, options=options)
+                uv = UvRun(index, log, self.store.owner(job))
+                uv.create(folder, interpreter.path, locked or requirements, options)
                 fix_header_times(Environment(folder, python, ()).site_packages)
-                import_once(folder / "bin" / "python", BUILD_MODULES, log=log, owner=owner)
+                import_once(folder / "bin" / "python", BUILD_MODULES, log=log, owner=uv.owner)
                 locked = _freeze(folder, python)
                 data = {"requirements": list(requirements), "packages": locked}
                 write_atomic(record, json.dumps(data, indent=1).encode())
@@ -176,47 +177,9 @@ class Environments:
         if self.locked(python, requirements, index=index) is not None:
             return
         job = f"check-{_key(str(python), requirements, index)}"
-        options = ["--no-deps", f"--python-version={python.major}.{python.minor}"]  # uv knows no `3.14t` here
-        log, owner = self.store.log("packages"), self.store.owner(job)
+        options = ["--no-deps", f"--python-version={python.series}"]  # uv knows no `3.14t` here
         with self.store.work(job) as folder:
-            compile_requirements(requirements, options, folder=folder, index=index, log=log, owner=owner)
-
-    def interpreter(self, python: Python, *, headers: bool = False) -> Interpreter:
-        """The interpreter of that version, downloaded if this machine lacks it; with `headers`, one with Python.h.
-
-        Raises MissingToolError when there is none and none can be downloaded.
-        """
-        return self._pythons.obtain(python, headers=headers)
-
-    @staticmethod
-    def create(
-        folder: Path,
-        interpreter: Interpreter,
-        requirements: Sequence[str],
-        *,
-        index: Sequence[str],
-        log: Path,
-        owner: str,
-        options: Sequence[str] = (),
-    ) -> None:
-        """Create a virtual environment and install into it; raises MissingToolError or BuildError with uv's reason."""
-        venv = ["venv", "--no-project", "--python", str(interpreter.path), str(folder)]
-        run_uv(venv, requirements, index=index, log=log, owner=owner)
-        Environments.install(folder, requirements, index=index, log=log, owner=owner, options=options)
-
-    @staticmethod
-    def install(
-        folder: Path,
-        requirements: Sequence[str],
-        *,
-        index: Sequence[str],
-        log: Path,
-        owner: str,
-        options: Sequence[str] = (),
-    ) -> None:
-        """Install into an environment; raises as `create` does, UnsatisfiableError when the packages conflict."""
-        argv = ["pip", "install", "--python", str(folder / "bin" / "python"), *options, *requirements]
-        run_uv(argv, requirements, index=index, log=log, owner=owner)
+            UvRun(index, self.store.log("packages"), self.store.owner(job)).compile(requirements, options, folder)
 
     @staticmethod
     def _read(record: Path) -> list[str] | None:
@@ -266,7 +229,7 @@ def build_requirements(torch: Torch, cuda: Cuda, extra: Sequence[str], *, toolki
 
 
 def toolkit_requirements(cuda: Cuda) -> list[str]:
-    """The packages of a complete nvcc of one minor version; see `cuda_packages.link_toolkit` for the rest.
+    """The packages of a complete nvcc of one minor version; see `new_environment.link_toolkit` for the rest.
 
     nvcc's wheel does not pin crt and nvvm: a plain `cuda-toolkit[nvcc]` installs nvcc 13.0 with the newest front
     end. Here all four packages have the same minor version.
@@ -297,8 +260,7 @@ def check_needed(
         constraints = folder / "recorded.txt"
         constraints.write_text("\n".join(packages) + "\n")
         arguments = ["--no-config", "--no-annotate", "--constraints", str(constraints), *options]
-        log, owner = store.log("packages"), store.owner(job)
-        resolved = compile_requirements(requirements, arguments, folder=folder, index=index, log=log, owner=owner)
+        resolved = UvRun(index, store.log("packages"), store.owner(job)).compile(requirements, arguments, folder)
     needed = {canonicalize_name(Requirement(line).name) for line in resolved.splitlines() if line.strip()}
     unneeded = [package for package in packages if canonicalize_name(package.partition("==")[0]) not in needed]
     if unneeded:

@@ -58,7 +58,7 @@ def _candidates(python: Python) -> Iterator[Path]:
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     if root.is_dir():
         suffix = "t" if python.free_threaded else ""
-        named = re.compile(rf"{python.major}\.{python.minor}\.(\d+){suffix}")
+        named = re.compile(rf"{re.escape(python.series)}\.(\d+){suffix}")
         found = [(int(m[1]), folder) for folder in root.iterdir() if (m := named.fullmatch(folder.name))]
         for _, folder in sorted(found, reverse=True):
             yield folder / "bin" / "python"
@@ -80,13 +80,13 @@ def _probe(path: Path, python: Python) -> Interpreter | None:
     if answer.returncode != 0 or len(words := answer.stdout.split()) != 3:
         return None
     version, free_threaded, headers = words
-    fits = version.startswith(f"{python.major}.{python.minor}.") and (free_threaded == "True") is python.free_threaded
+    fits = version.startswith(f"{python.series}.") and (free_threaded == "True") is python.free_threaded
     return Interpreter(path, version, headers == "True") if fits else None
 
 
 def header_hint(python: Python) -> str:
     """How to install the headers of a Python of the system."""
-    return f"`apt-get install python{python.major}.{python.minor}-dev` (or your system's package)"
+    return f"`apt-get install python{python.series}-dev` (or your system's package)"
 
 
 #: uv's own setting; `automatic` is its default.

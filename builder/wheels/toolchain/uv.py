@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -92,37 +93,41 @@ def uv_variables(index: Sequence[str] = ()) -> dict[str, str]:
     return {**prepend_index(index, variables), **own}
 
 
-def run_uv(
-    arguments: Sequence[str], requirements: Sequence[str], *, index: Sequence[str], log: Path, owner: str
-) -> None:
-    """Run uv with its output appended to `log`; raises what `uv_error` returns when uv fails.
+@dataclass(frozen=True)
+class UvRun:
+    """Runs uv. Its methods raise what `uv_error` returns when uv fails.
 
-    `requirements` are only named in errors.
+    `index` are URLs of indexes that it asks before the default one. Its output is appended to `log`, and its processes
+    carry `owner`.
     """
-    start = log_size(log)
-    status = run([str(find_uv()), *arguments], log=log, owner=owner, env=uv_variables(index))
-    if status != 0:
-        raise uv_error(status, log, start, requirements, index)
 
+    index: Sequence[str]
+    log: Path
+    owner: str
 
-def compile_requirements(
-    requirements: Sequence[str],
-    arguments: Sequence[str] = (),
-    *,
-    folder: Path,
-    index: Sequence[str],
-    log: Path,
-    owner: str,
-) -> str:
-    """Resolve requirements with `uv pip compile` in an empty folder; returns one exact requirement per line.
+    def run(self, arguments: Sequence[str], requirements: Sequence[str]) -> None:
+        """Run uv; `requirements` are only named in errors."""
+        start = log_size(self.log)
+        status = run([str(find_uv()), *arguments], log=self.log, owner=self.owner, env=uv_variables(self.index))
+        if status != 0:
+            raise uv_error(status, self.log, start, requirements, self.index)
 
-    Raises as `run_uv` does.
-    """
-    source, target = folder / "requirements.in", folder / "requirements.txt"
-    source.write_text("\n".join(requirements) + "\n")
-    argv = [*_COMPILE, *arguments, "--output-file", str(target), str(source)]
-    run_uv(argv, requirements, index=index, log=log, owner=owner)
-    return target.read_text()
+    def compile(self, requirements: Sequence[str], arguments: Sequence[str], folder: Path) -> str:
+        """Resolve requirements with `uv pip compile` in an empty folder; returns one exact requirement per line."""
+        source, target = folder / "requirements.in", folder / "requirements.txt"
+        source.write_text("\n".join(requirements) + "\n")
+        self.run([*_COMPILE, *arguments, "--output-file", str(target), str(source)], requirements)
+        return target.read_text()
+
+    def create(self, folder: Path, python: Path, requirements: Sequence[str], options: Sequence[str] = ()) -> None:
+        """Create a virtual environment and install into it; `options` are further ones of `uv pip install`."""
+        self.run(["venv", "--no-project", "--python", str(python), str(folder)], requirements)
+        self.install(folder, requirements, options)
+
+    def install(self, folder: Path, requirements: Sequence[str], options: Sequence[str] = ()) -> None:
+        """Install into an environment; UnsatisfiableError when the packages conflict."""
+        argv = ["pip", "install", "--python", str(folder / "bin" / "python"), *options, *requirements]
+        self.run(argv, requirements)
 
 
 def compile_captured(

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from builder.commands.smoke_targets import TargetFinder
-from builder.images.base_image_choice import ImageChooser
 from builder.images.container import OWNER_LABEL, ContainerSpec
 from builder.images.engine import Engine
+from builder.images.specs import ImageChooser
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection

@@ -25,7 +25,7 @@ from builder.resources import Resources
 from builder.store import Store
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.pythons import Interpreter, find_python
-from builder.wheels.toolchain.uv import MachineFaultError
+from builder.wheels.toolchain.uv import MachineFaultError, UvRun
 from tests.conftest import PATIENCE, wait_until
 from tests.fixtures.compiled import torch_libraries
 from tests.unit import loopback
@@ -244,7 +244,7 @@ def test_a_full_disk_says_nothing_about_the_wheel_and_a_cell_that_ended_before_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     index.add_torch("2.12.0", "13.0", libraries=libraries)
-    install = Environments.install
+    install = UvRun.install
     ended = threading.Event()
     save = Store.save_proofs
 
@@ -253,14 +253,14 @@ def test_a_full_disk_says_nothing_about_the_wheel_and_a_cell_that_ended_before_i
         ended.set()
         return found
 
-    def full(folder: Path, requirements: Sequence[str], **rest: Any) -> None:
+    def full(self: UvRun, folder: Path, requirements: Sequence[str], *options: Any) -> None:
         if "2.12.0" in str(folder) and any(requirement.endswith(".whl") for requirement in requirements):
             assert ended.wait(PATIENCE)
             raise MachineFaultError("the disk is full", stage="environment")
-        install(folder, requirements, **rest)
+        install(self, folder, requirements, *options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Environments, "install", staticmethod(full))
+        patched.setattr(UvRun, "install", full)
         patched.setattr(Store, "save_proofs", saved)
         with pytest.raises(BuildError, match="the disk is full"):
             prove(HERE, NEWER_TORCH, requires=CLASHES, part=part)
@@ -318,7 +318,7 @@ def test_an_environment_that_was_made_during_the_compile_is_used(
         wait_until(lambda: [*(store.root / "envs").glob("bytecode-*")], "an environment without a wheel")
         wheel = loopback.pure_wheel(tmp_path, "ops", "1.0+cu130.torch2.11", {"ops/__init__.py": ""})
         stored = store.add("d" * 64, wheel, make_record.build_record())
-    monkeypatch.setattr(Environments, "create", lambda *_, **__: pytest.fail("it was made again"))
+    monkeypatch.setattr(UvRun, "create", lambda *_: pytest.fail("it was made again"))
     subject = ahead.subject(stored, SERVES_HERE, make.recipe("ops"))
     proofs = ahead.prove(subject, log=tmp_path / "log", stage=lambda _: None)
     found = {(proof.cell, proof.check): proof for proof in proofs}
@@ -332,12 +332,12 @@ def test_a_compile_that_fails_does_not_wait_for_an_environment(
 ) -> None:
     begun = threading.Event()
 
-    def create(*_: object, log: Path, owner: str, **__: object) -> None:
+    def create(self: UvRun, *_: object) -> None:
         begun.set()
-        if run(["sleep", "600"], log=log, owner=owner) != 0:
+        if run(["sleep", "600"], log=self.log, owner=self.owner) != 0:
             raise MachineFaultError("it was killed", stage="environment")
 
-    monkeypatch.setattr(Environments, "create", staticmethod(create))
+    monkeypatch.setattr(UvRun, "create", create)
 
     def fail() -> None:
         with ahead.environments_ahead(SERVES_HERE, make.recipe("ops"), "d" * 64):
@@ -405,7 +405,7 @@ def test_linkage_without_the_index_keeps_the_other_proofs(prove: Prove, monkeypa
         raise MissingToolError("the package index cannot be reached", Code.NETWORK_UNREACHABLE)
 
     monkeypatch.setattr(prover, "_table_versions", lambda: ["auditwheel 99"])
-    monkeypatch.setattr(Environments, "create", unreachable)
+    monkeypatch.setattr(UvRun, "create", unreachable)
     after = prove(HERE)
     assert after[HERE, Check.LINKAGE].verdict is Verdict.NOT_RUN
     assert after[HERE, Check.IMPORT] == before[HERE, Check.IMPORT]

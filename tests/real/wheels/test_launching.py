@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from builder.wheels.build_scripts import PACKAGE, script_command
 from builder.wheels.build_scripts.job_file import write_job
 from builder.wheels.build_scripts.new_environment import fix_header_times
 from builder.wheels.sccache.configure import TURNED_OFF, as_set, cache_variables, read_statistics
 from builder.wheels.sccache.launchers.server import CacheSettings
-from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.variables import prefix_map_flags
 
 #: It writes down how often it compiles.
@@ -55,8 +55,9 @@ PRINT = '#!/bin/sh\nprintf \'%s\\n\' "$0" "$PATH" "$@"\n'
 
 START = (
     "import sys; from pathlib import Path;"
-    "from builder.wheels.build_scripts.job_file import read_cache;"
-    "from builder.wheels.sccache.launchers.server import start; start(read_cache(Path(sys.argv[1])))"
+    "from builder.wheels.build_scripts.job_file import read_job;"
+    "from builder.wheels.sccache.launchers.server import CacheSettings, start;"
+    "start(read_job(Path(sys.argv[1]), CacheSettings))"
 )
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from email import message_from_bytes
 from functools import partial
 from pathlib import Path
@@ -111,6 +112,9 @@ def check_record(wheel: Path) -> None:
         assert record_fault(archive) == ""
 
 
+OF_TORCH = Label("cu130.torch2.11", "torch==2.11.*")
+
+
 @pytest.fixture
 def mend(libraries: Path, tmp_path: Path) -> Repair:
     """`repair` with what all these tests have in common."""
@@ -118,8 +122,7 @@ def mend(libraries: Path, tmp_path: Path) -> Repair:
         repair,
         out=tmp_path / "out",
         provided=frozenset(path.name for path in (libraries / "site").rglob("*.so*")),
-        local_version="cu130.torch2.11",
-        torch_requirement="torch==2.11.*",
+        label=OF_TORCH,
         log=tmp_path / "log",
     )
 
@@ -199,7 +202,7 @@ def test_a_raw_wheel_becomes_portable_and_tells_the_truth(libraries: Path, mend:
         {"my_ext/C.abi3.so": libraries / "torch.so", "my_ext/__init__.py": "", "my_ext/data": "",
          "my_ext-1.0.dist-info/licenses/LICENSE": "free\n"},
     )  # fmt: skip
-    wheel = mend(raw, requires=["numpy>=1.26"])
+    wheel = mend(raw, label=replace(OF_TORCH, requires=("numpy>=1.26",)))
     name, version, _, tags = parse_wheel_filename(wheel.name)
     assert (name, str(version)) == ("my-ext", "1.0+cu130.torch2.11")
     assert all(tag.platform.startswith("manylinux") for tag in tags)

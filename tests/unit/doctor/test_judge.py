@@ -22,7 +22,7 @@ from builder.proofs.environment.facts import (
     TorchInstall,
 )
 from builder.proofs.environment.judge import check_safe_versions, judge
-from builder.wheelfile.compatibility import runs_on
+from builder.wheelfile.compatibility import codes_for
 
 COMPAT = Compat.load()
 SITE = Path("/env/lib/python3.12/site-packages")
@@ -129,7 +129,7 @@ def test_the_torch_that_a_cure_names_exists_and_runs(driver: str) -> None:
             continue
         fits += 1
         assert COMPAT.why_not(*fit, Python(3, 12), Platform.LINUX_X86_64) is None
-        assert runs_on([arch.sm for arch in COMPAT.official_archs(*fit, Platform.LINUX_X86_64)], Arch(major, minor))
+        assert codes_for([arch.sm for arch in COMPAT.official_archs(*fit, Platform.LINUX_X86_64)], Arch(major, minor))
         assert not driver or int(driver.split(".", maxsplit=1)[0]) >= {11: 450, 12: 525, 13: 580}[fit[1].major]
     assert fits >= len(COMPAT.torches)
 

@@ -16,11 +16,10 @@ import pytest
 
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.images import dockerfiles as render
-from builder.images.base_image_choice import ImageChooser
 from builder.images.dockerfiles import MARK, bases_of, digest, dockerfiles, unpinned, write_dockerfiles
 from builder.images.engine import Engine
 from builder.images.image_build import cached_contents, ensure_image, image_name, inspect_image
-from builder.images.specs import BuildImage
+from builder.images.specs import BuildImage, ImageChooser
 from builder.matrix.axes import Cell, Cuda, Platform
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule, Selection

@@ -9,20 +9,12 @@ from builder.errors import Code
 from builder.matrix import compat as module
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
-from builder.matrix.compat_table import ImageFacts
+from builder.matrix.compat_table import read_systems
 from tests.refused import refused
 
 X86 = Platform.LINUX_X86_64
 COMPAT = Compat.load()
 FILE = Path(module.__file__).with_name("compat.yaml")
-
-
-@pytest.mark.parametrize(
-    ("torch", "cuda", "pin"),
-    [("2.11.0", "13.0", "13.0.2"), ("2.15.0", "13.2", "13.2.2"), ("2.15.0", "13.0", None), ("2.10.0", "12.8", None)],
-)
-def test_only_the_default_wheel_pins_a_toolkit(torch: str, cuda: str, pin: str | None) -> None:
-    assert COMPAT.toolkit_pin(Torch.parse(torch), Cuda.parse(cuda)) == pin
 
 
 def test_facts_of_a_toolkit() -> None:
@@ -89,8 +81,8 @@ IMAGES = Compat.load().images
 
 def test_a_known_tag_implies_the_plain_devel_image() -> None:
     tags = ("12.0.9-devel-rockylinux8", "12.0.10-cudnn8-devel-rockylinux8", "12.0.9-base-rockylinux9", "latest")
-    facts = ImageFacts("12.0.10", ("22.04",), tags)
-    assert facts.systems() == {"ubuntu22.04": "12.0.10", "rockylinux8": "12.0.10"}
+    found = read_systems({"version": "12.0.10", "ubuntu": ["22.04"], "rhel_like": tags})
+    assert found == {"ubuntu22.04": "12.0.10", "rockylinux8": "12.0.10"}
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 
 from builder.errors import BuildError, Code, MissingToolError
 from builder.gate.outcome import NOT_RUN, PASSED, Answer, Outcome
-from builder.images.base_image_choice import ImageChooser
 from builder.images.container import GPU_REQUESTS, OWNER_LABEL, ContainerSpec, NoGpuError, RunResult
+from builder.images.specs import ImageChooser
 from builder.matrix.axes import Cell, Cuda, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule

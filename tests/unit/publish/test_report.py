@@ -189,7 +189,7 @@ def test_gpu_code_beyond_the_plan_is_named_with_its_cost(stored: StoredBuild) ->
 
 
 def test_skipped_cells_are_counted(stored: StoredBuild) -> None:
-    skip = Skip(Torch(2, 2, 0), Cuda(13, 0), Python(3, 12), "", "code", "because")
+    skip = Skip(Cell(Torch(2, 2, 0), Cuda(13, 0), Python(3, 12)), "", "code", "because")
     assert "2 cells are skipped" in build_text(Path("dist"), Plan((build(),), (skip, skip)), [result(stored)])
 
 
@@ -392,7 +392,7 @@ def test_the_provenance_is_published_and_deleted_with_its_wheel(stored: StoredBu
 
 
 def test_report_json(stored: StoredBuild) -> None:
-    skip = Skip(Torch(2, 2, 0), Cuda(13, 0), Python(3, 12), "ops", "no-wheel", "because")
+    skip = Skip(Cell(Torch(2, 2, 0), Cuda(13, 0), Python(3, 12)), "ops", "no-wheel", "because")
     results = [
         result(stored, proofs(NOT_RUN)),
         result(stored, proofs(linkage=FAILED, reason="foo is missing")),

@@ -12,7 +12,7 @@ from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolEr
 from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.store import Store
-from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_cuda
+from builder.wheels.build_scripts.new_environment import link_toolkit, torch_cuda
 from builder.wheels.sources.prepare import locate_sdist
 from builder.wheels.toolchain.environments import (
     Environment,
@@ -21,8 +21,14 @@ from builder.wheels.toolchain.environments import (
     locked_version,
     toolkit_requirements,
 )
-from builder.wheels.toolchain.pythons import Interpreter
-from builder.wheels.toolchain.uv import UnsatisfiableError, compile_captured, network_hints, uv_error, uv_variables
+from builder.wheels.toolchain.uv import (
+    UnsatisfiableError,
+    UvRun,
+    compile_captured,
+    network_hints,
+    uv_error,
+    uv_variables,
+)
 from tests.conftest import coded
 from tests.refused import refused
 from tests.unit.loopback import PackageIndex, pure_wheel
@@ -275,7 +281,7 @@ def test_a_password_of_an_index_is_in_no_argument(store: Store, log: Path, monke
     with pytest.raises(BuildfarmError):
         environments.check(PYTHON, ["torch==2.11.0"], index=urls)
     with pytest.raises(BuildfarmError):
-        environments.install(store.root / "env", ["torch==2.11.0"], index=urls, log=log, owner="job")
+        UvRun(urls, log, "job").install(store.root / "env", ["torch==2.11.0"])
     assert told
     for argv, index in told:
         assert "hush" not in " ".join(argv)
@@ -290,7 +296,7 @@ def test_a_wheel_for_a_newer_c_library_says_nothing_of_the_wheel(
     made = environments.ensure(PYTHON, ["two"], index=[], log=log)
     wheel = pure_wheel(tmp_path, "one", "1.0", tag=f"py3-none-{tags}")
     with pytest.raises(MissingToolError) as caught:
-        environments.install(made.folder, [str(wheel)], index=[], log=log, owner="job")
+        UvRun([], log, "job").install(made.folder, [str(wheel)])
     assert caught.value.sentence.startswith(f"the wheel needs {tags.replace('.', ' or ')}, but the C library")
     assert any("--executor docker" in hint for hint in caught.value.hints)
 
@@ -366,9 +372,8 @@ SOURCE = "import my_ext.part\n"
 def cell(store: Store, folder: Path, source: str = SOURCE) -> Environment:
     """A new environment with one package, and its bytecode."""
     wheel = pure_wheel(folder, "my_ext", "1.0", {"my_ext/__init__.py": source, "my_ext/part.py": "VALUE = 1\n"})
-    interpreter = Interpreter(Path(sys.executable), str(PYTHON), headers=False)
     log = folder / "log"
-    Environments.create(folder / "env", interpreter, [str(wheel)], index=[], log=log, owner=f"t/{folder.name}")
+    UvRun([], log, f"t/{folder.name}").create(folder / "env", Path(sys.executable), [str(wheel)])
     environment = Environment(folder / "env", PYTHON, ())
     python, site = environment.interpreter, environment.site_packages
     add_bytecode(store, python, site, ("my_ext", "absent"), log=log, owner=f"t/{folder.name}")

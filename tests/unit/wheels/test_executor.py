@@ -21,16 +21,15 @@ import pytest
 from cibuildwheel.options import CommandLineArguments, compute_options
 
 from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolError
-from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine
-from builder.images.specs import python_prefix
+from builder.images.specs import ImageChooser, python_prefix
 from builder.matrix.axes import Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule, PathSource, Recipe
 from builder.records import Part, Toolchain
 from builder.store import Store
 from builder.wheels.build_scripts.identity import ANSWER
-from builder.wheels.build_scripts.job_file import read_cache, read_paths
+from builder.wheels.build_scripts.job_file import BuildPaths, read_job
 from builder.wheels.cibuildwheel import log as log_module
 from builder.wheels.cibuildwheel.config import (
     ContainerInputs,
@@ -42,6 +41,7 @@ from builder.wheels.cibuildwheel.config import (
 from builder.wheels.cibuildwheel.executor import DockerExecutor
 from builder.wheels.cibuildwheel.log import LOG_VARIABLES
 from builder.wheels.job import CompileJob, Prepared, config_setting_options
+from builder.wheels.sccache.launchers.server import CacheSettings
 from builder.wheels.toolchain.environments import Environments
 from tests.conftest import wait_until
 from tests.refused import refused
@@ -166,16 +166,16 @@ def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
     assert f'--mount=type=bind,"src={mounted}",dst=/buildfarm/job' in create
     assert (mounted / "requirements.txt").read_text().split() == ["numpy==2.4.6", "torch==2.11.0"]
     inputs = inputs_of(job)
-    assert (read_paths(mounted / "job.json"), read_cache(mounted / "job.json")) == (inputs.paths, inputs.cache)
-    assert (mounted / "builder/wheels/build_scripts/install.py").is_file()
+    assert read_job(mounted / "job.json", BuildPaths) == inputs.paths
+    assert read_job(mounted / "job.json", CacheSettings) == inputs.cache
+    assert (mounted / "builder/wheels/build_scripts/__main__.py").is_file()
     assert (mounted / "builder/wheels/sccache/launchers/launch.sh").is_file()
     script = "/opt/buildfarm/bin/python -I -S -B /buildfarm/job/builder/wheels/build_scripts /buildfarm/job/job.json"
-    prepare, _, check = options.before_build.partition(" && ")
+    prepare, _, check = options.before_build.partition(" || exit; ")
     assert prepare == f"{script} before-build"
-    words = shlex.split(check)
-    assert shlex.join(words[:7]) == f"{script} check-identity"
-    assert words[7:9] == ["/opt/python/cp311-cp311/bin/python", "/project"]
-    assert json.loads(words[9])["name"] == "toy"
+    asked = "/opt/python/cp311-cp311/bin/python /buildfarm/job/builder/wheels/build_scripts/identity.py"
+    assert check.startswith(f"(cd /project && exec {asked} '")
+    assert json.loads(shlex.split(check)[6].removesuffix(");"))["name"] == "toy"
     assert options.repair_command == f"{script} after-build {{wheel}} {{dest_dir}}"
 
 

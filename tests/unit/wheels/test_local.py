@@ -16,10 +16,11 @@ from builder.records import Part, Toolchain
 from builder.store import Store
 from builder.wheels import local
 from builder.wheels.build_dir import folder_of
-from builder.wheels.build_scripts.job_file import read_cache
+from builder.wheels.build_scripts.job_file import read_job
 from builder.wheels.failures import compile_failure
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
+from builder.wheels.sccache.launchers.server import CacheSettings
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.pythons import Interpreter
 from builder.wheels.variables import ARCHITECTURES, REPLACE, build_variables
@@ -239,7 +240,7 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
     site, _, shim = assumed["PYTHONPATH"].partition(":")
     assert plain["PYTHONPATH"] == site
     assert (Path(shim) / "sitecustomize.py").is_file()
-    cache = read_cache(work.file)
+    cache = read_job(work.file, CacheSettings)
     assert (plain["CXX"], cache.cxx, cache.recipe_cxx) == ("g++", str(tmp_path / "g++"), "g++")
     assert cache.disabled
     assert f"-ffile-prefix-map={root}" in plain["CPPFLAGS"]

@@ -11,7 +11,7 @@ from builder.cli.app import app
 from builder.errors import Code
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat, use_facts_of
-from builder.matrix.facts_file import read_rows
+from builder.matrix.compat_table import read_rows
 from builder.wheels.upstream import toolkit_facts, torch_facts
 from tests.refused import refused
 from tests.unit.loopback import PackageIndex, pure_wheel

@@ -1,5 +1,6 @@
 """Checks of a compiled wheel against its recipe, its source and its log."""
 
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.job import CompileJob
 from builder.wheels.wheel_checks import (
     answered_identity,
+    asking,
     check_identity,
     check_source,
     find_cuda_sources,
@@ -82,12 +84,12 @@ def prepare_metadata_for_build_wheel(folder, config_settings=None):
 def test_the_build_backend_is_asked_for_name_and_version(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], version: str, options: tuple[str, ...], status: int
 ) -> None:
-    """As in a container: by the script that `before-build` runs."""
     project = "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
     backend = BACKEND.replace("VERSION", repr(version)[1:-1])
     asked = job("ops", "1.0", tmp_path, {"backend.py": backend, "pyproject.toml": project})
     asked = replace(asked, recipe=replace(asked.recipe, config_settings={"name": options}))
-    assert identity.ask(sys.executable, str(asked.source), identity_question(asked)) == status
+    ask = asking(identity_question(asked), sys.executable, identity.__file__, asked.source)
+    assert subprocess.run(["sh", "-c", ask], check=False).returncode == status
     answer = answered_identity(capfd.readouterr().out)
     if status:
         assert answer is not None

@@ -15,7 +15,7 @@ from builder.proofs.environment.facts import InstalledPackage, TorchInstall
 from builder.proofs.static.linkage import TORCH_OR_CUDA, check_linkage
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
 from builder.proofs.static.system_symbols import is_torch_cxx
-from builder.wheelfile.compatibility import code_number, runs_on
+from builder.wheelfile.compatibility import code_number, codes_for
 from builder.wheelfile.elf import HEAD, MISHAPS, what_else
 from builder.wheelfile.facts import WheelFacts, read_library
 
@@ -187,10 +187,10 @@ def _gpus(cures: Cures, torch: TorchInstall, package: InstalledPackage, facts: W
     codes = {one.path: (*one.sass, *one.ptx) for one in facts.libraries if one.sass or one.ptx}
     gpus = dict.fromkeys(cures.environment.machine.gpus)
     useful = any(one.path not in codes and links_torch(one) for one in facts.libraries) or any(
-        runs_on(found, gpu.arch) for found in codes.values() for gpu in gpus
+        codes_for(found, gpu.arch) for found in codes.values() for gpu in gpus
     )
     for gpu in gpus:
-        lacking = [path for path, found in codes.items() if not runs_on(found, gpu.arch)]
+        lacking = [path for path, found in codes.items() if not codes_for(found, gpu.arch)]
         if not lacking:
             continue
         what = (

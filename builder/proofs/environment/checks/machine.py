@@ -7,7 +7,7 @@ from builder.matrix.axes import Cuda, Gpu
 from builder.proofs.cells.driver import driver_floor, driver_runs
 from builder.proofs.environment.cures import Cures, Finding, fault, note
 from builder.proofs.environment.facts import InstalledEnvironment, TorchInstall
-from builder.wheelfile.compatibility import runs_on
+from builder.wheelfile.compatibility import codes_for
 from builder.wheelfile.fatbin import read_device_code
 
 
@@ -31,7 +31,7 @@ def check_gpus(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
         )
     codes = _torch_code(cures, torch)
     for gpu in dict.fromkeys(machine.gpus):
-        if codes and not runs_on(codes, gpu.arch):
+        if codes and not codes_for(codes, gpu.arch):
             yield fault(
                 "gpu-unknown-to-torch",
                 f"torch {torch.version} has no code for the {_named([gpu])}, only for {', '.join(codes)}",

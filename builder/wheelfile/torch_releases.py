@@ -1,13 +1,25 @@
-"""Ranges of torch releases, as requirements write them."""
+"""The releases of torch that a wheel works with, by its requirements and by the C functions that it calls.
 
+`shims.yaml` lists which torch release first exports each C function of torch's stable ABI; `tools/make_shims.py`
+measured it from the wheels.
+"""
+
+import re
 from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import Specifier, SpecifierSet
 from packaging.version import Version
 
+from builder.matrix.axes import Torch
+from builder.matrix.compat_table import read_text_yaml
+
 #: Releases that two ranges of torch are compared on: existing ones and those to be expected.
 TORCHES = tuple(Version(f"{major}.{minor}.{patch}") for major in (1, 2, 3) for minor in range(41) for patch in range(4))
+#: Names of the functions in torch's C interface.
+SHIM = re.compile(r"(aoti_torch|torch|aoti)_\w+")
 
 
 def admitted(specifiers: Iterable[Specifier]) -> frozenset[Version]:
@@ -46,3 +58,20 @@ def _specifiers(line: str) -> list[str]:
     except InvalidRequirement:
         return []
     return [] if one.marker or one.url else list(map(str, one.specifier))
+
+
+@cache
+def shims() -> dict[str, Torch]:
+    """Every C function in `shims.yaml`, with the first release of the series that first exports it."""
+    table = read_text_yaml(Path(__file__).with_name("shims.yaml"))
+    return {
+        name: Torch.parse(f"{series}.0")
+        for series, kinds in table["since"].items()
+        for names in kinds.values()
+        for name in names
+    }
+
+
+def oldest_torch(symbols: Iterable[str]) -> Torch | None:
+    """The oldest torch release that has every C function among these symbols; None if there is none among them."""
+    return max((shims()[symbol] for symbol in symbols if symbol in shims()), default=None)
