@@ -18,6 +18,8 @@ from builder.diagnosis.known_errors import hint_of, reports
 from builder.errors import DISK_HINT, BuildError, BuildfarmError, Code, MissingToolError
 from builder.images.network import INDEX_SETTINGS, package_settings, prepend_index
 from builder.masking import mask_credentials
+from builder.matrix.axes import Torch
+from builder.matrix.compat import Compat
 from builder.process import run
 
 #: Variables that name a proxy, in the order in which an error names them.
@@ -165,9 +167,9 @@ def uv_error(status: int, log: Path, start: int, requirements: Sequence[str], in
         sentence = "the disk is full; unfinished files were deleted"
         return MachineFaultError(sentence, Code.DISK_FULL, stage="environment", log=log, hints=[DISK_HINT])
     if reports("unreachable", output) or reports("fetch-failed", output):
-        return _unreachable("the package index cannot be reached", output, wanted, where, log)
+        return _unreachable("the package index cannot be reached", output, wanted, index, log)
     if is_offline() and _NOT_CACHED.search(output):
-        return _unreachable("a package is not in uv's cache, and uv is offline", output, wanted, where, log)
+        return _unreachable("a package is not in uv's cache, and uv is offline", output, wanted, index, log)
     if newer := reports("newer-glibc", output):
         tags = " or ".join(re.findall(r"'(\w+)'", newer["tags"]))
         return MissingToolError(
@@ -198,14 +200,22 @@ def uv_error(status: int, log: Path, start: int, requirements: Sequence[str], in
     return BuildError(sentence, stage="environment", log=log, hints=hints)
 
 
-def _unreachable(sentence: str, output: str, wanted: str, where: str, log: Path) -> MissingToolError:
-    """The index does not answer. One network error of many builds is printed once, so the sentence names no package."""
+def _unreachable(sentence: str, output: str, wanted: str, index: Sequence[str], log: Path) -> MissingToolError:
+    """An index does not answer. One network error of many builds is printed once, so the sentence names no package."""
     named = re.search(r"(?i)failed to (?:fetch: `?\S+/|download `)([\w.-]+)\S*$", output, re.MULTILINE)
+    reach = ["set UV_DEFAULT_INDEX to an index or mirror that this machine can reach"]
+    torch = re.search(r"\btorch==([\w.]+)\+cu\d+", wanted)
+    if torch and any(re.split("://|@", url)[-1].rstrip("/") in output for url in index):
+        default = Compat.load().torch(Torch.parse(torch[1])).default
+        reach = [
+            f"the default package index has torch {torch[1]} for CUDA {default}: build for it with `--cuda {default}`",
+            "or set `torch_index` in matrix.yaml to a mirror of PyTorch's index that this machine can reach",
+        ]
     hints = [
         *network_hints(),
-        *([] if is_offline() else ["set UV_DEFAULT_INDEX to an index or mirror that this machine can reach"]),
+        *([] if is_offline() else reach),
         *([f"uv failed to download {named[1]}"] if named else []),
         f"requirements: {wanted}",
         f"the full output is in {log}",
     ]
-    return MissingToolError(sentence, Code.NETWORK_UNREACHABLE, where=where, hints=hints)
+    return MissingToolError(sentence, Code.NETWORK_UNREACHABLE, where=index_setting(index), hints=hints)

@@ -126,8 +126,9 @@ def test_an_index_out_of_reach_is_named_with_the_package_and_no_password(
         monkeypatch.setenv("UV_DEFAULT_INDEX", nowhere)
     urls = environments.torch_index(TORCH, CUDA if variant else Cuda(13, 0))
     with pytest.raises(MissingToolError) as caught:
-        environments.ensure(PYTHON, ["torch==2.11.0", "numpy"], index=urls, log=log)
+        environments.ensure(PYTHON, ["torch==2.11.0" + "+cu128" * variant, "numpy"], index=urls, log=log)
     error = caught.value
+    assert any("torch 2.11.0 for CUDA 13.0: build for it with `--cuda 13.0`" in hint for hint in error.hints) is variant
     assert error.exit_code == Exit.TOOL_MISSING
     assert error.sentence == "the package index cannot be reached"
     assert any(hint in ("uv failed to download torch", "uv failed to download numpy") for hint in error.hints)
