@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from builder.gate.draft import draft, guesses, search
+from builder.gate.draft.guesses import Parameter
 from builder.gate.draft.result import CALLED, NOT_CALLED
-from builder.gate.draft.signatures import Parameter
 from builder.gate.draft.trial import TrialProcess
 from builder.gate.outcome import Spec
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from builder.gate.draft import guesses
-from builder.gate.draft.guesses import CONTENTS, SIZE, Candidate, Guess
+from builder.gate.draft.guesses import CONTENTS, SIZE, Candidate, Guess, Parameter
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED
-from builder.gate.draft.signatures import Parameter
 from builder.gate.draft.trial import Returned, TrialProcess
 from builder.gate.torch_limits import NO_GPU
 

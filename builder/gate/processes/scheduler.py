@@ -32,7 +32,7 @@ from builder.gate.processes.servers import (
     start_command,
 )
 from builder.gate.system import nvidia, rlimits
-from builder.gate.system.exit_status import ProcessExit
+from builder.gate.system.process_end import ProcessExit
 
 _TICK = 0.05  # seconds to wait for events
 _LOOK = 0.2  # seconds between two looks at the limits of running jobs

@@ -20,7 +20,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.progress.display import WAITS
 from builder.proof import Check, Proof, Verdict
-from builder.proofs.cells.ahead import Ahead
+from builder.proofs.cells.cell_environment import Ahead
 from builder.proofs.cells.driver import make_stubs
 from builder.proofs.cells.import_check import CAUSES, ImportOutcome, import_hints
 from builder.proofs.cells.op_gate import CELL_CHECKS, CellProofs

@@ -34,8 +34,7 @@ from builder.wheels.job import required_torch, torch_floor
 from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
-    from builder.proofs.cells.ahead import Ahead
-    from builder.proofs.cells.cell_environment import CellEnvironments
+    from builder.proofs.cells.cell_environment import Ahead, CellEnvironments
     from builder.proofs.cells.cell_run import CellRun
 
 #: Shows a cell in a line of its own: gives the log of the cell, and what shows its stages (`Progress.part`).
@@ -106,8 +105,7 @@ class WheelProver:
 
         Not where the wheel may need containers.
         """
-        from builder.proofs.cells.ahead import Ahead  # noqa: PLC0415 - as `_in_cells`
-        from builder.proofs.cells.cell_environment import LocalEnvironments  # noqa: PLC0415
+        from builder.proofs.cells.cell_environment import Ahead, LocalEnvironments  # noqa: PLC0415 - as `_in_cells`
 
         if self.images is None:
             local, cases = LocalEnvironments(self.environments), recipe.cases is not None

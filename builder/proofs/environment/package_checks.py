@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from builder.errors import BuildfarmError, UsageError
 from builder.gate.amounts import join_names
-from builder.gate.system.crash import demangle
+from builder.gate.system.process_end import demangle
 from builder.matrix.axes import Cell, Cuda, Torch
 from builder.proofs.claimed_cells import links_torch, uses_torch
 from builder.proofs.environment.cures import Cures, Finding, fault, note

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from builder.gate.amounts import join_names
-from builder.gate.system.crash import demangle
+from builder.gate.system.process_end import demangle
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.static.claim import WheelClaim, forgotten, make_proof, why_no_cuda

@@ -6,7 +6,7 @@ from packaging.tags import parse_tag
 
 from builder.gate.amounts import join_names
 from builder.gate.imports.extension_modules import MODULE_FILE, entry_points
-from builder.gate.system.crash import demangle
+from builder.gate.system.process_end import demangle
 from builder.matrix.axes import AbiClass, Python, Torch
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof

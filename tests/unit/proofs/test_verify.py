@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from builder.commands.verify import verify_text
-from builder.gate.causes import line
+from builder.gate.report import line
 from builder.matrix.axes import Arch, Cuda, Gpu, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
