@@ -9,8 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from builder.gate.amounts import join_names
-from builder.gate.coverage import without_overload
-from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, REMARK, Answer, Outcome, count_text, verdict_of
+from builder.gate.outcome import (
+    ACCEPTED,
+    FAILED,
+    NOT_RUN,
+    REMARK,
+    Answer,
+    Outcome,
+    count_text,
+    verdict_of,
+    without_overload,
+)
 
 #: The kinds of causes in the order in which they are printed: what failed stands last.
 KINDS = (NOT_RUN, ACCEPTED, REMARK, FAILED)

@@ -23,14 +23,13 @@ from builder.gate import discover
 from builder.gate.amounts import counted
 from builder.gate.checks.compile_export import warm_up
 from builder.gate.context import resolve, sentence
-from builder.gate.coverage import without_overload
 from builder.gate.draft import refine
 from builder.gate.draft.guesses import Candidate, Parameter, Signature, alternatives, signature_of, source
 from builder.gate.draft.refine import fake_kernel
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Drafts, OpDraft, shortened
 from builder.gate.draft.search import CALLS, FEW_CALLS, search
 from builder.gate.draft.trial import OMITTED, Recorded, TrialProcess, split
-from builder.gate.outcome import Spec
+from builder.gate.outcome import Spec, without_overload
 from builder.gate.processes.extension_process import PRELOAD, import_all, load
 from builder.gate.system import rlimits
 from builder.gate.system.nvidia import may_have_gpu

@@ -11,10 +11,10 @@ from types import BuiltinFunctionType
 from typing import Any
 
 from builder.gate.context import resolve
-from builder.gate.coverage import without_overload
 from builder.gate.draft.guesses import SIZE, Candidate, Guess, Parameter, Place, tensors_of, with_size
 from builder.gate.draft.result import NO_FAKE_KERNEL, shortened
 from builder.gate.draft.trial import CHECK_SECONDS, Returned, TrialProcess
+from builder.gate.outcome import without_overload
 
 #: Sizes of dimensions, instead of SIZE for each: a case with equal sizes does not show that two are mixed up.
 _SIZES = (5, 3, 6, 2, 7, 3)

@@ -13,11 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from builder.gate.acceptance import Accept, accept, cell_name
 from builder.gate.amounts import counted
 from builder.gate.check_table import CHECKS, TASK_CHECKS, GateCheck
 from builder.gate.coverage import CaseFacts, no_cases
-from builder.gate.outcome import FAILED, NOT_RUN, Answer, Outcome, Spec
+from builder.gate.outcome import FAILED, NOT_RUN, Accept, Answer, Outcome, Spec, accept, cell_name
 from builder.gate.processes import verdicts
 from builder.gate.processes.import_order import ImportOrders
 from builder.gate.processes.jobs import SEND, Job, Queue, plan

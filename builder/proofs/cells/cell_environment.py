@@ -161,10 +161,6 @@ class Ahead:
             opened = self._environments.open(cell, folder, owner=owner, log=log, cases=self._cases)
             return stack.enter_context(opened), stack.pop_all()
 
-    def __contains__(self, cell: Cell) -> bool:
-        """Whether an environment of the cell is or will be made."""
-        return cell in self._made
-
     def take(self, cell: Cell) -> Early | None:
         """The environment of a cell, which the caller removes; None if there is none."""
         found = self._made.pop(cell, None)

@@ -12,11 +12,22 @@ from typing import Any, TypeVar
 
 from builder.confinement import confined
 from builder.formats import CELL_FORMAT, OPS_FORMAT
-from builder.gate.acceptance import accept, finding
 from builder.gate.amounts import counted, join_names, size_text
 from builder.gate.check_table import CHECKS
 from builder.gate.draft.result import Drafts
-from builder.gate.outcome import ACCEPTED, FAILED, KEY_FILE, NOT_RUN, Answer, Outcome, Spec, signature, verdict_of
+from builder.gate.outcome import (
+    ACCEPTED,
+    FAILED,
+    KEY_FILE,
+    NOT_RUN,
+    Answer,
+    Outcome,
+    Spec,
+    accept,
+    finding,
+    signature,
+    verdict_of,
+)
 from builder.gate.pack import REFERENCES, pack
 from builder.gate.processes.servers import IMPORT_SECONDS
 from builder.gate.run import NOTHING_FAILED, SOMETHING_FAILED

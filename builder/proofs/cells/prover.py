@@ -231,9 +231,9 @@ class WheelProver:
             runner = CellRunner(self.store, environments, log, stage, ahead=subject.ahead)
         except MissingToolError as error:
             return not_run_in_cell(str(error), sha256, cell)
-        if missing == {Check.LINKAGE}:  # which needs no import and no gate
-            return runner.read_symbols(cell, sha256)
-        return runner.run(cell, subject.path, sha256, subject.recipe)
+        # The linkage needs no import and no gate.
+        symbols_only = missing == {Check.LINKAGE}
+        return runner.run(cell, subject.path, sha256, subject.recipe, symbols_only=symbols_only)
 
     def _all_proofs(
         self,

@@ -14,9 +14,8 @@ from builder.matrix.axes import Cell, Cuda, Torch
 from builder.proofs.claimed_cells import links_torch, uses_torch
 from builder.proofs.environment.cures import Cures, Finding, fault, note
 from builder.proofs.environment.facts import InstalledEnvironment, InstalledPackage, TorchInstall
-from builder.proofs.static.linkage import TORCH_OR_CUDA, check_linkage
+from builder.proofs.static.linkage import TORCH_OR_CUDA, check_linkage, is_torch_cxx
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
-from builder.proofs.static.system_symbols import is_torch_cxx
 from builder.tested_versions import FIRST_SAFE, unsafe
 from builder.wheelfile.compatibility import code_number, runs_on
 from builder.wheelfile.elf import HEAD, MISHAPS, what_else

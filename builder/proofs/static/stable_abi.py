@@ -10,7 +10,7 @@ from builder.gate.system.process_end import demangle
 from builder.matrix.axes import AbiClass, Python, Torch
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof
-from builder.proofs.static.system_symbols import CUDA_CALL, is_python, is_standard, is_torch_cxx
+from builder.proofs.static.linkage import CUDA_CALL, is_python, is_standard, is_torch_cxx
 from builder.wheelfile.compatibility import NEW_SUFFIXES, is_driver_library, oldest_python, only_new
 from builder.wheelfile.facts import TORCH_LIBRARY, Library, WheelFacts
 from builder.wheelfile.shims import SHIM, oldest_torch, shims

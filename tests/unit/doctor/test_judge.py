@@ -42,8 +42,7 @@ def environment(
     """An environment with this torch and these packages; `torch` may be empty."""
     own = [package("torch", torch, *requires)] if torch else []
     interpreter = InstalledPython(
-        Path("/env/bin/python"), Path("/env"), Python(3, 12), (SITE,), (SITE,), None,
-        markers={"platform_system": "Linux", "sys_platform": "linux"},
+        Path("/env/bin/python"), Path("/env"), Python(3, 12), (SITE,), (SITE,), None, markers={}
     )  # fmt: skip
     found = InstalledEnvironment(
         interpreter=interpreter,
