@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from builder.gate.draft.result import Drafts
 from builder.gate.outcome import Answer
+from builder.gate.pack import pack
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
 from builder.proofs.cells.import_check import ImportOutcome, try_import
-from builder.proofs.cells.op_gate import run_drafts, run_gate
+from builder.proofs.cells.op_gate import read_answer, run_gate, run_packed, spec_of
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
 from builder.resources import measure_resources
 from builder.store import Store
@@ -112,8 +113,10 @@ class LocalEnvironment:
 
     def draft_cases(self, recipe: Recipe) -> Drafts | str:
         """Draft a case for each op that has none; return the drafts, or a sentence on why there are none."""
-        python, jobs = self._environment.interpreter, measure_resources().cores
-        return run_drafts(python, recipe, self._folder / "drafts", jobs=jobs, log=self.log, owner=self._owner)
+        folder = pack(self._folder / "drafts", spec_of(recipe, measure_resources().cores), recipe.cases)
+        python = self._environment.interpreter
+        status, written = run_packed(python, folder, log=self.log, owner=self._owner, draft=True)
+        return read_answer(written, Drafts.from_json, status, self.log)
 
 
 def cell_environments(executor: str, matrix: Matrix, store: Store, *, pull: bool) -> CellEnvironments:

@@ -198,16 +198,24 @@ class WheelProver:
         save: Callable[[Sequence[Proof]], object],
     ) -> dict[Cell, CellRun]:
         """Run the missing checks in each cell."""
-        cells = [cell for cell in subject.claim.cells if missing.get(cell)]
+        cells, sha256 = [cell for cell in subject.claim.cells if missing.get(cell)], subject.facts.sha256
         if not cells:
             return {}
-        # Imported here because a wheel that is proven does not need it.
+        # Imported here because a wheel that is proven does not need them.
+        from builder.proofs.cells.cell_run import CellRunner, not_run_in_cell  # noqa: PLC0415
         from builder.proofs.cells.turns import TURNS  # noqa: PLC0415
 
         def run(cell: Cell) -> CellRun:
             parted = nullcontext((log, stage)) if part is None or len(cells) == 1 else part(str(cell))
             with parted as (own_log, own_stage):
-                made = self._in_cell(subject, cell, missing[cell], own_log, own_stage)
+                try:
+                    environments = self._cells_for(subject, cell)
+                except MissingToolError as error:
+                    made = not_run_in_cell(str(error), sha256, cell)
+                else:
+                    runner = CellRunner(self.store, environments, own_log, own_stage, ahead=subject.ahead)
+                    symbols_only = missing[cell] == {Check.LINKAGE}  # which needs no import and no gate
+                    made = runner.run(cell, subject.path, sha256, subject.recipe, symbols_only=symbols_only)
                 # The log of the part becomes a part of the log.
                 proofs = tuple(replace(one, reason=one.reason.replace(str(own_log), str(log))) for one in made.proofs)
                 save(proofs)
@@ -219,21 +227,6 @@ class WheelProver:
         most = None if part and all(is_compatible(subject.facts.filename, cell.python) for cell in cells) else 1
         runs = TURNS.side_by_side([partial(run, cell) for cell in cells], self.store.root, most=most)
         return dict(zip(cells, runs, strict=True))
-
-    def _in_cell(
-        self, subject: Subject, cell: Cell, missing: Set[Check], log: Path, stage: Callable[[str], None]
-    ) -> CellRun:
-        from builder.proofs.cells.cell_run import CellRunner, not_run_in_cell  # noqa: PLC0415 - as `_in_cells`
-
-        sha256 = subject.facts.sha256
-        try:
-            environments = self._cells_for(subject, cell)
-            runner = CellRunner(self.store, environments, log, stage, ahead=subject.ahead)
-        except MissingToolError as error:
-            return not_run_in_cell(str(error), sha256, cell)
-        # The linkage needs no import and no gate.
-        symbols_only = missing == {Check.LINKAGE}
-        return runner.run(cell, subject.path, sha256, subject.recipe, symbols_only=symbols_only)
 
     def _all_proofs(
         self,

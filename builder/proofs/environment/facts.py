@@ -197,6 +197,8 @@ class InstalledEnvironment:
 
 def read_environment(python: Path, machine: Machine | None = None) -> InstalledEnvironment:
     """Read the environment of a Python, for this or another machine. Raises UsageError if no Python runs."""
+    if (platform := f"linux_{os.uname().machine}") not in list(Platform):
+        raise UsageError(f"doctor judges no Python for {platform}, which no cell has", Code.PLATFORM_UNSUPPORTED)
     interpreter = _read_python(python)
     if machine is None:
         rows = nvidia.smi(["index", "name", "compute_cap"])
@@ -213,7 +215,7 @@ def read_environment(python: Path, machine: Machine | None = None) -> InstalledE
         nvcc=_nvcc(interpreter),
         variables={name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
         conda={name: version for name, version, _ in conda if name},
-        platform=Platform(f"linux_{os.uname().machine}"),
+        platform=Platform(platform),
         leftovers=tuple(left for folder in interpreter.path for left in sorted(folder.glob("~*"))),
         torch_backends=tuple(path for path in uv_files() if path.is_file() and _BACKEND.search(path.read_bytes())),
     )
