@@ -1,6 +1,6 @@
 """`buildfarm doctor`: reads an environment and judges it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,27 @@ from builder.matrix.axes import Gpu
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.option import option
+from builder.proofs.environment import package_checks, torch_checks
 from builder.proofs.environment.cures import Cures, Finding, Severity
-from builder.proofs.environment.facts import InstalledEnvironment, Machine, read_environment
-from builder.proofs.environment.judge import judge
+from builder.proofs.environment.facts import InstalledEnvironment, Machine, TorchInstall, read_environment
 from builder.publish.terminal import to_text
+
+#: The checks, in the order in which a person should mend what they find; each takes the torch that Python imports.
+_CHECKS: tuple[Callable[[Cures, TorchInstall], Iterator[Finding]], ...] = (
+    torch_checks.check_path,
+    torch_checks.check_records,
+    torch_checks.check_installers,
+    torch_checks.check_requirements,
+    torch_checks.check_files,
+    torch_checks.check_backends,
+    torch_checks.check_leftovers,
+    torch_checks.check_uv,
+    torch_checks.check_gpus,
+    package_checks.check_companions,
+    package_checks.check_nvidia,
+    torch_checks.check_library_path,
+    package_checks.check_extensions,
+)
 
 
 @dataclass(frozen=True)
@@ -64,6 +81,14 @@ def doctor(options: DoctorOptions) -> None:
     print_result(doctor_text(environment, findings), _data(environment, findings), as_json=options.as_json)
     faults = any(finding.level is Severity.FAULT for finding in findings)
     raise typer.Exit(int(Exit.FAILED if faults else Exit.OK))
+
+
+def judge(cures: Cures) -> tuple[Finding, ...]:
+    """The findings about an environment: faults first, then notes; both in the order of the checks."""
+    torch = cures.environment.torch
+    found = [one for check in _CHECKS for one in check(cures, torch)] if torch else [torch_checks.no_torch(cures)]
+    found += package_checks.check_safe_versions(cures)
+    return tuple(sorted(found, key=lambda one: one.level is Severity.NOTE))
 
 
 def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str:

@@ -19,11 +19,9 @@ from builder.commands.folders import DIST, open_store
 from builder.commands.index.verification import Verification
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder
 from builder.errors import Code, Exit, MissingToolError, UsageError
-from builder.gate.causes import PlacedOutcome, causes_of
-from builder.gate.coverage import without_overload
-from builder.gate.outcome import NOT_RUN, Answer
+from builder.gate.outcome import NOT_RUN, Answer, without_overload
 from builder.gate.pack import pack_file
-from builder.gate.report import op_lines, where_lines
+from builder.gate.report import PlacedOutcome, causes_of, op_lines, where_lines
 from builder.log import print_line, set_verbosity, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Selection

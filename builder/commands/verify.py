@@ -15,7 +15,7 @@ from builder.commands.folders import open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
 from builder.errors import BuildfarmError, Code, Exit, UsageError
 from builder.gate.amounts import size_text
-from builder.gate.causes import line
+from builder.gate.report import line
 from builder.log import print_error, print_warning, set_verbosity
 from builder.matrix.axes import Gpu, Python
 from builder.matrix.compat import Compat

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from builder.gate.amounts import counted
-from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED, Outcome
+from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED, Outcome, without_overload
 
 _NO_CASE = (
     "no case covers this op: `buildfarm cases` drafts a Case for cases.py;"
@@ -107,11 +107,6 @@ def may_take_tensor(op: Any) -> bool:  # noqa: ANN401
         return any(re.search("Tensor|__torch__|Any", str(one)) for one in arguments)
     lines = re.findall(r"^(?:\d+\. )?\w+\(.*\) -> .*$", str(getattr(op, "__doc__", None) or ""), re.MULTILINE)
     return not lines or not all(re.fullmatch(rf"(?:\d+\. )?{PLAIN_CALL} -> .*", line) for line in lines)
-
-
-def without_overload(op: str) -> str:
-    """`ns::op` of `ns::op.overload`; a dotted path unchanged."""
-    return op.partition(".")[0] if "::" in op else op
 
 
 def _only_overload(op: str, ops: Sequence[str]) -> str:

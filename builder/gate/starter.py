@@ -47,7 +47,7 @@ class Role:
 
 
 def main(root: str, scheduler: int, text: str) -> None:
-    """Import torch, and become the roles of this JSON. Started by `spawn.start_command`; `root` is on the path.
+    """Import torch, and become the roles of this JSON. Started by `servers.start_command`; `root` is on the path.
 
     `scheduler` is the pid of the scheduler. Does not return.
     """

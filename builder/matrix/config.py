@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import Version
 
-from builder.gate.acceptance import Accept
+from builder.gate.outcome import Accept
 from builder.matrix.axes import AbiClass, Arch, Cuda, Platform, Python, Torch
 
 #: The matrix that commands read by default: that of the current folder.

@@ -9,7 +9,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from builder.errors import Code, UsageError
-from builder.gate.acceptance import Accept
+from builder.gate.outcome import Accept
 from builder.matrix import config
 from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat, did_you_mean, use_facts_of

@@ -11,7 +11,7 @@ from builder.proof import Check, Proof
 from builder.proofs.claimed_cells import CellClaims, provided_by_torch
 from builder.proofs.static.claim import WheelClaim, make_proof, not_run
 from builder.proofs.static.contents import check_contents, check_grafted, check_payload, check_size
-from builder.proofs.static.device_code import check_device_code
+from builder.proofs.static.gpu_code import check_device_code
 from builder.proofs.static.linkage import check_linkage_in
 from builder.proofs.static.metadata import check_metadata
 from builder.proofs.static.stable_abi import check_abi3, check_stable

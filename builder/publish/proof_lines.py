@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from builder.errors import BuildError, BuildfarmError
 from builder.gate.amounts import size_text
-from builder.gate.causes import Causes, PlacedOutcome, causes_of, line
 from builder.gate.outcome import FAILED, NOT_RUN, REMARK, Outcome, count_text
+from builder.gate.report import Causes, PlacedOutcome, causes_of, line
 from builder.proof import Check, Proof, Verdict
 from builder.publish.op_evidence import proven_on
 from builder.result import BuildResult

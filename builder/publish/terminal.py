@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from builder.gate.causes import KINDS, Causes
+from builder.gate.report import KINDS, Causes
 from builder.log import PlainConsole, verbosity
 
 #: Columns of the text where stdout is not a terminal: enough for the longest wheel name and its figures.

@@ -144,3 +144,14 @@ def _tags(python: Python, platforms: tuple[str, ...] | None = None) -> frozenset
     version = (python.major, python.minor)
     own = cpython_tags(version, abis=[python.tag], platforms=platforms)
     return frozenset([*own, *compatible_tags(version, platforms=platforms)])
+
+
+def numbers(driver: str) -> tuple[int, ...]:
+    """The numbers of a driver's version."""
+    return tuple(int(part) for part in driver.split(".") if part.isdecimal())
+
+
+def is_older(driver: str, floor: str) -> bool:
+    """Whether a driver is older than a floor; `550` stands for the newest release of its branch."""
+    given = numbers(driver)
+    return bool(floor) and given < numbers(floor)[: len(given)]

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from builder.gate.draft import draft, guesses, search
+from builder.gate.draft.guesses import Parameter
 from builder.gate.draft.result import CALLED, NOT_CALLED
-from builder.gate.draft.signatures import Parameter
 from builder.gate.draft.trial import TrialProcess
 from builder.gate.outcome import Spec
 
@@ -64,12 +64,12 @@ def difference(old: Sequence[Any], new: Sequence[Any]) -> str:
 def recorded_in(log: Path) -> None:
     """Write a line for each search to a file: the op, the number of calls and how the good one came about."""
 
-    def noted(parameters: Sequence[Parameter], process: TrialProcess, starts: Sequence[Any], most: int) -> search.Found:
-        found = search.search(parameters, process, starts, most)
-        how = difference(guesses.first_guesses(parameters), found.candidate)
-        how = "inside" if found.state == CALLED and found.calls <= len(starts) else how
+    def noted(parameters: Sequence[Parameter], process: TrialProcess, starts: Sequence[Any], most: int) -> Any:
+        candidate, trial, calls = found = search.search(parameters, process, starts, most)
+        how = difference(guesses.first_guesses(parameters), candidate)
+        how = "inside" if not trial.error and calls <= len(starts) else how
         with log.open("a") as file:
-            file.write(json.dumps([process.op.partition("(")[0], found.calls, how]) + "\n")
+            file.write(json.dumps([process.op.partition("(")[0], calls, how]) + "\n")
         return found
 
     setattr(draft, "search", noted)  # noqa: B010 (no attribute that the module offers)

@@ -12,7 +12,7 @@ from builder.errors import BuildfarmError
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.proofs.inventory import Shelf, inventory_of_wheel
-from builder.proofs.verify.gpus import known_gpus
+from builder.proofs.static.gpu_code import known_gpus
 from builder.proofs.verify.judge import Judge
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.facts import open_wheel, read_facts

@@ -24,8 +24,8 @@ from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, check_output, new_output, open_store
 from builder.errors import BuildfarmError, Exit
 from builder.gate.amounts import size_text
-from builder.gate.causes import KINDS
 from builder.gate.outcome import FAILED
+from builder.gate.report import KINDS
 from builder.log import print_error, print_line, print_warning, set_verbosity, verbosity
 from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat

@@ -21,10 +21,9 @@ from builder.gate.checks.guard_pages import mutable
 from builder.gate.checks.outputs import outputs_of
 from builder.gate.checks.values import REFERENCE, compare, either_side, expected_outputs
 from builder.gate.context import Context, TensorPath, dtype_name, flatten, iter_tensors, map_tensors, sentence
-from builder.gate.coverage import without_overload
 from builder.gate.imports.libraries import loaded_code
 from builder.gate.imports.registration import backward_of, no_autograd
-from builder.gate.outcome import CHECKED, LOST, RECORDED, REFUSED, Outcome
+from builder.gate.outcome import CHECKED, LOST, RECORDED, REFUSED, Outcome, without_overload
 
 #: A class whose backward is code of the package.
 _FUNCTION = re.compile(r"^\s*class \w+\([\w.]*\bFunction\)", re.MULTILINE)

@@ -23,15 +23,13 @@ from builder.gate import discover
 from builder.gate.amounts import counted
 from builder.gate.checks.compile_export import warm_up
 from builder.gate.context import resolve, sentence
-from builder.gate.coverage import without_overload
 from builder.gate.draft import refine
-from builder.gate.draft.fake_kernel import fake_kernel
-from builder.gate.draft.guesses import Candidate, alternatives, source
+from builder.gate.draft.guesses import Candidate, Parameter, Signature, alternatives, signature_of, source
+from builder.gate.draft.refine import fake_kernel
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Drafts, OpDraft, shortened
-from builder.gate.draft.search import CALLS, FEW_CALLS, search
-from builder.gate.draft.signatures import Parameter, Signature, signature_of
+from builder.gate.draft.search import CALLS, FEW_CALLS, only_cuda, search
 from builder.gate.draft.trial import OMITTED, Recorded, TrialProcess, split
-from builder.gate.outcome import Spec
+from builder.gate.outcome import Spec, without_overload
 from builder.gate.processes.extension_process import PRELOAD, import_all, load
 from builder.gate.system import rlimits
 from builder.gate.system.nvidia import may_have_gpu
@@ -218,23 +216,23 @@ def _on_device(
     parameters = signature.parameters
     process = TrialProcess(op, parameters, device)
     try:
-        found = search(parameters, process, [_candidate(parameters, one) for one in starts], most)
-        draft = OpDraft(op, found.state, signature=signature.text, device=device)
-        if found.state == NOT_CALLED:
-            error = shortened(found.error, 300)
-            return replace(draft, reason=f"none of {found.calls} calls succeeded; one of the last errors: {error}"), ()
-        if found.returned is None:
-            candidate = refine.with_different_numbers(found.candidate)
-            candidate = _with_gradient(op, parameters, candidate)
+        candidate, trial, calls = search(parameters, process, [_candidate(parameters, one) for one in starts], most)
+        state = CALLED if not trial.error else CUDA_ONLY if only_cuda(trial.error) else NOT_CALLED
+        draft = OpDraft(op, state, signature=signature.text, device=device)
+        if state == NOT_CALLED:
+            error = shortened(trial.error, 300)
+            return replace(draft, reason=f"none of {calls} calls succeeded; one of the last errors: {error}"), ()
+        if state == CUDA_ONLY:
+            candidate = _with_gradient(op, parameters, refine.with_different_numbers(candidate))
             nothing = re.search(r"-> (\(\)|'?None'?:?)$", signature.text)
             return replace(
                 draft,
-                reason=f"the op has no CPU kernel: {shortened(found.error, 150)}",
+                reason=f"the op has no CPU kernel: {shortened(trial.error, 150)}",
                 untraced=refine.of_compiled_module(op),
                 written=[one.name for one in parameters if one.written and nothing],
                 **_texts(parameters, candidate),
             ), ()
-        candidate, fact = refine.varied(process, found.candidate, found.returned)
+        candidate, fact = refine.varied(process, candidate, trial.fact)
         changed = candidate if starts else _with_gradient(op, parameters, candidate)
         if changed != candidate and not (trial := process.call("plain", changed)).error:
             candidate, fact = changed, trial.fact

@@ -11,14 +11,11 @@ import itertools
 import re
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from builder.gate.draft import guesses
-from builder.gate.draft.guesses import CONTENTS, SIZE, Candidate, Guess
-from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED
-from builder.gate.draft.signatures import Parameter
-from builder.gate.draft.trial import Returned, TrialProcess
+from builder.gate.draft.guesses import CONTENTS, SIZE, Candidate, Guess, Parameter
+from builder.gate.draft.trial import Trial, TrialProcess
 from builder.gate.torch_limits import NO_GPU
 
 #: Limits of the search for one op.
@@ -57,17 +54,6 @@ _VARIABLE = re.compile(
 _POINTER = re.compile(r"0x[0-9a-f]+|line \d+|\w+\.(?:cpp|cu|h|py):\d+", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Found:
-    """The result of a search."""
-
-    state: str  # CALLED, CUDA_ONLY or NOT_CALLED
-    candidate: Candidate  # the arguments that the op accepted; if there are none, the first guess
-    calls: int  # the number of calls
-    error: str = ""  # the message of the last test that a call reached, if no call succeeded
-    returned: Returned | None = None  # what the successful call returned
-
-
 class Hints(NamedTuple):
     """What one message says about the arguments."""
 
@@ -75,8 +61,14 @@ class Hints(NamedTuple):
     dtypes: Collection[str] = ()  # dtypes that it mentions
 
 
-def search(parameters: Sequence[Parameter], process: TrialProcess, starts: Sequence[Candidate], most: int) -> Found:
-    """Search until a call succeeds or a limit is reached; `starts` are tried before anything else."""
+def search(
+    parameters: Sequence[Parameter], process: TrialProcess, starts: Sequence[Candidate], most: int
+) -> tuple[Candidate, Trial, int]:
+    """Search until a call succeeds or a limit is reached; `starts` are tried before anything else.
+
+    Return the arguments of the last call, what it gave, and the number of calls. If none succeeded, these are the first
+    guess, and the message of the last test that a call reached.
+    """
     first = guesses.first_guesses(parameters)
     # The same rank for each floating-point tensor.
     ranked = (
@@ -93,10 +85,8 @@ def search(parameters: Sequence[Parameter], process: TrialProcess, starts: Seque
         cost, candidate = (0.0, known.pop(0)) if known else heapq.heappop(queue)[::2]
         trial = process.call("plain", candidate)
         calls += 1
-        if not trial.error:
-            return Found(CALLED, candidate, calls, returned=trial.fact)
-        if only_cuda(trial.error):
-            return Found(CUDA_ONLY, candidate, calls, trial.error)
+        if not trial.error or only_cuda(trial.error):
+            return candidate, trial, calls
         kind = _VARIABLE.sub("#", _POINTER.sub("", trial.error))[:300]
         crashes += trial.crashed
         if kind not in kinds and not trial.crashed:
@@ -116,7 +106,7 @@ def search(parameters: Sequence[Parameter], process: TrialProcess, starts: Seque
                 if changed not in seen:
                     seen.add(changed)
                     heapq.heappush(queue, (cost + 1.0 + named + more, next(order), changed))
-    return Found(NOT_CALLED, first, calls, last)
+    return first, Trial(last), calls
 
 
 def only_cuda(message: str) -> bool:

@@ -33,12 +33,11 @@ from builder.gate.context import (
     sentence,
     values_of,
 )
-from builder.gate.draft.guesses import Candidate, Guess, guess_of, make
-from builder.gate.draft.signatures import Parameter
+from builder.gate.draft.guesses import Candidate, Guess, Parameter, guess_of, make
 from builder.gate.outcome import FAILED, Spec
 from builder.gate.system import rlimits
-from builder.gate.system.exit_status import signal_name
 from builder.gate.system.nvidia import hide_gpus
+from builder.gate.system.process_end import signal_name
 
 #: Limits of one call. Inputs are tiny: an op that needs more time hangs.
 CALL_SECONDS = 5.0

@@ -21,8 +21,7 @@ from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.processes.jobs import Job
 from builder.gate.processes.journal import LOG
 from builder.gate.processes.order_process import CALLED, FORK, NEW, STEP, WATCH
-from builder.gate.system.crash import describe_exit, fatal_signal
-from builder.gate.system.exit_status import ProcessExit, tail
+from builder.gate.system.process_end import ProcessExit, describe_exit, fatal_signal, tail
 
 #: Up to this many modules, orders that contain each pair in both directions are all orders.
 ALL = 3

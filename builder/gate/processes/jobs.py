@@ -21,8 +21,8 @@ from builder.gate.coverage import CaseFacts
 from builder.gate.outcome import NOT_RUN, Outcome, Spec
 from builder.gate.processes.journal import JOURNAL, LOG, STACK, TaskRecord, new_key, read
 from builder.gate.processes.servers import HEAP_CHECKS, JUDGE, ORDERS, PLAIN, Server
-from builder.gate.system import crash, rlimits
-from builder.gate.system.exit_status import ProcessExit, tail
+from builder.gate.system import rlimits
+from builder.gate.system.process_end import ProcessExit, crash_frame, fatal_signal, tail
 from builder.gate.system.process_tree import is_stopped, listed_descendants
 
 #: The phases of a job: everything in one process; or the results are sent, and the phase JUDGE follows.
@@ -204,13 +204,13 @@ class Job:
         }
         stack = tail(self.folder / STACK, 1 << 16)
         return ProcessExit(
-            self.status if self.limit else crash.fatal_signal(self.status, stack) or self.status,
+            self.status if self.limit else fatal_signal(self.status, stack) or self.status,
             self.limit,
             allowed.get(self.limit, ""),
             self.record.step,
             tail(self.folder / LOG),
             stack,
-            str(crash.crash_frame(stack) or ""),
+            str(crash_frame(stack) or ""),
         )
 
 

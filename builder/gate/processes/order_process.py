@@ -25,7 +25,7 @@ from builder.gate.outcome import Spec
 from builder.gate.processes.fork_server import serve
 from builder.gate.processes.servers import GO
 from builder.gate.system import rlimits
-from builder.gate.system.crash import FATAL
+from builder.gate.system.process_end import FATAL
 
 #: How an order runs: in a fork if that is possible, in a new Python, or in a new Python with crash handlers.
 FORK, NEW, WATCH = "fork", "new", "watch"
@@ -40,7 +40,7 @@ import importlib, json, os, sys
 root, names, mode = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
 if mode == "{WATCH}":
     sys.path.insert(0, root)
-    from builder.gate.system.crash import install_crash_handlers
+    from builder.gate.system.process_end import install_crash_handlers
     sys.path.remove(root)
     install_crash_handlers()
 for name in names:

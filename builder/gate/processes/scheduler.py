@@ -13,11 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from builder.gate.acceptance import Accept, accept, cell_name
 from builder.gate.amounts import counted
 from builder.gate.check_table import CHECKS, TASK_CHECKS, GateCheck
 from builder.gate.coverage import CaseFacts, no_cases
-from builder.gate.outcome import FAILED, NOT_RUN, Answer, Outcome, Spec
+from builder.gate.outcome import FAILED, NOT_RUN, Accept, Answer, Outcome, Spec, accept, cell_name
 from builder.gate.processes import verdicts
 from builder.gate.processes.import_order import ImportOrders
 from builder.gate.processes.jobs import SEND, Job, Queue, plan
@@ -32,7 +31,7 @@ from builder.gate.processes.servers import (
     start_command,
 )
 from builder.gate.system import nvidia, rlimits
-from builder.gate.system.exit_status import ProcessExit
+from builder.gate.system.process_end import ProcessExit
 
 _TICK = 0.05  # seconds to wait for events
 _LOOK = 0.2  # seconds between two looks at the limits of running jobs

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from builder.gate.system import rlimits
-from builder.gate.system.exit_status import tail
 from builder.gate.system.files import mapped_files
+from builder.gate.system.process_end import tail
 from builder.gate.system.process_tree import is_stopped, kill_tree
 
 #: The roles of fork servers: of import orders, which imports torch alone; the judge, which never imports the
@@ -44,9 +44,9 @@ _START = """\
 import gc, sys
 gc.disable()
 sys.path.insert(0, sys.argv[1])
-from builder.gate.system import crash, rlimits
+from builder.gate.system import process_end, rlimits
 rlimits.exit_with_parent(int(sys.argv[2]))
-crash.install_crash_handlers()
+process_end.install_crash_handlers()
 from builder.gate.starter import main
 main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
 """

@@ -14,8 +14,7 @@ from builder.gate.imports import libraries
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.processes.jobs import INSIDE, SEND, Job
 from builder.gate.processes.servers import HEAP_CHECKS, JUDGE, ORDERS, Server
-from builder.gate.system import crash
-from builder.gate.system.exit_status import ProcessExit
+from builder.gate.system.process_end import ProcessExit, describe_exit
 
 #: Reason of a failure if the journal of a task has content that the task itself did not write.
 FORGED = "something other than the gate writes into the results of this check: remove the code that does it"
@@ -152,7 +151,7 @@ def import_failure(server: Server, status: int) -> tuple[str, list[Outcome]]:
     There is no failure if torch itself cannot be imported under the heap checks.
     """
     log = server.log()
-    reason = f"importing {server.importing} {crash.describe_exit(status, log)}"
+    reason = f"importing {server.importing} {describe_exit(status, log)}"
     evidence = ProcessExit(status, log=log, stack=log).evidence()
     if server.role != HEAP_CHECKS:
         check = "import-order" if server.role == ORDERS else "ops"

@@ -25,9 +25,9 @@ from builder.gate.imports.cases_fault import is_mistake, line_of
 from builder.gate.imports.registration import no_kernel
 from builder.gate.outcome import MISTAKE_IN_CASES, PASSED, Outcome
 from builder.gate.processes.journal import JOURNAL, KEY_BYTES, LOG, STACK, Journal
-from builder.gate.system import crash, rlimits
-from builder.gate.system.exit_status import NO_RESULTS
+from builder.gate.system import rlimits
 from builder.gate.system.nvidia import hide_gpus
+from builder.gate.system.process_end import NO_RESULTS, install_crash_handlers
 from builder.gate.system.process_tree import children
 from builder.gate.torch_limits import traceback_text
 
@@ -58,7 +58,7 @@ def run_job(loaded: Context, command: Mapping[str, Any], key: bytes) -> int:
     folder = Path(command["task_dir"])
     # This file stays open until the process ends: a crash handler cannot open it.
     stack = open(folder / STACK, "wb", buffering=0)  # noqa: SIM115, PTH123
-    crash.install_crash_handlers(stack.fileno())
+    install_crash_handlers(stack.fileno())
     faulthandler.register(signal.SIGUSR1, stack, all_threads=True, chain=False)
     journal = Journal(str(folder / JOURNAL), key)
     gc.disable()  # a collection would touch, and so copy, every inherited page

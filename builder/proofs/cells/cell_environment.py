@@ -1,4 +1,4 @@
-"""The environment of a cell: what a proof needs of it, and the environments on this machine."""
+"""The environment of a cell: what a proof needs of it, those on this machine, and those made during the compile."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from builder.gate.draft.result import Drafts
 from builder.gate.outcome import Answer
+from builder.gate.pack import pack
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
 from builder.proofs.cells.import_check import ImportOutcome, try_import
-from builder.proofs.cells.op_gate import run_drafts, run_gate
+from builder.proofs.cells.op_gate import read_answer, run_gate, run_packed, spec_of
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
 from builder.resources import measure_resources
 from builder.store import Store
@@ -26,6 +27,15 @@ if TYPE_CHECKING:
 
     CellEnvironments: TypeAlias = "LocalEnvironments | ContainerEnvironments"
     CellEnvironment: TypeAlias = "LocalEnvironment | ContainerEnvironment"
+
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, suppress
+
+from builder.errors import BuildfarmError
+from builder.process import Interrupted, kill_orphans
+from builder.proofs.cells.turns import TURNS
+from builder.resources import environments_that_fit
+from builder.store import work_name
 
 
 @dataclass(frozen=True)
@@ -101,8 +111,10 @@ class LocalEnvironment:
 
     def draft_cases(self, recipe: Recipe) -> Drafts | str:
         """Draft a case for each op that has none; return the drafts, or a sentence on why there are none."""
-        python, jobs = self._environment.interpreter, measure_resources().cores
-        return run_drafts(python, recipe, self._folder / "drafts", jobs=jobs, log=self.log, owner=self._owner)
+        folder = pack(self._folder / "drafts", spec_of(recipe, measure_resources().cores), recipe.cases)
+        python = self._environment.interpreter
+        status, written = run_packed(python, folder, log=self.log, owner=self._owner, draft=True)
+        return read_answer(written, Drafts.from_json, status, self.log)
 
 
 def cell_environments(executor: str, matrix: Matrix, store: Store, *, pull: bool) -> CellEnvironments:
@@ -114,3 +126,56 @@ def cell_environments(executor: str, matrix: Matrix, store: Store, *, pull: bool
     from builder.proofs.cells.container import container_environments  # noqa: PLC0415
 
     return container_environments(matrix, store, environments, pull=pull)
+
+
+#: Seconds for a program to end that is killed.
+_LOOK_SECONDS = 0.2
+
+
+#: An environment without its wheel, whose log has the output of the programs that made it, and what removes it.
+Early = tuple[LocalEnvironment, ExitStack]
+
+
+class Ahead:
+    """The environments of the first cells of a build, one made after the other in a thread.
+
+    They say nothing about a wheel: where one cannot be made now, that is tried again when the wheel is there.
+    """
+
+    def __init__(
+        self, store: Store, environments: LocalEnvironments, digest: str, cells: Sequence[Cell], *, cases: bool
+    ) -> None:
+        """Begin. `digest` is that of the build. There are as many as may run, and as the disk has room for."""
+        self._store, self._environments, self._digest, self._cases = store, environments, digest, cases
+        room = environments_that_fit(store.root) - 1
+        self._pool = ThreadPoolExecutor(1)
+        wanted = cells[: max(0, min(TURNS.most(), room))]
+        self._made: dict[Cell, Future[Early]] = {cell: self._pool.submit(self._make, cell) for cell in wanted}
+
+    def _name(self, cell: Cell) -> str:
+        return f"prove-{work_name(self._digest)}-{cell}"
+
+    def _make(self, cell: Cell) -> Early:
+        with ExitStack() as stack:
+            folder = stack.enter_context(self._store.work(self._name(cell)))
+            log, owner = folder / "log", self._store.owner(self._name(cell))
+            opened = self._environments.open(cell, folder, owner=owner, log=log, cases=self._cases)
+            return stack.enter_context(opened), stack.pop_all()
+
+    def take(self, cell: Cell) -> Early | None:
+        """The environment of a cell, which the caller removes; None if there is none."""
+        found = self._made.pop(cell, None)
+        if found and not found.cancel():  # waits for one that is being made
+            with suppress(BuildfarmError, OSError, Interrupted):
+                return found.result()
+        return None
+
+    def close(self) -> None:
+        """Make no more, and remove those that were not taken."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for cell, made in [*self._made.items()]:
+            while made.running():
+                kill_orphans(self._store.owner(self._name(cell)))
+                wait([made], _LOOK_SECONDS)
+            if early := self.take(cell):
+                early[1].close()

@@ -20,7 +20,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.progress.display import WAITS
 from builder.proof import Check, Proof, Verdict
-from builder.proofs.cells.ahead import Ahead
+from builder.proofs.cells.cell_environment import Ahead
 from builder.proofs.cells.driver import make_stubs
 from builder.proofs.cells.import_check import CAUSES, ImportOutcome, import_hints
 from builder.proofs.cells.op_gate import CELL_CHECKS, CellProofs
@@ -65,29 +65,28 @@ class CellRunner:
     #: Has environments already.
     ahead: Ahead | None = None
 
-    def run(self, cell: Cell, wheel: Path, sha256: str, recipe: Recipe) -> CellRun:
-        """Install the wheel, import it and run the op gate. A MachineFaultError is no fault of the wheel."""
+    def run(self, cell: Cell, wheel: Path, sha256: str, recipe: Recipe, *, symbols_only: bool = False) -> CellRun:
+        """Install the wheel, import it and run the op gate. A MachineFaultError is no fault of the wheel.
+
+        `symbols_only` is for a wheel of which only the linkage in this cell is not decided.
+        """
         proofs = CellProofs(sha256, cell)
+        symbols, unread = None, list[Proof]()
         try:
             # The cell's packages are installed first: a later failure is then caused by the wheel.
-            with self._environment(proofs, cell, cases=recipe.cases is not None) as environment:
-                symbols, unread = _symbols(environment, proofs) if self.linkage else (None, [])
+            with self._environment(proofs, cell, cases=recipe.cases is not None and not symbols_only) as environment:
+                try:
+                    symbols = environment.symbols() if self.linkage else None
+                except SymbolsUnreadableError as error:
+                    unread = proofs.not_run(str(error), [Check.LINKAGE])
+                if symbols_only:
+                    return CellRun(symbols, tuple(unread))
                 waits = partial(self.stage, f"{WAITS}the proofs of other cells in {cell}")
                 with TURNS.turn(alone=environment.alone, on_wait=waits) as cores:
                     found, answer = self._import_and_call(environment, cell, wheel, recipe, proofs, cores)
         except MissingToolError as error:
-            return not_run_in_cell(str(error), sha256, cell)
+            return CellRun(None, tuple(proofs.not_run(str(error), [Check.LINKAGE] if symbols_only else CELL_CHECKS)))
         return CellRun(symbols, (*unread, *found), answer)
-
-    def read_symbols(self, cell: Cell, sha256: str) -> CellRun:
-        """Read only the symbols of the cell's torch, for a wheel whose other checks in this cell are decided."""
-        proofs = CellProofs(sha256, cell)
-        try:
-            with self._environment(proofs, cell, cases=False) as environment:
-                symbols, unread = _symbols(environment, proofs)
-        except MissingToolError as error:
-            symbols, unread = None, proofs.not_run(str(error), [Check.LINKAGE])
-        return CellRun(symbols, tuple(unread))
 
     def _import_and_call(
         self, environment: CellEnvironment, cell: Cell, wheel: Path, recipe: Recipe, proofs: CellProofs, cores: int
@@ -122,11 +121,8 @@ class CellRunner:
 
     @contextmanager
     def _environment(self, proofs: CellProofs, cell: Cell, *, cases: bool) -> Iterator[CellEnvironment]:
-        early = None
-        if self.ahead and cell in self.ahead:
-            self.stage(f"install in {cell}")
-            early = self.ahead.take(cell)
-        if early:
+        self.stage(f"install in {cell}")
+        if self.ahead and (early := self.ahead.take(cell)):
             made, removal = early
             with removal:
                 with self.log.open("ab") as log:
@@ -139,14 +135,6 @@ class CellRunner:
             owner = self.store.owner(name)
             with self.cells.open(cell, folder, owner=owner, log=self.log, cases=cases) as environment:
                 yield environment
-
-
-def _symbols(environment: CellEnvironment, proofs: CellProofs) -> tuple[SymbolTable | None, list[Proof]]:
-    """The symbols of the cell's torch, or the check of the linkage as not run."""
-    try:
-        return environment.symbols(), []
-    except SymbolsUnreadableError as error:
-        return None, proofs.not_run(str(error), [Check.LINKAGE])
 
 
 def _install_companions(companions: Sequence[str], install: Callable[[Sequence[str]], None]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from builder.gate.system import nvidia
 from builder.matrix.axes import Cell, Cuda
 from builder.matrix.compat import Compat
-from builder.wheelfile.compatibility import DRIVER_LIBRARIES, is_driver_library
+from builder.wheelfile.compatibility import DRIVER_LIBRARIES, is_driver_library, is_older
 from builder.wheelfile.facts import read_facts
 from builder.wheels.build_scripts.new_environment import compile_stub
 
@@ -47,17 +47,6 @@ def driver_floor(cuda: Cuda, compat: Compat) -> str:
 def driver_runs(driver: str, cuda: Cuda, compat: Compat) -> bool:
     """Whether a driver is new enough for a CUDA; an unknown driver or CUDA counts as new enough."""
     return not is_older(driver, driver_floor(cuda, compat))
-
-
-def numbers(driver: str) -> tuple[int, ...]:
-    """The numbers of a driver's version."""
-    return tuple(int(part) for part in driver.split(".") if part.isdecimal())
-
-
-def is_older(driver: str, floor: str) -> bool:
-    """Whether a driver is older than a floor; `550` stands for the newest release of its branch."""
-    given = numbers(driver)
-    return bool(floor) and given < numbers(floor)[: len(given)]
 
 
 def gpu_for(cell: Cell) -> tuple[bool, str]:

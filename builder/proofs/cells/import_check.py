@@ -15,7 +15,7 @@ from builder.confinement import confined
 from builder.diagnosis.known_errors import hint_of, reports
 from builder.diagnosis.setup_script import SetupFacts, read_setup_script
 from builder.errors import BuildfarmError
-from builder.gate.system.exit_status import signal_name
+from builder.gate.system.process_end import signal_name
 from builder.matrix.config import PathSource, Recipe
 from builder.process import WHEEL_LIMITS, describe_limit, run_contained, wheel_variables
 from builder.proof import Verdict

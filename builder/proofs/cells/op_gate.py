@@ -12,11 +12,21 @@ from typing import Any, TypeVar
 
 from builder.confinement import confined
 from builder.formats import CELL_FORMAT, OPS_FORMAT
-from builder.gate.acceptance import accept, finding
 from builder.gate.amounts import counted, join_names, size_text
 from builder.gate.check_table import CHECKS
-from builder.gate.draft.result import Drafts
-from builder.gate.outcome import ACCEPTED, FAILED, KEY_FILE, NOT_RUN, Answer, Outcome, Spec, signature, verdict_of
+from builder.gate.outcome import (
+    ACCEPTED,
+    FAILED,
+    KEY_FILE,
+    NOT_RUN,
+    Answer,
+    Outcome,
+    Spec,
+    accept,
+    finding,
+    signature,
+    verdict_of,
+)
 from builder.gate.pack import REFERENCES, pack
 from builder.gate.processes.servers import IMPORT_SECONDS
 from builder.gate.run import NOTHING_FAILED, SOMETHING_FAILED
@@ -79,15 +89,8 @@ def run_gate(interpreter: Path, recipe: Recipe, folder: Path, *, jobs: int, log:
     """
     pack(folder, spec_of(recipe, jobs), recipe.cases)
     key = write_key(folder)
-    status, written = _run_packed(interpreter, folder, log=log, owner=owner, seconds=gate_seconds(recipe))
+    status, written = run_packed(interpreter, folder, log=log, owner=owner, seconds=gate_seconds(recipe))
     return read_signed(written, key, status, log)
-
-
-def run_drafts(interpreter: Path, recipe: Recipe, folder: Path, *, jobs: int, log: Path, owner: str) -> Drafts | str:
-    """Draft cases with this Python, like `run_gate`."""
-    pack(folder, spec_of(recipe, jobs), recipe.cases)
-    status, written = _run_packed(interpreter, folder, log=log, owner=owner, draft=True)
-    return read_answer(written, Drafts.from_json, status, log)
 
 
 def read_answer(written: bytes, parse: Callable[[Any], T], status: int, log: Path) -> T | str:
@@ -145,7 +148,7 @@ def gate_seconds(recipe: Recipe) -> float:
     return 2 * IMPORT_SECONDS + _CASES * recipe.seconds_per_case
 
 
-def _run_packed(
+def run_packed(
     interpreter: Path, folder: Path, *, log: Path, owner: str, seconds: float = 0, draft: bool = False
 ) -> tuple[int, bytes]:
     """Run the packed gate, which can change files in `folder` only; return its exit status and what it wrote."""

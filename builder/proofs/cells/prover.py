@@ -34,8 +34,7 @@ from builder.wheels.job import required_torch, torch_floor
 from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
-    from builder.proofs.cells.ahead import Ahead
-    from builder.proofs.cells.cell_environment import CellEnvironments
+    from builder.proofs.cells.cell_environment import Ahead, CellEnvironments
     from builder.proofs.cells.cell_run import CellRun
 
 #: Shows a cell in a line of its own: gives the log of the cell, and what shows its stages (`Progress.part`).
@@ -106,8 +105,7 @@ class WheelProver:
 
         Not where the wheel may need containers.
         """
-        from builder.proofs.cells.ahead import Ahead  # noqa: PLC0415 - as `_in_cells`
-        from builder.proofs.cells.cell_environment import LocalEnvironments  # noqa: PLC0415
+        from builder.proofs.cells.cell_environment import Ahead, LocalEnvironments  # noqa: PLC0415 - as `_in_cells`
 
         if self.images is None:
             local, cases = LocalEnvironments(self.environments), recipe.cases is not None
@@ -200,16 +198,24 @@ class WheelProver:
         save: Callable[[Sequence[Proof]], object],
     ) -> dict[Cell, CellRun]:
         """Run the missing checks in each cell."""
-        cells = [cell for cell in subject.claim.cells if missing.get(cell)]
+        cells, sha256 = [cell for cell in subject.claim.cells if missing.get(cell)], subject.facts.sha256
         if not cells:
             return {}
-        # Imported here because a wheel that is proven does not need it.
+        # Imported here because a wheel that is proven does not need them.
+        from builder.proofs.cells.cell_run import CellRunner, not_run_in_cell  # noqa: PLC0415
         from builder.proofs.cells.turns import TURNS  # noqa: PLC0415
 
         def run(cell: Cell) -> CellRun:
             parted = nullcontext((log, stage)) if part is None or len(cells) == 1 else part(str(cell))
             with parted as (own_log, own_stage):
-                made = self._in_cell(subject, cell, missing[cell], own_log, own_stage)
+                try:
+                    environments = self._cells_for(subject, cell)
+                except MissingToolError as error:
+                    made = not_run_in_cell(str(error), sha256, cell)
+                else:
+                    runner = CellRunner(self.store, environments, own_log, own_stage, ahead=subject.ahead)
+                    symbols_only = missing[cell] == {Check.LINKAGE}  # which needs no import and no gate
+                    made = runner.run(cell, subject.path, sha256, subject.recipe, symbols_only=symbols_only)
                 # The log of the part becomes a part of the log.
                 proofs = tuple(replace(one, reason=one.reason.replace(str(own_log), str(log))) for one in made.proofs)
                 save(proofs)
@@ -221,21 +227,6 @@ class WheelProver:
         most = None if part and all(is_compatible(subject.facts.filename, cell.python) for cell in cells) else 1
         runs = TURNS.side_by_side([partial(run, cell) for cell in cells], self.store.root, most=most)
         return dict(zip(cells, runs, strict=True))
-
-    def _in_cell(
-        self, subject: Subject, cell: Cell, missing: Set[Check], log: Path, stage: Callable[[str], None]
-    ) -> CellRun:
-        from builder.proofs.cells.cell_run import CellRunner, not_run_in_cell  # noqa: PLC0415 - as `_in_cells`
-
-        sha256 = subject.facts.sha256
-        try:
-            environments = self._cells_for(subject, cell)
-            runner = CellRunner(self.store, environments, log, stage, ahead=subject.ahead)
-        except MissingToolError as error:
-            return not_run_in_cell(str(error), sha256, cell)
-        if missing == {Check.LINKAGE}:  # which needs no import and no gate
-            return runner.read_symbols(cell, sha256)
-        return runner.run(cell, subject.path, sha256, subject.recipe)
 
     def _all_proofs(
         self,

@@ -32,8 +32,7 @@ PROBE = """
 import sys
 if sys.path and sys.path[0] == "":
     del sys.path[0]
-import json, os, platform, site, sysconfig
-version = "{0[0]}.{0[1]}.{0[2]}".format(sys.version_info)
+import json, os, site, sysconfig
 print(json.dumps({
     "executable": sys.executable,
     "prefix": sys.prefix,
@@ -43,16 +42,7 @@ print(json.dumps({
     "user_site": (site.getusersitepackages() if site.ENABLE_USER_SITE else ""),
     "markers": {
         "python_version": "{0[0]}.{0[1]}".format(sys.version_info),
-        "python_full_version": version,
-        "implementation_name": sys.implementation.name,
-        "implementation_version": version,
-        "platform_python_implementation": platform.python_implementation(),
-        "os_name": os.name,
-        "sys_platform": sys.platform,
-        "platform_system": platform.system(),
-        "platform_machine": platform.machine(),
-        "platform_release": "",
-        "platform_version": "",
+        "python_full_version": "{0[0]}.{0[1]}.{0[2]}".format(sys.version_info),
     },
 }))
 """
@@ -83,7 +73,7 @@ class InstalledPython:
     path: tuple[Path, ...]  # the folders of `sys.path`, in order, without the current folder
     #: The folder of packages that the user installed outside of environments, if Python reads it.
     user_site: Path | None
-    markers: Mapping[str, str]  # the values of environment markers, such as `platform_machine`
+    markers: Mapping[str, str]  # the values of environment markers in which it differs from this Python
 
 
 @dataclass(frozen=True)
@@ -207,6 +197,8 @@ class InstalledEnvironment:
 
 def read_environment(python: Path, machine: Machine | None = None) -> InstalledEnvironment:
     """Read the environment of a Python, for this or another machine. Raises UsageError if no Python runs."""
+    if (platform := f"linux_{os.uname().machine}") not in list(Platform):
+        raise UsageError(f"doctor judges no Python for {platform}, which no cell has", Code.PLATFORM_UNSUPPORTED)
     interpreter = _read_python(python)
     if machine is None:
         rows = nvidia.smi(["index", "name", "compute_cap"])
@@ -223,7 +215,7 @@ def read_environment(python: Path, machine: Machine | None = None) -> InstalledE
         nvcc=_nvcc(interpreter),
         variables={name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
         conda={name: version for name, version, _ in conda if name},
-        platform=_platform(interpreter.markers),
+        platform=Platform(platform),
         leftovers=tuple(left for folder in interpreter.path for left in sorted(folder.glob("~*"))),
         torch_backends=tuple(path for path in uv_files() if path.is_file() and _BACKEND.search(path.read_bytes())),
     )
@@ -263,17 +255,6 @@ def _read_python(python: Path) -> InstalledPython:
         where=str(python),
         hints=["name one: --python .venv/bin/python"],
     )
-
-
-def _platform(markers: Mapping[str, str]) -> Platform:
-    name = f"linux_{markers['platform_machine']}"
-    if markers["sys_platform"] != "linux" or name not in list(Platform):
-        raise UsageError(
-            f"doctor judges Python on Linux for x86_64 and aarch64, not {markers['platform_system']} on"
-            f" {markers['platform_machine']}",
-            Code.PLATFORM_UNSUPPORTED,
-        )
-    return Platform(name)
 
 
 def _package(found: Distribution, folder: Path) -> InstalledPackage | None:

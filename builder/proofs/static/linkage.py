@@ -8,18 +8,23 @@ linking it therefore fails at import, although torch has loaded libtorch_cuda.
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from auditwheel.lddtree import load_ld_paths
+from auditwheel.libc import Libc
 
 from builder.gate.amounts import join_names
-from builder.gate.system.crash import demangle
+from builder.gate.system.process_end import demangle
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.static.claim import WheelClaim, forgotten, make_proof, why_no_cuda
-from builder.proofs.static.symbol_table import SymbolTable
-from builder.proofs.static.system_symbols import CUDA_CALL, STANDARD, is_python, is_torch_cxx, system_library
+from builder.proofs.static.symbol_table import ProvidedLibrary, SymbolTable
 from builder.proofs.static.tags import system_libraries
 from builder.proofs.static.variants import variants
 from builder.records import CudaSources
 from builder.wheelfile.compatibility import is_driver_library
+from builder.wheelfile.elf import read_elf
 from builder.wheelfile.facts import Library, WheelFacts
 from builder.wheelfile.torch_releases import SHIM, shims
 
@@ -262,3 +267,44 @@ def _missing_source(facts: WheelFacts, sources: CudaSources | None) -> str:
         cure = (forgotten(sources) if few else "") or "check `sources` in setup.py"
         return f"{nowhere}: the build left out a source file; {cure}"
     return f"{nowhere}, and the wheel contains no GPU code: the build left out the CUDA sources; {why_no_cuda(sources)}"
+
+
+#: Libraries that every C++ extension links, and that every CPython has loaded.
+STANDARD = (
+    "libc.so.6",
+    "libm.so.6",
+    "libpthread.so.0",
+    "libdl.so.2",
+    "librt.so.1",
+    "libstdc++.so.6",
+    "libgcc_s.so.1",
+)
+#: Functions of CUDA's libraries; the group is the prefix of the library.
+CUDA_CALL = re.compile(
+    r"(cuda|cublasLt|cublas|cudnn|cufft|curand|cusolverMg|cusolver|cusparse|nvrtc|nccl|nvtx)[A-Z]\w*|__cuda\w+"
+)
+
+
+@cache
+def system_library(name: str) -> ProvidedLibrary | None:
+    """A library of this machine's operating system, or None when there is none of that name."""
+    for folder in load_ld_paths(Libc.GLIBC)["conf"]:
+        file = Path(folder) / name
+        if file.is_file() and (elf := read_elf(file)) is not None:
+            return ProvidedLibrary(elf.needed, frozenset(elf.defined))
+    return None
+
+
+def is_standard(symbol: str) -> bool:
+    """Whether the C or C++ runtime defines a symbol, in any version; read from this machine's libraries."""
+    return any((library := system_library(name)) and symbol in library.defined for name in STANDARD)
+
+
+def is_python(symbol: str) -> bool:
+    """Whether the interpreter defines a symbol. Whether an abi3 tag allows it is decided by the abi3 check."""
+    return re.match(r"_?Py[A-Z_]", symbol) is not None
+
+
+def is_torch_cxx(symbol: str) -> bool:
+    """Whether a symbol is a mangled C++ name of torch: in the namespace `at`, `c10`, `torch` or `caffe2`."""
+    return re.match(r"_Z(?:T[VIST]|GV)?N[rVK]*[RO]?(?:2at|3c10|5torch|6caffe2)", symbol) is not None

@@ -6,11 +6,11 @@ from packaging.tags import parse_tag
 
 from builder.gate.amounts import join_names
 from builder.gate.imports.extension_modules import MODULE_FILE, entry_points
-from builder.gate.system.crash import demangle
+from builder.gate.system.process_end import demangle
 from builder.matrix.axes import ABI3T_SINCE, AbiClass, Python, Torch
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof
-from builder.proofs.static.system_symbols import CUDA_CALL, is_python, is_standard, is_torch_cxx
+from builder.proofs.static.linkage import CUDA_CALL, is_python, is_standard, is_torch_cxx
 from builder.wheelfile.compatibility import is_driver_library, oldest_python, only_new
 from builder.wheelfile.facts import TORCH_LIBRARY, Library, WheelFacts
 from builder.wheelfile.torch_releases import SHIM, oldest_torch, shims

@@ -19,7 +19,7 @@ from packaging.utils import parse_wheel_filename
 
 from builder.gate.amounts import counted, join_names
 from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE, entry_points
-from builder.gate.system.crash import demangle
+from builder.gate.system.process_end import demangle
 from builder.matrix.axes import ABI3T_SINCE, Python
 from builder.matrix.compat import Compat
 from builder.proof import Check, Proof

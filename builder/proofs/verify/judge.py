@@ -19,10 +19,10 @@ from builder.proofs.claimed_cells import ClaimedCells, claimed_cells, foreign_cl
 from builder.proofs.file_checks import check_loader, check_record, static_proofs
 from builder.proofs.inventory import Shelf
 from builder.proofs.static.claim import make_proof, not_run
+from builder.proofs.static.gpu_code import check_gpus, coded
 from builder.proofs.static.metadata import read_requirement
 from builder.proofs.static.tags import system_libraries
 from builder.proofs.static.variants import loaded
-from builder.proofs.verify.gpus import check_gpus, coded
 from builder.proofs.verify.torch_window import Linker
 from builder.records import FILE
 from builder.untrusted import JsonError, parse_json

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.gate.amounts import size_text
-from builder.gate.causes import KINDS
+from builder.gate.report import KINDS
 from builder.progress.display import clock
 from builder.proof import Verdict
 from builder.publish.people.people_pages import templates

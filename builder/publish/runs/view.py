@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import BuildfarmError, Code, UsageError
-from builder.gate.causes import Causes, causes_of
+from builder.gate.report import Causes, causes_of
 from builder.progress.display import Timeline, clock
 from builder.proof import Proof, Verdict
 from builder.publish.index.levels import levels

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.doctor import doctor_text
+from builder.commands.doctor import doctor_text, judge
 from builder.matrix.axes import Arch, Cuda, Gpu, Platform, Python
 from builder.matrix.compat import Compat
-from builder.proofs.environment.checks import torches
-from builder.proofs.environment.checks.machine import check_gpus
-from builder.proofs.environment.checks.packages import check_companions, check_nvidia
+from builder.proofs.environment import torch_checks
 from builder.proofs.environment.cures import Cures, Finding, Severity
 from builder.proofs.environment.facts import (
     InstalledEnvironment,
@@ -21,7 +19,8 @@ from builder.proofs.environment.facts import (
     Machine,
     TorchInstall,
 )
-from builder.proofs.environment.judge import check_safe_versions, judge
+from builder.proofs.environment.package_checks import check_companions, check_nvidia, check_safe_versions
+from builder.proofs.environment.torch_checks import check_gpus
 from builder.wheelfile.compatibility import codes_for
 
 COMPAT = Compat.load()
@@ -43,8 +42,7 @@ def environment(
     """An environment with this torch and these packages; `torch` may be empty."""
     own = [package("torch", torch, *requires)] if torch else []
     interpreter = InstalledPython(
-        Path("/env/bin/python"), Path("/env"), Python(3, 12), (SITE,), (SITE,), None,
-        markers={"platform_system": "Linux", "sys_platform": "linux"},
+        Path("/env/bin/python"), Path("/env"), Python(3, 12), (SITE,), (SITE,), None, markers={}
     )  # fmt: skip
     found = InstalledEnvironment(
         interpreter=interpreter,
@@ -171,11 +169,11 @@ def test_a_companion_of_another_torch_or_cuda(torch: str, companion: tuple[str, 
 
 def test_torch_of_conda_and_of_pip() -> None:
     found = environment("2.5.1", "12.4", conda={"pytorch": "2.5.1"})
-    one = only(findings(torches.check_installers, found), "torch-of-conda-and-pip")
+    one = only(findings(torch_checks.check_installers, found), "torch-of-conda-and-pip")
     assert one.cure[0] == "conda remove --yes --force --prefix /env pytorch"
     torch = package("torch", "2.5.1", installer="conda")
     conda = replace(found, packages=(torch,), torches=(replace(found.torches[0], package=torch),))
-    assert findings(torches.check_installers, conda) == []
+    assert findings(torch_checks.check_installers, conda) == []
 
 
 def test_a_torch_in_the_user_site_hides_that_of_the_environment() -> None:
@@ -184,10 +182,10 @@ def test_a_torch_in_the_user_site_hides_that_of_the_environment() -> None:
     other = TorchInstall(user, "2.9.0", Cuda(12, 8), package("torch", "2.9.0", folder=user))
     interpreter = replace(found.interpreter, path=(user, SITE), user_site=user)
     hidden = replace(found, torches=(other, *found.torches), interpreter=interpreter)
-    one = only(findings(torches.check_path, hidden), "two-torches")
+    one = only(findings(torch_checks.check_path, hidden), "two-torches")
     assert one.cure == ("export PYTHONNOUSERSITE=1",)
     visible = replace(found, torches=(*found.torches, other))
-    only(findings(torches.check_path, visible), "hidden-torch", Severity.NOTE)
+    only(findings(torch_checks.check_path, visible), "hidden-torch", Severity.NOTE)
 
 
 @pytest.mark.parametrize("marker", ["", "; extra == 'with-cuda'"])

@@ -8,12 +8,22 @@ from types import ModuleType
 
 import pytest
 
-from builder.gate.acceptance import Accept, accept, cell_name, finding
 from builder.gate.check_table import CHECKS
 from builder.gate.coverage import CaseFacts, case_coverage, may_take_tensor, missing_empty_cases
 from builder.gate.imports.cases_fault import is_mistake, line_of
 from builder.gate.imports.registration import kernel_line, no_kernel
-from builder.gate.outcome import ACCEPTED, FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED, Outcome
+from builder.gate.outcome import (
+    ACCEPTED,
+    FAILED,
+    MISTAKE_IN_CASES,
+    NOT_RUN,
+    PASSED,
+    Accept,
+    Outcome,
+    accept,
+    cell_name,
+    finding,
+)
 from builder.gate.torch_limits import (
     LIMITS,
     UnsupportedByTorchError,

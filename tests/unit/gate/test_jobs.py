@@ -26,7 +26,6 @@ from builder.gate.processes.order_process import FORK, NEW, WATCH
 from builder.gate.processes.servers import JUDGE, PLAIN
 from builder.gate.processes.verdicts import compare_bits, job_outcomes
 from builder.gate.system import nvidia
-from builder.gate.system.exit_status import ProcessExit, tail
 from builder.gate.system.files import mapped_files, read_regular
 from builder.gate.system.nvidia import (
     hidden_gpus,
@@ -36,6 +35,7 @@ from builder.gate.system.nvidia import (
     sanitizer_command,
     smi_rows,
 )
+from builder.gate.system.process_end import ProcessExit, tail
 from tests.conftest import is_running, wait_until
 
 CASE = CaseFacts(0, "ns::op", "plain")

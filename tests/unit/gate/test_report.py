@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from builder.gate.causes import PlacedOutcome, causes_of
 from builder.gate.check_table import CHECKS
 from builder.gate.imports.registration import no_autograd
 from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, PASSED, Answer, Outcome
-from builder.gate.report import count_checks, table
+from builder.gate.report import PlacedOutcome, causes_of, count_checks, table
 from builder.proofs.cells.op_gate import CellProofs
 from builder.publish.proof_lines import counts
 

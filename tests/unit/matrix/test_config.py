@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from builder.errors import Code, UsageError
-from builder.gate.acceptance import Accept
+from builder.gate.outcome import Accept
 from builder.images.dockerfiles import render_template
 from builder.matrix.axes import AbiClass, Arch, Cuda, Platform, Python, Torch
 from builder.matrix.config import AbiRule, Exclude, GitSource, ImageRule, PathSource, SdistSource, WheelSource

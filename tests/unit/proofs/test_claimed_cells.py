@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.gate.acceptance import Accept
-from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome
+from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Accept, Outcome
 from builder.gate.system import nvidia
 from builder.matrix.axes import AbiClass, Cell, Platform
 from builder.matrix.compat import Compat

@@ -420,7 +420,7 @@ def test_a_python_that_is_too_old_for_the_symbol_reader_runs_the_other_checks(
     assert (linkage.check, linkage.verdict, linkage.reason) == (Check.LINKAGE, Verdict.NOT_RUN, reason)
     assert Check.IMPORT in {one.check for one in others if one.has_run}
     runner = CellRunner(Store(tmp_path / "store"), cells(FakeEngine({**script})), tmp_path / "log")
-    alone = runner.read_symbols(CELL, "0" * 64)
+    alone = runner.run(CELL, tmp_path / "ops.whl", "0" * 64, make.recipe(), symbols_only=True)
     assert [(one.check, one.reason) for one in alone.proofs] == [(Check.LINKAGE, reason)]
 
 

@@ -9,11 +9,17 @@ import pytest
 from builder.errors import Code
 from builder.matrix.axes import AbiClass, Arch, Torch
 from builder.proof import Check
-from builder.proofs.static.device_code import check_device_code
-from builder.proofs.static.linkage import check_linkage, check_linkage_in
+from builder.proofs.static.gpu_code import check_device_code
+from builder.proofs.static.linkage import (
+    check_linkage,
+    check_linkage_in,
+    is_python,
+    is_standard,
+    is_torch_cxx,
+    system_library,
+)
 from builder.proofs.static.stable_abi import check_abi3, check_stable
 from builder.proofs.static.symbol_table import collect_symbols
-from builder.proofs.static.system_symbols import is_python, is_standard, is_torch_cxx, system_library
 from builder.records import CudaSources
 from builder.wheelfile.compatibility import DRIVER_LIBRARIES, is_driver_library
 from builder.wheelfile.facts import Library

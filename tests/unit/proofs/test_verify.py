@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from builder.commands.verify import verify_text
-from builder.gate.causes import line
+from builder.gate.report import line
 from builder.matrix.axes import Arch, Cuda, Gpu, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.proof import Check, Proof
 from builder.proofs.inventory import Shelf
+from builder.proofs.static.gpu_code import How, answer, check_gpus
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.proofs.static.variants import loaded
-from builder.proofs.verify.gpus import How, answer, check_gpus
 from builder.proofs.verify.judge import Judge
 from builder.proofs.verify.torch_window import Linker
 from builder.wheelfile.facts import Library, open_wheel

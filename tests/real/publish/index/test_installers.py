@@ -18,7 +18,7 @@ from builder.check import OF_ANY_WHEEL, Check
 from builder.commands.index import verification
 from builder.commands.index.publish import publish_wheels
 from builder.commands.index.verification import Verification
-from builder.gate.acceptance import Accept
+from builder.gate.outcome import Accept
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.proof import Proof, Verdict, proofs_path

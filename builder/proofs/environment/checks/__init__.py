@@ -1,1 +1,0 @@
-"""The checks of an environment: each takes its facts and returns findings."""
