@@ -24,8 +24,7 @@ from builder.matrix.axes import Python
 from builder.process import OWNER_VARIABLE
 from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import find_uv
-from tests.engine_lock import EngineLock
-from tests.failures import Failures
+from tests.plugins import EngineLock, Failures
 
 if TYPE_CHECKING:
     from tests.images.registry import LocalRegistry

@@ -13,8 +13,7 @@ from builder.proofs.inventory import Release, Shelf, inventory_of_wheel
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.store import Store
 from builder.wheelfile.archive import WheelFile
-from tests.real.verify.corpus import Wheel
-from tests.real.verify.made_up_torch import inventory
+from tests.real.verify.corpus import Wheel, inventory
 from tests.unit.loopback import only, pure_wheel, served
 
 TORCH_TAG = "cp312-cp312-manylinux_2_28_x86_64"
