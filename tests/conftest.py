@@ -82,8 +82,7 @@ def free_disk(volume: str = "") -> None:
         own = [name for name in names if name.partition(".")[0] == volume]
         wanted.append(["volume", "rm", volume, *own])  # which a test that failed early did not make
     for argv in wanted:
-        done = run("docker", *argv, "--force")
-        assert done.code == 0, done.all
+        run("docker", *argv, "--force").ok()
 
 
 #: Seconds for what must happen, also on a slow machine under load. Only a test that fails waits so long.
@@ -130,6 +129,11 @@ class Ran:
     def all(self) -> str:
         """Everything it said."""
         return self.out + self.err
+
+    def ok(self) -> Ran:
+        """Assert that it succeeded, and return it."""
+        assert self.code == 0, self.all
+        return self
 
 
 Farm = Callable[..., Ran]
@@ -231,8 +235,7 @@ def _environments(root: Path) -> Iterator[Callable[..., Path]]:
         ):
             if words[0] == "pip" and not requirements:
                 continue
-            done = run(find_uv(), *words)
-            assert done.code == 0, done.err
+            run(find_uv(), *words).ok()
         return folder / "bin" / "python"
 
     yield make

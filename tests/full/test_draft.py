@@ -23,15 +23,13 @@ def in_python(interpreter: Path, code: str, folder: Path | None = None) -> str:
     """What code prints that can import `builder` and the modules of a folder, and sees no GPU."""
     path = [str(Path(__file__).parents[2]), *([str(folder)] if folder else [])]
     start = f"import sys; sys.path[:0] = {path!r}\nimport json, torch\nfrom dataclasses import asdict\n"
-    done = run(interpreter, "-c", start + code, env={"CUDA_VISIBLE_DEVICES": ""})
-    assert done.code == 0, done.all
+    done = run(interpreter, "-c", start + code, env={"CUDA_VISIBLE_DEVICES": ""}).ok()
     return done.out
 
 
 def drafted(interpreter: Path, folder: Path, cases: Path | None = None) -> dict[str, OpDraft]:
     gate = pack_gate(interpreter, folder, SPEC, cases)
-    done = run(*gate.command, "--draft", cwd=gate.folder, env=gate.env)
-    assert done.code == 0, done.all
+    done = run(*gate.command, "--draft", cwd=gate.folder, env=gate.env).ok()
     assert re.search(r"^gate: 0 of \d+ ops$", done.all, re.MULTILINE), "the display shows how many ops were tried"
     gate.nothing_left()
     found = Drafts.from_json(json.loads((folder / "answer.json").read_bytes()))
@@ -399,8 +397,7 @@ torch::Tensor scale_by(const torch::Tensor& x, double a) {
 
 def test_one_cuda_file_becomes_a_wheel(farm: Farm, store: Path, tmp_path: Path) -> None:
     (tmp_path / "kernels.cu").write_text(KERNELS)
-    started = farm("init", "--torch", "2.11", "--cuda", "13.0", "--python", "3.12", cwd=tmp_path)
-    assert started.code == 0, started.all
+    started = farm("init", "--torch", "2.11", "--cuda", "13.0", "--python", "3.12", cwd=tmp_path).ok()
     assert "torch.ops.kernels.scale_by(Tensor x, float a) -> Tensor" in started.out
     assert "torch.ops.kernels.both(Tensor x) -> (Tensor, Tensor)" in started.out
     assert "torch.ops.kernels.listed(Tensor x) -> Tensor[]" in started.out

@@ -18,8 +18,7 @@ pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 def copy_of_buildfarm(folder: Path) -> Path:
     """The files of this repository that git does not ignore, without the tests."""
-    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", ":!tests", cwd=ROOT)
-    assert listed.code == 0, listed.err
+    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", ":!tests", cwd=ROOT).ok()
     for name in filter(None, listed.out.split("\0")):
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -30,11 +29,9 @@ def copy_of_buildfarm(folder: Path) -> Path:
 def test_each_job_installs_buildfarm(farm: Farm, python_of: Callable[[str], Path], tmp_path: Path) -> None:
     python = python_of("3.12")
     repository = tmp_path / "mine"
-    made = farm("init", repository, "--torch", "2.11", "--cuda", "13.0", "--python", "3.12", cwd=tmp_path)
-    assert made.code == 0, made.all
+    farm("init", repository, "--torch", "2.11", "--cuda", "13.0", "--python", "3.12", cwd=tmp_path).ok()
     copy_of_buildfarm(repository / "tools" / "buildfarm")
-    written = farm("ci", "--install", "./tools/buildfarm", cwd=repository)
-    assert written.code == 0, written.all
+    farm("ci", "--install", "./tools/buildfarm", cwd=repository).ok()
     jobs = {
         name: job["steps"]
         for path in (repository / ".github" / "workflows").iterdir()

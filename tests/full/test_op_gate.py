@@ -41,8 +41,7 @@ def dist(farm: Farm, store: Path, tmp_path_factory: pytest.TempPathFactory) -> d
     for extension, (cell, archs) in BUILT.items():
         made[extension] = tmp_path_factory.mktemp("gate") / "dist"
         options = [*selection(cell, extension), *(option for arch in archs for option in ("--arch", arch))]
-        done = farm("build", *options, "--executor", "local", "--store", store, "--dist", made[extension])
-        assert done.code == 0, done.all
+        farm("build", *options, "--executor", "local", "--store", store, "--dist", made[extension]).ok()
     return made
 
 
@@ -66,8 +65,7 @@ def test_every_op_passes_in_other_cells_with_the_same_wheel(
     dist: dict[str, Path], farm: Farm, store: Path, cell: tuple[str, str, str]
 ) -> None:
     options = ("--store", store, "--dist", dist["ms_deform_attn"], "--json")
-    done = farm("smoke", *selection(cell, "ms_deform_attn"), *options)
-    assert done.code == 0, done.all
+    done = farm("smoke", *selection(cell, "ms_deform_attn"), *options).ok()
     (one,) = json.loads(done.out)
     assert f"torch{cell[0]}." in one["cell"]
     assert_passed(one["proofs"], f"{one['subject']} in {one['cell']}")
@@ -114,8 +112,7 @@ def test_torchvisions_official_wheel(
 
     # `adopt` takes the proofs in the cell, checks the file, and publishes the wheel, from which uv installs.
     options = ("--torch", "2.11", "--python", "3.12", "--store", store, "--to", tmp_path / "index", "--json")
-    done = farm("adopt", "torchvision==0.26.0", *options, "--require", "static")
-    assert done.code == 0, done.all
+    done = farm("adopt", "torchvision==0.26.0", *options, "--require", "static").ok()
     (adopted,) = json.loads(done.out)
     assert (adopted["outcome"], adopted["cells"]) == ("published", {one["cell"]: "static"})
     assert adopted["origin"].endswith(one["subject"])
@@ -138,10 +135,10 @@ OFFLINE = {"UV_DEFAULT_INDEX": "http://127.0.0.1:1/simple", "PIP_INDEX_URL": "ht
 
 
 def test_one_file_on_a_machine_with_only_torch(installed: Path, farm: Farm, tmp_path: Path) -> None:
-    packed = farm("smoke", "--ext", "ms_deform_attn", "--pack", tmp_path / "gate.pyz")
-    assert packed.code == 0, packed.all
-    done = run(installed, "-I", tmp_path / "gate.pyz", "--json", cwd=tmp_path, env={**OFFLINE, "PATH": "/usr/bin:/bin"})
-    assert done.code == 0, done.all
+    farm("smoke", "--ext", "ms_deform_attn", "--pack", tmp_path / "gate.pyz").ok()
+    done = run(
+        installed, "-I", tmp_path / "gate.pyz", "--json", cwd=tmp_path, env={**OFFLINE, "PATH": "/usr/bin:/bin"}
+    ).ok()
     answer = json.loads(done.out)
     assert {outcome["verdict"] for outcome in answer["outcomes"]} == {"passed", "not run"}
     left = {outcome["check"] for outcome in answer["outcomes"] if outcome["verdict"] == "not run"}

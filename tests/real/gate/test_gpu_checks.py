@@ -1,17 +1,22 @@
-"""The logic of the GPU checks, with torch on the CPU and stand-ins for torch.cuda: correct ops pass.
-
-tests/full/test_gpu_defects.py needs a GPU.
-"""
+"""The gate's processes, also beside a GPU, and its GPU checks on the CPU with stand-ins for torch.cuda."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from builder.gate.outcome import FAILED, NOT_RUN, PASSED
-from tests.conftest import ROOT, run
+from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Spec
+from tests.conftest import PATIENCE, ROOT, is_running, run, wait_until
 from tests.fixtures import gate_env
+from tests.fixtures.gate_env import GateRun, build_wheel, cases, fake_driver, make_environment, pack_gate, run_gate
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -22,8 +27,7 @@ def found(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
     tmp_path = tmp_path_factory.mktemp("gpu")
     environment = gate_env.torch_environment(store, "2.11.0", "3.12", tmp_path / "log")
     program = Path(gate_env.__file__).with_name("gpu_checks_on_cpu.py")
-    ran = run(environment.interpreter, program, ROOT)
-    assert ran.code == 0, ran.all
+    ran = run(environment.interpreter, program, ROOT).ok()
     return dict(json.loads(ran.out))
 
 
@@ -95,3 +99,61 @@ def test_only_a_case_that_ran_under_the_sanitizer_passes(found: dict[str, Any]) 
         "sanitizer, own error, 1 error": NOT_RUN,
     }
     assert "Internal Sanitizer Error" in found["sanitizer, own error, 1 error"][1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_process_is_left_when_the_scheduler_ends(tmp_path: Path, number: int) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from pathlib import Path; from tests.unit.gate.test_scheduler import gate\n"
+        "from builder.gate.processes.scheduler import terminate_as_interrupt, GateInterrupted\n"
+        "terminate_as_interrupt()\n"
+        f"try: gate(Path({str(tmp_path)!r}), 'ns::loop,ns::loop2', seconds=600)\n"
+        "except GateInterrupted as stop: sys.exit(128 + stop.number)\n"
+    )
+    scheduler = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        # The process of an op has written to its journal.
+        wait_until(lambda: any("float32" in journal.read_text() for journal in tmp_path.glob("*/journal")), "a case")
+        below = psutil.Process(scheduler.pid).children(recursive=True)
+        assert len(below) >= 2
+        os.kill(scheduler.pid, number)
+        status = scheduler.wait(PATIENCE)
+    finally:
+        scheduler.kill()
+        scheduler.wait()
+    assert status == (-number if number == signal.SIGKILL else 128 + number)
+    wait_until(lambda: not any(map(is_running, below)), lambda: f"the end of {below}")
+
+
+SPEC = Spec("sample_correct", ["sample_correct"], libraries={"libkernels": ["CPU", "CUDA"]}, jobs=2)
+#: A check for each way to call an op: directly, traced, on fake CUDA tensors, compiled, and on CUDA.
+CHECKS = ["values", "opcheck", "fake", "export", "compile", "gpu-values"]
+#: Each check forks for it. To compile every other op too takes longer, and shows no more.
+ONE_OP = '\nCASES = [each for each in CASES if each.op == "sample_correct::multiply"]\n'
+#: It prints whether torch finds a GPU through NVML, and without it.
+_FIND = "import torch; print(torch.cuda.is_available(), torch._C._cuda_getDeviceCount())"
+
+
+def test_the_fork_server_initialises_no_cuda(store: Path, tmp_path: Path) -> None:
+    """Before a fork, one call that initialises CUDA is enough to make CUDA unusable in each check."""
+    wheel = build_wheel(tmp_path, "sample_correct")
+    python = make_environment(store, tmp_path / "environment", "2.11.0", "3.12", [wheel])
+    driver = fake_driver(tmp_path)
+    found = run(python, "-c", _FIND, env={**driver.env, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"})
+    assert (found.out, len(driver.calls())) == ("True 0\n", 1), f"torch does not use the fake driver: {found.all}"
+    driver.log.unlink()
+    spec = replace(SPEC, checks=CHECKS)
+    (one_op := tmp_path / "cases.py").write_text(cases("correct").read_text() + ONE_OP)
+    beside = run_gate(pack_gate(python, tmp_path / "beside", spec, one_op, gpus=True), driver.env)
+    # torch stores the count, so no fork of a process that has counted calls the driver.
+    forks = Counter(parent for _, parent in driver.calls())
+    assert max(forks.values(), default=0) >= 3, f"the fork server has counted the GPUs with CUDA: {driver.calls()}"
+    assert not {*forks} & {pid for pid, _ in driver.calls()}
+    alone = run_gate(pack_gate(python, tmp_path / "alone", spec, one_op))
+    assert not beside.failures, beside.failure_text()
+    assert _verdicts(beside) == _verdicts(alone)
+
+
+def _verdicts(run: GateRun) -> dict[tuple[str, ...], str]:
+    return {(one.check, one.op, one.case): one.verdict for one in run.answer.outcomes}

@@ -64,8 +64,7 @@ def test_doctor_names_the_torchvision_that_belongs_to_this_torch(
 ) -> None:
     python = make_environment(store, tmp_path / "env", TORCH, PYTHON, [])
     for version, pairs in (("0.25.0", False), ("0.26.0", True)):
-        install = run(find_uv(), "pip", "install", "--no-deps", "--python", python, f"torchvision=={version}")
-        assert install.code == 0, install.err
+        run(find_uv(), "pip", "install", "--no-deps", "--python", python, f"torchvision=={version}").ok()
         done = doctor(python, "A100")
         assert done.code == (0 if pairs else 1), done.all
         if not pairs:

@@ -19,8 +19,7 @@ def wheel(folder: Path, package: str, library: str, source: str, *flags: str, re
     """A package with one library, compiled now."""
     made = folder / library
     folder.mkdir(exist_ok=True)
-    compiled = run("cc", "-g", "-O1", "-shared", "-fPIC", *flags, SOURCE / source, "-o", made)
-    assert compiled.code == 0, compiled.err
+    run("cc", "-g", "-O1", "-shared", "-fPIC", *flags, SOURCE / source, "-o", made).ok()
     files: dict[str, str | bytes] = {
         f"{package}/__init__.py": (SOURCE / package / "__init__.py").read_bytes(),
         f"{package}/{library}": made.read_bytes(),
@@ -67,6 +66,5 @@ def test_smoke_names_the_signal_and_both_orders(links: Path, tmp_path: Path, far
 def test_smoke_passes_the_library_that_keeps_its_symbols(links: Path, tmp_path: Path, farm: Farm, store: Path) -> None:
     """The sound twin, after the crash: the machine survived it."""
     matrix = project(tmp_path, "toy_reader")
-    done = smoked(farm, store, reader(tmp_path / "sound", "-Wl,-Bsymbolic"), matrix, links=links)
-    assert done.code == 0, done.all
+    done = smoked(farm, store, reader(tmp_path / "sound", "-Wl,-Bsymbolic"), matrix, links=links).ok()
     assert "toy_codec is not installed" not in one_line(done.out)
