@@ -21,8 +21,7 @@ from builder.publish.index.repository import Repository
 from builder.publish.server.tokens import Tokens
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import PATIENCE, ROOT, run, wait_until
-from tests.fixtures.index_server import clean_environment, environment, running
-from tests.fixtures.servers import debian_program, on_free_port
+from tests.fixtures.servers import clean_environment, debian_program, environment, on_free_port, running
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import ready
 

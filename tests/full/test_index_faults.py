@@ -30,8 +30,8 @@ from builder.publish.server.tokens import Tokens
 from builder.result import PublishOutcome
 from builder.store import Store
 from tests.conftest import PATIENCE, Ran, run, wait_until
-from tests.fixtures.index_server import Server, clean_environment, running
 from tests.fixtures.killed import begin, context_of, enough, seeded
+from tests.fixtures.servers import Server, clean_environment, running
 from tests.real.publish.remote.make import CELL, ON_GPU, proven_wheel
 from tests.real.test_serve import _certificate as certificate
 from tests.real.test_serve import pip, uv_pip

@@ -14,7 +14,7 @@ import pytest
 from builder.store import Store
 from builder.wheelfile.facts import read_facts
 from tests.conftest import BUILDFARM, ROOT, Farm, owned, run, wait_until
-from tests.fixtures.sections import changed_sections
+from tests.fixtures.built_cells import changed_sections
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

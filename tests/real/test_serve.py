@@ -18,7 +18,7 @@ from builder.publish.index.repository import Repository
 from builder.publish.server.tokens import Tokens
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import PATIENCE, Ran, lacking, run, wait_until
-from tests.fixtures.index_server import Server, clean_environment, running
+from tests.fixtures.servers import Server, clean_environment, running
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import ready
 

@@ -1,4 +1,4 @@
-"""Failures of containers, of builds and cells: each gives an error or a reason, leaves nothing, and the next succeeds."""
+"""Failures of containers, of builds and cells: each gives an error or a reason and leaves nothing for the next run."""
 
 import contextlib
 import os
