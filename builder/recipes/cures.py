@@ -20,7 +20,7 @@ from builder.matrix.config import RECIPE, PathSource, Recipe
 from builder.matrix.load import recipe_of
 from builder.matrix.plan import Build
 from builder.matrix.yaml_document import parse_document
-from builder.recipes.matrix_file import extended
+from builder.recipes.project_files import extended
 from builder.store import Store, project_key, write_atomic
 from builder.wheels.sources.patches import make_patch
 from builder.wheels.sources.prepare import prepare_source, project_folder

@@ -383,17 +383,6 @@ def test_the_report_of_each_run_is_kept(
     assert found[1].report == REPORT
 
 
-def test_the_history_says_what_was_not_compiled_and_what_was_refused(tmp_path: Path) -> None:
-    proofs = [{"verdict": "passed"}, {"verdict": "failed"}]
-    refused = {"build": "c", "wheel": "c.whl", "status": "failed", "error": "c: values", "proofs": proofs}
-    report = {"builds": [*REPORT["builds"], refused, {"build": "d", "wheel": "d.whl", "status": "tested"}], "skips": []}
-    save_run(Store(tmp_path), datetime(2026, 11, 21, tzinfo=UTC), 1, json.dumps(report), reused=["a", "c"])
-    found = runs(Store(tmp_path))
-    assert "1 failed, 1 refused, 1 tested, 1 already built" in history_text(found)
-    counts = found[0].counts()
-    assert counts == {"failed": 1, "refused": 1, "tested": 1, "already built": 1}
-
-
 def test_the_steps_of_the_newest_run_say_how_long_a_step_takes(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for day, seconds in ((20, 90.0), (21, 70.0)):

@@ -152,13 +152,6 @@ def test_a_tensor_of_integers_gets_no_gradient() -> None:
     assert joined.returned == (0, None)
 
 
-def test_each_of_several_results_has_a_gradient() -> None:
-    forward = "std::tuple<at::Tensor, at::Tensor> f_fwd(at::Tensor x) { return g(x); }"
-    backward = "at::Tensor f_bwd(at::Tensor grad_a, at::Tensor grad_b, at::Tensor x) { return x; }"
-    ((joined,), _) = gradients_of(read_functions(forward + backward)[0])
-    assert joined.arguments == ("grads[0].contiguous()", "grads[1].contiguous()", "x")
-
-
 @pytest.mark.parametrize(
     ("returns", "code"),
     [
@@ -215,7 +208,3 @@ def test_a_list_as_result_and_defaults_do_not_go_together() -> None:
     joined, (left,) = pair(forward.format(", double s = 1.0"), backward)
     assert joined == []
     assert "torch joins no op that returns a list and has defaults (return a std::tuple)" in left
-
-
-def test_functions_without_a_partner_are_no_pair() -> None:
-    assert pair(FORWARD, "at::Tensor other_backward(at::Tensor grad) { return grad; }") == ([], [])

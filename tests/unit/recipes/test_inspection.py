@@ -14,11 +14,10 @@ from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.config import GitSource, Matrix, PathSource, SdistSource
 from builder.matrix.yaml_document import read_document
 from builder.recipes.fetch import PinnedSource, parse_reference
-from builder.recipes.inspection.draft import Draft
 from builder.recipes.inspection.draft_recipe import inspect_source
 from builder.recipes.inspection.metadata import Metadata, completed
 from builder.recipes.inspection.native_code import needless_headers, too_many_headers
-from builder.recipes.matrix_file import add_extension, create_matrix
+from builder.recipes.project_files import Draft, add_extension, create_matrix
 from tests.conftest import coded
 
 PYBIND = "#include <torch/extension.h>\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}\n"
