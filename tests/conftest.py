@@ -201,7 +201,7 @@ def store() -> Path:
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """One registry with the images of CUDA 12.1 for the whole run: to fill it takes a minute."""
-    from tests.images.cuda_registry import running_cuda_registry
+    from tests.images.registry import running_cuda_registry
 
     with running_cuda_registry(tmp_path_factory.mktemp("registry")) as running:
         yield running

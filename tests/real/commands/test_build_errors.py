@@ -181,30 +181,6 @@ def test_the_first_error_after_warnings_is_printed_with_its_line(
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "sentence", "hint"),
-    [
-        ("symbol", ["-Wl,-z,defs"], "undefined reference to `missing'", "add the file to `sources`"),
-        ("library", ["-lnone_of_this_name"], "cannot find -lnone_of_this_name", ""),
-        ("strict", ["-Wall", "-Werror"], "error: unused variable ‘unused’", "the source makes warnings errors"),
-        ("option", ["-std=c99999"], "error: unrecognized command-line option ‘-std=c99999’", ""),
-    ],
-)
-def test_linkers_and_options(failing: SmallProject, name: str, options: list[str], sentence: str, hint: str) -> None:
-    backend = BACKEND.replace(_COMPILER, f"{_COMPILER} *{options!r},")
-    error = failed(failing, name, "int missing(void);\nint f(void) { int unused; return missing(); }\n", backend)
-    assert sentence in error.sentence
-    assert [hint in line for line in error.hints[:-1]] == ([True] if hint else []), error.hints
-
-
-def test_colours_and_bytes_that_are_no_text(failing: SmallProject) -> None:
-    backend = BACKEND.replace(_COMPILER, f"{_COMPILER} '-fdiagnostics-color=always',")
-    error = failed(failing, "colours", b'char *s = "caf\xe9"; int f(void) { return caf\xe9; }\n', backend)
-    assert "\x1b" not in error.sentence + "".join(error.excerpt)
-    assert error.sentence.startswith("colours/_C.c:1:")
-    assert error.excerpt[0].startswith('    1 | char *s = "caf')
-
-
-@pytest.mark.parametrize(
     ("name", "limit", "said", "sentence"),
     [
         ("killed", "-t 1", "Killed", "a compiler was killed, probably because memory ran out"),
@@ -219,13 +195,6 @@ def test_a_compiler_without_memory(failing: SmallProject, name: str, limit: str,
     assert said in error.log.read_text()
     assert error.sentence == sentence
     assert "--jobs 1" in error.hints[0]
-
-
-def test_an_error_of_the_build_backend_has_its_file_and_line(failing: SmallProject) -> None:
-    error = failed(failing, "python", "", BACKEND.replace("    tag =", "    os.environ['MY_TOOLKIT']\n    tag =", 1))
-    line = next(n for n, text in enumerate(BACKEND.splitlines(), 1) if text.startswith("    tag ="))
-    assert error.sentence == f"backend.py:{line}: KeyError: 'MY_TOOLKIT'"
-    assert error.excerpt == (f"{line:>5} |     os.environ['MY_TOOLKIT']",)
 
 
 OLD = MODULE.format(answer="AT_CHECK + *std::make_unique<long>(1)").replace(
