@@ -24,8 +24,7 @@ from builder.matrix.axes import Python
 from builder.process import OWNER_VARIABLE
 from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import find_uv
-from tests.engine_lock import EngineLock
-from tests.failures import Failures
+from tests.plugins import EngineLock, Failures
 
 if TYPE_CHECKING:
     from tests.images.registry import LocalRegistry
@@ -83,8 +82,7 @@ def free_disk(volume: str = "") -> None:
         own = [name for name in names if name.partition(".")[0] == volume]
         wanted.append(["volume", "rm", volume, *own])  # which a test that failed early did not make
     for argv in wanted:
-        done = run("docker", *argv, "--force")
-        assert done.code == 0, done.all
+        run("docker", *argv, "--force").ok()
 
 
 #: Seconds for what must happen, also on a slow machine under load. Only a test that fails waits so long.
@@ -131,6 +129,11 @@ class Ran:
     def all(self) -> str:
         """Everything it said."""
         return self.out + self.err
+
+    def ok(self) -> Ran:
+        """Assert that it succeeded, and return it."""
+        assert self.code == 0, self.all
+        return self
 
 
 Farm = Callable[..., Ran]
@@ -198,7 +201,7 @@ def store() -> Path:
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """One registry with the images of CUDA 12.1 for the whole run: to fill it takes a minute."""
-    from tests.images.cuda_registry import running_cuda_registry
+    from tests.images.registry import running_cuda_registry
 
     with running_cuda_registry(tmp_path_factory.mktemp("registry")) as running:
         yield running
@@ -232,8 +235,7 @@ def _environments(root: Path) -> Iterator[Callable[..., Path]]:
         ):
             if words[0] == "pip" and not requirements:
                 continue
-            done = run(find_uv(), *words)
-            assert done.code == 0, done.err
+            run(find_uv(), *words).ok()
         return folder / "bin" / "python"
 
     yield make

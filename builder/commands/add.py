@@ -26,10 +26,9 @@ from builder.matrix.yaml_document import parse_document
 from builder.option import argument
 from builder.publish.terminal import to_text
 from builder.recipes.fetch import PinnedSource, parse_reference, pin, unpack_source
-from builder.recipes.inspection.draft import Draft
 from builder.recipes.inspection.draft_recipe import inspect_source
 from builder.recipes.inspection.metadata import completed
-from builder.recipes.matrix_file import add_extension, axes_text, create_matrix
+from builder.recipes.project_files import Draft, add_extension, axes_text, create_matrix
 from builder.store import Store, write_atomic
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor

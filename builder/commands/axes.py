@@ -20,7 +20,7 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, Matrix, Selection
 from builder.matrix.load import load_matrix
 from builder.matrix.plan import selected
-from builder.recipes.matrix_file import axes_text
+from builder.recipes.project_files import axes_text
 from builder.wheels.build_scripts.new_environment import torch_cuda
 
 

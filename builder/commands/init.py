@@ -16,8 +16,8 @@ from builder.errors import Code, UsageError
 from builder.matrix.config import Matrix
 from builder.option import argument, option
 from builder.publish.terminal import to_text
-from builder.recipes.matrix_file import axes_text, create_matrix
 from builder.recipes.new_extension import NewExtension, small_extension, wrapped_extension
+from builder.recipes.project_files import axes_text, create_matrix
 
 _MATRIX = "matrix.yaml"
 

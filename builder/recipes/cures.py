@@ -1,16 +1,26 @@
-"""Keep what the cures of a failed build change in its recipe: one patch file, and keys of extension.yaml."""
+"""Apply the cures of known causes of a failed compile to a source, and keep what they change in its recipe.
 
-from collections.abc import Sequence
-from dataclasses import replace
+The recipe gets one patch file, and keys in extension.yaml. A cure is for a cause that the compilers named; with it come
+the cures of what else the release removed, so that a build does not fail once for each name.
+"""
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from posixpath import normpath
 
-from builder.diagnosis.cures import Treatment, treat
-from builder.diagnosis.known_errors import KnownCause
+from builder.diagnosis.known_errors import KnownCause, KnownError, SourceCure, removed
+from builder.diagnosis.rewrite import NotRewrittenError, defines, matches, rewrite, with_include
+from builder.diagnosis.target_version import NATIVE, source_files
+from builder.matrix.axes import Cuda, Torch
+from builder.matrix.compat import and_list
 from builder.matrix.config import RECIPE, PathSource, Recipe
 from builder.matrix.load import recipe_of
 from builder.matrix.plan import Build
 from builder.matrix.yaml_document import parse_document
-from builder.recipes.matrix_file import extended
+from builder.recipes.project_files import extended
 from builder.store import Store, project_key, write_atomic
 from builder.wheels.sources.patches import make_patch
 from builder.wheels.sources.prepare import prepare_source, project_folder
@@ -20,6 +30,19 @@ PATCH = "patches/buildfarm-cures.patch"
 _HEAD = b"Cures of errors of compilers, written by `buildfarm build`. Review them.\n"
 _COMMENT = "# a cure that `buildfarm build` added"
 _DIFF = b"diff --git "
+_SETUP = "setup.py"
+#: Files that a line names.
+_FILES = 3
+
+
+@dataclass
+class Treatment:
+    """What the cures change."""
+
+    files: dict[str, bytes] = field(default_factory=dict)  # the new content of files, by their path in the source
+    recipe: list[tuple[str, str, str]] = field(default_factory=list)  # key of extension.yaml, name in it or "", value
+    done: list[str] = field(default_factory=list)  # one line for each cure: where, what, why
+    refused: list[str] = field(default_factory=list)  # why a cure was not applied
 
 
 def cure(recipe: Recipe, build: Build, found: Sequence[KnownCause], store: Store) -> tuple[Recipe, Treatment]:
@@ -90,3 +113,144 @@ def _extended(recipe: Recipe, lines: Sequence[tuple[str, str, str]]) -> str:
         else:
             text = extended(text, path, key, value, name, _COMMENT)
     return text
+
+
+def treat(tree: Path, found: Sequence[KnownCause], torch: Torch, cuda: Cuda) -> Treatment:
+    """What the cures of these causes change in the source below `tree`."""
+    named: dict[str, list[KnownCause]] = {}
+    for cause in found:
+        if cause.known.cure:
+            named.setdefault(cause.known.hint, []).append(cause)
+    if not named:
+        return Treatment()
+    others = [known for known in removed(torch, cuda) if known.cure and known.hint not in named]
+    source = _Source(tree, [*(causes[0].known for causes in named.values()), *others])
+    for causes in named.values():
+        source.cure(causes[0].known, causes)
+    for known in others if source.treatment.files else ():
+        source.rewrite(known, ())
+    return source.treatment
+
+
+class _Source:
+    """The files of a source while it is cured."""
+
+    def __init__(self, tree: Path, rows: Sequence[KnownError]) -> None:
+        """`rows` are all that may be applied. A file in which two find the same place is left out."""
+        self.treatment = Treatment()
+        self._tree = tree
+        self._foreign: dict[str, bool] = {}  # whether a file of C++ or CUDA is code of others
+        for path, foreign in source_files(tree, NATIVE):
+            name = path.relative_to(tree).as_posix()
+            if name.isprintable() and not path.is_symlink():
+                self._foreign[name] = foreign
+                if twice := _twice(self._code(name), rows):
+                    del self._foreign[name]
+                    self.treatment.refused.append(f"{name} is not changed: two cures are for one place, {twice}")
+
+    def cure(self, known: KnownError, causes: Sequence[KnownCause]) -> None:
+        """Apply the cure of a row to the errors that have this cause, and what else is certain to have it."""
+        cure, done = known.cure or SourceCure(), self.treatment.done
+        before = [*done, *self.treatment.refused]
+        places = [(normpath(each.error.place.file), each.groups) for each in causes if each.error.place]
+        if cure.rewrite:
+            # ptxas and ld name no file.
+            self.rewrite(known, [name for name in dict(places) if name in self._foreign], anywhere=not places)
+        for name, groups in places if not cure.rewrite else ():
+            for header in cure.include if name in self._foreign else ():
+                self._include(name, header.format_map(groups))
+        self._setup(cure, causes[0].groups)
+        for key, value in cure.recipe.items():
+            listed = [("", value)] if isinstance(value, str) else [("", each) for each in value]
+            for name, text in value.items() if isinstance(value, dict) else listed:
+                self.treatment.recipe.append((key, name, text))
+                done.append(f"extension.yaml: {key}: {f'{name}: ' if name else ''}{text}")
+        if [*done, *self.treatment.refused] == before:
+            lost = next((name for name, _ in places if name not in self._foreign and not cure.setup), "")
+            why = f"{lost} is no file of the source" if lost else "no file has code of the form that the cure knows"
+            self.treatment.refused.append(f"{known.about} is not cured: {why}")
+
+    def rewrite(self, known: KnownError, reported: Sequence[str], *, anywhere: bool = False) -> None:
+        """Rewrite the files that a compiler reported, and all own files if a release removed the form, or `anywhere`.
+
+        Own files stay if one of them defines by itself what the row is about: the source has a cure of its own.
+        """
+        cure, changed, used = known.cure or SourceCure(), list[str](), dict[str, str]()
+        own = [name for name, foreign in self._foreign.items() if not foreign and name not in reported]
+        plain = [pattern for pattern in cure.rewrite if re.fullmatch(r"\w+", pattern)]
+        certain = known.torch or known.cuda or anywhere  # else other files may compile
+        if not certain or any(defines(self._code(name), each) for name in own for each in plain):
+            own = []
+        for name in [*reported, *own]:
+            code = self._code(name)
+            try:
+                new = rewrite(code, cure.rewrite, cure.include)
+            except NotRewrittenError as error:
+                if name in reported:
+                    self.treatment.refused.append(f"{name} is not changed: {error}")
+                continue
+            if new != code:
+                self.treatment.files[name] = new
+                changed.append(name)
+                used |= {pattern: text for pattern, text in cure.rewrite.items() if matches(code, pattern)}
+        if changed:
+            why = f" ({known.reason()})" if known.reason() else ""
+            self.treatment.done.append(f"{_named(changed)}: {'; '.join(map(_form, used.items()))}{why}")
+
+    def _code(self, name: str) -> bytes:
+        return self.treatment.files.get(name) or (self._tree / name).read_bytes()
+
+    def _include(self, name: str, header: str) -> None:
+        try:
+            new = with_include(code := self._code(name), header)
+        except NotRewrittenError as error:
+            self.treatment.refused.append(f"{name} is not changed: {error}")
+            return
+        if new != code:
+            self.treatment.files[name] = new
+            self.treatment.done.append(f"{name}: #include <{header}>")
+
+    def _setup(self, cure: SourceCure, groups: Mapping[str, str]) -> None:
+        """Replace options in the strings of setup.py, by its syntax tree."""
+        try:
+            module = ast.parse(code := self._code(_SETUP))
+        except (OSError, ValueError, SyntaxError):  # ValueError: not UTF-8
+            return
+        lines, done = code.splitlines(keepends=True), dict[str, None]()
+        texts = [node for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        for node in sorted(texts, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+            for pattern, replacement in cure.setup.items():
+                old, line = str(node.value), lines[node.lineno - 1]
+                if node.end_lineno != node.lineno or not old.startswith("-"):
+                    continue
+                new = re.sub(rf"(?<!\S)(?:{pattern})(?!\S)", replacement.format_map(groups), old)
+                literal = line[node.col_offset : node.end_col_offset]
+                changed = literal.replace(old.encode(), new.encode())
+                if changed != literal:
+                    lines[node.lineno - 1] = line[: node.col_offset] + changed + line[node.end_col_offset :]
+                    done[f"{_SETUP}: {old} → {new}"] = None
+        self.treatment.done += done
+        if (after := b"".join(lines)) != code:
+            self.treatment.files[_SETUP] = after
+
+
+def _twice(code: bytes, rows: Sequence[KnownError]) -> str:
+    """A pattern that finds the same place of the code as that of another row; empty if there is none."""
+    seen: dict[tuple[int, int], str] = {}
+    for known in rows:
+        for pattern in known.cure.rewrite if known.cure else ():
+            if any(seen.setdefault(place, known.hint) != known.hint for place in matches(code, pattern)):
+                return pattern
+    return ""
+
+
+def _form(rule: tuple[str, str]) -> str:
+    """A pattern and its replacement as people read them: `AT_DISPATCH_…(x.type()) → AT_DISPATCH_…(x.scalar_type())`."""
+    holes = re.compile(r"\$\$\$[A-Z]+|(?<=\w)\$[A-Z]+|\$([A-Z]+)")
+    before, after = (holes.sub(lambda hole: hole[1].lower() if hole[1] else "…", text) for text in rule)
+    return f"{before} → {after}" if after else f"without {before}"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _FILES
+    return and_list([*names[:_FILES], f"{more} more"] if more > 0 else names)

@@ -26,7 +26,7 @@ import uv
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from tests.fixtures.index_server import clean_environment, environment, running
+from tests.fixtures.servers import clean_environment, environment, running
 from tests.unit.loopback import pure_wheel, served
 
 #: Versions of the package, and what is special about a wheel: its tag, its Requires-Python, or that it is yanked.

@@ -25,7 +25,7 @@ from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from tests.benchmarks.installers import NOTHING, Indexes, Installers, Request, row
-from tests.fixtures.index_server import running
+from tests.fixtures.servers import running
 from tests.unit.loopback import pure_wheel, served
 
 #: Releases of torch on the public index. Nothing was built for the newest one.

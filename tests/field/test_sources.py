@@ -21,7 +21,7 @@ from builder.errors import BuildfarmError, Code
 from builder.matrix.axes import Cuda, Torch
 from builder.proof import Check, Verdict
 from builder.publish.proof_lines import problem_of
-from builder.recipes.inspection.draft import Draft
+from builder.recipes.project_files import Draft
 from builder.result import BuildResult
 from builder.store import StoredBuild
 from builder.wheelfile.facts import read_facts

@@ -21,8 +21,7 @@ from builder.publish.index.repository import Repository
 from builder.publish.server.tokens import Tokens
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import PATIENCE, ROOT, run, wait_until
-from tests.fixtures.index_server import clean_environment, environment, running
-from tests.fixtures.servers import debian_program, on_free_port
+from tests.fixtures.servers import clean_environment, debian_program, environment, on_free_port, running
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import ready
 
@@ -80,8 +79,7 @@ def installs(url: str, folder: Path, env: Mapping[str, str], *words: str) -> Non
     pip: tuple[str | Path, ...] = (sys.executable, "-m", "pip", "install", "--no-cache-dir", "--index-url", url)
     uv: tuple[str | Path, ...] = (find_uv(), "pip", "install", "--python", sys.executable, "--default-index", url)
     for number, argv in enumerate((pip, uv)):
-        done = run(*argv, "--target", folder / str(number), *words, env=env)
-        assert done.code == 0, done.all
+        run(*argv, "--target", folder / str(number), *words, env=env).ok()
         assert (folder / str(number) / "my_ext.py").is_file()
 
 
@@ -161,8 +159,7 @@ def test_nginx_in_front_of_the_server(nginx: Path, tmp_path: Path, env: Mapping[
             secret = Tokens(root).add("ci", ("upload",), None)[0]
             words = ("upload", "--repository-url", f"{url}/wheels/legacy/", big)
             user = {"TWINE_USERNAME": "__token__", "TWINE_PASSWORD": secret}
-            done = run(sys.executable, "-m", "twine", *words, env={**env, **user})
-            assert done.code == 0, done.all
+            run(sys.executable, "-m", "twine", *words, env={**env, **user}).ok()
             refused = run(sys.executable, "-m", "twine", *words, env={**env, **user, "TWINE_PASSWORD": "x"})
             assert "HTTPError: 401 Unauthorized" in refused.all
             installs(f"{url}/wheels/simple/", tmp_path / "a", env, "my_ext")

@@ -25,7 +25,7 @@ from builder.wheels.sccache.launchers.server import CacheSettings
 from builder.wheels.toolchain.cuda_toolkit import find_host_compiler
 from builder.wheels.toolchain.environments import Environment, Environments, build_requirements
 from tests.conftest import lacking, run
-from tests.fixtures.sections import changed_sections
+from tests.fixtures.built_cells import changed_sections
 from tests.unit.matrix import make
 from tests.unit.wheels.make_record import build_for
 

@@ -22,9 +22,9 @@ from builder.publish.index.bucket import Bucket
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from builder.wheels.toolchain.uv import find_uv
 from tests.fixtures import object_store
-from tests.fixtures.index_server import clean_environment
 from tests.fixtures.killed import seeded, together
 from tests.fixtures.object_store import ObjectStore
+from tests.fixtures.servers import clean_environment
 from tests.unit.conftest import Call
 from tests.unit.publish.index.make import checked, ready
 

@@ -17,8 +17,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from builder.publish.runs.page import report_page
 from builder.publish.runs.view import report_of
 from tests.conftest import lacking
-from tests.fixtures.index_server import running
 from tests.fixtures.made_up_index import LONG, make_empty_index, make_index
+from tests.fixtures.servers import running
 from tests.unit.loopback import serving
 from tests.unit.publish.runs.make import run as made_up_run
 

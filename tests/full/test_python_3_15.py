@@ -1,8 +1,4 @@
-"""What Python 3.15 of Debian imports, and pip and uv install: names of modules, abi3t, PyModExport, `.start` files.
-
-Needs root and mmdebstrap, downloads 150 MB, and takes two minutes. The environment variable PYTHON_3_15_ROOT names a
-root file system that is made in this place if it does not exist, and kept.
-"""
+"""What Python 3.15 imports, and pip and uv install: names of modules, abi3t with and without a GIL, `.start` files."""
 
 import os
 import re
@@ -27,7 +23,7 @@ from builder.wheels.repair.relabel import Label
 from builder.wheels.repair.repair import repair
 from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import find_uv
-from tests.conftest import lacking
+from tests.conftest import ROOT, Farm, lacking, run
 from tests.unit.loopback import w0
 from tests.unit.proofs.make import claim
 
@@ -253,3 +249,43 @@ def test_the_judge_executes_no_code_of_the_wheel(root: Path, new: Run) -> None:
     assert new("python", "-I", "-S", "-c", judge).stdout.split() == ["True"]
     both = f"{judge}execute_startup_code()"
     assert re.findall(r"\w+ed\b", new("python", "-I", "-S", "-c", both).stdout) == ["imported", "started"]
+
+
+PYTHONS = (Python(3, 15), Python(3, 15, free_threaded=True))
+MATRIX = "{torch: [2.15], cuda: [13.2], python: [3.13, 3.15, 3.15t], archs: [9.0], extensions: [ms_deform_attn]}\n"
+#: Prints whether the GIL is off after the import, and a value of the op.
+USE = """\
+import sys, torch
+from ms_deform_attn import ms_deform_attn
+one = torch.ones
+points, level = one(1, 1, 1, 1, 1, 2) / 2, torch.tensor([[2, 2]])
+out = ms_deform_attn(one(1, 4, 1, 8), level, torch.tensor([0]), points, one(1, 1, 1, 1, 1))
+print(not sys._is_gil_enabled(), out.mean().item())
+"""
+
+
+def test_one_wheel_for_both_pythons(farm: Farm, store: Path, tmp_path: Path) -> None:
+    """pip and uv install in 3.15 and 3.15t the wheel that was tested there; the op runs, and the GIL stays off."""
+    found = {python: one.path for python in PYTHONS if (one := find_python(python))}
+    if len(found) < len(PYTHONS):
+        lacking("Python 3.15 and 3.15t")
+    shutil.copytree(ROOT / "extensions/ms_deform_attn", tmp_path / "ms_deform_attn")
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    for words in (["build"], ["publish", "--to", "index", "--require", "cpu"]):
+        farm(*words, "--store", store, cwd=tmp_path).ok()
+    tags = {wheel.stem.split("-", 2)[-1].rsplit("-", 1)[0] for wheel in (tmp_path / "dist").glob("*.whl")}
+    assert tags == {"cp310-abi3", "cp315-abi3.abi3t"}
+    index = f"{(tmp_path / 'index').as_uri()}/simple"
+    for python, interpreter in found.items():
+        place = tmp_path / f"env-{python}"
+        run(find_uv(), "venv", "-q", "--seed", "--python", interpreter, place)
+        here = place / "bin/python"
+        run(find_uv(), "pip", "install", "-q", "--python", here, "torch==2.15.0", "numpy")
+        uv: list[str | Path] = [find_uv(), "pip", "install", "--reinstall", "--python", here]
+        pip: list[str | Path] = [here, "-m", "pip", "install"]
+        for start in (pip, uv):
+            run(*start, "-q", "--no-deps", "--index-url", index, "ms_deform_attn").ok()
+            (record,) = place.glob("lib/*/site-packages/ms_deform_attn-*.dist-info/WHEEL")
+            assert "Tag: cp315-abi3t-" in record.read_text()
+            done = run(here, "-c", USE).ok()
+            assert done.out.split() == [str(python.free_threaded), "1.0"]

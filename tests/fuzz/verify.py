@@ -17,8 +17,7 @@ from builder.proofs.verify.judge import Judge
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.facts import open_wheel, read_facts
 from tests.fuzz.mutate import mutated, mutated_zip
-from tests.real.verify.corpus import Wheel
-from tests.real.verify.made_up_torch import inventory, stub_libraries
+from tests.real.verify.corpus import Wheel, inventory, stub_libraries
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""The index, the machine and the caches of the unit tests, for tests that compile small libraries."""
+"""The command line, the index, the machine and the caches of the unit tests, for tests that compile small libraries."""
 
-from tests.unit.conftest import fresh_eyes, headers, index, uv_cache
+from tests.unit.conftest import call, fresh_eyes, headers, index, uv_cache
 
-__all__ = ["fresh_eyes", "headers", "index", "uv_cache"]
+__all__ = ["call", "fresh_eyes", "headers", "index", "uv_cache"]

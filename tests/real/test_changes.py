@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from builder import log
 from builder.commands.building.build import run_build
 from builder.commands.folders import open_store
 from builder.errors import Exit
-from builder.formats import BUILD_FORMAT
 from builder.log import console
 from builder.proof import Check, Verdict
 from builder.result import BuildResult
-from builder.wheels import job
 from tests.fixtures.small_project import SmallProject, small_project
 from tests.unit.canned_gate import can_gate
 from tests.unit.loopback import pure_wheel
@@ -78,19 +75,6 @@ def test_a_stricter_recipe_does_not_reuse_verdicts(project: SmallProject) -> Non
     assert result.exit is Exit.FAILED
 
 
-def test_a_wheel_that_fails_now_is_removed_from_dist(project: SmallProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The removal is printed also with --quiet."""
-    before = wheels(project)
-    assert len(before) == 3  # the wheel, its proofs and its statement
-    edit(project, "imports: [tiny]", "imports: [aaaa]")
-    monkeypatch.setattr(log, "verbosity", log.Verbosity(quiet=True))
-    monkeypatch.setattr(console, "quiet", False)
-    with console.capture() as output:
-        once(project)
-    assert f"removed {before[0]}: a check of this wheel failed" in output.get()
-    assert wheels(project) == []
-
-
 def test_a_wheel_with_a_different_platform_tag_is_replaced(project: SmallProject) -> None:
     (wheel,) = (project.root / "dist").glob("*.whl")
     stale = wheel.with_name(wheel.name.rpartition("-")[0] + "-manylinux_2_99_x86_64.whl")
@@ -124,14 +108,6 @@ def test_unreadable_records_are_made_again(project: SmallProject, text: str) -> 
     for record in (*store.glob("proofs/*.json"), *store.glob("builds/*/facts-*.json"), *store.glob("envs/*.json")):
         record.write_text(text)
     assert failed(once(project)) == set()
-
-
-def test_a_build_of_another_format_is_made_again(project: SmallProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as other:
-        other.setattr(job, "BUILD_FORMAT", BUILD_FORMAT + 1)
-        assert not once(project).reused
-        assert once(project).reused
-    assert once(project).reused, "the store keeps both"
 
 
 def test_checks_that_an_older_buildfarm_did_not_make_run_without_the_others(

@@ -8,7 +8,6 @@ import json
 import re
 import shutil
 import sys
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -31,8 +30,7 @@ SELECT = ("--torch", "2.11", "--cuda", "13.0", "--python", PYTHON, "--ext", "ms_
 def built(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dist folder of the README's main job, at a path with a space."""
     dist = tmp_path_factory.mktemp("out") / "my dist"
-    done = run(BUILDFARM, "build", *SELECT, "--executor", "local", "--store", store, "--dist", dist)
-    assert done.code == 0, done.all
+    done = run(BUILDFARM, "build", *SELECT, "--executor", "local", "--store", store, "--dist", dist).ok()
     assert re.search(r"^  not run +GPU +no GPU on this machine$", done.out, re.MULTILINE), done.out
     return dist
 
@@ -76,29 +74,9 @@ def test_it_is_installed_and_runs(
         "pip": (interpreter, "-m", "pip", "install"),
         "uv": (find_uv(), "pip", "install", "--python", interpreter),
     }[program]
-    installed = run(*installer, *wheels, env={"PIP_FIND_LINKS": ""})
-    assert installed.code == 0, installed.all
-    answer = run(interpreter, "-I", "-c", CALL, cwd=built)
-    assert answer.code == 0, answer.all
+    run(*installer, *wheels, env={"PIP_FIND_LINKS": ""}).ok()
+    answer = run(interpreter, "-I", "-c", CALL, cwd=built).ok()
     assert json.loads(answer.out)["torch"].startswith("2.11.0")
-
-
-def test_a_second_run_does_nothing(built: Path, farm: Farm, store: Path) -> None:
-    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(built.rglob("*")) if path.is_file()}
-    words = ("build", *SELECT, "--executor", "local", "--store", store, "--dist", built)
-    assert farm(*words).code == 0
-    nothing, seconds = [], []
-    for _ in range(3):
-        started = time.monotonic()
-        assert run(sys.executable, "-c", "pass").code == 0
-        nothing.append(time.monotonic() - started)
-        started = time.monotonic()
-        done = farm(*words)
-        seconds.append(time.monotonic() - started)
-        assert "reused" in done.out
-    after = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(built.rglob("*")) if path.is_file()}
-    assert after == before
-    print(f"a run with nothing to do: {min(seconds) - min(nothing):.2f} s more than python -c pass")
 
 
 def test_an_edited_source_rebuilds_only_what_depends_on_it(
@@ -111,8 +89,7 @@ def test_an_edited_source_rebuilds_only_what_depends_on_it(
     shutil.copytree(ROOT / "extensions", copy / "extensions")
     shutil.copyfile(ROOT / "matrix.yaml", copy / "matrix.yaml")
     words = ("build", *SELECT, "--executor", "local", "--store", store, "--dist", tmp_path / "dist", "--json")
-    unchanged = farm(*words, cwd=copy)
-    assert unchanged.code == 0, unchanged.err
+    unchanged = farm(*words, cwd=copy).ok()
     assert "already built" in unchanged.err
     (copy / "extensions/ms_deform_attn/tests/test_new.py").write_text("")
     assert "already built" in farm(*words, cwd=copy).err, "a test cannot change a wheel"
@@ -132,6 +109,5 @@ def test_cuobjdump_lists_the_same_device_code(built: Path, tmp_path: Path) -> No
         archive.extract(library.path, tmp_path)
     files = importlib.metadata.files("nvidia-cuda-cuobjdump") or []
     program = next(Path(str(file.locate())) for file in files if file.name == "cuobjdump")
-    listing = run(program, "--list-elf", tmp_path / library.path)
-    assert listing.code == 0, listing.all
+    listing = run(program, "--list-elf", tmp_path / library.path).ok()
     assert set(re.findall(r"\.(sm_\w+)\.cubin", listing.out)) == set(library.sass)

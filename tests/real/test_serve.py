@@ -18,7 +18,7 @@ from builder.publish.index.repository import Repository
 from builder.publish.server.tokens import Tokens
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import PATIENCE, Ran, lacking, run, wait_until
-from tests.fixtures.index_server import Server, clean_environment, running
+from tests.fixtures.servers import Server, clean_environment, running
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import ready
 
@@ -80,20 +80,16 @@ def test_twine_and_uv_upload_what_pip_and_uv_install(server: Server, env: Mappin
     secret = token(server)
     by_twine = pure_wheel(tmp_path, "my_ext", "1.0+cu130", requires=["by-uv"])
     by_uv = pure_wheel(tmp_path, "by_uv", "2.0")
-    done = twine(server, secret, by_twine, env)
-    assert done.code == 0, done.all
-    done = uv_publish(server, secret, by_uv, env)
-    assert done.code == 0, done.all
+    twine(server, secret, by_twine, env).ok()
+    uv_publish(server, secret, by_uv, env).ok()
     repository = Repository(Folder(server.root))
     assert [entry.sha256 for entry in repository.entries("my-ext")] == [sha256_of(by_twine)]
     assert [entry.sha256 for entry in repository.entries("by-uv")] == [sha256_of(by_uv)]
     for number, install in enumerate((pip, uv_pip)):
-        done = install(f"{server.url}/simple/", tmp_path / str(number), env, "My_Ext==1.0+cu130")
-        assert done.code == 0, done.all
+        install(f"{server.url}/simple/", tmp_path / str(number), env, "My_Ext==1.0+cu130").ok()
         assert (tmp_path / str(number) / "my_ext.py").is_file()
         assert (tmp_path / str(number) / "by_uv.py").is_file()
-    done = pip(f"{server.url}/cu130/", tmp_path / "2", env, "--no-deps", "my-ext")
-    assert done.code == 0, done.all
+    pip(f"{server.url}/cu130/", tmp_path / "2", env, "--no-deps", "my-ext").ok()
     done = pip(f"{server.url}/cpu/", tmp_path / "3", env, "--no-deps", "my-ext")
     assert done.code != 0
     lines = server.log.read_text()
@@ -121,8 +117,7 @@ def test_what_uploaders_print(server: Server, env: Mapping[str, str], tmp_path: 
         refused = upload(server, "wrong", wheel, env)
         assert refused.code != 0
         assert "an upload needs a valid token" in said(refused), refused.all
-    done = uv_publish(server, secret, wheel, env, "--check-url", f"{server.url}/simple/")
-    assert done.code == 0, done.all
+    uv_publish(server, secret, wheel, env, "--check-url", f"{server.url}/simple/").ok()
     Tokens(server.root).revoke("ci")
     assert "an upload needs a valid token" in said(twine(server, secret, wheel, env))
 
@@ -154,13 +149,11 @@ def test_reading_by_token_over_tls(env: Mapping[str, str], tmp_path: Path) -> No
         for number, install in enumerate((pip, uv_pip)):
             refused = install(f"{server.url}/simple/", tmp_path / "none", trusting, "my_ext")
             assert refused.code != 0
-            done = install(url, tmp_path / str(number), trusting, "my_ext")
-            assert done.code == 0, done.all
+            install(url, tmp_path / str(number), trusting, "my_ext").ok()
         netrc = tmp_path / "netrc"
         netrc.write_text(f"machine 127.0.0.1 login __token__ password {token(server, 'read', 'netrc')}\n")
         netrc.chmod(0o600)
-        done = pip(f"{server.url}/simple/", tmp_path / "4", {**trusting, "NETRC": str(netrc)}, "my_ext")
-        assert done.code == 0, done.all
+        pip(f"{server.url}/simple/", tmp_path / "4", {**trusting, "NETRC": str(netrc)}, "my_ext").ok()
 
 
 def _certificate(folder: Path) -> tuple[Path, Path]:

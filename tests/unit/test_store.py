@@ -1,4 +1,4 @@
-"""The store: complete files, builds by digest, locks and marks, the history of runs, and what `store prune` deletes."""
+"""The store: its folder, complete files, builds by digest, locks and marks, the history of runs, `store prune`."""
 
 import errno
 import json
@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
+from builder.commands import folders
 from builder.commands.folders import open_store
 from builder.commands.report import ReportOptions, report
 from builder.commands.store import disk_size, history_text
 from builder.commands.store import prune_store as prune
-from builder.errors import NothingSelectedError
+from builder.errors import NothingSelectedError, UsageError
 from builder.hashing import digest_of
 from builder.matrix.axes import Cell
 from builder.process import OWNER_VARIABLE
@@ -382,17 +383,6 @@ def test_the_report_of_each_run_is_kept(
     assert found[1].report == REPORT
 
 
-def test_the_history_says_what_was_not_compiled_and_what_was_refused(tmp_path: Path) -> None:
-    proofs = [{"verdict": "passed"}, {"verdict": "failed"}]
-    refused = {"build": "c", "wheel": "c.whl", "status": "failed", "error": "c: values", "proofs": proofs}
-    report = {"builds": [*REPORT["builds"], refused, {"build": "d", "wheel": "d.whl", "status": "tested"}], "skips": []}
-    save_run(Store(tmp_path), datetime(2026, 11, 21, tzinfo=UTC), 1, json.dumps(report), reused=["a", "c"])
-    found = runs(Store(tmp_path))
-    assert "1 failed, 1 refused, 1 tested, 1 already built" in history_text(found)
-    counts = found[0].counts()
-    assert counts == {"failed": 1, "refused": 1, "tested": 1, "already built": 1}
-
-
 def test_the_steps_of_the_newest_run_say_how_long_a_step_takes(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for day, seconds in ((20, 90.0), (21, 70.0)):
@@ -439,3 +429,34 @@ def test_report_takes_the_newest_run_of_this_folder(
     report(ReportOptions(store=store))
     assert f"of mine: 1 built, in {tmp_path / 'mine'}" in "".join(capsys.readouterr().err.split("\n"))
     assert Path("buildfarm-report.html").is_file()
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder in place of /var/tmp."""
+    found = tmp_path / "root"
+    found.mkdir()
+    monkeypatch.setattr(folders, "ROOT", found)
+    return found
+
+
+def test_a_store_whose_path_has_a_space_is_used_through_a_link(tmp_path: Path, root: Path) -> None:
+    """torch writes the path of nvcc, which is in the store, into its ninja file without quotes."""
+    place = tmp_path / "my (new) store"
+    one, two = folders.open_store(place), folders.open_store(place)
+    assert one.root == two.root
+    assert one.root.parent == root
+    assert " " not in one.root.name
+    assert one.root.resolve() == place
+    assert folders.open_store(tmp_path / "store").root == tmp_path / "store"
+
+
+@pytest.mark.usefixtures("root")
+def test_a_link_of_somebody_else_is_not_followed(tmp_path: Path) -> None:
+    """Everybody can write to /var/tmp, and the store holds programs."""
+    place = tmp_path / "my store"
+    link = folders.open_store(place).root
+    link.unlink()
+    link.symlink_to(tmp_path)
+    with pytest.raises(UsageError, match="cannot use this store: File exists"):
+        folders.open_store(place)

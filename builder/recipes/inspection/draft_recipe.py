@@ -22,10 +22,10 @@ from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import GitSource, PathSource, SdistSource
 from builder.proofs.static.contents import is_common_namespace
 from builder.recipes.fetch import PinnedSource
-from builder.recipes.inspection.draft import Draft
 from builder.recipes.inspection.metadata import Metadata, read_metadata
 from builder.recipes.inspection.native_code import COMPLETE_TORCH, NATIVE_CPU, NativeFacts, read_native_code
 from builder.recipes.inspection.package_imports import imported_by, undeclared
+from builder.recipes.project_files import Draft
 
 _NO_VERSION = "0.0.0"
 #: Arguments of `setup()` that name packages and modules.

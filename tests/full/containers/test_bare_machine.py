@@ -1,12 +1,8 @@
-"""The headline command on a new Debian 12, with each tested cibuildwheel: from `git clone` to a proven wheel.
-
-The machine is a container of a bare Debian, which gets what the README and the errors of buildfarm name. It has the
-socket of this machine's engine, and one folder that has the same path there as here. Its clone is of the last commit.
-"""
+"""The headline command on a new Debian 12, and builds with the oldest, each tested and made-up newer cibuildwheels."""
 
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,9 +12,10 @@ from builder.images.network import ca_bundle, ca_variables, index_variables
 from builder.images.registry import VARIABLE
 from builder.tested_versions import TESTED
 from builder.wheels.cibuildwheel.config import PACKAGES_VOLUME
+from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import ROOT, Ran, free_disk, lacking, needs_images, run
 from tests.fixtures.built_cells import assert_proven, record
-from tests.fixtures.container_farm import BASE, error_text
+from tests.fixtures.container_farm import BASE, ContainerFarm, container_farm, error_text
 from tests.images.registry import LocalRegistry
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
@@ -57,8 +54,7 @@ class Machine:
         words = [word for volume in volumes for word in ("--volume", volume)]
         words += [word for name in variables for word in ("--env", name)]
         options = ["--detach", "--init", "--network=host", f"--name={self._name}"]
-        started = run("docker", "run", *options, *words, BASE, "sleep", "infinity", env=variables)
-        assert started.code == 0, started.all
+        run("docker", "run", *options, *words, BASE, "sleep", "infinity", env=variables).ok()
         self.must(f"cat >{BUNDLE} <<'END'\n{ca_bundle().read_text()}\nEND\n")
 
     def __call__(self, script: str) -> Ran:
@@ -69,8 +65,7 @@ class Machine:
 
     def must(self, script: str) -> None:
         """Run a shell script that succeeds."""
-        done = self(script)
-        assert done.code == 0, done.all
+        self(script).ok()
 
     def clone(self, version: str) -> Path:
         """A new clone with buildfarm in its environment `.venv`, by the README's command."""
@@ -160,3 +155,61 @@ def test_a_store_that_the_engine_does_not_have(machine: Machine) -> None:
     errors = error_text(machine.headline(machine.folder / "newest" / "buildfarm", BUILDFARM_STORE="/root/store"), 4)
     assert "bind source path does not exist: /root/store/" in errors
     assert "hint: if buildfarm itself runs in a container, mount the folders of the store and of the project" in errors
+
+
+OLDEST, NEWEST = TESTED["cibuildwheel"].oldest, TESTED["cibuildwheel"].newest
+#: Where cibuildwheel copies the project into the container; a later release may copy more there.
+STEP = '    log.step("Copying project into container...")\n'
+MORE = '    container.copy_into(Path(__file__), PurePosixPath("{}"))\n'
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFarm]:
+    with container_farm(tmp_path_factory.mktemp("farm")) as made:
+        yield made
+
+
+@pytest.fixture
+def installed(venv: Callable[..., Path], python_of: Callable[[str], Path]) -> Callable[[str], Path]:
+    """The Python of an environment with the locked versions, buildfarm, and this cibuildwheel."""
+
+    def make(version: str) -> Path:
+        python = venv(python_of("3.12"), "--requirement", str(ROOT / "requirements.lock"))
+        run(find_uv(), "pip", "install", "--python", python, "--no-deps", ROOT, f"cibuildwheel=={version}").ok()
+        return python
+
+    return make
+
+
+def replace(file: Path, old: str, new: str) -> None:
+    """Replace a text in a file of an environment, but not in uv's cache, which shares the file."""
+    text = file.read_text(encoding="utf-8")
+    assert old in text, file
+    file.unlink()
+    file.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("/a-file-of-a-later-release", "later"), ("/usr/a-file", "elsewhere")], ids=["root", "usr"]
+)
+def test_a_later_release_copies_one_more_file(
+    farm: ContainerFarm, installed: Callable[[str], Path], path: str, name: str
+) -> None:
+    """A file in `/` does no harm. For a file elsewhere, the error names the tested versions and how to install one."""
+    python = installed(NEWEST)
+    (package,) = python.parents[1].glob("lib/python*/site-packages/cibuildwheel")
+    (metadata,) = package.parent.glob("cibuildwheel-*.dist-info/METADATA")
+    replace(package / "platforms/linux.py", STEP, STEP + MORE.format(path))
+    replace(metadata, f"\nVersion: {NEWEST}\n", "\nVersion: 4.99.0\n")
+    farm.recipe(name)
+    farm.python = str(python)
+    done = farm.build(store=f"store-{name}")
+    warning = f"cibuildwheel 4.99.0 is newer than the versions that buildfarm was tested with ({OLDEST} to {NEWEST})"
+    assert f"warning: {warning}" in " ".join(done.err.split())
+    if name == "later":
+        assert done.code == 0, done.all
+        return
+    errors = error_text(done, 1)
+    assert f"cannot create {path}: Permission denied" in errors
+    assert f"hint: {warning}; install a tested version:" in errors
+    assert f"uv pip install --python {python} cibuildwheel=={NEWEST}" in errors

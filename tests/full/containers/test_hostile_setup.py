@@ -1,4 +1,4 @@
-"""An extension whose build and whose import change every file that they can: no other extension notices."""
+"""Sources in containers: one changes every file that it can, one needs options of its backend and a driver."""
 
 import hashlib
 import os
@@ -11,10 +11,12 @@ import pytest
 
 from builder.commands.building.build import run_build
 from builder.result import BuildResult
+from builder.wheelfile.facts import read_facts
 from builder.wheels.sccache.configure import find_sccache
 from tests.conftest import lacking
 from tests.fixtures.container_farm import BASE, ContainerFarm, add_toolkit, container_farm
-from tests.fixtures.small_project import SmallProject, small_project
+from tests.fixtures.small_project import MODULE, SmallProject, small_project
+from tests.unit import loopback
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -194,8 +196,7 @@ def test_builds_in_containers_change_nothing_of_other_extensions(farm: Container
     package = in_two_steps(farm.recipe("hostile"))
     write_hostile(package, "/buildfarm/uv", "/buildfarm/sccache", "/buildfarm/ca.pem")
     farm.matrix("victim")
-    first = farm.build()
-    assert first.code == 0, first.all
+    farm.build().ok()
     (wheel,) = (farm.root / "dist-store").glob("victim*.whl")
     content, packages = wheel.read_bytes(), volume(farm.packages)
     objects = volume(f"{farm.packages}-objects.victim")
@@ -203,15 +204,51 @@ def test_builds_in_containers_change_nothing_of_other_extensions(farm: Container
     assert objects
 
     farm.matrix("hostile")
-    hostile = farm.build()
-    assert hostile.code == 0, hostile.all
+    farm.build().ok()
     with zipfile.ZipFile(next((farm.root / "dist-store").glob("hostile*.whl"))) as archive:
         assert int(archive.read("hostile/attacked")) > 0, "it can change its own objects"
     assert volume(farm.packages) == packages
     assert volume(f"{farm.packages}-objects.victim") == objects
 
     farm.matrix("victim")
-    again = farm.build(store="second")  # a new store: everything is built again
-    assert again.code == 0, again.all
+    farm.build(store="second").ok()  # a new store: everything is built again
     (other,) = (farm.root / "dist-second").glob("victim*.whl")
     assert other.read_bytes() == content
+
+
+CUDA_H = "CUresult CUDAAPI cuInit(unsigned int Flags);\n"
+CALLS_THE_DRIVER = MODULE.format(answer=42) + "int cuInit(unsigned);\nint call(void) { return cuInit(0); }\n"
+
+
+def change(package: Path, *changes: tuple[str, str]) -> None:
+    """Change the build backend of an extension."""
+    backend = package.parent / "backend.py"
+    text = backend.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    backend.write_text(text)
+
+
+@pytest.mark.docker
+def test_options_reach_the_backend_and_lcuda_links_a_stub(farm: ContainerFarm) -> None:
+    """Reports 2 and 6: the same recipe key and the same stub as in a build on this machine."""
+    files: dict[str, str | bytes] = {
+        "nvidia/cu13/bin/nvcc": "#!/bin/sh\n",
+        "nvidia/cu13/lib/libcudart.so.13": "",
+        "nvidia/cu13/include/cuda.h": CUDA_H,
+    }
+    loopback.pure_wheel(farm.index.root / "default", "nvidia_cuda_nvcc", "13.0.88", files)
+    more = "config_settings: {--flavour: [one, two]}\n"
+    package = farm.recipe("toy", source=CALLS_THE_DRIVER, more=more)
+    change(
+        package,
+        ('f"{NAME}/_C.c", "-o"', 'f"{NAME}/_C.c", "-L", os.environ["CUDA_HOME"] + "/lib64/stubs", "-lcuda", "-o"'),
+        ('f"{k}={v}" for k, v in sorted(os.environ.items())', 'config_settings["--flavour"]'),
+    )
+    farm.build().ok()
+    (wheel,) = (farm.root / "dist-store").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read("toy/env.txt").decode().split() == ["one", "two"]
+    (library,) = read_facts(wheel).libraries
+    assert "libcuda.so.1" in library.needed

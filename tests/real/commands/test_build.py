@@ -17,7 +17,7 @@ import pytest
 from builder.commands.building.build import BuildOptions, build_text, hint_of, run_build
 from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.folders import open_store
-from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolError, PreflightError, UsageError
+from builder.errors import BuildfarmError, Code, Exit, MissingToolError, PreflightError, UsageError
 from builder.log import console
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
@@ -140,19 +140,6 @@ def test_a_run_that_compiles_says_for_how_many_architectures(runs: Runs) -> None
     assert hint_of(options, {build: False}).startswith(said)
     assert hint_of(options, {build: True}) == "", "nothing is compiled"
     assert hint_of(replace(options, arch=["9.0"]), {build: False}) == "", "the user chose them"
-
-
-def test_a_failed_compile_is_a_result_and_the_other_builds_go_on(runs: Runs) -> None:
-    result = runs.first.results["broken"]
-    assert result.exit == Exit.FAILED
-    assert isinstance(result.error, BuildError)
-    assert result.error.stage == "compile"
-    assert result.error.sentence.startswith("broken/_C.c:1:")  # relative to the source
-    assert "error: " in result.error.sentence
-    assert result.error.log is not None
-    assert any(str(result.error.log) in hint for hint in result.error.hints)
-    assert f"{result.build}: failed: {result.error}" in runs.first.messages
-    assert row(runs.first, "broken")[1] == "-"
 
 
 def test_the_logs_of_failed_builds_are_kept_with_their_run(runs: Runs) -> None:

@@ -1,7 +1,10 @@
 """`build` of folders: a recipe for a new source, files beside it, secrets in the output, compiles that fail."""
 
+import hashlib
 import sys
+import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from builder.commands.building import story
 from builder.commands.building.build import run_build
 from builder.errors import BuildError, Exit
 from builder.log import print_error
+from builder.recipes.cures import PATCH
 from builder.wheels import make
 from builder.wheels.make import compile_wheel
 from tests.fixtures.small_project import BACKEND, MODULE, SmallProject, small_project
@@ -97,7 +101,6 @@ def test_build_source_adds_and_builds(
     assert "1 cell" in out or "small_ops-1.0" in out
 
 
-pytestmark = pytest.mark.usefixtures("headers")
 SECRET = "hunter2secret"
 
 
@@ -134,8 +137,6 @@ def test_a_run_keeps_no_secret(
         files = [path for folder in (project.store, project.root / "dist") for path in folder.rglob("*")]
         assert [path for path in files if path.is_file() and SECRET.encode() in path.read_bytes()] == []
 
-
-pytestmark = pytest.mark.usefixtures("headers")
 
 #: Millions of tokens: gcc needs more memory, and more time, than the tests allow it.
 _LARGE = "#define C ,\n#define A(x) x x x x x x x x x x\nint a[] = { A(A(A(A(A(A(A(1+1 C))))))) };\n"
@@ -180,30 +181,6 @@ def test_the_first_error_after_warnings_is_printed_with_its_line(
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "sentence", "hint"),
-    [
-        ("symbol", ["-Wl,-z,defs"], "undefined reference to `missing'", "add the file to `sources`"),
-        ("library", ["-lnone_of_this_name"], "cannot find -lnone_of_this_name", ""),
-        ("strict", ["-Wall", "-Werror"], "error: unused variable ‘unused’", "the source makes warnings errors"),
-        ("option", ["-std=c99999"], "error: unrecognized command-line option ‘-std=c99999’", ""),
-    ],
-)
-def test_linkers_and_options(failing: SmallProject, name: str, options: list[str], sentence: str, hint: str) -> None:
-    backend = BACKEND.replace(_COMPILER, f"{_COMPILER} *{options!r},")
-    error = failed(failing, name, "int missing(void);\nint f(void) { int unused; return missing(); }\n", backend)
-    assert sentence in error.sentence
-    assert [hint in line for line in error.hints[:-1]] == ([True] if hint else []), error.hints
-
-
-def test_colours_and_bytes_that_are_no_text(failing: SmallProject) -> None:
-    backend = BACKEND.replace(_COMPILER, f"{_COMPILER} '-fdiagnostics-color=always',")
-    error = failed(failing, "colours", b'char *s = "caf\xe9"; int f(void) { return caf\xe9; }\n', backend)
-    assert "\x1b" not in error.sentence + "".join(error.excerpt)
-    assert error.sentence.startswith("colours/_C.c:1:")
-    assert error.excerpt[0].startswith('    1 | char *s = "caf')
-
-
-@pytest.mark.parametrize(
     ("name", "limit", "said", "sentence"),
     [
         ("killed", "-t 1", "Killed", "a compiler was killed, probably because memory ran out"),
@@ -220,8 +197,42 @@ def test_a_compiler_without_memory(failing: SmallProject, name: str, limit: str,
     assert "--jobs 1" in error.hints[0]
 
 
-def test_an_error_of_the_build_backend_has_its_file_and_line(failing: SmallProject) -> None:
-    error = failed(failing, "python", "", BACKEND.replace("    tag =", "    os.environ['MY_TOOLKIT']\n    tag =", 1))
-    line = next(n for n, text in enumerate(BACKEND.splitlines(), 1) if text.startswith("    tag ="))
-    assert error.sentence == f"backend.py:{line}: KeyError: 'MY_TOOLKIT'"
-    assert error.excerpt == (f"{line:>5} |     os.environ['MY_TOOLKIT']",)
+OLD = MODULE.format(answer="AT_CHECK + *std::make_unique<long>(1)").replace(
+    "#include <Python.h>", "#include <Python.h>\n#define TORCH_CHECK 41"
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallProject]:
+    """A project with the recipe of a source distribution, which the store has."""
+    with small_project(tmp_path / "project", monkeypatch) as made:
+        package = made.recipe("old_ops", source=OLD)
+        tree = package.parent
+        (tree / "backend.py").write_text(BACKEND.replace('"-shared",', '"-shared", "-xc++",'))
+        with tarfile.open(archive := tmp_path / "old_ops-1.0.tar.gz", "w:gz") as tar:
+            tar.add(tree, "old_ops-1.0")
+        digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+        kept = made.store / "sources/sdists" / digest
+        kept.mkdir(parents=True)
+        archive.rename(kept / archive.name)
+        recipe = tree.parent / "extension.yaml"
+        source = f"{{sdist: old_ops, version: 1.0, sha256: {digest}}}"
+        recipe.write_text(recipe.read_text().replace("{path: src}", source))
+        made.matrix("old_ops")
+        yield made
+
+
+def test_an_old_source_becomes_a_wheel(project: SmallProject, capfd: pytest.CaptureFixture[str]) -> None:
+    [failed] = run_build(replace(project.options(), no_cures=True))[1]
+    assert "AT_CHECK" in str(failed.error)
+    assert not (project.root / "old_ops" / PATCH).exists()
+    before = (project.root / "old_ops/src/old_ops/_C.c").read_bytes()
+    [built] = run_build(project.options())[1]
+    cured = [line.partition(" cured: ")[2] for line in capfd.readouterr().err.splitlines() if " cured: " in line]
+    assert built.stored, built.error
+    assert cured == ["old_ops/_C.c: AT_CHECK → TORCH_CHECK (torch 1.5 removed it)", "old_ops/_C.c: #include <memory>"]
+    assert (project.root / "old_ops/src/old_ops/_C.c").read_bytes() == before
+    [again] = run_build(project.options())[1]
+    assert again.reused
+    assert again.stored
+    assert again.stored.digest == built.stored.digest

@@ -52,8 +52,7 @@ def test_ops_of_a_dependency_are_not_those_of_the_extension(store: Path, tmp_pat
     for name, text in {"helper": DEPENDENCY, "mine": EXTENSION}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(text)
-    ran = run(environment.interpreter, "-c", PROGRAM, ROOT, tmp_path)
-    assert ran.code == 0, ran.all
+    ran = run(environment.interpreter, "-c", PROGRAM, ROOT, tmp_path).ok()
     assert json.loads(ran.out) == ["elsewhere::five", "mine::four", "mine::thrice"]
 
 
@@ -94,8 +93,7 @@ def test_numbers_are_no_ops_and_a_rounding_to_float32_is_named(store: Path, tmp_
         "": False,
     }
     program = f"TEXTS = {json.dumps(list(texts))!r}\n{PLAIN}"
-    ran = run(environment.interpreter, "-c", program, ROOT, tmp_path)
-    assert ran.code == 0, ran.all
+    ran = run(environment.interpreter, "-c", program, ROOT, tmp_path).ok()
     plain, rounded, wrong = json.loads(ran.out)
     assert dict(zip(texts, plain, strict=True)) == texts
     assert rounded.startswith("the result is 4.42987251282 at [0], expected 4.429872501; 1 of 2 elements differ")

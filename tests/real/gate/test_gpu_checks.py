@@ -1,29 +1,22 @@
-"""The gate on a machine with a GPU: the logic of the GPU checks, and a fork server that must not initialise CUDA.
-
-Stand-ins for torch.cuda, and a fake driver that reports a GPU, so that these tests need none.
-tests/full/test_gpu_defects.py needs a GPU.
-"""
+"""The gate's processes, also beside a GPU, and its GPU checks on the CPU with stand-ins for torch.cuda."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Spec
-from tests.conftest import ROOT, run
+from tests.conftest import PATIENCE, ROOT, is_running, run, wait_until
 from tests.fixtures import gate_env
-from tests.fixtures.gate_env import (
-    GateRun,
-    build_wheel,
-    cases,
-    fake_driver,
-    make_environment,
-    pack_gate,
-    run_gate,
-)
+from tests.fixtures.gate_env import GateRun, build_wheel, cases, fake_driver, make_environment, pack_gate, run_gate
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -34,8 +27,7 @@ def found(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
     tmp_path = tmp_path_factory.mktemp("gpu")
     environment = gate_env.torch_environment(store, "2.11.0", "3.12", tmp_path / "log")
     program = Path(gate_env.__file__).with_name("gpu_checks_on_cpu.py")
-    ran = run(environment.interpreter, program, ROOT)
-    assert ran.code == 0, ran.all
+    ran = run(environment.interpreter, program, ROOT).ok()
     return dict(json.loads(ran.out))
 
 
@@ -107,6 +99,31 @@ def test_only_a_case_that_ran_under_the_sanitizer_passes(found: dict[str, Any]) 
         "sanitizer, own error, 1 error": NOT_RUN,
     }
     assert "Internal Sanitizer Error" in found["sanitizer, own error, 1 error"][1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_process_is_left_when_the_scheduler_ends(tmp_path: Path, number: int) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from pathlib import Path; from tests.unit.gate.test_scheduler import gate\n"
+        "from builder.gate.processes.scheduler import terminate_as_interrupt, GateInterrupted\n"
+        "terminate_as_interrupt()\n"
+        f"try: gate(Path({str(tmp_path)!r}), 'ns::loop,ns::loop2', seconds=600)\n"
+        "except GateInterrupted as stop: sys.exit(128 + stop.number)\n"
+    )
+    scheduler = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        # The process of an op has written to its journal.
+        wait_until(lambda: any("float32" in journal.read_text() for journal in tmp_path.glob("*/journal")), "a case")
+        below = psutil.Process(scheduler.pid).children(recursive=True)
+        assert len(below) >= 2
+        os.kill(scheduler.pid, number)
+        status = scheduler.wait(PATIENCE)
+    finally:
+        scheduler.kill()
+        scheduler.wait()
+    assert status == (-number if number == signal.SIGKILL else 128 + number)
+    wait_until(lambda: not any(map(is_running, below)), lambda: f"the end of {below}")
 
 
 SPEC = Spec("sample_correct", ["sample_correct"], libraries={"libkernels": ["CPU", "CUDA"]}, jobs=2)

@@ -7,7 +7,7 @@ import pytest
 
 from builder.proofs.inventory import Shelf
 from tests.conftest import lacking
-from tests.real.verify.made_up_torch import fill, stub_libraries
+from tests.real.verify.corpus import fill, stub_libraries
 
 
 @pytest.fixture(autouse=True)

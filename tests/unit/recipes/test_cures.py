@@ -1,4 +1,4 @@
-"""What the cures of a failed build leave in the folder of its recipe, and that the next build needs nothing else."""
+"""Cures of known causes: the code of each row before and after, sources that must stay, and what the recipe keeps."""
 
 import hashlib
 import tarfile
@@ -8,27 +8,213 @@ from pathlib import Path
 import pytest
 
 from builder.diagnosis.first_error import every_error
-from builder.diagnosis.known_errors import KnownCause, causes
+from builder.diagnosis.known_errors import KnownCause, KnownError, causes, knowledge
+from builder.diagnosis.rewrite import NotRewrittenError, faults, rewrite, with_include
 from builder.errors import UsageError
 from builder.matrix.axes import Torch
 from builder.matrix.config import PathSource, Recipe
 from builder.matrix.load import load_recipe
-from builder.recipes.cures import PATCH, cure
+from builder.recipes.cures import PATCH, cure, treat
 from builder.store import Store
 from builder.wheels.sources.prepare import prepare_source, source_digest
 from tests.unit.wheels.make_record import build_for
 
 BUILD = build_for("torch2.11.0-cu130-cp312")
-CODE = (
-    b'// a\r\nvoid f(at::Tensor x) {\r\n  AT_CHECK(true, "");\r\n  AT_DISPATCH_ALL_TYPES(x.type(), "f", [&] {});\r\n}'
-)
-AT_CHECK = 'a.cu(3): error: identifier "AT_CHECK" is undefined'
-NO_MODULE = "ModuleNotFoundError: No module named 'pybind11'"
-CURED = CODE.replace(b"AT_CHECK", b"TORCH_CHECK").replace(b"x.type()", b"x.scalar_type()")
+TORCH, CUDA = BUILD.torch, BUILD.cuda
+ROWS = [error for error in knowledge().errors if error.cure]
+REWRITES = [error for error in ROWS if error.cure and error.cure.rewrite]
+CHECK = '  AT_CHECK(x.is_cuda(), "no GPU");\n'
+
+
+def row(name: str) -> KnownError:
+    return next(error for error in ROWS if error.about == f"`{name}`")
 
 
 def found(*lines: str) -> list[KnownCause]:
-    return causes(every_error(lines, "/src"), BUILD.torch, BUILD.cuda, [])
+    return causes(every_error(lines, "/build/src"), TORCH, CUDA, [])
+
+
+def source(folder: Path, **files: str | bytes) -> Path:
+    for name, content in files.items():
+        path = folder / name.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+AT_CHECK = '/build/src/a.cu(2): error: identifier "AT_CHECK" is undefined'
+
+
+@pytest.mark.parametrize("known", REWRITES, ids=lambda known: known.about)
+def test_a_rewrite_makes_the_example(known: KnownError) -> None:
+    cure = known.cure
+    assert cure
+    after = rewrite(cure.before.encode(), cure.rewrite, cure.include)
+    assert after.decode() == cure.after
+    assert rewrite(after, cure.rewrite, cure.include) == after
+    assert faults(after) == 0
+    others = [each.cure for each in REWRITES if each is not known and each.cure]
+    assert [other.rewrite for other in others if rewrite(after, other.rewrite) != after] == []
+
+
+def test_names_in_macros_change_and_comments_and_texts_do_not() -> None:
+    code = '// AT_CHECK\n#define C(x) \\\n  AT_CHECK(x, "AT_CHECK")\n#ifdef AT_CHECK\n#endif\nint AT_CHECKED;\n'
+    after = code.replace("  AT_CHECK(", "  TORCH_CHECK(")
+    assert rewrite(code.encode(), {"AT_CHECK": "TORCH_CHECK"}).decode() == after
+
+
+def test_a_match_inside_of_a_match_changes_too() -> None:
+    code = b"void f() { v = __shfl(__shfl(v, 1), /* lane */ 2); }"
+    after = rewrite(code, {"__shfl($$$A)": "__shfl_sync(0xffffffff, $$$A)"})
+    assert after == b"void f() { v = __shfl_sync(0xffffffff, __shfl_sync(0xffffffff, v, 1), /* lane */ 2); }"
+
+
+def test_an_instruction_changes_in_asm_alone() -> None:
+    code = b'#define S(x) asm("@p shfl.up.b32 %0; bar.sync 0;\\n" : "+r"(x))\n'
+    code += b'auto s = "shfl.up.b32 %0;";  // asm shfl.up.b32 %0;\n'
+    after = rewrite(code, {"asm shfl.$M.b32 $$$A;": "shfl.sync.$M.b32 $$$A, 1;"})
+    assert after == code.replace(b"shfl.up.b32 %0; bar", b"shfl.sync.up.b32 %0, 1; bar")
+
+
+def test_a_kernel_launch_is_code_too() -> None:
+    code = b"void f() {\n  k<float><<<CeilDiv(n, 2), 2>>>(x.data<float>());\n}\n"
+    after = rewrite(code, {"CeilDiv($A, $B)": "at::ceil_div($A, $B)", "$X.data<$T>()": "$X.data_ptr<$T>()"})
+    assert after == b"void f() {\n  k<float><<<at::ceil_div(n, 2), 2>>>(x.data_ptr<float>());\n}\n"
+
+
+def test_a_statement_without_replacement_goes_with_its_line() -> None:
+    code = b"int a;\r\nextern State *state;\r\nint b;\r\n"
+    assert rewrite(code, {"extern State *$S;": ""}) == b"int a;\r\nint b;\r\n"
+
+
+def test_line_ends_and_the_end_of_the_file_stay() -> None:
+    code = b"#pragma once\r\n#include <a.h>\r\nvoid f() { AT_CHECK(x); }"
+    after = rewrite(code, {"AT_CHECK": "TORCH_CHECK"}, ["b.h"])
+    assert after == b"#pragma once\r\n#include <a.h>\r\n#include <b.h>\r\nvoid f() { TORCH_CHECK(x); }"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "@int a;\n",
+        "// licence\n#pragma once\n@int a;\n",
+        "#ifndef A_H\n#define A_H\n#include <a.h>\n@#endif\n",
+        "#ifdef X\n#include <x.h>\n#endif\n#include <a.h>\n@",
+        "#include <a.h>\n@int a;",
+    ],
+)
+def test_an_include_stands_below_no_condition(code: str) -> None:
+    after = code.replace("@", "#include <b.h>\n")
+    assert with_include(code.replace("@", "").encode(), "b.h").decode() == after
+    assert with_include(after.encode(), "b.h").decode() == after
+
+
+def test_what_is_no_utf8_or_would_be_no_code_stays() -> None:
+    with pytest.raises(NotRewrittenError, match="it is not UTF-8"):
+        rewrite(b"void f() { AT_CHECK(x); } // \xe9", {"AT_CHECK": "TORCH_CHECK"})
+    with pytest.raises(NotRewrittenError, match="it is not UTF-8"):
+        with_include(b"// \xe9", "a.h")
+    assert rewrite(b"// \xe9", {"AT_CHECK": "TORCH_CHECK"}) == b"// \xe9"
+    with pytest.raises(NotRewrittenError, match="the result would be no C"):
+        rewrite(b"void f() { AT_CHECK(x); }", {"AT_CHECK": "TORCH_CHECK(("})
+
+
+def test_a_cure_changes_every_file_that_has_the_cause(tmp_path: Path) -> None:
+    tree = source(tmp_path, a_cu=CHECK, b_h=CHECK, third__party_h="", tests__c_cpp=CHECK)
+    treatment = treat(tree, found(AT_CHECK), TORCH, CUDA)
+    assert treatment.done == ["a.cu and b.h: AT_CHECK → TORCH_CHECK (torch 1.5 removed it)"]
+    assert treatment.files == dict.fromkeys(("a.cu", "b.h"), CHECK.replace("AT_", "TORCH_").encode())
+
+
+def test_other_names_that_the_release_removed_are_cured_at_once(tmp_path: Path) -> None:
+    code = 'void f(at::Tensor x) {\n  AT_CHECK(true, "");\n  AT_WARN("slow");\n}\n'
+    treatment = treat(source(tmp_path, a_cu=code), found(AT_CHECK), TORCH, CUDA)
+    assert treatment.files["a.cu"].decode() == code.replace("AT_", "TORCH_")
+    assert len(treatment.done) == 2
+
+
+def test_a_source_with_its_own_definition_stays(tmp_path: Path) -> None:
+    tree = source(tmp_path, a_cu=CHECK, b_cu=CHECK, own_h="#ifndef AT_CHECK\n#define AT_CHECK TORCH_CHECK\n#endif\n")
+    assert list(treat(tree, found(AT_CHECK), TORCH, CUDA).files) == ["a.cu"]
+
+
+def test_nothing_changes_without_a_cure(tmp_path: Path) -> None:
+    tree = source(tmp_path, a_cu=CHECK)
+    lines = ['/build/src/a.cu(2): error: identifier "mine" is undefined']
+    assert treat(tree, found(*lines), TORCH, CUDA) == treat(tree, [], TORCH, CUDA)
+
+
+def test_two_cures_for_one_place_are_not_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(row("AT_WARN").cure.rewrite, "AT_CHECK", "MY_CHECK")  # type: ignore[union-attr]
+    treatment = treat(source(tmp_path, a_cu=CHECK, b_cu="int a;\n"), found(AT_CHECK), TORCH, CUDA)
+    assert treatment.files == {}
+    assert treatment.refused[0] == "a.cu is not changed: two cures are for one place, AT_CHECK"
+
+
+def test_a_file_that_the_build_generates_is_not_cured(tmp_path: Path) -> None:
+    treatment = treat(source(tmp_path, b_cu="int a;\n"), found(AT_CHECK), TORCH, CUDA)
+    assert treatment.refused == ["`AT_CHECK` is not cured: a.cu is no file of the source"]
+
+
+def test_a_file_that_is_no_utf8_is_not_cured(tmp_path: Path) -> None:
+    tree = source(tmp_path, a_cu=CHECK.encode() + b"// \xe9\n", b_cu=CHECK)
+    treatment = treat(tree, found(AT_CHECK), TORCH, CUDA)
+    assert list(treatment.files) == ["b.cu"]
+    assert treatment.refused == ["a.cu is not changed: it is not UTF-8"]
+
+
+def test_a_standard_header_is_included_where_it_is_missing(tmp_path: Path) -> None:
+    lines = [
+        "/build/src/a.cpp:3:6: error: ‘unique_ptr’ in namespace ‘std’ does not name a template type",
+        "    3 | std::unique_ptr<int> f();",
+        "      |      ^~~~~~~~~~",
+        "/build/src/a.cpp:1:1: note: ‘std::unique_ptr’ is defined in header ‘<memory>’; did you forget to"
+        " ‘#include <memory>’?",
+    ]
+    treatment = treat(source(tmp_path, a_cpp="#include <a.h>\n"), found(*lines), TORCH, CUDA)
+    assert treatment.files == {"a.cpp": b"#include <a.h>\n#include <memory>\n"}
+    assert treatment.done == ["a.cpp: #include <memory>"]
+
+
+def test_a_missing_package_is_required(tmp_path: Path) -> None:
+    traceback = ["Traceback (most recent call last):", '  File "/build/src/setup.py", line 1, in <module>']
+    for module, needs in (("pkg_resources", [("build_requires", "", "setuptools<82")]), ("nobody_knows_it", [])):
+        lines = [*traceback, f"    import {module}", f"ModuleNotFoundError: No module named '{module}'"]
+        assert treat(tmp_path, found(*lines), TORCH, CUDA).recipe == needs
+
+
+def test_the_standard_of_setup_py_is_that_of_torch(tmp_path: Path) -> None:
+    setup = "flags = {'cxx': ['-O2', '-std=c++14'], \"nvcc\": ['-g -std=c++14', '-std=c++14']}  # -std=c++14\n"
+    stays = "other = ['no -std=c++14', '/std:c++14', '-std=c++20']\n"
+    lines = ["/env/torch/all.h:4:2: error: #error C++17 or later compatible compiler is required to use PyTorch."]
+    treatment = treat(source(tmp_path, setup_py=setup + stays, a_cpp=""), found(*lines), TORCH, CUDA)
+    assert treatment.files["setup.py"].decode() == setup.replace("-std=c++14'", "-std=c++17'") + stays
+    assert treatment.done == ["setup.py: -std=c++14 → -std=c++17", "setup.py: -g -std=c++14 → -g -std=c++17"]
+
+
+def test_ptxas_names_no_file_of_the_source(tmp_path: Path) -> None:
+    """nvcc 13.0 compiles `__ballot`, and ptxas refuses what comes out."""
+    tree = source(tmp_path, k_cu="__device__ int f(int x) { return __ballot(x); }\n")
+    line = "ptxas /tmp/k.ptx, line 30; error   : Instruction 'vote' without '.sync' is not supported on .target sm_70"
+    treatment = treat(tree, found(line), TORCH, CUDA)
+    assert treatment.files == {"k.cu": b"__device__ int f(int x) { return __ballot_sync(0xffffffff, x); }\n"}
+
+
+def test_the_copy_of_a_library_is_left_out_where_it_is_included(tmp_path: Path) -> None:
+    """The errors are in the copy of CUB, and the cure is in the file that includes it; the copy stays as it is."""
+    copy = "namespace cub { struct Sum {}; }\nauto sum = cub::Sum();\n"
+    tree = source(tmp_path, k_cu='#include "cub/cub.cuh"\n', cub__cub_cuh=copy)
+    line = '/build/src/cub/cub.cuh(9): error: more than one instance of overloaded function "cub::Debug" matches it'
+    treatment = treat(tree, found(line), TORCH, CUDA)
+    assert treatment.files == {"k.cu": b"#include <cub/cub.cuh>\n"}
+    assert treatment.done == ['k.cu: #include "cub/cub.cuh" → #include <cub/cub.cuh> (CUDA 13.0 needs it)']
+
+
+CODE = (
+    b'// a\r\nvoid f(at::Tensor x) {\r\n  AT_CHECK(true, "");\r\n  AT_DISPATCH_ALL_TYPES(x.type(), "f", [&] {});\r\n}'
+)
+NO_MODULE = "ModuleNotFoundError: No module named 'pybind11'"
+CURED = CODE.replace(b"AT_CHECK", b"TORCH_CHECK").replace(b"x.type()", b"x.scalar_type()")
 
 
 @pytest.fixture

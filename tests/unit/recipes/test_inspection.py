@@ -9,17 +9,14 @@ from pathlib import Path
 import pytest
 
 from builder.diagnosis.setup_script import read_setup_script
-from builder.errors import Code, UsageError
-from builder.matrix.axes import Cuda, Python, Torch
-from builder.matrix.config import GitSource, Matrix, PathSource, SdistSource
+from builder.matrix.axes import Cuda, Torch
+from builder.matrix.config import GitSource, PathSource, SdistSource
 from builder.matrix.yaml_document import read_document
 from builder.recipes.fetch import PinnedSource, parse_reference
-from builder.recipes.inspection.draft import Draft
 from builder.recipes.inspection.draft_recipe import inspect_source
 from builder.recipes.inspection.metadata import Metadata, completed
 from builder.recipes.inspection.native_code import needless_headers, too_many_headers
-from builder.recipes.matrix_file import add_extension, create_matrix
-from tests.conftest import coded
+from builder.recipes.project_files import Draft, add_extension
 
 PYBIND = "#include <torch/extension.h>\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}\n"
 SETUP = """\
@@ -509,23 +506,3 @@ def test_a_file_without_the_key_and_without_a_last_newline(tmp_path: Path) -> No
     path.write_text("torch: [2.11]")
     add_extension(path, "a b: c")
     assert read_document(path).data == {"torch": ["2.11"], "extensions": ["a b: c"]}
-
-
-def test_a_form_that_cannot_be_extended_is_left_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "matrix.yaml"
-    path.write_text("python: &list [a]\nextensions: *list\n")
-    with pytest.raises(UsageError, check=coded(Code.KEY_INVALID)):
-        add_extension(path, "new")
-    assert path.read_text() == "python: &list [a]\nextensions: *list\n"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_new_file_lists_the_axes(tmp_path: Path) -> None:
-    path = tmp_path / "matrix.yaml"
-    create_matrix(path, "extensions/ops", Matrix(path, (Torch(2, 11, 0),), (Cuda(13, 0),), (Python(3, 12),)))
-    assert read_document(path).data == {
-        "torch": ["2.11.0"],
-        "cuda": ["13.0"],
-        "python": ["3.12"],
-        "extensions": ["extensions/ops"],
-    }

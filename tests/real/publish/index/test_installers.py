@@ -32,8 +32,7 @@ from builder.publish.index.repository import Repository
 from builder.result import PublishOutcome, PublishResult
 from builder.store import Store
 from tests.conftest import lacking
-from tests.real.verify.corpus import Lib, Wheel, with_lib, with_op
-from tests.real.verify.made_up_torch import fill, stub_libraries
+from tests.real.verify.corpus import Lib, Wheel, fill, stub_libraries, with_lib, with_op
 from tests.unit import loopback
 from tests.unit.loopback import pure_wheel
 from tests.unit.matrix import make

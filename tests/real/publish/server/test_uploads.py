@@ -16,7 +16,7 @@ from builder.publish.index.repository import Repository
 from builder.publish.server import uploads
 from builder.wheelfile import limits
 from tests.conftest import PATIENCE
-from tests.fixtures.index_server import running
+from tests.fixtures.servers import running
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import CELL, ready
 from tests.unit.publish.server.client import Client, form_of

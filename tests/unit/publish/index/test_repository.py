@@ -12,7 +12,7 @@ from builder.errors import Code, UsageError
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
-from builder.publish.index.pages import path_to_install, paths_of
+from builder.publish.index.pages import paths_of
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from tests.conftest import coded
 from tests.fixtures.killed import together
@@ -87,16 +87,6 @@ def test_the_path_of_a_torch_has_the_wheels_that_admit_it(repository: Repository
     assert f'href="../../../{entry.path.replace("+", "%2B")}#sha256=' in page
     assert json.loads(repository.objects.read("cu130/torch2.11/index.json"))["projects"] == [{"name": "my-ext"}]
     assert checked(repository).faults == ()
-
-
-def test_a_wheel_that_admits_every_torch_is_in_the_paths_in_which_it_was_tested(
-    repository: Repository, tmp_path: Path
-) -> None:
-    new = ready(tmp_path, version="1.0+cu130")
-    repository.add(new)
-    assert [path for path in repository.paths() if "/" in path] == ["cu130/torch2.11"]
-    (entry,) = repository.entries("my-ext")
-    assert path_to_install(entry) == "cu130"
 
 
 def test_records_of_earlier_versions_are_in_the_paths_that_their_versions_name() -> None:

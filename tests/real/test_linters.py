@@ -1,4 +1,4 @@
-"""zizmor, actionlint and the schema of GitHub accept the workflows that `buildfarm ci` writes."""
+"""hadolint, zizmor, actionlint and GitHub's schema accept the Dockerfiles and workflows that buildfarm writes."""
 
 import subprocess
 import sysconfig
@@ -8,7 +8,32 @@ import pytest
 
 from builder.publish.ci.workflows import ACTIONS
 from tests.conftest import lacking
+from tests.unit.images.test_images import every_file, shipped
+from tests.unit.publish.ci.conftest import project
 from tests.unit.publish.ci.test_workflows import ACTION, VERIFY, WORKFLOWS, written
+
+__all__ = ["project"]  # a fixture: a project whose workflows are written
+
+
+def linted(texts: dict[str, str], folder: Path) -> str:
+    """hadolint's output for these files; empty without findings."""
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    hadolint = Path(sysconfig.get_path("scripts")) / "hadolint"
+    argv = [str(hadolint), "--no-color", "--failure-threshold", "style", *sorted(texts)]
+    answer = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    assert (answer.returncode == 0) == (answer.stdout == "")
+    return answer.stdout + answer.stderr
+
+
+def test_hadolint_accepts_every_file(tmp_path: Path) -> None:
+    texts = {name.replace(" ", "-"): text for name, text in every_file().items()}
+    assert linted(texts, tmp_path) == ""
+
+
+def test_hadolint_reports_findings(tmp_path: Path) -> None:
+    text = next(iter(shipped().values())).replace("# hadolint ignore", "# ignore")
+    assert "DL3041" in linted({"Dockerfile": text}, tmp_path)
 
 
 def findings(program: str, *arguments: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""One run at a time tests in containers: the engine's images, volumes and build cache belong to the whole machine."""
+"""Plugins of pytest for all tests: failures are printed at once, and one run at a time uses the container engine."""
 
 import fcntl
 import os
@@ -7,6 +7,28 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
+
+class Failures:
+    """A plugin of pytest."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        """`config` is that of the process that prints the results."""
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Print the name of a test that failed, and the end of its report."""
+        if report.failed:
+            writer = self._config.get_terminal_writer()
+            writer.line()
+            writer.line(f"FAILED ({report.when}) {report.nodeid}")
+            lines = report.longreprtext.splitlines()
+            # All errors of a chain: the last one may be that of the clean-up after the first.
+            shown = [line for line in lines[:-30] if line.startswith("E ")] + lines[-30:]
+            # With what the test and its programs printed.
+            for line in [*shown, *report.capstdout.splitlines()[-60:]]:
+                writer.line(f"    {line}")
+            writer.flush()
 
 
 class EngineLock:

@@ -1,6 +1,12 @@
-"""Create matrix.yaml, and add items to a YAML file. The rest of its text, with its comments, stays as it is."""
+"""The text of a project's YAML files: a drafted recipe, a new matrix.yaml, and items added to a file of the user.
 
+The rest of a file that items are added to stays as it is, with its comments.
+"""
+
+import re
+import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -10,6 +16,7 @@ from builder.matrix.config import Matrix
 from builder.matrix.yaml_document import parse_document, read_document
 from builder.store import write_atomic
 
+_WIDTH = 118
 _NEW = """\
 # The versions that buildfarm builds for, and the extensions that it builds. Combinations that do not exist are skipped.
 torch: [{torch}]
@@ -24,6 +31,66 @@ python: [{python}]
 extensions:
   - {extension}
 """
+
+
+@dataclass(frozen=True)
+class SourceFinding:
+    """One fact about a source."""
+
+    found: str  # what the source does
+    consequence: str  # what follows for the recipe or the build
+    question: bool = False  # whether the user has to decide something
+
+
+@dataclass
+class Draft:
+    """A recipe before it is written."""
+
+    #: The keys of extension.yaml as plain data, in the order of the file, each with the reason for it or "".
+    keys: dict[str, tuple[object, str]] = field(default_factory=dict)
+    findings: list[SourceFinding] = field(default_factory=list)  # what was found, in the order in which it is printed
+    #: Which of name and version the files of the source do not state; only the build backend knows them.
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the extension: that of the wheel without patterns such as `{cuda}`."""
+        return re.sub(r"_*\{\w+\}", "", str(self.keys["name"][0]))
+
+    @property
+    def python(self) -> str:
+        """The Pythons that the source supports, such as `>=3.10`; empty if the source does not say."""
+        return str(self.keys.get("python", ("", ""))[0])
+
+    def add(self, key: str, value: object, found: str, consequence: str) -> None:
+        """Add a key and the finding that leads to it."""
+        self.keys[key] = (value, f"{found}: {consequence}")
+        self.note(found, consequence)
+
+    def note(self, found: str, consequence: str) -> None:
+        """Add a finding that changes no key."""
+        self.findings.append(SourceFinding(found, consequence))
+
+    def ask(self, found: str, question: str) -> None:
+        """Add a question that only the user can answer."""
+        self.findings.append(SourceFinding(found, question, question=True))
+
+    def text(self, command: str) -> str:
+        """The file extension.yaml, as `command` writes it, with a comment for each key that the inspection decided."""
+        lines = _comment(
+            f"Written by `{command}` from an inspection of the source. Change what is wrong:"
+            " `build` only adds cures at its end. All keys: docs/reference/extension-yaml.md in the repository of"
+            " buildfarm"
+        )
+        for key, (value, comment) in self.keys.items():
+            lines += _comment(comment)
+            if isinstance(value, dict) and key == "source":
+                lines += [f"{key}:", *(f"  {inner}: {scalar(one)}" for inner, one in value.items())]
+            else:
+                lines.append(f"{key}: {scalar(value)}")
+        for each in self.findings:
+            lines += _comment(f"QUESTION: {each.found}: {each.consequence}") if each.question else []
+        return "\n".join(lines) + "\n"
 
 
 def axes_text(matrix: Matrix) -> str:
@@ -93,6 +160,10 @@ def scalar(value: object) -> str:
     """A value as YAML has it, on one line. Quotes are added only where YAML needs them."""
     dumped: str = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True, sort_keys=False)
     return dumped.removesuffix("\n").removesuffix("\n...")
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ") if text else []
 
 
 def _with_line(text: str, after: int, line: str) -> str:
