@@ -27,7 +27,6 @@ from builder.option import option
 from builder.progress.display import Progress
 from builder.proofs.cells.cell_environment import LocalEnvironments
 from builder.recipes.new_extension import source_templates
-from builder.result import CasesResult
 from builder.store import Store, work_name, write_atomic
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheels.toolchain.environments import Environments
@@ -47,6 +46,20 @@ class CasesOptions(SelectOptions):
     )
     store: Path | None = None
     as_json: bool = False
+
+
+@dataclass(frozen=True)
+class CasesResult:
+    """The draft of the cases of one extension."""
+
+    #: extension, wheel, cell: its name, the file name of the wheel whose ops were called, and where they were called.
+    extension: str
+    wheel: str
+    cell: Cell
+    drafts: Drafts
+    #: file, text: what was written, or None if the recipe has a cases.py already; what this cases.py lacks, or "".
+    file: Path | None
+    text: str
 
 
 def cases(options: CasesOptions) -> None:

@@ -24,9 +24,8 @@ from builder.matrix.load import load_matrix, load_recipes
 from builder.option import argument, flag, option
 from builder.progress.display import Progress
 from builder.records import Part, Record, Toolchain, read_record, recorded_settings
-from builder.result import RebuildResult
 from builder.store import Store, write_atomic
-from builder.wheelfile.archive import differences
+from builder.wheelfile.archive import Difference, differences
 from builder.wheels.job import CompileJob, Executor, NotPreparedError
 from builder.wheels.make import compile_wheel, repair_wheel
 from builder.wheels.sources.prepare import prepare_source, source_digest
@@ -113,6 +112,23 @@ class RebuildOptions:
     store: Path | None = None
     quiet: bool = False
     verbose: bool = False
+
+
+@dataclass(frozen=True)
+class RebuildResult:
+    """The result of building a wheel again."""
+
+    wheel: str
+    #: sha256, rebuilt_sha256: of the first and of the rebuilt wheel, hex.
+    sha256: str
+    rebuilt_sha256: str
+    #: How the rebuilt wheel differs; empty when both are equal bit for bit.
+    differences: tuple[Difference, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether both wheels are equal bit for bit."""
+        return self.sha256 == self.rebuilt_sha256 and not self.differences
 
 
 def rebuild(options: RebuildOptions) -> None:

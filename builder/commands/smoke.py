@@ -42,7 +42,7 @@ from builder.proofs.static.linkage import check_linkage_in
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.publish.index.new_wheel import merged, proofs_beside
 from builder.publish.proof_lines import counts, findings, gpu_lines, hints_of
-from builder.publish.report import smoke_report_json
+from builder.publish.results import SmokeResult, smoke_report_json
 from builder.publish.runs.history import save_run
 from builder.publish.terminal import (
     cause_lines,
@@ -53,7 +53,6 @@ from builder.publish.terminal import (
     plain_table,
     to_text,
 )
-from builder.result import SmokeResult
 from builder.store import Store, write_if_changed
 from builder.wheelfile.facts import read_facts
 

@@ -11,11 +11,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Event
 
-from builder.commands.index.publish import publish_wheels
+from builder.commands.index.publish import PublishOutcome, publish_wheels
 from builder.publish.index.levels import Level
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.result import PublishOutcome
 from builder.store import Store
 from tests.fixtures.killed import begin, context_of, enough, seeded
 from tests.unit.loopback import pure_wheel

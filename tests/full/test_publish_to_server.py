@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 import requests
 
-from builder.commands.index.publish import publish_wheels
+from builder.commands.index.publish import PublishOutcome, publish_wheels
 from builder.publish.index.levels import Level
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.server import client as server
 from builder.publish.server.client import IndexServer
 from builder.publish.server.tokens import Tokens
-from builder.result import PublishOutcome
 from builder.store import Store
 from tests.conftest import Ran, run, wait_until
 from tests.fixtures.index_server import Server, clean_environment, running

@@ -13,7 +13,7 @@ from builder.errors import Exit
 from builder.formats import BUILD_FORMAT
 from builder.log import console
 from builder.proof import Check, Verdict
-from builder.result import BuildResult
+from builder.publish.results import BuildResult
 from builder.wheels import job
 from tests.fixtures.small_project import SmallProject, small_project
 from tests.unit.canned_gate import can_gate

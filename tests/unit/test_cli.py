@@ -16,7 +16,7 @@ from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolEr
 from builder.log import print_line
 from builder.matrix.config import TORCH_INDEX
 from builder.matrix.plan import Plan
-from builder.result import BuildResult
+from builder.publish.results import BuildResult
 from tests.conftest import PATIENCE, ROOT
 from tests.unit.conftest import Call
 from tests.unit.wheels.make_record import BUILD

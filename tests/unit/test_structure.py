@@ -29,7 +29,6 @@ ORDER = [
     "builder.cli.output",
     "builder.recipes",
     "builder.publish",
-    "builder.result",
     "builder.proofs.verify",
     "builder.proofs.environment",
     "builder.proofs.cells",

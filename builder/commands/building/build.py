@@ -37,11 +37,10 @@ from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.publish.dist import publish_wheels
 from builder.publish.index.install import install_commands, install_lines
-from builder.publish.op_evidence import gradient_text, gradients_of
 from builder.publish.plan_text import architectures_hint
-from builder.publish.proof_lines import causes_of_builds, counts, gpu_lines, problem_of
+from builder.publish.proof_lines import counts, gpu_lines, gradient_text, gradients_of
 from builder.publish.provenance import SUFFIX
-from builder.publish.report import report_json
+from builder.publish.results import BuildResult, causes_of_builds, report_json
 from builder.publish.runs.history import save_run
 from builder.publish.terminal import (
     cause_lines,
@@ -54,7 +53,6 @@ from builder.publish.terminal import (
     to_text,
 )
 from builder.records import Part
-from builder.result import BuildResult
 from builder.store import Store
 from builder.tested_versions import installed_versions, unsafe_images, untested
 from builder.wheels.toolchain.environments import Environments
@@ -265,7 +263,7 @@ def build_text(dist: Path, plan: Plan, results: Sequence[BuildResult], torch_ind
     if plan.skips:
         skipped = "1 cell is skipped" if len(plan.skips) == 1 else f"{len(plan.skips)} cells are skipped"
         blocks.append([f"{skipped}; `buildfarm plan` with the same selection gives the reasons."])
-    problems = [problem_of(result) for result in results if result.refused]
+    problems = [result.problem for result in results if result.refused]
     hints = hint_lines(hint for problem in problems if problem for hint in problem.hints)
     blocks.append([*cause_lines(causes, [FAILED]), *hints])
     return to_text(*[part for block in blocks if block for part in ["", *block]][1:])

@@ -29,9 +29,9 @@ from builder.process import Interrupted, in_threads
 from builder.progress.display import WAITS, Progress
 from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
+from builder.publish.results import BuildResult
 from builder.publish.runs.history import last_steps
 from builder.recipes.inspection.native_code import needless_headers, too_many_headers
-from builder.result import BuildResult
 from builder.store import Store, StoredBuild, project_key, work_name
 from builder.wheels.failures import CompileError
 from builder.wheels.job import CompileJob, Executor, NotPreparedError, Prepared, build_digest

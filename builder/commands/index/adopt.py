@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from builder.cli.options import SelectOptions
 from builder.commands.folders import new_output, open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
-from builder.commands.index.publish import print_published, publish_wheel
+from builder.commands.index.publish import PublishOutcome, PublishResult, print_published, publish_wheel
 from builder.commands.index.verification import Verification
 from builder.commands.smoke_targets import empty_recipe, recipe_for, with_imports
 from builder.errors import UsageError
@@ -32,7 +32,6 @@ from builder.publish.index.levels import Level, levels_of
 from builder.publish.index.new_wheel import merged, new_wheel
 from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.repository import CONFLICT, Repository
-from builder.result import PublishOutcome, PublishResult
 from builder.store import Store, local_path
 from builder.wheelfile.archive import wheel_fault
 from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts

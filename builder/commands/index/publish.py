@@ -4,10 +4,11 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from textwrap import wrap
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 from packaging.utils import parse_wheel_filename
@@ -37,7 +38,6 @@ from builder.publish.index.repository import ConflictError, Kept, NewWheel, Repo
 from builder.publish.proof_lines import causes
 from builder.publish.server.client import IndexServer
 from builder.publish.terminal import output_width
-from builder.result import PublishOutcome, PublishResult
 from builder.store import Store
 from builder.wheelfile.compatibility import check_wheel_name
 
@@ -76,6 +76,37 @@ class PublishOptions:
     store: Path | None = None
     verbose: bool = False
     as_json: bool = False
+
+
+class PublishOutcome(StrEnum):
+    """What `publish` did with a wheel."""
+
+    PUBLISHED = "published"
+    UNCHANGED = "already published"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class PublishResult:
+    """What `publish` did with one wheel."""
+
+    wheel: str
+    outcome: PublishOutcome
+    #: The level of each cell, by the cell's name.
+    cells: dict[str, str]
+    #: The paths of the index that list the wheel.
+    paths: tuple[str, ...] = ()
+    #: reasons, notes: why it was refused, and what else to say about it; a sentence each.
+    reasons: tuple[str, ...] = ()
+    #: Why it was yanked before, maybe empty; None if it is not yanked.
+    yanked: str | None = None
+    notes: tuple[str, ...] = ()
+    #: What else `--json` says about it.
+    about: dict[str, Any] = field(default_factory=dict)
+    #: What its proofs lack for a required level; `reasons` then are the sentences of these.
+    lacking: Sequence[Proof] = ()
+    #: Why the check `window`, of the torch releases that METADATA allows, did not run; empty if it did.
+    unverified: str = ""
 
 
 def publish(options: PublishOptions) -> None:

@@ -44,7 +44,7 @@ class FarmFacts:
     platform: str = ""
     #: The lines of Requires-Dist that require torch; None: unknown, because an earlier version wrote the record.
     requires_torch: tuple[str, ...] | None = None
-    #: What is known of the gradient of each op, by its name: a value of `publish.op_evidence.Gradient`.
+    #: What is known of the gradient of each op, by its name: a value of `publish.proof_lines.Gradient`.
     gradients: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

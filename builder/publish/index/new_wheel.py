@@ -20,7 +20,7 @@ from builder.proof import PROOFS_SUFFIX, Proof, proofs_json, proofs_of, proofs_p
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.levels import levels
 from builder.publish.index.repository import Kept, NewWheel, file_path
-from builder.publish.op_evidence import gradients_of, proven_on
+from builder.publish.proof_lines import gradients_of, proven_on
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 from builder.publish.provenance import statement_fault, statement_path
 from builder.untrusted import JsonError, control_character, parse_json, read_json, texts

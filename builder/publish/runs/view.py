@@ -12,8 +12,7 @@ from builder.gate.causes import Causes, causes_of
 from builder.progress.display import Timeline, clock
 from builder.proof import Proof, Verdict
 from builder.publish.index.levels import levels
-from builder.publish.op_evidence import proven_on
-from builder.publish.proof_lines import counts, findings
+from builder.publish.proof_lines import counts, findings, proven_on
 from builder.publish.runs.history import FAILED, ORDER, REFUSED, REUSED, Run
 from builder.untrusted import JsonError, parse_plain, without_escapes
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.commands.building.build import run_build
-from builder.result import BuildResult
+from builder.publish.results import BuildResult
 from builder.wheels.sccache.configure import find_sccache
 from tests.conftest import lacking
 from tests.fixtures.container_farm import BASE, ContainerFarm, add_toolkit, container_farm

@@ -24,10 +24,10 @@ from builder.matrix.load import read_plan
 from builder.process import OWNER_VARIABLE
 from builder.proof import Check, Verdict
 from builder.proofs.inventory import shelf_of
+from builder.publish.results import BuildResult
 from builder.publish.runs.history import runs as history
 from builder.publish.runs.view import report_of
 from builder.records import Part
-from builder.result import BuildResult
 from builder.store import Store
 from builder.wheels.job import NotPreparedError
 from builder.wheels.local import LocalExecutor

@@ -8,14 +8,13 @@ import pytest
 
 from builder.commands import cases
 from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.cases import CasesOptions, cases_text, run_cases, summary_text
+from builder.commands.cases import CasesOptions, CasesResult, cases_text, run_cases, summary_text
 from builder.commands.smoke_targets import SmokeTarget
 from builder.errors import Code, MissingToolError, NothingSelectedError
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Drafts, OpDraft
 from builder.matrix.axes import Cell
 from builder.matrix.config import Selection
 from builder.matrix.load import load_matrix, load_recipes, read_plan
-from builder.result import CasesResult
 from builder.store import Store, StoredBuild, work_name
 from tests.refused import refused
 from tests.unit.loopback import pure_wheel

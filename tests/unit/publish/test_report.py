@@ -21,12 +21,11 @@ from builder.matrix.plan import Build, Plan, Skip, summarise_skips
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.op_gate import outcome_evidence, summary
 from builder.publish.dist import publish_wheels
-from builder.publish.op_evidence import Gradient, gradients_of
 from builder.publish.plan_text import architectures_hint, plan_text
+from builder.publish.proof_lines import Gradient, gradients_of
 from builder.publish.provenance import make_statement
-from builder.publish.report import report_json
+from builder.publish.results import BuildResult, SmokeResult, report_json
 from builder.records import CacheStatistics, Part, Record, Toolchain
-from builder.result import BuildResult, SmokeResult
 from builder.store import Store, StoredBuild, project_key
 from builder.wheels.toolchain.uv import uv_command
 from tests.conftest import ROOT

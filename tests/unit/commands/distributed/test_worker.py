@@ -26,8 +26,7 @@ from builder.errors import BuildError, BuildfarmError, Code, MissingToolError, U
 from builder.images.engine import Engine
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import WheelProver, cell_basis
-from builder.publish.op_evidence import model_of, proven_on
-from builder.publish.proof_lines import gpu_lines
+from builder.publish.proof_lines import gpu_lines, model_of, proven_on
 from builder.store import Store
 from tests.unit.commands.distributed.made_up import BUILD_TASK, CELL, PROOF_TASK, RECIPE, SETTINGS, SHA, WHEEL, proofs
 from tests.unit.wheels.make_record import BUILD
