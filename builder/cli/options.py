@@ -1,6 +1,8 @@
 """Options that several commands have, and what their values mean."""
 
+import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch
 from builder.matrix.config import Selection
+from builder.matrix.plan import Build
 from builder.resources import own_gpus
 
 
@@ -99,6 +102,19 @@ def architectures(arch: list[str] | None) -> tuple[Arch, ...]:
         return tuple(sorted({*native, *(Arch.parse(text) for text in texts if text != "native")}))
     except UsageError as error:
         raise UsageError(error.sentence, error.code, where="--arch", hints=error.hints) from None
+
+
+def architectures_hint(builds: Collection[Build]) -> str:
+    """The number of GPU architectures and how to compile for fewer; empty if each build is for one."""
+    counts = {len(build.archs) for build in builds}
+    if max(counts, default=1) == 1:
+        return ""
+    number = f"{'up to ' if len(counts) > 1 else ''}{max(counts)} GPU architectures"
+    unread = " TORCH_CUDA_ARCH_LIST is not read." if "TORCH_CUDA_ARCH_LIST" in os.environ else ""
+    return (
+        f"Each wheel is compiled for {number}. To save time, add `--arch 9.0`, or `--arch native` for your own"
+        f" GPU.{unread}"
+    )
 
 
 def check_driver(version: str) -> None:

@@ -10,14 +10,13 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.cli.options import SelectOptions
-from builder.cli.output import print_result
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.folders import DIST, open_store
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder
 from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError
 from builder.gate.amounts import counted
 from builder.gate.draft.result import CALLED, CUDA_ONLY, TRACING_CHECKS, Drafts, OpDraft, shortened
-from builder.log import print_line
+from builder.log import print_line, print_result
 from builder.matrix.axes import Cell
 from builder.matrix.compat import and_list
 from builder.matrix.config import CASES, MATRIX, Recipe, WheelSource

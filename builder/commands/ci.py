@@ -6,9 +6,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.cli.output import print_result
 from builder.errors import Code, UsageError
-from builder.log import print_warning
+from builder.log import print_result, print_warning
 from builder.masking import mask_credentials
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan

@@ -10,9 +10,9 @@ from pathlib import Path
 from rich.markup import escape
 
 from builder.cli.options import NewMatrixOptions, architectures
-from builder.cli.output import print_data
 from builder.commands.axes import new_axes
 from builder.errors import Code, UsageError
+from builder.log import print_data
 from builder.matrix.config import Matrix
 from builder.option import argument, option
 from builder.publish.terminal import to_text

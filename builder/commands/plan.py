@@ -1,20 +1,21 @@
 """`buildfarm plan`: print the builds of a selection, their cells, and the skipped cells."""
 
 import json
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.cli.options import SelectOptions, architectures
-from builder.cli.output import print_data
-from builder.log import print_warning
+from builder.cli.options import SelectOptions, architectures, architectures_hint
+from builder.gate.amounts import counted
+from builder.log import print_data, print_warning
+from builder.matrix.axes import Cell, Cuda, Platform, Torch
 from builder.matrix.config import MATRIX
 from builder.matrix.load import read_plan
-from builder.matrix.plan import Plan
+from builder.matrix.plan import Plan, summarise_skips
 from builder.option import flag, option
 from builder.publish.ci.jobs import Scope, jobs_json
-from builder.publish.plan_text import architectures_hint, plan_text
 from builder.recipes.inspection.metadata import other_versions
 
 #: The keys of a skip.
@@ -81,3 +82,45 @@ def _lines(items: Iterable[dict[str, Any]]) -> str:
     """Return the inside of a JSON list, one line for each item, so that `diff` shows which item changed."""
     encode = json.JSONEncoder(ensure_ascii=False).encode
     return ",".join("\n" + encode(item) for item in items)
+
+
+def plan_text(plan: Plan, *, explain: bool, hint: str = "") -> str:
+    """The plan for a person: skipped cells are counted by reason, and with `explain` named too.
+
+    `hint` is a line after the builds, such as that of `architectures_hint`.
+    """
+    served = {(build.extension, cell) for build in plan.builds for cell in build.serves}
+    builds, cells, skips = len(plan.builds), len(served), len(plan.skips)
+    lines = [
+        f"{counted(builds, 'build')} {'serves' if builds == 1 else 'serve'} {counted(cells, 'cell')};"
+        f" {counted(skips, 'cell')} {'is' if skips == 1 else 'are'} skipped."
+    ]
+    lines += [""] if plan.builds else []
+    width = max((len(str(build)) for build in plan.builds), default=0)
+    for build in plan.builds:
+        lines.append(f"{build!s:{width}}  archs {' '.join(map(str, build.archs))}")
+        is_in_name = len(build.serves) == 1 and str(build).endswith(f"-{build.serves[0]}")
+        lines += [] if is_in_name else [f"  serves  {cells}" for cells in _by_torch(build.serves)]
+    if hint:
+        lines += ["", hint]
+    if plan.skips:
+        lines += ["", "skipped:"]
+        for group in summarise_skips(plan):
+            lines.append(f"  {len(group.cells):4}  {_reason(group.about, group.reason)}")
+            lines += [f"        {cells}" for cells in _by_torch(group.cells)] if explain else []
+        lines.append(f"  (number of cells and reason; {'`--json`' if explain else '`--explain`'} lists each cell)")
+    return "\n".join(lines) + "\n"
+
+
+def _by_torch(cells: Iterable[Cell]) -> Iterator[str]:
+    """The cells, a text for each torch, CUDA and platform: `torch2.11.0-cu130-cp311, cp312`."""
+    rows: dict[tuple[Torch, Cuda, Platform], list[Cell]] = defaultdict(list)
+    for cell in sorted(cells):
+        rows[cell.torch, cell.cuda, cell.platform].append(cell)
+    for first, *others in rows.values():
+        yield ", ".join([str(first), *(cell.python.tag for cell in others)])
+
+
+def _reason(extension: str, reason: str) -> str:
+    """The reason, with the extension if the reason is about one and does not begin with its name."""
+    return f"{extension}: {reason}" if extension and not reason.startswith(f"{extension} ") else reason

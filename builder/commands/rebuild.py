@@ -11,14 +11,13 @@ from pathlib import Path
 import typer
 from packaging.version import VERSION_PATTERN
 
-from builder.cli.output import print_data
 from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.building.preflight import preflight
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
-from builder.log import print_line, set_verbosity
+from builder.log import print_data, print_line, set_verbosity
 from builder.matrix.config import MATRIX, Recipe
 from builder.matrix.load import load_matrix, load_recipes
 from builder.option import argument, flag, option

@@ -7,12 +7,11 @@ from pathlib import Path
 import typer
 
 from builder.cli.options import SelectOptions
-from builder.cli.output import print_data
 from builder.errors import Exit, MissingToolError
 from builder.gate.amounts import counted
 from builder.images.dockerfiles import bases_of, dockerfiles, unpinned, write_dockerfiles
 from builder.images.registry import lock_path, read_lock, read_mirrors
-from builder.log import print_error
+from builder.log import print_data, print_error
 from builder.matrix.config import MATRIX
 from builder.matrix.load import read_plan
 from builder.option import flag, option

@@ -13,7 +13,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from builder.cli.options import SelectOptions, SmokeExecutor
-from builder.cli.output import print_result
 from builder.commands.axes import matrix_or_options, reads_unknown
 from builder.commands.folders import DIST, open_store
 from builder.commands.index.verification import Verification
@@ -24,7 +23,7 @@ from builder.gate.coverage import without_overload
 from builder.gate.outcome import NOT_RUN, Answer
 from builder.gate.pack import pack_file
 from builder.gate.report import op_lines, where_lines
-from builder.log import print_line, set_verbosity, verbosity
+from builder.log import print_line, print_result, set_verbosity, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import load_matrix, load_recipes

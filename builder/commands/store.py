@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from builder.cli.options import StoreOptions
-from builder.cli.output import print_result
 from builder.commands.folders import open_store
 from builder.gate.amounts import counted, size_text
+from builder.log import print_result
 from builder.option import option
 from builder.publish.runs.history import RUN, Run, runs
 from builder.store import Store

@@ -10,13 +10,12 @@ import typer
 from rich.markup import escape
 
 from builder.cli.options import CellOptions, check_driver
-from builder.cli.output import print_result
 from builder.commands.folders import open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
 from builder.errors import BuildfarmError, Code, Exit, UsageError
 from builder.gate.amounts import size_text
 from builder.gate.causes import line
-from builder.log import print_error, print_warning, set_verbosity
+from builder.log import print_error, print_result, print_warning, set_verbosity
 from builder.matrix.axes import Gpu, Python
 from builder.matrix.compat import Compat
 from builder.option import argument, option

@@ -14,8 +14,8 @@ from axe_playwright_python.sync_playwright import Axe
 from packaging.utils import canonicalize_name
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from builder.publish.runs.page import report_page
-from builder.publish.runs.view import report_of
+from builder.commands.report import report_page
+from builder.publish.runs.history import report_of
 from tests.conftest import lacking
 from tests.fixtures.index_server import running
 from tests.fixtures.made_up_index import LONG, make_empty_index, make_index

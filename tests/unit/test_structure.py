@@ -26,7 +26,6 @@ ORDER = [
     "builder.cli",
     "builder.commands",
     "builder.cli.options",
-    "builder.cli.output",
     "builder.recipes",
     "builder.publish",
     "builder.proofs.verify",

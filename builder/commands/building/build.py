@@ -15,8 +15,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from builder.cli.options import SOURCE, ExecutorName, SelectOptions, architectures
-from builder.cli.output import print_data
+from builder.cli.options import SOURCE, ExecutorName, SelectOptions, architectures, architectures_hint
 from builder.commands.axes import reads_unknown
 from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.building.story import BuildRun, LocalRun
@@ -26,7 +25,7 @@ from builder.errors import BuildfarmError, Exit
 from builder.gate.amounts import size_text
 from builder.gate.causes import KINDS
 from builder.gate.outcome import FAILED
-from builder.log import print_error, print_line, print_warning, set_verbosity, verbosity
+from builder.log import print_data, print_error, print_line, print_warning, set_verbosity, verbosity
 from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, TORCH_INDEX, Matrix, Recipe
@@ -37,7 +36,6 @@ from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.publish.dist import publish_wheels
 from builder.publish.index.install import install_commands, install_lines
-from builder.publish.plan_text import architectures_hint
 from builder.publish.proof_lines import counts, gpu_lines, gradient_text, gradients_of
 from builder.publish.provenance import SUFFIX
 from builder.publish.results import BuildResult, causes_of_builds, report_json

@@ -14,13 +14,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder.cli.output import print_result
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
+from builder.log import print_result
 from builder.option import argument, option
-from builder.publish.index.entry import Entry
 from builder.publish.index.objects import Objects, open_objects, read
+from builder.publish.index.pages import Entry
 from builder.publish.index.repository import Repository
 from builder.untrusted import control_character
 

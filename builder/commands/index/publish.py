@@ -15,24 +15,22 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from builder.check import Check
-from builder.cli.output import print_result
 from builder.commands.folders import DIST, new_output, open_store, read_dist
 from builder.commands.index.verification import Verification
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
-from builder.log import print_line, set_verbosity, verbosity
+from builder.log import print_line, print_result, set_verbosity, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe
 from builder.matrix.load import load_matrix, load_recipes
 from builder.option import argument, option
 from builder.proof import Proof
-from builder.publish.index.entry import project_of
 from builder.publish.index.install import commands_from_index, install_lines
 from builder.publish.index.levels import Level, levels_of, sentence, shortfalls
 from builder.publish.index.new_wheel import check_statement, merged, new_wheel, proofs_beside
 from builder.publish.index.objects import Folder, open_objects, url_of
-from builder.publish.index.pages import ALL, paths_of
+from builder.publish.index.pages import ALL, paths_of, project_of
 from builder.publish.index.reader import IndexReader
 from builder.publish.index.repository import ConflictError, Kept, NewWheel, Repository
 from builder.publish.proof_lines import causes

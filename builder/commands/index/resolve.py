@@ -12,10 +12,9 @@ import typer
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from builder.cli.output import print_result
 from builder.commands.axes import cuda_here, python_here, torch_here, with_selected
 from builder.errors import Code, Exit, NothingSelectedError, UsageError
-from builder.log import print_line
+from builder.log import print_line, print_result
 from builder.matrix.axes import Arch, Cell, Cuda, Platform
 from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, PathSource, Selection
@@ -25,9 +24,9 @@ from builder.matrix.plan import additions, make_plan
 from builder.option import argument, option
 from builder.proofs.claimed_cells import StatedTorch
 from builder.proofs.static.metadata import requires_admit
-from builder.publish.index.entry import Entry
 from builder.publish.index.install import commands_from_index
 from builder.publish.index.levels import Level
+from builder.publish.index.pages import Entry
 from builder.publish.index.reader import IndexReader
 from builder.resources import own_gpus
 from builder.wheelfile.compatibility import glibc_of, runs_on

@@ -17,8 +17,8 @@ from builder.check import Check
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
 from builder.proof import PROOFS_SUFFIX, Proof, proofs_json, proofs_of, proofs_path
-from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.levels import levels
+from builder.publish.index.pages import Entry, FarmFacts
 from builder.publish.index.repository import Kept, NewWheel, file_path
 from builder.publish.proof_lines import gradients_of, proven_on
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX

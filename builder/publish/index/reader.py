@@ -12,8 +12,7 @@ from requests.utils import get_auth_from_url, get_netrc_auth
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.images.network import ca_bundle, is_loopback
-from builder.publish.index.entry import Entry
-from builder.publish.index.pages import ALL, entries_of, quoted
+from builder.publish.index.pages import ALL, Entry, entries_of, quoted
 from builder.store import local_path
 from builder.untrusted import JsonError, split_url, without_credentials
 

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from builder.gate.outcome import FAILED, NOT_RUN, REMARK
-from builder.publish.runs.history import Run
-from builder.publish.runs.view import BuildView, Report, causes_of_report, plain, report_of, seconds_text
+from builder.publish.runs.history import BuildView, Report, Run, causes_of_report, plain, report_of, seconds_text
 
 #: GitHub shows nothing of a summary that is longer than 1 MiB.
 MOST_LOGS = 20

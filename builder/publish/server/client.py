@@ -12,10 +12,9 @@ from requests.adapters import HTTPAdapter, Retry
 from builder.errors import Code, MissingToolError, UsageError
 from builder.log import print_line
 from builder.proof import PROOFS_SUFFIX, Proof, proofs_of
-from builder.publish.index.entry import Entry
 from builder.publish.index.levels import levels
 from builder.publish.index.new_wheel import merged
-from builder.publish.index.pages import ALL, entries_of
+from builder.publish.index.pages import ALL, Entry, entries_of
 from builder.publish.index.reader import VARIABLE, bundle_for, is_safe, token_for
 from builder.publish.index.repository import ConflictError, NewWheel, refuse_other
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX

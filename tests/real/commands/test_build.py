@@ -25,8 +25,8 @@ from builder.process import OWNER_VARIABLE
 from builder.proof import Check, Verdict
 from builder.proofs.inventory import shelf_of
 from builder.publish.results import BuildResult
+from builder.publish.runs.history import report_of
 from builder.publish.runs.history import runs as history
-from builder.publish.runs.view import report_of
 from builder.records import Part
 from builder.store import Store
 from builder.wheels.job import NotPreparedError

@@ -20,8 +20,8 @@ from builder.commands.distributed.protocol import (
     PROOFS,
     version_resource,
 )
-from builder.commands.distributed.worker import facts
-from builder.commands.distributed.worker.facts import WorkerFacts, measure
+from builder.commands.distributed.worker import start
+from builder.commands.distributed.worker.start import WorkerFacts, measure
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError, UsageError
 from builder.images.engine import Engine
 from builder.proof import Check, Proof, Verdict
@@ -44,7 +44,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
     monkeypatch.setattr(Engine, "problem", lambda _: "there is no engine")
-    monkeypatch.setattr(facts, "_compiles", lambda _: False)
+    monkeypatch.setattr(start, "_compiles", lambda _: False)
     return folder
 
 

@@ -20,10 +20,10 @@ from builder.errors import Code, Exit
 from builder.matrix.axes import Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.publish.index import install
-from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.install import install_lines
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
+from builder.publish.index.pages import Entry, FarmFacts
 from builder.publish.index.reader import IndexReader, login_for
 from builder.publish.index.repository import Repository
 from builder.wheels.toolchain.pythons import Interpreter

@@ -11,11 +11,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from builder.cli.app import app
+from builder.commands.report import report_page
 from builder.errors import Code, NothingSelectedError, UsageError
-from builder.publish.runs.history import save_run
+from builder.publish.runs.history import LogEnd, plain, read_end, report_of, save_run
 from builder.publish.runs.markdown import append_summary, code, fenced, report_markdown
-from builder.publish.runs.page import report_page
-from builder.publish.runs.view import LogEnd, plain, read_end, report_of
 from builder.store import Store
 from tests.unit.publish.html_page import Page
 from tests.unit.publish.runs.make import CELL, FAILED, GOOD, HOSTILE, REFUSED, entry, log, proof, run
