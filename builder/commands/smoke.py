@@ -43,6 +43,7 @@ from builder.publish.index.new_wheel import merged, proofs_beside
 from builder.publish.proof_lines import counts, findings, gpu_lines, hints_of
 from builder.publish.results import SmokeResult, smoke_report_json
 from builder.publish.runs.history import save_run
+from builder.publish.runs.markdown import append_summary
 from builder.publish.terminal import (
     cause_lines,
     coloured_counts,
@@ -219,8 +220,6 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
     report = smoke_report_json(made, results.known)
     saved = save_run(store, started, time.monotonic() - clock, report, timeline=progress.timeline())
     if options.summary:
-        from builder.publish.runs.markdown import append_summary  # noqa: PLC0415 - loads slowly
-
         append_summary(options.summary, saved)
     return made
 

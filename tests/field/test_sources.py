@@ -68,7 +68,7 @@ class Sources:
 
     def build(self) -> BuildResult:
         """`buildfarm build` of the one extension."""
-        (result,) = run_build(self.project.options()).results
+        (result,) = run_build(self.project.options())[1]
         return result
 
     def good(self) -> BuildResult:

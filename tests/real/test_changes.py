@@ -44,7 +44,7 @@ def restored(project: SmallProject) -> Iterator[None]:
 
 def once(project: SmallProject) -> BuildResult:
     """Run the only build once."""
-    (result,) = run_build(project.options()).results
+    (result,) = run_build(project.options())[1]
     return result
 
 

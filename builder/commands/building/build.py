@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import typer
 from rich.markup import escape
@@ -40,6 +40,7 @@ from builder.publish.proof_lines import counts, gpu_lines, gradient_text, gradie
 from builder.publish.provenance import SUFFIX
 from builder.publish.results import BuildResult, causes_of_builds, report_json
 from builder.publish.runs.history import save_run
+from builder.publish.runs.markdown import append_summary
 from builder.publish.terminal import (
     cause_lines,
     coloured_counts,
@@ -97,14 +98,6 @@ class BuildOptions(WorkersOptions, SelectOptions):
         return architectures(self.arch)
 
 
-class BuildOutcome(NamedTuple):
-    """What a run planned and made; `torch_index` is that of matrix.yaml."""
-
-    plan: Plan
-    results: list[BuildResult]
-    torch_index: str
-
-
 @reads_unknown
 def build(options: BuildOptions) -> None:
     """Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and uv.
@@ -153,8 +146,10 @@ def _added(options: BuildOptions) -> Added | None:
     return added
 
 
-def run_build(options: BuildOptions) -> BuildOutcome:
+def run_build(options: BuildOptions) -> tuple[Plan, list[BuildResult], str]:
     """Build the selected wheels, prove them as far as this machine can, and put the good ones into `dist`.
+
+    Returns the plan, the result of each build, and the index of torch's CUDA variants, as in matrix.yaml.
 
     Raises UsageError or NothingSelectedError for the matrix and the options, PreflightError (or the only problem) for
     what the machine lacks. A build that fails later is a result with its error.
@@ -184,10 +179,8 @@ def run_build(options: BuildOptions) -> BuildOutcome:
         timeline=run.progress.timeline(),
     )
     if options.summary:
-        from builder.publish.runs.markdown import append_summary  # noqa: PLC0415 - loads slowly
-
         append_summary(options.summary, saved)
-    return BuildOutcome(plan, results, matrix.torch_index)
+    return plan, results, matrix.torch_index
 
 
 def _run(options: BuildOptions, matrix: Matrix, recipes: Mapping[str, Recipe], plan: Plan, store: Store) -> BuildRun:

@@ -12,7 +12,7 @@ import typer
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from builder.commands.axes import cuda_here, python_here, torch_here, with_selected
+from builder.commands.axes import current_environment, with_selected
 from builder.errors import Code, Exit, NothingSelectedError, UsageError
 from builder.log import print_line, print_result
 from builder.matrix.axes import Arch, Cell, Cuda, Platform
@@ -77,9 +77,9 @@ def resolve(options: ResolveOptions) -> None:
     glibc = _glibc(options.glibc or own_glibc)
     gpu = compat.gpu_named(options.gpu) if options.gpu else None if complete else min(own_gpus(), default=None)
     cell = Cell(
-        compat.resolve_torch(options.torch) if options.torch else torch_here(),
-        compat.resolve_cuda(options.cuda) if options.cuda else cuda_here(),
-        compat.resolve_python(options.python) if options.python else python_here(),
+        compat.resolve_torch(options.torch) if options.torch else current_environment().torch,
+        compat.resolve_cuda(options.cuda) if options.cuda else current_environment().cuda,
+        compat.resolve_python(options.python) if options.python else current_environment().python,
         Platform(f"linux_{os.uname().machine}"),
     )
     target = Target(cell, glibc, gpu)

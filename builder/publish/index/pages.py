@@ -25,6 +25,15 @@ from builder.wheelfile.compatibility import admits
 
 #: PEP 691 reserves keys that start with an underscore for the index itself.
 OWN_KEY = "_buildfarm"
+#: The media type of a JSON page (PEP 691).
+JSON_TYPE = "application/vnd.pypi.simple.v1+json"
+#: Media types of the other files that a browser may show as text, by the end of their names; it saves every other file.
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    "index.json": JSON_TYPE,
+    ".json": "application/json",
+    ".metadata": "text/plain; charset=utf-8",
+}
 #: The path with every wheel, and the path of wheels without CUDA. Each CUDA variant has a path of its name.
 ALL, WITHOUT_CUDA = "simple", "cpu"
 #: The end of the path of one torch, such as `cu130/torch2.11`. The normalized name of a project has no point.
@@ -295,6 +304,16 @@ def path_to_install(entry: Entry, variant: str = "") -> str:
     requires = entry.farm.requires_torch if entry.farm else None
     series, is_every = _admitted(entry.version.local or "", requires or (), best)
     return f"{best}/torch{series[0]}" if len(series) == 1 and not is_every else best
+
+
+def served_as(name: str) -> tuple[str, str]:
+    """How a web server answers with a file of the index: its media type, and how long it may be kept.
+
+    After ten seconds installers ask again, and get a 304 if nothing changed. What a wheel and its METADATA hold never
+    changes, and their path has the hash.
+    """
+    kind = next((kind for end, kind in _TYPES.items() if name.endswith(end)), "application/octet-stream")
+    return kind, "max-age=31536000, immutable" if name.endswith((".whl", ".whl.metadata")) else "max-age=10"
 
 
 def is_path(name: str) -> bool:

@@ -402,7 +402,7 @@ def test_a_full_disk_is_an_error_only_if_something_is_to_be_built(
     monkeypatch.setattr("builder.resources.ENVIRONMENT_BYTES", 2**60)
     with pytest.raises(UsageError, match="GiB are free, but a build needs"):
         run_build(replace(options, store=tmp_path / "empty"))
-    results = run_build(options).results
+    results = run_build(options)[1]
     assert all(result.reused for result in results)
 
 
