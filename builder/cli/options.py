@@ -70,13 +70,6 @@ class SelectOptions(CellOptions):
         return replace(super().select, extensions=tuple(self.ext or ()))
 
 
-@dataclass(frozen=True, kw_only=True)
-class NewMatrixOptions(CellOptions):
-    """The options that choose what a new matrix.yaml lists."""
-
-    arch: list[str] | None = None
-
-
 def architectures(arch: list[str] | None) -> tuple[Arch, ...]:
     """Parse GPU architectures; values may be separated by commas, semicolons or spaces. Raises UsageError.
 

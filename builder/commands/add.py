@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from rich.markup import escape
 
-from builder.cli.options import SOURCE, NewMatrixOptions, architectures
+from builder.cli.options import SOURCE, CellOptions, architectures
 from builder.commands.axes import new_axes, reads_unknown
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, UsageError
@@ -37,9 +37,10 @@ from builder.wheels.toolchain.environments import Environments
 
 
 @dataclass(frozen=True, kw_only=True)
-class AddOptions(NewMatrixOptions):
+class AddOptions(CellOptions):
     """The options of `buildfarm add`."""
 
+    arch: list[str] | None = None
     source: str = argument(SOURCE, "SOURCE")
     matrix: Path = MATRIX
     store: Path | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from builder.cli.options import NewMatrixOptions, architectures
+from builder.cli.options import CellOptions, architectures
 from builder.commands.axes import new_axes
 from builder.errors import Code, UsageError
 from builder.log import print_data
@@ -23,9 +23,10 @@ _MATRIX = "matrix.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
-class InitOptions(NewMatrixOptions):
+class InitOptions(CellOptions):
     """The options of `buildfarm init`."""
 
+    arch: list[str] | None = None
     folder: Path = argument("Folder of the project. It is created if it does not exist.", "DIR", default=Path())
     name: str | None = option(
         "Name of the extension. Default: that of the .cu file; of several files the one with which all names "

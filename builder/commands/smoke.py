@@ -39,20 +39,12 @@ from builder.proofs.cells.turns import TURNS
 from builder.proofs.claimed_cells import foreign_claim
 from builder.proofs.static.linkage import check_linkage_in
 from builder.proofs.static.symbol_table import SymbolTable
+from builder.publish import terminal
 from builder.publish.index.new_wheel import merged, proofs_beside
 from builder.publish.proof_lines import counts, findings, gpu_lines, hints_of
 from builder.publish.results import SmokeResult, smoke_report_json
 from builder.publish.runs.history import save_run
 from builder.publish.runs.markdown import append_summary
-from builder.publish.terminal import (
-    cause_lines,
-    coloured_counts,
-    hint_lines,
-    marked,
-    output_width,
-    plain_table,
-    to_text,
-)
 from builder.store import Store, write_if_changed
 from builder.wheelfile.facts import read_facts
 
@@ -259,18 +251,18 @@ def smoke_text(results: Sequence[SmokeResult]) -> str:
             parts += map(escape, where_lines(answer.where))
         for result in cells if verbosity.verbose else ():
             parts += ["", *map(escape, [str(result.cell), *op_lines(result.answer)])] if result.answer else []
-        parts += [*(marked(text) for text in gpu_lines(proofs, output_width())), ""]
-    hints = hint_lines(hint for result in results for hint in hints_of(result.all_proofs))
-    return to_text(*parts, *cause_lines(causes_of(found)), *hints)
+        parts += [*(terminal.marked(text) for text in gpu_lines(proofs, terminal.output_width())), ""]
+    hints = terminal.hint_lines(hint for result in results for hint in hints_of(result.all_proofs))
+    return terminal.to_text(*parts, *terminal.cause_lines(causes_of(found)), *hints)
 
 
 def _cells_table(results: Sequence[SmokeResult]) -> Table:
     """A row for each cell: how many of the ops were called, and the counts of the checks."""
-    table = plain_table("cell", "ops called", "checks")
+    table = terminal.plain_table("cell", "ops called", "checks")
     for result in results:
         outcomes = [one for one in result.answer.outcomes if one.op] if result.answer else []
         ops = {without_overload(one.op) for one in outcomes}
         called = {without_overload(one.op) for one in outcomes if one.verdict != NOT_RUN and one.check not in _NO_CALL}
-        row = (f"{len(called)} of {len(ops)}" if ops else "-", coloured_counts(counts(result.all_proofs)))
+        row = (f"{len(called)} of {len(ops)}" if ops else "-", terminal.coloured_counts(counts(result.all_proofs)))
         table.add_row(str(result.cell), *row)
     return table

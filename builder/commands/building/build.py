@@ -34,6 +34,7 @@ from builder.matrix.plan import Build, Plan, select_versions
 from builder.option import argument, flag, option
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
+from builder.publish import terminal
 from builder.publish.dist import publish_wheels
 from builder.publish.index.install import install_commands, install_lines
 from builder.publish.proof_lines import counts, gpu_lines, gradient_text, gradients_of
@@ -41,16 +42,6 @@ from builder.publish.provenance import SUFFIX
 from builder.publish.results import BuildResult, causes_of_builds, report_json
 from builder.publish.runs.history import save_run
 from builder.publish.runs.markdown import append_summary
-from builder.publish.terminal import (
-    cause_lines,
-    coloured_counts,
-    fits,
-    hint_lines,
-    marked,
-    output_width,
-    plain_table,
-    to_text,
-)
 from builder.records import Part
 from builder.store import Store
 from builder.tested_versions import installed_versions, unsafe_images, untested
@@ -234,8 +225,12 @@ def build_text(dist: Path, plan: Plan, results: Sequence[BuildResult], torch_ind
     blocks: list[list[Table | str]] = [
         _table([_row(result) for result in results]),
         [
-            *cause_lines(causes, [kind for kind in KINDS if kind != FAILED]),
-            *(marked(each) for result in results for each in gpu_lines(result.proofs, output_width())),
+            *terminal.cause_lines(causes, [kind for kind in KINDS if kind != FAILED]),
+            *(
+                terminal.marked(each)
+                for result in results
+                for each in gpu_lines(result.proofs, terminal.output_width())
+            ),
             *(escape(note) for note in dict.fromkeys(note for result in results for note in _notes(result))),
         ],
     ]
@@ -255,9 +250,9 @@ def build_text(dist: Path, plan: Plan, results: Sequence[BuildResult], torch_ind
         skipped = "1 cell is skipped" if len(plan.skips) == 1 else f"{len(plan.skips)} cells are skipped"
         blocks.append([f"{skipped}; `buildfarm plan` with the same selection gives the reasons."])
     problems = [result.problem for result in results if result.refused]
-    hints = hint_lines(hint for problem in problems if problem for hint in problem.hints)
-    blocks.append([*cause_lines(causes, [FAILED]), *hints])
-    return to_text(*[part for block in blocks if block for part in ["", *block]][1:])
+    hints = terminal.hint_lines(hint for problem in problems if problem for hint in problem.hints)
+    blocks.append([*terminal.cause_lines(causes, [FAILED]), *hints])
+    return terminal.to_text(*[part for block in blocks if block for part in ["", *block]][1:])
 
 
 def distinct_errors(results: Sequence[BuildResult]) -> list[tuple[BuildfarmError, list[str]]]:
@@ -271,10 +266,10 @@ def distinct_errors(results: Sequence[BuildResult]) -> list[tuple[BuildfarmError
 
 def _table(rows: Sequence[Sequence[str]]) -> list[Table | str]:
     """A table; in a narrow terminal instead two lines for each build, since wheel names are long."""
-    table = plain_table("wheel", "size", "cells", "checks", "GPU", "time", right=("size", "cells", "time"))
+    table = terminal.plain_table("wheel", "size", "cells", "checks", "GPU", "time", right=("size", "cells", "time"))
     for row in rows:
         table.add_row(*row)
-    if fits(table):
+    if terminal.fits(table):
         return [table]
     lines: list[Table | str] = []
     for name, size, cells, checks, gpu, seconds in rows:
@@ -292,7 +287,7 @@ def _row(result: BuildResult) -> tuple[str, ...]:
     name, size = escape(result.stored.wheel.name), size_text(result.stored.wheel.stat().st_size)
     if result.exit:  # a fault of the wheel, or a mistake in cases.py
         name = f"[red]{name}[/] ({'cases.py is wrong' if result.mistake_in_cases else 'refused'})"
-    return name, size, cells, coloured_counts(counts(result.proofs)), _gpu(result.proofs), seconds
+    return name, size, cells, terminal.coloured_counts(counts(result.proofs)), _gpu(result.proofs), seconds
 
 
 def _gpu(proofs: Sequence[Proof]) -> str:

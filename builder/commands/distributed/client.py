@@ -12,16 +12,10 @@ from typing import cast
 
 from builder.commands.building.executor_choice import RunSettings
 from builder.commands.building.story import BuildRun
+from builder.commands.distributed import protocol
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.options import WorkersOptions
-from builder.commands.distributed.protocol import (
-    BuildTask,
-    CheckTask,
-    WorkerAnswer,
-    keep_locks,
-    packed,
-    version_resource,
-)
+from builder.commands.distributed.protocol import BuildTask, CheckTask, WorkerAnswer
 from builder.errors import BuildError, Code, MissingToolError
 from builder.hashing import digest_of
 from builder.images.registry import lock_path
@@ -85,7 +79,7 @@ class RemoteRun(BuildRun):
     def start(self, builds: Mapping[Build, bool]) -> tuple[int, Sequence[Build]]:
         """Connect to the scheduler; raises UnreachableError. All builds go to Dask at once."""
         for name in dict.fromkeys(build.extension for build in builds):
-            self._parcels[name] = packed(self.recipes[name], self._settings.matrix.path, self.store)
+            self._parcels[name] = protocol.packed(self.recipes[name], self._settings.matrix.path, self.store)
         address, patience = self._options.scheduler or "", self._options.worker_timeout
         self._cluster = Cluster(address, patience=patience, on_stage=self._show)
         return min(max(len(builds), 1), MOST_BUILDS), [*builds]
@@ -119,7 +113,7 @@ class RemoteRun(BuildRun):
             stage("copy")
             with suppress(OSError):
                 stored = self._collect(cluster, answer)
-                keep_locks(self.store.root / "envs", answer.locks)
+                protocol.keep_locks(self.store.root / "envs", answer.locks)
                 write_atomic(self._note(task), json.dumps({"digest": stored.digest}).encode())
                 return stored, answer.reused
         raise MissingToolError(
@@ -175,7 +169,7 @@ class RemoteRun(BuildRun):
                 "lock": lock.read_text() if lock.is_file() else "",
                 "executor": [settings.executor, settings.minor_mismatch],
                 **({} if settings.compiler_cache else {"compiler cache": False}),
-                "version": version_resource(),
+                "version": protocol.version_resource(),
             }
         )
         return BuildTask(digest, build, recipe, settings)

@@ -18,19 +18,8 @@ from typing import cast
 
 from builder.commands.building.executor_choice import choose_executor
 from builder.commands.building.story import LocalRun
-from builder.commands.distributed.protocol import (
-    LOCK,
-    LOCKS,
-    BuildTask,
-    CheckTask,
-    Task,
-    WorkerAnswer,
-    keep_locks,
-    locks_in,
-    moved,
-    refused,
-    unpack,
-)
+from builder.commands.distributed import protocol
+from builder.commands.distributed.protocol import BuildTask, CheckTask, Task, WorkerAnswer
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, MissingToolError, PreflightError
 from builder.log import set_verbosity
@@ -81,11 +70,11 @@ def run(work: Work, report: Callable[[str], None]) -> WorkerAnswer:
     try:
         store = open_store(work.store)
         with store.work(f"task-{work.task.key.rpartition('-')[2][:16]}") as folder:
-            recipe = moved(work.task.recipe, unpack(work.parts, folder))
-            keep_locks(store.root / "envs", locks_in(folder / LOCKS))
+            recipe = protocol.moved(work.task.recipe, protocol.unpack(work.parts, folder))
+            protocol.keep_locks(store.root / "envs", protocol.locks_in(folder / protocol.LOCKS))
             # buildfarm.lock and facts.yaml lie beside matrix.yaml.
             use_facts_of(folder)
-            matrix = replace(work.task.settings.matrix, path=(folder / LOCK).with_name("matrix.yaml"))
+            matrix = replace(work.task.settings.matrix, path=(folder / protocol.LOCK).with_name("matrix.yaml"))
             task = replace(work.task, recipe=recipe, settings=replace(work.task.settings, matrix=matrix))
             if isinstance(task, BuildTask):
                 return _build(task, store, work.jobs, report)
@@ -98,7 +87,7 @@ def run(work: Work, report: Callable[[str], None]) -> WorkerAnswer:
         # What the preflight finds, a full disk and a lack of memory say something about this machine.
         return WorkerAnswer(error=error, machine_fault=True)
     except OSError as error:
-        return refused(error)
+        return protocol.refused(error)
 
 
 def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], None]) -> WorkerAnswer:
@@ -124,7 +113,7 @@ def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], Non
         machine_fault=isinstance(result.error, MachineFaultError),
         wheel=None if result.error else result.stored,
         log=zlib.compress(log.read_bytes()) if log.is_file() else b"",
-        locks=locks_in(envs, used),
+        locks=protocol.locks_in(envs, used),
         reused=result.reused,
     )
 

@@ -17,19 +17,8 @@ from urllib.parse import urlsplit
 from distributed import Nanny
 from distributed.security import Security
 
-from builder.commands.distributed import connection
+from builder.commands.distributed import connection, protocol
 from builder.commands.distributed.options import WorkerOptions
-from builder.commands.distributed.protocol import (
-    BUILDS,
-    GPU,
-    MANY,
-    MEMORY,
-    PROOF_MEMORY,
-    PROOFS,
-    compile_resource,
-    version_resource,
-    version_text,
-)
 from builder.commands.distributed.worker.service import Service
 from builder.commands.folders import open_store
 from builder.errors import Code, MissingToolError
@@ -176,26 +165,25 @@ class WorkerFacts:
         The memory of the machine is offered to both. Builds leave enough for a usual proof, if the machine has twice as
         much.
         """
-        common = {version_resource(): MANY, **({"docker": MANY} if self.docker else {})}
-        for_builds = self.memory - PROOF_MEMORY if self.memory >= 2 * PROOF_MEMORY else self.memory
-        compilers: dict[str, int] = {}
+        many = protocol.MANY
+        common: dict[str, float] = {protocol.version_resource(): many, **({"docker": many} if self.docker else {})}
+        left = self.memory - protocol.PROOF_MEMORY if self.memory >= 2 * protocol.PROOF_MEMORY else self.memory
+        builds = common | {protocol.BUILDS: self.builds, protocol.MEMORY: left}
         for cuda in Compat.load().cudas:
             if str(cuda) in self.toolkits:
-                compilers[compile_resource("local", cuda)] = MANY
+                builds[protocol.compile_resource("local", cuda)] = many
             if str(cuda) in self.toolkits or self.docker:
-                compilers[compile_resource("auto", cuda)] = MANY
-        gpus = {GPU: len(self.gpus)} if self.gpus else {}
-        return (
-            Offer(BUILDS, self.builds, {**common, BUILDS: self.builds, MEMORY: for_builds, **compilers}),
-            Offer(PROOFS, 1, {**common, PROOFS: 1, MEMORY: self.memory, **gpus}),  # the op gate uses every core
-        )
+                builds[protocol.compile_resource("auto", cuda)] = many
+        proofs = common | {protocol.PROOFS: 1, protocol.MEMORY: self.memory}  # one: the op gate uses every core
+        proofs |= {protocol.GPU: len(self.gpus)} if self.gpus else {}
+        return Offer(protocol.BUILDS, self.builds, builds), Offer(protocol.PROOFS, 1, proofs)
 
     def lines(self, store: Path) -> list[str]:
         """What `buildfarm worker` prints at its start."""
         gib = 2**30
         gpus = ", ".join(f"{name} ({model})" for model, name in self.gpus) or "no GPU"
         return [
-            f"worker {self.name}: buildfarm {version_text()}",
+            f"worker {self.name}: buildfarm {protocol.version_text()}",
             f"  {self.cores} cores, {self.memory / gib:.0f} GiB of memory for builds, {gpus}",
             f"  {counted(self.builds, 'build')} at the same time, {counted(self.jobs, 'compiler')} each",
             f"  Docker {self.docker}" if self.docker else "  no Docker",
