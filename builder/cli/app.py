@@ -15,6 +15,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 from typer.models import OptionInfo
 
+from builder.errors import Exit
+from builder.log import set_verbosity
 from builder.option import SHARED
 
 #: What each command does, in the order of the help: the first paragraph of its docstring.
@@ -56,12 +58,17 @@ PLACES = {
 }
 
 
-def with_parameters(function: Callable[..., None]) -> Callable[..., None]:
-    """A function for typer whose parameters are the fields of the dataclass that `function` takes as `options`."""
+def with_parameters(function: Callable[..., Exit | None]) -> Callable[..., None]:
+    """A function for typer whose parameters are the fields of the dataclass that `function` takes as `options`.
+
+    What `function` returns becomes the exit code; None: all is well.
+    """
     options = get_type_hints(function)["options"]
 
     def run(**values: object) -> None:
-        function(options=options(**values))
+        set_verbosity(quiet=bool(values.get("quiet")), verbose=bool(values.get("verbose")))
+        if exit_code := function(options=options(**values)):
+            raise typer.Exit(int(exit_code))
 
     kinds = get_type_hints(options)
     declared = [(one, (one.metadata or SHARED[one.name].metadata)["parameter"]) for one in fields(options)]

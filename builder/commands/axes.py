@@ -33,20 +33,21 @@ class _Options(Protocol):
 
 
 _O = TypeVar("_O", bound=_Options)
+_R = TypeVar("_R")
 _NAME_THEM = "name the versions, such as `--torch 2.11 --cuda 13.0 --python 3.12`"
 _NAME_A_WHEEL = "to test a wheel without this file, name the wheel, such as `buildfarm smoke torchvision==0.26.0`"
 
 
-def reads_unknown(command: Callable[[_O], None]) -> Callable[[_O], None]:
+def reads_unknown(command: Callable[[_O], _R]) -> Callable[[_O], _R]:
     """A command that reads the facts of a torch or a CUDA that is unknown from the package index, and starts again.
 
     An unknown version ends a command before it starts anything.
     """
 
     @wraps(command)
-    def run(options: _O) -> None:
+    def run(options: _O) -> _R:
         try:
-            command(options)
+            return command(options)
         except UsageError as error:
             from builder.commands.facts import read_unknown  # noqa: PLC0415 - loads slowly
 
@@ -54,7 +55,7 @@ def reads_unknown(command: Callable[[_O], None]) -> Callable[[_O], None]:
             unknown = error.code in (Code.VERSION_UNKNOWN, Code.KEY_INVALID)
             if not unknown or not read_unknown(options.matrix or MATRIX, options.select):
                 raise
-            command(options)
+            return command(options)
 
     return run
 

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.markup import escape
 
 from builder import __version__
@@ -38,7 +37,7 @@ class DoctorOptions:
     as_json: bool = False
 
 
-def doctor(options: DoctorOptions) -> None:
+def doctor(options: DoctorOptions) -> Exit:
     """Judge a Python environment with torch, and print a command that mends each fault.
 
     No package of the environment is imported, so the environment may be broken. The exit code is 1 if a fault was
@@ -63,7 +62,7 @@ def doctor(options: DoctorOptions) -> None:
     findings = judge(Cures(environment, compat, options.torch_index))
     print_result(doctor_text(environment, findings), _data(environment, findings), as_json=options.as_json)
     faults = any(finding.level is Severity.FAULT for finding in findings)
-    raise typer.Exit(int(Exit.FAILED if faults else Exit.OK))
+    return Exit.FAILED if faults else Exit.OK
 
 
 def doctor_text(environment: InstalledEnvironment, findings: Sequence[Finding]) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import typer
 from packaging.version import VERSION_PATTERN
 
 from builder.commands.building.executor_choice import RunSettings, choose_executor
@@ -17,7 +16,7 @@ from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
-from builder.log import print_data, print_line, set_verbosity
+from builder.log import print_data, print_line
 from builder.matrix.config import MATRIX, Recipe
 from builder.matrix.load import load_matrix, load_recipes
 from builder.option import argument, flag, option
@@ -130,7 +129,7 @@ class RebuildResult:
         return self.sha256 == self.rebuilt_sha256 and not self.differences
 
 
-def rebuild(options: RebuildOptions) -> None:
+def rebuild(options: RebuildOptions) -> Exit:
     """Build a wheel again from its recipe, with the packages that the record inside the wheel names.
 
     Stops with an error if the recipe, the source or the toolchain differs from the record.
@@ -139,12 +138,11 @@ def rebuild(options: RebuildOptions) -> None:
         buildfarm rebuild dist/NAME.whl --verify
         buildfarm rebuild dist/NAME.whl --verify --out rebuilt
     """
-    set_verbosity(quiet=options.quiet, verbose=options.verbose)
     if not options.verify:
         raise UsageError("nothing to do: pass --verify", Code.COMMAND_LINE_INVALID, where="rebuild")
     result = run_rebuild(options)
     print_data(rebuild_text(result))
-    raise typer.Exit(int(Exit.OK if result.equal else Exit.FAILED))
+    return Exit.OK if result.equal else Exit.FAILED
 
 
 def run_rebuild(options: RebuildOptions) -> RebuildResult:

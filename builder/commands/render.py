@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
-
 from builder.cli.options import SelectOptions
 from builder.errors import Exit, MissingToolError
 from builder.gate.amounts import counted
@@ -29,7 +27,7 @@ class RenderOptions(SelectOptions):
     )
 
 
-def render(options: RenderOptions) -> None:
+def render(options: RenderOptions) -> Exit:
     """Write the Dockerfile of every image that the selection needs. Does not need Docker.
 
     Examples:
@@ -48,7 +46,7 @@ def render(options: RenderOptions) -> None:
     for problem in problems:
         print_error(problem)
     print_data(render_text(options.out, files, pinned=options.lock))
-    raise typer.Exit(int(max((problem.exit_code for problem in problems), default=Exit.OK)))
+    return max((problem.exit_code for problem in problems), default=Exit.OK)
 
 
 def render_text(folder: Path, files: Mapping[str, str], *, pinned: bool) -> str:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-import typer
 from rich.markup import escape
 from rich.table import Table
 
@@ -23,7 +22,7 @@ from builder.gate.coverage import without_overload
 from builder.gate.outcome import NOT_RUN, Answer
 from builder.gate.pack import pack_file
 from builder.gate.report import op_lines, where_lines
-from builder.log import print_line, print_result, set_verbosity, verbosity
+from builder.log import print_line, print_result, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import load_matrix, load_recipes
@@ -143,7 +142,7 @@ class SmokeOptions(SelectOptions):
 
 
 @reads_unknown
-def smoke(options: SmokeOptions) -> None:
+def smoke(options: SmokeOptions) -> Exit:
     """Test finished wheels: call every op in each cell and run the checks of ops. Builds nothing.
 
     A named wheel needs no matrix.yaml. Without the file, it is tested with --torch, --cuda and --python; without these
@@ -154,14 +153,13 @@ def smoke(options: SmokeOptions) -> None:
         buildfarm smoke NAME==VERSION --executor docker --summary smoke.md
         buildfarm smoke --ext NAME --pack gate.pyz
     """
-    set_verbosity(quiet=options.quiet, verbose=options.verbose)
     if options.pack:
         if options.wheels:
             sentence = "cannot be combined with WHEEL: --pack runs no check"
             raise UsageError(sentence, Code.COMMAND_LINE_INVALID, where="--pack")
         file = pack_gate(options.matrix or MATRIX, options.select, options.pack)
         print_line(f"wrote {file}; run `python {file.name}` in an environment with torch and the wheel")
-        return
+        return Exit.OK
     results = run_smoke(options)
     data = [{"subject": one.subject, "cell": one.cell, "proofs": one.all_proofs} for one in results]
     print_result(smoke_text(results), data, as_json=options.as_json)
@@ -170,7 +168,7 @@ def smoke(options: SmokeOptions) -> None:
             "no check could run in any of the cells", Code.NO_CELL_HERE, hints=["the output above gives the reasons"]
         )
     failed = any(proof.verdict is Verdict.FAILED for result in results for proof in result.all_proofs)
-    raise typer.Exit(int(Exit.FAILED if failed else Exit.OK))
+    return Exit.FAILED if failed else Exit.OK
 
 
 def run_smoke(options: SmokeOptions) -> list[SmokeResult]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.markup import escape
 
 from builder.cli.options import CellOptions, check_driver
@@ -15,7 +14,7 @@ from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
 from builder.errors import BuildfarmError, Code, Exit, UsageError
 from builder.gate.amounts import size_text
 from builder.gate.causes import line
-from builder.log import print_error, print_result, print_warning, set_verbosity
+from builder.log import print_error, print_result, print_warning
 from builder.matrix.axes import Gpu, Python
 from builder.matrix.compat import Compat
 from builder.option import argument, option
@@ -53,7 +52,7 @@ class VerifyOptions(CellOptions):
     as_json: bool = False
 
 
-def verify(options: VerifyOptions) -> None:
+def verify(options: VerifyOptions) -> Exit:
     """Judge any wheel from its file alone: with which torch, GPUs and systems it works. Executes nothing in it.
 
     The wheel is linked with the torch of --torch, or with those that it claims. To read which symbols a release
@@ -65,14 +64,13 @@ def verify(options: VerifyOptions) -> None:
         buildfarm verify WHEEL --max-size 300MB
         buildfarm verify WHEEL --gpu B200 --gpu "RTX 4090" --driver 550
     """
-    set_verbosity(quiet=options.quiet, verbose=options.verbose)
     verdicts, unreadable = run_verify(options, open_store(options.store))
     print_result(verify_text(verdicts), verify_data(verdicts, unreadable), as_json=options.as_json)
     for error in unreadable.values():
         print_error(error)
     if unreadable:
-        raise typer.Exit(int(Exit.USAGE))
-    raise typer.Exit(int(Exit.FAILED if any(one.failed for one in verdicts) else Exit.OK))
+        return Exit.USAGE
+    return Exit.FAILED if any(one.failed for one in verdicts) else Exit.OK
 
 
 def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict], Unreadable]:

@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
 from rich.markup import escape
 from rich.table import Table
 
@@ -25,7 +24,7 @@ from builder.errors import BuildfarmError, Exit
 from builder.gate.amounts import size_text
 from builder.gate.causes import KINDS
 from builder.gate.outcome import FAILED
-from builder.log import print_data, print_error, print_line, print_warning, set_verbosity, verbosity
+from builder.log import print_data, print_error, print_line, print_warning, verbosity
 from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, TORCH_INDEX, Matrix, Recipe
@@ -90,7 +89,7 @@ class BuildOptions(WorkersOptions, SelectOptions):
 
 
 @reads_unknown
-def build(options: BuildOptions) -> None:
+def build(options: BuildOptions) -> Exit:
     """Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and uv.
 
     Examples:
@@ -99,7 +98,6 @@ def build(options: BuildOptions) -> None:
         buildfarm build torch-scatter==2.1.2 --torch 2.11 --cuda 13.0
         buildfarm build --ext ms_deform_attn --executor docker --jobs 8
     """
-    set_verbosity(quiet=options.quiet, verbose=options.verbose)
     options.check_workers()
     _ = options.archs  # may raise, so before a recipe is written
     added = _added(options)
@@ -111,7 +109,7 @@ def build(options: BuildOptions) -> None:
     print_data(text)
     for error, failed in distinct_errors(results):  # after the table, which would hide them
         print_error(error, who=failed)
-    raise typer.Exit(int(max((result.exit for result in results), default=Exit.OK)))
+    return max((result.exit for result in results), default=Exit.OK)
 
 
 def _added(options: BuildOptions) -> Added | None:

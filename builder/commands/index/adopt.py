@@ -15,9 +15,9 @@ from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
 from builder.commands.index.publish import PublishOutcome, PublishResult, print_published, publish_wheel
 from builder.commands.index.verification import Verification
 from builder.commands.smoke_targets import empty_recipe, recipe_for, with_imports
-from builder.errors import UsageError
+from builder.errors import Exit, UsageError
 from builder.gate.amounts import counted, join_names
-from builder.log import print_warning, set_verbosity
+from builder.log import print_warning
 from builder.matrix.axes import Platform
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import MATRIX, TORCH_INDEX, Recipe, Selection
@@ -61,7 +61,7 @@ class AdoptOptions(SelectOptions):
     as_json: bool = False
 
 
-def adopt(options: AdoptOptions) -> None:
+def adopt(options: AdoptOptions) -> Exit:
     """Test wheels that others built, and put them into a package index. Builds nothing.
 
     Each wheel gets the checks that `build` runs, and the level of `publish --require` applies to each tested cell.
@@ -75,7 +75,6 @@ def adopt(options: AdoptOptions) -> None:
         buildfarm adopt NAME==VERSION --to index --torch 2.11 --python 3.12 --require static
         buildfarm adopt downloads/ https://wheels.example/NAME.whl --to /srv/wheels
     """
-    set_verbosity(quiet=options.quiet, verbose=options.verbose)
     required, select, compat = levels_of(options.require), options.select, Compat.load()
     store = open_store(options.store)
     selected([], select, compat)  # raises UsageError for a wrong selection, before a download
@@ -91,7 +90,7 @@ def adopt(options: AdoptOptions) -> None:
     adopter = _Adopter(required, select, repository, store, recipes, WheelProver(store, environments), progress)
     with progress.shown():
         results = list(map(adopter.adopt, found))
-    print_published(results, url_of(options.to), None, as_json=options.as_json)
+    return print_published(results, url_of(options.to), None, as_json=options.as_json)
 
 
 @dataclass(frozen=True)

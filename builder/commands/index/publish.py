@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, NoReturn
+from typing import Any
 
-import typer
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
@@ -20,7 +19,7 @@ from builder.commands.index.verification import Verification
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
-from builder.log import print_line, print_result, set_verbosity, verbosity
+from builder.log import print_line, print_result, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe
 from builder.matrix.load import load_matrix, load_recipes
@@ -107,7 +106,7 @@ class PublishResult:
     unverified: str = ""
 
 
-def publish(options: PublishOptions) -> None:
+def publish(options: PublishOptions) -> Exit:
     """Put wheels into a package index, each with its proofs, its SBOM and its provenance.
 
     A wheel is refused if a check failed, or if its proofs do not reach the levels of --require in each of its cells.
@@ -140,7 +139,6 @@ def publish(options: PublishOptions) -> None:
         buildfarm publish --to s3://wheels/team
         BUILDFARM_TOKEN=... buildfarm publish --to https://wheels.example/
     """
-    set_verbosity(quiet=False, verbose=options.verbose)
     required = levels_of(options.require)
     wheels = list(options.wheels or _newest_versions(read_dist(options.dist)))
     store = open_store(options.store, run=False)
@@ -152,7 +150,7 @@ def publish(options: PublishOptions) -> None:
         target, index = Repository(open_objects(options.to)), url_of(options.to)
     matrix = options.matrix or (MATRIX if MATRIX.is_file() else None)
     results = publish_wheels(target, wheels, store, required, load_recipes(load_matrix(matrix)) if matrix else ())
-    print_published(results, index, required, as_json=options.as_json)
+    return print_published(results, index, required, as_json=options.as_json)
 
 
 def _newest_versions(wheels: Sequence[Path]) -> Iterator[Path]:
@@ -317,9 +315,9 @@ def _offered(results: Sequence[PublishResult]) -> list[PublishResult]:
 
 def print_published(
     results: Sequence[PublishResult], index: str, required: Sequence[Level] | None, *, as_json: bool
-) -> NoReturn:
-    """Print the text of `publish_text`, or everything about each wheel, and exit."""
+) -> Exit:
+    """Print the text of `publish_text`, or everything about each wheel; return the exit code."""
     keys = ("wheel", "outcome", "cells", "paths", "yanked", "reasons")
     data = [{key: getattr(result, key) for key in keys} | result.about for result in results]
     print_result(publish_text(results, index, required), data, as_json=as_json)
-    raise typer.Exit(int(Exit.FAILED if any(result.reasons for result in results) else Exit.OK))
+    return Exit.FAILED if any(result.reasons for result in results) else Exit.OK

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import typer
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
@@ -52,7 +51,7 @@ class ResolveOptions:
     as_json: bool = False
 
 
-def resolve(options: ResolveOptions) -> None:
+def resolve(options: ResolveOptions) -> Exit:
     """Find the wheel of an index for a machine, and print the commands that install it.
 
     Of the wheels that fit, a stable version comes before a pre-release, and a wheel that was tested with this torch,
@@ -103,7 +102,7 @@ def resolve(options: ResolveOptions) -> None:
     print_result(text, data, as_json=options.as_json)
     if found.best and reader.login:
         print_line("The commands contain no password: pip and uv read it from ~/.netrc.")
-    raise typer.Exit(int(Exit.OK if found.best else Exit.FAILED))
+    return Exit.OK if found.best else Exit.FAILED
 
 
 @dataclass(frozen=True)
