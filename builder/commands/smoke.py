@@ -77,13 +77,13 @@ class Results:
             if target.sha256 not in self._files:
                 self._files[target.sha256] = self._about_file(target, known)
             about_file = self._files[target.sha256]
-            result = SmokeResult(target.wheel.name, cell, proofs, answer, about_file)
+            result = SmokeResult(target.wheel.name, cell, (*about_file, *proofs), answer)
             self.made[target.wheel, cell] = result
             known = self.known[result.subject] = merged(known, about_file, proofs)
             if beside:
                 self._beside[target.wheel] = known
                 write_if_changed(proofs_path(target.wheel), proofs_json(known))
-        failed = sum(proof.verdict is Verdict.FAILED for proof in result.all_proofs)
+        failed = sum(proof.verdict is Verdict.FAILED for proof in result.proofs)
         return f"{failed} failed" if failed else "tested"
 
     def lack_linkage(self, target: SmokeTarget, cell: Cell) -> bool:
@@ -161,13 +161,13 @@ def smoke(options: SmokeOptions) -> Exit:
         print_line(f"wrote {file}; run `python {file.name}` in an environment with torch and the wheel")
         return Exit.OK
     results = run_smoke(options)
-    data = [{"subject": one.subject, "cell": one.cell, "proofs": one.all_proofs} for one in results]
+    data = [{"subject": one.subject, "cell": one.cell, "proofs": one.proofs} for one in results]
     print_result(smoke_text(results), data, as_json=options.as_json)
-    if {proof.verdict for result in results for proof in result.proofs} == {Verdict.NOT_RUN}:
+    if {proof.verdict for result in results for proof in result.proofs if proof.cell} == {Verdict.NOT_RUN}:
         raise MissingToolError(
             "no check could run in any of the cells", Code.NO_CELL_HERE, hints=["the output above gives the reasons"]
         )
-    failed = any(proof.verdict is Verdict.FAILED for result in results for proof in result.all_proofs)
+    failed = any(proof.verdict is Verdict.FAILED for result in results for proof in result.proofs)
     return Exit.FAILED if failed else Exit.OK
 
 
@@ -242,7 +242,7 @@ def smoke_text(results: Sequence[SmokeResult]) -> str:
     found: list[PlacedOutcome] = []
     for subject in dict.fromkeys(result.subject for result in results):
         cells = [result for result in results if result.subject == subject]
-        proofs = [*cells[0].file_proofs, *(proof for result in cells for proof in result.proofs)]
+        proofs = [proof for result in cells for proof in result.proofs if proof.cell or result is cells[0]]
         found += findings(proofs, subject)
         parts += [escape(subject), _cells_table(cells)]
         if len(cells) == 1 and (answer := cells[0].answer):
@@ -250,7 +250,7 @@ def smoke_text(results: Sequence[SmokeResult]) -> str:
         for result in cells if verbosity.verbose else ():
             parts += ["", *map(escape, [str(result.cell), *op_lines(result.answer)])] if result.answer else []
         parts += [*(terminal.marked(text) for text in gpu_lines(proofs, terminal.output_width())), ""]
-    hints = terminal.hint_lines(hint for result in results for hint in hints_of(result.all_proofs))
+    hints = terminal.hint_lines(hint for result in results for hint in hints_of(result.proofs))
     return terminal.to_text(*parts, *terminal.cause_lines(causes_of(found)), *hints)
 
 
@@ -261,6 +261,6 @@ def _cells_table(results: Sequence[SmokeResult]) -> Table:
         outcomes = [one for one in result.answer.outcomes if one.op] if result.answer else []
         ops = {without_overload(one.op) for one in outcomes}
         called = {without_overload(one.op) for one in outcomes if one.verdict != NOT_RUN and one.check not in _NO_CALL}
-        row = (f"{len(called)} of {len(ops)}" if ops else "-", terminal.coloured_counts(counts(result.all_proofs)))
+        row = (f"{len(called)} of {len(ops)}" if ops else "-", terminal.coloured_counts(counts(result.proofs)))
         table.add_row(str(result.cell), *row)
     return table

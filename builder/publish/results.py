@@ -97,17 +97,10 @@ class SmokeResult:
     #: The wheel's file name, or NAME VERSION of an installed distribution.
     subject: str
     cell: Cell
-    #: Verdicts of the import check and of every check of the op gate.
+    #: Verdicts of the checks of the wheel file, the same in each cell, and of those in the cell.
     proofs: tuple[Proof, ...]
     #: Every outcome of the op gate; None where it did not run.
     answer: Answer | None
-    #: Verdicts of the checks of the wheel file, the same in each cell.
-    file_proofs: tuple[Proof, ...] = ()
-
-    @property
-    def all_proofs(self) -> tuple[Proof, ...]:
-        """The verdicts on the file, and those in the cell."""
-        return (*self.file_proofs, *self.proofs)
 
 
 def causes_of_builds(results: Iterable[BuildResult]) -> Causes:

@@ -172,37 +172,33 @@ def run_build(options: BuildOptions) -> tuple[Plan, list[BuildResult], str]:
     return plan, results, matrix.torch_index
 
 
-def _run(options: BuildOptions, matrix: Matrix, recipes: Mapping[str, Recipe], plan: Plan, store: Store) -> BuildRun:
+def _run(options: BuildOptions, matrix: Matrix, recipes: dict[str, Recipe], plan: Plan, store: Store) -> BuildRun:
     """The run on this machine, or on the workers of a scheduler."""
     environments = Environments(store, matrix.torch_index)
-    if options.scheduler:
-        from builder.commands.distributed.client import RemoteRun  # noqa: PLC0415 - imports Dask
-
-        prover = WheelProver(store, environments, again=options.recheck)
-        return RemoteRun(store, prover, recipes, _settings(options, matrix), options)
-    executor = choose_executor(_settings(options, matrix), plan.builds, environments)
-    # A container's wheel may need a newer glibc than this machine has. Such a wheel is proven in the runtime image.
-    images = matrix if executor.name == "docker" else None
-    prover = WheelProver(store, environments, images, pull=not options.no_pull, again=options.recheck)
-    return LocalRun(
-        store,
-        executor,
-        prover,
-        recipes,
-        jobs=options.jobs,
-        minor_mismatch=options.minor_mismatch,
-        cures=not options.no_cures,
-    )
-
-
-def _settings(options: BuildOptions, matrix: Matrix) -> RunSettings:
-    """What the options say about each build."""
-    return RunSettings(
+    settings = RunSettings(
         matrix,
         str(options.executor),
         options.minor_mismatch,
         compiler_cache=not options.no_compiler_cache,
         pull=not options.no_pull,
+    )
+    if options.scheduler:
+        from builder.commands.distributed.client import RemoteRun  # noqa: PLC0415 - imports Dask
+
+        prover = WheelProver(store, environments, again=options.recheck)
+        return RemoteRun(store, recipes, prover, settings, options)
+    executor = choose_executor(settings, plan.builds, environments)
+    # A container's wheel may need a newer glibc than this machine has. Such a wheel is proven in the runtime image.
+    images = matrix if executor.name == "docker" else None
+    prover = WheelProver(store, environments, images, pull=not options.no_pull, again=options.recheck)
+    return LocalRun(
+        store,
+        recipes,
+        prover,
+        executor,
+        jobs=options.jobs,
+        minor_mismatch=options.minor_mismatch,
+        cures=not options.no_cures,
     )
 
 

@@ -160,7 +160,7 @@ def project(folder: Path, source: str, store: Store) -> LocalRun:
     (folder / "op.cu").write_text(source)
     recipe = replace(make.recipe("ops"), folder=folder, source=PathSource(folder))
     executor = LocalExecutor(Environments(store, "https://index.example"))
-    run = LocalRun(store, executor, None, {BUILD.extension: recipe})
+    run = LocalRun(store, {BUILD.extension: recipe}, None, executor)
     run._places = {BUILD: BuildPlace(1)}
     run.progress.start(str(BUILD))
     return run

@@ -69,7 +69,7 @@ def wheels_without_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_of(recipe: Recipe, tools: Compilers, *, cures: bool = True) -> LocalRun:
-    found = LocalRun(tools.environments.store, tools, None, {"toy": recipe}, cures=cures)  # type: ignore[arg-type]
+    found = LocalRun(tools.environments.store, {"toy": recipe}, None, tools, cures=cures)  # type: ignore[arg-type]
     found._places = {build: BuildPlace(1) for build in BUILDS}
     for build in BUILDS:
         found.progress.start(str(build))

@@ -25,7 +25,7 @@ from builder.errors import BuildfarmError, MissingToolError, PreflightError
 from builder.log import set_verbosity
 from builder.matrix.compat import use_facts_of
 from builder.process import handle_signals, kill_all
-from builder.progress.display import Progress, repeated
+from builder.progress.display import repeated
 from builder.proofs.cells.prover import WheelProver
 from builder.store import Store
 from builder.wheels.toolchain.environments import Environments
@@ -95,15 +95,15 @@ def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], Non
     environments = Environments(store, settings.matrix.torch_index)
     executor = choose_executor(settings, [task.build], environments)
     recipes, mismatch = {task.recipe.name: task.recipe}, settings.minor_mismatch
-    started, progress, last = time.time(), Progress(), ""
+    started, last = time.time(), ""
+    builder = LocalRun(store, recipes, None, executor, jobs=jobs, minor_mismatch=mismatch)
 
     def report_state() -> None:
         nonlocal last
-        state = next(iter(progress.states().values()), "")
+        state = next(iter(builder.progress.states().values()), "")
         if state and state != last:
             report(last := state)
 
-    builder = LocalRun(store, executor, None, recipes, jobs=jobs, minor_mismatch=mismatch, progress=progress)
     with repeated(report_state, REPORT_SECONDS):
         (result,) = builder.build_all(builder.stored([task.build]))
     log, envs = builder.log(task.build), store.root / "envs"

@@ -154,7 +154,7 @@ def test_a_build_without_the_compiler_cache_is_another_task(tmp_path: Path, monk
 
     def digest(settings: RunSettings) -> str:
         options = WorkersOptions(scheduler="tcp://127.0.0.1:1")
-        run = RemoteRun(Store(tmp_path), cast("WheelProver", None), {BUILD.extension: RECIPE}, settings, options)
+        run = RemoteRun(Store(tmp_path), {BUILD.extension: RECIPE}, cast("WheelProver", None), settings, options)
         return run._task(BUILD).digest
 
     assert digest(SETTINGS) == digest(replace(SETTINGS, compiler_cache=True))
