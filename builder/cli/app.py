@@ -56,6 +56,8 @@ PLACES = {
     **{name: f"index.{name}" for name in ("publish", "adopt", "relabel", "serve", "token", "resolve")},
     **dict.fromkeys(("yank", "unyank", "index"), "index.manage"),
 }
+#: Options that end the list of a command's options, in the opposite order.
+_LAST = ("as_json", "verbose", "quiet", "store")
 
 
 def with_parameters(function: Callable[..., Exit | None]) -> Callable[..., None]:
@@ -72,8 +74,8 @@ def with_parameters(function: Callable[..., Exit | None]) -> Callable[..., None]
 
     kinds = get_type_hints(options)
     declared = [(one, (one.metadata or SHARED[one.name].metadata)["parameter"]) for one in fields(options)]
-    # Those with a heading of their own come last in the help, before them --json.
-    declared.sort(key=lambda pair: (bool(pair[1].rich_help_panel), pair[0].name == "as_json"))
+    # Those with a heading of their own come last in the help, before them those of _LAST.
+    declared.sort(key=lambda pair: (bool(pair[1].rich_help_panel), *(pair[0].name == last for last in _LAST)))
     parameters = []
     for one, declaration in declared:
         if isinstance(declaration, OptionInfo) and not declaration.param_decls:

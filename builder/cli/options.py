@@ -45,6 +45,14 @@ class StoreOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunOptions(StoreOptions):
+    """The options of a command that builds or checks wheels."""
+
+    quiet: bool = False
+    verbose: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class CellOptions:
     """The options that select cells."""
 

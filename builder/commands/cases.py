@@ -9,10 +9,10 @@ from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from builder.cli.options import SelectOptions
+from builder.cli.options import SelectOptions, StoreOptions
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.folders import DIST, open_store
-from builder.commands.smoke_targets import SmokeTarget, TargetFinder
+from builder.commands.targets import SmokeTarget, TargetFinder
 from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError
 from builder.gate.amounts import counted
 from builder.gate.draft.result import CALLED, CUDA_ONLY, TRACING_CHECKS, Drafts, OpDraft, shortened
@@ -34,7 +34,7 @@ _WIDTH = 118
 
 
 @dataclass(frozen=True, kw_only=True)
-class CasesOptions(SelectOptions):
+class CasesOptions(SelectOptions, StoreOptions):
     """The options of `buildfarm cases`."""
 
     matrix: Path = MATRIX
@@ -43,8 +43,6 @@ class CasesOptions(SelectOptions):
         "DIR",
         default=DIST,
     )
-    store: Path | None = None
-    as_json: bool = False
 
 
 @dataclass(frozen=True)

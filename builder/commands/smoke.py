@@ -11,11 +11,11 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from builder.cli.options import SelectOptions, SmokeExecutor
+from builder.cli.options import RunOptions, SelectOptions, SmokeExecutor
 from builder.commands.axes import matrix_or_options, reads_unknown
 from builder.commands.folders import DIST, open_store
 from builder.commands.index.verification import Verification
-from builder.commands.smoke_targets import SmokeTarget, TargetFinder
+from builder.commands.targets import SmokeTarget, TargetFinder
 from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.gate.causes import PlacedOutcome, causes_of
 from builder.gate.coverage import without_overload
@@ -113,7 +113,7 @@ def _of_cells(proof: Proof) -> Proof:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmokeOptions(SelectOptions):
+class SmokeOptions(SelectOptions, RunOptions):
     """The options of `buildfarm smoke`."""
 
     wheels: list[str] | None = argument(
@@ -134,11 +134,7 @@ class SmokeOptions(SelectOptions):
     )
     no_pull: bool = False
     dist: Path = option("Folder whose wheels are tested if no WHEEL is given.", "DIR", default=DIST)
-    store: Path | None = None
     summary: Path | None = None
-    quiet: bool = False
-    verbose: bool = False
-    as_json: bool = False
 
 
 @reads_unknown

@@ -3,14 +3,13 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
 
-from builder.cli.options import CellOptions, check_driver
+from builder.cli.options import CellOptions, RunOptions, check_driver
 from builder.commands.folders import open_store
-from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
+from builder.commands.targets import ForeignWheel, foreign_wheels
 from builder.errors import BuildfarmError, Code, Exit, UsageError
 from builder.gate.amounts import size_text
 from builder.gate.causes import line
@@ -36,7 +35,7 @@ Unreadable = Mapping[ForeignWheel, UsageError]
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyOptions(CellOptions):
+class VerifyOptions(CellOptions, RunOptions):
     """The options of `buildfarm verify`."""
 
     wheels: list[str] = argument("File, folder with wheels, URL, or NAME==VERSION on the package index.", "WHEEL")
@@ -46,10 +45,6 @@ class VerifyOptions(CellOptions):
     driver: str = option("NVIDIA driver of the GPUs: 550 or 550.54.14.", "VERSION", default="")
     max_size: str = option("The largest wheel file that passes, such as 300MB or 1GiB.", "SIZE", default="")
     index: str = ""
-    store: Path | None = None
-    quiet: bool = False
-    verbose: bool = False
-    as_json: bool = False
 
 
 def verify(options: VerifyOptions) -> Exit:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from builder.cli.options import SOURCE, ExecutorName, SelectOptions, architectures, architectures_hint
+from builder.cli.options import SOURCE, ExecutorName, RunOptions, SelectOptions, architectures, architectures_hint
 from builder.commands.axes import reads_unknown
 from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.building.story import BuildRun, LocalRun
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildOptions(WorkersOptions, SelectOptions):
+class BuildOptions(WorkersOptions, SelectOptions, RunOptions):
     """The options of `buildfarm build`."""
 
     source: str | None = argument(
@@ -77,10 +77,6 @@ class BuildOptions(WorkersOptions, SelectOptions):
     recheck: bool = flag("Run every check of the selected wheels again, also checks that passed or failed before.")
     dist: Path = DIST
     summary: Path | None = None
-    store: Path | None = None
-    quiet: bool = False
-    verbose: bool = False
-    as_json: bool = False
 
     @cached_property
     def archs(self) -> tuple[Arch, ...]:

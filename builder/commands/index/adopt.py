@@ -9,12 +9,11 @@ from typing import Any
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from builder.cli.options import SelectOptions
+from builder.cli.options import RunOptions, SelectOptions
 from builder.commands.folders import new_output, open_store
-from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
 from builder.commands.index.publish import PublishOutcome, PublishResult, print_published, publish_wheel
 from builder.commands.index.verification import Verification
-from builder.commands.smoke_targets import empty_recipe, recipe_for, with_imports
+from builder.commands.targets import ForeignWheel, empty_recipe, foreign_wheels, recipe_for, with_imports
 from builder.errors import Exit, UsageError
 from builder.gate.amounts import counted, join_names
 from builder.log import print_warning
@@ -43,7 +42,7 @@ _MOST = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdoptOptions(SelectOptions):
+class AdoptOptions(SelectOptions, RunOptions):
     """The options of `buildfarm adopt`."""
 
     wheels: list[str] = argument("File, folder with wheels, URL, or NAME==VERSION on the package index.", "WHEEL")
@@ -55,10 +54,6 @@ class AdoptOptions(SelectOptions):
         "The file that lists the recipes, whose cases are run. Default: matrix.yaml if there is one.", "FILE"
     )
     index: str = ""
-    store: Path | None = None
-    quiet: bool = False
-    verbose: bool = False
-    as_json: bool = False
 
 
 def adopt(options: AdoptOptions) -> Exit:

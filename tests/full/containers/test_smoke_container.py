@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from builder.commands.smoke_targets import TargetFinder
+from builder.commands.targets import TargetFinder
 from builder.images.base_image_choice import ImageChooser
 from builder.images.container import OWNER_LABEL, ContainerSpec
 from builder.images.engine import Engine

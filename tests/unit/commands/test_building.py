@@ -16,7 +16,7 @@ import pytest
 
 from builder.commands.building.preflight import BuildPlace, places
 from builder.commands.building.story import LocalRun
-from builder.commands.index.foreign_wheels import foreign_wheels
+from builder.commands.targets import foreign_wheels
 from builder.errors import BuildError
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell, Python

@@ -9,7 +9,7 @@ import pytest
 from builder.commands import cases
 from builder.commands.building.folder_builds import FolderBuilds
 from builder.commands.cases import CasesOptions, CasesResult, cases_text, run_cases, summary_text
-from builder.commands.smoke_targets import SmokeTarget
+from builder.commands.targets import SmokeTarget
 from builder.errors import Code, MissingToolError, NothingSelectedError
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Drafts, OpDraft
 from builder.matrix.axes import Cell
