@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.cli.options import SelectOptions, StoreOptions
-from builder.commands.building.folder_builds import FolderBuilds
+from builder.commands.building.folder_builds import last_wheels
 from builder.commands.folders import DIST, open_store
 from builder.commands.targets import SmokeTarget, TargetFinder
 from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError
@@ -103,7 +103,7 @@ def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> S
     if isinstance(recipe.source, WheelSource):
         return finder.find([f"{recipe.source.project}=={recipe.source.version}"], dist)[0]
     found = sorted(dist.glob("*.whl"), key=lambda wheel: wheel.stat().st_mtime, reverse=True)
-    found = [*(stored.wheel for stored in FolderBuilds(store).last(recipe)), *found]
+    found = [*(stored.wheel for stored in last_wheels(store, recipe)), *found]
     own = []
     for wheel in found:
         with suppress(InvalidWheelFilename):

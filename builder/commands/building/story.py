@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from builder.commands.building.folder_builds import FolderBuilds
+from builder.commands.building import folder_builds
 from builder.commands.building.preflight import BuildPlace, places, preflight
 from builder.errors import BuildfarmError
 from builder.log import print_line, print_warning
@@ -103,7 +103,7 @@ class BuildRun(ABC):
         self.progress.start(name, log)
         try:
             stored, reused = self.make(build, log, stage)
-            FolderBuilds(self.store).remember(build, self.recipes[build.extension], stored.digest)
+            folder_builds.remember(self.store, build, self.recipes[build.extension], stored.digest)
             proofs = self.prove(build, stored, log, stage)
         except BuildfarmError as problem:
             error, reused = problem, False
@@ -232,7 +232,7 @@ class LocalRun(BuildRun):
                 self.progress.read_calls(name, job.calls)
                 needless = needless_headers(job.source)  # before the compile, which may move the source away
                 early = self.prover.environments_ahead(build, recipe, digest) if self.prover else nullcontext()
-                with FolderBuilds(store).compiling(build, recipe, source.files), early:
+                with folder_builds.compiling(store, build, recipe, source.files), early:
                     raw = compile_wheel(prepared, job, stage)
                     wheel, record = repair_wheel(raw, source.digest, stage, minor_mismatch=self.minor_mismatch)
                     stored = store.add(digest, wheel, record)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.commands import cases
-from builder.commands.building.folder_builds import FolderBuilds
+from builder.commands.building.folder_builds import remember
 from builder.commands.cases import CasesOptions, CasesResult, cases_text, run_cases, summary_text
 from builder.commands.targets import SmokeTarget
 from builder.errors import Code, MissingToolError, NothingSelectedError
@@ -141,7 +141,7 @@ def built(store: Store, matrix: Path, digest: str, version: str = "1.0") -> Stor
         stored = store.add(digest, wheel, build_record())
     [recipe] = load_recipes(load_matrix(matrix))
     [build] = read_plan(matrix, Selection())[2].builds
-    FolderBuilds(store).remember(build, recipe, digest)
+    remember(store, build, recipe, digest)
     return stored
 
 
