@@ -16,7 +16,7 @@ from builder.progress.display import clock
 from builder.proof import Verdict
 from builder.publish.people.people_pages import templates
 from builder.publish.proof_lines import counts
-from builder.publish.runs.history import BuildView, Report, causes_of_report, plain, report_of, runs, seconds_text
+from builder.publish.runs.history import BuildView, Run, causes_of_report, plain, report_of, runs, seconds_text
 from builder.store import write_atomic
 
 _ORDER = (Verdict.FAILED, Verdict.ACCEPTED, Verdict.NOT_RUN, Verdict.PASSED)
@@ -52,13 +52,13 @@ def report(options: ReportOptions) -> None:
         sentence = "no run has this id" if options.run else "no run was started in this folder"
         hint = "`buildfarm store history` lists the runs"
         raise NothingSelectedError(sentence, Code.NO_RUN, where=options.run or here, hints=[hint])
-    chosen = report_of(found[0])
-    write_atomic(options.out.absolute(), report_page(chosen).encode())
-    print_line(f"wrote {options.out}: {chosen.title()}, in {chosen.run.folder}")
+    write_atomic(options.out.absolute(), report_page(found[0]).encode())
+    print_line(f"wrote {options.out}: {found[0].title(plain)}, in {found[0].folder}")
 
 
-def report_page(report: Report) -> str:
-    """The HTML of a report."""
+def report_page(run: Run) -> str:
+    """The HTML of the report of a run."""
+    builds, skips = report_of(run)
     environment = templates(_HERE, style=(_HERE / "report.css").read_text())
     environment.filters |= {
         "clock": clock,
@@ -70,7 +70,9 @@ def report_page(report: Report) -> str:
         "why": _why,
         "worst_first": lambda proofs: sorted(proofs, key=lambda proof: _ORDER.index(proof.verdict)),
     }
-    return environment.get_template("report.html.j2").render(title=report.title(), report=report, run=report.run)
+    return environment.get_template("report.html.j2").render(
+        title=run.title(plain), run=run, builds=builds, skips=skips
+    )
 
 
 def _why(build: BuildView) -> list[tuple[str, str]]:

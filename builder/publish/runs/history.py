@@ -79,6 +79,11 @@ class Run:
         """`1 failed, 2 built`."""
         return ", ".join(f"{count} {result}" for result, count in self.counts().items()) or "no builds"
 
+    def title(self, name: Callable[[str], str]) -> str:
+        """`buildfarm build of NAME: 1 failed, 2 built`. `name` makes a name harmless."""
+        of = f" of {name(self.extensions)}" if self.extensions else ""
+        return f"{' '.join(self.command.split()[:2])}{of}: {self.results}"
+
     def result(self, build: Mapping[str, Any]) -> str:
         """The result of a build of the report, one of ORDER."""
         if build["status"] == FAILED:
@@ -242,39 +247,21 @@ class BuildView:
         return counts(self.all_proofs) if self.all_proofs else ""
 
 
-@dataclass(frozen=True)
-class Report:
-    """The report of one run: its builds, failed ones first, and reasons with the number of cells skipped for each."""
+def report_of(run: Run) -> tuple[list[BuildView], list[tuple[str, int]]]:
+    """The builds of a run, failed ones first, and each reason for which cells were skipped, with their number.
 
-    run: Run
-    builds: tuple[BuildView, ...]
-    skips: tuple[tuple[str, int], ...]
-
-    def title(self, name: Callable[[str], str] = plain) -> str:
-        """`buildfarm build of NAME: 1 failed, 2 built`. `name` makes a name harmless."""
-        of = f" of {name(self.run.extensions)}" if self.run.extensions else ""
-        return f"{' '.join(self.run.command.split()[:2])}{of}: {self.run.results}"
-
-
-def report_of(run: Run) -> Report:
-    """The report of a run. Reads the logs of failed builds.
-
-    Raises UsageError for a run whose report in the store is damaged.
+    Reads the logs of failed builds. Raises UsageError for a run whose report in the store is damaged.
     """
     try:
-        return parse_plain(run, _report)
+        builds = parse_plain(run, lambda one: [_build(one, entry) for entry in one.report["builds"]])
+        skips = parse_plain(run, lambda one: Counter(str(skip["reason"]) for skip in one.report["skips"]))
     except JsonError as error:
         hint = "`buildfarm store history` lists the runs; `buildfarm report RUN` shows one of them"
         raise UsageError(
             f"the report in the store is damaged: {error}", Code.FILE_INVALID, where=run.id, hints=[hint]
         ) from None
-
-
-def _report(run: Run) -> Report:
-    builds = [_build(run, entry) for entry in run.report["builds"]]
     builds.sort(key=lambda build: (ORDER.index(build.result), build.build))
-    skips = Counter(str(skip["reason"]) for skip in run.report["skips"])
-    return Report(run, tuple(builds), tuple(sorted(skips.items(), key=lambda item: (-item[1], item[0]))))
+    return builds, sorted(skips.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:

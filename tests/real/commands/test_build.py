@@ -175,7 +175,7 @@ def test_the_report_of_a_run(runs: Runs) -> None:
     assert {"compile", "repair", f"import in {cell}"} <= stages
     assert all(0 <= each.start < each.end <= first.seconds + 1 for each in first.timeline.stages)
     assert set(warm.reused) == {tiny, str(runs.first.results["hollow"].build)}
-    found = {build.build.partition("-")[0]: build for build in report_of(first).builds}
+    found = {build.build.partition("-")[0]: build for build in report_of(first)[0]}
     assert {name: build.result for name, build in found.items()} == {
         "broken": "failed",
         "hollow": "refused",
@@ -185,7 +185,7 @@ def test_the_report_of_a_run(runs: Runs) -> None:
     end = found["broken"].log
     assert end
     assert any(line.startswith("broken/_C.c:1:") for line in end.lines), "the real error of gcc"
-    assert {build.build: build.result for build in report_of(warm).builds}[tiny] == "already built"
+    assert {build.build: build.result for build in report_of(warm)[0]}[tiny] == "already built"
 
 
 def test_a_refused_wheel_never_reaches_dist(runs: Runs) -> None:
