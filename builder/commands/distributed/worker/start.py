@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from distributed import Nanny
@@ -69,18 +69,18 @@ async def _run(options: WorkerOptions) -> None:
         nannies = [
             Nanny(
                 options.scheduler,
-                nthreads=offer.threads,
-                name=f"{name}-{store.owner('')[:6]}-{offer.kind}",
+                nthreads=int(resources[kind]),
+                name=f"{name}-{store.owner('')[:6]}-{kind}",
                 host=host,
                 security=security,
-                resources=offer.resources,
+                resources=resources,
                 memory_limit=0,  # a task's memory is that of its own process
                 local_directory=str(scratch),
                 plugins=(Service(store.root, name, facts.jobs),),
                 dashboard_address=":0" if host is None else f"{host}:0",
                 silence_logs=logging.CRITICAL,
             )
-            for offer in facts.offers()
+            for kind, resources in facts.offers().items()
         ]
         stopped = asyncio.create_task(stop.wait())
         async with AsyncExitStack() as stack:
@@ -131,15 +131,6 @@ async def _reached(address: str, security: Security, seconds: float, stop: async
     return False
 
 
-class Offer(NamedTuple):
-    """One of the Dask workers of a machine: it runs BUILDS or PROOFS, so many at the same time."""
-
-    kind: str
-    threads: int
-    #: Dask resources, the amount of each.
-    resources: dict[str, float]
-
-
 @dataclass(frozen=True)
 class WorkerFacts:
     """What the machine of a worker has."""
@@ -159,8 +150,10 @@ class WorkerFacts:
     #: CUDA versions that this machine compiles for without a container.
     toolkits: tuple[str, ...] = ()
 
-    def offers(self) -> tuple[Offer, Offer]:
-        """A Dask worker for builds, and another one for proofs: Dask counts its workers' threads, not their resources.
+    def offers(self) -> dict[str, dict[str, float]]:
+        """The Dask resources of two workers: one has BUILDS, the other PROOFS, as many as threads.
+
+        There are two because Dask counts the threads of its workers, not their resources.
 
         The memory of the machine is offered to both. Builds leave enough for a usual proof, if the machine has twice as
         much.
@@ -176,7 +169,7 @@ class WorkerFacts:
                 builds[protocol.compile_resource("auto", cuda)] = many
         proofs = common | {protocol.PROOFS: 1, protocol.MEMORY: self.memory}  # one: the op gate uses every core
         proofs |= {protocol.GPU: len(self.gpus)} if self.gpus else {}
-        return Offer(protocol.BUILDS, self.builds, builds), Offer(protocol.PROOFS, 1, proofs)
+        return {protocol.BUILDS: builds, protocol.PROOFS: proofs}
 
     def lines(self, store: Path) -> list[str]:
         """What `buildfarm worker` prints at its start."""

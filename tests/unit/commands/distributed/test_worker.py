@@ -59,10 +59,9 @@ def test_a_machine_without_docker_and_gpu(tools: Path, tmp_path: Path) -> None:
     found = measure("plain", builds=3)
     assert (found.gpus, found.docker, found.builds) == ((), "", 3)
     assert found.cores >= 1
-    builds, proofs = found.offers()
-    assert (builds.kind, builds.threads, set(builds.resources)) == (BUILDS, 3, {version_resource(), BUILDS, MEMORY})
-    assert (proofs.kind, proofs.threads, set(proofs.resources)) == (PROOFS, 1, {version_resource(), PROOFS, MEMORY})
-    assert (builds.resources[BUILDS], proofs.resources[PROOFS]) == (3, 1)
+    builds, proofs = found.offers().values()
+    assert (set(builds), set(proofs)) == ({version_resource(), BUILDS, MEMORY}, {version_resource(), PROOFS, MEMORY})
+    assert (builds[BUILDS], proofs[PROOFS]) == (3, 1)
     text = "\n".join(found.lines(store.root))
     assert "no GPU" in text
     assert "no Docker" in text
@@ -82,13 +81,13 @@ def test_gpus_come_from_the_driver(tools: Path) -> None:
     nvidia_smi(tools, ROWS)
     found = measure("gpus")
     assert [model for model, _ in found.gpus] == ["sm_80", "sm_90", "sm_90"]
-    builds, proofs = found.offers()
-    assert (GPU in builds.resources, proofs.resources[GPU]) == (False, 3)
+    builds, proofs = found.offers().values()
+    assert (GPU in builds, proofs[GPU]) == (False, 3)
 
 
 def test_what_a_compiler_and_docker_offer() -> None:
     some = WorkerFacts("w", 8, 1 << 30, 2, 4, docker="29.0", toolkits=("13.0",))
-    builds, proofs = (offer.resources for offer in some.offers())
+    builds, proofs = some.offers().values()
     assert {"docker", "local-cu130", "any-cu130", "any-cu128"} <= set(builds)
     assert "local-cu128" not in builds
     assert set(proofs) == {version_resource(), PROOFS, MEMORY, "docker"}
@@ -97,8 +96,8 @@ def test_what_a_compiler_and_docker_offer() -> None:
 @pytest.mark.parametrize(("gib", "for_builds"), [(24, 22), (4, 2), (3, 3)])
 def test_builds_leave_memory_for_a_proof_where_there_is_enough(gib: int, for_builds: int) -> None:
     assert PROOF_MEMORY == 2 << 30
-    builds, proofs = WorkerFacts("w", 8, gib << 30, 2, 4).offers()
-    assert (builds.resources[MEMORY], proofs.resources[MEMORY]) == (for_builds << 30, gib << 30)
+    builds, proofs = WorkerFacts("w", 8, gib << 30, 2, 4).offers().values()
+    assert (builds[MEMORY], proofs[MEMORY]) == (for_builds << 30, gib << 30)
 
 
 BASIS = cell_basis(RECIPE)
