@@ -54,9 +54,8 @@ class CasesResult:
     wheel: str
     cell: Cell
     drafts: Drafts
-    #: file, text: what was written, or None if the recipe has a cases.py already; what this cases.py lacks, or "".
+    #: What was written; None if the recipe has a cases.py already.
     file: Path | None
-    text: str
 
 
 def cases(options: CasesOptions) -> None:
@@ -90,12 +89,10 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
         cell, drafts = _drafted(target, LocalEnvironments(environments), store)
         if drafts.error:
             raise BuildfarmError(f"no cases can be drafted: {drafts.error}", Code.CHECKS_FAILED, where=recipe.name)
-        file, text, exists = recipe.folder / CASES, "", recipe.cases is not None
-        if exists:
-            text = cases_text(drafts) if drafts.drafts else ""
-        else:
+        file = None if recipe.cases else recipe.folder / CASES
+        if file:
             write_atomic(file.absolute(), cases_text(drafts, name=recipe.name, cell=str(cell)).encode())
-        yield CasesResult(recipe.name, target.wheel.name, cell, drafts, None if exists else file, text)
+        yield CasesResult(recipe.name, target.wheel.name, cell, drafts, file)
 
 
 def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> SmokeTarget:
@@ -212,7 +209,7 @@ def summary_text(result: CasesResult) -> str:
         lines += [
             "cases.py was not changed; add these lines to cases.py, then run your `buildfarm build` command again:",
             "",
-            result.text,
+            cases_text(result.drafts),
         ]
     return "\n".join(lines) + "\n"
 
