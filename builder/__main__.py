@@ -9,9 +9,8 @@ from typing import Any
 import typer
 
 from builder.cli.app import app
-from builder.cli.output import data_printed, json_text, print_data
 from builder.errors import DISK_HINT, BuildfarmError, Code, Exit, PreflightError, UsageError
-from builder.log import print_error, print_line
+from builder.log import data_printed, json_text, print_data, print_error, print_line
 from builder.process import handle_signals, kill_all
 
 #: What typer raises for a wrong command line. Older releases of typer take the class from the package `click`.

@@ -15,6 +15,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 from typer.models import OptionInfo
 
+from builder.errors import Exit
+from builder.log import set_verbosity
 from builder.option import SHARED
 
 #: What each command does, in the order of the help: the first paragraph of its docstring.
@@ -54,19 +56,26 @@ PLACES = {
     **{name: f"index.{name}" for name in ("publish", "adopt", "relabel", "serve", "token", "resolve")},
     **dict.fromkeys(("yank", "unyank", "index"), "index.manage"),
 }
+#: Options that end the list of a command's options, in the opposite order.
+_LAST = ("as_json", "verbose", "quiet", "store")
 
 
-def with_parameters(function: Callable[..., None]) -> Callable[..., None]:
-    """A function for typer whose parameters are the fields of the dataclass that `function` takes as `options`."""
+def with_parameters(function: Callable[..., Exit | None]) -> Callable[..., None]:
+    """A function for typer whose parameters are the fields of the dataclass that `function` takes as `options`.
+
+    What `function` returns becomes the exit code; None: all is well.
+    """
     options = get_type_hints(function)["options"]
 
     def run(**values: object) -> None:
-        function(options=options(**values))
+        set_verbosity(quiet=bool(values.get("quiet")), verbose=bool(values.get("verbose")))
+        if exit_code := function(options=options(**values)):
+            raise typer.Exit(int(exit_code))
 
     kinds = get_type_hints(options)
     declared = [(one, (one.metadata or SHARED[one.name].metadata)["parameter"]) for one in fields(options)]
-    # Those with a heading of their own come last in the help, before them --json.
-    declared.sort(key=lambda pair: (bool(pair[1].rich_help_panel), pair[0].name == "as_json"))
+    # Those with a heading of their own come last in the help, before them those of _LAST.
+    declared.sort(key=lambda pair: (bool(pair[1].rich_help_panel), *(pair[0].name == last for last in _LAST)))
     parameters = []
     for one, declaration in declared:
         if isinstance(declaration, OptionInfo) and not declaration.param_decls:

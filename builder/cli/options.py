@@ -1,6 +1,8 @@
 """Options that several commands have, and what their values mean."""
 
+import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch
 from builder.matrix.config import Selection
+from builder.matrix.plan import Build
 from builder.resources import own_gpus
 
 
@@ -42,6 +45,14 @@ class StoreOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunOptions(StoreOptions):
+    """The options of a command that builds or checks wheels."""
+
+    quiet: bool = False
+    verbose: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class CellOptions:
     """The options that select cells."""
 
@@ -65,13 +76,6 @@ class SelectOptions(CellOptions):
     def select(self) -> Selection:
         """What the options select."""
         return replace(super().select, extensions=tuple(self.ext or ()))
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewMatrixOptions(CellOptions):
-    """The options that choose what a new matrix.yaml lists."""
-
-    arch: list[str] | None = None
 
 
 def architectures(arch: list[str] | None) -> tuple[Arch, ...]:
@@ -99,6 +103,19 @@ def architectures(arch: list[str] | None) -> tuple[Arch, ...]:
         return tuple(sorted({*native, *(Arch.parse(text) for text in texts if text != "native")}))
     except UsageError as error:
         raise UsageError(error.sentence, error.code, where="--arch", hints=error.hints) from None
+
+
+def architectures_hint(builds: Collection[Build]) -> str:
+    """The number of GPU architectures and how to compile for fewer; empty if each build is for one."""
+    counts = {len(build.archs) for build in builds}
+    if max(counts, default=1) == 1:
+        return ""
+    number = f"{'up to ' if len(counts) > 1 else ''}{max(counts)} GPU architectures"
+    unread = " TORCH_CUDA_ARCH_LIST is not read." if "TORCH_CUDA_ARCH_LIST" in os.environ else ""
+    return (
+        f"Each wheel is compiled for {number}. To save time, add `--arch 9.0`, or `--arch native` for your own"
+        f" GPU.{unread}"
+    )
 
 
 def check_driver(version: str) -> None:

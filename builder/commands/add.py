@@ -11,13 +11,12 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from rich.markup import escape
 
-from builder.cli.options import SOURCE, NewMatrixOptions, architectures
-from builder.cli.output import print_data
+from builder.cli.options import SOURCE, CellOptions, architectures
 from builder.commands.axes import new_axes, reads_unknown
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.hashing import digest_of
-from builder.log import print_line, print_warning
+from builder.log import print_data, print_line, print_warning
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import MATRIX, RECIPE, Matrix, PathSource, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipe, load_recipes, recipe_of
@@ -37,9 +36,10 @@ from builder.wheels.toolchain.environments import Environments
 
 
 @dataclass(frozen=True, kw_only=True)
-class AddOptions(NewMatrixOptions):
+class AddOptions(CellOptions):
     """The options of `buildfarm add`."""
 
+    arch: list[str] | None = None
     source: str = argument(SOURCE, "SOURCE")
     matrix: Path = MATRIX
     store: Path | None = None

@@ -11,7 +11,6 @@ from typing import Protocol, TypeVar
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-from packaging.version import Version
 
 from builder.errors import Code, UsageError
 from builder.log import print_line
@@ -21,7 +20,7 @@ from builder.matrix.config import MATRIX, Matrix, Selection
 from builder.matrix.load import load_matrix
 from builder.matrix.plan import selected
 from builder.recipes.project_files import axes_text
-from builder.wheels.build_scripts.new_environment import torch_cuda
+from builder.wheels.build_scripts.new_environment import stated
 
 
 class _Options(Protocol):
@@ -34,20 +33,21 @@ class _Options(Protocol):
 
 
 _O = TypeVar("_O", bound=_Options)
+_R = TypeVar("_R")
 _NAME_THEM = "name the versions, such as `--torch 2.11 --cuda 13.0 --python 3.12`"
 _NAME_A_WHEEL = "to test a wheel without this file, name the wheel, such as `buildfarm smoke torchvision==0.26.0`"
 
 
-def reads_unknown(command: Callable[[_O], None]) -> Callable[[_O], None]:
+def reads_unknown(command: Callable[[_O], _R]) -> Callable[[_O], _R]:
     """A command that reads the facts of a torch or a CUDA that is unknown from the package index, and starts again.
 
     An unknown version ends a command before it starts anything.
     """
 
     @wraps(command)
-    def run(options: _O) -> None:
+    def run(options: _O) -> _R:
         try:
-            command(options)
+            return command(options)
         except UsageError as error:
             from builder.commands.facts import read_unknown  # noqa: PLC0415 - loads slowly
 
@@ -55,7 +55,7 @@ def reads_unknown(command: Callable[[_O], None]) -> Callable[[_O], None]:
             unknown = error.code in (Code.VERSION_UNKNOWN, Code.KEY_INVALID)
             if not unknown or not read_unknown(options.matrix or MATRIX, options.select):
                 raise
-            command(options)
+            return command(options)
 
     return run
 
@@ -105,8 +105,9 @@ def matrix_or_options(file: Path | None, select: Selection, wheels: Sequence[str
                 error.sentence, error.code, where=error.where, hints=[_NAME_A_WHEEL, *error.hints]
             ) from None
     if not (select.torch or select.cuda or select.python):
-        select = Selection((str(torch_here()),), (str(cuda_here()),), (str(python_here()),))
-        source = f", as in the current environment ({current_environment().prefix})"
+        here = current_environment()
+        select = Selection((str(here.torch),), (str(here.cuda),), (str(here.python),))
+        source = f", as in the current environment ({here.prefix})"
     elif not select.python:
         select = replace(select, python=tuple(map(str, sorted(set(_named_pythons(wheels))))))
     matrix = new_axes(select)
@@ -174,6 +175,33 @@ class CurrentEnvironment:
     site_packages: Path
     of_buildfarm: bool = False
 
+    @property
+    def torch(self) -> Torch:
+        """The release of its torch. Raises UsageError if it has none."""
+        if release := self._stated()[0]:
+            return Torch.parse(release)
+        sentence = f"--torch is not given, and the current environment has no torch ({self.prefix})"
+        raise UsageError(sentence, Code.NO_ENVIRONMENT, hints=[_NAME_THEM])
+
+    @property
+    def cuda(self) -> Cuda:
+        """The CUDA of its torch. Raises UsageError if it has no torch for CUDA."""
+        if cuda := self._stated()[1]:
+            return Cuda.parse(cuda)
+        sentence = f"--cuda is not given, and the torch of the current environment is not for CUDA ({self.prefix})"
+        raise UsageError(sentence, Code.NO_ENVIRONMENT, hints=[_NAME_THEM])
+
+    @property
+    def python(self) -> Python:
+        """Its Python."""
+        if self.of_buildfarm:
+            return Python(sys.version_info.major, sys.version_info.minor)
+        return Python.parse(self.site_packages.parent.name.removeprefix("python"))
+
+    def _stated(self) -> tuple[str, str]:
+        file = self.site_packages / "torch" / "version.py"
+        return stated(file.read_text(encoding="utf-8")) if file.is_file() else ("", "")
+
 
 def current_environment() -> CurrentEnvironment:
     """Find the current environment; raises UsageError when the folder that a variable names is no environment."""
@@ -187,40 +215,3 @@ def current_environment() -> CurrentEnvironment:
         return CurrentEnvironment(prefix, prefix / "bin" / "python", site_packages)
     sentence = "VIRTUAL_ENV or CONDA_PREFIX names this folder, which is not a Python environment"
     raise UsageError(sentence, Code.NO_ENVIRONMENT, where=str(prefix))
-
-
-def installed_version(site_packages: Path, name: str) -> str:
-    """The version of the installed distribution of this name, or empty."""
-    from importlib.metadata import distributions  # noqa: PLC0415 - takes long
-
-    from builder.wheelfile.archive import distribution_name  # noqa: PLC0415 - takes long
-
-    found = distributions(path=[str(site_packages)])
-    return next((each.version for each in found if distribution_name(each) == name), "")
-
-
-def torch_here() -> Torch:
-    """The release of the current environment's torch. Raises UsageError if it has none."""
-    here = current_environment()
-    if not (version := installed_version(here.site_packages, "torch")):
-        sentence = f"--torch is not given, and the current environment has no torch ({here.prefix})"
-        raise UsageError(sentence, Code.NO_ENVIRONMENT, hints=[_NAME_THEM])
-    return Torch.parse(Version(version).base_version)
-
-
-def cuda_here() -> Cuda:
-    """The CUDA of the current environment's torch. Raises UsageError if it has no torch for CUDA."""
-    here = current_environment()
-    cuda = torch_cuda(here.site_packages) if (here.site_packages / "torch" / "version.py").is_file() else ""
-    if not cuda:
-        sentence = f"--cuda is not given, and the torch of the current environment is not for CUDA ({here.prefix})"
-        raise UsageError(sentence, Code.NO_ENVIRONMENT, hints=[_NAME_THEM])
-    return Cuda.parse(cuda)
-
-
-def python_here() -> Python:
-    """The Python of the current environment."""
-    here = current_environment()
-    if here.of_buildfarm:
-        return Python(sys.version_info.major, sys.version_info.minor)
-    return Python.parse(here.site_packages.parent.name.removeprefix("python"))

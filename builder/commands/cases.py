@@ -9,15 +9,14 @@ from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from builder.cli.options import SelectOptions
-from builder.cli.output import print_result
-from builder.commands.building.folder_builds import FolderBuilds
+from builder.cli.options import SelectOptions, StoreOptions
+from builder.commands.building.folder_builds import last_wheels
 from builder.commands.folders import DIST, open_store
-from builder.commands.smoke_targets import SmokeTarget, TargetFinder
+from builder.commands.targets import SmokeTarget, TargetFinder
 from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError
 from builder.gate.amounts import counted
 from builder.gate.draft.result import CALLED, CUDA_ONLY, TRACING_CHECKS, Drafts, OpDraft, shortened
-from builder.log import print_line
+from builder.log import print_line, print_result
 from builder.matrix.axes import Cell
 from builder.matrix.compat import and_list
 from builder.matrix.config import CASES, MATRIX, Recipe, WheelSource
@@ -27,7 +26,6 @@ from builder.option import option
 from builder.progress.display import Progress
 from builder.proofs.cells.cell_environment import LocalEnvironments
 from builder.recipes.new_extension import source_templates
-from builder.result import CasesResult
 from builder.store import Store, work_name, write_atomic
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheels.toolchain.environments import Environments
@@ -36,7 +34,7 @@ _WIDTH = 118
 
 
 @dataclass(frozen=True, kw_only=True)
-class CasesOptions(SelectOptions):
+class CasesOptions(SelectOptions, StoreOptions):
     """The options of `buildfarm cases`."""
 
     matrix: Path = MATRIX
@@ -45,8 +43,19 @@ class CasesOptions(SelectOptions):
         "DIR",
         default=DIST,
     )
-    store: Path | None = None
-    as_json: bool = False
+
+
+@dataclass(frozen=True)
+class CasesResult:
+    """The draft of the cases of one extension."""
+
+    #: extension, wheel, cell: its name, the file name of the wheel whose ops were called, and where they were called.
+    extension: str
+    wheel: str
+    cell: Cell
+    drafts: Drafts
+    #: What was written; None if the recipe has a cases.py already.
+    file: Path | None
 
 
 def cases(options: CasesOptions) -> None:
@@ -80,12 +89,10 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
         cell, drafts = _drafted(target, LocalEnvironments(environments), store)
         if drafts.error:
             raise BuildfarmError(f"no cases can be drafted: {drafts.error}", Code.CHECKS_FAILED, where=recipe.name)
-        file, text, exists = recipe.folder / CASES, "", recipe.cases is not None
-        if exists:
-            text = cases_text(drafts) if drafts.drafts else ""
-        else:
+        file = None if recipe.cases else recipe.folder / CASES
+        if file:
             write_atomic(file.absolute(), cases_text(drafts, name=recipe.name, cell=str(cell)).encode())
-        yield CasesResult(recipe.name, target.wheel.name, cell, drafts, None if exists else file, text)
+        yield CasesResult(recipe.name, target.wheel.name, cell, drafts, file)
 
 
 def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> SmokeTarget:
@@ -93,7 +100,7 @@ def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> S
     if isinstance(recipe.source, WheelSource):
         return finder.find([f"{recipe.source.project}=={recipe.source.version}"], dist)[0]
     found = sorted(dist.glob("*.whl"), key=lambda wheel: wheel.stat().st_mtime, reverse=True)
-    found = [*(stored.wheel for stored in FolderBuilds(store).last(recipe)), *found]
+    found = [*(stored.wheel for stored in last_wheels(store, recipe)), *found]
     own = []
     for wheel in found:
         with suppress(InvalidWheelFilename):
@@ -202,7 +209,7 @@ def summary_text(result: CasesResult) -> str:
         lines += [
             "cases.py was not changed; add these lines to cases.py, then run your `buildfarm build` command again:",
             "",
-            result.text,
+            cases_text(result.drafts),
         ]
     return "\n".join(lines) + "\n"
 

@@ -6,14 +6,13 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.cli.output import print_result
+from builder.commands.plan import Scope, jobs_json
 from builder.errors import Code, UsageError
-from builder.log import print_warning
+from builder.log import print_result, print_warning
 from builder.masking import mask_credentials
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
 from builder.option import option
-from builder.publish.ci.jobs import Scope, jobs_json
 from builder.publish.ci.workflows import IMAGE, MARK, WorkflowOptions, workflows
 from builder.store import write_atomic
 from builder.untrusted import split_url

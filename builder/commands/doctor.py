@@ -5,15 +5,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.markup import escape
 
 from builder import __version__
 from builder.cli.options import check_driver
-from builder.cli.output import print_result
 from builder.commands.axes import current_environment
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import counted
+from builder.log import print_result
 from builder.masking import mask_credentials
 from builder.matrix.axes import Gpu
 from builder.matrix.compat import Compat
@@ -55,7 +54,7 @@ class DoctorOptions:
     as_json: bool = False
 
 
-def doctor(options: DoctorOptions) -> None:
+def doctor(options: DoctorOptions) -> Exit:
     """Judge a Python environment with torch, and print a command that mends each fault.
 
     No package of the environment is imported, so the environment may be broken. The exit code is 1 if a fault was
@@ -80,7 +79,7 @@ def doctor(options: DoctorOptions) -> None:
     findings = judge(Cures(environment, compat, options.torch_index))
     print_result(doctor_text(environment, findings), _data(environment, findings), as_json=options.as_json)
     faults = any(finding.level is Severity.FAULT for finding in findings)
-    raise typer.Exit(int(Exit.FAILED if faults else Exit.OK))
+    return Exit.FAILED if faults else Exit.OK
 
 
 def judge(cures: Cures) -> tuple[Finding, ...]:

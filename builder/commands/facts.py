@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.log import print_line, print_warning
 from builder.matrix.axes import Cuda, Torch
@@ -31,7 +29,7 @@ class FactsOptions:
     check: bool = flag("Read the facts of the file again, write nothing, and fail on a difference.")
 
 
-def facts(options: FactsOptions) -> None:
+def facts(options: FactsOptions) -> Exit:
     """Read from the package index what this version does not know about a torch or a CUDA, for a plan.
 
     It is what matrix.yaml and the options name; of a version specifier such as `torch: ">=2.10"`, each newer release.
@@ -42,11 +40,11 @@ def facts(options: FactsOptions) -> None:
         buildfarm facts --check
     """
     if options.check:
-        _check(options.matrix.with_name(FACTS.name), _declared(options.matrix)[1])
-        return
+        return _check(options.matrix.with_name(FACTS.name), _declared(options.matrix)[1])
     torches = (*(options.torch or ()), *_newer(options.matrix))
     if not read_unknown(options.matrix, Selection(torches, tuple(options.cuda or ()), (), ())):
         print_line("this version of buildfarm knows all of these versions; there is nothing to read")
+    return Exit.OK
 
 
 def _newer(matrix: Path) -> Iterator[str]:
@@ -125,7 +123,7 @@ def _add_variants(torch: Torch, cudas: Iterable[Cuda], index: str, found: Facts)
             add_variant(torch, cuda, index, found)
 
 
-def _check(file: Path, index: str) -> None:
+def _check(file: Path, index: str) -> Exit:
     rows, differences = read_rows(file), list[str]()
     for name, row in rows["torch"].items():
         torch, found = torch_facts(name)
@@ -136,8 +134,9 @@ def _check(file: Path, index: str) -> None:
     for line in differences:
         print_warning(line)
     if differences:
-        raise typer.Exit(int(Exit.FAILED))
+        return Exit.FAILED
     print_line(f"{file}: each fact is as on the package index")
+    return Exit.OK
 
 
 def _different(what: str, old: dict[str, object], new: dict[str, object]) -> Iterator[str]:

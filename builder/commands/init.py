@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from builder.cli.options import NewMatrixOptions, architectures
-from builder.cli.output import print_data
+from builder.cli.options import CellOptions, architectures
 from builder.commands.axes import new_axes
 from builder.errors import Code, UsageError
+from builder.log import print_data
 from builder.matrix.config import Matrix
 from builder.option import argument, option
 from builder.publish.terminal import to_text
@@ -23,9 +23,10 @@ _MATRIX = "matrix.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
-class InitOptions(NewMatrixOptions):
+class InitOptions(CellOptions):
     """The options of `buildfarm init`."""
 
+    arch: list[str] | None = None
     folder: Path = argument("Folder of the project. It is created if it does not exist.", "DIR", default=Path())
     name: str | None = option(
         "Name of the extension. Default: that of the .cu file; of several files the one with which all names "

@@ -8,23 +8,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import typer
 from packaging.version import VERSION_PATTERN
 
-from builder.cli.output import print_data
 from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.building.preflight import preflight
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
-from builder.log import print_line, set_verbosity
+from builder.log import print_data, print_line
 from builder.matrix.config import MATRIX, Recipe
 from builder.matrix.load import load_matrix, load_recipes
 from builder.option import argument, flag, option
 from builder.progress.display import Progress
 from builder.records import Part, Record, Toolchain, read_record, recorded_settings
-from builder.result import RebuildResult
 from builder.store import Store, write_atomic
 from builder.wheelfile.archive import differences
 from builder.wheels.job import CompileJob, Executor, NotPreparedError
@@ -115,7 +112,24 @@ class RebuildOptions:
     verbose: bool = False
 
 
-def rebuild(options: RebuildOptions) -> None:
+@dataclass(frozen=True)
+class RebuildResult:
+    """The result of building a wheel again."""
+
+    wheel: str
+    #: sha256, rebuilt_sha256: of the first and of the rebuilt wheel, hex.
+    sha256: str
+    rebuilt_sha256: str
+    #: How the rebuilt wheel differs; empty when both are equal bit for bit.
+    differences: tuple[str, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether both wheels are equal bit for bit."""
+        return self.sha256 == self.rebuilt_sha256 and not self.differences
+
+
+def rebuild(options: RebuildOptions) -> Exit:
     """Build a wheel again from its recipe, with the packages that the record inside the wheel names.
 
     Stops with an error if the recipe, the source or the toolchain differs from the record.
@@ -124,12 +138,11 @@ def rebuild(options: RebuildOptions) -> None:
         buildfarm rebuild dist/NAME.whl --verify
         buildfarm rebuild dist/NAME.whl --verify --out rebuilt
     """
-    set_verbosity(quiet=options.quiet, verbose=options.verbose)
     if not options.verify:
         raise UsageError("nothing to do: pass --verify", Code.COMMAND_LINE_INVALID, where="rebuild")
     result = run_rebuild(options)
     print_data(rebuild_text(result))
-    raise typer.Exit(int(Exit.OK if result.equal else Exit.FAILED))
+    return Exit.OK if result.equal else Exit.FAILED
 
 
 def run_rebuild(options: RebuildOptions) -> RebuildResult:

@@ -4,15 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
-
 from builder.cli.options import SelectOptions
-from builder.cli.output import print_data
 from builder.errors import Exit, MissingToolError
 from builder.gate.amounts import counted
 from builder.images.dockerfiles import bases_of, dockerfiles, unpinned, write_dockerfiles
 from builder.images.registry import lock_path, read_lock, read_mirrors
-from builder.log import print_error
+from builder.log import print_data, print_error
 from builder.matrix.config import MATRIX
 from builder.matrix.load import read_plan
 from builder.option import flag, option
@@ -30,7 +27,7 @@ class RenderOptions(SelectOptions):
     )
 
 
-def render(options: RenderOptions) -> None:
+def render(options: RenderOptions) -> Exit:
     """Write the Dockerfile of every image that the selection needs. Does not need Docker.
 
     Examples:
@@ -49,7 +46,7 @@ def render(options: RenderOptions) -> None:
     for problem in problems:
         print_error(problem)
     print_data(render_text(options.out, files, pinned=options.lock))
-    raise typer.Exit(int(max((problem.exit_code for problem in problems), default=Exit.OK)))
+    return max((problem.exit_code for problem in problems), default=Exit.OK)
 
 
 def render_text(folder: Path, files: Mapping[str, str], *, pinned: bool) -> str:

@@ -8,21 +8,19 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-import typer
 from rich.markup import escape
 from rich.table import Table
 
-from builder.cli.options import SelectOptions, SmokeExecutor
-from builder.cli.output import print_result
+from builder.cli.options import RunOptions, SelectOptions, SmokeExecutor
 from builder.commands.axes import matrix_or_options, reads_unknown
 from builder.commands.folders import DIST, open_store
 from builder.commands.index.verification import Verification
-from builder.commands.smoke_targets import SmokeTarget, TargetFinder
+from builder.commands.targets import SmokeTarget, TargetFinder
 from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.gate.outcome import NOT_RUN, Answer, without_overload
 from builder.gate.pack import pack_file
 from builder.gate.report import PlacedOutcome, causes_of, op_lines, where_lines
-from builder.log import print_line, set_verbosity, verbosity
+from builder.log import print_line, print_result, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import load_matrix, load_recipes
@@ -38,20 +36,12 @@ from builder.proofs.cells.turns import TURNS
 from builder.proofs.claimed_cells import foreign_claim
 from builder.proofs.static.linkage import check_linkage_in
 from builder.proofs.static.symbol_table import SymbolTable
+from builder.publish import terminal
 from builder.publish.index.new_wheel import merged, proofs_beside
 from builder.publish.proof_lines import counts, findings, gpu_lines, hints_of
-from builder.publish.report import smoke_report_json
+from builder.publish.results import SmokeResult, smoke_report_json
 from builder.publish.runs.history import save_run
-from builder.publish.terminal import (
-    cause_lines,
-    coloured_counts,
-    hint_lines,
-    marked,
-    output_width,
-    plain_table,
-    to_text,
-)
-from builder.result import SmokeResult
+from builder.publish.runs.markdown import append_summary
 from builder.store import Store, write_if_changed
 from builder.wheelfile.facts import read_facts
 
@@ -85,13 +75,13 @@ class Results:
             if target.sha256 not in self._files:
                 self._files[target.sha256] = self._about_file(target, known)
             about_file = self._files[target.sha256]
-            result = SmokeResult(target.wheel.name, cell, proofs, answer, about_file)
+            result = SmokeResult(target.wheel.name, cell, (*about_file, *proofs), answer)
             self.made[target.wheel, cell] = result
             known = self.known[result.subject] = merged(known, about_file, proofs)
             if beside:
                 self._beside[target.wheel] = known
                 write_if_changed(proofs_path(target.wheel), proofs_json(known))
-        failed = sum(proof.verdict is Verdict.FAILED for proof in result.all_proofs)
+        failed = sum(proof.verdict is Verdict.FAILED for proof in result.proofs)
         return f"{failed} failed" if failed else "tested"
 
     def lack_linkage(self, target: SmokeTarget, cell: Cell) -> bool:
@@ -121,7 +111,7 @@ def _of_cells(proof: Proof) -> Proof:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmokeOptions(SelectOptions):
+class SmokeOptions(SelectOptions, RunOptions):
     """The options of `buildfarm smoke`."""
 
     wheels: list[str] | None = argument(
@@ -142,15 +132,11 @@ class SmokeOptions(SelectOptions):
     )
     no_pull: bool = False
     dist: Path = option("Folder whose wheels are tested if no WHEEL is given.", "DIR", default=DIST)
-    store: Path | None = None
     summary: Path | None = None
-    quiet: bool = False
-    verbose: bool = False
-    as_json: bool = False
 
 
 @reads_unknown
-def smoke(options: SmokeOptions) -> None:
+def smoke(options: SmokeOptions) -> Exit:
     """Test finished wheels: call every op in each cell and run the checks of ops. Builds nothing.
 
     A named wheel needs no matrix.yaml. Without the file, it is tested with --torch, --cuda and --python; without these
@@ -161,23 +147,22 @@ def smoke(options: SmokeOptions) -> None:
         buildfarm smoke NAME==VERSION --executor docker --summary smoke.md
         buildfarm smoke --ext NAME --pack gate.pyz
     """
-    set_verbosity(quiet=options.quiet, verbose=options.verbose)
     if options.pack:
         if options.wheels:
             sentence = "cannot be combined with WHEEL: --pack runs no check"
             raise UsageError(sentence, Code.COMMAND_LINE_INVALID, where="--pack")
         file = pack_gate(options.matrix or MATRIX, options.select, options.pack)
         print_line(f"wrote {file}; run `python {file.name}` in an environment with torch and the wheel")
-        return
+        return Exit.OK
     results = run_smoke(options)
-    data = [{"subject": one.subject, "cell": one.cell, "proofs": one.all_proofs} for one in results]
+    data = [{"subject": one.subject, "cell": one.cell, "proofs": one.proofs} for one in results]
     print_result(smoke_text(results), data, as_json=options.as_json)
-    if {proof.verdict for result in results for proof in result.proofs} == {Verdict.NOT_RUN}:
+    if {proof.verdict for result in results for proof in result.proofs if proof.cell} == {Verdict.NOT_RUN}:
         raise MissingToolError(
             "no check could run in any of the cells", Code.NO_CELL_HERE, hints=["the output above gives the reasons"]
         )
-    failed = any(proof.verdict is Verdict.FAILED for result in results for proof in result.all_proofs)
-    raise typer.Exit(int(Exit.FAILED if failed else Exit.OK))
+    failed = any(proof.verdict is Verdict.FAILED for result in results for proof in result.proofs)
+    return Exit.FAILED if failed else Exit.OK
 
 
 def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
@@ -219,8 +204,6 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
     report = smoke_report_json(made, results.known)
     saved = save_run(store, started, time.monotonic() - clock, report, timeline=progress.timeline())
     if options.summary:
-        from builder.publish.runs.markdown import append_summary  # noqa: PLC0415 - loads slowly
-
         append_summary(options.summary, saved)
     return made
 
@@ -253,25 +236,25 @@ def smoke_text(results: Sequence[SmokeResult]) -> str:
     found: list[PlacedOutcome] = []
     for subject in dict.fromkeys(result.subject for result in results):
         cells = [result for result in results if result.subject == subject]
-        proofs = [*cells[0].file_proofs, *(proof for result in cells for proof in result.proofs)]
+        proofs = [proof for result in cells for proof in result.proofs if proof.cell or result is cells[0]]
         found += findings(proofs, subject)
         parts += [escape(subject), _cells_table(cells)]
         if len(cells) == 1 and (answer := cells[0].answer):
             parts += map(escape, where_lines(answer.where))
         for result in cells if verbosity.verbose else ():
             parts += ["", *map(escape, [str(result.cell), *op_lines(result.answer)])] if result.answer else []
-        parts += [*(marked(text) for text in gpu_lines(proofs, output_width())), ""]
-    hints = hint_lines(hint for result in results for hint in hints_of(result.all_proofs))
-    return to_text(*parts, *cause_lines(causes_of(found)), *hints)
+        parts += [*(terminal.marked(text) for text in gpu_lines(proofs, terminal.output_width())), ""]
+    hints = terminal.hint_lines(hint for result in results for hint in hints_of(result.proofs))
+    return terminal.to_text(*parts, *terminal.cause_lines(causes_of(found)), *hints)
 
 
 def _cells_table(results: Sequence[SmokeResult]) -> Table:
     """A row for each cell: how many of the ops were called, and the counts of the checks."""
-    table = plain_table("cell", "ops called", "checks")
+    table = terminal.plain_table("cell", "ops called", "checks")
     for result in results:
         outcomes = [one for one in result.answer.outcomes if one.op] if result.answer else []
         ops = {without_overload(one.op) for one in outcomes}
         called = {without_overload(one.op) for one in outcomes if one.verdict != NOT_RUN and one.check not in _NO_CALL}
-        row = (f"{len(called)} of {len(ops)}" if ops else "-", coloured_counts(counts(result.all_proofs)))
+        row = (f"{len(called)} of {len(ops)}" if ops else "-", terminal.coloured_counts(counts(result.proofs)))
         table.add_row(str(result.cell), *row)
     return table

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from builder.cli.options import StoreOptions
-from builder.cli.output import print_result
 from builder.commands.folders import open_store
 from builder.gate.amounts import counted, size_text
+from builder.log import print_result
 from builder.option import option
 from builder.publish.runs.history import RUN, Run, runs
 from builder.store import Store
@@ -59,7 +59,7 @@ def prune(options: PruneStoreOptions) -> None:
     size = size_text(freed)
     done = f"would be deleted, which frees {size}" if options.dry_run else f"deleted, {size} freed"
     lines.append(f"{counted(len(deleted), 'item')} {done}.")
-    data = {"dry_run": options.dry_run, "freed": freed, "deleted": deleted, "in_use": in_use or None}
+    data = {"dry_run": options.dry_run, "freed": freed, "deleted": list(map(asdict, deleted)), "in_use": in_use or None}
     print_result("".join(f"{line}\n" for line in lines), data, as_json=options.as_json)
 
 
@@ -94,8 +94,8 @@ class Item:
 
     #: Its path in the store.
     target: str
-    #: When it was used last, or made.
-    used: datetime
+    #: When it was used last, or made: UTC, ISO 8601.
+    used: str
     #: Bytes that its deletion frees.
     size: int
     #: The wheel or the archive in it, or empty.
@@ -106,11 +106,6 @@ class Item:
         """The item as the text names it."""
         folder, _, name = self.target.rpartition("/")
         return f"{folder}/{name[:16]}: {self.content}" if self.content else self.target
-
-    def to_json(self) -> dict[str, object]:
-        """The item as `--json` prints it."""
-        used = self.used.isoformat(timespec="seconds")
-        return {"target": self.target, "content": self.content, "size": self.size, "used": used}
 
 
 def disk_size(path: Path) -> int:
@@ -168,7 +163,7 @@ def _old_items(store: Store, keep_days: float) -> Iterator[Item]:
             path = store.root / target
             names = (entry.name for entry in _entries(path))
             content = next((name for name in names if name.endswith((".whl", ".tar.gz", ".zip"))), "")
-            yield Item(target, used, disk_size(path), content)
+            yield Item(target, used.isoformat(timespec="seconds"), disk_size(path), content)
 
 
 def _entries(folder: Path) -> Sequence[Path]:

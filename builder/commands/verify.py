@@ -3,20 +3,17 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import typer
 from rich.markup import escape
 
-from builder.cli.options import CellOptions, check_driver
-from builder.cli.output import print_result
+from builder.cli.options import CellOptions, RunOptions, check_driver
 from builder.commands.folders import open_store
-from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
+from builder.commands.targets import ForeignWheel, foreign_wheels
 from builder.errors import BuildfarmError, Code, Exit, UsageError
 from builder.gate.amounts import size_text
 from builder.gate.report import line
-from builder.log import print_error, print_warning, set_verbosity
+from builder.log import print_error, print_result, print_warning
 from builder.matrix.axes import Gpu, Python
 from builder.matrix.compat import Compat
 from builder.option import argument, option
@@ -38,7 +35,7 @@ Unreadable = Mapping[ForeignWheel, UsageError]
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyOptions(CellOptions):
+class VerifyOptions(CellOptions, RunOptions):
     """The options of `buildfarm verify`."""
 
     wheels: list[str] = argument("File, folder with wheels, URL, or NAME==VERSION on the package index.", "WHEEL")
@@ -48,13 +45,9 @@ class VerifyOptions(CellOptions):
     driver: str = option("NVIDIA driver of the GPUs: 550 or 550.54.14.", "VERSION", default="")
     max_size: str = option("The largest wheel file that passes, such as 300MB or 1GiB.", "SIZE", default="")
     index: str = ""
-    store: Path | None = None
-    quiet: bool = False
-    verbose: bool = False
-    as_json: bool = False
 
 
-def verify(options: VerifyOptions) -> None:
+def verify(options: VerifyOptions) -> Exit:
     """Judge any wheel from its file alone: with which torch, GPUs and systems it works. Executes nothing in it.
 
     The wheel is linked with the torch of --torch, or with those that it claims. To read which symbols a release
@@ -66,14 +59,13 @@ def verify(options: VerifyOptions) -> None:
         buildfarm verify WHEEL --max-size 300MB
         buildfarm verify WHEEL --gpu B200 --gpu "RTX 4090" --driver 550
     """
-    set_verbosity(quiet=options.quiet, verbose=options.verbose)
     verdicts, unreadable = run_verify(options, open_store(options.store))
     print_result(verify_text(verdicts), verify_data(verdicts, unreadable), as_json=options.as_json)
     for error in unreadable.values():
         print_error(error)
     if unreadable:
-        raise typer.Exit(int(Exit.USAGE))
-    raise typer.Exit(int(Exit.FAILED if any(one.failed for one in verdicts) else Exit.OK))
+        return Exit.USAGE
+    return Exit.FAILED if any(one.failed for one in verdicts) else Exit.OK
 
 
 def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict], Unreadable]:

@@ -13,8 +13,7 @@ from builder.matrix.local_version import current_form
 from builder.matrix.plan import Build, Plan
 from builder.proof import Proof, proofs_json, proofs_path
 from builder.publish.provenance import make_statement, statement_path
-from builder.publish.report import report_json
-from builder.result import BuildResult
+from builder.publish.results import BuildResult, report_json
 from builder.store import Store, StoredBuild, project_key, remove_temporary_files, write_if_changed
 
 

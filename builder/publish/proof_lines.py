@@ -1,20 +1,23 @@
-"""What the proofs of wheels found, grouped by cause; the counts of their verdicts; refusals as errors."""
+"""What the proofs of wheels say: why checks failed, how many passed, where ops ran on a GPU, which have a gradient."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from enum import StrEnum
+from typing import Any
 
-from builder.errors import BuildError, BuildfarmError
-from builder.gate.amounts import size_text
+from builder.gate import outcome as gate
 from builder.gate.outcome import FAILED, NOT_RUN, REMARK, Outcome, count_text
 from builder.gate.report import Causes, PlacedOutcome, causes_of, line
 from builder.proof import Check, Proof, Verdict
-from builder.publish.op_evidence import proven_on
-from builder.result import BuildResult
+from builder.untrusted import text
 
 #: Checks that many ops do not promise to pass.
 _OPTIONAL = (Check.OPCHECK, Check.FAKE, Check.DEVICES, Check.EXPORT, Check.COMPILE)
 #: What the evidence of an outcome may have besides op, case and verdict.
 _TEXTS = {"reason", "remark", "accepted"}
+#: The name of a model; other words in evidence, which others may have written, are not shown.
+_MODEL = re.compile(r"sm_[1-9][0-9]{1,2}")
 
 
 def causes(proofs: Iterable[Proof], *, name_cells: bool = False) -> Causes:
@@ -28,8 +31,8 @@ def findings(proofs: Iterable[Proof], wheel: str = "") -> Iterator[PlacedOutcome
         cell = str(proof.cell) if proof.cell else ""
         for one in _outcomes(proof):
             yield PlacedOutcome(one, cell, wheel)
-        for text in remarks(proof):
-            yield PlacedOutcome(Outcome(str(proof.check), "", "", NOT_RUN, text, remark=True), cell, wheel)
+        for remark in remarks(proof):
+            yield PlacedOutcome(Outcome(str(proof.check), "", "", NOT_RUN, remark, remark=True), cell, wheel)
 
 
 def _outcomes(proof: Proof) -> list[Outcome]:
@@ -38,11 +41,17 @@ def _outcomes(proof: Proof) -> list[Outcome]:
         replace(
             Outcome(check, one["op"], one["case"], one["verdict"]), **{key: one[key] for key in _TEXTS & one.keys()}
         )
-        for one in proof.evidence.get("outcomes", ())
+        for one in recorded([proof])
     ]
     if not any(one.verdict == verdict for one in found):
         found = [Outcome(check, "", "", verdict, proof.reason, remark=proof.remark, accepted=proof.accepted)]
     return found
+
+
+def recorded(proofs: Iterable[Proof], check: Check | None = None) -> list[dict[str, Any]]:
+    """The outcomes of ops in the evidence of proofs, as plain data; of one check, or of all."""
+    about = [proof for proof in proofs if check in (None, proof.check)]
+    return [one for proof in about for one in proof.evidence.get("outcomes", ())]
 
 
 def failed_lines(proofs: Sequence[Proof]) -> list[str]:
@@ -73,26 +82,6 @@ def gpu_lines(proofs: Sequence[Proof], width: int) -> list[str]:
     return lines
 
 
-def problem_of(result: BuildResult) -> BuildfarmError | None:
-    """The error that stopped a build, or why its wheel was refused; None for a wheel without a failed check."""
-    if result.error or not result.refused:
-        return result.error
-    where = []
-    if result.stored:
-        where.append(f"the refused wheel is {result.stored.wheel}")
-    if result.mistake_in_cases:
-        where = ["correct cases.py and run the same command again; no wheel is compiled again"]
-    if result.log:
-        where.append(f"the full output is in {result.log}")
-    return BuildError(
-        "; ".join(failed_lines(result.proofs)),
-        stage="verify",
-        log=result.log,
-        where=str(result.build),
-        hints=[*hints_of(result.proofs), *where],
-    )
-
-
 def hints_of(proofs: Iterable[Proof]) -> list[str]:
     """What to do about failed checks."""
     failed = [proof for proof in proofs if proof.verdict is Verdict.FAILED]
@@ -105,25 +94,75 @@ def hints_of(proofs: Iterable[Proof]) -> list[str]:
     return list(dict.fromkeys(hints))
 
 
-def causes_of_builds(results: Iterable[BuildResult]) -> Causes:
-    """Why checks of the wheels of a run failed or did not run, and what is remarked on."""
-    found: list[PlacedOutcome] = []
-    for result in results:
-        found += findings(result.proofs, str(result.build))
-        if text := _beyond_plan(result):
-            remark = Outcome(str(Check.DEVICE_CODE), "", "", NOT_RUN, text, remark=True)
-            found.append(PlacedOutcome(remark, "", str(result.build)))
-    return causes_of(found)
+def model_of(proof: Proof) -> str:
+    """The GPU on which a check ran, such as `sm_90`: the first of its machine; empty for a check that needs no GPU."""
+    where = proof.evidence.get("where") if proof.check.on_gpu else None
+    gpus = where.get("gpus") if isinstance(where, dict) else None
+    first = gpus[0] if isinstance(gpus, list) and gpus else None
+    model = str(first.get("sm")) if isinstance(first, dict) else ""
+    return model if _MODEL.fullmatch(model) else ""
 
 
-def _beyond_plan(result: BuildResult) -> str:
-    """The GPU code, what it costs in size, and the cure; empty for a wheel with the plan's code only."""
-    proof = next((proof for proof in result.proofs if proof.check is Check.DEVICE_CODE), None)
-    sizes: Mapping[str, int] = proof.evidence.get("beyond", {}) if proof else {}
-    if not sizes:
-        return ""
-    return (
-        f"the wheel also has {', '.join(sizes)}; the plan asks for {', '.join(map(str, result.build.archs))}."
-        f" This extra code costs {size_text(sum(sizes.values()))}. `override_architectures: true` in the recipe leaves"
-        " it out, if it is not in a library that the extension links statically"
-    )
+def proven_on(proofs: Sequence[Proof]) -> dict[str, tuple[str, ...]]:
+    """The GPU models on which the values of every op were checked, by the name of the cell; cells with one at least."""
+    checked = (one for one in proofs if one.cell and one.check is Check.GPU_VALUES)
+    good = {Verdict.PASSED, Verdict.ACCEPTED}
+    return {str(one.cell): (model,) for one in checked if one.verdict in good and (model := model_of(one))}
+
+
+class Gradient(StrEnum):
+    """What is known of the gradient of one op. Where its cases or cells differ, the first of these holds."""
+
+    LOST = "none: the gradients of the inputs are lost"
+    WRONG = "wrong"
+    CHECKED = "yes, checked"
+    CHECKED_ON_CPU = "yes, checked on the CPU"
+    REFUSED = "none: backward raises an error"
+    NOT_CLAIMED = "not claimed in cases.py"
+    RECORDED = "on the CPU only, not run on CUDA"
+    NOT_RUN = "not run"
+
+
+_FROM_EVIDENCE = {
+    gate.LOST: Gradient.LOST,
+    gate.CHECKED: Gradient.CHECKED_ON_CPU,
+    gate.REFUSED: Gradient.REFUSED,
+    gate.RECORDED: Gradient.RECORDED,
+}
+
+
+def gradients_of(proofs: Sequence[Proof]) -> dict[str, Gradient]:
+    """The gradient of each op with floating-point tensors, by the name of the op.
+
+    Raises KeyError, TypeError, ValueError or AttributeError for evidence that no check has written.
+    """
+    found: dict[str, list[Gradient]] = {}
+    # On CUDA, "gpu-values" compares the gradients too.
+    right = {one["op"] for one in recorded(proofs, Check.GPU_VALUES) if one["verdict"] == Verdict.PASSED}
+    for one in recorded(proofs, Check.GRADIENTS):
+        if one["op"]:
+            known = _gradient(one)
+            if known in {Gradient.CHECKED_ON_CPU, Gradient.RECORDED} and one["op"] in right:
+                known = Gradient.CHECKED
+            found.setdefault(text(one["op"]), []).append(known)
+    return {op: min(states, key=list(Gradient).index) for op, states in found.items()}
+
+
+def _gradient(outcome: Mapping[str, Any]) -> Gradient:
+    if known := _FROM_EVIDENCE.get(outcome.get("evidence", {}).get("gradient")):
+        return known
+    if outcome["verdict"] != Verdict.NOT_RUN:
+        return Gradient.CHECKED_ON_CPU if outcome["verdict"] == Verdict.PASSED else Gradient.WRONG
+    return Gradient.NOT_CLAIMED if text(outcome.get("reason", "")).startswith("not claimed") else Gradient.NOT_RUN
+
+
+def gradient_text(gradients: Mapping[str, str]) -> str:
+    """The ops by their gradient, such as `yes, checked (ns::add); not run (ns::sub, ns::mul)`; "" without an op."""
+    ops: dict[str, list[str]] = {}
+    for op, gradient in gradients.items():
+        ops.setdefault(gradient, []).append(op)
+    return "; ".join(f"{gradient} ({', '.join(names)})" for gradient, names in sorted(ops.items(), key=_place))
+
+
+def _place(item: tuple[str, Sequence[str]]) -> int:
+    return next((at for at, each in enumerate(Gradient) if each == item[0]), len(Gradient))

@@ -15,7 +15,6 @@ from builder.matrix.config import GitSource, SdistSource
 from builder.proof import Proof, Verdict
 from builder.records import Part, Record
 from builder.store import StoredBuild
-from builder.untrusted import JsonError, parse_json
 
 #: The statement of `x.whl` is `x.whl.intoto.json`; tools take `.jsonl` for a bundle of signed statements.
 SUFFIX = ".intoto.json"
@@ -79,15 +78,6 @@ def make_statement(stored: StoredBuild, proofs: Sequence[Proof] = ()) -> str:
 def statement_path(wheel: Path) -> Path:
     """The path of a wheel's statement."""
     return wheel.with_name(f"{wheel.name}{SUFFIX}")
-
-
-def statement_fault(data: bytes, sha256: str) -> str:
-    """Why a text is no statement of the wheel with this hash; empty if it is one."""
-    try:
-        named = parse_json(data, lambda plain: [one["digest"]["sha256"] for one in plain["subject"]])
-    except JsonError as error:
-        return f"the provenance cannot be read: {error}"
-    return "" if named == [sha256] else "the provenance is of a different file"
 
 
 def _dependencies(record: Record) -> Iterator[dict[str, Any]]:

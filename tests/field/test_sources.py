@@ -20,9 +20,8 @@ from builder.diagnosis.known_errors import hints_for
 from builder.errors import BuildfarmError, Code
 from builder.matrix.axes import Cuda, Torch
 from builder.proof import Check, Verdict
-from builder.publish.proof_lines import problem_of
+from builder.publish.results import BuildResult
 from builder.recipes.project_files import Draft
-from builder.result import BuildResult
 from builder.store import StoredBuild
 from builder.wheelfile.facts import read_facts
 from tests.fixtures.small_project import MODULE, SmallProject, small_project
@@ -69,7 +68,7 @@ class Sources:
 
     def build(self) -> BuildResult:
         """`buildfarm build` of the one extension."""
-        (result,) = run_build(self.project.options()).results
+        (result,) = run_build(self.project.options())[1]
         return result
 
     def good(self) -> BuildResult:
@@ -374,7 +373,7 @@ def test_the_function_of_a_module_has_an_old_name(sources: Sources) -> None:
     failed = {proof.check: proof for proof in result.proofs if proof.verdict is Verdict.FAILED}
     assert "exports PyInit_t0_ext, and Python looks for PyInit__C" in failed[Check.MODULES].reason
     assert "`PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)`" in failed[Check.MODULES].reason
-    problem = problem_of(result)
+    problem = result.problem
     assert problem is not None
     assert "`PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)`, or give the module in setup.py (`name=`)" in problem.hints[0]
 

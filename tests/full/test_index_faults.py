@@ -18,7 +18,7 @@ import httpx2
 import pytest
 import requests
 
-from builder.commands.index.publish import publish_wheels
+from builder.commands.index.publish import PublishOutcome, publish_wheels
 from builder.publish.index.levels import Level
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
@@ -27,7 +27,6 @@ from builder.publish.server.app import finish_interrupted, make_app, open_socket
 from builder.publish.server.app import run as run_server
 from builder.publish.server.client import IndexServer
 from builder.publish.server.tokens import Tokens
-from builder.result import PublishOutcome
 from builder.store import Store
 from tests.conftest import PATIENCE, Ran, run, wait_until
 from tests.fixtures.killed import begin, context_of, enough, seeded

@@ -14,8 +14,7 @@ from axe_playwright_python.sync_playwright import Axe
 from packaging.utils import canonicalize_name
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from builder.publish.runs.page import report_page
-from builder.publish.runs.view import report_of
+from builder.commands.report import report_page
 from tests.conftest import lacking
 from tests.fixtures.made_up_index import LONG, make_empty_index, make_index
 from tests.fixtures.servers import running
@@ -168,7 +167,7 @@ def test_no_column_of_the_wheels_is_cut(browser: Browser, site: str, width: int)
 def report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of the report of a made-up run on a plain web server."""
     folder = tmp_path_factory.mktemp("report")
-    (folder / "index.html").write_text(report_page(report_of(made_up_run(folder))))
+    (folder / "index.html").write_text(report_page(made_up_run(folder)))
     with static_server(folder) as url:
         yield url
 

@@ -6,9 +6,9 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.cli.output import json_text
 from builder.commands.verify import verify_data, verify_text
 from builder.errors import BuildfarmError
+from builder.log import json_text
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.proofs.inventory import Shelf, inventory_of_wheel

@@ -11,7 +11,7 @@ from builder.commands.folders import open_store
 from builder.errors import Exit
 from builder.log import console
 from builder.proof import Check, Verdict
-from builder.result import BuildResult
+from builder.publish.results import BuildResult
 from tests.fixtures.small_project import SmallProject, small_project
 from tests.unit.canned_gate import can_gate
 from tests.unit.loopback import pure_wheel
@@ -41,7 +41,7 @@ def restored(project: SmallProject) -> Iterator[None]:
 
 def once(project: SmallProject) -> BuildResult:
     """Run the only build once."""
-    (result,) = run_build(project.options()).results
+    (result,) = run_build(project.options())[1]
     return result
 
 

@@ -25,7 +25,7 @@ Call = Callable[..., tuple[int, str, str]]
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     def call(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["buildfarm", *map(str, words)])
-        monkeypatch.setattr("builder.cli.output._printed", [])
+        monkeypatch.setattr("builder.log._printed", [])
         code = run_command()
         return code, *capsys.readouterr()
 

@@ -12,13 +12,13 @@ import pytest
 
 from builder import __version__
 from builder.commands.building import build
-from builder.commands.building.build import BuildOptions, BuildOutcome
+from builder.commands.building.build import BuildOptions
 from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolError, PreflightError, UsageError
 from builder.images.registry import read_lock
 from builder.log import print_line
 from builder.matrix.config import TORCH_INDEX
 from builder.matrix.plan import Plan
-from builder.result import BuildResult
+from builder.publish.results import BuildResult
 from tests.conftest import PATIENCE, ROOT
 from tests.unit.conftest import Call
 from tests.unit.images.fake_engine import FakeEngine
@@ -46,12 +46,12 @@ def replace_run_build(
     """Replace `run_build` by a function that returns or raises `outcome`; the list gets the options of each call."""
     calls: list[BuildOptions] = []
 
-    def run_build(options: BuildOptions) -> BuildOutcome:
+    def run_build(options: BuildOptions) -> tuple[Plan, list[BuildResult], str]:
         calls.append(options)
         print_line("building")
         if isinstance(outcome, BaseException):
             raise outcome
-        return BuildOutcome(Plan((BUILD,), ()), outcome, TORCH_INDEX)
+        return Plan((BUILD,), ()), outcome, TORCH_INDEX
 
     monkeypatch.setattr(build, "run_build", run_build)
     return calls
@@ -201,7 +201,7 @@ def test_a_new_matrix_keeps_the_architectures_of_the_first_build(
     setup = 'setup(name="ops", version="1.0", ext_modules=[CUDAExtension("ops._C", ["ops.cu"])])\n'
     for name, text in {"setup.py": setup, "ops.cu": "", "ops/__init__.py": ""}.items():
         (tmp_path / "source" / name).write_text(text)
-    monkeypatch.setattr(build, "run_build", lambda _: BuildOutcome(Plan((BUILD,), ()), [], TORCH_INDEX))
+    monkeypatch.setattr(build, "run_build", lambda _: (Plan((BUILD,), ()), [], TORCH_INDEX))
     cell = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12")
     code, _, err = call("build", "./source", *cell, "--arch", "9.0", "--store", tmp_path / "store")
     assert code == 0, err

@@ -16,7 +16,7 @@ from builder.log import PlainConsole, Verbosity, print_error, print_line, print_
 from builder.masking import mask_credentials, mask_log
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict, proofs_of
-from builder.publish.index.entry import Entry
+from builder.publish.index.pages import Entry
 from builder.publish.runs.history import RUN
 from builder.records import BuildRecord
 from builder.untrusted import JsonError, parse_json, read_json, split_url, visible, visible_with_colours

@@ -9,14 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import typer
 from rich.markup import escape
 from rich.table import Table
 
-from builder.cli.options import SOURCE, ExecutorName, SelectOptions, architectures
-from builder.cli.output import print_data
+from builder.cli.options import SOURCE, ExecutorName, RunOptions, SelectOptions, architectures, architectures_hint
 from builder.commands.axes import reads_unknown
 from builder.commands.building.executor_choice import RunSettings, choose_executor
 from builder.commands.building.story import BuildRun, LocalRun
@@ -26,7 +24,7 @@ from builder.errors import BuildfarmError, Exit
 from builder.gate.amounts import size_text
 from builder.gate.outcome import FAILED
 from builder.gate.report import KINDS
-from builder.log import print_error, print_line, print_warning, set_verbosity, verbosity
+from builder.log import print_data, print_error, print_line, print_warning, verbosity
 from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, TORCH_INDEX, Matrix, Recipe
@@ -35,26 +33,15 @@ from builder.matrix.plan import Build, Plan, select_versions
 from builder.option import argument, flag, option
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
+from builder.publish import terminal
 from builder.publish.dist import publish_wheels
 from builder.publish.index.install import install_commands, install_lines
-from builder.publish.op_evidence import gradient_text, gradients_of
-from builder.publish.plan_text import architectures_hint
-from builder.publish.proof_lines import causes_of_builds, counts, gpu_lines, problem_of
+from builder.publish.proof_lines import counts, gpu_lines, gradient_text, gradients_of
 from builder.publish.provenance import SUFFIX
-from builder.publish.report import report_json
+from builder.publish.results import BuildResult, causes_of_builds, report_json
 from builder.publish.runs.history import save_run
-from builder.publish.terminal import (
-    cause_lines,
-    coloured_counts,
-    fits,
-    hint_lines,
-    marked,
-    output_width,
-    plain_table,
-    to_text,
-)
+from builder.publish.runs.markdown import append_summary
 from builder.records import Part
-from builder.result import BuildResult
 from builder.store import Store
 from builder.tested_versions import installed_versions, unsafe_images, untested
 from builder.wheels.toolchain.environments import Environments
@@ -64,7 +51,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildOptions(WorkersOptions, SelectOptions):
+class BuildOptions(WorkersOptions, SelectOptions, RunOptions):
     """The options of `buildfarm build`."""
 
     source: str | None = argument(
@@ -90,10 +77,6 @@ class BuildOptions(WorkersOptions, SelectOptions):
     recheck: bool = flag("Run every check of the selected wheels again, also checks that passed or failed before.")
     dist: Path = DIST
     summary: Path | None = None
-    store: Path | None = None
-    quiet: bool = False
-    verbose: bool = False
-    as_json: bool = False
 
     @cached_property
     def archs(self) -> tuple[Arch, ...]:
@@ -101,16 +84,8 @@ class BuildOptions(WorkersOptions, SelectOptions):
         return architectures(self.arch)
 
 
-class BuildOutcome(NamedTuple):
-    """What a run planned and made; `torch_index` is that of matrix.yaml."""
-
-    plan: Plan
-    results: list[BuildResult]
-    torch_index: str
-
-
 @reads_unknown
-def build(options: BuildOptions) -> None:
+def build(options: BuildOptions) -> Exit:
     """Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and uv.
 
     Examples:
@@ -119,7 +94,6 @@ def build(options: BuildOptions) -> None:
         buildfarm build torch-scatter==2.1.2 --torch 2.11 --cuda 13.0
         buildfarm build --ext ms_deform_attn --executor docker --jobs 8
     """
-    set_verbosity(quiet=options.quiet, verbose=options.verbose)
     options.check_workers()
     _ = options.archs  # may raise, so before a recipe is written
     added = _added(options)
@@ -131,7 +105,7 @@ def build(options: BuildOptions) -> None:
     print_data(text)
     for error, failed in distinct_errors(results):  # after the table, which would hide them
         print_error(error, who=failed)
-    raise typer.Exit(int(max((result.exit for result in results), default=Exit.OK)))
+    return max((result.exit for result in results), default=Exit.OK)
 
 
 def _added(options: BuildOptions) -> Added | None:
@@ -157,8 +131,10 @@ def _added(options: BuildOptions) -> Added | None:
     return added
 
 
-def run_build(options: BuildOptions) -> BuildOutcome:
+def run_build(options: BuildOptions) -> tuple[Plan, list[BuildResult], str]:
     """Build the selected wheels, prove them as far as this machine can, and put the good ones into `dist`.
+
+    Returns the plan, the result of each build, and the index of torch's CUDA variants, as in matrix.yaml.
 
     Raises UsageError or NothingSelectedError for the matrix and the options, PreflightError (or the only problem) for
     what the machine lacks. A build that fails later is a result with its error.
@@ -188,43 +164,37 @@ def run_build(options: BuildOptions) -> BuildOutcome:
         timeline=run.progress.timeline(),
     )
     if options.summary:
-        from builder.publish.runs.markdown import append_summary  # noqa: PLC0415 - loads slowly
-
         append_summary(options.summary, saved)
-    return BuildOutcome(plan, results, matrix.torch_index)
+    return plan, results, matrix.torch_index
 
 
-def _run(options: BuildOptions, matrix: Matrix, recipes: Mapping[str, Recipe], plan: Plan, store: Store) -> BuildRun:
+def _run(options: BuildOptions, matrix: Matrix, recipes: dict[str, Recipe], plan: Plan, store: Store) -> BuildRun:
     """The run on this machine, or on the workers of a scheduler."""
     environments = Environments(store, matrix.torch_index)
-    if options.scheduler:
-        from builder.commands.distributed.client import RemoteRun  # noqa: PLC0415 - imports Dask
-
-        prover = WheelProver(store, environments, again=options.recheck)
-        return RemoteRun(store, prover, recipes, _settings(options, matrix), options)
-    executor = choose_executor(_settings(options, matrix), plan.builds, environments)
-    # A container's wheel may need a newer glibc than this machine has. Such a wheel is proven in the runtime image.
-    images = matrix if executor.name == "docker" else None
-    prover = WheelProver(store, environments, images, pull=not options.no_pull, again=options.recheck)
-    return LocalRun(
-        store,
-        executor,
-        prover,
-        recipes,
-        jobs=options.jobs,
-        minor_mismatch=options.minor_mismatch,
-        cures=not options.no_cures,
-    )
-
-
-def _settings(options: BuildOptions, matrix: Matrix) -> RunSettings:
-    """What the options say about each build."""
-    return RunSettings(
+    settings = RunSettings(
         matrix,
         str(options.executor),
         options.minor_mismatch,
         compiler_cache=not options.no_compiler_cache,
         pull=not options.no_pull,
+    )
+    if options.scheduler:
+        from builder.commands.distributed.client import RemoteRun  # noqa: PLC0415 - imports Dask
+
+        prover = WheelProver(store, environments, again=options.recheck)
+        return RemoteRun(store, recipes, prover, settings, options)
+    executor = choose_executor(settings, plan.builds, environments)
+    # A container's wheel may need a newer glibc than this machine has. Such a wheel is proven in the runtime image.
+    images = matrix if executor.name == "docker" else None
+    prover = WheelProver(store, environments, images, pull=not options.no_pull, again=options.recheck)
+    return LocalRun(
+        store,
+        recipes,
+        prover,
+        executor,
+        jobs=options.jobs,
+        minor_mismatch=options.minor_mismatch,
+        cures=not options.no_cures,
     )
 
 
@@ -245,8 +215,12 @@ def build_text(dist: Path, plan: Plan, results: Sequence[BuildResult], torch_ind
     blocks: list[list[Table | str]] = [
         _table([_row(result) for result in results]),
         [
-            *cause_lines(causes, [kind for kind in KINDS if kind != FAILED]),
-            *(marked(each) for result in results for each in gpu_lines(result.proofs, output_width())),
+            *terminal.cause_lines(causes, [kind for kind in KINDS if kind != FAILED]),
+            *(
+                terminal.marked(each)
+                for result in results
+                for each in gpu_lines(result.proofs, terminal.output_width())
+            ),
             *(escape(note) for note in dict.fromkeys(note for result in results for note in _notes(result))),
         ],
     ]
@@ -265,10 +239,10 @@ def build_text(dist: Path, plan: Plan, results: Sequence[BuildResult], torch_ind
     if plan.skips:
         skipped = "1 cell is skipped" if len(plan.skips) == 1 else f"{len(plan.skips)} cells are skipped"
         blocks.append([f"{skipped}; `buildfarm plan` with the same selection gives the reasons."])
-    problems = [problem_of(result) for result in results if result.refused]
-    hints = hint_lines(hint for problem in problems if problem for hint in problem.hints)
-    blocks.append([*cause_lines(causes, [FAILED]), *hints])
-    return to_text(*[part for block in blocks if block for part in ["", *block]][1:])
+    problems = [result.problem for result in results if result.refused]
+    hints = terminal.hint_lines(hint for problem in problems if problem for hint in problem.hints)
+    blocks.append([*terminal.cause_lines(causes, [FAILED]), *hints])
+    return terminal.to_text(*[part for block in blocks if block for part in ["", *block]][1:])
 
 
 def distinct_errors(results: Sequence[BuildResult]) -> list[tuple[BuildfarmError, list[str]]]:
@@ -282,10 +256,10 @@ def distinct_errors(results: Sequence[BuildResult]) -> list[tuple[BuildfarmError
 
 def _table(rows: Sequence[Sequence[str]]) -> list[Table | str]:
     """A table; in a narrow terminal instead two lines for each build, since wheel names are long."""
-    table = plain_table("wheel", "size", "cells", "checks", "GPU", "time", right=("size", "cells", "time"))
+    table = terminal.plain_table("wheel", "size", "cells", "checks", "GPU", "time", right=("size", "cells", "time"))
     for row in rows:
         table.add_row(*row)
-    if fits(table):
+    if terminal.fits(table):
         return [table]
     lines: list[Table | str] = []
     for name, size, cells, checks, gpu, seconds in rows:
@@ -303,7 +277,7 @@ def _row(result: BuildResult) -> tuple[str, ...]:
     name, size = escape(result.stored.wheel.name), size_text(result.stored.wheel.stat().st_size)
     if result.exit:  # a fault of the wheel, or a mistake in cases.py
         name = f"[red]{name}[/] ({'cases.py is wrong' if result.mistake_in_cases else 'refused'})"
-    return name, size, cells, coloured_counts(counts(result.proofs)), _gpu(result.proofs), seconds
+    return name, size, cells, terminal.coloured_counts(counts(result.proofs)), _gpu(result.proofs), seconds
 
 
 def _gpu(proofs: Sequence[Proof]) -> str:

@@ -18,47 +18,45 @@ from builder.store import Store, StoredBuild, project_key, write_atomic
 from builder.untrusted import JsonError, read_json
 
 
-class FolderBuilds:
-    """The last wheel of each build of a folder, with its source files if the source is a folder."""
+def remember(store: Store, build: Build, recipe: Recipe, digest: str) -> None:
+    """Note that the last wheel of this build has this digest; it may have failed a check."""
+    write_atomic(_notes(store, "last", recipe) / str(build), digest.encode())
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
-    def remember(self, build: Build, recipe: Recipe, digest: str) -> None:
-        """Note that the last wheel of this build has this digest; it may have failed a check."""
-        write_atomic(self._notes("last", recipe) / str(build), digest.encode())
+def last_wheels(store: Store, recipe: Recipe) -> list[StoredBuild]:
+    """The last wheel of each build that the store still has, the newest first."""
+    notes = sorted(_notes(store, "last", recipe).glob("*"), key=lambda note: note.stat().st_mtime, reverse=True)
+    return [stored for note in notes if (stored := store.find(note.read_text()))]
 
-    def last(self, recipe: Recipe) -> list[StoredBuild]:
-        """The last wheel of each build that the store still has, the newest first."""
-        notes = sorted(self._notes("last", recipe).glob("*"), key=lambda note: note.stat().st_mtime, reverse=True)
-        return [stored for note in notes if (stored := self._store.find(note.read_text()))]
 
-    @contextmanager
-    def compiling(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> Iterator[None]:
-        """Say why a wheel is compiled again; afterwards note the source files from which it was made."""
-        changed = self._changed(build, recipe, files)
-        if changed:
-            why = f", because these files changed since the last wheel: {join_names(changed)}"
-        else:
-            why = ": no source file changed; the recipe, the GPU architectures, the tools or buildfarm itself changed"
-        if changed is not None:
-            print_line(f"{build}: must be compiled again{why}")
-        yield
-        if files:
-            note = self._notes("sources/last", recipe) / f"{build}.json"
-            write_atomic(note, json.dumps(_digests(files)).encode())
+@contextmanager
+def compiling(store: Store, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> Iterator[None]:
+    """Say why a wheel is compiled again; afterwards note the source files from which it was made."""
+    note = _notes(store, "sources/last", recipe) / f"{build}.json"
+    changed = _changed(note, files)
+    if changed:
+        why = f", because these files changed since the last wheel: {join_names(changed)}"
+    else:
+        why = ": no source file changed; the recipe, the GPU architectures, the tools or buildfarm itself changed"
+    if changed is not None:
+        print_line(f"{build}: must be compiled again{why}")
+    yield
+    if files:
+        write_atomic(note, json.dumps(_digests(files)).encode())
 
-    def _notes(self, kind: str, recipe: Recipe) -> Path:
-        return self._store.root / kind / project_key(recipe.folder)
 
-    def _changed(self, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> list[str] | None:
-        """The source files that changed since the last wheel; None if that is not known."""
-        try:
-            before: dict[str, Any] = read_json(self._notes("sources/last", recipe) / f"{build}.json", dict)
-        except (OSError, JsonError):
-            return None
-        now = _digests(files)
-        return sorted(name for name in {*before, *now} if before.get(name) != now.get(name)) if now else None
+def _notes(store: Store, kind: str, recipe: Recipe) -> Path:
+    return store.root / kind / project_key(recipe.folder)
+
+
+def _changed(note: Path, files: Mapping[str, bytes]) -> list[str] | None:
+    """The source files that changed since the last wheel; None if that is not known."""
+    try:
+        before: dict[str, Any] = read_json(note, dict)
+    except (OSError, JsonError):
+        return None
+    now = _digests(files)
+    return sorted(name for name in {*before, *now} if before.get(name) != now.get(name)) if now else None
 
 
 def _digests(files: Mapping[str, bytes]) -> dict[str, str]:

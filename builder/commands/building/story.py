@@ -16,10 +16,11 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from builder.commands.building.folder_builds import FolderBuilds
+from builder.commands.building import folder_builds
 from builder.commands.building.preflight import BuildPlace, places, preflight
 from builder.errors import BuildfarmError
 from builder.log import print_line, print_warning
@@ -29,9 +30,9 @@ from builder.process import Interrupted, in_threads
 from builder.progress.display import WAITS, Progress
 from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
+from builder.publish.results import BuildResult
 from builder.publish.runs.history import last_steps
 from builder.recipes.inspection.native_code import needless_headers, too_many_headers
-from builder.result import BuildResult
 from builder.store import Store, StoredBuild, project_key, work_name
 from builder.wheels.failures import CompileError
 from builder.wheels.job import CompileJob, Executor, NotPreparedError, Prepared, build_digest
@@ -41,21 +42,20 @@ from builder.wheels.sources.prepare import prepare_source, source_digest
 _SLOW = 60
 
 
+@dataclass(eq=False)
 class BuildRun(ABC):
     """The builds of one run: `LocalRun` makes them on this machine, `RemoteRun` on workers."""
 
-    def __init__(
-        self,
-        store: Store,
-        recipes: Mapping[str, Recipe],
-        prover: WheelProver | None,
-        progress: Progress | None = None,
-    ) -> None:
-        """`prover` proves the wheels; None: they are only built. `progress` shows the builds; None: a new one."""
-        self.store = store
-        self.recipes = dict(recipes)
-        self.prover = prover
-        self.progress = progress or Progress(last=partial(last_steps, store))
+    store: Store
+    #: By name. A cure replaces one.
+    recipes: dict[str, Recipe]
+    #: It proves the wheels; None: they are only built.
+    prover: WheelProver | None
+    #: It shows the builds.
+    progress: Progress = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.progress = Progress(last=partial(last_steps, self.store))
 
     def log(self, build: Build) -> Path:
         """The file with the output of the programs of a build."""
@@ -103,7 +103,7 @@ class BuildRun(ABC):
         self.progress.start(name, log)
         try:
             stored, reused = self.make(build, log, stage)
-            FolderBuilds(self.store).remember(build, self.recipes[build.extension], stored.digest)
+            folder_builds.remember(self.store, build, self.recipes[build.extension], stored.digest)
             proofs = self.prove(build, stored, log, stage)
         except BuildfarmError as problem:
             error, reused = problem, False
@@ -116,34 +116,20 @@ class BuildRun(ABC):
         return BuildResult(build, stored, error, reused, seconds, tuple(proofs), log)
 
 
+@dataclass(eq=False)
 class LocalRun(BuildRun):
     """Builds the wheels of one run on this machine."""
 
-    def __init__(
-        self,
-        store: Store,
-        executor: Executor,
-        prover: WheelProver | None,
-        recipes: Mapping[str, Recipe],
-        *,
-        jobs: int | None = None,
-        minor_mismatch: bool = False,
-        cures: bool = False,
-        progress: Progress | None = None,
-    ) -> None:
-        """`jobs` is the number of parallel compilers of the run (None: as cores and memory allow).
-
-        `minor_mismatch` says whether a CUDA toolkit of another minor was accepted, `cures` whether a build that fails
-        for a known cause is cured and compiled again.
-        """
-        super().__init__(store, recipes, prover, progress)
-        self._executor = executor
-        self._jobs = jobs
-        self._minor_mismatch = minor_mismatch
-        self._cures = cures
-        self._curing = threading.Lock()
-        self._places: dict[Build, BuildPlace] = {}
-        self._said: set[str] = set()  # the warnings that this run has printed
+    executor: Executor
+    #: Number of parallel compilers of the run; None: as cores and memory allow.
+    jobs: int | None = None
+    #: Whether a CUDA toolkit of another minor was accepted.
+    minor_mismatch: bool = False
+    #: Whether a build that fails for a known cause is cured and compiled again.
+    cures: bool = False
+    _curing: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _places: dict[Build, BuildPlace] = field(default_factory=dict, init=False)
+    _said: set[str] = field(default_factory=set, init=False)  # the warnings that this run has printed
 
     def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
         """As in `BuildRun`."""
@@ -151,15 +137,15 @@ class LocalRun(BuildRun):
         for build in builds:
             recipe, log = self.recipes[build.extension].of(build.torch, build.cuda), self.log(build)
             with suppress(BuildfarmError, NotPreparedError):  # the preflight reports an error, with all other problems
-                prepared = self._executor.prepare(build, recipe, log=log, cached_only=True)
+                prepared = self.executor.prepare(build, recipe, log=log, cached_only=True)
                 found[build] = self._earlier(build, prepared, recipe) is not None
         return found
 
     def start(self, builds: Mapping[Build, bool]) -> tuple[int, Sequence[Build]]:
         """As in `BuildRun`; raises what `preflight` raises."""
         missing = [build for build, stored in builds.items() if not stored]
-        parallel, jobs = preflight(missing, self.recipes, self._executor, self.store, self._jobs)
-        self._places = places(builds, parallel, jobs, self._executor)
+        parallel, jobs = preflight(missing, self.recipes, self.executor, self.store, self.jobs)
+        self._places = places(builds, parallel, jobs, self.executor)
         return parallel, sorted(builds, key=lambda build: self._places[build].rank)
 
     def make(self, build: Build, log: Path, stage: Callable[[str], None]) -> tuple[StoredBuild, bool]:
@@ -173,7 +159,7 @@ class LocalRun(BuildRun):
                 try:
                     return self._make(build, recipe.of(build.torch, build.cuda), log, stage)
                 except CompileError as error:
-                    if not (self._cures and self._cured(build, recipe, error)):
+                    if not (self.cures and self._cured(build, recipe, error)):
                         raise
         finally:
             self._places[build].release()  # the builds that wait for this one go on, also if it did not compile
@@ -205,7 +191,7 @@ class LocalRun(BuildRun):
 
     def _make(self, build: Build, recipe: Recipe, log: Path, stage: Callable[[str], None]) -> tuple[StoredBuild, bool]:
         stage("prepare")
-        prepared = self._executor.prepare(build, recipe, log=log)
+        prepared = self.executor.prepare(build, recipe, log=log)
         if stored := self._earlier(build, prepared, recipe):
             return stored, True
         waits = f"{WAITS}another build of {build.extension}, whose objects this build uses"
@@ -246,9 +232,9 @@ class LocalRun(BuildRun):
                 self.progress.read_calls(name, job.calls)
                 needless = needless_headers(job.source)  # before the compile, which may move the source away
                 early = self.prover.environments_ahead(build, recipe, digest) if self.prover else nullcontext()
-                with FolderBuilds(store).compiling(build, recipe, source.files), early:
+                with folder_builds.compiling(store, build, recipe, source.files), early:
                     raw = compile_wheel(prepared, job, stage)
-                    wheel, record = repair_wheel(raw, source.digest, stage, minor_mismatch=self._minor_mismatch)
+                    wheel, record = repair_wheel(raw, source.digest, stage, minor_mismatch=self.minor_mismatch)
                     stored = store.add(digest, wheel, record)
                 if needless and record.seconds >= _SLOW:
                     why = f"the build took {record.seconds:.0f} s: {too_many_headers(needless)}"

@@ -6,33 +6,26 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
 from builder.commands.building.executor_choice import RunSettings
 from builder.commands.building.story import BuildRun
+from builder.commands.distributed import protocol
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.options import WorkersOptions
-from builder.commands.distributed.protocol import (
-    BuildTask,
-    CheckTask,
-    WorkerAnswer,
-    keep_locks,
-    packed,
-    version_resource,
-)
+from builder.commands.distributed.protocol import BuildTask, CheckTask, WorkerAnswer
 from builder.errors import BuildError, Code, MissingToolError
 from builder.hashing import digest_of
 from builder.images.registry import lock_path
 from builder.matrix.axes import Cell
-from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.proof import Proof
 from builder.proofs.cells.cell_run import not_run_in_cell
 from builder.proofs.cells.op_gate import CELL_CHECKS
 from builder.proofs.cells.prover import WheelProver, cell_basis, timed_out
-from builder.store import Store, StoredBuild, work_name, write_atomic
+from builder.store import StoredBuild, work_name, write_atomic
 from builder.untrusted import JsonError, read_json, text
 from builder.wheels.sources.prepare import source_digest
 
@@ -57,25 +50,20 @@ def is_open(task: CheckTask, earlier: Sequence[Proof], *, gpu: bool) -> bool:
     return task.again or not decided.issuperset(CELL_CHECKS)
 
 
+@dataclass(eq=False)
 class RemoteRun(BuildRun):
-    """Builds and proves the wheels of one run on workers."""
+    """Builds and proves the wheels of one run on workers. Its prover runs the checks of wheel files here."""
 
-    def __init__(
-        self,
-        store: Store,
-        prover: WheelProver,
-        recipes: Mapping[str, Recipe],
-        settings: RunSettings,
-        options: WorkersOptions,
-    ) -> None:
-        """`prover` runs the checks of wheel files here; those of cells run on workers."""
-        super().__init__(store, recipes, prover)
-        self._prover = prover
-        self._settings = replace(settings, matrix=replace(settings.matrix, extensions=()))
-        self._options = options
-        self._cluster: Cluster | None = None
-        self._tasks: dict[Build, BuildTask] = {}
-        self._parcels: dict[str, Mapping[str, bytes]] = {}
+    prover: WheelProver
+    settings: RunSettings
+    options: WorkersOptions
+    _cluster: Cluster | None = field(default=None, init=False)
+    _tasks: dict[Build, BuildTask] = field(default_factory=dict, init=False)
+    _parcels: dict[str, Mapping[str, bytes]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.settings = replace(self.settings, matrix=replace(self.settings.matrix, extensions=()))
 
     def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
         """As in `BuildRun`."""
@@ -85,8 +73,8 @@ class RemoteRun(BuildRun):
     def start(self, builds: Mapping[Build, bool]) -> tuple[int, Sequence[Build]]:
         """Connect to the scheduler; raises UnreachableError. All builds go to Dask at once."""
         for name in dict.fromkeys(build.extension for build in builds):
-            self._parcels[name] = packed(self.recipes[name], self._settings.matrix.path, self.store)
-        address, patience = self._options.scheduler or "", self._options.worker_timeout
+            self._parcels[name] = protocol.packed(self.recipes[name], self.settings.matrix.path, self.store)
+        address, patience = self.options.scheduler or "", self.options.worker_timeout
         self._cluster = Cluster(address, patience=patience, on_stage=self._show)
         return min(max(len(builds), 1), MOST_BUILDS), [*builds]
 
@@ -119,7 +107,7 @@ class RemoteRun(BuildRun):
             stage("copy")
             with suppress(OSError):
                 stored = self._collect(cluster, answer)
-                keep_locks(self.store.root / "envs", answer.locks)
+                protocol.keep_locks(self.store.root / "envs", answer.locks)
                 write_atomic(self._note(task), json.dumps({"digest": stored.digest}).encode())
                 return stored, answer.reused
         raise MissingToolError(
@@ -128,12 +116,12 @@ class RemoteRun(BuildRun):
 
     def prove(self, build: Build, stored: StoredBuild, log: Path, stage: Callable[[str], None]) -> list[Proof]:
         """Prove the wheel on workers, and its file here."""
-        recipe, again = self.recipes[build.extension], self._prover.again
-        subject, cluster = self._prover.subject(stored, build, recipe), cast("Cluster", self._cluster)
+        recipe, again = self.recipes[build.extension], self.prover.again
+        subject, cluster = self.prover.subject(stored, build, recipe), cast("Cluster", self._cluster)
         earlier = self.store.proofs(stored.sha256)
         basis = digest_of({str(check): digest for check, digest in cell_basis(recipe).items()})
         # A container's wheel may need a newer glibc than a worker has.
-        settings = replace(self._settings, executor=stored.record.record.toolchain.executor)
+        settings = replace(self.settings, executor=stored.record.record.toolchain.executor)
         tasks = [CheckTask(stored, recipe, cell, settings, basis, build, again=again) for cell in subject.claim.cells]
         tasks = [task for task in tasks if is_open(task, earlier, gpu=cluster.has_gpu())]
         made: dict[Cell, tuple[Proof, ...]] = {}
@@ -142,7 +130,7 @@ class RemoteRun(BuildRun):
             with ThreadPoolExecutor(len(tasks)) as pool:
                 found = pool.map(lambda task: self._checked(task, log), tasks)
                 made = {task.cell: proofs for task, proofs in zip(tasks, found, strict=True)}
-        return self._prover.prove(subject, log=log, stage=lambda _: None, others=made)
+        return self.prover.prove(subject, log=log, stage=lambda _: None, others=made)
 
     def _checked(self, first: CheckTask, log: Path) -> tuple[Proof, ...]:
         """One proof for each check of a cell; "not run" where no worker can. A worker that lacks the wheel gets it."""
@@ -164,7 +152,7 @@ class RemoteRun(BuildRun):
     def _task(self, build: Build) -> BuildTask:
         """The task of a build; its digest covers everything that this machine knows about the build."""
         recipe = self.recipes[build.extension].of(build.torch, build.cuda)
-        settings, matrix = self._settings, self._settings.matrix
+        settings, matrix = self.settings, self.settings.matrix
         lock = lock_path(matrix.path)
         digest = digest_of(
             {
@@ -175,7 +163,7 @@ class RemoteRun(BuildRun):
                 "lock": lock.read_text() if lock.is_file() else "",
                 "executor": [settings.executor, settings.minor_mismatch],
                 **({} if settings.compiler_cache else {"compiler cache": False}),
-                "version": version_resource(),
+                "version": protocol.version_resource(),
             }
         )
         return BuildTask(digest, build, recipe, settings)

@@ -91,14 +91,10 @@ class Cluster:
                 self._foreign = foreign
             self._looked = time.monotonic()
 
-    def _call(self, workers: list[str], method: str, *arguments: object) -> dict[str, Any]:
-        """Call a method of `Service` on some workers now; the answers, or exceptions, by address."""
-        found: dict[str, Any] = self._client.run(serve, method, *arguments, workers=workers, on_error="return")
-        return found
-
-    def _call_one(self, worker: str, method: str, *arguments: object) -> Any:  # noqa: ANN401
-        """The same on one worker; raises OSError when it is gone, and what the method raises."""
-        answer = self._call([worker], method, *arguments).get(worker, OSError("the worker is gone"))
+    def _call(self, worker: str, method: str, *arguments: object) -> Any:  # noqa: ANN401
+        """Call a method of `Service` on a worker now; raises OSError when it is gone, and what the method raises."""
+        found: dict[str, Any] = self._client.run(serve, method, *arguments, workers=[worker], on_error="return")
+        answer = found.get(worker, OSError("the worker is gone"))
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -107,7 +103,7 @@ class Cluster:
         """Copy a wheel from a worker; raises OSError when the worker lacks it now, or sends other bytes."""
         digest, size = hashlib.sha256(), 0
         with self._moves, target.open("wb") as stream:
-            while data := self._call_one(worker, "read", wheel, size):
+            while data := self._call(worker, "read", wheel, size):
                 raise_if_interrupted()
                 stream.write(data)
                 digest.update(data)
@@ -122,7 +118,7 @@ class Cluster:
             while data:  # the last part, an empty one, is the end
                 raise_if_interrupted()
                 offset, data = stream.tell(), stream.read(CHUNK)
-                self._call_one(worker, "write", wheel, offset, data)
+                self._call(worker, "write", wheel, offset, data)
 
     def compute(self, task: Task, parts: Mapping[str, bytes], *, only: str = "") -> WorkerAnswer:
         """Let a worker run a task, the worker `only` if it is still there.

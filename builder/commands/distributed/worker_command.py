@@ -1,7 +1,6 @@
 """`buildfarm worker`. It imports Dask, which is not always installed, after the command line was read."""
 
 from builder.commands.distributed.options import WorkerOptions, require_dask
-from builder.log import set_verbosity
 
 
 def worker(options: WorkerOptions) -> None:
@@ -11,7 +10,6 @@ def worker(options: WorkerOptions) -> None:
         buildfarm worker tcp://127.0.0.1:8786
         buildfarm worker tls://scheduler.example:8786 --builds 2 --store /var/tmp/worker-store
     """
-    set_verbosity(quiet=options.quiet, verbose=False)
     require_dask()
     from builder.commands.distributed.worker.start import run_worker  # noqa: PLC0415 - imports Dask
 

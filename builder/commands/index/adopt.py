@@ -9,15 +9,14 @@ from typing import Any
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from builder.cli.options import SelectOptions
+from builder.cli.options import RunOptions, SelectOptions
 from builder.commands.folders import new_output, open_store
-from builder.commands.index.foreign_wheels import ForeignWheel, foreign_wheels
-from builder.commands.index.publish import print_published, publish_wheel
+from builder.commands.index.publish import PublishOutcome, PublishResult, print_published, publish_wheel
 from builder.commands.index.verification import Verification
-from builder.commands.smoke_targets import empty_recipe, recipe_for, with_imports
-from builder.errors import UsageError
+from builder.commands.targets import ForeignWheel, empty_recipe, foreign_wheels, recipe_for, with_imports
+from builder.errors import Exit, UsageError
 from builder.gate.amounts import counted, join_names
-from builder.log import print_warning, set_verbosity
+from builder.log import print_warning
 from builder.matrix.axes import Platform
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import MATRIX, TORCH_INDEX, Recipe, Selection
@@ -32,7 +31,6 @@ from builder.publish.index.levels import Level, levels_of
 from builder.publish.index.new_wheel import merged, new_wheel
 from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.repository import CONFLICT, Repository
-from builder.result import PublishOutcome, PublishResult
 from builder.store import Store, local_path
 from builder.wheelfile.archive import wheel_fault
 from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
@@ -44,7 +42,7 @@ _MOST = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdoptOptions(SelectOptions):
+class AdoptOptions(SelectOptions, RunOptions):
     """The options of `buildfarm adopt`."""
 
     wheels: list[str] = argument("File, folder with wheels, URL, or NAME==VERSION on the package index.", "WHEEL")
@@ -56,13 +54,9 @@ class AdoptOptions(SelectOptions):
         "The file that lists the recipes, whose cases are run. Default: matrix.yaml if there is one.", "FILE"
     )
     index: str = ""
-    store: Path | None = None
-    quiet: bool = False
-    verbose: bool = False
-    as_json: bool = False
 
 
-def adopt(options: AdoptOptions) -> None:
+def adopt(options: AdoptOptions) -> Exit:
     """Test wheels that others built, and put them into a package index. Builds nothing.
 
     Each wheel gets the checks that `build` runs, and the level of `publish --require` applies to each tested cell.
@@ -76,7 +70,6 @@ def adopt(options: AdoptOptions) -> None:
         buildfarm adopt NAME==VERSION --to index --torch 2.11 --python 3.12 --require static
         buildfarm adopt downloads/ https://wheels.example/NAME.whl --to /srv/wheels
     """
-    set_verbosity(quiet=options.quiet, verbose=options.verbose)
     required, select, compat = levels_of(options.require), options.select, Compat.load()
     store = open_store(options.store)
     selected([], select, compat)  # raises UsageError for a wrong selection, before a download
@@ -92,7 +85,7 @@ def adopt(options: AdoptOptions) -> None:
     adopter = _Adopter(required, select, repository, store, recipes, WheelProver(store, environments), progress)
     with progress.shown():
         results = list(map(adopter.adopt, found))
-    print_published(results, url_of(options.to), None, as_json=options.as_json)
+    return print_published(results, url_of(options.to), None, as_json=options.as_json)
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-import typer
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder.cli.output import print_result
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
+from builder.log import print_result
 from builder.option import argument, option
-from builder.publish.index.entry import Entry
 from builder.publish.index.objects import Objects, open_objects, read
+from builder.publish.index.pages import Entry
 from builder.publish.index.repository import Repository
 from builder.untrusted import control_character
 
@@ -98,7 +97,7 @@ def _yank(options: UnyankOptions, reason: str | None) -> None:
     _print_names("unyanked" if reason is None else "yanked", names, as_json=options.as_json)
 
 
-def check(options: CheckOptions) -> None:
+def check(options: CheckOptions) -> Exit:
     """Compare every wheel and its METADATA with their hashes, and finish what a killed command left undone.
 
     Examples:
@@ -109,7 +108,7 @@ def check(options: CheckOptions) -> None:
     counts = ((result.projects, "project"), (result.wheels, "wheel"), (len(result.faults), "fault"))
     lines.append("checked: " + ", ".join(counted(count, noun) for count, noun in counts))
     print_result("\n".join(lines) + "\n", asdict(result), as_json=options.as_json)
-    raise typer.Exit(int(Exit.FAILED if result.faults else Exit.OK))
+    return Exit.FAILED if result.faults else Exit.OK
 
 
 def write_pages(options: WritePagesOptions) -> None:

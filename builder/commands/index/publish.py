@@ -4,40 +4,37 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from textwrap import wrap
-from typing import NoReturn
+from typing import Any
 
-import typer
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from builder.check import Check
-from builder.cli.output import print_result
 from builder.commands.folders import DIST, new_output, open_store, read_dist
 from builder.commands.index.verification import Verification
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
-from builder.log import print_line, set_verbosity, verbosity
+from builder.log import print_line, print_result, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe
 from builder.matrix.load import load_matrix, load_recipes
 from builder.option import argument, option
 from builder.proof import Proof
-from builder.publish.index.entry import project_of
 from builder.publish.index.install import commands_from_index, install_lines
 from builder.publish.index.levels import Level, levels_of, sentence, shortfalls
 from builder.publish.index.new_wheel import check_statement, merged, new_wheel, proofs_beside
 from builder.publish.index.objects import Folder, open_objects, url_of
-from builder.publish.index.pages import ALL, paths_of
+from builder.publish.index.pages import ALL, paths_of, project_of
 from builder.publish.index.reader import IndexReader
 from builder.publish.index.repository import ConflictError, Kept, NewWheel, Repository
 from builder.publish.proof_lines import causes
 from builder.publish.server.client import IndexServer
 from builder.publish.terminal import output_width
-from builder.result import PublishOutcome, PublishResult
 from builder.store import Store
 from builder.wheelfile.compatibility import check_wheel_name
 
@@ -78,7 +75,38 @@ class PublishOptions:
     as_json: bool = False
 
 
-def publish(options: PublishOptions) -> None:
+class PublishOutcome(StrEnum):
+    """What `publish` did with a wheel."""
+
+    PUBLISHED = "published"
+    UNCHANGED = "already published"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class PublishResult:
+    """What `publish` did with one wheel."""
+
+    wheel: str
+    outcome: PublishOutcome
+    #: The level of each cell, by the cell's name.
+    cells: dict[str, str]
+    #: The paths of the index that list the wheel.
+    paths: tuple[str, ...] = ()
+    #: reasons, notes: why it was refused, and what else to say about it; a sentence each.
+    reasons: tuple[str, ...] = ()
+    #: Why it was yanked before, maybe empty; None if it is not yanked.
+    yanked: str | None = None
+    notes: tuple[str, ...] = ()
+    #: What else `--json` says about it.
+    about: dict[str, Any] = field(default_factory=dict)
+    #: What its proofs lack for a required level; `reasons` then are the sentences of these.
+    lacking: Sequence[Proof] = ()
+    #: Why the check `window`, of the torch releases that METADATA allows, did not run; empty if it did.
+    unverified: str = ""
+
+
+def publish(options: PublishOptions) -> Exit:
     """Put wheels into a package index, each with its proofs, its SBOM and its provenance.
 
     A wheel is refused if a check failed, or if its proofs do not reach the levels of --require in each of its cells.
@@ -111,7 +139,6 @@ def publish(options: PublishOptions) -> None:
         buildfarm publish --to s3://wheels/team
         BUILDFARM_TOKEN=... buildfarm publish --to https://wheels.example/
     """
-    set_verbosity(quiet=False, verbose=options.verbose)
     required = levels_of(options.require)
     wheels = list(options.wheels or _newest_versions(read_dist(options.dist)))
     store = open_store(options.store, run=False)
@@ -123,7 +150,7 @@ def publish(options: PublishOptions) -> None:
         target, index = Repository(open_objects(options.to)), url_of(options.to)
     matrix = options.matrix or (MATRIX if MATRIX.is_file() else None)
     results = publish_wheels(target, wheels, store, required, load_recipes(load_matrix(matrix)) if matrix else ())
-    print_published(results, index, required, as_json=options.as_json)
+    return print_published(results, index, required, as_json=options.as_json)
 
 
 def _newest_versions(wheels: Sequence[Path]) -> Iterator[Path]:
@@ -288,9 +315,9 @@ def _offered(results: Sequence[PublishResult]) -> list[PublishResult]:
 
 def print_published(
     results: Sequence[PublishResult], index: str, required: Sequence[Level] | None, *, as_json: bool
-) -> NoReturn:
-    """Print the text of `publish_text`, or everything about each wheel, and exit."""
+) -> Exit:
+    """Print the text of `publish_text`, or everything about each wheel; return the exit code."""
     keys = ("wheel", "outcome", "cells", "paths", "yanked", "reasons")
     data = [{key: getattr(result, key) for key in keys} | result.about for result in results]
     print_result(publish_text(results, index, required), data, as_json=as_json)
-    raise typer.Exit(int(Exit.FAILED if any(result.reasons for result in results) else Exit.OK))
+    return Exit.FAILED if any(result.reasons for result in results) else Exit.OK

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.cli.output import print_data
+from builder.log import print_data
 from builder.option import argument, option
 from builder.wheels.repair.relabel import relabel_wheel
 

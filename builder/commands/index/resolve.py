@@ -8,14 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import typer
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from builder.cli.output import print_result
-from builder.commands.axes import cuda_here, python_here, torch_here, with_selected
+from builder.commands.axes import current_environment, with_selected
 from builder.errors import Code, Exit, NothingSelectedError, UsageError
-from builder.log import print_line
+from builder.log import print_line, print_result
 from builder.matrix.axes import Arch, Cell, Cuda, Platform
 from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, PathSource, Selection
@@ -25,9 +23,9 @@ from builder.matrix.plan import additions, make_plan
 from builder.option import argument, option
 from builder.proofs.claimed_cells import StatedTorch
 from builder.proofs.static.metadata import requires_admit
-from builder.publish.index.entry import Entry
 from builder.publish.index.install import commands_from_index
 from builder.publish.index.levels import Level
+from builder.publish.index.pages import Entry
 from builder.publish.index.reader import IndexReader
 from builder.resources import own_gpus
 from builder.wheelfile.compatibility import codes_for, glibc_of
@@ -53,7 +51,7 @@ class ResolveOptions:
     as_json: bool = False
 
 
-def resolve(options: ResolveOptions) -> None:
+def resolve(options: ResolveOptions) -> Exit:
     """Find the wheel of an index for a machine, and print the commands that install it.
 
     Of the wheels that fit, a stable version comes before a pre-release, and a wheel that was tested with this torch,
@@ -78,9 +76,9 @@ def resolve(options: ResolveOptions) -> None:
     glibc = _glibc(options.glibc or own_glibc)
     gpu = compat.gpu_named(options.gpu) if options.gpu else None if complete else min(own_gpus(), default=None)
     cell = Cell(
-        compat.resolve_torch(options.torch) if options.torch else torch_here(),
-        compat.resolve_cuda(options.cuda) if options.cuda else cuda_here(),
-        compat.resolve_python(options.python) if options.python else python_here(),
+        compat.resolve_torch(options.torch) if options.torch else current_environment().torch,
+        compat.resolve_cuda(options.cuda) if options.cuda else current_environment().cuda,
+        compat.resolve_python(options.python) if options.python else current_environment().python,
         Platform(f"linux_{os.uname().machine}"),
     )
     target = Target(cell, glibc, gpu)
@@ -104,7 +102,7 @@ def resolve(options: ResolveOptions) -> None:
     print_result(text, data, as_json=options.as_json)
     if found.best and reader.login:
         print_line("The commands contain no password: pip and uv read it from ~/.netrc.")
-    raise typer.Exit(int(Exit.OK if found.best else Exit.FAILED))
+    return Exit.OK if found.best else Exit.FAILED
 
 
 @dataclass(frozen=True)

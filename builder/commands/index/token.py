@@ -3,9 +3,8 @@
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from builder.cli.output import print_result
 from builder.errors import Code, UsageError
-from builder.log import print_line
+from builder.log import print_line, print_result
 from builder.option import argument, option
 from builder.publish.server.tokens import Token, Tokens, parse_lifetime
 

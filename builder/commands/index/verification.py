@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from builder.check import OF_ANY_WHEEL, Check
-from builder.commands.smoke_targets import empty_recipe, recipe_for
+from builder.commands.targets import empty_recipe, recipe_for
 from builder.formats import STATIC_FORMAT, VERIFY_FORMAT
 from builder.hashing import digest_of, sha256_of
 from builder.matrix.config import Recipe, Selection

@@ -14,6 +14,7 @@ from botocore.exceptions import BotoCoreError, NoCredentialsError, PartialCreden
 from s3fs.core import S3_RETRYABLE_ERRORS
 
 from builder.errors import BuildfarmError, Code, MissingToolError, UsageError
+from builder.publish.index.pages import served_as
 from builder.untrusted import parts_of
 
 #: Bytes of a part of an upload or download, and parts that are sent at the same time.
@@ -27,13 +28,6 @@ _ATTEMPTS = 20
 #: A store that honours conditional writes refuses to replace this object.
 _PROBE = ".conditional-writes"
 _CONFIG = {"connect_timeout": 10, "read_timeout": 60, "retries": {"mode": "standard", "total_max_attempts": 3}}
-_JSON = "application/vnd.pypi.simple.v1+json"
-_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    "index.json": _JSON,
-    ".json": "application/json",
-    ".metadata": "text/plain; charset=utf-8",
-}
 _NO_KEYS = (NoCredentialsError, PartialCredentialsError, ProfileNotFound)
 
 
@@ -101,8 +95,9 @@ class Bucket:
 
     def write(self, name: str, data: bytes) -> None:
         """Write or replace an object."""
+        kind, kept = served_as(name)
         with self._explained():
-            self._fs.pipe_file(self._key(name), data, **_headers(name))
+            self._fs.pipe_file(self._key(name), data, ContentType=kind, CacheControl=kept)
 
     def create(self, name: str, data: bytes | Path) -> bool:
         """Write an object unless it exists; of several processes, one succeeds.
@@ -119,7 +114,8 @@ class Bucket:
                 where=self.url,
                 hints=["use a newer version of the object store, or publish to a folder"],
             )
-        return self._create(self._key(name), data, **_headers(name))
+        kind, kept = served_as(name)
+        return self._create(self._key(name), data, ContentType=kind, CacheControl=kept)
 
     def delete(self, name: str) -> None:
         """Delete an object if it exists."""
@@ -197,11 +193,3 @@ class Bucket:
                 where=self.url,
                 hints=["run the command again; it continues", "AWS_ENDPOINT_URL names a server other than Amazon's"],
             ) from None
-
-
-def _headers(name: str) -> dict[str, str]:
-    """How a web server that serves the bucket answers: the type of an object, and how long it may be kept."""
-    kind = next((kind for end, kind in _TYPES.items() if name.endswith(end)), "application/octet-stream")
-    # What a wheel and its METADATA hold never changes, and their path has the hash.
-    fixed = name.endswith((".whl", ".whl.metadata"))
-    return {"ContentType": kind, "CacheControl": "max-age=31536000, immutable" if fixed else "max-age=10"}

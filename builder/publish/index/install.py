@@ -10,8 +10,7 @@ from packaging.utils import canonicalize_name
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
-from builder.publish.index.entry import Entry
-from builder.publish.index.pages import ALL, path_to_install, paths_of, quoted
+from builder.publish.index.pages import ALL, Entry, path_to_install, paths_of, quoted
 from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import uv_command
 

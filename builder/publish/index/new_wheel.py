@@ -17,12 +17,12 @@ from builder.check import Check
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
 from builder.proof import PROOFS_SUFFIX, Proof, proofs_json, proofs_of, proofs_path
-from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.levels import levels
+from builder.publish.index.pages import Entry, FarmFacts
 from builder.publish.index.repository import Kept, NewWheel, file_path
-from builder.publish.op_evidence import gradients_of, proven_on
+from builder.publish.proof_lines import gradients_of, proven_on
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
-from builder.publish.provenance import statement_fault, statement_path
+from builder.publish.provenance import statement_path
 from builder.untrusted import JsonError, control_character, parse_json, read_json, texts
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.compatibility import any_linux, check_wheel_name, glibc_of
@@ -134,8 +134,9 @@ def check_statement(wheel: Path, sha256: str) -> None:
     if not path.is_file():
         return
     try:
-        fault = statement_fault(path.read_bytes(), sha256)
-    except OSError as error:
+        named = read_json(path, lambda plain: [one["digest"]["sha256"] for one in plain["subject"]])
+        fault = "" if named == [sha256] else "the provenance is of a different file"
+    except (OSError, JsonError) as error:
         fault = f"the provenance cannot be read: {error}"
     if fault:
         hint = "delete this file to publish the wheel without it, or build the wheel again"
@@ -171,13 +172,11 @@ def check_file_name(name: str) -> None:
 def read_entry(wheel: Path) -> tuple[Entry, bytes]:
     """The entry of a wheel, whose path is its file name, and the bytes of its METADATA.
 
-    The upload time is now. Raises UsageError for a file that does not exist or cannot be read, for a file name that
+    The upload time is now. Raises UsageError for a file that cannot be read, for a file name that
     differs from the METADATA, and for a name or a Requires-Python that is not valid.
     """
     from builder.proofs.static.metadata import RELABEL  # noqa: PLC0415 - takes long
 
-    if not wheel.is_file():
-        raise UsageError("there is no such wheel", Code.NO_SUCH_FILE, where=str(wheel))
     check_wheel_name(wheel.name, str(wheel))
     with WheelFile(wheel) as archive:
         metadata, headers = archive.read_dist_info("METADATA"), archive.metadata

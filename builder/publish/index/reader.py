@@ -12,15 +12,13 @@ from requests.utils import get_auth_from_url, get_netrc_auth
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.images.network import ca_bundle, is_loopback
-from builder.publish.index.entry import Entry
-from builder.publish.index.pages import ALL, entries_of, quoted
+from builder.publish.index.pages import ALL, JSON_TYPE, Entry, entries_of, quoted
 from builder.store import local_path
 from builder.untrusted import JsonError, split_url, without_credentials
 
 #: The variable with the token.
 VARIABLE = "BUILDFARM_TOKEN"
 _USER = "__token__"
-_ACCEPT = {"Accept": "application/vnd.pypi.simple.v1+json"}
 _SECONDS = 60
 _REFUSED = {requests.codes.unauthorized, requests.codes.forbidden}
 
@@ -101,7 +99,7 @@ class IndexReader:
 
     def _ask(self, url: str) -> requests.Response:
         login = self.login if url.startswith(self.url) else None
-        return requests.get(url, headers=_ACCEPT, timeout=_SECONDS, auth=login, verify=self._verify)
+        return requests.get(url, headers={"Accept": JSON_TYPE}, timeout=_SECONDS, auth=login, verify=self._verify)
 
     def _refusal(self, answer: requests.Response) -> UsageError:
         """The error for an answer with one of the statuses `_REFUSED`."""

@@ -27,15 +27,16 @@ from packaging.utils import parse_wheel_filename
 
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.proof import Proof, proofs_of
-from builder.publish.index.entry import Entry, project_of
 from builder.publish.index.objects import Objects, read
 from builder.publish.index.pages import (
     ALL,
+    Entry,
     entries_of,
     is_path,
     is_torch,
     is_variant,
     paths_of,
+    project_of,
     project_pages,
     root_pages,
 )

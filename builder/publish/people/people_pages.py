@@ -16,10 +16,9 @@ from packaging.version import Version
 
 from builder.gate.amounts import size_text
 from builder.matrix.axes import Cell
-from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.install import wheel_url
-from builder.publish.index.pages import ALL, path_to_install, quoted
-from builder.publish.op_evidence import gradient_text
+from builder.publish.index.pages import ALL, Entry, FarmFacts, path_to_install, quoted
+from builder.publish.proof_lines import gradient_text
 from builder.untrusted import split_url
 
 if TYPE_CHECKING:

@@ -1,13 +1,14 @@
-"""The history of runs: the report of each `build` and `smoke` and the logs of failed builds, kept in the store."""
+"""The runs of `build` and `smoke` that the store keeps: their reports, the logs of failed builds, what readers see."""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,18 +17,30 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter
 
+from builder.errors import BuildfarmError, Code, UsageError
 from builder.gate.amounts import join_names
+from builder.gate.report import Causes, causes_of
 from builder.log import print_warning
 from builder.masking import mask_credentials
-from builder.progress.display import Timeline
-from builder.proof import Verdict
+from builder.progress.display import Timeline, clock
+from builder.proof import Proof, Verdict
+from builder.publish.index.levels import levels
+from builder.publish.proof_lines import counts, findings, proven_on
 from builder.store import Store, write_atomic
-from builder.untrusted import MAX_OWN_JSON, JsonError, read_json
+from builder.untrusted import MAX_OWN_JSON, JsonError, parse_plain, read_json, without_escapes
 
 #: The results of a build, in the order in which they are shown.
 ORDER = FAILED, REFUSED, BUILT, TESTED, REUSED = ("failed", "refused", "built", "tested", "already built")
 #: Runs that are read to know how long a step takes.
 _RECENT = 10
+#: Control characters, and those that change the direction of text or cannot be encoded.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
+#: Characters of one line that are shown.
+LONGEST_LINE = 400
+#: How many lines of the end of a log are shown.
+TAIL = 40
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,11 @@ class Run:
     def results(self) -> str:
         """`1 failed, 2 built`."""
         return ", ".join(f"{count} {result}" for result, count in self.counts().items()) or "no builds"
+
+    def title(self, name: Callable[[str], str]) -> str:
+        """`buildfarm build of NAME: 1 failed, 2 built`. `name` makes a name harmless."""
+        of = f" of {name(self.extensions)}" if self.extensions else ""
+        return f"{' '.join(self.command.split()[:2])}{of}: {self.results}"
 
     def result(self, build: Mapping[str, Any]) -> str:
         """The result of a build of the report, one of ORDER."""
@@ -141,3 +159,159 @@ def runs(store: Store, *, most: int = 0) -> list[Run]:
         except JsonError:
             print_warning(f"{path} is damaged or of a different version of buildfarm; this run is left out")
     return sorted(found, key=lambda run: (run.started, run.id), reverse=True)
+
+
+def plain(text: str, longest: int = LONGEST_LINE) -> str:
+    """Text from logs, wheels and the command line without anything that a terminal or a browser would obey.
+
+    Other control characters are shown as U+FFFD, and long lines are cut. Of a line that a program wrote over with
+    carriage returns, the last state is kept.
+    """
+    lines = []
+    for line in text.replace("\r\n", "\n").split("\n"):
+        safe = _UNSAFE.sub("\ufffd", without_escapes(line).rstrip("\r").rpartition("\r")[2])
+        more = f" … ({len(safe) - longest} more characters)" if len(safe) > longest else ""
+        lines.append(safe[:longest] + more)
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class LogEnd:
+    """The end of the log of a failed build, as safe text."""
+
+    #: Path of the complete log.
+    log: str
+    #: first, lines: the number of the first line, from 1, and the lines.
+    first: int
+    lines: tuple[str, ...]
+
+
+def read_end(log: Path) -> LogEnd | None:
+    """The last lines of a log, or None if the log cannot be read."""
+    try:
+        lines = log.read_bytes().decode(errors="replace").removesuffix("\n").split("\n")
+    except OSError:
+        return None
+    return LogEnd(str(log), max(len(lines) - TAIL, 0) + 1, tuple(map(plain, lines[-TAIL:])))
+
+
+@dataclass(frozen=True)
+class CellView:
+    """One cell of one build."""
+
+    cell: str
+    #: `gpu`, `cpu`, `static`, `none` or `failed` by the proofs; `not built` without a wheel.
+    level: str
+    #: The GPU models on which every op was checked.
+    gpus: tuple[str, ...]
+    proofs: tuple[Proof, ...]
+
+
+@dataclass(frozen=True)
+class BuildView:
+    """One build of one run."""
+
+    #: Its name, or the file name of a tested wheel.
+    build: str
+    #: One of ORDER.
+    result: str
+    #: From its start to its end in this run; 0 if unknown.
+    seconds: float = 0
+    #: File name of the wheel, and its size in bytes; None without a wheel.
+    wheel: str | None = None
+    size: int | None = None
+    #: Compile steps that the compiler cache saved, and all steps; None without a compile or a compiler cache.
+    objects: Mapping[str, int] | None = None
+    #: Why it failed; None without an error.
+    error: str | None = None
+    hints: tuple[str, ...] = ()
+    #: Checks of the file; those in cells are in `cells`.
+    proofs: tuple[Proof, ...] = ()
+    cells: tuple[CellView, ...] = ()
+    #: Of the log of a failed build.
+    log: LogEnd | None = None
+
+    @property
+    def bad(self) -> bool:
+        """Whether it has no good wheel."""
+        return self.result in (FAILED, REFUSED)
+
+    @property
+    def all_proofs(self) -> tuple[Proof, ...]:
+        """The checks of the file and of each cell."""
+        return (*self.proofs, *(proof for cell in self.cells for proof in cell.proofs))
+
+    @property
+    def verdicts(self) -> str:
+        """How many checks have which verdict; empty without checks."""
+        return counts(self.all_proofs) if self.all_proofs else ""
+
+
+def report_of(run: Run) -> tuple[list[BuildView], list[tuple[str, int]]]:
+    """The builds of a run, failed ones first, and each reason for which cells were skipped, with their number.
+
+    Reads the logs of failed builds. Raises UsageError for a run whose report in the store is damaged.
+    """
+    try:
+        builds = parse_plain(run, lambda one: [_build(one, entry) for entry in one.report["builds"]])
+        skips = parse_plain(run, lambda one: Counter(str(skip["reason"]) for skip in one.report["skips"]))
+    except JsonError as error:
+        hint = "`buildfarm store history` lists the runs; `buildfarm report RUN` shows one of them"
+        raise UsageError(
+            f"the report in the store is damaged: {error}", Code.FILE_INVALID, where=run.id, hints=[hint]
+        ) from None
+    builds.sort(key=lambda build: (ORDER.index(build.result), build.build))
+    return builds, sorted(skips.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
+    name, has_wheel = str(entry["build"]), "wheel" in entry
+    proofs = _proofs(entry.get("proofs", ()))
+    result, timeline = run.result(entry), run.timeline or Timeline()
+    log, error = run.logs.get(name), str(entry["error"] or "").removeprefix(f"{name}: ")
+    own = [one for one in timeline.stages if one.build.partition(" in ")[0] == name]
+    objects = (entry.get("record") or {}).get("objects") or {}
+    steps = objects.get("reused", 0) + objects.get("compiled", 0)
+    return BuildView(
+        build=name,
+        result=result,
+        seconds=round(max(s.end for s in own) - min(s.start for s in own), 2) if own else 0,
+        wheel=str(entry["wheel"]) if has_wheel else None,
+        size=int(entry.get("size", 0)) or None,
+        objects={"reused": objects.get("reused", 0), "all": steps} if steps and result != REUSED else None,
+        error=error or None,
+        hints=tuple(map(str, entry["hints"])),
+        proofs=tuple(proof for proof in proofs if proof.cell is None),
+        cells=tuple(_cell(cell, proofs) for cell in map(str, entry["serves"])),
+        log=read_end(Path(log)) if log else None,
+    )
+
+
+def _proofs(entries: Sequence[dict[str, Any]]) -> list[Proof]:
+    """The proofs of an entry; those with a check that this buildfarm does not know are left out."""
+    found = []
+    for entry in entries:
+        try:
+            found.append(Proof.from_json(entry))
+        except (KeyError, ValueError, TypeError, BuildfarmError):
+            continue
+    return found
+
+
+def _cell(cell: str, proofs: Sequence[Proof]) -> CellView:
+    about = tuple(proof for proof in proofs if str(proof.cell) == cell)
+    failed = any(proof.verdict is Verdict.FAILED for proof in about)
+    level = "failed" if failed else levels(proofs).get(cell, "none") if proofs else "not built"
+    return CellView(cell, level, proven_on(about).get(cell, ()), about)
+
+
+def seconds_text(seconds: float) -> str:
+    """`4.2 s` below one minute, else `2:03`; empty for nothing."""
+    if not seconds:
+        return ""
+    return f"{seconds:.1f} s" if seconds < 60 else f"{clock(seconds)} min" if seconds < 3600 else f"{clock(seconds)} h"
+
+
+def causes_of_report(builds: Iterable[BuildView]) -> Causes:
+    """Why checks of builds failed, did not run, are accepted or are remarked on."""
+    return causes_of(each for build in builds for each in findings(build.all_proofs, build.build))

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from builder.gate.outcome import FAILED, NOT_RUN, REMARK
-from builder.publish.runs.history import Run
-from builder.publish.runs.view import BuildView, Report, causes_of_report, plain, report_of, seconds_text
+from builder.publish.runs.history import BuildView, Run, causes_of_report, plain, report_of, seconds_text
 
 #: GitHub shows nothing of a summary that is longer than 1 MiB.
 MOST_LOGS = 20
@@ -15,20 +14,21 @@ MOST_LOGS = 20
 def append_summary(file: Path, run: Run) -> None:
     """Append the report of a run to a file, such as that in GITHUB_STEP_SUMMARY. Raises OSError."""
     with file.open("a", encoding="utf-8") as stream:
-        stream.write(report_markdown(report_of(run)))
+        stream.write(report_markdown(run))
 
 
-def report_markdown(report: Report) -> str:
-    """The Markdown of a report: failed builds first, and the end of the log of the first MOST_LOGS of them."""
-    return "".join(_parts(report))
+def report_markdown(run: Run) -> str:
+    """The Markdown of a run: failed builds first, and the end of the log of the first MOST_LOGS of them."""
+    return "".join(_parts(run))
 
 
-def _parts(report: Report) -> Iterator[str]:
+def _parts(run: Run) -> Iterator[str]:
     """The parts of the Markdown, the most important first. What comes from logs and wheels is always inside of code."""
-    yield f"### {report.title(code)}\n\n{code(report.run.command)} took {seconds_text(report.run.seconds)}\n\n"
-    if report.builds:
+    builds, skips = report_of(run)
+    yield f"### {run.title(code)}\n\n{code(run.command)} took {seconds_text(run.seconds)}\n\n"
+    if builds:
         yield _head("build", "result", "time", "steps from compiler cache", "checks")
-    for build in report.builds:
+    for build in builds:
         bold = "**" if build.bad else ""
         yield _row(
             code(build.build, cell=True),
@@ -37,15 +37,15 @@ def _parts(report: Report) -> Iterator[str]:
             f"{build.objects['reused']} of {build.objects['all']}" if build.objects else "",
             build.verdicts,
         )
-    bad = [build for build in report.builds if build.bad]
+    bad = [build for build in builds if build.bad]
     for build in bad[:MOST_LOGS]:
         yield from _failure(build)
     if len(bad) > MOST_LOGS:
         yield f"\nOf {len(bad) - MOST_LOGS} more builds, `buildfarm report` shows why they failed.\n"
-    causes = causes_of_report(report.builds)
+    causes = causes_of_report(builds)
     yield from _list("Remarks", map(code, causes.sentences(REMARK)))
     yield from _list("Checks that did not run", map(code, causes.sentences(NOT_RUN)))
-    yield from _list("Skipped cells", (f"{count}: {code(reason)}" for reason, count in report.skips))
+    yield from _list("Skipped cells", (f"{count}: {code(reason)}" for reason, count in skips))
 
 
 def _head(*names: str) -> str:

@@ -12,10 +12,9 @@ from requests.adapters import HTTPAdapter, Retry
 from builder.errors import Code, MissingToolError, UsageError
 from builder.log import print_line
 from builder.proof import PROOFS_SUFFIX, Proof, proofs_of
-from builder.publish.index.entry import Entry
 from builder.publish.index.levels import levels
 from builder.publish.index.new_wheel import merged
-from builder.publish.index.pages import ALL, entries_of
+from builder.publish.index.pages import ALL, JSON_TYPE, Entry, entries_of
 from builder.publish.index.reader import VARIABLE, bundle_for, is_safe, token_for
 from builder.publish.index.repository import ConflictError, NewWheel, refuse_other
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
@@ -40,7 +39,6 @@ _LONGEST_SENTENCE = 2000
 _CHUNK = 2**18
 _OTHER_CA = "set SSL_CERT_FILE to a CA bundle that contains the CA of the server"
 _AGAIN = "run the command again; it continues, and uploads nothing again"
-_JSON = "application/vnd.pypi.simple.v1+json"
 
 
 class UploadBody:
@@ -92,7 +90,7 @@ class IndexServer:
 
     def published(self, project: str, filename: str) -> Entry | None:
         """The entry of a wheel on the page of its project; None if it is not published."""
-        page = self._ask("GET", f"{ALL}/{project}/", {"Accept": _JSON})
+        page = self._ask("GET", f"{ALL}/{project}/", {"Accept": JSON_TYPE})
         if page.status_code == requests.codes.not_found:
             return None
         try:

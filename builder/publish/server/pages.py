@@ -17,23 +17,16 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
 
-from builder.publish.index.pages import ALL, WITHOUT_CUDA, root_pages
+from builder.publish.index.pages import ALL, WITHOUT_CUDA, root_pages, served_as
 from builder.publish.people.people_pages import FOLDER
 from builder.publish.server.tokens import Token, Tokens
 
-_JSON = "application/vnd.pypi.simple.v1+json"
-_FILE_NAMES = {"index.html": "text/html", "index.json": _JSON}
 #: The path of a page in a URL: a place of the index, and a project in it.
 _PAGE = re.compile(
     rf"(?:(?P<place>{FOLDER}|{ALL}|{WITHOUT_CUDA}|cu\d+(?:/torch\d+\.\d+)?)/"
     r"(?:(?P<project>[a-z0-9][a-z0-9-]{0,200})/)?)?"
 )
 _FILE = re.compile(r"[0-9a-f]{2}/[0-9a-f]{62}/[A-Za-z0-9_][A-Za-z0-9_.+!-]{0,250}")
-#: Installers ask again after this time, and get a 304 if nothing changed.
-_PAGE_SECONDS = 10
-_FOREVER = "max-age=31536000, immutable"
-#: What a browser may show as text, by the end of the file name; it saves every other file.
-_SHOWN = {".json": "application/json", ".metadata": "text/plain; charset=utf-8"}
 #: The pages for people name the hashes of their own style and script; other pages have none.
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _PEOPLE_POLICY = f"{_POLICY}; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -62,8 +55,8 @@ class Pages:
         if not place and not (self._root / "index.html").is_file():  # an index without a wheel
             return RedirectResponse(f"{ALL}/", 302)
         if place == ALL and not project and not (self._root / place).is_dir():
-            kind, _ = _negotiated(request)
-            return Response(root_pages([])[kind], headers={"content-type": _FILE_NAMES[kind], "vary": "Accept"})
+            name = _negotiated(request)
+            return Response(root_pages([])[name], headers={"content-type": served_as(name)[0], "vary": "Accept"})
         folder = f"{place}/{project}".strip("/")
         if place in ("", FOLDER):
             return await self._page(request, folder, "index.html", policy=_PEOPLE_POLICY)
@@ -78,12 +71,10 @@ class Pages:
         path, found = await anyio.to_thread.run_sync(self._found, f"files/{name}")
         if found is None:
             raise HTTPException(404, "the index has no such file")
-        headers = {"cache-control": f"{self._cache}, max-age={_PAGE_SECONDS}"}
-        if name.endswith((".whl", ".whl.metadata")):  # what these hold never changes, and the path has the hash
-            headers["cache-control"] = f"{self._cache}, {_FOREVER}"
+        kind, kept = served_as(name)
+        headers = {"cache-control": f"{self._cache}, {kept}", **_SECURED}
+        if name.endswith((".whl", ".whl.metadata")):
             headers["etag"] = f'"{name[:2]}{name[3:65]}{".metadata" * name.endswith(".metadata")}"'
-        headers |= _SECURED
-        kind = _SHOWN.get(path.suffix, "application/octet-stream")
         response = FileResponse(path, headers=headers, media_type=kind, stat_result=found)
         return self._or_not_modified(request, response)
 
@@ -94,13 +85,14 @@ class Pages:
 
     async def _page(self, request: Request, folder: str, name: str = "", *, policy: str = _POLICY) -> Response:
         """A page in the form that the client accepts, or the named file."""
-        name, media_type = (name, _FILE_NAMES[name]) if name else _negotiated(request)
+        name = name or _negotiated(request)
+        kind, kept = served_as(name)
         path, found = self._found(f"{folder}/{name}".lstrip("/"))
         if found is None:
             raise HTTPException(404, "the index has no such project")
         headers = {
-            "content-type": f"{media_type}; charset=utf-8" if media_type.startswith("text/") else media_type,
-            "cache-control": f"{self._cache}, max-age={_PAGE_SECONDS}",
+            "content-type": kind,
+            "cache-control": f"{self._cache}, {kept}",
             "vary": "Accept",
             **_SECURED,
             "content-security-policy": policy,
@@ -123,11 +115,10 @@ class Pages:
         return response
 
 
-def _negotiated(request: Request) -> tuple[str, str]:
-    """The file name of a page and its media type: JSON for installers, which accept it (PEP 691), else HTML."""
+def _negotiated(request: Request) -> str:
+    """The file name of a page: JSON for installers, which accept it (PEP 691), else HTML."""
     accepted = request.headers.get("accept", "")
-    name = "index.json" if re.search(r"application/vnd\.pypi\.simple\.(?:v1|latest)\+json", accepted) else "index.html"
-    return name, _FILE_NAMES[name]
+    return "index.json" if re.search(r"application/vnd\.pypi\.simple\.(?:v1|latest)\+json", accepted) else "index.html"
 
 
 def unauthorized(sentence: str) -> HTTPException:

@@ -22,10 +22,10 @@ from builder.log import print_line, print_warning
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.claimed_cells import CellClaims, foreign_claim, provided_by_torch
 from builder.proofs.static.claim import make_proof
-from builder.publish.index.entry import project_of
 from builder.publish.index.levels import Level, sentence, shortfalls
 from builder.publish.index.new_wheel import check_file_name, check_statement, merged, new_wheel, proofs_beside
 from builder.publish.index.objects import Folder
+from builder.publish.index.pages import project_of
 from builder.publish.index.repository import ConflictError, Repository
 from builder.publish.provenance import statement_path
 from builder.publish.server.client import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UNCHANGED, UPDATED, nothing_new

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from builder.commands.smoke_targets import TargetFinder
+from builder.commands.targets import TargetFinder
 from builder.images.container import OWNER_LABEL, ContainerSpec
 from builder.images.engine import Engine
 from builder.images.specs import ImageChooser

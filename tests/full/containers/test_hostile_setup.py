@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.commands.building.build import run_build
-from builder.result import BuildResult
+from builder.publish.results import BuildResult
 from builder.wheelfile.facts import read_facts
 from builder.wheels.sccache.configure import find_sccache
 from tests.conftest import lacking

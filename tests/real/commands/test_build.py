@@ -24,10 +24,10 @@ from builder.matrix.load import read_plan
 from builder.process import OWNER_VARIABLE
 from builder.proof import Check, Verdict
 from builder.proofs.inventory import shelf_of
+from builder.publish.results import BuildResult
+from builder.publish.runs.history import report_of
 from builder.publish.runs.history import runs as history
-from builder.publish.runs.view import report_of
 from builder.records import Part
-from builder.result import BuildResult
 from builder.store import Store
 from builder.wheels.job import NotPreparedError
 from builder.wheels.local import LocalExecutor
@@ -162,7 +162,7 @@ def test_the_report_of_a_run(runs: Runs) -> None:
     assert {"compile", "repair", f"import in {cell}"} <= stages
     assert all(0 <= each.start < each.end <= first.seconds + 1 for each in first.timeline.stages)
     assert set(warm.reused) == {tiny, str(runs.first.results["hollow"].build)}
-    found = {build.build.partition("-")[0]: build for build in report_of(first).builds}
+    found = {build.build.partition("-")[0]: build for build in report_of(first)[0]}
     assert {name: build.result for name, build in found.items()} == {
         "broken": "failed",
         "hollow": "refused",
@@ -172,7 +172,7 @@ def test_the_report_of_a_run(runs: Runs) -> None:
     end = found["broken"].log
     assert end
     assert any(line.startswith("broken/_C.c:1:") for line in end.lines), "the real error of gcc"
-    assert {build.build: build.result for build in report_of(warm).builds}[tiny] == "already built"
+    assert {build.build: build.result for build in report_of(warm)[0]}[tiny] == "already built"
 
 
 def test_a_refused_wheel_never_reaches_dist(runs: Runs) -> None:
@@ -389,7 +389,7 @@ def test_a_full_disk_is_an_error_only_if_something_is_to_be_built(
     monkeypatch.setattr("builder.resources.ENVIRONMENT_BYTES", 2**60)
     with pytest.raises(UsageError, match="GiB are free, but a build needs"):
         run_build(replace(options, store=tmp_path / "empty"))
-    results = run_build(options).results
+    results = run_build(options)[1]
     assert all(result.reused for result in results)
 
 

@@ -244,10 +244,8 @@ def test_without_matrix_and_options_the_versions_are_those_of_the_environment(
     error = error_of(without_matrix(workspace, monkeypatch, workspace.wheel()))
     assert str(error) == f"--torch is not given, and the current environment has no torch ({environment})"
     (site,) = environment.glob("lib/python3*/site-packages")
-    (site / "torch-2.13.0.dist-info").mkdir()
-    (site / "torch-2.13.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.13.0+cu130\n")
     (site / "torch").mkdir()
-    (site / "torch" / "version.py").write_text("cuda: Optional[str] = '13.0'\n")
+    (site / "torch" / "version.py").write_text("__version__ = '2.13.0+cu130'\ncuda: Optional[str] = '13.0'\n")
     done = without_matrix(workspace, monkeypatch, workspace.wheel(requires="torch"))
     assert done.exit_code == Exit.OK, done.output
     assert f"torch2.13.0-cu130-{PYTHON.tag}" in done.stdout

@@ -67,7 +67,7 @@ def test_prune_disturbs_no_running_build(project: SmallProject, tmp_path: Path) 
     with pruning(Store(project.store).root, output):
         for answer in range(30):  # until the other process has looked at each kind while it was in use
             source.write_text(MODULE.format(answer=answer))
-            results = run_build(options).results
+            results = run_build(options)[1]
             assert [result.exit for result in results] == [Exit.OK] * 2, [result.error for result in results]
             assert len(list((project.root / "dist").glob("*.whl"))) == 2
             if answer >= 2 and "in use" in seen():

@@ -18,7 +18,7 @@ import pytest
 
 from builder.commands.building.preflight import BuildPlace, places
 from builder.commands.building.story import LocalRun
-from builder.commands.index.foreign_wheels import foreign_wheels
+from builder.commands.targets import foreign_wheels
 from builder.errors import BuildError
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell, Python
@@ -167,7 +167,7 @@ def project(folder: Path, source: str, store: Store) -> LocalRun:
     (folder / "op.cu").write_text(source)
     recipe = replace(make.recipe("ops"), folder=folder, source=PathSource(folder))
     executor = LocalExecutor(Environments(store, "https://index.example"))
-    run = LocalRun(store, executor, None, {BUILD.extension: recipe})
+    run = LocalRun(store, {BUILD.extension: recipe}, None, executor)
     run._places = {BUILD: BuildPlace(1)}
     run.progress.start(str(BUILD))
     return run
@@ -290,7 +290,7 @@ def wheels_without_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_of(recipe: Recipe, tools: Compilers, *, cures: bool = True) -> LocalRun:
-    found = LocalRun(tools.environments.store, tools, None, {"toy": recipe}, cures=cures)  # type: ignore[arg-type]
+    found = LocalRun(tools.environments.store, {"toy": recipe}, None, tools, cures=cures)  # type: ignore[arg-type]
     found._places = {build: BuildPlace(1) for build in BUILDS}
     for build in BUILDS:
         found.progress.start(str(build))

@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 
 from builder.commands import cases
-from builder.commands.building.folder_builds import FolderBuilds
-from builder.commands.cases import CasesOptions, cases_text, run_cases, summary_text
-from builder.commands.smoke_targets import SmokeTarget
+from builder.commands.building.folder_builds import remember
+from builder.commands.cases import CasesOptions, CasesResult, cases_text, run_cases, summary_text
+from builder.commands.targets import SmokeTarget
 from builder.errors import Code, MissingToolError, NothingSelectedError
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Drafts, OpDraft
 from builder.matrix.axes import Cell
 from builder.matrix.config import Selection
 from builder.matrix.load import load_matrix, load_recipes, read_plan
-from builder.result import CasesResult
 from builder.store import Store, StoredBuild, work_name
 from tests.refused import refused
 from tests.unit.loopback import pure_wheel
@@ -96,7 +95,7 @@ def test_what_no_case_must_cover_is_left_out() -> None:
 )  # fmt: skip
 def test_the_summary_counts_calls_and_gives_every_reason_and_cure(drafts: list[OpDraft], says: list[str]) -> None:
     cell = Cell.parse("torch2.11.0-cu130-cp312")
-    text = summary_text(CasesResult("toy", "toy.whl", cell, Drafts({}, drafts=drafts), Path("cases.py"), ""))
+    text = summary_text(CasesResult("toy", "toy.whl", cell, Drafts({}, drafts=drafts), Path("cases.py")))
     assert [one for one in says if one not in text] == []
 
 
@@ -142,7 +141,7 @@ def built(store: Store, matrix: Path, digest: str, version: str = "1.0") -> Stor
         stored = store.add(digest, wheel, build_record())
     [recipe] = load_recipes(load_matrix(matrix))
     [build] = read_plan(matrix, Selection())[2].builds
-    FolderBuilds(store).remember(build, recipe, digest)
+    remember(store, build, recipe, digest)
     return stored
 
 

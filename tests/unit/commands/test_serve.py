@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from builder import log
 from builder.__main__ import run_command
-from builder.cli import output
 from builder.cli.app import app
 from builder.commands.index.serve import host_of
 from builder.errors import Code, MissingToolError, UsageError
@@ -157,7 +157,7 @@ def test_command_in_an_empty_folder(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["buildfarm", *command.split()])
-    monkeypatch.setattr(output, "_printed", [])
+    monkeypatch.setattr(log, "_printed", [])
     code = run_command()
     text = message(*capsys.readouterr())
     text = re.sub(r"127\.0\.0\.1:\d+", "HOST", text.replace(str(environment), "ENV"))

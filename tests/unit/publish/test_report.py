@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from builder.cli.options import architectures_hint
 from builder.commands.building.build import build_text, distinct_errors
+from builder.commands.plan import plan_text
 from builder.commands.smoke import smoke_text
 from builder.errors import BuildError, BuildfarmError, Code, Exit
 from builder.gate.outcome import CHECKED, LOST, MISTAKE_IN_CASES, RECORDED, REFUSED, Outcome
@@ -21,12 +23,10 @@ from builder.matrix.plan import Build, Plan, Skip, summarise_skips
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.op_gate import outcome_evidence, summary
 from builder.publish.dist import publish_wheels
-from builder.publish.op_evidence import Gradient, gradients_of
-from builder.publish.plan_text import architectures_hint, plan_text
+from builder.publish.proof_lines import Gradient, gradients_of
 from builder.publish.provenance import make_statement
-from builder.publish.report import report_json
+from builder.publish.results import BuildResult, SmokeResult, report_json
 from builder.records import CacheStatistics, Part, Record, Toolchain
-from builder.result import BuildResult, SmokeResult
 from builder.store import Store, StoredBuild, project_key
 from builder.wheels.toolchain.uv import uv_command
 from tests.conftest import ROOT

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder import log
 from builder.__main__ import run_command
-from builder.cli import output
 from builder.errors import Exit
 from builder.proof import proofs_path
 from builder.publish.index.objects import Folder
@@ -128,7 +128,7 @@ def call_in_process(arguments: list[str]) -> tuple[int, str, str]:
     """Run buildfarm in this process; return the exit code, stdout and stderr."""
     out, err, before = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["buildfarm", *arguments]
-    output._printed.clear()
+    log._printed.clear()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run_command()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.axes import installed_version
 from builder.matrix.axes import Python
 from builder.wheelfile.archive import (
     DamagedWheelError,
@@ -232,13 +231,9 @@ def test_any_glibc_ignores_this_machines_glibc() -> None:
 
 
 @pytest.mark.parametrize("metadata", [None, b"", b"Metadata-Version: 2.1\nVersion: 1\n", b"Name: \xff\n", b"Name:\n"])
-def test_a_damaged_project_has_no_name_and_hides_no_other(tmp_path: Path, metadata: bytes | None) -> None:
-    (tmp_path / "torch-2.11.0.dist-info").mkdir()
-    (tmp_path / "torch-2.11.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0\n")
+def test_a_damaged_project_has_no_name(tmp_path: Path, metadata: bytes | None) -> None:
     damaged = tmp_path / "damaged-1.dist-info"
     damaged.mkdir()
     if metadata is not None:
         (damaged / "METADATA").write_bytes(metadata)
     assert distribution_name(PathDistribution(damaged)) == ""
-    assert installed_version(tmp_path, "torch") == "2.11.0"
-    assert installed_version(tmp_path, "damaged") == ""

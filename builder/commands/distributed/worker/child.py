@@ -18,25 +18,14 @@ from typing import cast
 
 from builder.commands.building.executor_choice import choose_executor
 from builder.commands.building.story import LocalRun
-from builder.commands.distributed.protocol import (
-    LOCK,
-    LOCKS,
-    BuildTask,
-    CheckTask,
-    Task,
-    WorkerAnswer,
-    keep_locks,
-    locks_in,
-    moved,
-    refused,
-    unpack,
-)
+from builder.commands.distributed import protocol
+from builder.commands.distributed.protocol import BuildTask, CheckTask, Task, WorkerAnswer
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, MissingToolError, PreflightError
 from builder.log import set_verbosity
 from builder.matrix.compat import use_facts_of
 from builder.process import handle_signals, kill_all
-from builder.progress.display import Progress, repeated
+from builder.progress.display import repeated
 from builder.proofs.cells.prover import WheelProver
 from builder.store import Store
 from builder.wheels.toolchain.environments import Environments
@@ -81,11 +70,11 @@ def run(work: Work, report: Callable[[str], None]) -> WorkerAnswer:
     try:
         store = open_store(work.store)
         with store.work(f"task-{work.task.key.rpartition('-')[2][:16]}") as folder:
-            recipe = moved(work.task.recipe, unpack(work.parts, folder))
-            keep_locks(store.root / "envs", locks_in(folder / LOCKS))
+            recipe = protocol.moved(work.task.recipe, protocol.unpack(work.parts, folder))
+            protocol.keep_locks(store.root / "envs", protocol.locks_in(folder / protocol.LOCKS))
             # buildfarm.lock and facts.yaml lie beside matrix.yaml.
             use_facts_of(folder)
-            matrix = replace(work.task.settings.matrix, path=(folder / LOCK).with_name("matrix.yaml"))
+            matrix = replace(work.task.settings.matrix, path=(folder / protocol.LOCK).with_name("matrix.yaml"))
             task = replace(work.task, recipe=recipe, settings=replace(work.task.settings, matrix=matrix))
             if isinstance(task, BuildTask):
                 return _build(task, store, work.jobs, report)
@@ -98,7 +87,7 @@ def run(work: Work, report: Callable[[str], None]) -> WorkerAnswer:
         # What the preflight finds, a full disk and a lack of memory say something about this machine.
         return WorkerAnswer(error=error, machine_fault=True)
     except OSError as error:
-        return refused(error)
+        return protocol.refused(error)
 
 
 def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], None]) -> WorkerAnswer:
@@ -106,15 +95,15 @@ def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], Non
     environments = Environments(store, settings.matrix.torch_index)
     executor = choose_executor(settings, [task.build], environments)
     recipes, mismatch = {task.recipe.name: task.recipe}, settings.minor_mismatch
-    started, progress, last = time.time(), Progress(), ""
+    started, last = time.time(), ""
+    builder = LocalRun(store, recipes, None, executor, jobs=jobs, minor_mismatch=mismatch)
 
     def report_state() -> None:
         nonlocal last
-        state = next(iter(progress.states().values()), "")
+        state = next(iter(builder.progress.states().values()), "")
         if state and state != last:
             report(last := state)
 
-    builder = LocalRun(store, executor, None, recipes, jobs=jobs, minor_mismatch=mismatch, progress=progress)
     with repeated(report_state, REPORT_SECONDS):
         (result,) = builder.build_all(builder.stored([task.build]))
     log, envs = builder.log(task.build), store.root / "envs"
@@ -124,7 +113,7 @@ def _build(task: BuildTask, store: Store, jobs: int, report: Callable[[str], Non
         machine_fault=isinstance(result.error, MachineFaultError),
         wheel=None if result.error else result.stored,
         log=zlib.compress(log.read_bytes()) if log.is_file() else b"",
-        locks=locks_in(envs, used),
+        locks=protocol.locks_in(envs, used),
         reused=result.reused,
     )
 

@@ -20,7 +20,6 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 from builder.commands.distributed.protocol import PLUGIN, TOPIC, CheckTask, Task, WorkerAnswer, refused, version_text
 from builder.commands.distributed.worker.child import Work
-from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.errors import BuildfarmError, Code
 from builder.gate.amounts import size_text
 from builder.hashing import sha256_of
@@ -44,13 +43,14 @@ class Service(WorkerPlugin):
 
     name = PLUGIN
 
-    def __init__(self, store: Path, facts: WorkerFacts) -> None:
-        """`store` is the folder of the worker's own store."""
+    def __init__(self, store: Path, machine: str, jobs: int) -> None:
+        """`store` is the folder of the worker's own store; `jobs` is how many compilers a build may start."""
         self._root = store
-        self._facts = facts
+        self._machine = machine
+        self._jobs = jobs
 
     def setup(self, worker: Worker) -> None:
-        """Announce the facts."""
+        """Announce the version."""
         logging.getLogger("distributed.diskutils").setLevel(logging.CRITICAL)  # the nanny deletes the same folder
         self._worker = worker
         self._store = Store(self._root)
@@ -59,7 +59,7 @@ class Service(WorkerPlugin):
         self._running: dict[str, subprocess.Popen[bytes]] = {}  # by the Dask key of the task
         self._ended: set[int] = set()  # ids of processes that this worker ended
         # What Dask sends to clients, beside the resources.
-        worker.startup_information[PLUGIN] = lambda _: {"name": self._facts.name, "version": version_text()}
+        worker.startup_information[PLUGIN] = lambda _: {"name": self._machine, "version": version_text()}
 
     def teardown(self, worker: Worker) -> None:  # noqa: ARG002
         """End every task: the worker ends, or lost its scheduler."""
@@ -83,7 +83,7 @@ class Service(WorkerPlugin):
 
     def run(self, task: Task, parts: Sequence[bytes]) -> WorkerAnswer:
         """Run a task in a process of its own, and report its stages as events of Dask."""
-        about = {"machine": self._facts.name, "key": task.key, "title": task.title}
+        about = {"machine": self._machine, "key": task.key, "title": task.title}
 
         def report(stage: str) -> None:
             self._worker.log_event(TOPIC, about | {"stage": stage})
@@ -92,7 +92,7 @@ class Service(WorkerPlugin):
             answer = self._run(task, parts, report)
         except OSError as error:  # a full disk, for example
             answer = refused(error)
-        return replace(answer, worker=self._worker.address, machine=self._facts.name)
+        return replace(answer, worker=self._worker.address, machine=self._machine)
 
     def _run(self, task: Task, parts: Sequence[bytes], report: Callable[[str], None]) -> WorkerAnswer:
         sent = task.wheel if isinstance(task, CheckTask) else None
@@ -102,7 +102,7 @@ class Service(WorkerPlugin):
         file = self._path_of(sent) if sent else None
         if sent and file and not (file.is_file() and sha256_of(file) == sent.sha256):
             return WorkerAnswer(no_wheel=True)
-        return self._in_process(Work(task, parts, self._root, self._facts.jobs, file), report)
+        return self._in_process(Work(task, parts, self._root, self._jobs, file), report)
 
     def _in_process(self, work: Work, report: Callable[[str], None]) -> WorkerAnswer:
         """The answer of a process, or why it ended without one.

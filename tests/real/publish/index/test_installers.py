@@ -16,7 +16,7 @@ import uv
 
 from builder.check import OF_ANY_WHEEL, Check
 from builder.commands.index import verification
-from builder.commands.index.publish import publish_wheels
+from builder.commands.index.publish import PublishOutcome, PublishResult, publish_wheels
 from builder.commands.index.verification import Verification
 from builder.gate.outcome import Accept
 from builder.hashing import sha256_of
@@ -29,7 +29,6 @@ from builder.publish.index.levels import OF_VERIFY, Level
 from builder.publish.index.new_wheel import new_wheel, proofs_beside
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.result import PublishOutcome, PublishResult
 from builder.store import Store
 from tests.conftest import lacking
 from tests.real.verify.corpus import Lib, Wheel, fill, stub_libraries, with_lib, with_op

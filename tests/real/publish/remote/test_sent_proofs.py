@@ -11,10 +11,10 @@ import pytest
 from builder.check import Check
 from builder.hashing import sha256_of
 from builder.proof import Proof, Verdict, proofs_json, proofs_of, proofs_path
-from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.levels import Level
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
+from builder.publish.index.pages import Entry, FarmFacts
 from builder.publish.index.repository import Repository
 from builder.publish.provenance import statement_path
 from builder.publish.server.client import MAX_EVIDENCE, PUBLISHED, UNCHANGED, UPDATED

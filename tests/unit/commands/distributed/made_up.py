@@ -9,7 +9,6 @@ from distributed import Scheduler, Worker
 
 from builder.commands.building.executor_choice import RunSettings
 from builder.commands.distributed.protocol import GPU, MANY, BuildTask, CheckTask, Needs, version_resource
-from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.commands.distributed.worker.service import Service
 from builder.matrix.axes import Cell
 from builder.matrix.config import Matrix
@@ -46,7 +45,7 @@ async def workers(folder: Path, *names: str, needs: Needs | None = None) -> Asyn
     """
     resources = {name: amount for name, (amount, _) in (needs or BUILD_TASK.needs).items()} | {version_resource(): MANY}
     local: dict[str, Any] = {"host": "127.0.0.1", "dashboard": False}
-    plugins = [Service(folder / name, WorkerFacts(name, cores=1, memory=2**30, builds=1, jobs=1)) for name in names]
+    plugins = [Service(folder / name, name, jobs=1) for name in names]
     async with AsyncExitStack() as stack:
         scheduler = await stack.enter_async_context(Scheduler(port=0, dashboard_address="127.0.0.1:0", **local))
         for name, plugin in zip(names, plugins, strict=True):

@@ -31,16 +31,15 @@ from builder.commands.distributed.protocol import (
     unpack,
     version_resource,
 )
-from builder.commands.distributed.worker import child, facts
-from builder.commands.distributed.worker.facts import WorkerFacts, measure
+from builder.commands.distributed.worker import child, start
+from builder.commands.distributed.worker.start import WorkerFacts, measure
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError, UsageError
 from builder.images.engine import Engine
 from builder.matrix.compat import Compat
 from builder.matrix.config import PathSource, Recipe
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import WheelProver, cell_basis
-from builder.publish.op_evidence import model_of, proven_on
-from builder.publish.proof_lines import gpu_lines
+from builder.publish.proof_lines import gpu_lines, model_of, proven_on
 from builder.store import Store
 from tests.unit.commands.distributed.made_up import BUILD_TASK, CELL, PROOF_TASK, RECIPE, SETTINGS, SHA, WHEEL, proofs
 from tests.unit.matrix import make
@@ -59,7 +58,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
     monkeypatch.setattr(Engine, "problem", lambda _: "there is no engine")
-    monkeypatch.setattr(facts, "_compiles", lambda _: False)
+    monkeypatch.setattr(start, "_compiles", lambda _: False)
     return folder
 
 
@@ -74,10 +73,9 @@ def test_a_machine_without_docker_and_gpu(tools: Path, tmp_path: Path) -> None:
     found = measure("plain", builds=3)
     assert (found.gpus, found.docker, found.builds) == ((), "", 3)
     assert found.cores >= 1
-    builds, proofs = found.offers()
-    assert (builds.kind, builds.threads, set(builds.resources)) == (BUILDS, 3, {version_resource(), BUILDS, MEMORY})
-    assert (proofs.kind, proofs.threads, set(proofs.resources)) == (PROOFS, 1, {version_resource(), PROOFS, MEMORY})
-    assert (builds.resources[BUILDS], proofs.resources[PROOFS]) == (3, 1)
+    builds, proofs = found.offers().values()
+    assert (set(builds), set(proofs)) == ({version_resource(), BUILDS, MEMORY}, {version_resource(), PROOFS, MEMORY})
+    assert (builds[BUILDS], proofs[PROOFS]) == (3, 1)
     text = "\n".join(found.lines(store.root))
     assert "no GPU" in text
     assert "no Docker" in text
@@ -97,13 +95,13 @@ def test_gpus_come_from_the_driver(tools: Path) -> None:
     nvidia_smi(tools, ROWS)
     found = measure("gpus")
     assert [model for model, _ in found.gpus] == ["sm_80", "sm_90", "sm_90"]
-    builds, proofs = found.offers()
-    assert (GPU in builds.resources, proofs.resources[GPU]) == (False, 3)
+    builds, proofs = found.offers().values()
+    assert (GPU in builds, proofs[GPU]) == (False, 3)
 
 
 def test_what_a_compiler_and_docker_offer() -> None:
     some = WorkerFacts("w", 8, 1 << 30, 2, 4, docker="29.0", toolkits=("13.0",))
-    builds, proofs = (offer.resources for offer in some.offers())
+    builds, proofs = some.offers().values()
     assert {"docker", "local-cu130", "any-cu130", "any-cu128"} <= set(builds)
     assert "local-cu128" not in builds
     assert set(proofs) == {version_resource(), PROOFS, MEMORY, "docker"}
@@ -112,8 +110,8 @@ def test_what_a_compiler_and_docker_offer() -> None:
 @pytest.mark.parametrize(("gib", "for_builds"), [(24, 22), (4, 2), (3, 3)])
 def test_builds_leave_memory_for_a_proof_where_there_is_enough(gib: int, for_builds: int) -> None:
     assert PROOF_MEMORY == 2 << 30
-    builds, proofs = WorkerFacts("w", 8, gib << 30, 2, 4).offers()
-    assert (builds.resources[MEMORY], proofs.resources[MEMORY]) == (for_builds << 30, gib << 30)
+    builds, proofs = WorkerFacts("w", 8, gib << 30, 2, 4).offers().values()
+    assert (builds[MEMORY], proofs[MEMORY]) == (for_builds << 30, gib << 30)
 
 
 BASIS = cell_basis(RECIPE)
@@ -169,7 +167,7 @@ def test_a_build_without_the_compiler_cache_is_another_task(tmp_path: Path, monk
 
     def digest(settings: RunSettings) -> str:
         options = WorkersOptions(scheduler="tcp://127.0.0.1:1")
-        run = RemoteRun(Store(tmp_path), cast("WheelProver", None), {BUILD.extension: RECIPE}, settings, options)
+        run = RemoteRun(Store(tmp_path), {BUILD.extension: RECIPE}, cast("WheelProver", None), settings, options)
         return run._task(BUILD).digest
 
     assert digest(SETTINGS) == digest(replace(SETTINGS, compiler_cache=True))

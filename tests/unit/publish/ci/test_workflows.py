@@ -15,13 +15,13 @@ from typer.testing import CliRunner, Result
 
 from builder.cli.app import app
 from builder.commands.ci import check_install
+from builder.commands.plan import MOST_JOBS, Scope, jobs_json
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Platform
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.matrix.load import load_matrix, load_recipes, read_plan
 from builder.matrix.plan import Plan, make_plan
-from builder.publish.ci.jobs import MOST_JOBS, Scope, jobs_json
 from builder.publish.ci.workflows import ACTIONS, MAIN, REQUIREMENTS, WorkflowOptions, workflows
 from tests.conftest import BUILDFARM, ROOT, lacking
 from tests.refused import refused

@@ -14,12 +14,12 @@ import pytest
 from builder.errors import Code
 from builder.hashing import sha256_of
 from builder.publish.index import objects
-from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder, open_objects
+from builder.publish.index.pages import Entry, FarmFacts
 from builder.publish.index.repository import Repository
-from builder.publish.op_evidence import Gradient
 from builder.publish.people.people_pages import home_page, project_page
+from builder.publish.proof_lines import Gradient
 from tests.refused import refused
 from tests.unit.conftest import Call
 from tests.unit.loopback import pure_wheel

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.check import Check
-from builder.commands.index.publish import publish_text, publish_wheels
+from builder.commands.index.publish import PublishOutcome, publish_text, publish_wheels
 from builder.errors import Code
 from builder.hashing import sha256_of
 from builder.proof import Proof, Verdict, proofs_json, proofs_path
@@ -20,7 +20,6 @@ from builder.publish.index.new_wheel import merged, new_wheel
 from builder.publish.index.objects import Folder, url_of
 from builder.publish.index.repository import Repository
 from builder.publish.provenance import statement_path
-from builder.result import PublishOutcome
 from builder.store import Store
 from tests.refused import refused
 from tests.unit.loopback import pure_wheel

@@ -9,10 +9,9 @@ from pydantic import TypeAdapter
 
 from builder.commands.index.manage import find_wheels
 from builder.errors import Code, UsageError
-from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
-from builder.publish.index.pages import paths_of
+from builder.publish.index.pages import Entry, FarmFacts, paths_of
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from tests.conftest import coded
 from tests.fixtures.killed import together

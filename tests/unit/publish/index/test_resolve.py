@@ -20,10 +20,10 @@ from builder.errors import Code, Exit
 from builder.matrix.axes import Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.publish.index import install
-from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.install import install_lines
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
+from builder.publish.index.pages import Entry, FarmFacts
 from builder.publish.index.reader import IndexReader, login_for
 from builder.publish.index.repository import Repository
 from builder.wheels.toolchain.pythons import Interpreter
@@ -250,14 +250,12 @@ def test_the_current_environment_is_the_default(
 ) -> None:
     repository.add(ready(tmp_path, version="1.0+cu130"))
     packages = tmp_path / "venv" / "lib" / "python3.12" / "site-packages"
-    (packages / "torch-2.11.0.dist-info").mkdir(parents=True)
-    (packages / "torch-2.11.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.11.0\n")
-    (packages / "torch").mkdir()
-    (packages / "torch" / "version.py").write_text("cuda: Optional[str] = '13.0'\n")
+    (packages / "torch").mkdir(parents=True)
+    (packages / "torch" / "version.py").write_text("__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\n")
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
     code, out, err = call("resolve", "my_ext", "--index", tmp_path / "index", "--json")
     assert (code, json.loads(out)["cell"]) == (0, "torch2.11.0-cu130-cp312"), err
-    (packages / "torch" / "version.py").write_text("cuda: Optional[str] = None\n")
+    (packages / "torch" / "version.py").write_text("__version__ = '2.11.0+cpu'\ncuda: Optional[str] = None\n")
     code, _, err = call("resolve", "my_ext", "--index", tmp_path / "index")
     assert code == 2
     assert "is not for CUDA" in " ".join(err.split())

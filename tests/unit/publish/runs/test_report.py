@@ -11,11 +11,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from builder.cli.app import app
+from builder.commands.report import report_page
 from builder.errors import Code, NothingSelectedError, UsageError
-from builder.publish.runs.history import save_run
+from builder.publish.runs.history import LogEnd, plain, read_end, save_run
 from builder.publish.runs.markdown import append_summary, code, fenced, report_markdown
-from builder.publish.runs.page import report_page
-from builder.publish.runs.view import LogEnd, plain, read_end, report_of
 from builder.store import Store
 from tests.unit.publish.html_page import Page
 from tests.unit.publish.runs.make import CELL, FAILED, GOOD, HOSTILE, REFUSED, entry, log, proof, run
@@ -81,7 +80,7 @@ def outside_of_code(text: str) -> str:
 
 
 def test_hostile_text_is_only_inside_of_code(tmp_path: Path) -> None:
-    text = report_markdown(report_of(run(tmp_path)))
+    text = report_markdown(run(tmp_path))
     outside = outside_of_code(text)
     for word in ("script", "evil", "bold", "everyone", "onerror", "`"):
         assert word not in outside
@@ -90,7 +89,7 @@ def test_hostile_text_is_only_inside_of_code(tmp_path: Path) -> None:
 
 
 def test_failed_builds_come_first_with_reason_hint_and_log(tmp_path: Path) -> None:
-    text = report_markdown(report_of(run(tmp_path)))
+    text = report_markdown(run(tmp_path))
     assert text.startswith("### buildfarm build of `failed, good, refused`: 1 failed, 1 refused, 1 built\n")
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows[:2]] == [FAILED, REFUSED]
@@ -103,7 +102,7 @@ def test_failed_builds_come_first_with_reason_hint_and_log(tmp_path: Path) -> No
 def test_remarks_have_a_heading_of_their_own(tmp_path: Path) -> None:
     lost = proof("gradients", "not run", reason="ns::op (plain): it has no gradient", remark=True)
     builds = [entry(GOOD, "built", lost, proof("values", "not run", reason="no cases"))]
-    text = report_markdown(report_of(run(tmp_path, report={"builds": builds, "skips": []})))
+    text = report_markdown(run(tmp_path, report={"builds": builds, "skips": []}))
     assert "#### Remarks\n\n- `gradients: ns::op (plain): it has no gradient`\n\n#### Checks that" in text
     assert text.count("it has no gradient") == 1
 
@@ -126,7 +125,7 @@ def test_the_limit_of_github(tmp_path: Path) -> None:
     one = run(tmp_path)
     many = [one.report["builds"][2] | {"build": f"{FAILED}-{number}"} for number in range(50)]
     large = replace(one, report={"builds": many, "skips": []}, logs={each["build"]: one.logs[FAILED] for each in many})
-    text = report_markdown(report_of(large))
+    text = report_markdown(large)
     assert len(text.encode()) < 2**20
     assert "Of 30 more builds, `buildfarm report` shows why they failed." in text
 
@@ -141,7 +140,7 @@ def test_a_summary_is_appended(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def html(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return report_page(report_of(run(tmp_path_factory.mktemp("run"))))
+    return report_page(run(tmp_path_factory.mktemp("run")))
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +206,7 @@ def test_figures_proofs_and_the_log(page: Page) -> None:
 
 def test_a_run_without_builds_and_without_a_timeline(tmp_path: Path) -> None:
     empty = run(tmp_path, report={"builds": [], "skips": []}, logs={}, timeline=None)
-    text = Page(report_page(report_of(empty))).text
+    text = Page(report_page(empty)).text
     for words in ("no builds", "No build ended.", "The record of this run has no timeline."):
         assert words in text
 

@@ -1,24 +1,109 @@
-"""Which wheels `smoke` tests, with the cases of which recipe, and in which cells."""
+"""The wheels that a command takes: files, folders, URLs, NAME==VERSION; where they are tested with recipe and cells."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.commands.folders import read_dist
-from builder.commands.index.foreign_wheels import foreign_wheels, names_project
-from builder.errors import Code, NothingSelectedError, UsageError
-from builder.log import print_warning
+from builder.errors import BuildfarmError, Code, NothingSelectedError, UsageError
+from builder.log import print_line, print_warning
+from builder.masking import mask_credentials
 from builder.matrix.axes import Cell, Python
-from builder.matrix.compat import Compat
+from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import Matrix, PathSource, Recipe, Selection, WheelSource
 from builder.matrix.plan import selected_recipes, served_cells
 from builder.proofs.claimed_cells import CellClaims
 from builder.proofs.static.contents import startup_remarks, stray_names
+from builder.store import local_path
+from builder.untrusted import split_url
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.facts import WheelFacts, read_facts
-from builder.wheels.sources.index import exact_version, how_to_call_ops
+
+if TYPE_CHECKING:
+    from builder.wheels.sources.index import FetchedWheel
+
+_SDIST = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|zip)$")
+
+
+@dataclass(frozen=True)
+class ForeignWheel:
+    """A wheel that others built, and where it came from: a URL without secrets, or `a file`."""
+
+    path: Path
+    origin: str
+
+
+def foreign_wheels(what: Sequence[str], cache: Path, index: str, pythons: Sequence[Python]) -> list[ForeignWheel]:
+    """The wheels of the command line, each once. Those of URLs and NAME==VERSION are downloaded into `cache`.
+
+    `index` is the URL of a package index to ask before the default one, or empty. Wheels of NAME==VERSION are
+    downloaded for `pythons`; empty: for every Python with a wheel.
+
+    Raises UsageError for an argument that names no wheel, MissingToolError when a download fails.
+    """
+    return list(dict.fromkeys(wheel for text in what for wheel in _named(text, cache, index, pythons)))
+
+
+def names_project(text: str) -> bool:
+    """Whether an argument is NAME==VERSION, and no file, folder or URL."""
+    return not (text.endswith(".whl") or "/" in text or Path(text).is_dir())
+
+
+def _named(text: str, cache: Path, index: str, pythons: Sequence[Python]) -> Iterator[ForeignWheel]:
+    """The wheels of one argument; of NAME==VERSION one for each Python, and one wheel may serve several."""
+    from builder.wheels.sources.index import (  # noqa: PLC0415 - takes long
+        NoFittingWheelError,
+        download_wheel,
+        exact_version,
+        fetch_wheel,
+    )
+
+    if _SDIST.search(split_url(text).path):
+        sentence = "this is a source distribution, and this command builds nothing"
+        hint = "`buildfarm build SOURCE` builds a wheel of a source distribution"
+        raise UsageError(sentence, Code.NOT_A_WHEEL, where=text, hints=[hint])
+    path = local_path(text) or Path(text)
+    if re.match(r"https?://", text):
+        yield _fetched(download_wheel(text, cache=cache))
+    elif path.is_dir():
+        wheels = sorted(path.glob("*.whl"))
+        if not wheels:
+            hint = "the wheels of an index in a folder are files/*/*/*.whl"
+            raise UsageError("this folder contains no wheel", Code.NO_WHEEL, where=text, hints=[hint])
+        yield from (ForeignWheel(wheel, "a file") for wheel in wheels)
+    elif not names_project(text):
+        if not path.is_file():
+            raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=text)
+        yield ForeignWheel(path, "a file")
+    else:
+        project, version = exact_version(text)
+        lacking: dict[Python, BuildfarmError] = {}
+        wanted = pythons or Compat.load().pythons
+        for python in wanted:
+            try:
+                yield _fetched(fetch_wheel(project, version, python, cache=cache, index=[index] if index else []))
+            except (NoFittingWheelError, UsageError) as error:  # UsageError: Requires-Python excludes this Python
+                lacking[python] = error
+        if len(lacking) == len(wanted):
+            raise lacking[max(lacking)]
+        if lacking:
+            print_line(f"the index has no wheel of {project} {version} for Python {and_list(lacking)}")
+
+
+def _fetched(wheel: FetchedWheel) -> ForeignWheel:
+    """The wheel with its URL, without what may be secret: user, password, query, and a token in the path."""
+    parts = urlsplit(wheel.url)
+    if parts.scheme not in ("http", "https"):
+        return ForeignWheel(wheel.path, "a file")
+    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
+    return ForeignWheel(wheel.path, mask_credentials(bare.geturl()))
 
 
 @dataclass(frozen=True)
@@ -97,6 +182,8 @@ class TargetFinder:
         """The wheels of one argument; of NAME==VERSION those for the Pythons of the selected cells."""
         pythons: list[Python] = []
         if names_project(text):
+            from builder.wheels.sources.index import exact_version  # noqa: PLC0415 - takes long
+
             name, _ = exact_version(text)
             recipe = recipe or recipe_for(name, self.recipes, self.select)
             pythons = sorted({cell.python for cell in self.selected_cells(recipe or empty_recipe(name))})
@@ -124,6 +211,8 @@ class TargetFinder:
         name = facts.name
         recipe = recipe_for(name, self.recipes, self.select)
         if recipe is None:
+            from builder.wheels.sources.index import how_to_call_ops  # noqa: PLC0415 - takes long
+
             cure = how_to_call_ops(name, facts.version.partition("+")[0])
             if self.recipes:
                 cure = f"pass --ext NAME to run the cases of the recipe NAME; {cure}"
