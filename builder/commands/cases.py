@@ -203,7 +203,7 @@ def summary_text(result: CasesResult) -> str:
         lines += [
             f"wrote {result.file}",
             f"next: {do}, then run your `buildfarm build`"
-            " command again: it tests the wheel with the cases and does not compile",
+            " command again: it tests the wheel with the cases, and compiles only if the source has changed",
         ]
     else:
         lines += [
@@ -216,19 +216,18 @@ def summary_text(result: CasesResult) -> str:
 
 def _turned_off(cases: Sequence[OpDraft]) -> Iterator[str]:
     """Name the checks that the drafted cases turn off, so that no defect is hidden; code to copy is not indented."""
-    unclaimed = f"the cases do not claim {and_list(TRACING_CHECKS)}; to claim them,"
+    unclaimed = f"so the cases do not claim {and_list(TRACING_CHECKS)}. To claim them, remove `not_claimed`, and"
     lacking = [draft for draft in cases if draft.lacks_fake_kernel]
     if unknown := [draft.op for draft in lacking if not draft.fake]:
         yield (
-            f"  no fake kernel: {', '.join(unknown)}: {unclaimed} register a function"
+            f"  torch.compile cannot use {', '.join(unknown)}: no fake kernel, {unclaimed} register a function"
             f' in the Python package with torch.library.register_fake("{unknown[0]}"), which compares the devices of'
-            " the tensors and returns an empty tensor like the result, and remove `not_claimed`"
+            " the tensors and returns an empty tensor like the result"
         )
     if learned := [draft for draft in lacking if draft.fake]:
         yield (
-            f"  no fake kernel: {', '.join(draft.op for draft in learned)}: {unclaimed}"
-            " add these functions, which fit the shapes of every call, to the Python package, and remove"
-            " `not_claimed`:"
+            f"  torch.compile cannot use {', '.join(draft.op for draft in learned)}: no fake kernel, {unclaimed}"
+            " paste these functions, which fit the shapes of every call, into the Python package:"
         )
         for draft in learned:
             yield from ("", *draft.fake.splitlines())

@@ -164,5 +164,12 @@ def gradient_text(gradients: Mapping[str, str]) -> str:
     return "; ".join(f"{gradient} ({', '.join(names)})" for gradient, names in sorted(ops.items(), key=_place))
 
 
+def uncompiled_text(proofs: Sequence[Proof]) -> str:
+    """The ops that the cases do not claim to work under torch.compile, in a sentence; "" if they claim it for all."""
+    found = [one for one in recorded(proofs, Check.COMPILE) if one["verdict"] == Verdict.NOT_RUN and one["op"]]
+    ops = dict.fromkeys(text(one["op"]) for one in found if text(one.get("reason", "")).startswith("not claimed"))
+    return f"torch.compile: not claimed in cases.py ({', '.join(ops)})" if ops else ""
+
+
 def _place(item: tuple[str, Sequence[str]]) -> int:
     return next((at for at, each in enumerate(Gradient) if each == item[0]), len(Gradient))

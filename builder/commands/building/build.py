@@ -36,7 +36,7 @@ from builder.proofs.cells.prover import WheelProver
 from builder.publish import terminal
 from builder.publish.dist import publish_wheels
 from builder.publish.index.install import install_commands, install_lines
-from builder.publish.proof_lines import counts, gpu_lines, gradient_text, gradients_of
+from builder.publish.proof_lines import counts, gpu_lines, gradient_text, gradients_of, uncompiled_text
 from builder.publish.provenance import SUFFIX
 from builder.publish.results import BuildResult, causes_of_builds, report_json
 from builder.publish.runs.history import save_run
@@ -296,6 +296,8 @@ def _notes(result: BuildResult) -> list[str]:
     lines = []
     if gradients := gradient_text(gradients_of(result.proofs)):
         lines.append(f"{result.build}: gradients: {gradients}")
+    if uncompiled := uncompiled_text(result.proofs):
+        lines.append(f"{result.build}: {uncompiled}")
     if result.stored and (wanted := result.stored.record.record.toolchain.get(Part.REQUESTED_CUDA)):
         nvcc = result.stored.record.record.toolchain.get(Part.NVCC)
         lines.append(f"{result.build}: compiled with CUDA {nvcc} instead of {wanted}")

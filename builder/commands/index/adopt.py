@@ -119,7 +119,7 @@ class _Adopter:
         except UsageError as error:
             result = _refused(name, error.sentence)
         self.progress.finish(name, str(result.outcome))
-        return replace(result, notes=tuple(_notes(about)), about=about)
+        return replace(result, notes=(*result.notes, *_notes(about)), about=about)
 
     def _tested(self, wheel: ForeignWheel, facts: WheelFacts, about: dict[str, Any]) -> PublishResult:
         """Test an undamaged wheel in the cells that it claims, and publish it with the proofs of these cells."""

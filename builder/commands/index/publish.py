@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -14,12 +14,13 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from builder.check import Check
+from builder.commands.building.folder_builds import last_wheels
 from builder.commands.folders import DIST, new_output, open_store, read_dist
 from builder.commands.index.verification import Verification
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError
 from builder.gate.amounts import counted
 from builder.hashing import sha256_of
-from builder.log import print_line, print_result, verbosity
+from builder.log import print_line, print_result, print_warning, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe
 from builder.matrix.load import load_matrix, load_recipes
@@ -32,11 +33,12 @@ from builder.publish.index.objects import Folder, open_objects, url_of
 from builder.publish.index.pages import ALL, paths_of, project_of
 from builder.publish.index.reader import IndexReader
 from builder.publish.index.repository import ConflictError, Kept, NewWheel, Repository
-from builder.publish.proof_lines import causes
+from builder.publish.proof_lines import causes, uncompiled_text
 from builder.publish.server.client import IndexServer
 from builder.publish.terminal import output_width
-from builder.store import Store
+from builder.store import Store, StoredBuild
 from builder.wheelfile.compatibility import check_wheel_name
+from builder.wheels.sources.prepare import source_digest
 
 _OLDER = (
     "These are the results of the last `buildfarm build` or `smoke`. After a change of cases.py, run the same"
@@ -45,7 +47,7 @@ _OLDER = (
 _UNTESTED = "To test a wheel that somebody else built, and publish it, run `buildfarm adopt WHEEL --to INDEX`."
 _KEPT = "The index keeps a published wheel that does not reach the level; `buildfarm yank` withdraws it."
 #: What a level leaves open.
-_NOTES = {Level.STATIC: " (no op was run)", Level.CPU: " (not all ops were run on a GPU)"}
+_NOTES = {Level.STATIC: " (not every result was checked)", Level.CPU: " (not all ops were run on a GPU)"}
 _NO_GPU = (
     "Ops without a CPU kernel need a GPU. Add CPU kernels, or run `buildfarm smoke` on a GPU machine and publish with"
     " `--require gpu`, or publish without results of these ops with `--require static`."
@@ -140,33 +142,51 @@ def publish(options: PublishOptions) -> Exit:
         BUILDFARM_TOKEN=... buildfarm publish --to https://wheels.example/
     """
     required = levels_of(options.require)
-    wheels = list(options.wheels or _newest_versions(read_dist(options.dist)))
+    matrix = options.matrix or (MATRIX if MATRIX.is_file() else None)
+    recipes = load_recipes(load_matrix(matrix)) if matrix else []
     store = open_store(options.store, run=False)
+    built = {stored.wheel.name: (stored, recipe) for recipe in recipes for stored in last_wheels(store, recipe)}
+    wheels = list(options.wheels or _latest(read_dist(options.dist), built))
+    for name in dict.fromkeys(wheel.name for wheel in wheels if wheel.name in built):
+        if _is_older_than_source(*built[name]):
+            print_warning(f"{name}: its source has changed since it was built; `buildfarm build` makes a new wheel")
     target: Repository | IndexServer
     if options.to.startswith(("http://", "https://")):
         target = IndexServer(options.to)
         index = target.url
     else:
         target, index = Repository(open_objects(options.to)), url_of(options.to)
-    matrix = options.matrix or (MATRIX if MATRIX.is_file() else None)
-    results = publish_wheels(target, wheels, store, required, load_recipes(load_matrix(matrix)) if matrix else ())
+    results = publish_wheels(target, wheels, store, required, recipes)
     return print_published(results, index, required, as_json=options.as_json)
 
 
-def _newest_versions(wheels: Sequence[Path]) -> Iterator[Path]:
-    """The wheels without those of an older version for the same torch, CUDA and Python: that of an earlier release."""
-    newest: dict[tuple[object, ...], tuple[Version, Path]] = {}
+def _latest(wheels: Sequence[Path], built: Collection[str]) -> Iterator[Path]:
+    """For the same torch, CUDA and Python only the wheel of the last build, or else that of the newest version.
+
+    `built` are the names of the last wheels of the recipes.
+    """
+    latest: dict[tuple[object, ...], tuple[bool, Version, Path]] = {}
     for wheel in wheels:
         check_wheel_name(wheel.name, str(wheel))
         name, version, _, tags = parse_wheel_filename(wheel.name)
         key = (name, version.local, frozenset((tag.interpreter, tag.abi) for tag in tags))
-        newest[key] = max(newest.get(key, (version, wheel)), (version, wheel))
-    last = {wheel for _, wheel in newest.values()}
+        found = (wheel.name in built, version, wheel)
+        latest[key] = max(latest.get(key, found), found)
+    chosen = {wheel for *_, wheel in latest.values()}
     for wheel in wheels:
-        if wheel in last:
+        if wheel in chosen:
             yield wheel
         else:
-            print_line(f"left out {wheel.name}: {wheel.parent} has a newer version of it")
+            print_line(f"left out {wheel.name}: {wheel.parent} has a newer wheel in place of it")
+
+
+def _is_older_than_source(stored: StoredBuild, recipe: Recipe) -> bool:
+    record = stored.record.record
+    try:
+        digest = source_digest(recipe.of(record.build.torch, record.build.cuda))
+    except BuildfarmError:  # a file that `build` will name
+        return False
+    return digest != record.source.digest
 
 
 def publish_wheels(
@@ -195,6 +215,8 @@ def publish_wheels(
         proofs = verification.added(wheel, proofs)
         ready.append((new_wheel(wheel, proofs, kept=kept), proofs))
     if isinstance(target, Repository) and isinstance(target.objects, Folder):
+        if not target.objects.root.is_dir():
+            print_line(f"made the index {target.objects.root}")
         new_output(target.objects.root, "--to")
     return [publish_wheel(target, new, proofs, required) for new, proofs in ready]
 
@@ -221,12 +243,14 @@ def publish_wheel(
     except ConflictError as error:
         return PublishResult(name, PublishOutcome.REFUSED, cells, reasons=(error.sentence, *error.hints))
     published = None if added else target.published(new.entry.project, name)
+    uncompiled = uncompiled_text(proofs)
     return PublishResult(
         name,
         PublishOutcome.PUBLISHED if added else PublishOutcome.UNCHANGED,
         cells,
         (ALL, *paths_of(new.entry)),
         yanked=published.yanked if published else None,
+        notes=(uncompiled,) if uncompiled else (),
         unverified=next((one.reason for one in proofs if one.check is Check.WINDOW and not one.has_run), ""),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,10 +162,11 @@ class Ahead:
             opened = self._environments.open(cell, folder, owner=owner, log=log, cases=self._cases)
             return stack.enter_context(opened), stack.pop_all()
 
-    def take(self, cell: Cell) -> Early | None:
-        """The environment of a cell, which the caller removes; None if there is none."""
+    def take(self, cell: Cell, on_wait: Callable[[], object] = bool) -> Early | None:
+        """The environment of a cell, which the caller removes, maybe after a wait; None if there is none."""
         found = self._made.pop(cell, None)
-        if found and not found.cancel():  # waits for one that is being made
+        if found and not found.cancel():
+            on_wait()
             with suppress(BuildfarmError, OSError, Interrupted):
                 return found.result()
         return None

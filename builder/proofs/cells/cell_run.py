@@ -121,8 +121,8 @@ class CellRunner:
 
     @contextmanager
     def _environment(self, proofs: CellProofs, cell: Cell, *, cases: bool) -> Iterator[CellEnvironment]:
-        self.stage(f"install in {cell}")
-        if self.ahead and (early := self.ahead.take(cell)):
+        installs = partial(self.stage, f"install in {cell}")
+        if self.ahead and (early := self.ahead.take(cell, installs)):
             made, removal = early
             with removal:
                 with self.log.open("ab") as log:
@@ -131,7 +131,7 @@ class CellRunner:
             return
         name = f"prove-{work_name(proofs.wheel)}-{cell}"
         with self.store.work(name, lambda who: self.stage(f"{WAITS}{who}, which tests the same wheel")) as folder:
-            self.stage(f"install in {cell}")
+            installs()
             owner = self.store.owner(name)
             with self.cells.open(cell, folder, owner=owner, log=self.log, cases=cases) as environment:
                 yield environment
