@@ -104,6 +104,8 @@ def _needs(options: WorkflowOptions) -> list[str]:
     return [
         *lines,
         "  No job needs a secret.",
+        "A pull request builds the newest cell of each extension, and each night all cells. In the rules of the branch",
+        f"{options.branch}, require the check result.",
         f"Before the first run, make the environment {options.environment} in the settings of the repository on GitHub,"
         " and",
         f"allow only the branch {options.branch} to deploy to it: the job publish runs in it.",

@@ -97,7 +97,8 @@ class Causes:
                 text = ": ".join(filter(None, (self._place(cause), self._text(cause, every=every))))
                 yield from line(kind, _checks(cause, every=every), text, width, most)
             if more := len(causes) - len(shown):
-                yield from line(kind, f"{more} more", "`--verbose` shows them", width)
+                hidden = _names(_distinct(one for cause in causes[len(shown) :] for one in cause.checks), every=every)
+                yield from line(kind, f"{more} more", f"{hidden}: `--verbose` shows them", width)
 
     def _place(self, cause: Cause) -> str:
         """The wheels and the cells of a cause; empty if these are all."""

@@ -19,7 +19,8 @@ def shown(text: str) -> str:
 
 
 def _unreadable(kind: str, text: str, example: str) -> UsageError:
-    return UsageError(f"{shown(text)!r} is not a {kind}; write it like {example}", Code.VALUE_INVALID)
+    several = ", and name several by the option again" if "," in text else ""
+    return UsageError(f"{shown(text)!r} is not a {kind}; write it like {example}{several}", Code.VALUE_INVALID)
 
 
 @dataclass(frozen=True, order=True)

@@ -95,7 +95,7 @@ def _gradients(context: Context, case: Case, dtype: torch.dtype) -> str | None:
         try:
             result = run(changed)
         except Exception as error:  # noqa: BLE001 (an op may raise anything)
-            return f"with an output gradient that is {how}, backward raises {sentence(error)}"
+            return f"with an output gradient that is {how}, backward raises {sentence(error)}: call contiguous() on it"
         failure = compare(result, detached(expected), case, dtype, subject="the gradients", scaled=True)
         if failure:
             return f"with an output gradient that is {how}, {failure}: call contiguous() on the output gradient"

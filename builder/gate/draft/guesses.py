@@ -114,7 +114,7 @@ def _of_text(number: int, part: str) -> Parameter:
     try:
         value = ast.literal_eval(default)
     except (SyntaxError, ValueError):  # such as torch.float32
-        value = default
+        value = default or None
     return Parameter(name or f"arg{number}", _kind(kind or "tensor"), optional, value, bool(default))
 
 

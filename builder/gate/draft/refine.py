@@ -89,10 +89,14 @@ def facts_about(process: TrialProcess, candidate: Candidate) -> dict[str, Any]:
     if not any(map(tensors_of, candidate)):
         return {"grad": [], "untraced": "the op has no tensor argument"}
     fake = process.call("fake", candidate, CHECK_SECONDS)
+    fails = fake.error
+    if "::" not in process.op and not fails:  # a call of a compiled module may accept fake tensors and break them
+        fails = str(process.call("check_fake", candidate, CHECK_SECONDS).fact or "")
     double = process.call("plain", candidate, dtype="float64")
     untraced = of_compiled_module(process.op)
-    if not untraced and "::" not in process.op and fake.error:
-        untraced = f"torch cannot trace the function: with fake tensors it raises {fake.error}"
+    if not untraced and "::" not in process.op and fails:
+        how = "with fake tensors it raises " if fake.error else ""
+        untraced = f"torch cannot trace the function: {how}{fails}"
     elif not untraced and fake.error:
         missing = re.match("UnsupportedOperatorException|NotImplementedError", fake.error)  # NotImplementedError: 2.0
         what = NO_FAKE_KERNEL if missing else "the fake kernel fails"

@@ -144,7 +144,9 @@ def _cause(
     if torch.cuda is None and any(_CUDA_LIBRARY.match(name) for name in absent):
         return "the package was built for CUDA, and this torch is a CPU build", cures.fitting_torch(), ""
     if other := _other_torch(cures, torch, package):
-        return f"the package requires {other}", _another_release(cures, torch, package), ""
+        build = f"`buildfarm build {package.name}=={package.public} --torch {torch.release}`"
+        advice = f"if the package index has no wheel of a release that fits, build one: {build}"
+        return f"the package requires {other}", _another_release(cures, torch, package), advice
     majors = sorted({m[1] for name in absent if (m := re.match(r"libcudart\.so\.(\d+)", name))})
     why = "the package was built for another torch"
     if majors and torch.cuda:

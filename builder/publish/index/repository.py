@@ -324,7 +324,8 @@ def refuse_other(before: Entry | None, entry: Entry) -> None:
             where=entry.filename,
             hints=[
                 "if the published wheel is of another project, publish to another index or under another name",
-                "for a new release, raise the version in extension.yaml and in the source, and build again",
+                "for a new release, raise the version in extension.yaml and in the source, and build again; a project"
+                " of others has no new version for other GPUs or options: publish to a new index",
                 "if the published wheel is the right one, delete the file that you wanted to publish",
             ],
         )

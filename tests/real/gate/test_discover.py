@@ -63,6 +63,7 @@ import torch
 from builder.gate.case import Case
 from builder.gate.checks.values import compare
 from builder.gate.discover import _without_tensors
+from builder.gate.draft.guesses import _of_docstring, first_guesses
 
 def documented(text):
     def function(): ...
@@ -75,6 +76,7 @@ print(json.dumps([
     [_without_tensors(documented(text)) for text in json.loads(TEXTS)],
     compare(right.float().double(), right, case, torch.float64),
     compare(right + 1, right, case, torch.float64),
+    first_guesses(_of_docstring(documented("f(x: torch.Tensor, kind: mine.Kind) -> torch.Tensor")).parameters),
 ]))
 """
 
@@ -94,10 +96,11 @@ def test_numbers_are_no_ops_and_a_rounding_to_float32_is_named(store: Path, tmp_
     }
     program = f"TEXTS = {json.dumps(list(texts))!r}\n{PLAIN}"
     ran = run(environment.interpreter, "-c", program, ROOT, tmp_path).ok()
-    plain, rounded, wrong = json.loads(ran.out)
+    plain, rounded, wrong, guesses = json.loads(ran.out)
     assert dict(zip(texts, plain, strict=True)) == texts
     assert rounded.startswith("the result is 4.42987251282 at [0], expected 4.429872501; 1 of 2 elements differ")
     assert rounded.partition("; so small a difference is a rounding to float32: ")[2].endswith(
         "`double`, round it in the reference too (`float(torch.tensor(x, dtype=torch.float32))`), or set `tolerances`"
     )
     assert "float32" not in wrong
+    assert len(guesses) == 2, "a parameter of an unknown type, such as an enum, is tried too"

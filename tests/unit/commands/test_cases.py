@@ -83,12 +83,13 @@ def test_what_no_case_must_cover_is_left_out() -> None:
         ([UNKNOWN], ["next: no op could be called: write a Case for each op of NOT_CLAIMED"]),
         (
             [ADD, SUB],
-            ["no fake kernel: toy::add, toy::sub: the cases do not claim opcheck, fake, devices, export and compile",
+            ["torch.compile cannot use toy::add, toy::sub: no fake kernel",
+             "so the cases do not claim opcheck, fake, devices, export and compile",
              'torch.library.register_fake("toy::add")'],
         ),
         (
             [replace(ADD, fake=FAKE), SUB],
-            ["no fake kernel: toy::sub: the cases do not claim", "no fake kernel: toy::add: the cases do not claim",
+            ["torch.compile cannot use toy::sub: no fake kernel", "torch.compile cannot use toy::add: no fake kernel",
              f"\n{FAKE}"],
         ),
     ],

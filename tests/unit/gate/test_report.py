@@ -124,7 +124,7 @@ def test_without_every_a_cause_has_one_line_and_the_others_are_counted() -> None
     lines = list(causes.lines(100))
     assert lines[0].startswith("  not run   fake          8 of 9 ops: why")
     assert lines[0].endswith(" …")
-    assert lines[-1] == "  not run   4 more        `--verbose` shows them"
+    assert lines[-1] == "  not run   4 more        values: `--verbose` shows them"
     assert len(lines) == 5
     assert len(list(causes.lines(100, every=True))) > 8
 

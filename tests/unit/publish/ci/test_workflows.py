@@ -205,10 +205,10 @@ def test_a_fork_reaches_no_gpu_runner_and_no_environment(project: Path) -> None:
     assert jobs["smoke"]["runs-on"] == ["self-hosted", "gpu"]
     condition = " ".join(jobs["smoke"]["if"].split())
     safe = f"(github.event_name != 'pull_request' || {SAME_REPOSITORY})"
-    assert condition == f"${{{{ github.event_name != 'push' && {safe} }}}}"
+    assert condition == f"${{{{ github.event_name != 'push' && github.event_name != 'merge_group' && {safe} }}}}"
     assert {name for name, job in jobs.items() if "environment" in job} == {"publish"}
     assert [set(workflow[True]) for workflow in made.values() if "pull_request" in workflow[True]] == [
-        {"pull_request", "push", "schedule", "workflow_dispatch"}
+        {"pull_request", "merge_group", "push", "schedule", "workflow_dispatch"}
     ]
     assert made["buildfarm"][True]["push"] == {"branches": ["main"]}
 
