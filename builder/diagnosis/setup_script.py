@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tomllib
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 #: Stands in a text for a part that only the run knows. It reads as a glob pattern.
 UNKNOWN = "*"
@@ -66,6 +68,14 @@ def parse_python(source: bytes) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file of a source says; nothing without the file, or if the build front end rejects it."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
 
 
 def read_setup_script(tree: Path) -> SetupFacts:

@@ -3,17 +3,15 @@
 import json
 import re
 import shlex
-import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import Any
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script
+from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script, read_toml
 from builder.diagnosis.target_version import target_version, written
 from builder.errors import BuildError, Code
 from builder.log import print_warning
@@ -189,14 +187,6 @@ def answered_identity(output: str) -> tuple[str, Version] | None:
     with suppress(IndexError, InvalidVersion):
         return found[-1][0], Version(found[-1][1])
     return None
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """What a TOML file of a source says; nothing without the file, or if the build front end rejects it."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
 
 
 def check_compiled(wheel: Path, job: CompileJob, script: SetupFacts, log: str) -> None:

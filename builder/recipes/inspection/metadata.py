@@ -12,11 +12,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from builder.diagnosis.setup_script import SetupFacts, read_setup_script
+from builder.diagnosis.setup_script import SetupFacts, read_setup_script, read_toml
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.config import RECIPE, PathSource, Recipe, name_pattern, version_pattern
-from builder.wheels.wheel_checks import read_toml
 
 
 @dataclass(frozen=True)
