@@ -17,6 +17,10 @@ from builder.gate.amounts import counted
 PASSED, FAILED, NOT_RUN, ACCEPTED, REMARK = "passed", "failed", "not run", "accepted", "remark"
 VERDICTS = (PASSED, FAILED, NOT_RUN, ACCEPTED)
 
+#: Exit statuses of the gate; 128 + signal number if interrupted.
+NOTHING_FAILED, SOMETHING_FAILED = 0, 1
+#: Seconds that importing torch and the extension may take, from a cold disk.
+IMPORT_SECONDS = 180.0
 #: The file beside spec.json from which the gate reads the key for its answer. It deletes the file at once.
 KEY_FILE = "key"
 #: In the evidence of a failure: cases.py is wrong, whatever the wheel does.

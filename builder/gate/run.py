@@ -15,13 +15,10 @@ from pathlib import Path
 
 from builder.gate import report
 from builder.gate.check_table import CHECKS, MEANINGS
-from builder.gate.outcome import FAILED, KEY_FILE, Answer, Spec, signature
+from builder.gate.outcome import FAILED, KEY_FILE, NOTHING_FAILED, SOMETHING_FAILED, Answer, Spec, signature
 from builder.gate.processes.scheduler import GateInterrupted, Scheduler, terminate_as_interrupt
 from builder.gate.system import rlimits
 from builder.gate.system.process_tree import end_descendants
-
-#: Exit statuses; 128 + signal number if interrupted.
-NOTHING_FAILED, SOMETHING_FAILED, USAGE = 0, 1, 2
 
 #: Seconds to wait for killed processes at the end.
 _KILL_SECONDS = 2.0

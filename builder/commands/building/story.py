@@ -32,7 +32,6 @@ from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.publish.results import BuildResult
 from builder.publish.runs.history import last_steps
-from builder.recipes.inspection.native_code import needless_headers, too_many_headers
 from builder.store import Store, StoredBuild, project_key, work_name
 from builder.wheels.failures import CompileError
 from builder.wheels.job import CompileJob, Executor, NotPreparedError, Prepared, build_digest
@@ -212,7 +211,9 @@ class LocalRun(BuildRun):
         self, build: Build, prepared: Prepared, recipe: Recipe, log: Path, stage: Callable[[str], None]
     ) -> tuple[StoredBuild, bool]:
         """Fetch, compile, repair, and add to the store; once, even if several processes share the store; as `make`."""
-        from builder.wheels.make import compile_wheel, repair_wheel  # noqa: PLC0415 - only a build that compiles needs it
+        # Only a build that compiles needs these.
+        from builder.recipes.inspection.native_code import needless_headers, too_many_headers  # noqa: PLC0415
+        from builder.wheels.make import compile_wheel, repair_wheel  # noqa: PLC0415
 
         name, store = str(build), self.store
         own = f"source-{name}-{project_key(recipe.folder)}"  # two processes of a project share the log of a build

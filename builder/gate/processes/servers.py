@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from builder.gate.outcome import IMPORT_SECONDS
 from builder.gate.system import rlimits
 from builder.gate.system.files import mapped_files
 from builder.gate.system.process_end import tail
@@ -32,8 +33,6 @@ ORDERS, JUDGE, PLAIN, HEAP_CHECKS = "orders", "judge", "plain", "heap-checks"
 GO = b"go\n"
 #: How often a fork server that one of its jobs killed is restarted.
 RESTARTS = 6
-#: Seconds that importing torch and the extension may take, from a cold disk.
-IMPORT_SECONDS = 180.0
 #: Seconds that sending a command may take, and the most bytes of an incomplete event.
 _SEND_SECONDS, _MOST_PENDING = 5.0, 64 << 20
 _DEBUG_LIBRARY = "libc_malloc_debug.so.0"

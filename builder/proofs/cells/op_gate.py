@@ -17,8 +17,11 @@ from builder.gate.check_table import CHECKS
 from builder.gate.outcome import (
     ACCEPTED,
     FAILED,
+    IMPORT_SECONDS,
     KEY_FILE,
     NOT_RUN,
+    NOTHING_FAILED,
+    SOMETHING_FAILED,
     Answer,
     Outcome,
     Spec,
@@ -28,8 +31,6 @@ from builder.gate.outcome import (
     verdict_of,
 )
 from builder.gate.pack import REFERENCES, pack
-from builder.gate.processes.servers import IMPORT_SECONDS
-from builder.gate.run import NOTHING_FAILED, SOMETHING_FAILED
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
