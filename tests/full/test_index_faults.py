@@ -31,7 +31,7 @@ from builder.store import Store
 from tests.conftest import PATIENCE, Ran, run, wait_until
 from tests.fixtures.killed import begin, context_of, enough, seeded
 from tests.fixtures.servers import Server, clean_environment, running
-from tests.real.publish.remote.make import CELL, ON_GPU, proven_wheel
+from tests.real.publish.remote.test_server import CELL, ON_GPU, proven_wheel
 from tests.real.test_serve import _certificate as certificate
 from tests.real.test_serve import pip, uv_pip
 from tests.unit.loopback import pure_wheel
