@@ -106,7 +106,7 @@ TOOLS = ("ninja", "nvidia-cuda-cuobjdump", "pip", "pytest", "pytest-timeout", "p
 #: Packages whose pre-releases are tried, and a version that makes uv accept them.
 PRERELEASES = {"auditwheel": "6.5.0a0", "cibuildwheel": "4.0.0a0"}
 #: A build on this machine and a build in a container, with all proofs of their cells.
-BUILDS = ("tests/real/test_main_job.py", "tests/full/containers/test_main_job_in_container.py")
+BUILDS = ("tests/real/test_main_job.py", "tests/full/containers/test_cuda_images.py::test_the_main_job_in_a_container")
 
 
 def locked_versions() -> dict[str, str]:

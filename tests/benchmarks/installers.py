@@ -256,9 +256,8 @@ def uv_source(indexes: Indexes) -> str:
     )
 
 
-def fill(root: Path, wheels: Path) -> None:
+def fill(repository: Repository, wheels: Path) -> None:
     """Publish the wheels."""
-    repository = Repository(Folder(root))
     for version, special in WHEELS.items():
         wheel = pure_wheel(
             wheels,
@@ -273,13 +272,19 @@ def fill(root: Path, wheels: Path) -> None:
 
 
 @contextmanager
-def indexes(folder: Path) -> Iterator[tuple[str, str]]:
-    """Serve both indexes; yields the URL of the root of our index, and the URL of the public index."""
-    fill(folder / "index", folder / "wheels")
+def both_indexes(
+    fill: Callable[[Repository, Path], None], project: str, releases: Sequence[str], folder: Path
+) -> Iterator[tuple[str, str]]:
+    """Serve our index, and a public one with a project; yields the URL of the root of ours, and that of the public."""
+    fill(Repository(Folder(folder / "index")), folder / "wheels")
     with running(folder / "index") as farm, served(folder / "public") as public:
-        for version in PUBLIC:
-            public.add("my_ext", version)
+        for version in releases:
+            public.add(project, version)
         yield farm.url, public.default
+
+
+#: Both indexes in a folder.
+indexes = partial(both_indexes, fill, "my_ext", PUBLIC)
 
 
 def two_indexes(farm: str, public: str) -> list[tuple[str, str, Indexes]]:
@@ -310,8 +315,8 @@ def row(*cells: object) -> None:
 
 def main() -> None:
     """Install and print."""
-    folder = Path(tempfile.mkdtemp(prefix="buildfarm-installers-"))
-    try:
+    with tempfile.TemporaryDirectory(prefix="buildfarm-installers-") as temporary:
+        folder = Path(temporary)
         installers = Installers(folder)
         installers.add_poetry_and_pdm()
         with indexes(folder) as (farm, public), ThreadPoolExecutor(4) as pool:
@@ -333,8 +338,6 @@ def main() -> None:
             picks = iter(list(pool.map(lambda task: installers.pick(*task), tasks)))
             for name, words, _ in ways:
                 row(name, words, *(next(picks) for _ in few))
-    finally:
-        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

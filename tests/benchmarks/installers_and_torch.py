@@ -16,17 +16,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
 from builder.publish.index.new_wheel import new_wheel
-from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from tests.benchmarks.installers import NOTHING, Indexes, Installers, Request, row
-from tests.fixtures.servers import running
-from tests.unit.loopback import pure_wheel, served
+from tests.benchmarks.installers import NOTHING, Indexes, Installers, Request, both_indexes, row
+from tests.unit.loopback import pure_wheel
 
 #: Releases of torch on the public index. Nothing was built for the newest one.
 TORCHES = ("2.9.0", "2.11.0", "2.12.0")
@@ -68,9 +65,8 @@ class Task:
     installed: str
 
 
-def fill(root: Path, wheels: Path) -> None:
+def fill(repository: Repository, wheels: Path) -> None:
     """Publish the wheels; each has a module with the name of its file."""
-    repository = Repository(Folder(root))
     for project, names in WHEELS.items():
         for name in names:
             version, *rest = name.split("-")
@@ -82,14 +78,8 @@ def fill(root: Path, wheels: Path) -> None:
             repository.add(new_wheel(made.rename(made.with_name(f"{project}-{name}.whl")), []))
 
 
-@contextmanager
-def indexes(folder: Path) -> Iterator[tuple[str, str]]:
-    """Serve both indexes; yields the URL of the root of our index, and the URL of the public index."""
-    fill(folder / "index", folder / "wheels")
-    with running(folder / "index") as farm, served(folder / "public") as public:
-        for version in TORCHES:
-            public.add("torch", version)
-        yield farm.url, public.default
+#: Both indexes in a folder.
+indexes = partial(both_indexes, fill, "torch", TORCHES)
 
 
 class TorchInstallers(Installers):
@@ -137,8 +127,8 @@ def _found(environment: Path, project: str) -> tuple[str, str]:
 
 def main() -> None:
     """Install and print."""
-    folder = Path(tempfile.mkdtemp(prefix="buildfarm-installers-"))
-    try:
+    with tempfile.TemporaryDirectory(prefix="buildfarm-installers-") as temporary:
+        folder = Path(temporary)
         installers = TorchInstallers(folder)
         for version in ("25.3", "26.2.1"):
             installers.add_pip(version, Path(sys.executable))
@@ -153,8 +143,6 @@ def main() -> None:
                 found = list(pool.map(partial(installers.outcome, farm=farm, public=public), tasks))
                 for before, those, outcome in _grouped(tasks, found, names):
                     row(f"`{path}/`" if path else "the printed command", request, before, those, *outcome)
-    finally:
-        shutil.rmtree(folder)
 
 
 def _states(installer: str) -> Sequence[str]:

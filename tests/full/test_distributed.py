@@ -20,7 +20,7 @@ from tests.conftest import BUILDFARM, ROOT, is_running, run, wait_until
 from tests.fixtures.container_farm import small_disk
 from tests.fixtures.distributed_farm import INT, KILL, TERM, DistributedFarm, Program, distributed_farm
 from tests.real.commands.distributed.test_task_processes import certificates
-from tests.real.commands.test_store import pruning
+from tests.real.commands.test_build import pruning
 
 pytestmark = pytest.mark.slow
 

@@ -1,5 +1,8 @@
 """An index in a bucket of a real S3 server: the commands, concurrent and killed publishers, installers, errors."""
 
+from __future__ import annotations
+
+import contextlib
 import json
 import multiprocessing
 import os
@@ -8,7 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,19 +25,66 @@ from builder.publish.index import bucket as bucket_module
 from builder.publish.index.bucket import Bucket
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from builder.wheels.toolchain.uv import find_uv
-from tests.fixtures import object_store
+from tests.conftest import ROOT
 from tests.fixtures.killed import seeded, together
-from tests.fixtures.object_store import ObjectStore
 from tests.fixtures.servers import clean_environment
 from tests.unit.conftest import Call
 from tests.unit.publish.index.make import checked, ready
+
+KEYS = {"AWS_ACCESS_KEY_ID": "farm", "AWS_SECRET_ACCESS_KEY": "farm-secret", "AWS_DEFAULT_REGION": "us-east-1"}
+#: The endpoint of a different S3 server for a run of the tests by hand; it accepts KEYS.
+OTHER_SERVER = "BUILDFARM_TEST_S3"
+#: moto has an environment of its own: its boto3 and the botocore of s3fs seldom agree, and pip searches for minutes.
+MOTO = [str(find_uv()), "run", "--no-project", "--isolated", "--python", sys.executable, "--with", "moto[s3,server]>=5"]
+SERVER = ROOT / "tests/fixtures/s3_server.py"
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """A running S3 server."""
+
+    endpoint: str  # its URL
+    website: str  # URL of a web server that answers `FOLDER/` with `FOLDER/index.html`, and reads without keys
+    log: Path  # file with a line for each request: method and path
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """What a client needs in its environment."""
+        return {**KEYS, "AWS_ENDPOINT_URL": self.endpoint}
+
+    def requests(self) -> list[str]:
+        """The requests so far; empty for a server that was started by hand."""
+        return self.log.read_text().splitlines() if self.log.is_file() else []
+
+
+@contextlib.contextmanager
+def s3_server(folder: Path, *options: str) -> Iterator[ObjectStore]:
+    """Serve S3 while the body runs. With `--unconditional`, the server ignores If-None-Match."""
+    log = folder / "requests.log"
+    endpoint = os.environ.get(OTHER_SERVER, "")
+    words = [*MOTO, str(SERVER), str(log), *options, *([endpoint] if endpoint else [])]
+    with (folder / "s3.log").open("wb") as output:
+        process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=output, text=True, env={**os.environ, **KEYS}, start_new_session=True
+        )
+    try:
+        assert process.stdout
+        ports = process.stdout.readline().split()
+        assert ports, (folder / "s3.log").read_text()
+        yield ObjectStore(endpoint or f"http://127.0.0.1:{ports[0]}", f"http://127.0.0.1:{ports[1]}", log)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)  # uv and the server
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
 
 FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with object_store.running(tmp_path_factory.mktemp("s3")) as store:
+    with s3_server(tmp_path_factory.mktemp("s3")) as store:
         yield store
 
 
@@ -198,7 +249,7 @@ def test_a_large_wheel_is_sent_in_parts(
 
 def test_requests_do_not_grow_with_the_number_of_projects(server: ObjectStore, place: str, tmp_path: Path) -> None:
     if not server.requests():
-        pytest.skip(f"{object_store.OTHER_SERVER} names a server that counts no requests")
+        pytest.skip(f"{OTHER_SERVER} names a server that counts no requests")
     counts = []
     repository = Repository(Bucket(place))
     for number in range(4):
@@ -248,8 +299,8 @@ def test_errors_have_one_sentence_and_a_hint(
 
 
 def test_a_store_that_replaces_objects_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
-    monkeypatch.delenv(object_store.OTHER_SERVER, raising=False)
-    with object_store.running(tmp_path, "--unconditional") as store:
+    monkeypatch.delenv(OTHER_SERVER, raising=False)
+    with s3_server(tmp_path, "--unconditional") as store:
         for name, value in store.env.items():
             monkeypatch.setenv(name, value)
         botocore.session.get_session().create_client("s3").create_bucket(Bucket="wheels")

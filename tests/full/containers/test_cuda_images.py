@@ -1,4 +1,4 @@
-"""Real cells of three CUDA major versions, in containers: on one machine, and twelve builds on two workers."""
+"""Real cells in containers: the main job, three CUDA versions on one machine, and twelve builds on two workers."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from builder.wheelfile.compatibility import is_compatible
 from builder.wheels.cibuildwheel.config import PACKAGES_VOLUME
 from tests.conftest import ROOT, Farm, free_disk, needs_images
 from tests.fixtures.built_cells import assert_proven, record, report
-from tests.fixtures.container_farm import PATIENCE, PYTHONS, container_farm
+from tests.fixtures.container_farm import BASE, PATIENCE, PYTHONS, container_farm
 from tests.fixtures.distributed_farm import CANNED, CHILD, DistributedFarm
 from tests.fixtures.small_project import SmallProject
 from tests.unit.canned_gate import answer
@@ -158,3 +158,18 @@ def test_two_workers_make_what_local_runs_make(tmp_path: Path, monkeypatch: pyte
             assert farm.wheels("dist-here") == remote
         finally:
             farm.end()
+
+
+def test_the_main_job_in_a_container(farm: Farm, store: Path, tmp_path: Path) -> None:
+    """The README's extension, nvcc from the package index: same name, tags and checks as with the local executor."""
+    needs_images(BASE, PYTHONS)
+    (tmp_path / "matrix.yaml").write_text(
+        "torch: [2.11]\ncuda: [13.0]\npython: [3.12]\narchs: [9.0+PTX]\n"
+        f"extensions: ['{ROOT / 'extensions/ms_deform_attn'}']\n"
+        f"images:\n  - {{cells: '*', image: '{BASE}', pythons: '{PYTHONS}'}}\n"
+    )
+    done = farm("build", "--executor", "docker", "--store", store, cwd=tmp_path).ok()
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    assert wheel.name.startswith("ms_deform_attn-0.1.0+cu13-cp310-abi3-manylinux_2_")
+    assert re.search(r"^  not run +GPU +no GPU on this machine$", done.out, re.MULTILINE), done.out
+    assert list((tmp_path / "dist").glob("ms_deform_attn-*.whl"))

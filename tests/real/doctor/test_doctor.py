@@ -12,7 +12,7 @@ import pytest
 from builder.__main__ import run_command
 from builder.errors import Exit
 from tests.fixtures.compiled import compiled
-from tests.real.doctor.make import Patient, gpu_source, sdist, torch_libraries
+from tests.real.doctor.conftest import Patient, gpu_source, sdist, torch_libraries
 
 #: The Python of these environments: the one that runs the tests.
 PYTHON = "{}.{}".format(*sys.version_info)

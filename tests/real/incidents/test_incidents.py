@@ -24,8 +24,7 @@ from builder.wheels.toolchain.environments import Environment
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import ROOT, Farm, Ran, lacking, run, wheel_of
 from tests.fixtures.gate_env import make_environment, torch_environment
-from tests.real.doctor.conftest import patient
-from tests.real.doctor.make import Patient
+from tests.real.doctor.conftest import Patient, patient
 from tests.unit.loopback import pure_wheel, record_of
 
 __all__ = ["patient"]  # a fixture: an environment with a stand-in of torch
