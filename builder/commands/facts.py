@@ -40,7 +40,7 @@ def facts(options: FactsOptions) -> Exit:
         buildfarm facts --check
     """
     if options.check:
-        return _check(options.matrix.with_name(FACTS.name), _declared(options.matrix)[1])
+        return _check(options.matrix.parent / FACTS.name, _declared(options.matrix)[1])
     torches = (*(options.torch or ()), *_newer(options.matrix))
     if not read_unknown(options.matrix, Selection(torches, tuple(options.cuda or ()), (), ())):
         print_line("this version of buildfarm knows all of these versions; there is nothing to read")
@@ -65,7 +65,7 @@ def read_unknown(matrix: Path, select: Selection) -> list[str]:
     Returns what was read, and writes facts.yaml beside matrix.yaml. Raises as `torch_facts` and `toolkit_facts`.
     """
     use_facts_of(matrix.parent)
-    compat, file, read = Compat.load(), matrix.with_name(FACTS.name), list[str]()
+    compat, file, read = Compat.load(), matrix.parent / FACTS.name, list[str]()
     data, index = _declared(matrix)
     torches = [*_readable(data.get("torch"), compat.has_torch), *select.torch]
     wanted = [Cuda.parse(text) for text in (*_readable(data.get("cuda"), Cuda.parse), *select.cuda)]
