@@ -192,49 +192,49 @@ def test_a_secret_reaches_the_step_and_no_layer(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFarm]:
+def small_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFarm]:
     with container_farm(tmp_path_factory.mktemp("farm")) as made:
         yield made
 
 
-def test_interrupted_and_killed_runs_and_then_a_wheel(farm: ContainerFarm) -> None:
-    package = farm.recipe("ended")
+def test_interrupted_and_killed_runs_and_then_a_wheel(small_farm: ContainerFarm) -> None:
+    package = small_farm.recipe("ended")
     for ending, barrier, volume in (
-        (signal.SIGTERM, farm.fetches, ""),
-        (signal.SIGHUP, farm.compiles, ""),
-        (signal.SIGINT, farm.compiles, ""),
-        (signal.SIGINT, farm.fetches, f"{farm.packages}.empty"),
+        (signal.SIGTERM, small_farm.fetches, ""),
+        (signal.SIGHUP, small_farm.compiles, ""),
+        (signal.SIGINT, small_farm.compiles, ""),
+        (signal.SIGINT, small_farm.fetches, f"{small_farm.packages}.empty"),
     ):
-        with farm.held(barrier, packages=volume) as run:
-            assert farm.containers()
+        with small_farm.held(barrier, packages=volume) as run:
+            assert small_farm.containers()
             run.send_signal(ending)
             done = ended(run)
         assert done.code == 130, done.all
         assert "interrupted; finished builds are kept" in done.err
-        farm.nothing_left()
-        assert farm.wheels() == []
+        small_farm.nothing_left()
+        assert small_farm.wheels() == []
 
     left = set[str]()
     for _ in range(2):  # and the same job again
-        with farm.held(farm.compiles) as run:
-            assert not left & set(farm.containers()), "the container of the killed run is still running"
+        with small_farm.held(small_farm.compiles) as run:
+            assert not left & set(small_farm.containers()), "the container of the killed run is still running"
             run.kill()
             ended(run)
-            left = set(farm.containers())
+            left = set(small_farm.containers())
         assert left
     (package / "_C.c").write_text((package / "_C.c").read_text().replace("42", "43"))  # so this job never runs again
-    farm.build().ok()
-    assert farm.containers() == []
-    farm.nothing_left()
-    assert len(farm.wheels()) == 1
+    small_farm.build().ok()
+    assert small_farm.containers() == []
+    small_farm.nothing_left()
+    assert len(small_farm.wheels()) == 1
 
 
-def test_the_disk_is_full_under_the_store(farm: ContainerFarm) -> None:
-    farm.recipe("cramped")
-    store = farm.root / "cramped-store"
+def test_the_disk_is_full_under_the_store(small_farm: ContainerFarm) -> None:
+    small_farm.recipe("cramped")
+    store = small_farm.root / "cramped-store"
     with small_disk(store):
         with (
-            farm.held(farm.compiles, store=store.name) as run,
+            small_farm.held(small_farm.compiles, store=store.name) as run,
             contextlib.suppress(OSError),
             (store / "filler").open("wb") as filler,
         ):
@@ -244,9 +244,9 @@ def test_the_disk_is_full_under_the_store(farm: ContainerFarm) -> None:
         errors = error_text(ended(run), 1)
         assert "the disk is full" in errors, errors
         assert not list((store / "builds").iterdir())
-        assert farm.containers(store.name) == []
+        assert small_farm.containers(store.name) == []
         (store / "filler").unlink()
-        farm.build(store=store.name).ok()
+        small_farm.build(store=store.name).ok()
 
 
 @pytest.fixture
