@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
+from builder.errors import BuildfarmError
 from builder.gate.draft.result import Drafts
 from builder.gate.outcome import Answer
 from builder.gate.pack import pack
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
+from builder.process import Interrupted, kill_orphans
 from builder.proofs.cells.import_check import ImportOutcome, try_import
 from builder.proofs.cells.op_gate import read_answer, run_gate, run_packed, spec_of
+from builder.proofs.cells.turns import TURNS
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
-from builder.resources import measure_resources
-from builder.store import Store
+from builder.resources import environments_that_fit, measure_resources
+from builder.store import Store, work_name
 from builder.wheels.toolchain.environments import CELL_MODULES, Environment, Environments, add_bytecode
 from builder.wheels.toolchain.uv import UvRun
 
@@ -28,14 +32,8 @@ if TYPE_CHECKING:
     CellEnvironments: TypeAlias = "LocalEnvironments | ContainerEnvironments"
     CellEnvironment: TypeAlias = "LocalEnvironment | ContainerEnvironment"
 
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, suppress
-
-from builder.errors import BuildfarmError
-from builder.process import Interrupted, kill_orphans
-from builder.proofs.cells.turns import TURNS
-from builder.resources import environments_that_fit
-from builder.store import work_name
+#: Seconds for a program to end that is killed.
+_LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -126,10 +124,6 @@ def cell_environments(executor: str, matrix: Matrix, store: Store, *, pull: bool
     from builder.proofs.cells.container import container_environments  # noqa: PLC0415
 
     return container_environments(matrix, store, environments, pull=pull)
-
-
-#: Seconds for a program to end that is killed.
-_LOOK_SECONDS = 0.2
 
 
 #: An environment without its wheel, whose log has the output of the programs that made it, and what removes it.
