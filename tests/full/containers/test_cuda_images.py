@@ -93,7 +93,7 @@ def test_a_cell_of_each_major(
         assert proofs["gpu-values"]["reason"] == where["no_gpu"]
 
 
-#: Its nvcc stands in for CUDA 12.6 and 12.8. For CUDA 13.0 the package index has a toolkit.
+#: It also compiles for CUDA 12.6 and 12.8. For CUDA 13.0 the package index has a toolkit.
 IMAGE = "buildfarm-cuda:12.4-trixie"
 EXTENSIONS = ("one", "two", "three", "four")
 

@@ -1,4 +1,4 @@
-"""The local executor: what a build is told and refused for, and the checks of its wheel, source and log."""
+"""The local executor: the settings of a build, why it is refused, and the checks of its wheel, source and log."""
 
 import os
 import re
