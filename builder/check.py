@@ -65,6 +65,10 @@ class Check(StrEnum):
         " others, one CUDA runtime. It finds the libraries of the wheel that Python modules need.",
     )
     WINDOW = "window", "The wheel links with every torch release that its METADATA allows."
+    CURES = (
+        "cures",
+        "nvcc makes the same PTX of the source with the cures of a build as without.",
+    )
     # In the cell's environment.
     IMPORT = "import", "The wheel can be installed and imported in the cell's environment."
     # The op gate's, in the cell's environment.

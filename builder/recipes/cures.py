@@ -90,15 +90,15 @@ def _write_patch(patch: Path, old: bytes, before: Path, now: Path, treatment: Tr
     """Write all cures of a recipe to one file: those of the old one, and the new ones."""
     head = old.partition(_DIFF)[0].rstrip() or _HEAD
     head += "".join(f"\n  {line}" for line in treatment.done if not line.startswith(RECIPE)).encode() + b"\n\n"
-    names = sorted({*treatment.files, *_changed(old)})
+    names = sorted({*treatment.files, *changed_files(old)})
     after = {name: treatment.files.get(name) or (now / name).read_bytes() for name in names}
     text = make_patch({name: (before / name).read_bytes() for name in names}, after)
     patch.parent.mkdir(exist_ok=True)
     write_atomic(patch, head + text)
 
 
-def _changed(patch: bytes) -> list[str]:
-    """The files that a patch of ours changes."""
+def changed_files(patch: bytes) -> list[str]:
+    """The files that the patch of cures changes."""
     heads = [line for line in patch.splitlines() if line.startswith(b"+++ b/")]
     return [line.removeprefix(b"+++ b/").rstrip(b"\t").decode() for line in heads]
 

@@ -10,10 +10,11 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from email.parser import HeaderParser
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
@@ -23,7 +24,7 @@ import requests
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
-from remotezip import RemoteZip, RemoteZipError
+from remotezip import PartialBuffer, RemoteFetcher, RemoteZip, RemoteZipError
 from requests.adapters import HTTPAdapter
 
 from builder.errors import Code, MissingToolError, UsageError
@@ -43,7 +44,8 @@ _MINORS = range(7, 24)
 _MAX_MEMBER = 1 << 28
 _TIMEOUT = 60.0  # seconds without a byte
 _VERSION, _EXTENSION, _LIBRARY = "torch/version.py", "torch/utils/cpp_extension.py", "torch/lib/libtorch_python.so"
-_HEADER = "torch/include/ATen/ATen.h"
+_HEADERS = "torch/include/"
+_HEADER = f"{_HEADERS}ATen/ATen.h"
 #: Projects with a release for each torch.
 _COMPANIONS = ("torchvision", "torchaudio")
 
@@ -138,6 +140,44 @@ def torch_wheels(wanted: str, *index: str) -> tuple[Torch, list[TorchWheel]]:
         if wheels:
             return wheels[0].torch, wheels
     raise _unread(wanted, "the package index has no wheel for Linux")
+
+
+def torch_headers(specifier: str, folder: Path) -> tuple[Torch, list[Python]]:
+    """Extract the headers of the newest release that a version specifier admits, to `torch/include` in `folder`.
+
+    Returns the release and the Pythons that it has wheels for, newest first. Raises as `torch_facts`.
+    """
+    torch, wheels = torch_wheels(f"torch=={newest_torch(specifier)}")
+    ours = [one for one in wheels if one.machine == os.uname().machine and not one.python.free_threaded]
+    if not ours:
+        raise _unread(f"torch {torch}", "the package index has no wheel for this machine")
+    ours.sort(key=lambda one: one.python, reverse=True)
+    with _opened(ours[0].file, fetcher=_Blocks) as wheel:
+        members = [one for one in wheel.archive.infolist() if one.filename.startswith(_HEADERS)]
+        if not members or sum(one.file_size for one in members) > _MAX_MEMBER:
+            raise wheel.unread(_HEADERS, "it has no headers, or too many")
+        wheel.archive.extractall(folder, members)
+    return torch, [one.python for one in ours]
+
+
+class _Blocks:
+    """Fetches a file in large parts: a request for each of thousands of headers takes minutes."""
+
+    _SIZE = 8 << 20  # the headers of torch 2.5 have 6 MiB, compressed
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        self._inner, self._start, self._block = RemoteFetcher(*arguments, **options), 0, b""
+
+    def fetch(self, span: tuple[int, int | None], *, stream: bool = False) -> PartialBuffer:
+        """The bytes from the first to the last place; a negative first place counts from the end."""
+        first, last = span
+        if first < 0 or last is None:
+            return self._inner.fetch(span, stream=stream)
+        if not self._start <= first <= last < self._start + len(self._block):
+            part = self._inner.fetch((first, max(last, first + self._SIZE)))
+            self._start, self._block = first, part.read()
+        found = self._block[first - self._start : last - self._start + 1]
+        return PartialBuffer(BytesIO(found), first, len(found), stream)
 
 
 def _parsed(file: Location) -> Iterator[TorchWheel]:
@@ -247,16 +287,19 @@ class _Wheel:
 
 
 @contextmanager
-def _opened(file: Location) -> Iterator[_Wheel]:
-    """Open a wheel. Raises MissingToolError for what is no wheel, and when its server cannot be reached."""
+def _opened(file: Location, **options: object) -> Iterator[_Wheel]:
+    """Open a wheel; `options` are those of RemoteZip.
+
+    Raises MissingToolError for what is no wheel, and when its server cannot be reached.
+    """
     with ExitStack() as stack:
         try:
-            yield _Wheel(file, stack.enter_context(_archive(file, stack)))
+            yield _Wheel(file, stack.enter_context(_archive(file, stack, options)))
         except (RemoteZipError, requests.RequestException, OSError, *DAMAGE) as error:
             raise _unread(file.name, f"the wheel cannot be read: {error}") from error
 
 
-def _archive(file: Location, stack: ExitStack) -> ZipFile:
+def _archive(file: Location, stack: ExitStack, more: Mapping[str, object]) -> ZipFile:
     """The archive; it is downloaded if the server answers no range requests, and deleted when `stack` is closed."""
     url = split_url(file.url)
     if url.scheme == "file":
@@ -266,7 +309,7 @@ def _archive(file: Location, stack: ExitStack) -> ZipFile:
     session = requests.Session()
     for scheme in ("https://", "http://"):
         session.mount(scheme, HTTPAdapter(max_retries=3))  # of connections
-    options = {"auth": index_login(file.url), "verify": str(ca_bundle()), "timeout": _TIMEOUT}
+    options = {"auth": index_login(file.url), "verify": str(ca_bundle()), "timeout": _TIMEOUT, **more}
     try:
         archive: ZipFile = RemoteZip(without_credentials(file.url), session=stack.enter_context(session), **options)
     except RemoteZipError:

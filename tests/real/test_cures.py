@@ -2,23 +2,37 @@
 
 All examples are in one file for each compiler: the compiler reports each row, and compiles what the cures make of it.
 What g++ compiled is linked: a header of torch may declare what its libraries keep to themselves.
+
+And the GPU code of an original and of its cured source, compiled with the headers of a torch that takes both.
 """
 
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from builder.diagnosis.first_error import every_error
 from builder.diagnosis.known_errors import KnownError, SourceCure, causes, knowledge
+from builder.gate.system.process_end import demangle
 from builder.matrix.axes import Cuda, Python, Torch
+from builder.matrix.config import PathSource
+from builder.proof import Verdict
+from builder.recipes.cured_code import prove_cures
+from builder.recipes.cures import PATCH
 from builder.store import Store
+from builder.wheels.build_scripts.job_file import write_job
 from builder.wheels.build_scripts.new_environment import link_toolkit
+from builder.wheels.job import CompileJob
+from builder.wheels.sccache.launchers.server import CacheSettings
+from builder.wheels.sources.patches import make_patch
 from builder.wheels.toolchain.environments import Environments, build_requirements
 from builder.wheels.toolchain.pythons import find_python
+from tests.unit.matrix import make
+from tests.unit.wheels.make_record import BUILD, TOOLCHAIN
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -47,7 +61,7 @@ class Compilers:
         found = [environment.site_packages / "torch/lib", *environment.site_packages.glob("nvidia/*/lib")]
         libraries = [str(each) for folder in found for each in folder.glob("lib*.so*")]
         self._libraries = [each for each in libraries if re.search(r"/lib(c10|torch|cudart|cublas)", each)]
-        self._folder = folder
+        self._folder, self._toolkit = folder, home
         flags = ["-std=c++17", "-w", *includes, "-x", "c++"]
         self._argv = {
             "g++": ["g++", "-fsyntax-only", *flags],
@@ -66,6 +80,22 @@ class Compilers:
         """The hints of the rows that a compiler reports."""
         output = self.errors(code, compiler)
         return {cause.known.hint for cause in causes(every_error(output, str(self._folder)), TORCH, CUDA, [])}
+
+    def job(self, folder: Path, before: Mapping[str, str], after: Mapping[str, str]) -> CompileJob:
+        """A build that has compiled the files of `after`, which the patch of cures makes of those of `before`."""
+        job = CompileJob(BUILD, make.recipe("toy"), TOOLCHAIN, folder / "work", folder / "log", 2, "test/cures")
+        job.statistics.mkdir(parents=True)
+        (source := folder / "toy").mkdir()
+        (patch := source / PATCH).parent.mkdir()
+        patch.write_bytes(make_patch(*({n: text.encode() for n, text in one.items()} for one in (before, after))))
+        for name, text in before.items():
+            (source / name).write_text(text)
+            call = [str(folder / "gone/src"), name, "-I/env/torch/include", "-c", name, "-o", "a.o", "-std=c++20"]
+            (job.statistics / f"nvcc.{name}").write_text(
+                "\0".join([*call, "-gencode", "arch=compute_90,code=sm_90", ""])
+            )
+        write_job(job.file, CacheSettings(folder, folder, self._toolkit, folder, "gcc", "g++", folder, folder))
+        return replace(job, recipe=replace(job.recipe, folder=source, source=PathSource(source), patches=(patch,)))
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +129,44 @@ def test_compilers_do_not_find_the_headers_of_the_examples(compilers: Compilers)
     alone = [(known, cure) for known, cure in ROWS if not code_of([cure.before]) and not known.example]
     assert [known.about for known, cure in alone if known.hint not in compilers.reported(cure.before, "g++")] == []
     assert compilers.errors(HEAD + "".join(f"{cure.after}\n" for _, cure in alone), "g++") == []
+
+
+#: The original, and a cured file whose cure is right but for what stands in PLANTED.
+ORIGINAL = """\
+#include <c10/util/Exception.h>
+__device__ float weigh(float a, float b, float c = 3) { return a * c - b; }
+__global__ void scale(float *x) { x[threadIdx.x] *= 2; }
+__global__ void reduce(float *x, float *y) { x[0] = weigh(x[0], y[0]); }
+__global__ void weighed(float *x, float *y) { x[0] = weigh(x[0], y[0], 2); }
+__global__ void noted(int *x) { x[0] = __LINE__; }
+void call(float *x) { AT_CHECK(x, "no data"); scale<<<1, 32>>>(x); }
+"""
+#: What a wrong cure changes, and in which kernel: a constant, two arguments in the other order, one left out.
+PLANTED = {
+    "*= 2": ("*= 3", "scale(float*)"),
+    "weigh(x[0], y[0]);": ("weigh(y[0], x[0]);", "reduce(float*, float*)"),
+    "weigh(x[0], y[0], 2)": ("weigh(x[0], y[0])", "weighed(float*, float*)"),
+}
+
+
+def test_a_cure_that_changes_gpu_code_is_found(compilers: Compilers, tmp_path: Path) -> None:
+    """Only `sound.cu` is cured as it should be; its new line changes no number of a line."""
+    cured = "// cured\n" + ORIGINAL.replace("AT_CHECK", "TORCH_CHECK")
+    wrong = cured
+    for right, (planted, _) in PLANTED.items():
+        assert wrong.count(right) == 1
+        wrong = wrong.replace(right, planted)
+    gone = "#include <never_there.h>\n" + ORIGINAL
+    before = {"sound.cu": ORIGINAL, "wrong.cu": ORIGINAL, "gone.cu": gone}
+    after = {"sound.cu": cured, "wrong.cu": wrong, "gone.cu": gone.replace("AT_CHECK", "TORCH_CHECK")}
+    job = compilers.job(tmp_path, before, after)
+    proof = prove_cures(job, "0" * 64, tmp_path / "sources")
+    assert proof
+    evidence = proof.evidence
+    assert (evidence["headers"], evidence["equal"]) == ("1.4.0", {"sound.cu": 4})
+    assert evidence["differ"].keys() == {"wrong.cu"}
+    assert {demangle(name) for name in evidence["differ"]["wrong.cu"]} == {kernel for _, kernel in PLANTED.values()}
+    assert "never_there.h" in evidence["unknown"]["gone.cu"]
+    assert proof.verdict is Verdict.FAILED
+    assert "scale(float*)" in proof.reason
+    assert list(job.work.iterdir()) == [job.shared], "nothing is left"

@@ -237,10 +237,21 @@ class LocalRun(BuildRun):
                     raw = compile_wheel(prepared, job, stage)
                     wheel, record = repair_wheel(raw, source.digest, stage, minor_mismatch=self.minor_mismatch)
                     stored = store.add(digest, wheel, record)
+                if recipe.patches and self.prover:
+                    self._compare_cures(job, stored, stage)
                 if needless and record.seconds >= _SLOW:
                     why = f"the build took {record.seconds:.0f} s: {too_many_headers(needless)}"
                     self._warn_once(f"{build.extension}: {why}")
         return stored, False
+
+    def _compare_cures(self, job: CompileJob, stored: StoredBuild, stage: Callable[[str], None]) -> None:
+        """Keep the proof that the cures of a recipe change no GPU code, or why this cannot be said."""
+        from builder.recipes.cured_code import prove_cures  # noqa: PLC0415 - only an old source needs it
+
+        stage("compare")
+        if proof := prove_cures(job, stored.sha256, self.store.root / "sources"):
+            self.store.save_proofs([proof])
+            print_line(f"{job.build}: cures: {proof.verdict}: {proof.reason}")
 
     def _warn_once(self, warning: str) -> None:
         """Print a warning, for the first of the builds that it is about."""

@@ -280,7 +280,7 @@ def _keyed(proofs: Iterable[Proof]) -> dict[tuple[Cell | None, Check], Proof]:
 def _bases(subject: Subject) -> Callable[[Proof], str]:
     """The basis of today of each proof: digest of what its check depends on besides the wheel."""
     of_file = digest_of([STATIC_FORMAT, repr(subject.claim), sorted(subject.provided), *_table_versions()])[:16]
-    by_check = defaultdict(lambda: of_file, dict.fromkeys(OF_ANY_WHEEL, any_wheel_basis()))
+    by_check = defaultdict(lambda: of_file, {**dict.fromkeys(OF_ANY_WHEEL, any_wheel_basis()), Check.CURES: ""})
     of_cell = cell_basis(subject.recipe)
     return lambda proof: by_check[proof.check] if proof.cell is None else of_cell[proof.check]
 

@@ -1,0 +1,202 @@
+"""Whether the cures of a source left its GPU code as it was.
+
+The original and the cured files are compiled to PTX by the nvcc of the build, with the headers of the newest torch that
+takes the original. nvcc needs no library of torch, and nothing is linked or executed.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from builder.check import Check
+from builder.confinement import confined
+from builder.diagnosis.known_errors import knowledge
+from builder.diagnosis.rewrite import matches
+from builder.errors import MissingToolError, UsageError
+from builder.gate.amounts import counted
+from builder.gate.system.process_end import demangle
+from builder.matrix.compat import and_list
+from builder.process import in_threads, run
+from builder.proof import Proof, Verdict, now
+from builder.recipes.cures import PATCH, changed_files
+from builder.wheels.build_scripts.job_file import read_job
+from builder.wheels.job import CompileJob
+from builder.wheels.sccache.launchers.server import CacheSettings
+from builder.wheels.sources.prepare import prepare_source, project_folder
+from builder.wheels.toolchain.pythons import find_python
+from builder.wheels.upstream import torch_headers
+
+#: Options of nvcc that choose what is made, or write line numbers into it; those in `value` have a value.
+_VALUE = re.compile(
+    r"-(?:o|MF|MT|MQ|std|arch|code|gencode)|--(?:output-file|std|gpu-architecture|gpu-code|generate-code"
+    r"|dependency-output|dependency-target-name)"
+)
+_FLAG = re.compile(
+    r"-(?:c|dc|dw|MD|MMD|MP|g|G|lineinfo)|--(?:compile|device-c|device-w|debug|device-debug|generate-line-info"
+    r"|generate-(?:nonsystem-)?dependencies-with-compile|generate-dependency-targets)"
+)
+_TORCH, _PYTHON = re.compile(r"/\S*/torch/include(?=/|$)"), re.compile(r"/\S*/include/python3\.\d+t?(?=/|$)")
+#: The code of a kernel or a function in PTX, and its name.
+_FUNCTION = re.compile(
+    r"^[^\n/]*\.(?:entry|func)\b(?:\s*\([^()]*\))?\s*([\w$]+)[^;{]*\{.*?^\}", re.MULTILINE | re.DOTALL
+)
+#: What nvcc may choose anew for each call, in the names of what only one file sees.
+_OWN = re.compile(r"(?<=_GLOBAL__N__)[0-9a-f]{8}|(?<=_INTERNAL_)[0-9a-f]{8}")
+_ERROR = re.compile(rb"(?:error|fatal)\s*:\s*(.+)")
+_HEADERS = (".cuh", ".h", ".hpp", ".inl")
+_SHOWN = 3
+
+
+@dataclass
+class Compared:
+    """What a comparison found, by file."""
+
+    equal: dict[str, int] = field(default_factory=dict)  # the number of its kernels
+    differ: dict[str, list[str]] = field(default_factory=dict)  # functions with other code; "": other data
+    unknown: dict[str, str] = field(default_factory=dict)  # why it was not compared
+    headers: str = ""  # the torch whose headers were used
+
+    def verdict(self) -> tuple[Verdict, str]:
+        """The verdict of the check `cures`, and its reason."""
+        if self.differ:
+            names = [demangle(name) or "data" for each in self.differ.values() for name in each]
+            more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+            return Verdict.FAILED, (
+                f"the cures change the GPU code of {and_list([*names[:_SHOWN], *more])} in {and_list(self.differ)}"
+                f" (PTX with headers of torch {self.headers}): review {PATCH}, and write a patch of your own"
+            )
+        kernels = counted(sum(self.equal.values()), "kernel")
+        same = f"{kernels} in {and_list(self.equal)} have the same PTX as before, with headers of torch {self.headers}"
+        if self.unknown:
+            why = next(iter(self.unknown.values()))
+            also = f"; {same}" if self.equal else ""
+            return Verdict.NOT_RUN, f"{and_list(self.unknown)} cannot be compared with the original: {why}{also}"
+        return Verdict.PASSED, same if self.equal else "the cures change no file with GPU code"
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of nvcc in the build."""
+
+    root: Path  # the top of the source, as it was then
+    folder: Path  # the working directory
+    argv: Sequence[str]
+
+
+def prove_cures(job: CompileJob, wheel: str, sources: Path) -> Proof | None:
+    """The proof of the check `cures` after a compile on this machine; None for a recipe without a patch of cures.
+
+    `wheel` is the sha256 of the wheel, `sources` the cache of downloaded sources.
+    """
+    patch = job.recipe.folder / PATCH
+    if patch not in job.recipe.patches or job.toolchain.executor != "local":
+        return None
+    found, changed = Compared(), changed_files(patch.read_bytes())
+    with TemporaryDirectory(dir=job.work) as folder:
+        try:
+            _compare(job, changed, sources, Path(folder), found)
+        except (MissingToolError, UsageError, OSError) as problem:
+            found.unknown = dict.fromkeys(changed, str(problem))
+    evidence = {key: value for key, value in vars(found).items() if value}
+    return Proof(wheel, None, Check.CURES, *found.verdict(), evidence=evidence, when=now())
+
+
+def _compare(job: CompileJob, changed: Sequence[str], sources: Path, folder: Path, found: Compared) -> None:
+    patch, trees = job.recipe.folder / PATCH, (folder / "before", folder / "after")
+    before = replace(job.recipe, patches=tuple(one for one in job.recipe.patches if one != patch))
+    for tree, recipe in zip(trees, (before, job.recipe), strict=True):
+        tree.mkdir()
+        prepare_source(recipe, tree, cache=sources)
+    old, new = (project_folder(job.recipe, tree) for tree in trees)
+    codes = [(old / name).read_bytes() for name in changed]
+    for name in changed:
+        _align(old / name, new / name)
+    calls = dict(_calls(job, new))
+    if not any(name.endswith(_HEADERS) for name in changed):
+        calls = {name: call for name, call in calls.items() if name in changed}
+    if not calls:
+        return
+    rows = [(known.torch, known.cure.rewrite) for known in knowledge().errors if known.cure and known.torch]
+    since = [torch for torch, forms in rows if any(matches(code, form) for form in forms for code in codes)]
+    if not since:
+        found.unknown = dict.fromkeys(calls, "no release of torch is known to take it")
+        return
+    torch, pythons = torch_headers(f"<{min(since)}", folder)
+    found.headers = str(torch)
+    python = next((one for each in pythons if (one := find_python(each)) and one.headers), None)
+    headers = [folder / "torch/include", _include(python.path) if python else None]
+    made: list[dict[str, dict[str, str] | str]] = []
+    for tree in trees:  # at the same path: names in GPU code depend on it
+        tree.rename(place := folder / "src")
+        tasks = [partial(_ptx, job, project_folder(job.recipe, place), *one, headers) for one in calls.items()]
+        made.append(dict(zip(calls, in_threads(tasks, job.jobs), strict=True)))
+        place.rename(tree)
+    for name in calls:
+        was, now_is = made[0][name], made[1][name]
+        if isinstance(was, str) or isinstance(now_is, str):
+            found.unknown[name] = f"{was if isinstance(was, str) else now_is} (headers of torch {torch})"
+        elif differ := [each for each in was.keys() | now_is.keys() if was.get(each) != now_is.get(each)]:
+            found.differ[name] = sorted(differ)
+        else:
+            found.equal[name] = sum(".entry" in code for code in was.values())
+
+
+def _align(old: Path, new: Path) -> None:
+    """Give the lines of two files the same numbers, which `__LINE__` writes into code, by empty lines."""
+    before, after = (path.read_bytes().splitlines(keepends=True) for path in (old, new))
+    filled: tuple[list[bytes], list[bytes]] = ([], [])
+    for _, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        for lines, part in zip(filled, (before[i:j], after[k:m]), strict=True):
+            lines += [*part, *[b"\n"] * (max(j - i, m - k) - len(part))]
+    for path, lines in zip((old, new), filled, strict=True):
+        path.write_bytes(b"".join(lines))
+
+
+def _calls(job: CompileJob, tree: Path) -> Iterator[tuple[str, _Call]]:
+    """The calls of nvcc that `launch.sh` has kept, by the file of the source that they compiled."""
+    for kept in sorted(job.statistics.glob("nvcc.*")):
+        folder, source, *argv = kept.read_bytes().decode(errors="surrogateescape").rstrip("\0").split("\0")
+        path = Path(os.path.normpath(Path(folder, source)))
+        for root in reversed(path.parents):
+            if (tree / path.relative_to(root)).is_file():
+                yield path.relative_to(root).as_posix(), _Call(root, Path(folder), argv)
+                break
+
+
+def _ptx(job: CompileJob, tree: Path, name: str, call: _Call, headers: Sequence[Path | None]) -> dict[str, str] | str:
+    """The PTX of a file, by function; or the first error of nvcc."""
+    torch, python = headers
+    words, argv = iter(call.argv), list[str]()
+    for word in words:
+        if _VALUE.fullmatch(word):
+            next(words, None)
+        elif not _FLAG.fullmatch(word) and not _VALUE.fullmatch(word.partition("=")[0]):
+            moved = _TORCH.sub(str(torch), word.replace(str(call.root), str(tree)))
+            argv.append(_PYTHON.sub(str(python), moved) if python else moved)
+    settings = read_job(job.file, CacheSettings)
+    out = tree.parent / f"{name.replace('/', '_')}.ptx"
+    arch = max(job.build.archs, key=lambda one: one.capability)
+    argv += [f"-I{torch}/TH", f"-I{torch}/THC", "-std=c++17", f"-arch={arch.sm.replace('sm', 'compute')}", "-ptx"]
+    folder = tree / call.folder.relative_to(call.root) if call.folder.is_relative_to(call.root) else tree
+    folder.mkdir(parents=True, exist_ok=True)
+    log = out.with_suffix(".log")
+    log.touch()
+    command = [str(settings.toolkit / "bin/nvcc"), *argv, "-ccbin", settings.cxx, "-o", str(out)]
+    variables = {**os.environ, "TMPDIR": str(out.parent)}
+    status = run(confined(command, [out.parent]), log=log, owner=job.owner, cwd=folder, env=variables)
+    if status:
+        error = _ERROR.search(log.read_bytes())
+        return error[1].decode(errors="replace").strip() if error else f"nvcc failed (exit status {status})"
+    text = _OWN.sub("", re.sub(r"^//.*\n", "", out.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    return {each[1]: each[0] for each in _FUNCTION.finditer(text)} | {"": _FUNCTION.sub("", text)}
+
+
+def _include(python: Path) -> Path:
+    code = "import sysconfig; print(sysconfig.get_path('include'))"
+    return Path(subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout.strip())
