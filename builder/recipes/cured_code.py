@@ -89,10 +89,10 @@ class _Call:
     argv: Sequence[str]
 
 
-def prove_cures(job: CompileJob, wheel: str, sources: Path) -> Proof | None:
+def prove_cures(job: CompileJob, sources: Path) -> Proof | None:
     """The proof of the check `cures` after a compile on this machine; None for a recipe without a patch of cures.
 
-    `wheel` is the sha256 of the wheel, `sources` the cache of downloaded sources.
+    It names no wheel yet. `sources` is the cache of downloaded sources.
     """
     patch = job.recipe.folder / PATCH
     if patch not in job.recipe.patches or job.toolchain.executor != "local":
@@ -104,7 +104,7 @@ def prove_cures(job: CompileJob, wheel: str, sources: Path) -> Proof | None:
         except (MissingToolError, UsageError, OSError) as problem:
             found.unknown = dict.fromkeys(changed, str(problem))
     evidence = {key: value for key, value in vars(found).items() if value}
-    return Proof(wheel, None, Check.CURES, *found.verdict(), evidence=evidence, when=now())
+    return Proof("", None, Check.CURES, *found.verdict(), evidence=evidence, when=now())
 
 
 def _compare(job: CompileJob, changed: Sequence[str], sources: Path, folder: Path, found: Compared) -> None:
@@ -193,10 +193,10 @@ def _ptx(job: CompileJob, tree: Path, name: str, call: _Call, headers: Sequence[
     if status:
         error = _ERROR.search(log.read_bytes())
         return error[1].decode(errors="replace").strip() if error else f"nvcc failed (exit status {status})"
-    text = _OWN.sub("", re.sub(r"^//.*\n", "", out.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    text = _OWN.sub("", re.sub(r"^//.*\n", "", out.read_text(encoding="utf-8", errors="replace"), flags=re.MULTILINE))
     return {each[1]: each[0] for each in _FUNCTION.finditer(text)} | {"": _FUNCTION.sub("", text)}
 
 
 def _include(python: Path) -> Path:
     code = "import sysconfig; print(sysconfig.get_path('include'))"
-    return Path(subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout.strip())
+    return Path(subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=False).stdout.strip())

@@ -16,7 +16,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.publish.results import BuildResult
 from builder.publish.runs.history import last_steps
+from builder.records import Part
 from builder.store import Store, StoredBuild, project_key, work_name
 from builder.wheels.failures import CompileError
 from builder.wheels.job import CompileJob, Executor, NotPreparedError, Prepared, build_digest
@@ -129,6 +130,7 @@ class LocalRun(BuildRun):
     _curing: threading.Lock = field(default_factory=threading.Lock, init=False)
     _places: dict[Build, BuildPlace] = field(default_factory=dict, init=False)
     _said: set[str] = field(default_factory=set, init=False)  # the warnings that this run has printed
+    _compared: dict[tuple[str, str | None], Proof | None] = field(default_factory=dict, init=False)  # `_compare_cures`
 
     def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
         """As in `BuildRun`."""
@@ -245,12 +247,15 @@ class LocalRun(BuildRun):
         return stored, False
 
     def _compare_cures(self, job: CompileJob, stored: StoredBuild, stage: Callable[[str], None]) -> None:
-        """Keep the proof that the cures of a recipe change no GPU code, or why this cannot be said."""
+        """Keep the proof that the cures of a recipe change no GPU code; they are compared once with each nvcc."""
         from builder.recipes.cured_code import prove_cures  # noqa: PLC0415 - only an old source needs it
 
         stage("compare")
-        if proof := prove_cures(job, stored.sha256, self.store.root / "sources"):
-            self.store.save_proofs([proof])
+        key = (job.build.extension, job.toolchain.get(Part.NVCC))
+        if key not in self._compared:
+            self._compared[key] = prove_cures(job, self.store.root / "sources")
+        if proof := self._compared[key]:
+            self.store.save_proofs([replace(proof, wheel=stored.sha256)])
             print_line(f"{job.build}: cures: {proof.verdict}: {proof.reason}")
 
     def _warn_once(self, warning: str) -> None:

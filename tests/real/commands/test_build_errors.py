@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from builder.__main__ import run_command
+from builder.check import Check
 from builder.commands.building import story
 from builder.commands.building.build import run_build
 from builder.errors import BuildError, Exit
@@ -236,3 +237,6 @@ def test_an_old_source_becomes_a_wheel(project: SmallProject, capfd: pytest.Capt
     assert again.reused
     assert again.stored
     assert again.stored.digest == built.stored.digest
+    compared = [[proof for proof in each.proofs if proof.check is Check.CURES] for each in (built, again)]
+    assert compared[0] == compared[1]
+    assert [proof.reason for proof in compared[0]] == ["the cures change no file with GPU code"]
