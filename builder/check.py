@@ -67,7 +67,7 @@ class Check(StrEnum):
     WINDOW = "window", "The wheel links with every torch release that its METADATA allows."
     CURES = (
         "cures",
-        "nvcc makes the same PTX of the source with the cures of a build as without.",
+        "The GPU code of a source is the same with the cures of a build as without; CPU functions may differ.",
     )
     # In the cell's environment.
     IMPORT = "import", "The wheel can be installed and imported in the cell's environment."

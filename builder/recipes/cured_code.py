@@ -1,18 +1,20 @@
-"""Whether the cures of a source left its GPU code as it was.
+"""Whether the cures of a source left its code as it was.
 
-The original and the cured files are compiled to PTX by the nvcc of the build, with the headers of the newest torch that
-takes the original. nvcc needs no library of torch, and nothing is linked or executed.
+The compilers of the build compile the original and the cured files, with the headers of the newest torch that takes the
+original. They need no library of torch, and nothing is linked or executed. GPU code must be the same, as PTX. Functions
+for the CPU that differ, as assembly, are named: many right cures change them.
 """
 
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from builder.check import Check
 from builder.confinement import confined
@@ -43,9 +45,11 @@ _FLAG = re.compile(
 )
 _TORCH, _PYTHON = re.compile(r"/\S*/torch/include(?=/|$)"), re.compile(r"/\S*/include/python3\.\d+t?(?=/|$)")
 #: The code of a kernel or a function in PTX, and its name.
-_FUNCTION = re.compile(
-    r"^[^\n/]*\.(?:entry|func)\b(?:\s*\([^()]*\))?\s*([\w$]+)[^;{]*\{.*?^\}", re.MULTILINE | re.DOTALL
-)
+_IN_PTX = re.compile(r"(?ms)^[^\n/]*\.(?:entry|func)\b(?:\s*\([^()]*\))?\s*([\w$]+)[^;{]*\{.*?^\}")
+#: In the text of an assembler: a function and its name; the file of a line; a label of this text; what stands at one.
+_IN_ASSEMBLY = re.compile(r"(?ms)^([\w.$]+):\n(.*?)^\t\.size\t\1, ")
+_FILE, _LINE = re.compile(r'(?m)^\t\.file (\d+) "(?:[^"]*" ")?([^"]*)"'), re.compile(r"(?m)^\t\.loc (\d+) .*\n")
+_LABEL, _DATA = re.compile(r"\.L\w*\d+"), re.compile(r"(?m)^(\.LC\d+):\n((?:\t\.(?:string|ascii|long|quad)\t.*\n)+)")
 #: What nvcc may choose anew for each call, in the names of what only one file sees.
 _OWN = re.compile(r"(?<=_GLOBAL__N__)[0-9a-f]{8}|(?<=_INTERNAL_)[0-9a-f]{8}")
 _ERROR = re.compile(rb"(?:error|fatal)\s*:\s*(.+)")
@@ -57,36 +61,55 @@ _SHOWN = 3
 class Compared:
     """What a comparison found, by file."""
 
-    equal: dict[str, int] = field(default_factory=dict)  # the number of its kernels
-    differ: dict[str, list[str]] = field(default_factory=dict)  # functions with other code; "": other data
+    kernels: dict[str, int] = field(default_factory=dict)  # the number of its kernels, which are the same
+    functions: dict[str, int] = field(default_factory=dict)  # the number of its functions for the CPU that are
+    differ: dict[str, list[str]] = field(default_factory=dict)  # GPU functions with other code; "": other data
+    review: dict[str, list[str]] = field(default_factory=dict)  # functions for the CPU with other code
     unknown: dict[str, str] = field(default_factory=dict)  # why it was not compared
     headers: str = ""  # the torch whose headers were used
 
     def verdict(self) -> tuple[Verdict, str]:
         """The verdict of the check `cures`, and its reason."""
         if self.differ:
-            names = [demangle(name) or "data" for each in self.differ.values() for name in each]
-            more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
             return Verdict.FAILED, (
-                f"the cures change the GPU code of {and_list([*names[:_SHOWN], *more])} in {and_list(self.differ)}"
-                f" (PTX with headers of torch {self.headers}): review {PATCH}, and write a patch of your own"
+                f"the cures change the GPU code of {_names(self.differ)} in {and_list(self.differ)} (headers of torch"
+                f" {self.headers}): review {PATCH}, and write a patch of your own"
             )
-        kernels = counted(sum(self.equal.values()), "kernel")
-        same = f"{kernels} in {and_list(self.equal)} have the same PTX as before, with headers of torch {self.headers}"
+        same = [
+            f"{counted(sum(found.values()), what)} in {and_list(found)}"
+            for what, found in (("kernel", self.kernels), ("CPU function", self.functions))
+            if sum(found.values())
+        ]
+        found = f"{' and '.join(same)} have the same code as before (headers of torch {self.headers})" if same else ""
+        if self.review:
+            found += f"; review what {PATCH} changes in {_names(self.review)}"
         if self.unknown:
             why = next(iter(self.unknown.values()))
-            also = f"; {same}" if self.equal else ""
-            return Verdict.NOT_RUN, f"{and_list(self.unknown)} cannot be compared with the original: {why}{also}"
-        return Verdict.PASSED, same if self.equal else "the cures change no file with GPU code"
+            found = f"; {found}" if found else ""
+            return Verdict.NOT_RUN, f"{and_list(self.unknown)} cannot be compared with the original: {why}{found}"
+        return Verdict.PASSED, found.removeprefix("; ") or "the cures change no file that a compiler reads"
+
+
+def _names(functions: dict[str, list[str]]) -> str:
+    names = [demangle(name) or "data" for each in functions.values() for name in each]
+    return and_list([*names[:_SHOWN], *([f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else [])])
 
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of nvcc in the build."""
+    """A call of a compiler in the build."""
 
+    compiler: str  # `nvcc` or the name of a C++ compiler
     root: Path  # the top of the source, as it was then
     folder: Path  # the working directory
     argv: Sequence[str]
+
+
+class _Code(NamedTuple):
+    """The code of a file, by function."""
+
+    gpu: dict[str, str]
+    cpu: dict[str, str]
 
 
 def prove_cures(job: CompileJob, sources: Path) -> Proof | None:
@@ -131,20 +154,27 @@ def _compare(job: CompileJob, changed: Sequence[str], sources: Path, folder: Pat
     found.headers = str(torch)
     python = next((one for each in pythons if (one := find_python(each)) and one.headers), None)
     headers = [folder / "torch/include", _include(python.path) if python else None]
-    made: list[dict[str, dict[str, str] | str]] = []
+    made: list[dict[str, _Code | str]] = []
     for tree in trees:  # at the same path: names in GPU code depend on it
         tree.rename(place := folder / "src")
-        tasks = [partial(_ptx, job, project_folder(job.recipe, place), *one, headers) for one in calls.items()]
+        tasks = [partial(_code, job, project_folder(job.recipe, place), *one, headers) for one in calls.items()]
         made.append(dict(zip(calls, in_threads(tasks, job.jobs), strict=True)))
         place.rename(tree)
     for name in calls:
-        was, now_is = made[0][name], made[1][name]
-        if isinstance(was, str) or isinstance(now_is, str):
-            found.unknown[name] = f"{was if isinstance(was, str) else now_is} (headers of torch {torch})"
-        elif differ := [each for each in was.keys() | now_is.keys() if was.get(each) != now_is.get(each)]:
-            found.differ[name] = sorted(differ)
-        else:
-            found.equal[name] = sum(".entry" in code for code in was.values())
+        was, is_now = made[0][name], made[1][name]
+        if isinstance(was, str) or isinstance(is_now, str):
+            found.unknown[name] = f"{was if isinstance(was, str) else is_now} (headers of torch {torch})"
+            continue
+        if differ := _different(was.gpu, is_now.gpu):
+            found.differ[name] = differ
+        if review := _different(was.cpu, is_now.cpu):
+            found.review[name] = review
+        found.kernels[name] = sum(".entry" in code for code in was.gpu.values()) if not differ else 0
+        found.functions[name] = len(was.cpu.keys() - {*review})
+
+
+def _different(one: dict[str, str], other: dict[str, str]) -> list[str]:
+    return sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
 
 
 def _align(old: Path, new: Path) -> None:
@@ -159,18 +189,18 @@ def _align(old: Path, new: Path) -> None:
 
 
 def _calls(job: CompileJob, tree: Path) -> Iterator[tuple[str, _Call]]:
-    """The calls of nvcc that `launch.sh` has kept, by the file of the source that they compiled."""
-    for kept in sorted(job.statistics.glob("nvcc.*")):
-        folder, source, *argv = kept.read_bytes().decode(errors="surrogateescape").rstrip("\0").split("\0")
+    """The calls of compilers that `launch.sh` has kept, by the file of the source that they compiled."""
+    for kept in sorted(job.statistics.glob("call.*")):
+        compiler, folder, source, *argv = kept.read_bytes().decode(errors="surrogateescape")[:-1].split("\0")
         path = Path(os.path.normpath(Path(folder, source)))
         for root in reversed(path.parents):
             if (tree / path.relative_to(root)).is_file():
-                yield path.relative_to(root).as_posix(), _Call(root, Path(folder), argv)
+                yield path.relative_to(root).as_posix(), _Call(compiler, root, Path(folder), argv)
                 break
 
 
-def _ptx(job: CompileJob, tree: Path, name: str, call: _Call, headers: Sequence[Path | None]) -> dict[str, str] | str:
-    """The PTX of a file, by function; or the first error of nvcc."""
+def _code(job: CompileJob, tree: Path, name: str, call: _Call, headers: Sequence[Path | None]) -> _Code | str:
+    """The code that a compiler makes of a file; or its first error."""
     torch, python = headers
     words, argv = iter(call.argv), list[str]()
     for word in words:
@@ -180,21 +210,48 @@ def _ptx(job: CompileJob, tree: Path, name: str, call: _Call, headers: Sequence[
             moved = _TORCH.sub(str(torch), word.replace(str(call.root), str(tree)))
             argv.append(_PYTHON.sub(str(python), moved) if python else moved)
     settings = read_job(job.file, CacheSettings)
-    out = tree.parent / f"{name.replace('/', '_')}.ptx"
-    arch = max(job.build.archs, key=lambda one: one.capability)
-    argv += [f"-I{torch}/TH", f"-I{torch}/THC", "-std=c++17", f"-arch={arch.sm.replace('sm', 'compute')}", "-ptx"]
+    (out := tree.parent / f"{name.replace('/', '_')}.out").mkdir(exist_ok=True)
+    # Enough optimization for what a macro adds and nothing uses to leave no code; -g1 names the file of each function.
+    compiler, host = settings.cxx, ["-S", "-O1", "-g1"]
+    if call.compiler == "nvcc":
+        arch = max(job.build.archs, key=lambda one: one.capability).sm.replace("sm", "compute")
+        compiler = str(settings.toolkit / "bin/nvcc")
+        host = ["-ccbin", settings.cxx, "-Xcompiler", ",".join(host), "-c", f"-gencode=arch={arch},code={arch}"]
+        host += ["-keep", "-keep-dir", str(out)]
+    argv += [f"-I{torch}/TH", f"-I{torch}/THC", "-std=c++17", *host, "-o", str(out / "made.s")]
     folder = tree / call.folder.relative_to(call.root) if call.folder.is_relative_to(call.root) else tree
     folder.mkdir(parents=True, exist_ok=True)
-    log = out.with_suffix(".log")
-    log.touch()
-    command = [str(settings.toolkit / "bin/nvcc"), *argv, "-ccbin", settings.cxx, "-o", str(out)]
-    variables = {**os.environ, "TMPDIR": str(out.parent)}
-    status = run(confined(command, [out.parent]), log=log, owner=job.owner, cwd=folder, env=variables)
+    (log := out / "log").write_bytes(b"")
+    variables = {**os.environ, "TMPDIR": str(out)}
+    status = run(confined([compiler, *argv], [out]), log=log, owner=job.owner, cwd=folder, env=variables)
     if status:
         error = _ERROR.search(log.read_bytes())
-        return error[1].decode(errors="replace").strip() if error else f"nvcc failed (exit status {status})"
-    text = _OWN.sub("", re.sub(r"^//.*\n", "", out.read_text(encoding="utf-8", errors="replace"), flags=re.MULTILINE))
-    return {each[1]: each[0] for each in _FUNCTION.finditer(text)} | {"": _FUNCTION.sub("", text)}
+        return error[1].decode(errors="replace").strip() if error else f"{compiler} failed (exit status {status})"
+    ptx = "".join(_text(path) for path in out.glob("*.ptx"))
+    ptx = re.sub(r"(?m)^//.*\n", "", ptx)
+    gpu = {each[1]: each[0] for each in _IN_PTX.finditer(ptx)} | {"": _IN_PTX.sub("", ptx)}
+    return _Code(gpu, dict(_functions(_text(out / "made.s"), tree)))
+
+
+def _text(path: Path) -> str:
+    return _OWN.sub("", path.read_text(encoding="utf-8", errors="replace"))
+
+
+def _functions(assembly: str, tree: Path) -> Iterator[tuple[str, str]]:
+    """The functions whose code begins in a file of the source, with the data and without the numbers of labels."""
+    files = {number: Path(file) for number, file in _FILE.findall(assembly)}
+    own = {number for number, file in files.items() if not file.is_absolute() or file.is_relative_to(tree)}
+    data = dict(_DATA.findall(assembly))
+    for name, code in _IN_ASSEMBLY.findall(assembly):
+        line = _LINE.search(code)
+        if line and line[1] in own:
+            yield name, _without_numbers(_LINE.sub("", code), data)
+
+
+def _without_numbers(code: str, data: Mapping[str, str]) -> str:
+    """The code with the data of its labels, and its own numbers for other labels."""
+    labels: dict[str, str] = {}
+    return _LABEL.sub(lambda one: data.get(one[0]) or labels.setdefault(one[0], f".L{len(labels)}"), code)
 
 
 def _include(python: Path) -> Path:

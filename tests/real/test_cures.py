@@ -3,7 +3,7 @@
 All examples are in one file for each compiler: the compiler reports each row, and compiles what the cures make of it.
 What g++ compiled is linked: a header of torch may declare what its libraries keep to themselves.
 
-And the GPU code of an original and of its cured source, compiled with the headers of a torch that takes both.
+And the code of an original and of its cured source, compiled with the headers of a torch that takes both.
 """
 
 import re
@@ -90,10 +90,9 @@ class Compilers:
         patch.write_bytes(make_patch(*({n: text.encode() for n, text in one.items()} for one in (before, after))))
         for name, text in before.items():
             (source / name).write_text(text)
-            call = [str(folder / "gone/src"), name, "-I/env/torch/include", "-c", name, "-o", "a.o", "-std=c++20"]
-            (job.statistics / f"nvcc.{name}").write_text(
-                "\0".join([*call, "-gencode", "arch=compute_90,code=sm_90", ""])
-            )
+            call = ["nvcc", str(folder / "gone/src"), name, "-I/env/torch/include", "-c", name, "-o", "a.o"]
+            call += ["-std=c++20", "-gencode", "arch=compute_90,code=sm_90", ""]
+            (job.statistics / f"call.{name}").write_text("\0".join(call))
         write_job(job.file, CacheSettings(folder, folder, self._toolkit, folder, "gcc", "g++", folder, folder))
         return replace(job, recipe=replace(job.recipe, folder=source, source=PathSource(source), patches=(patch,)))
 
@@ -131,7 +130,7 @@ def test_compilers_do_not_find_the_headers_of_the_examples(compilers: Compilers)
     assert compilers.errors(HEAD + "".join(f"{cure.after}\n" for _, cure in alone), "g++") == []
 
 
-#: The original, and a cured file whose cure is right but for what stands in PLANTED.
+#: A file that torch 1.4 takes.
 ORIGINAL = """\
 #include <c10/util/Exception.h>
 __device__ float weigh(float a, float b, float c = 3) { return a * c - b; }
@@ -140,33 +139,50 @@ __global__ void reduce(float *x, float *y) { x[0] = weigh(x[0], y[0]); }
 __global__ void weighed(float *x, float *y) { x[0] = weigh(x[0], y[0], 2); }
 __global__ void noted(int *x) { x[0] = __LINE__; }
 void call(float *x) { AT_CHECK(x, "no data"); scale<<<1, 32>>>(x); }
+void call_both(float *x, float *y) { AT_CHECK(x, y); reduce<<<1, 1>>>(x, y); }
+float half(float x) { AT_CHECK(x, "nothing"); return x * 0.5; }
 """
-#: What a wrong cure changes, and in which kernel: a constant, two arguments in the other order, one left out.
-PLANTED = {
+#: What a wrong cure changes, and in which function: a constant, two arguments in the other order, one left out.
+ON_GPU = {
     "*= 2": ("*= 3", "scale(float*)"),
     "weigh(x[0], y[0]);": ("weigh(y[0], x[0]);", "reduce(float*, float*)"),
     "weigh(x[0], y[0], 2)": ("weigh(x[0], y[0])", "weighed(float*, float*)"),
 }
+ON_CPU = {
+    'x, "no data"': ('x, "no date"', "call(float*)"),
+    "1>>>(x, y)": ("1>>>(y, x)", "call_both(float*, float*)"),
+    "0.5": ("0.25", "half(float)"),
+}
 
 
-def test_a_cure_that_changes_gpu_code_is_found(compilers: Compilers, tmp_path: Path) -> None:
+def planted(code: str, changes: Mapping[str, tuple[str, str]]) -> str:
+    """The code with each of the changes."""
+    for right, (wrong, _) in changes.items():
+        assert code.count(right) == 1
+        code = code.replace(right, wrong)
+    return code
+
+
+def functions(changes: Mapping[str, tuple[str, str]]) -> set[str]:
+    return {function for _, function in changes.values()}
+
+
+def test_a_cure_that_changes_code_is_found(compilers: Compilers, tmp_path: Path) -> None:
     """Only `sound.cu` is cured as it should be; its new line changes no number of a line."""
     cured = "// cured\n" + ORIGINAL.replace("AT_CHECK", "TORCH_CHECK")
-    wrong = cured
-    for right, (planted, _) in PLANTED.items():
-        assert wrong.count(right) == 1
-        wrong = wrong.replace(right, planted)
     gone = "#include <never_there.h>\n" + ORIGINAL
-    before = {"sound.cu": ORIGINAL, "wrong.cu": ORIGINAL, "gone.cu": gone}
-    after = {"sound.cu": cured, "wrong.cu": wrong, "gone.cu": gone.replace("AT_CHECK", "TORCH_CHECK")}
-    job = compilers.job(tmp_path, before, after)
+    before = {"sound.cu": ORIGINAL, "gpu.cu": ORIGINAL, "cpu.cu": ORIGINAL, "gone.cu": gone}
+    after = {"sound.cu": cured, "gpu.cu": planted(cured, ON_GPU), "cpu.cu": planted(cured, ON_CPU)}
+    job = compilers.job(tmp_path, before, {**after, "gone.cu": gone.replace("AT_CHECK", "TORCH_CHECK")})
     proof = prove_cures(job, tmp_path / "sources")
     assert proof
-    evidence = proof.evidence
-    assert (evidence["headers"], evidence["equal"]) == ("1.4.0", {"sound.cu": 4})
-    assert evidence["differ"].keys() == {"wrong.cu"}
-    assert {demangle(name) for name in evidence["differ"]["wrong.cu"]} == {kernel for _, kernel in PLANTED.values()}
-    assert "never_there.h" in evidence["unknown"]["gone.cu"]
+    found = proof.evidence
+    assert found["headers"] == "1.4.0"
+    assert found["kernels"] == {"sound.cu": 4, "cpu.cu": 4, "gpu.cu": 0}
+    assert {file: {*map(demangle, names)} for file, names in found["differ"].items()} == {"gpu.cu": functions(ON_GPU)}
+    assert {file: {*map(demangle, names)} for file, names in found["review"].items()} == {"cpu.cu": functions(ON_CPU)}
+    assert found["functions"]["sound.cu"] == found["functions"]["cpu.cu"] + 3
+    assert "never_there.h" in found["unknown"]["gone.cu"]
     assert proof.verdict is Verdict.FAILED
     assert "scale(float*)" in proof.reason
     assert list(job.work.iterdir()) == [job.shared], "nothing is left"

@@ -232,11 +232,9 @@ done
 # buildfarm shows which files are being compiled.
 [ -z "${BUILDFARM_STATISTICS_DIR-}" ] || [ -z "$source" ] ||
     printf '%s\n' "$source" 2> /dev/null >> "$BUILDFARM_STATISTICS_DIR/calls"
-# buildfarm compares the GPU code of a cured source with that of the original, with the same options.
-case $name,$source in
-    nvcc,*.cu) [ -z "${BUILDFARM_STATISTICS_DIR-}" ] ||
-        printf '%s\0' "$PWD" "$source" "$@" 2> /dev/null > "$BUILDFARM_STATISTICS_DIR/nvcc.$$" ;;
-esac
+# buildfarm compiles a cured file and its original once more, with the same options, and compares the code.
+[ -z "${BUILDFARM_STATISTICS_DIR-}" ] || [ -z "$source" ] ||
+    printf '%s\0' "$name" "$PWD" "$source" "$@" 2> /dev/null > "$BUILDFARM_STATISTICS_DIR/call.$$"
 
 # Without a server nothing is cached, but the flags below stay the same, because they decide the bytes of objects.
 cached=
