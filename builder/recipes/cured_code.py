@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -36,7 +36,7 @@ from builder.wheels.upstream import torch_headers
 
 #: Options of nvcc that choose what is made, or write line numbers into it; those in `value` have a value.
 _VALUE = re.compile(
-    r"-(?:o|MF|MT|MQ|std|arch|code|gencode)|--(?:output-file|std|gpu-architecture|gpu-code|generate-code"
+    r"-(?:o|MF|MT|MQ|ccbin|std|arch|code|gencode)|--(?:compiler-bindir|output-file|std|gpu-architecture|gpu-code|generate-code"
     r"|dependency-output|dependency-target-name)"
 )
 _FLAG = re.compile(
@@ -75,12 +75,10 @@ class Compared:
                 f"the cures change the GPU code of {_names(self.differ)} in {and_list(self.differ)} (headers of torch"
                 f" {self.headers}): review {PATCH}, and write a patch of your own"
             )
-        same = [
-            f"{counted(sum(found.values()), what)} in {and_list(found)}"
-            for what, found in (("kernel", self.kernels), ("CPU function", self.functions))
-            if sum(found.values())
-        ]
-        found = f"{' and '.join(same)} have the same code as before (headers of torch {self.headers})" if same else ""
+        kinds = (("kernel", sum(self.kernels.values())), ("CPU function", sum(self.functions.values())))
+        same = " and ".join(counted(number, what) for what, number in kinds if number)
+        files, torch = and_list(self.functions), self.headers
+        found = f"{same} in {files} have the same code as before (headers of torch {torch})" if same else ""
         if self.review:
             found += f"; review what {PATCH} changes in {_names(self.review)}"
         if self.unknown:
@@ -202,14 +200,21 @@ def _calls(job: CompileJob, tree: Path) -> Iterator[tuple[str, _Call]]:
 def _code(job: CompileJob, tree: Path, name: str, call: _Call, headers: Sequence[Path | None]) -> _Code | str:
     """The code that a compiler makes of a file; or its first error."""
     torch, python = headers
+    settings = read_job(job.file, CacheSettings)
+    # The links to the toolkit and the packages in the build's place, where another build may be now.
+    places = {
+        str(call.root): str(tree),
+        str(settings.layout.cuda): str(settings.toolkit),
+        str(settings.layout.site): str(settings.site),
+    }
     words, argv = iter(call.argv), list[str]()
     for word in words:
         if _VALUE.fullmatch(word):
             next(words, None)
         elif not _FLAG.fullmatch(word) and not _VALUE.fullmatch(word.partition("=")[0]):
-            moved = _TORCH.sub(str(torch), word.replace(str(call.root), str(tree)))
-            argv.append(_PYTHON.sub(str(python), moved) if python else moved)
-    settings = read_job(job.file, CacheSettings)
+            moved = _TORCH.sub(str(torch), word)
+            moved = _PYTHON.sub(str(python), moved) if python else moved
+            argv.append(reduce(lambda text, place: text.replace(*place), places.items(), moved))
     (out := tree.parent / f"{name.replace('/', '_')}.out").mkdir(exist_ok=True)
     # Enough optimization for what a macro adds and nothing uses to leave no code; -g1 names the file of each function.
     compiler, host = settings.cxx, ["-S", "-O1", "-g1"]
