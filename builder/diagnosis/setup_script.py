@@ -60,6 +60,7 @@ class SetupFacts:
     #: Options that it looks for in its command line, such as `--cuda_ext` and `--blas=`.
     options: list[str] = field(default_factory=list)
     imports: list[str] = field(default_factory=list)  # modules that every build imports, without the standard library
+    include_dirs: list[str] = field(default_factory=list)  # the relative folders of headers that extensions name
     strings: list[str] = field(default_factory=list)  # every text constant
 
 
@@ -189,6 +190,9 @@ def _read_extension(node: ast.Call, called: str, constants: Constants, facts: Se
     optional = "optional" in given and constants.value(given["optional"]) is True
     # `Extension = CUDAExtension if … else CppExtension` is common: such a name counts as CUDA.
     facts.extensions.append(ExtensionModule(name, files, _EXTENSIONS.get(called, True), optional))
+    folders = constants.value(given["include_dirs"]) if "include_dirs" in given else []
+    texts = map(str, folders) if isinstance(folders, list) else ()
+    facts.include_dirs += [each for each in texts if not each.startswith("/") and UNKNOWN not in each]
 
 
 def _variables_in(node: ast.AST, constants: Constants) -> Iterator[str]:

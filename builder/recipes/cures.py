@@ -90,17 +90,12 @@ def _write_patch(patch: Path, old: bytes, before: Path, now: Path, treatment: Tr
     """Write all cures of a recipe to one file: those of the old one, and the new ones."""
     head = old.partition(_DIFF)[0].rstrip() or _HEAD
     head += "".join(f"\n  {line}" for line in treatment.done if not line.startswith(RECIPE)).encode() + b"\n\n"
-    names = sorted({*treatment.files, *_changed(old)})
+    heads = [line.removeprefix(b"+++ b/") for line in old.splitlines() if line.startswith(b"+++ b/")]
+    names = sorted({*treatment.files, *(line.rstrip(b"\t").decode() for line in heads)})
     after = {name: treatment.files.get(name) or (now / name).read_bytes() for name in names}
     text = make_patch({name: (before / name).read_bytes() for name in names}, after)
     patch.parent.mkdir(exist_ok=True)
     write_atomic(patch, head + text)
-
-
-def _changed(patch: bytes) -> list[str]:
-    """The files that a patch of ours changes."""
-    heads = [line for line in patch.splitlines() if line.startswith(b"+++ b/")]
-    return [line.removeprefix(b"+++ b/").rstrip(b"\t").decode() for line in heads]
 
 
 def _extended(recipe: Recipe, lines: Sequence[tuple[str, str, str]]) -> str:
@@ -195,7 +190,9 @@ class _Source:
                 used |= {pattern: text for pattern, text in cure.rewrite.items() if matches(code, pattern)}
         if changed:
             why = f" ({known.reason()})" if known.reason() else ""
-            self.treatment.done.append(f"{_named(changed)}: {'; '.join(map(_form, used.items()))}{why}")
+            more = [f"{len(changed) - _FILES} more"] if len(changed) > _FILES else []
+            names = and_list([*changed[:_FILES], *more])
+            self.treatment.done.append(f"{names}: {'; '.join(map(_form, used.items()))}{why}")
 
     def _code(self, name: str) -> bytes:
         return self.treatment.files.get(name) or (self._tree / name).read_bytes()
@@ -249,8 +246,3 @@ def _form(rule: tuple[str, str]) -> str:
     holes = re.compile(r"\$\$\$[A-Z]+|(?<=\w)\$[A-Z]+|\$([A-Z]+)")
     before, after = (holes.sub(lambda hole: hole[1].lower() if hole[1] else "…", text) for text in rule)
     return f"{before} → {after}" if after else f"without {before}"
-
-
-def _named(names: Sequence[str]) -> str:
-    more = len(names) - _FILES
-    return and_list([*names[:_FILES], f"{more} more"] if more > 0 else names)

@@ -313,6 +313,9 @@ def _add_variables(draft: Draft, script: SetupFacts) -> None:
     if _LOADER in script.variables:
         reasons.append((_LOADER, f"setup.py reads {_LOADER}, which a build does not have"))
         env[_LOADER] = "/usr/lib"
+    if script.include_dirs:
+        reasons.append(("CPATH", "setup.py has relative include_dirs, and ninja compiles in build/temp.…"))
+        env["CPATH"] = ":".join(dict.fromkeys(f"../../{each}" for each in script.include_dirs))
     if env:
         found = and_list(reason for _, reason in reasons)
         draft.add("env", env, found, f"buildfarm sets {and_list(env)} in the build")

@@ -105,6 +105,7 @@ def test_a_plain_pybind_extension(tree: Path) -> None:
         ('cuda = "WITH_CUDA" in os.environ', {"env": {"WITH_CUDA": "1"}}),
         # tree_filter stops without the variable
         ('assert "LD_LIBRARY_PATH" in os.environ', {"env": {"LD_LIBRARY_PATH": "/usr/lib"}}),
+        ('CppExtension("a._D", ["a.cpp"], include_dirs=["inc", root])', {"env": {"CPATH": "../../inc"}}),
         ("import pybind11, numpy, pkg_resources", {"build_requires": ["pybind11", "setuptools<82"]}),
         # buildfarm sets FORCE_CUDA already
         ('x = torch.cuda.is_available() or os.getenv("FORCE_CUDA", "0") == "1"', {"env": None, "assume_cuda": None}),
