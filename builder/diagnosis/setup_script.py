@@ -159,9 +159,8 @@ def _options(module: ast.Module) -> Iterator[str]:
             candidates = list(node.args)
         elif isinstance(node, ast.For) and isinstance(node.iter, ast.List | ast.Tuple):
             candidates = list(node.iter.elts)  # for flag in ("--a", "--b"): if flag in sys.argv
-        texts = [each.value for each in candidates if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        own = (text for text in texts if _OPTION.fullmatch(text))
-        yield from (text for text in own if text.rstrip("=") not in _OPTIONS_OF_SETUPTOOLS)
+        own = (str(each.value) for each in candidates if isinstance(each, ast.Constant))
+        yield from (text for text in own if _OPTION.fullmatch(text) and text.rstrip("=") not in _OPTIONS_OF_SETUPTOOLS)
 
 
 def _read_call(node: ast.Call, constants: Constants, facts: SetupFacts, *, is_setup: bool) -> None:
