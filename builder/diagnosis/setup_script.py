@@ -257,6 +257,9 @@ class Constants:
                 for target in node.targets:
                     if isinstance(target, ast.Name):
                         self._nodes.setdefault(target.id, []).append(node.value)
+            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                known = self._nodes.get(node.target.id, [])
+                known += [each for each in known if isinstance(each, ast.Constant)]  # a text that grows is not known
 
     def value(self, node: ast.expr) -> object:
         """Return the value of an expression, or None; a text may hold `*` for parts that are not known."""

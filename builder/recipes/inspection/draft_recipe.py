@@ -232,7 +232,8 @@ def _add_imports(draft: Draft, script: SetupFacts, native: NativeFacts, packages
         imports = named or imports or literal or [draft.name]
     found = f"setup.py compiles {and_list(literal)}" if literal else f"the package is {imports[0]}"
     draft.add("imports", imports, found, f"the wheel must import {and_list(imports)}")
-    if (native.torch_headers or native.stable_headers) and not packages.imports_torch:
+    alone = imports[0] in literal and not imports[0].startswith(within)  # no package imports torch before it
+    if (native.torch_headers or native.stable_headers) and (alone or not packages.imports_torch):
         found = f"{imports[0]} does not import torch itself"
         draft.add("needs_first", ["torch"], found, "every check imports torch first")
 

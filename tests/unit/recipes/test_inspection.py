@@ -148,6 +148,15 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
         {"imports": ["small_backend"], "needs_first": ["torch"]},
         [],
     ),
+    "a module beside packages of other names": (  # models/ops of Deformable-DETR
+        {
+            "setup": script(more=', packages=["functions"]').replace("small_ops._C", "Small_Ops"),
+            "package": None,
+            "functions/__init__.py": "import torch\n",
+        },
+        {"imports": ["Small_Ops"], "needs_first": ["torch"]},
+        [],
+    ),
     "an extension without sources only marks the platform": (
         {"setup": 'setup(name="small-ops", version="1.0", ext_modules=[Extension(name="small_mark", sources=[])])\n'},
         {"imports": ["small_ops"]},
@@ -385,6 +394,8 @@ def test_what_the_files_do_not_state_comes_from_the_build_backend(tree: Path) ->
     write(tree, {"setup": made_up})
     asked = inspect(tree)
     assert (asked.unknown, keys(asked)["version"]) == (("name", "version"), "0.0.0")
+    write(tree, {"setup": f"x = '1'\nif day:\n    x += day\n{made_up.replace('v()', 'x')}"})  # PyTorch-Encoding 1.2.2
+    assert inspect(tree).unknown == ("name", "version")
     assert "? the version is not a constant" in found(asked)
     text = "Name: small-ops-cu130\nVersion: 0.7.1.post130+local\nRequires-Dist: einops\nRequires-Python: >=3.10\n"
     draft = inspect(tree, lambda stated: completed(stated, text, Torch(2, 11, 0), Cuda(13, 0)))
