@@ -51,7 +51,7 @@ _LINKER = re.compile(
 )
 _OTHER = re.compile(
     r"\s*CMake Error(?: at |: | in )|fatal: |make(?:\[\d+\])?: \*\*\* No rule to make target"
-    r"|\S*python[\d.]*: No module named \S"
+    r"|\S*python[\d.]*: No module named \S|\S+\.p(?:yx|xd|xi):\d+:\d+: \S"
     r"|(?:/\S*/)?(?:ba|da)?sh: (?:line )?\d+: .*(?:not found|Permission denied|No such file or directory)$"
 )
 #: A program that names an error at the start of a line, and the last line of Python's traceback.

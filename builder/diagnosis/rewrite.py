@@ -208,7 +208,7 @@ def _fits(wanted: Node, node: Node, holes: Holes) -> bool:
     if hole and not hole.start():
         holes[hole[2]] = (node.start_byte, end)
         return node.is_named
-    if _kind(wanted) != _kind(node):
+    if _KINDS.get(wanted.type, wanted.type) != _KINDS.get(node.type, node.type):
         return False
     if wanted.type == "preproc_include":
         return _header(wanted) == _header(node)
@@ -238,7 +238,3 @@ def _header(include: Node) -> bytes:
     """The path of an `#include`, with quotes or with `<>`."""
     path = include.child_by_field_name("path")
     return (path.text or b"").strip(b'<>"') if path else b""
-
-
-def _kind(node: Node) -> str:
-    return _KINDS.get(node.type, node.type)

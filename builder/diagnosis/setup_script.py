@@ -60,6 +60,7 @@ class SetupFacts:
     #: Options that it looks for in its command line, such as `--cuda_ext` and `--blas=`.
     options: list[str] = field(default_factory=list)
     imports: list[str] = field(default_factory=list)  # modules that every build imports, without the standard library
+    include_dirs: list[str] = field(default_factory=list)  # the relative folders of headers that extensions name
     strings: list[str] = field(default_factory=list)  # every text constant
 
 
@@ -158,9 +159,8 @@ def _options(module: ast.Module) -> Iterator[str]:
             candidates = list(node.args)
         elif isinstance(node, ast.For) and isinstance(node.iter, ast.List | ast.Tuple):
             candidates = list(node.iter.elts)  # for flag in ("--a", "--b"): if flag in sys.argv
-        texts = [each.value for each in candidates if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        own = (text for text in texts if _OPTION.fullmatch(text))
-        yield from (text for text in own if text.rstrip("=") not in _OPTIONS_OF_SETUPTOOLS)
+        own = (str(each.value) for each in candidates if isinstance(each, ast.Constant))
+        yield from (text for text in own if _OPTION.fullmatch(text) and text.rstrip("=") not in _OPTIONS_OF_SETUPTOOLS)
 
 
 def _read_call(node: ast.Call, constants: Constants, facts: SetupFacts, *, is_setup: bool) -> None:
@@ -189,6 +189,9 @@ def _read_extension(node: ast.Call, called: str, constants: Constants, facts: Se
     optional = "optional" in given and constants.value(given["optional"]) is True
     # `Extension = CUDAExtension if … else CppExtension` is common: such a name counts as CUDA.
     facts.extensions.append(ExtensionModule(name, files, _EXTENSIONS.get(called, True), optional))
+    folders = constants.value(given["include_dirs"]) if "include_dirs" in given else []
+    texts = map(str, folders) if isinstance(folders, list) else ()
+    facts.include_dirs += [each for each in texts if not each.startswith("/") and UNKNOWN not in each]
 
 
 def _variables_in(node: ast.AST, constants: Constants) -> Iterator[str]:
@@ -254,6 +257,9 @@ class Constants:
                 for target in node.targets:
                     if isinstance(target, ast.Name):
                         self._nodes.setdefault(target.id, []).append(node.value)
+            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                known = self._nodes.get(node.target.id, [])
+                known += [each for each in known if isinstance(each, ast.Constant)]  # a text that grows is not known
 
     def value(self, node: ast.expr) -> object:
         """Return the value of an expression, or None; a text may hold `*` for parts that are not known."""

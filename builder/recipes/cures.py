@@ -195,7 +195,9 @@ class _Source:
                 used |= {pattern: text for pattern, text in cure.rewrite.items() if matches(code, pattern)}
         if changed:
             why = f" ({known.reason()})" if known.reason() else ""
-            self.treatment.done.append(f"{_named(changed)}: {'; '.join(map(_form, used.items()))}{why}")
+            more = [f"{len(changed) - _FILES} more"] if len(changed) > _FILES else []
+            names = and_list([*changed[:_FILES], *more])
+            self.treatment.done.append(f"{names}: {'; '.join(map(_form, used.items()))}{why}")
 
     def _code(self, name: str) -> bytes:
         return self.treatment.files.get(name) or (self._tree / name).read_bytes()
@@ -249,8 +251,3 @@ def _form(rule: tuple[str, str]) -> str:
     holes = re.compile(r"\$\$\$[A-Z]+|(?<=\w)\$[A-Z]+|\$([A-Z]+)")
     before, after = (holes.sub(lambda hole: hole[1].lower() if hole[1] else "…", text) for text in rule)
     return f"{before} → {after}" if after else f"without {before}"
-
-
-def _named(names: Sequence[str]) -> str:
-    more = len(names) - _FILES
-    return and_list([*names[:_FILES], f"{more} more"] if more > 0 else names)

@@ -24,8 +24,7 @@ SHIM = re.compile(r"(aoti_torch|torch|aoti)_\w+")
 
 def admitted(specifiers: Iterable[Specifier]) -> frozenset[Version]:
     """The releases of TORCHES that all specifiers admit. Raises ValueError for a number that is too long."""
-    wanted = SpecifierSet(",".join(map(str, specifiers)))
-    return frozenset(wanted.filter(TORCHES))
+    return frozenset(SpecifierSet(",".join(map(str, specifiers))).filter(TORCHES))
 
 
 def narrowed(window: str, lines: Iterable[str], built_with: str = "") -> Requirement:

@@ -217,8 +217,7 @@ class Cluster:
 
     def _able_to(self, task: Task) -> list[str]:
         """The workers that offered what a task needs at the last look."""
-        needs = task.needs
-        return [address for address, worker in self._workers.items() if not _lacks(worker, needs)]
+        return [address for address, worker in self._workers.items() if not _lacks(worker, task.needs)]
 
 
 def _lacks(worker: Mapping[str, Any], needs: protocol.Needs) -> list[str]:

@@ -147,8 +147,7 @@ class _Adopter:
             part=partial(self.progress.part, name),
             keep_others=own is None,
         )
-        verification = Verification(self.store, select=self.select)
-        proofs = verification.added(wheel.path, proofs, recipe, facts)
+        proofs = Verification(self.store, select=self.select).added(wheel.path, proofs, recipe, facts)
         # Where there was no environment for the cell.
         unmade = [one for one in proofs if one.check is Check.LINKAGE and one.verdict is Verdict.NOT_RUN]
         not_run = {str(one.cell): one.reason for one in unmade}

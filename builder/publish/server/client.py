@@ -169,8 +169,7 @@ class IndexServer:
 
 def _reason(error: Exception) -> str:
     """The innermost message of nested connection errors."""
-    message = re.sub(r"[\"')>]+$", "", str(error))
-    return message.rpartition(": ")[2] or type(error).__name__
+    return re.sub(r"[\"')>]+$", "", str(error)).rpartition(": ")[2] or type(error).__name__
 
 
 def root_url(url: str) -> str:

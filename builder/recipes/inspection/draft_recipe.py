@@ -232,7 +232,8 @@ def _add_imports(draft: Draft, script: SetupFacts, native: NativeFacts, packages
         imports = named or imports or literal or [draft.name]
     found = f"setup.py compiles {and_list(literal)}" if literal else f"the package is {imports[0]}"
     draft.add("imports", imports, found, f"the wheel must import {and_list(imports)}")
-    if (native.torch_headers or native.stable_headers) and not packages.imports_torch:
+    alone = imports[0] in literal and not imports[0].startswith(within)  # no package imports torch before it
+    if (native.torch_headers or native.stable_headers) and (alone or not packages.imports_torch):
         found = f"{imports[0]} does not import torch itself"
         draft.add("needs_first", ["torch"], found, "every check imports torch first")
 
@@ -313,6 +314,9 @@ def _add_variables(draft: Draft, script: SetupFacts) -> None:
     if _LOADER in script.variables:
         reasons.append((_LOADER, f"setup.py reads {_LOADER}, which a build does not have"))
         env[_LOADER] = "/usr/lib"
+    if script.include_dirs:
+        reasons.append(("CPATH", "setup.py has relative include_dirs, and ninja compiles in build/temp.…"))
+        env["CPATH"] = ":".join(dict.fromkeys(f"../../{each}" for each in script.include_dirs))
     if env:
         found = and_list(reason for _, reason in reasons)
         draft.add("env", env, found, f"buildfarm sets {and_list(env)} in the build")

@@ -26,10 +26,16 @@ def _capabilities() -> list[tuple[int, int]]:
     return sorted({(int(major), int(minor)) for major, minor in listed}, reverse=True)
 
 
+def _is_available() -> bool:
+    """True. From then on `.cuda()` leaves a tensor on the CPU: SparseConvNet tries a product before it compiles."""
+    if tensor := vars(sys.modules["torch"]).get("Tensor"):
+        tensor.cuda = lambda self, *_, **__: self
+    return True
+
+
 def _answer_as_with_gpus(module: ModuleType) -> None:
-    vars(module).update(is_available=lambda: True)
-    capabilities = _capabilities()
-    if not capabilities:
+    vars(module).update(is_available=_is_available)
+    if not (capabilities := _capabilities()):
         return
 
     def properties(device: object = None) -> SimpleNamespace:

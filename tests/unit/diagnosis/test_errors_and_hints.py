@@ -35,10 +35,8 @@ def read(text: str, tree: Path | None = None) -> FirstError:
         ('    a.cu(7): error #20: identifier "x" is undefined\n', 'a.cu(7): error #20: identifier "x" is undefined'),
         ('a.cu(7): catastrophic error: cannot open source file "x.h"\n', "a.cu(7): catastrophic error: cannot open"),
         ("g++: error: unrecognized command-line option ‘-std=c++29’\n", "g++: error: unrecognized command-line option"),
-        (
-            "nvlink error   : Undefined reference to 'f' in 'a.o'\n",
-            "nvlink error : Undefined reference to 'f' in 'a.o'",
-        ),
+        ("nvlink error   : Undefined reference to 'f' in 'a.o'\n", "nvlink error : Undefined reference to 'f' in"),
+        ("\n_mask.pyx:122:23: Cannot convert\nCompileError: _mask.pyx\n", "_mask.pyx:122:23: Cannot convert"),
         ("ld.lld: error: undefined symbol: f()\n", "ld.lld: error: undefined symbol: f()"),
         ("/bin/sh: 1: cmake: not found\n", "/bin/sh: 1: cmake: not found"),
         ("make: *** No rule to make target 'a.o'.  Stop.\n", "make: *** No rule to make target 'a.o'. Stop."),

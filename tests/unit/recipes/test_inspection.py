@@ -105,6 +105,7 @@ def test_a_plain_pybind_extension(tree: Path) -> None:
         ('cuda = "WITH_CUDA" in os.environ', {"env": {"WITH_CUDA": "1"}}),
         # tree_filter stops without the variable
         ('assert "LD_LIBRARY_PATH" in os.environ', {"env": {"LD_LIBRARY_PATH": "/usr/lib"}}),
+        ('CppExtension("a._D", ["a.cpp"], include_dirs=["inc", root])', {"env": {"CPATH": "../../inc"}}),
         ("import pybind11, numpy, pkg_resources", {"build_requires": ["pybind11", "setuptools<82"]}),
         # buildfarm sets FORCE_CUDA already
         ('x = torch.cuda.is_available() or os.getenv("FORCE_CUDA", "0") == "1"', {"env": None, "assume_cuda": None}),
@@ -145,6 +146,15 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
     "a module without a package": (
         {"setup": script().replace("small_ops._C", "small_backend"), "package": None},
         {"imports": ["small_backend"], "needs_first": ["torch"]},
+        [],
+    ),
+    "a module beside packages of other names": (  # models/ops of Deformable-DETR
+        {
+            "setup": script(more=', packages=["functions"]').replace("small_ops._C", "Small_Ops"),
+            "package": None,
+            "functions/__init__.py": "import torch\n",
+        },
+        {"imports": ["Small_Ops"], "needs_first": ["torch"]},
         [],
     ),
     "an extension without sources only marks the platform": (
@@ -384,6 +394,8 @@ def test_what_the_files_do_not_state_comes_from_the_build_backend(tree: Path) ->
     write(tree, {"setup": made_up})
     asked = inspect(tree)
     assert (asked.unknown, keys(asked)["version"]) == (("name", "version"), "0.0.0")
+    write(tree, {"setup": f"x = '1'\nif day:\n    x += day\n{made_up.replace('v()', 'x')}"})  # PyTorch-Encoding 1.2.2
+    assert inspect(tree).unknown == ("name", "version")
     assert "? the version is not a constant" in found(asked)
     text = "Name: small-ops-cu130\nVersion: 0.7.1.post130+local\nRequires-Dist: einops\nRequires-Python: >=3.10\n"
     draft = inspect(tree, lambda stated: completed(stated, text, Torch(2, 11, 0), Cuda(13, 0)))
