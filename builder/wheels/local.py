@@ -12,7 +12,6 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from builder.build_log import log_size, text_since
 from builder.confinement import confined, weakness
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.gate.amounts import join_names
@@ -20,7 +19,7 @@ from builder.log import print_warning
 from builder.matrix.axes import Cuda, Python
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
-from builder.process import run
+from builder.process import log_size, run, text_since
 from builder.progress.display import WAITS
 from builder.records import Part, Toolchain
 from builder.wheels.build_dir import fixed_folder

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from builder.build_log import log_size, text_since
 from builder.formats import BUILD_FORMAT
+from builder.process import log_size, text_since
 from builder.progress.display import WAITS
 from builder.records import BuildRecord, Record
 from builder.wheels.job import Compiled, CompileJob, Prepared, required_torch

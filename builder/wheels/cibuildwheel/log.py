@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from builder.build_log import complete_lines, text_since
 from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import DISK_HINT, BuildError, MissingToolError
+from builder.process import complete_lines, text_since
 from builder.progress.display import repeated
 from builder.tested_versions import hints as version_hints
 from builder.wheels.cibuildwheel.config import SOURCE

@@ -12,13 +12,12 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from builder.build_log import log_size, text_since
 from builder.errors import Code, MissingToolError
 from builder.images.network import package_settings
 from builder.log import print_line
 from builder.masking import mask_credentials
 from builder.matrix.axes import Python
-from builder.process import run
+from builder.process import log_size, run, text_since
 from builder.store import Store
 from builder.wheels.toolchain.uv import cause_of, find_uv, network_hints, uv_command, uv_variables
 
