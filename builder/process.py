@@ -21,10 +21,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TypeVar
 
+from builder.errors import SECRET_PARAMETERS, mask_credentials, mask_log
 from builder.gate.system import process_tree
 from builder.gate.system.process_tree import kill_tree
 from builder.gate.system.rlimits import become_subreaper
-from builder.masking import SECRET_PARAMETERS, mask_credentials, mask_log
 
 T = TypeVar("T")
 

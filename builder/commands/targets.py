@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.commands.folders import read_dist
-from builder.errors import BuildfarmError, Code, NothingSelectedError, UsageError
+from builder.errors import BuildfarmError, Code, NothingSelectedError, UsageError, mask_credentials
 from builder.log import print_line, print_warning
-from builder.masking import mask_credentials
 from builder.matrix.axes import Cell, Python
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import Matrix, PathSource, Recipe, Selection, WheelSource

@@ -55,7 +55,6 @@ ORDER = [
     "builder.hashing",
     "builder.untrusted",
     "builder.errors",
-    "builder.masking",
     "builder.option",
     "builder.gate.run",
     "builder.gate.starter",

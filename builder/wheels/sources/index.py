@@ -22,9 +22,8 @@ from urllib.parse import unquote, urlsplit
 from packaging.requirements import InvalidRequirement, Requirement
 
 from builder.diagnosis.known_errors import reports
-from builder.errors import Code, MissingToolError, UsageError
+from builder.errors import Code, MissingToolError, UsageError, mask_credentials
 from builder.hashing import sha256_of
-from builder.masking import mask_credentials
 from builder.matrix.axes import Python
 from builder.store import local_path
 from builder.untrusted import split_url, without_credentials

@@ -12,10 +12,9 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from builder.errors import Code, MissingToolError
+from builder.errors import Code, MissingToolError, mask_credentials
 from builder.images.network import package_settings
 from builder.log import print_line
-from builder.masking import mask_credentials
 from builder.matrix.axes import Python
 from builder.process import log_size, run, text_since
 from builder.store import Store
