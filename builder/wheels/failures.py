@@ -12,7 +12,7 @@ from builder.errors import DISK_HINT, BuildError
 from builder.matrix.compat import and_list
 from builder.matrix.config import PathSource, Recipe
 from builder.wheels.job import CompileJob
-from builder.wheels.toolchain.pythons import header_hint
+from builder.wheels.toolchain.machine import header_hint
 
 #: Variables that may switch a compile on or off.
 _SWITCH = re.compile(r"CUDA|GPU|BUILD|COMPILE|EXT")

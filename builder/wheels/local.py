@@ -32,7 +32,6 @@ from builder.wheels.job import Compiled, CompileJob, NotPreparedError, config_se
 from builder.wheels.repair.repair import provided_libraries, with_built_libraries, with_repair_tools
 from builder.wheels.sccache.configure import as_set, cache_variables, find_sccache, read_statistics, with_reuse
 from builder.wheels.sccache.launchers.server import CacheSettings
-from builder.wheels.toolchain.cuda_toolkit import HostCompiler, Toolkit, find_host_compiler, find_toolkit
 from builder.wheels.toolchain.environments import (
     Environment,
     Environments,
@@ -41,7 +40,7 @@ from builder.wheels.toolchain.environments import (
     locked_version,
     wheels_only,
 )
-from builder.wheels.toolchain.pythons import find_python
+from builder.wheels.toolchain.machine import HostCompiler, Toolkit, find_host_compiler, find_python, find_toolkit
 from builder.wheels.toolchain.uv import find_uv, uv_variables
 from builder.wheels.variables import build_variables, merge_variables, prefix_map_flags, shell_variables
 from builder.wheels.wheel_checks import answered_identity, asking, identity_question, other_identity

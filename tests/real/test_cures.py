@@ -18,7 +18,7 @@ from builder.matrix.axes import Cuda, Python, Torch
 from builder.store import Store
 from builder.wheels.build_scripts.new_environment import link_toolkit
 from builder.wheels.toolchain.environments import Environments, build_requirements
-from builder.wheels.toolchain.pythons import find_python
+from builder.wheels.toolchain.machine import find_python
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

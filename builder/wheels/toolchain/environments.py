@@ -20,7 +20,7 @@ from builder.process import kill_orphans, run
 from builder.store import BYTECODE, Store, sync_file_system, write_atomic
 from builder.untrusted import JsonError, read_json, remove_tree, texts
 from builder.wheels.build_scripts.new_environment import BUILD_MODULES, IMPORT, fix_header_times
-from builder.wheels.toolchain.pythons import Pythons
+from builder.wheels.toolchain.machine import Pythons
 from builder.wheels.toolchain.uv import UvRun
 
 

@@ -188,7 +188,7 @@ def test_a_cell_that_the_machine_of_the_build_did_not_have_is_linked_here(worksp
 def test_not_run_does_not_replace_an_earlier_verdict(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = workspace.wheel()
     assert workspace.smoke(wheel, "--python", str(PYTHON)).exit_code == Exit.OK
-    monkeypatch.setattr("builder.wheels.toolchain.pythons.find_python", lambda _: None)
+    monkeypatch.setattr("builder.wheels.toolchain.machine.find_python", lambda _: None)
     done = workspace.smoke(wheel, "--python", str(PYTHON), "--json")
     (one,) = json.loads(done.stdout)
     assert {proof["verdict"] for proof in one["proofs"] if proof["cell"]} == {"not run"}
