@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from builder.errors import Code, UsageError, raise_problems
+from builder.gate.amounts import grouped
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import raise_if_interrupted
@@ -53,10 +54,8 @@ def places(builds: Mapping[Build, bool], parallel: int, jobs: int, executor: Exe
     still uses their compilers.
     """
     found = {build: BuildPlace(jobs) for build in builds}
-    groups: dict[tuple[str, ...], list[BuildPlace]] = {}
-    for build, stored in builds.items():
-        if executor.shares_objects and not stored:
-            groups.setdefault((build.extension, build.version, str(build.cuda)), []).append(found[build])
+    sharing = [build for build, stored in builds.items() if executor.shares_objects and not stored]
+    groups = grouped(((build.extension, build.version, str(build.cuda)), found[build]) for build in sharing)
     for group in groups.values():
         for rank, place in enumerate(group):
             place.rank, place.compiled = rank, group[0].compiled

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from builder.confinement import confined
 from builder.formats import CELL_FORMAT, OPS_FORMAT
-from builder.gate.amounts import counted, join_names, size_text
+from builder.gate.amounts import counted, grouped, join_names, size_text
 from builder.gate.check_table import CHECKS
 from builder.gate.outcome import (
     ACCEPTED,
@@ -248,11 +248,8 @@ def outcome_evidence(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 def _sentences(failed: Sequence[Outcome]) -> list[str]:
     """Each cause once for each op, with the cases in which it showed; at most three."""
-    alike: dict[tuple[str, str], list[Outcome]] = {}
-    for outcome in failed:
-        alike.setdefault((outcome.op, outcome.cause), []).append(outcome)
     sentences = []
-    for (op, _), group in alike.items():
+    for (op, _), group in grouped(((outcome.op, outcome.cause), outcome) for outcome in failed).items():
         cases = join_names(list(dict.fromkeys(outcome.case for outcome in group if outcome.case)))
         named = f"{op} ({cases})" if op and cases else op or (cases if group[0].remark else "")
         sentences.append(f"{named}: {group[0].reason}" if named else group[0].reason)
