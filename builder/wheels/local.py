@@ -27,7 +27,7 @@ from builder.wheels.build_scripts import PACKAGE, identity, script_command
 from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.build_scripts.job_file import write_job
 from builder.wheels.build_scripts.new_environment import link_toolkit, torch_mismatch
-from builder.wheels.failures import compile_failure
+from builder.wheels.failures import answered_identity, asking, compile_failure, identity_question, other_identity
 from builder.wheels.job import Compiled, CompileJob, NotPreparedError, config_setting_options, problems_of
 from builder.wheels.repair.repair import provided_libraries, with_built_libraries, with_repair_tools
 from builder.wheels.sccache.configure import as_set, cache_variables, find_sccache, read_statistics, with_reuse
@@ -43,7 +43,6 @@ from builder.wheels.toolchain.environments import (
 from builder.wheels.toolchain.machine import HostCompiler, Toolkit, find_host_compiler, find_python, find_toolkit
 from builder.wheels.toolchain.uv import find_uv, uv_variables
 from builder.wheels.variables import build_variables, merge_variables, prefix_map_flags, shell_variables
-from builder.wheels.wheel_checks import answered_identity, asking, identity_question, other_identity
 
 
 class LocalExecutor:

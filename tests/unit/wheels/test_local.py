@@ -23,23 +23,23 @@ from builder.wheels.build_dir import folder_of
 from builder.wheels.build_scripts import identity
 from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.build_scripts.job_file import read_job
-from builder.wheels.failures import compile_failure
+from builder.wheels.failures import (
+    answered_identity,
+    asking,
+    check_identity,
+    check_source,
+    compile_failure,
+    find_cuda_sources,
+    identity_question,
+    other_identity,
+    without_compiled,
+)
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
 from builder.wheels.sccache.launchers.server import CacheSettings
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.machine import Interpreter
 from builder.wheels.variables import ARCHITECTURES, REPLACE, build_variables
-from builder.wheels.wheel_checks import (
-    answered_identity,
-    asking,
-    check_identity,
-    check_source,
-    find_cuda_sources,
-    identity_question,
-    other_identity,
-    without_compiled,
-)
 from tests.refused import refused
 from tests.unit import loopback
 from tests.unit.loopback import PYTHON
