@@ -34,11 +34,10 @@ from builder.option import argument, flag, option
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.publish import terminal
-from builder.publish.dist import publish_wheels
 from builder.publish.index.install import install_commands, install_lines
 from builder.publish.proof_lines import counts, gpu_lines, gradient_text, gradients_of, uncompiled_text
 from builder.publish.provenance import SUFFIX
-from builder.publish.results import BuildResult, causes_of_builds, report_json
+from builder.publish.results import BuildResult, causes_of_builds, publish_wheels, report_json
 from builder.publish.runs.history import save_run
 from builder.publish.runs.markdown import append_summary
 from builder.records import Part
