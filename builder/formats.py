@@ -19,4 +19,4 @@ OPS_FORMAT = 11
 #: Verdicts of the checks of `buildfarm verify`: before a wheel is published, and of `record` and `loader` in a build.
 VERIFY_FORMAT = 7
 #: What client and workers send each other.
-PROTOCOL = 14
+PROTOCOL = 15

@@ -13,7 +13,6 @@ from typing import Any
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from builder.check import Check
 from builder.commands.building.folder_builds import last_wheels
 from builder.commands.folders import DIST, new_output, open_store, read_dist
 from builder.commands.index.verification import Verification
@@ -25,7 +24,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe
 from builder.matrix.load import load_matrix, load_recipes
 from builder.option import argument, option
-from builder.proof import Proof
+from builder.proof import Check, Proof
 from builder.publish.index.install import commands_from_index, install_lines
 from builder.publish.index.levels import Level, levels_of, sentence, shortfalls
 from builder.publish.index.new_wheel import check_statement, merged, new_wheel, proofs_beside

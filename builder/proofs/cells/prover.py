@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.check import OF_ANY_WHEEL
 from builder.errors import Code, MissingToolError
 from builder.formats import CELL_FORMAT, FACTS_FORMAT, LINKAGE_FORMAT, STATIC_FORMAT, VERIFY_FORMAT
 from builder.hashing import digest_of
@@ -20,7 +19,7 @@ from builder.matrix.axes import AbiClass, Cell, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
 from builder.matrix.plan import Build
-from builder.proof import Check, Proof, Verdict
+from builder.proof import OF_ANY_WHEEL, Check, Proof, Verdict
 from builder.proofs.cells.driver import gpu_here
 from builder.proofs.cells.op_gate import CELL_CHECKS, GATE_CHECKS, apply_accepts, gate_basis
 from builder.proofs.inventory import Release, shelf_of

@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from builder.check import Check
 from builder.cli.app import app
 from builder.errors import BuildfarmError, Exit, NothingSelectedError
 from builder.gate.outcome import FAILED, Outcome
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.matrix.load import load_matrix, load_recipes
-from builder.proof import Proof, Verdict, proofs_json, proofs_path
+from builder.proof import Check, Proof, Verdict, proofs_json, proofs_path
 from builder.proofs.cells.prover import cell_basis
 from builder.publish.index.new_wheel import proofs_beside
 from builder.publish.runs.history import runs
