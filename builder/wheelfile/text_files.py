@@ -139,8 +139,7 @@ def _imports(statement: str, package: Sequence[str]) -> Iterator[str]:
         base = [*(package[: len(package) + 1 - len(dots)] if dots else ()), *filter(None, [module])]
         yield ".".join(base)
         for each in (plain or names).split(","):
-            words = each.split()
-            if words:
+            if words := each.split():
                 yield ".".join([*base, words[0]])
 
 

@@ -95,8 +95,7 @@ def build(options: BuildOptions) -> Exit:
     """
     options.check_workers()
     _ = options.archs  # may raise, so before a recipe is written
-    added = _added(options)
-    if added:
+    if added := _added(options):
         options = replace(options, ext=[*(options.ext or ()), added.recipe.name])
     options = replace(options, dist=options.dist.absolute())
     plan, results, torch_index = run_build(options)

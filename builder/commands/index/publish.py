@@ -225,8 +225,7 @@ def publish_wheel(
 ) -> PublishResult:
     """Publish a wheel if these proofs reach every required level; otherwise refuse it."""
     name, cells = new.wheel.name, new.entry.farm.cells if new.entry.farm else {}
-    lacking = [proof for level in required for proof in shortfalls(proofs, level)]
-    if lacking:
+    if lacking := [proof for level in required for proof in shortfalls(proofs, level)]:
         published = target.published(new.entry.project, name)
         same = published if published and published.sha256 == new.entry.sha256 else None
         return PublishResult(

@@ -63,8 +63,7 @@ def check_each_dtype(
     for dtype in case.dtypes:
         name = dtype_name(dtype)
         context.step(name)
-        failure = one(context, case, dtype, errors)
-        if failure:
+        if failure := one(context, case, dtype, errors):
             return context.failed(case, f"{name}: {failure}", errors=errors)
         if case.reference is not None and name not in errors:
             what = "neither the op nor the reference returns a tensor or a number; add an invariant"
