@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import BuildfarmError, Code, UsageError, mask_credentials
-from builder.hashing import sha256_of
+from builder.formats import sha256_of
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
 from builder.matrix.plan import Build

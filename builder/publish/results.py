@@ -10,10 +10,10 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from builder.errors import BuildError, BuildfarmError, Exit
+from builder.formats import sha256_of
 from builder.gate.amounts import size_text
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED, Answer, Outcome
 from builder.gate.report import Causes, PlacedOutcome, causes_of
-from builder.hashing import sha256_of
 from builder.log import print_line, print_warning
 from builder.matrix.axes import AbiClass, Cell
 from builder.matrix.local_version import current_form

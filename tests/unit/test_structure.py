@@ -52,7 +52,6 @@ ORDER = [
     "builder.proof",
     "builder.matrix.axes",
     "builder.formats",
-    "builder.hashing",
     "builder.untrusted",
     "builder.errors",
     "builder.option",

@@ -17,7 +17,7 @@ from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.distributed.protocol import BuildTask, CheckTask, WorkerAnswer
 from builder.errors import BuildError, Code, MissingToolError
-from builder.hashing import digest_of
+from builder.formats import digest_of
 from builder.images.registry import lock_path
 from builder.matrix.axes import Cell
 from builder.matrix.plan import Build

@@ -17,8 +17,8 @@ from builder.commands.building.folder_builds import last_wheels
 from builder.commands.folders import DIST, new_output, open_store, read_dist
 from builder.commands.index.verification import Verification
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError
+from builder.formats import sha256_of
 from builder.gate.amounts import counted
-from builder.hashing import sha256_of
 from builder.log import print_line, print_result, print_warning, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from builder.confinement import confined
-from builder.formats import CELL_FORMAT, OPS_FORMAT
+from builder.formats import CELL_FORMAT, OPS_FORMAT, sha256_of
 from builder.gate.amounts import counted, grouped, join_names, size_text
 from builder.gate.check_table import CHECKS
 from builder.gate.outcome import (
@@ -31,7 +31,6 @@ from builder.gate.outcome import (
     verdict_of,
 )
 from builder.gate.pack import REFERENCES, pack
-from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.process import WHEEL_LIMITS, kill_orphans, run, wheel_variables

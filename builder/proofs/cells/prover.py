@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.errors import Code, MissingToolError
-from builder.formats import CELL_FORMAT, FACTS_FORMAT, LINKAGE_FORMAT, STATIC_FORMAT, VERIFY_FORMAT
-from builder.hashing import digest_of
+from builder.formats import CELL_FORMAT, FACTS_FORMAT, LINKAGE_FORMAT, STATIC_FORMAT, VERIFY_FORMAT, digest_of
 from builder.matrix.axes import AbiClass, Cell, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe

@@ -26,7 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from builder.errors import Code, UsageError
-from builder.hashing import sha256_of
+from builder.formats import sha256_of
 from builder.log import print_line, print_warning
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.claimed_cells import CellClaims, foreign_claim, provided_by_torch

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from builder.hashing import digest_of
+from builder.formats import digest_of
 from builder.images.container import CONTAINER_DIR, OWNER_LABEL, PROCESSES, USER, ContainerSpec
 from builder.images.network import CA_BUNDLE, FIRST_INDEX, ca_variables, copy_ca_bundle, index_variables
 from builder.images.specs import python_prefix

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from builder.errors import BuildfarmError, Code, MissingToolError
-from builder.hashing import digest_of
+from builder.formats import digest_of
 from builder.images.engine import Engine, pull_missing
 from builder.images.image_build import cached_contents, inspect_image
 from builder.images.network import FIRST_INDEX, ca_bundle, index_variables

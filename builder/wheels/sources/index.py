@@ -23,7 +23,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from builder.diagnosis.known_errors import reports
 from builder.errors import Code, MissingToolError, UsageError, mask_credentials
-from builder.hashing import sha256_of
+from builder.formats import sha256_of
 from builder.matrix.axes import Python
 from builder.store import local_path
 from builder.untrusted import split_url, without_credentials

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.errors import Code, UsageError, mask_credentials
-from builder.hashing import sha256_of
+from builder.formats import sha256_of
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
 from builder.wheelfile import limits
 from builder.wheelfile.archive import DAMAGE

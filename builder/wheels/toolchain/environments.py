@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from builder.errors import Code, MissingToolError
-from builder.hashing import digest_of
+from builder.formats import digest_of
 from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.process import kill_orphans, run

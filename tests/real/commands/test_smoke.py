@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 
 from builder.cli.app import app
 from builder.errors import BuildfarmError, Exit, NothingSelectedError
+from builder.formats import sha256_of
 from builder.gate.outcome import FAILED, Outcome
-from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.matrix.load import load_matrix, load_recipes
 from builder.proof import Check, Proof, Verdict, proofs_json, proofs_path

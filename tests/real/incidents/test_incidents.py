@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import Exit
-from builder.hashing import sha256_of
+from builder.formats import sha256_of
 from builder.matrix.axes import Cuda, Torch
 from builder.proof import Check
 from builder.proofs.inventory import Release, shelf_of

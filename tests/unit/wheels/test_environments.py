@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from builder.cli.app import app
 from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolError, UsageError
-from builder.hashing import sha256_of
+from builder.formats import sha256_of
 from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import GitSource

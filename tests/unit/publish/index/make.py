@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.commands.index.manage import IndexCheck, check_index
-from builder.hashing import sha256_of
+from builder.formats import sha256_of
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict
 from builder.publish.index.new_wheel import new_wheel

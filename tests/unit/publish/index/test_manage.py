@@ -16,7 +16,7 @@ import pytest
 
 from builder.commands.index.publish import PublishOutcome, publish_text, publish_wheels
 from builder.errors import Code
-from builder.hashing import sha256_of
+from builder.formats import sha256_of
 from builder.proof import Check, Proof, Verdict, proofs_json, proofs_path
 from builder.publish.index import new_wheel as wheel_file
 from builder.publish.index import objects
