@@ -16,7 +16,7 @@ from rich.table import Table
 
 from builder.cli.options import SOURCE, ExecutorName, RunOptions, SelectOptions, architectures, architectures_hint
 from builder.commands.axes import reads_unknown
-from builder.commands.building.executor_choice import RunSettings, choose_executor
+from builder.commands.building.preflight import RunSettings, choose_executor
 from builder.commands.building.story import BuildRun, LocalRun
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, check_output, new_output, open_store

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from builder.commands.building.executor_choice import RunSettings
+from builder.commands.building.preflight import RunSettings
 from builder.commands.building.story import BuildRun
 from builder.commands.distributed import protocol
 from builder.commands.distributed.cluster import Cluster

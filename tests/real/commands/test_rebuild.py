@@ -13,7 +13,7 @@ import pytest
 from builder import records
 from builder.commands import rebuild
 from builder.commands.building.build import run_build
-from builder.commands.building.executor_choice import RunSettings, choose_executor
+from builder.commands.building.preflight import RunSettings, choose_executor
 from builder.commands.rebuild import RebuildOptions, check_toolchain, rebuild_text, run_rebuild
 from builder.errors import BuildfarmError, Exit, MissingToolError, UsageError
 from builder.records import Part, read_record
